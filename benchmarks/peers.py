@@ -23,7 +23,14 @@ from benchmarks.baselines.naive import naive_logits, ordinary_members, vmap_ense
 from benchmarks.baselines.peft import PeftVisionTransformer
 from benchmarks.service.images import synthetic_images
 from benchmarks.service.load import Load, Part, closed_loop, parameters, post_form, short_gc_pauses
-from benchmarks.service.server import Server, eulerlora_server, memory, paused, server_process
+from benchmarks.service.server import (
+    TERMINATE_TIMEOUT_S,
+    Server,
+    eulerlora_server,
+    memory,
+    paused,
+    server_process,
+)
 from benchmarks.timing import Work, alternating_seconds, in_new_process, peak_growth
 from benchmarks.workload import FULL, SMALL, NetworkSizes, Sizes, random_network
 from eulerlora.nn.network import AdaptedVisionTransformer
@@ -66,12 +73,12 @@ class MethodCost:
 
 
 def _peer(
-    program: str, ready_path: str, *arguments: object, grace_s: float = 60.0
+    program: str, ready_path: str, grace_s: float = TERMINATE_TIMEOUT_S
 ) -> AbstractContextManager[Server]:
     """Runs a program of `benchmarks.service` on a free port while the block runs."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])
-    command = ["-m", f"benchmarks.service.{program}", str(port), *map(str, arguments)]
+    command = ["-m", f"benchmarks.service.{program}", str(port)]
     return server_process(command, ready_path, port, grace_s)
 
 
@@ -79,7 +86,7 @@ SERVERS: Mapping[str, Callable[[], AbstractContextManager[Server]]] = {
     OUR_SERVER: eulerlora_server,
     "a plain FastAPI route": partial(_peer, "references", "/readyz"),
     "LitServe, batches of 8, 5 ms, 2 workers": partial(
-        _peer, "litserve_server", "/health", 8, 0.005, 2, grace_s=LITSERVE_GRACE_S
+        _peer, "litserve_server", "/health", LITSERVE_GRACE_S
     ),
 }
 

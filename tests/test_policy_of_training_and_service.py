@@ -22,9 +22,9 @@ from eulerlora_client.policy.policy import default_policy, default_policy_text, 
 from tests.conftest import THRESHOLDS, MakeConfig, MakeNetwork
 from tests.eulerlora_client.policy_inputs import GOOD, make_prediction
 from training.calibration.calibrate import calibrate
-from training.commands.policy import fit_command
+from training.calibration.policy import min_lesions
+from training.commands.calibrate import policy_fit_command
 from training.data.datasets import checkpoint_dataset
-from training.policy.threshold import min_lesions
 
 ROOT = Path(__file__).parents[1]
 CLASSES = ("bkl", "mel", "nv")
@@ -87,7 +87,7 @@ def policy(tmp_path: Path) -> Path:
 
 def fit(checkpoint: Path, data: Path, policy: Path, *options: str) -> str:
     arguments = [checkpoint, "--data", data, "--policy", policy, "--device", "cpu", *options]
-    done = CliRunner().invoke(fit_command, list(map(str, arguments)), catch_exceptions=False)
+    done = CliRunner().invoke(policy_fit_command, list(map(str, arguments)), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.stdout
 
@@ -116,10 +116,9 @@ def test_the_client_reads_the_fitted_policy(checkpoint: Path, data: Path, policy
     assert after.quality == before.quality
     assert policy.read_text().startswith("# ours\n# The triage policy")
     for line in (
-        f"urgent threshold: {after.malignant.urgent}",
-        "12 of 12 lesions of mel with all images at or above it",
-        "required: 0.75, established",
-        f"entropy threshold: {after.uncertainty.entropy_nats} nats (reached by 0.000 of images)",
+        f"| urgent threshold | 1 lesions of mel | 12 | {after.malignant.urgent:g}: 12 of 12 found",
+        "| bound of 0.75 | 11 lesions of mel without a miss | 12 | established |",
+        f"{after.uncertainty.entropy_nats:g} nats, reached by 0.000",
         f"6 lesions of mel: {measured.target.urgent} urgent, {measured.target.unfamiliar} unfamil",
         f"sensitivity: {measured.target.sensitivity:.3f} (urgent or unfamiliar; exact 95% interval",
         f"13 lesions not malignant: {measured.others.urgent} urgent, ",
@@ -199,8 +198,7 @@ def test_too_few_melanomas_do_not_establish_the_sensitivity(
     checkpoint: Path, data: Path, policy: Path
 ) -> None:
     printed = fit(checkpoint, data, policy, "--mode", "det", "--precision", "bfloat16")
-    assert "required: 0.95, not established" in printed
-    assert "59 lesions without a miss" in printed
+    assert "| bound of 0.95 | 59 lesions of mel without a miss | 12 | too few |" in printed
     evidence = read_policy(policy).evidence
     assert evidence is not None
     assert (evidence.mode, evidence.samples, evidence.fit.established) == ("det", 1, False)
@@ -247,14 +245,14 @@ def test_a_wrong_archive_is_refused_before_any_work(
     checkpoint: Path, data: Path, policy: Path, archive: str, message: str
 ) -> None:
     arguments = [checkpoint, "--data", data, "--policy", policy, "--archive", archive]
-    done = CliRunner().invoke(fit_command, list(map(str, arguments)))
+    done = CliRunner().invoke(policy_fit_command, list(map(str, arguments)))
     assert done.exit_code == 2
     assert message in done.output
 
 
 def test_samples_with_mode_det_are_refused(checkpoint: Path, data: Path, policy: Path) -> None:
     arguments = [checkpoint, "--data", data, "--policy", policy, "--mode", "det", "--samples", 2]
-    done = CliRunner().invoke(fit_command, list(map(str, arguments)))
+    done = CliRunner().invoke(policy_fit_command, list(map(str, arguments)))
     assert done.exit_code == 2
     assert "expected --samples only with --mode stoch" in done.output
 

@@ -1,12 +1,11 @@
 """Reference: LitServe with the same model, using the functions of the library.
 
-As a program: `python -m benchmarks.service.litserve_server PORT SIZE TIMEOUT WORKERS`,
-with the maximum batch size and the batch timeout in seconds. A request is a form with the fields
-`file` and `mode`. Every batch is one call of the library, with mixed modes. The server does not
-validate requests, which is in its favour.
+As a program: `python -m benchmarks.service.litserve_server PORT`. A request is a form with the
+fields `file` and `mode`. Every batch of at most 8, gathered for 5 ms by two workers, which were the
+best settings, is one call of the library, with mixed modes. The server does not validate requests,
+which is in its favour.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -25,15 +24,15 @@ from benchmarks.service.references import (
 )
 from eulerlora_client.contract.sampling import Mode
 
+WORKERS = 2
+
 
 class EulerLoRAAPI(LitAPI):  # type: ignore[misc] # litserve ships no types
     """The hooks of LitServe, in the order of a request."""
 
     def setup(self, device: str) -> None:
         """Loads the model in a worker process; the workers share the cores."""
-        torch.set_num_threads(
-            max(1, torch.get_num_threads() // int(os.environ["BENCHMARK_WORKERS"]))
-        )
+        torch.set_num_threads(max(1, torch.get_num_threads() // WORKERS))
         self.model = default_model()
 
     def decode_request(self, request: Request) -> InferenceInput:
@@ -60,13 +59,7 @@ class EulerLoRAAPI(LitAPI):  # type: ignore[misc] # litserve ships no types
         return body(self.model, output)
 
 
-def _main(port: int, batch_size: int, batch_timeout_s: float, workers: int) -> None:
-    os.environ["BENCHMARK_WORKERS"] = str(workers)  # workers are separate processes
-    api = EulerLoRAAPI(max_batch_size=batch_size, batch_timeout=batch_timeout_s)
-    server = LitServer(api, accelerator="cpu", workers_per_device=workers)
-    server.run("127.0.0.1", port, 1, "warning", generate_client_file=False)
-
-
 if __name__ == "__main__":
-    arguments = sys.argv[1:]
-    _main(int(arguments[0]), int(arguments[1]), float(arguments[2]), int(arguments[3]))
+    api = EulerLoRAAPI(max_batch_size=8, batch_timeout=0.005)
+    server = LitServer(api, accelerator="cpu", workers_per_device=WORKERS)
+    server.run("127.0.0.1", int(sys.argv[1]), 1, "warning", generate_client_file=False)

@@ -9,6 +9,7 @@ from training.data.images import LabelledImage
 from training.evaluation.evaluate import EvaluatedSet, EvaluatedSets, Evaluation
 from training.evaluation.evaluated_sets import set_predictions
 from training.evaluation.inference import ModelOutputs
+from training.evaluation.intervals import Estimate, Proportion, proportion
 from training.evaluation.report_schema import (
     CLEAN,
     ClassMetrics,
@@ -20,7 +21,6 @@ from training.evaluation.report_schema import (
     ScoreMetrics,
     Subset,
 )
-from training.metrics.intervals import Estimate, Proportion, proportion
 
 
 def estimate(value: float) -> Estimate:

@@ -15,8 +15,8 @@ from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Preprocessing
 from training.data.images import ImageParts, LabelledImage, pixel_batches
-from training.metrics.classification import macro_auroc
-from training.metrics.intervals import Floats, Ints, unit_weights
+from training.evaluation.intervals import Floats, Ints, unit_weights
+from training.evaluation.metrics import macro_auroc
 
 BATCH = 256
 INVERSE_PENALTY = 0.01

@@ -13,8 +13,8 @@ from eulerlora.nn.runtime import predict_images
 from eulerlora.settings import Draw
 from eulerlora_client.contract.sampling import Mode
 from training.data.images import LabelledImage, pixel_batches
-from training.metrics.classification import classification_metrics
-from training.metrics.intervals import unit_weights
+from training.evaluation.intervals import unit_weights
+from training.evaluation.metrics import classification_metrics
 
 BATCH = 64
 EPOCH_METRICS = ("nll", "accuracy", "ece", "brier")

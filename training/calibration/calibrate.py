@@ -28,8 +28,7 @@ from eulerlora.scores.feature_distance import (
 )
 from eulerlora.settings import PrecisionChoice, RuntimeSettings
 from eulerlora_client.contract.sampling import Auto, Sampler
-from training.calibration.outputs import CalibrationOutputs
-from training.calibration.thresholds import compute_margins, compute_thresholds
+from training.calibration.thresholds import CalibrationOutputs, with_thresholds
 from training.data.images import ImageParts, evenly_spaced
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.prediction_sets import (
@@ -57,9 +56,9 @@ def calibrate(
     """Fits feature statistics, OOD thresholds, decision margins and prediction sets.
 
     Returns the new config. The thresholds and sets are those of `det`, and of `stoch` with
-    `samples`; there are no sets for `auto`. `auto` also fits margins, for it and mode `adaptive`,
-    if there are enough images (`eulerlora.sampling.decision_margins`). Earlier sets are removed,
-    also without a new coverage.
+    `samples`; there are no sets for `auto`. `auto` also fits margins if there are enough images
+    (`eulerlora.sampling.decision_margins`), and has no threshold without them. Earlier sets are
+    removed, also without a new coverage.
 
     Fits the statistics on the training part, and the thresholds on the calibration part, or the
     test part of a split without one; the config names them. Replaces `ood.safetensors` and
@@ -91,18 +90,14 @@ def calibrate(
     models = _models(source, precisions, device)
     statistics, features = compute_feature_statistics(models[0], images)
     fitted = uncalibrated.model_copy(update={"features": features})
+    distance = FeatureDistance(statistics)
     for model in models:
         outputs = CalibrationOutputs.of(model, held_out, samples)
-        fitted = _with_thresholds(fitted, outputs, data, FeatureDistance(statistics), samples)
+        fitted = with_thresholds(fitted, outputs, data, distance, samples)
         sets = fit_prediction_sets(
-            outputs.probabilities(samples),
-            held_out,
-            names,
-            coverage,
-            fitted.sampler,
-            outputs.precision,
-            data,
-        )
+            outputs.probabilities(samples), held_out, names, coverage, fitted.sampler,
+            outputs.precision, data,
+        )  # fmt: skip
         fitted = fitted.model_copy(update={"prediction_sets": (*fitted.prediction_sets, *sets)})
     write_config(folder, uncalibrated)  # a config never describes the statistics of another one
     write_feature_statistics(folder, statistics)
@@ -127,20 +122,6 @@ def _models(
         )
         for precision, reason in decisions.items()
     ]
-
-
-def _with_thresholds(
-    config: CheckpointConfig,
-    outputs: CalibrationOutputs,
-    data: str,
-    distance: FeatureDistance,
-    samples: Sequence[int | Auto],
-) -> CheckpointConfig:
-    """Returns the config with further thresholds, and with margins if it has none."""
-    margins = config.margins or compute_margins(outputs, data, distance, samples)
-    thresholds = compute_thresholds(outputs, data, distance, samples, margins=margins)
-    update = {"thresholds": (*config.thresholds, *thresholds), "margins": margins}
-    return config.model_copy(update=update)
 
 
 def compute_feature_statistics(

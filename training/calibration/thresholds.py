@@ -1,58 +1,160 @@
-"""Fit of the thresholds of the OOD scores, and of the decision margins."""
+"""Thresholds of the OOD scores, and decision margins of `samples=auto`, from held-out images.
+
+A model predicts the images once: without samples, and with the largest number of samples. All
+numbers of samples share these draws: the first s of the largest number have the distribution of s
+samples with both samplers.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import (
+    MAX_SAMPLES,
     ROUNDS,
     DecisionMargins,
     StoppingRule,
-    samples_until_converged,
+    round_answers,
 )
-from eulerlora.sampling.decision_margins import MARGIN_ROUNDS, fit_margins, last_rounds
+from eulerlora.sampling.decision_margins import (
+    DET_ROUND,
+    MARGIN_ROUNDS,
+    RoundAnswers,
+    fit_margins,
+    last_rounds,
+)
 from eulerlora.scores.feature_distance import FeatureDistance
+from eulerlora.scores.ood_scores import ScoreName
 from eulerlora_client.contract.answers import ScoreThreshold, Threshold
-from eulerlora_client.contract.sampling import ADAPTIVE, AUTO, Auto, RequestMode
-from training.calibration.outputs import CalibrationOutputs, ScoredImages, scored_images
-from training.evaluation.inference import ModelOutputs
-from training.recipe.schema import SAMPLES
+from eulerlora_client.contract.sampling import AUTO, Auto, Mode, Precision
+from training.data.images import LabelledImage
+from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
 
 TARGET_TPR = 0.95
-
+"""Share of the held-out images that a threshold keeps."""
 QUARTER = 0.25
+
+
+@dataclass(frozen=True)
+class ScoredImages:
+    """Scores and labels of n calibration images for a mode and a number of samples.
+
+    scores: (n,) by name. labels: (n,) predicted class indices of `classes` classes.
+    """
+
+    scores: Mapping[ScoreName, Tensor]
+    labels: Tensor
+    classes: int
+
+    @classmethod
+    def of(
+        cls, outputs: ModelOutputs, distance: FeatureDistance | None, samples: int
+    ) -> "ScoredImages":
+        """Returns scores and labels from the first `samples` samples of each adapter."""
+        probabilities = outputs.probabilities(samples)
+        scores = outputs.scores(distance, samples)
+        return cls(scores, probabilities.argmax(dim=-1), probabilities.shape[-1])
+
+
+@dataclass(frozen=True)
+class CalibrationOutputs:
+    """The outputs of a model for the calibration images, without and with samples.
+
+    precision: of the model.
+    """
+
+    det: ModelOutputs
+    stoch: ModelOutputs
+    precision: Precision
+
+    @classmethod
+    def of(
+        cls, model: EulerLoRA, images: Sequence[LabelledImage], samples: Sequence[int | Auto]
+    ) -> "CalibrationOutputs":
+        """Predicts the images, with the largest of `samples`."""
+        largest = max(count if isinstance(count, int) else MAX_SAMPLES for count in samples)
+        options = [SamplingOptions("det"), SamplingOptions("stoch", largest)]
+        det, stoch = predict_all(model, images, options, "calibrate")
+        return cls(det, stoch, model.precision)
+
+    def probabilities(self, samples: Sequence[int | Auto]) -> dict[SamplingOptions, Tensor]:
+        """Returns the mean probabilities (n, classes) of `det` and of every number of samples."""
+        return {
+            SamplingOptions("det"): self.det.probabilities(),
+            **{
+                SamplingOptions("stoch", count): self.stoch.probabilities(count)
+                for count in _fixed(samples)
+            },
+        }
+
+    def rounds(self) -> dict[int, tuple[ModelOutputs, int]]:
+        """Returns the outputs of the rounds of `auto`, and how many of their samples each uses.
+
+        Requires outputs with `MAX_SAMPLES` samples.
+        """
+        return {DET_ROUND: (self.det, 1), **{count: (self.stoch, count) for count in ROUNDS}}
+
+    def answers(self, distance: FeatureDistance | None) -> RoundAnswers:
+        """Returns the answers by round of `auto`."""
+        return {
+            samples: round_answers(
+                outputs.log_probabilities[:, :, :count].exp(),
+                samples,
+                outputs.scores(distance, count).get("feature_distance"),
+            )
+            for samples, (outputs, count) in self.rounds().items()
+        }
+
+
+def with_thresholds(
+    config: CheckpointConfig,
+    outputs: CalibrationOutputs,
+    data: str,
+    distance: FeatureDistance | None,
+    samples: Sequence[int | Auto],
+    tpr: float = TARGET_TPR,
+) -> CheckpointConfig:
+    """Returns the config with further thresholds, and with margins if it has none.
+
+    Arguments as in `compute_thresholds`.
+    """
+    margins = config.margins or compute_margins(outputs, data, distance, samples, tpr)
+    thresholds = compute_thresholds(outputs, data, distance, samples, tpr, margins)
+    update = {"thresholds": (*config.thresholds, *thresholds), "margins": margins}
+    return config.model_copy(update=update)
 
 
 def compute_thresholds(
     outputs: CalibrationOutputs,
     data: str,
     distance: FeatureDistance | None,
-    samples: Sequence[int | Auto] = SAMPLES,
+    samples: Sequence[int | Auto],
     tpr: float = TARGET_TPR,
     margins: DecisionMargins | None = None,
 ) -> tuple[Threshold, ...]:
-    """Returns thresholds for each mode and number of samples, each with a TPR of at least `tpr`.
+    """Returns the thresholds of `det` and of `stoch` with each of `samples`, `auto` last.
 
-    All numbers of samples share one set of draws: the first s of the largest number, which have
-    the distribution of s samples with both samplers. distance: None to leave out its thresholds.
-    margins: for `auto`, and for mode `adaptive`, which has no threshold without them.
+    A share of at least `tpr` of the images reaches each threshold. data: name of the images.
+    distance: None to leave out its thresholds. margins: of `auto`, which has no threshold without.
     """
+    det = ScoredImages.of(outputs.det, distance, 1)
     thresholds = [
-        _threshold("det", 1, scored_images(outputs.det, distance, 1), data, tpr),
-        *stochastic_thresholds(outputs.stoch, distance, samples, data, tpr),
+        _threshold("det", 1, det, data, tpr),
+        *_fixed_thresholds(outputs.stoch, distance, samples, data, tpr),
     ]
     if AUTO in samples and margins is not None:
-        rule = replace(_rule(thresholds[1:-1]), margins=margins)
-        answers, scored = outputs.answers(distance), outputs.scored(distance)
-        auto = _at_rounds(scored, last_rounds(answers, rule, MARGIN_ROUNDS[1:]))
-        adaptive = _at_rounds(scored, last_rounds(answers, rule, MARGIN_ROUNDS))
-        thresholds[-1:] = [
-            _threshold("stoch", AUTO, auto, data, tpr),
-            _threshold(ADAPTIVE, AUTO, adaptive, data, tpr),
-        ]
+        rule = replace(_rule(thresholds[1:]), margins=margins)
+        scored = {
+            samples: ScoredImages.of(outputs, distance, count)
+            for samples, (outputs, count) in outputs.rounds().items()
+        }
+        ends = last_rounds(outputs.answers(distance), rule, MARGIN_ROUNDS)
+        thresholds.append(_threshold("stoch", AUTO, _at_rounds(scored, ends), data, tpr))
     recorded = {"precision": outputs.precision}
     return tuple(threshold.model_copy(update=recorded) for threshold in thresholds)
 
@@ -61,51 +163,17 @@ def compute_margins(
     outputs: CalibrationOutputs,
     data: str,
     distance: FeatureDistance | None,
-    samples: Sequence[int | Auto] = SAMPLES,
+    samples: Sequence[int | Auto],
     tpr: float = TARGET_TPR,
 ) -> DecisionMargins | None:
-    """Returns the margins of `auto` and mode `adaptive`; None without `auto` or enough images.
+    """Returns the margins of `auto`; None if `samples` lack it, or for too few images.
 
     Arguments as in `compute_thresholds`.
     """
     if AUTO not in samples:
         return None
-    fixed = [count for count in samples if isinstance(count, int)]
-    rule = _rule(stochastic_thresholds(outputs.stoch, distance, fixed, data, tpr))
+    rule = _rule(_fixed_thresholds(outputs.stoch, distance, samples, data, tpr))
     return fit_margins(outputs.answers(distance), rule, data)
-
-
-def _rule(thresholds: Sequence[Threshold]) -> StoppingRule:
-    """Returns the rule with the thresholds of the largest number of samples, by which predictions
-    decide (`CheckpointConfig.convergence_threshold`). thresholds: in ascending order, or none."""
-    if not thresholds:
-        return StoppingRule()
-    distance = thresholds[-1].feature_distance
-    return StoppingRule(thresholds[-1].msp, None if distance is None else distance.threshold)
-
-
-def stochastic_thresholds(
-    outputs: ModelOutputs,
-    distance: FeatureDistance | None,
-    samples: Sequence[int | Auto],
-    data: str,
-    tpr: float = TARGET_TPR,
-) -> list[Threshold]:
-    """Returns thresholds for each number of samples, `auto` last; arguments as above.
-
-    outputs: with the largest of `samples`.
-    """
-    counts = [count for count in samples if isinstance(count, int)]
-    thresholds = {
-        count: _threshold("stoch", count, scored_images(outputs, distance, count), data, tpr)
-        for count in counts
-    }
-    if AUTO not in samples:
-        return list(thresholds.values())
-    # The same as CheckpointConfig.convergence_threshold, by which predictions decide.
-    convergence = thresholds[max(counts)].msp if counts else None
-    converged = _converged_images(outputs, distance, convergence)
-    return [*thresholds.values(), _threshold("stoch", AUTO, converged, data, tpr)]
 
 
 def threshold_at_tpr(scores: Tensor, tpr: float) -> float:
@@ -127,13 +195,31 @@ def score_threshold(scores: Tensor, tpr: float = TARGET_TPR) -> ScoreThreshold:
     )
 
 
-def _converged_images(
-    outputs: ModelOutputs, distance: FeatureDistance | None, convergence_threshold: float | None
-) -> ScoredImages:
-    """Returns scores and labels over the samples that `auto` runs for each image."""
-    rounds = [scored_images(outputs, distance, count) for count in ROUNDS]
-    counts = samples_until_converged(outputs.log_probabilities.exp(), convergence_threshold)
-    return _at_rounds(dict(zip(ROUNDS, rounds, strict=True)), counts.tolist())
+def _fixed(samples: Sequence[int | Auto]) -> list[int]:
+    return [count for count in samples if isinstance(count, int)]
+
+
+def _fixed_thresholds(
+    outputs: ModelOutputs,
+    distance: FeatureDistance | None,
+    samples: Sequence[int | Auto],
+    data: str,
+    tpr: float,
+) -> list[Threshold]:
+    """Returns the thresholds of the fixed numbers of samples. outputs: with the largest of them."""
+    return [
+        _threshold("stoch", count, ScoredImages.of(outputs, distance, count), data, tpr)
+        for count in _fixed(samples)
+    ]
+
+
+def _rule(thresholds: Sequence[Threshold]) -> StoppingRule:
+    """Returns the rule with the thresholds of the largest number of samples, by which predictions
+    decide (`CheckpointConfig.convergence_threshold`). thresholds: of fixed numbers, ascending."""
+    if not thresholds:
+        return StoppingRule()
+    distance = thresholds[-1].feature_distance
+    return StoppingRule(thresholds[-1].msp, None if distance is None else distance.threshold)
 
 
 def _at_rounds(scored: Mapping[int, ScoredImages], ends: Sequence[int]) -> ScoredImages:
@@ -156,10 +242,11 @@ def _at_rounds(scored: Mapping[int, ScoredImages], ends: Sequence[int]) -> Score
 
 
 def _threshold(
-    mode: RequestMode, samples: int | Auto, images: ScoredImages, data: str, tpr: float
+    mode: Mode, samples: int | Auto, images: ScoredImages, data: str, tpr: float
 ) -> Threshold:
     msp, distances = images.scores["msp"], images.scores.get("feature_distance")
     threshold = threshold_at_tpr(msp, tpr)
+    counts = torch.bincount(images.labels, minlength=images.classes)
     return Threshold(
         mode=mode,
         samples=samples,
@@ -169,14 +256,8 @@ def _threshold(
         data=data,
         energy=score_threshold(images.scores["energy"], tpr),
         feature_distance=None if distances is None else score_threshold(distances, tpr),
-        label_shares=tuple(_label_shares(images)),
+        label_shares=tuple((counts.double() / len(images.labels)).tolist()),
     )
-
-
-def _label_shares(images: ScoredImages) -> list[float]:
-    counts = torch.bincount(images.labels, minlength=images.classes)
-    shares: list[float] = (counts.double() / len(images.labels)).tolist()
-    return shares
 
 
 def _share(values: Tensor) -> float:

@@ -1,18 +1,15 @@
-"""The commands `eulerlora evaluate` and `eulerlora calibrate`."""
+"""The commands `eulerlora evaluate` and `eulerlora card`."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from eulerlora.commands.predict import PRECISION_CHOICES
+from eulerlora.errors import DataError
 from eulerlora.nn.openmp import set_openmp_wait_policy
-from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from eulerlora.settings import PrecisionChoice
 from eulerlora_client.contract.sampling import SAMPLERS, Sampler
 from training.commands.options import (
     PATH,
-    Coverages,
     data_option,
     device_option,
     precision_option,
@@ -96,8 +93,8 @@ def evaluate_command(
     from training.data.images import report_skipped  # noqa: PLC0415
     from training.evaluation.evaluate import evaluate  # noqa: PLC0415
     from training.evaluation.inference import SamplingOptions  # noqa: PLC0415
+    from training.evaluation.ood_sets import ood_sources, read_ood_sets  # noqa: PLC0415
     from training.evaluation.report_schema import TEST  # noqa: PLC0415
-    from training.ood.sets import ood_sources, read_ood_sets  # noqa: PLC0415
     from training.reporting.report import markdown, write_report  # noqa: PLC0415
 
     if mode == "det" and samples is not None:
@@ -122,107 +119,52 @@ def evaluate_command(
         write_report(out, evaluation)
 
 
-@click.command("calibrate")
+CARD, FACTS = "model-card", "model-facts"
+
+
+@click.command("card")
 @click.argument("checkpoint", type=PATH)
-@data_option
+@click.option("--report", type=PATH, required=True, help="Folder written by `evaluate --out`.")
 @click.option(
-    "--sampler",
-    type=click.Choice(SAMPLERS),
-    help="New sampler of the checkpoint; unchanged by default.",
+    "--comparison", type=PATH, help="Markdown file, included as a section on other methods."
 )
 @click.option(
-    "--sampled-from-block",
-    type=click.IntRange(0),
-    metavar="K",
-    help="New first block that the checkpoint samples; unchanged by default.",
+    "--performance",
+    type=PATH,
+    help="Markdown file of `eulerlora policy show --performance`, for the section Known weakness.",
 )
 @click.option(
-    "--coverage",
-    type=Coverages(),
-    default=(),
-    help="Calibrate prediction sets with these probabilities, such as 0.9,0.95. Without it, the "
-    "checkpoint has none afterwards.",
-)
-@click.option(
-    "--always-include-rare",
-    is_flag=True,
-    help="Put a class with too few calibration lesions for a coverage in every set (0.9 needs 9, "
-    "0.95 needs 19); otherwise it is an error. HAM10000 has 8 of df and 9 of vasc.",
-)
-@click.option(
-    "--precision",
-    "precisions",
-    type=click.Choice(PRECISION_CHOICES),
-    multiple=True,
-    default=("auto",),
+    "--format",
+    "form",
+    type=click.Choice([CARD, FACTS]),
+    default=CARD,
+    help="The card is written to the checkpoint's README.md; the shorter facts are printed.",
     show_default=True,
-    help="Fit to predictions in this precision; auto: as `eulerlora serve` on this machine. Twice "
-    "to fit to both, for a checkpoint that is served on different machines.",
 )
-@skip_bad_option
-@device_option
-def calibrate_command(
+def card_command(
     checkpoint: Path,
-    data: Path,
-    sampler: Sampler | None,
-    sampled_from_block: int | None,
-    coverage: tuple[float, ...],
-    always_include_rare: bool,
-    precisions: tuple[PrecisionChoice, ...],
-    skip_bad: bool,
-    device: str,
+    report: Path,
+    comparison: Path | None,
+    performance: Path | None,
+    form: str,
 ) -> None:
-    """Set the OOD thresholds of a checkpoint from held-out images of its data set.
+    """Write the model card of a checkpoint from its report."""
+    from training.reporting import model_card  # noqa: PLC0415 - imports matplotlib
 
-    With --coverage also the thresholds of class-conditional prediction sets.
-    """
-    set_openmp_wait_policy()
-    # These import torch.
-    from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
-    from eulerlora.model import choose_device  # noqa: PLC0415
-    from training.calibration.calibrate import calibrate  # noqa: PLC0415
-    from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
-    from training.data.images import report_skipped  # noqa: PLC0415
-    from training.evaluation.prediction_sets import CoverageSettings  # noqa: PLC0415
-
-    if always_include_rare and not coverage:
-        raise click.UsageError("--always-include-rare requires --coverage")
-    images = checkpoint_dataset(read_config(checkpoint), data, skip_bad)
-    report_skipped(images)
-    settings = CoverageSettings(coverage, always_include_rare)
-    config = calibrate(
-        checkpoint,
-        images,
-        choose_device(device),
-        sampler=sampler,
-        coverage=settings,
-        sampled_from_block=sampled_from_block,
-        precisions=precisions,
-    )
-    for threshold in config.thresholds:
-        click.echo(
-            f"{threshold.mode} {threshold.samples} in {threshold.precision}: "
-            f"MSP >= {threshold.msp:.4f} keeps {threshold.kept:.1%}"
-        )
-    if (margins := config.margins) is not None:
-        click.echo(
-            f"auto and mode adaptive: label and flags of {margins.compared_with} samples in "
-            f"{margins.agreement:.1%} of {margins.images} images (margins at level "
-            f"{margins.level:g})"
-        )
-    for calibration in config.prediction_sets:
-        click.echo(_set_line(calibration, [label.name for label in config.classes]))
+    measured = _read_text(performance)
+    if form == CARD:
+        model_card.write_model_card(checkpoint, report, _read_text(comparison), measured)
+        return
+    if comparison is not None:
+        raise click.UsageError(f"expected --comparison only with --format {CARD}")
+    click.echo(model_card.read_model_facts(checkpoint, report, measured), nl=False)
 
 
-def _set_line(calibration: PredictionSetCalibration, classes: Sequence[str]) -> str:
-    """Returns the largest 1 - p of each class in a set, with the number of lesions behind it."""
-    limits = (
-        f"{name} {'always' if threshold == 1 else f'{threshold:.4f}'} ({count})"
-        for name, threshold, count in zip(
-            classes, calibration.thresholds, calibration.units, strict=True
-        )
-    )
-    return (
-        f"{calibration.mode} {calibration.samples}: sets with coverage {calibration.coverage:g}: "
-        f"1 - p up to {', '.join(limits)} ({calibration.unit}s)"
-    )
+def _read_text(path: Path | None) -> str:
+    """Returns the text of a file, or "" without one. Raises DataError with the path."""
+    if path is None:
+        return ""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: expected a readable UTF-8 text file") from error

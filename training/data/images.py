@@ -203,7 +203,7 @@ class OodSet:
     """Images that differ from the data set; `name` and `skipped` as in ImageParts.
 
     Images of none of the classes are labelled OUTSIDE. group: how they differ (`OodSettings`).
-    generated: True for pictures of `training.ood`, False for those of a folder or archive.
+    generated: True for generated pictures, False for those of a folder or archive.
     """
 
     name: str

@@ -14,9 +14,7 @@ from eulerlora.scores.uncertainty import Uncertainty, summarise
 from eulerlora_client.contract.answers import Threshold
 from training.data.images import LabelledImage
 from training.evaluation.inference import ModelOutputs
-from training.evaluation.report_schema import ScoreMetrics
-from training.metrics.classification import ood_metrics
-from training.metrics.intervals import (
+from training.evaluation.intervals import (
     Bools,
     Floats,
     Ints,
@@ -26,6 +24,8 @@ from training.metrics.intervals import (
     cluster_indices,
     proportion,
 )
+from training.evaluation.metrics import ood_metrics
+from training.evaluation.report_schema import ScoreMetrics
 
 
 @dataclass(frozen=True)

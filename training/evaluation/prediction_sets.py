@@ -27,8 +27,8 @@ from eulerlora.scores.prediction_sets import (
 from eulerlora_client.contract.sampling import Precision, Sampler
 from training.data.images import LabelledImage
 from training.evaluation.inference import SamplingOptions
+from training.evaluation.intervals import Proportion, proportion
 from training.evaluation.report_schema import ClassCoverage, SetCoverage
-from training.metrics.intervals import Proportion, proportion
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from eulerlora.errors import DataError
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora_client.contract.sampling import Mode, Precision, Sampler
 from eulerlora_client.settings import first_error
-from training.metrics.intervals import Estimates, Proportion
+from training.evaluation.intervals import Estimates, Proportion
 from training.recipe.schema import OodGroup
 
 TEST = "test"
@@ -160,7 +160,7 @@ class OodSetFacts:
     """An out-of-distribution set of a report.
 
     group, generated: as in `OodSet`. used: images. resembles: what training was shown that the set
-    is or resembles; None if nothing is known (`training.ood.resemblance`).
+    is or resembles; None if nothing is known (`training.evaluation.ood_sets`).
     """
 
     group: OodGroup

@@ -1,14 +1,32 @@
-"""Evaluation reports: a folder with JSON, Markdown and charts."""
+"""Evaluation reports: a folder with JSON, Markdown, charts and the predictions.
 
-from collections.abc import Callable, Iterator
+`predictions.csv.gz` has one row for each mode and image, with the columns:
+
+    set, group          the test part, an out-of-distribution set or a corruption, and its group
+    name, cluster       the image; the lesion or other unit that it shares with other images
+    label               the true class; empty for none
+    mode, samples, sampler
+    p_CLASS             mean probability of each class
+    entropy, expected_entropy, mutual_information
+    msp, energy, feature_distance
+    flagged_SCORE       1 if the score is beyond the checkpoint's threshold, else 0
+    test_ATTRIBUTE      groups of a test image, such as test_sex
+
+A cell is empty if the value does not exist. Numbers have all digits.
+"""
+
+import csv
+import gzip
+from collections.abc import Callable, Iterator, Sequence
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
+from eulerlora.scores.ood_scores import SCORES
 from eulerlora_client.output_files import atomic_write
 from training.evaluation.evaluate import Evaluation
-from training.evaluation.predictions_file import PREDICTIONS, predictions_csv
+from training.evaluation.evaluated_sets import EvaluatedSet, SetPredictions
 from training.evaluation.report_schema import JSON, ModeReport, Report, report_json
-from training.reporting.chart_files import chart_files, png
-from training.reporting.ood_tables import flagged_table, ood_set_table, ood_table
+from training.reporting.charts import chart_files, png
 from training.reporting.tables import (
     FEW_IMAGES,
     FEW_TARGETS,
@@ -18,9 +36,12 @@ from training.reporting.tables import (
     corruption_table,
     enumeration,
     error_ranking_table,
+    flagged_table,
     group_table,
     intervals_note,
     metrics_table,
+    ood_set_table,
+    ood_table,
     prediction_set_table,
     signed,
     subset_text,
@@ -28,6 +49,30 @@ from training.reporting.tables import (
 
 MARKDOWN = "report.md"
 DIFFERENCES = ("nll", "accuracy", "brier")
+
+
+RANKING_NOTE = (
+    "AUROC is the probability that an image with a wrong label is more uncertain than one with the "
+    "right label: 0.5 for a random order. AURC is the mean share of wrong labels among the most "
+    "certain images, over all numbers of images; without any ranking it equals 1 - accuracy, and "
+    "lower is better."
+)
+SETS_NOTE = (
+    "A lesion is covered if the prediction sets of all of its images contain its class; the "
+    "intervals are exact and by lesion. At least the stated share of the lesions of each class is "
+    "expected to be covered, on average over calibrations. `always`: the calibration had too few "
+    "lesions, so the class is in every set. The set size is a mean over images."
+)
+OOD_NOTE = (
+    "Sets are `far` (other subjects), `near` (similar subjects that belong to no class) or "
+    "`shifted` (the classes, from another camera or with changed colours). Scores: the maximum "
+    "softmax probability (MSP), which sets the flag `ood`; the energy, minus the log-sum-exp of "
+    "the logits; and the distance of the features to those of training images, which sets "
+    "`unfamiliar`. Images of the test part are positive in AUROC and in the FPR at 95% TPR. The "
+    "share flagged uses the checkpoint's thresholds."
+)
+PREDICTIONS = "predictions.csv.gz"
+SUMMARY = ("entropy", "expected_entropy", "mutual_information")
 
 
 def write_report(folder: Path, evaluation: Evaluation) -> None:
@@ -86,28 +131,6 @@ def result_sections(report: Report) -> Iterator[tuple[str, str]]:
     if report.corrupted.images:
         tables = _folded(report, corruption_table)
         yield "Corrupted images", f"{_corruptions_note(report)}\n\n{tables}"
-
-
-RANKING_NOTE = (
-    "AUROC is the probability that an image with a wrong label is more uncertain than one with the "
-    "right label: 0.5 for a random order. AURC is the mean share of wrong labels among the most "
-    "certain images, over all numbers of images; without any ranking it equals 1 - accuracy, and "
-    "lower is better."
-)
-SETS_NOTE = (
-    "A lesion is covered if the prediction sets of all of its images contain its class; the "
-    "intervals are exact and by lesion. At least the stated share of the lesions of each class is "
-    "expected to be covered, on average over calibrations. `always`: the calibration had too few "
-    "lesions, so the class is in every set. The set size is a mean over images."
-)
-OOD_NOTE = (
-    "Sets are `far` (other subjects), `near` (similar subjects that belong to no class) or "
-    "`shifted` (the classes, from another camera or with changed colours). Scores: the maximum "
-    "softmax probability (MSP), which sets the flag `ood`; the energy, minus the log-sum-exp of "
-    "the logits; and the distance of the features to those of training images, which sets "
-    "`unfamiliar`. Images of the test part are positive in AUROC and in the FPR at 95% TPR. The "
-    "share flagged uses the checkpoint's thresholds."
-)
 
 
 def _set_table(mode: ModeReport) -> str:
@@ -207,3 +230,65 @@ def _corruptions_note(report: Report) -> str:
 def _write(path: Path, content: bytes) -> None:
     with atomic_write(path) as partial:
         partial.write_bytes(content)
+
+
+def predictions_csv(evaluation: Evaluation) -> bytes:
+    """Returns the table as compressed CSV; equal predictions give equal bytes."""
+    attributes = list(
+        dict.fromkeys(name for image in evaluation.sets.test.images for name in image.groups)
+    )
+    content = BytesIO()
+    # Without the time of compression, which the format would store.
+    with (
+        gzip.GzipFile("", "wb", fileobj=content, mtime=0) as compressed,
+        TextIOWrapper(compressed, "utf-8", "surrogateescape", newline="") as text,
+    ):
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(_columns(evaluation.classes, attributes))
+        for images in evaluation.sets:
+            for mode, predictions in zip(evaluation.report.modes, images.predictions, strict=True):
+                writer.writerows(_rows(images, mode, predictions, evaluation.classes, attributes))
+    return content.getvalue()
+
+
+def _columns(classes: Sequence[str], attributes: Sequence[str]) -> list[str]:
+    return [
+        *("set", "group", "name", "cluster", "label", "mode", "samples", "sampler"),
+        *(f"p_{name}" for name in classes),
+        *SUMMARY,
+        *SCORES,
+        *(f"flagged_{name}" for name in SCORES),
+        *(f"test_{name}" for name in attributes),
+    ]
+
+
+def _rows(
+    images: EvaluatedSet,
+    mode: ModeReport,
+    predictions: SetPredictions,
+    classes: Sequence[str],
+    attributes: Sequence[str],
+) -> Iterator[list[object]]:
+    columns = list(_value_columns(predictions))
+    for index, image in enumerate(images.images):
+        yield [
+            *(images.name, images.group, image.name, image.cluster or ""),
+            classes[image.label] if image.label >= 0 else "",
+            *(mode.mode, mode.samples, mode.sampler or ""),
+            *(column[index] for column in columns),
+            *(image.groups.get(name, "") for name in attributes),
+        ]
+
+
+def _value_columns(predictions: SetPredictions) -> Iterator[Sequence[object]]:
+    """Yields the n values of every column from `p_CLASS` to `flagged_SCORE`."""
+    uncertainty, scores = predictions.uncertainty, predictions.scores
+    empty = [""] * len(uncertainty.msp)
+    yield from uncertainty.probabilities.T.tolist()
+    for name in SUMMARY:
+        yield getattr(uncertainty, name).tolist()
+    for score in SCORES:
+        yield scores[score].value.tolist() if score in scores else empty
+    for score in SCORES:
+        flags = predictions.flags.get(score)
+        yield empty if flags is None else flags.astype(int).tolist()

@@ -28,10 +28,7 @@ from eulerlora.errors import DataError
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora_client.contract.sampling import Mode
 from training.adaptation.train import REPORT
-from training.evaluation.predictions_file import PREDICTIONS
-from training.evaluation.report_schema import TEST
-from training.metrics.classification import auroc, classification_metrics
-from training.metrics.intervals import (
+from training.evaluation.intervals import (
     CONFIDENCE,
     Floats,
     Ints,
@@ -39,6 +36,9 @@ from training.metrics.intervals import (
     cluster_indices,
     resampled,
 )
+from training.evaluation.metrics import auroc, classification_metrics
+from training.evaluation.report_schema import TEST
+from training.reporting.report import PREDICTIONS
 from training.tables.runs import TableRun
 from training.tables.table import Difference, ResultTable
 

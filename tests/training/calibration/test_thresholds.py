@@ -8,19 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-import training.calibration.outputs
+import training.calibration.thresholds
 from eulerlora.checkpoint.files import load_checkpoint, read_config
 from eulerlora.model import EulerLoRA
-from eulerlora.nn.runtime import ImageOutput
-from eulerlora.sampling.adaptive import ROUNDS, AdaptiveSampling, StoppingRule
-from eulerlora.settings import Draw
+from eulerlora.sampling.adaptive import MAX_SAMPLES, StoppingRule
 from eulerlora_client.contract.answers import Threshold
 from eulerlora_client.contract.sampling import Auto
 from training.calibration.calibrate import calibrate
-from training.calibration.outputs import CalibrationOutputs
 from training.calibration.thresholds import (
+    CalibrationOutputs,
+    compute_margins,
     compute_thresholds,
-    stochastic_thresholds,
     threshold_at_tpr,
 )
 from training.data.images import ImageParts, LabelledImage, list_images
@@ -69,13 +67,12 @@ def test_thresholds_agree_with_predictions_for_every_number_of_samples(
     thresholds = thresholds_of(model, images)
     assert [(threshold.mode, threshold.samples) for threshold in thresholds] == [
         ("det", 1),
-        *(("stoch", count) for count in SAMPLES),
+        *(("stoch", count) for count in SAMPLES[:-1]),
     ]
-    assert SAMPLES[-1] == "auto"
     det = model.predict(paths, "det").msp
     assert thresholds[0].msp == pytest.approx(threshold_at_tpr(det, 0.95), abs=1e-6)
     stoch = model.predict(paths, "stoch", SAMPLES[-2]).msp
-    assert thresholds[-2].msp == pytest.approx(threshold_at_tpr(stoch, 0.95), abs=1e-6)
+    assert thresholds[-1].msp == pytest.approx(threshold_at_tpr(stoch, 0.95), abs=1e-6)
     for threshold in thresholds:
         assert threshold.kept >= 0.95
         assert threshold.images == len(paths)
@@ -96,54 +93,59 @@ def test_balanced_thresholds_agree_with_predictions_by_the_calibrated_checkpoint
         assert threshold.msp == pytest.approx(threshold_at_tpr(msp, 0.95), abs=1e-6)
 
 
-def adaptive_msp(trajectories: Tensor, threshold: float | None) -> Tensor:
-    """Returns the MSP of each image after its adaptive rounds, one image at a time."""
-    scores = []
-    for image in trajectories.log():
-        sampling = AdaptiveSampling(Draw(mode="stoch"), len(image), StoppingRule(threshold))
-        while (draw := sampling.next_draw) is not None:
-            rows = image[:, draw.first : draw.samples].flatten(0, 1)
-            sampling.add(ImageOutput(rows, rows.sum(dim=-1), torch.zeros(len(rows), 1)))
-        scores.append(sampling.log_probabilities.exp().mean(dim=(0, 1)).max())
-    return torch.stack(scores)
-
-
-@pytest.mark.parametrize("samples", [(2, 8, 16, "auto"), ("auto",)])
-def test_the_auto_threshold_decides_convergence_by_the_largest_number_of_samples(
-    samples: Sequence[int | Auto],
-) -> None:
+def test_the_auto_threshold_is_that_of_each_image_s_last_round() -> None:
+    """The images end at different rounds, by the rule of the largest fixed number of samples."""
     generator = torch.Generator().manual_seed(2)
-    logits = torch.randn(60, 1, 1, 3, generator=generator, dtype=torch.float64)
-    noise = torch.randn(60, 2, ROUNDS[-1], 3, generator=generator, dtype=torch.float64)
-    trajectories = (2 * logits + noise).softmax(dim=-1)
-    outputs = ModelOutputs(
-        trajectories.log(), trajectories.sum(dim=-1), torch.zeros(60, 2, ROUNDS[-1], 1)
+    logits = 4 * torch.randn(120, 1, 1, 3, generator=generator, dtype=torch.float64)
+    noise = torch.randn(120, 2, MAX_SAMPLES, 3, generator=generator, dtype=torch.float64)
+    outputs = CalibrationOutputs(
+        outputs_of(logits.expand(-1, 2, -1, -1)), outputs_of(logits + noise / 4), "float32"
     )
-    *fixed, auto = stochastic_thresholds(outputs, None, samples, "squares")
-    largest = fixed[-1].msp if fixed else None
-    assert auto.samples == "auto"
-    assert auto.msp == pytest.approx(threshold_at_tpr(adaptive_msp(trajectories, largest), 0.95))
-    for other in {fixed[0].msp, None} if fixed else {0.5}:
-        assert auto.msp != pytest.approx(
-            threshold_at_tpr(adaptive_msp(trajectories, other), 0.95), abs=1e-6
-        )
+    samples: tuple[int | Auto, ...] = (2, 8, MAX_SAMPLES, "auto")
+    margins = compute_margins(outputs, "squares", None, samples)
+    assert margins is not None
+    *fixed, auto = compute_thresholds(outputs, "squares", None, samples, margins=margins)
+    assert (auto.mode, auto.samples) == ("stoch", "auto")
+    rule = StoppingRule(fixed[-1].msp, margins=margins)
+    answers = outputs.answers(None)
+    scores, ends = [], set()
+    for index in range(120):
+        ending = [number for number in answers if rule.ends(answers[number][index])]
+        end = min(ending, default=MAX_SAMPLES)
+        scores.append(answers[end][index].msp)
+        ends.add(end)
+    assert len(ends) > 1
+    assert auto.msp == pytest.approx(threshold_at_tpr(torch.tensor(scores).double(), 0.95))
+
+
+def test_too_few_images_for_margins_leave_auto_without_a_threshold(
+    checkpoint_folder: Path, images: list[LabelledImage]
+) -> None:
+    model = EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
+    thresholds = thresholds_of(model, images, [2, "auto"])
+    assert [threshold.samples for threshold in thresholds] == [1, 2]
+
+
+def outputs_of(logits: Tensor) -> ModelOutputs:
+    features = torch.zeros(*logits.shape[:-1], 1)
+    return ModelOutputs(logits.log_softmax(dim=-1), logits.logsumexp(dim=-1), features)
 
 
 def test_only_the_required_samples_are_drawn(
     checkpoint_folder: Path, images: list[LabelledImage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = []
-    predict_all = training.calibration.outputs.predict_all
+    predict_all = training.calibration.thresholds.predict_all
 
     def recorded(model, images, options, label):
         drawn.append((options[1].mode, options[1].samples))
         return predict_all(model, images, options, label)
 
-    monkeypatch.setattr(training.calibration.outputs, "predict_all", recorded)
+    monkeypatch.setattr(training.calibration.thresholds, "predict_all", recorded)
     model = EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
     for samples in ([3, 1], ["auto"]):
         thresholds = thresholds_of(model, images, samples)
-        assert [threshold.samples for threshold in thresholds] == [1, *samples]
+        assert len(thresholds) == 1 + len([count for count in samples if count != "auto"])
     assert drawn == [("stoch", 3), ("stoch", 16)]
 
 

@@ -1,10 +1,16 @@
-"""Usage errors of `eulerlora evaluate`: one line each, and nothing is written."""
+"""Usage errors of `eulerlora evaluate`: one line each, and nothing is written.
+
+The command `eulerlora card`.
+"""
 
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from eulerlora import DataError
 from tests.program import run
+from training.commands.evaluate import card_command
 
 
 def test_samples_with_mode_det_are_refused_before_the_checkpoint_is_read(tmp_path: Path) -> None:
@@ -43,3 +49,58 @@ def test_a_file_in_place_of_the_output_folder_is_refused(tmp_path: Path) -> None
     assert "Directory" in done.err
     assert "is a file" in done.err
     assert len(done.err.strip().splitlines()) == 1
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path, str, str]]:
+    """The arguments of every call that writes a card; no card is written."""
+    calls: list[tuple[Path, Path, str, str]] = []
+    monkeypatch.setattr(
+        "training.reporting.model_card.write_model_card", lambda *arguments: calls.append(arguments)
+    )
+    return calls
+
+
+def test_the_card_is_made_of_checkpoint_report_comparison_and_performance(
+    written: list[tuple[Path, Path, str, str]], tmp_path: Path
+) -> None:
+    comparison, performance = tmp_path / "comparison.md", tmp_path / "performance.md"
+    comparison.write_text("LoRA: lower accuracy.\n")
+    performance.write_text("PH2: lower specificity.\n")
+    options = ["run", "--report", "report"]
+    both = [*options, "--comparison", str(comparison), "--performance", str(performance)]
+    assert CliRunner().invoke(card_command, options).exit_code == 0
+    assert CliRunner().invoke(card_command, both).exit_code == 0
+    assert CliRunner().invoke(card_command, ["run"]).exit_code == 2
+    paths = (Path("run"), Path("report"))
+    assert written == [
+        (*paths, "", ""),
+        (*paths, "LoRA: lower accuracy.\n", "PH2: lower specificity.\n"),
+    ]
+
+
+def test_the_facts_are_printed_and_nothing_is_written(
+    written: list[tuple[Path, Path, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "training.reporting.model_card.read_model_facts",
+        lambda *arguments: f"facts of {arguments}\n",
+    )
+    options = ["run", "--report", "report", "--format", "model-facts"]
+    result = CliRunner().invoke(card_command, options)
+    assert result.output == f"facts of {(Path('run'), Path('report'), '')}\n"
+    refused = CliRunner().invoke(card_command, [*options, "--comparison", "a.md"])
+    assert (refused.exit_code, "--comparison" in refused.output) == (2, True)
+    assert written == []
+
+
+def test_an_unreadable_comparison_is_refused_with_its_name(
+    written: list[tuple[Path, Path, str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "latin.md").write_bytes(b"\xe9")
+    for name in ("missing.md", "latin.md"):
+        options = ["run", "--report", "report", "--comparison", str(tmp_path / name)]
+        error = CliRunner().invoke(card_command, options).exception
+        assert isinstance(error, DataError)
+        assert name in str(error)
+    assert written == []

@@ -13,7 +13,7 @@ from training.commands.options import checkpoint_hint, resume_hint, state_hint
 from training.fit.run import Progress, TrainedState, save_state
 from training.recipe.schema import OptimisationSettings
 
-COMMANDS = ("bayesianise", "card", "evaluate", "policy", "reproduce", "site", "train")
+COMMANDS = ("bayesianise", "calibrate", "evaluate", "reproduce", "train")
 HEAVY = ("torch", "torchvision", "sklearn", "scipy", "matplotlib", "accelerate", "PIL")
 
 

@@ -1,13 +1,21 @@
-"""Charts show the data they are given."""
+"""Charts show the data they are given.
+
+Rendered chart files are deterministic and leave matplotlib's global state unchanged.
+"""
+
+from io import BytesIO
 
 import numpy as np
 import pytest
+from matplotlib import pyplot
+from matplotlib.figure import Figure
+from PIL import Image
 
-from training.metrics.classification import calibration_bins
-from training.metrics.intervals import unit_weights
-from training.metrics.selective_prediction import risk_coverage
+from training.evaluation.intervals import unit_weights
+from training.evaluation.metrics import calibration_bins, risk_coverage
 from training.reporting.charts import (
     confusion_chart,
+    png,
     reliability_diagram,
     risk_coverage_chart,
     score_histograms,
@@ -93,3 +101,21 @@ def test_the_histogram_of_a_distance_ends_near_its_largest_value_and_keeps_all_i
     assert "flagged above 35.000" in names
     outline = axes.patches[-1].get_xy()  # of the other set: half of it in the last bin
     assert outline[:, 1].max() == 0.5
+
+
+def rendered() -> bytes:
+    figure = Figure((2, 1), layout="constrained")
+    figure.subplots().set(xlabel="images", ylabel="share")
+    return png(figure)
+
+
+def test_equal_figures_give_equal_bytes_without_date_and_software() -> None:
+    assert rendered() == rendered()
+    with Image.open(BytesIO(rendered())) as image:
+        assert image.size == (240, 120)
+        assert image.info.keys() <= {"dpi"}
+
+
+def test_rendering_opens_no_pyplot_figure() -> None:
+    rendered()
+    assert pyplot.get_fignums() == []

@@ -1,20 +1,50 @@
-"""Markdown, JSON and files of a report."""
+"""Markdown, JSON and files of a report.
 
+The table of prediction sets in a report.
+
+Every figure of a report can be computed again from its predictions file.
+"""
+
+import csv
+import gzip
 import json
 import re
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
+from sklearn.metrics import accuracy_score, f1_score, log_loss, roc_auc_score
 
 from eulerlora import DataError
+from eulerlora.checkpoint.files import load_checkpoint
+from eulerlora.model import EulerLoRA
+from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
+from eulerlora.scores.ood_scores import SCORES
+from eulerlora_client.contract.answers import ClassName, ScoreThreshold
 from tests.training.synthetic_report import REPORT, synthetic_evaluation
-from training.evaluation.evaluate import Evaluation
-from training.evaluation.report_schema import ClassMetrics, Subset, read_report, report_json
-from training.metrics.intervals import Estimate
-from training.reporting.report import markdown, write_report
-from training.reporting.tables import enumeration
+from training.data.images import ImageParts, LabelledImage, list_images
+from training.evaluation.corruptions import CORRUPTIONS
+from training.evaluation.evaluate import Evaluation, evaluate
+from training.evaluation.inference import SamplingOptions, predict_all
+from training.evaluation.intervals import Estimate, Estimates, Proportion
+from training.evaluation.ood_sets import ood_sources, read_ood_sets
+from training.evaluation.report_schema import (
+    TEST,
+    ClassCoverage,
+    ClassMetrics,
+    ModeReport,
+    SetCoverage,
+    Subset,
+    read_report,
+    report_json,
+)
+from training.reporting.report import markdown, predictions_csv, write_report
+from training.reporting.tables import enumeration, prediction_set_table
 
 
 @pytest.fixture(scope="module")
@@ -227,3 +257,226 @@ def test_an_interrupted_report_has_no_json(
         write_report(tmp_path, evaluation)
     assert not (tmp_path / "report.json").exists()
     assert not list(tmp_path.glob(".*"))
+
+
+def sets(coverage: float, hits: int) -> SetCoverage:
+    mel = ClassCoverage(Proportion(hits, 20, 20, hits / 20, 0.5, 0.95), mean_size=2.5)
+    df = ClassCoverage(Proportion(14, 14, 14, 1.0, 0.768, 1.0), mean_size=3.0)
+    return SetCoverage(coverage, ("df",), {"mel": mel, "df": df}, 2.75, 0.0, 0.1)
+
+
+def test_a_row_has_coverage_and_size_of_a_class_for_every_stated_coverage() -> None:
+    assert prediction_set_table([sets(0.9, 18), sets(0.95, 19)]).splitlines() == [
+        "| class | lesions | covered, stated 0.9 | set size, 0.9 | covered, stated 0.95 "
+        "| set size, 0.95 |",
+        "|---|---:|---:|---:|---:|---:|",
+        "| mel | 20 | 0.900 [0.500, 0.950] (18/20) | 2.50 | 0.950 [0.500, 0.950] (19/20) | 2.50 |",
+        "| df | 14 | 1.000 [0.768, 1.000] (14/14) always | 3.00 "
+        "| 1.000 [0.768, 1.000] (14/14) always | 3.00 |",
+        "| all images |  |  | 2.75 |  | 2.75 |",
+    ]
+
+
+OPTIONS = [SamplingOptions("det"), SamplingOptions("stoch", 4)]
+Rows = list[dict[str, str]]
+
+
+def model_with_all_scores(folder: Path, images: list[LabelledImage]) -> EulerLoRA:
+    """Returns the checkpoint with thresholds near the middle of each score of the images."""
+    model = EulerLoRA.load(folder)
+    (output,) = predict_all(model, images, OPTIONS[:1], "scores")
+    features = output.features.mean(dim=(1, 2))
+    width = features.shape[1]
+    distance = FeatureDistance(FeatureStatistics(features[:3], torch.eye(width) / width))
+    values = output.scores(distance)
+    others = {
+        name: ScoreThreshold(threshold=float(values[name].median()), kept=0.5, upper_quartile=0.0)
+        for name in ("energy", "feature_distance")
+    }
+    checkpoint = load_checkpoint(folder)
+    thresholds = tuple(
+        threshold.model_copy(update={"msp": float(values["msp"].median())} | others)
+        for threshold in checkpoint.config.thresholds
+    )
+    config = checkpoint.config.model_copy(update={"thresholds": thresholds})
+    calibrated = replace(checkpoint, config=config, feature_distance=distance)
+    return EulerLoRA(calibrated, torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def predicted(checkpoint_folder: Path, image_folder: Path) -> Evaluation:
+    """Returns an evaluation with one folder, one generated set and the corruptions."""
+    test = [
+        LabelledImage(name, source, index % 3, f"lesion {index // 2}", {"kind": "ab"[index % 2]})
+        for index, (name, source) in enumerate(list_images(image_folder / "test").items())
+    ]
+    model = model_with_all_scores(checkpoint_folder, test)
+    classes = tuple(ClassName(name=name, description=name) for name in model.classes)
+    arguments = [f"near:{image_folder / 'other'}", "colour-inverted"]
+    ood = read_ood_sets(ood_sources(arguments), test)
+    return evaluate(model, ImageParts("squares", classes, {"test": test}), ood, OPTIONS, None, 4)
+
+
+@pytest.fixture(scope="module")
+def csv_rows(predicted: Evaluation) -> Rows:
+    text = gzip.decompress(predictions_csv(predicted)).decode()
+    return list(csv.DictReader(StringIO(text)))
+
+
+@dataclass(frozen=True)
+class Part:
+    """The csv_rows of one set in one mode."""
+
+    csv_rows: Rows
+
+    def column(self, name: str) -> np.ndarray:
+        return np.array([float(row[name]) for row in self.csv_rows])
+
+    @property
+    def labels(self) -> list[str]:
+        return [row["label"] for row in self.csv_rows]
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        names = [name for name in self.csv_rows[0] if name.startswith("p_")]
+        return np.stack([self.column(name) for name in names], axis=1)
+
+
+def part(csv_rows: Rows, name: str, mode: ModeReport) -> Part:
+    chosen = [row for row in csv_rows if (row["set"], row["mode"]) == (name, mode.mode)]
+    return Part(chosen)
+
+
+def value(estimates: Estimates, name: str) -> float:
+    estimate = estimates[name]
+    assert estimate is not None
+    return estimate.value
+
+
+def modes(predicted: Evaluation) -> Iterator[ModeReport]:
+    assert [mode.title for mode in predicted.report.modes] == [
+        "det",
+        "stoch, 4 samples",
+    ]
+    yield from predicted.report.modes
+
+
+def test_there_is_one_row_for_each_image_set_and_mode(
+    predicted: Evaluation, csv_rows: Rows
+) -> None:
+    keys = [(row["set"], row["name"], row["mode"]) for row in csv_rows]
+    assert len(set(keys)) == len(keys) == 2 * (18 + 5 + 18 + 4 * len(CORRUPTIONS))
+    groups = {row["set"]: row["group"] for row in csv_rows}
+    assert groups == {"test": "test", "other": "near", "colour-inverted": "shifted"} | {
+        corruption.name: "corrupted" for corruption in CORRUPTIONS
+    }
+    assert {row["samples"] for row in csv_rows if row["mode"] == "stoch"} == {"4"}
+    assert {row["label"] for row in csv_rows if row["set"] == "other"} == {""}
+    assert "" not in {row["label"] for row in csv_rows if row["set"] != "other"}
+    assert csv_rows[0]["cluster"] == "lesion 0"
+    assert {row["test_kind"] for row in csv_rows if row["set"] == "other"} == {""}
+
+
+def test_figures_of_the_test_part_follow_from_the_rows(
+    predicted: Evaluation, csv_rows: Rows
+) -> None:
+    classes = list(predicted.classes)
+    for mode in modes(predicted):
+        test = part(csv_rows, TEST, mode)
+        labels = [classes[index] for index in test.probabilities.argmax(axis=1)]
+        assert value(mode.metrics, "accuracy") == pytest.approx(accuracy_score(test.labels, labels))
+        assert value(mode.metrics, "macro_f1") == pytest.approx(
+            f1_score(test.labels, labels, average="macro", zero_division=0)
+        )
+        order = [sorted(classes).index(name) for name in sorted(classes)]
+        assert order == list(range(len(classes))) == [0, 1, 2]
+        assert classes == sorted(classes)  # scikit-learn expects sorted classes
+        assert value(mode.metrics, "nll") == pytest.approx(
+            log_loss(test.labels, test.probabilities)
+        )
+        assert value(mode.metrics, "macro_auroc") == pytest.approx(
+            roc_auc_score(test.labels, test.probabilities, multi_class="ovr")
+        )
+        wrong = np.array(labels) != np.array(test.labels)
+        for score, sign in (("msp", -1), ("entropy", 1), ("mutual_information", 1)):
+            assert value(mode.error_ranking[score], "auroc") == pytest.approx(
+                roc_auc_score(wrong, sign * test.column(score))
+            )
+
+
+def test_ood_metrics_and_flagged_shares_follow_from_the_rows(
+    predicted: Evaluation, csv_rows: Rows
+) -> None:
+    for mode in modes(predicted):
+        test = part(csv_rows, TEST, mode)
+        for name in ("other", "colour-inverted"):
+            outside = part(csv_rows, name, mode)
+            is_test = np.arange(len(test.csv_rows) + len(outside.csv_rows)) < len(test.csv_rows)
+            for score in SCORES:
+                values = np.concatenate([test.column(score), outside.column(score)])
+                results = mode.ood[name].scores[score]
+                expected = roc_auc_score(is_test if score == "msp" else ~is_test, values)
+                assert value(results.metrics, "auroc") == pytest.approx(expected)
+                flagged = outside.column(f"flagged_{score}")
+                threshold = mode.thresholds[score]
+                below, above = outside.column(score) < threshold, outside.column(score) > threshold
+                assert flagged.tolist() == (below if score == "msp" else above).tolist()
+                assert results.flagged is not None
+                assert results.flagged.hits == flagged.sum()
+        for score in SCORES:
+            shares = test.column(f"flagged_{score}")
+            share = mode.flagged[score]
+            assert share is not None
+            assert share.share == pytest.approx(shares.mean())
+        assert 0 < test.column("flagged_feature_distance").mean() < 1
+
+
+def test_the_accuracy_of_shifted_sets_and_corruptions_follows_from_the_rows(
+    predicted: Evaluation, csv_rows: Rows
+) -> None:
+    for mode in modes(predicted):
+        for name in ("colour-inverted", CORRUPTIONS[0].name):
+            shifted = part(csv_rows, name, mode)
+            labels = np.array(predicted.classes)[shifted.probabilities.argmax(axis=1)]
+            expected = accuracy_score(shifted.labels, labels)
+            if name in mode.corruptions:
+                assert value(mode.corruptions[name], "accuracy") == pytest.approx(expected)
+            else:
+                share = mode.ood[name].accuracy
+                assert share is not None
+                assert share.share == pytest.approx(expected)
+        assert mode.ood["other"].accuracy is None
+
+
+def test_the_difference_between_modes_follows_from_rows_of_equal_images(
+    predicted: Evaluation, csv_rows: Rows
+) -> None:
+    det, stoch = modes(predicted)
+    nll = []
+    for mode in (stoch, det):
+        test = part(csv_rows, TEST, mode)
+        nll.append(log_loss(test.labels, test.probabilities))
+    assert value(stoch.difference, "nll") == pytest.approx(nll[0] - nll[1])
+    assert det.difference == {}
+
+
+def test_equal_predictions_give_equal_bytes_and_scores_that_do_not_exist_are_empty(
+    predicted: Evaluation,
+) -> None:
+    assert predictions_csv(predicted) == predictions_csv(predicted)
+    test = predicted.sets.test
+    plain = [
+        replace(mode, scores={"msp": replace(mode.scores["msp"], threshold=None, flagged=None)})
+        for mode in test.predictions
+    ]
+    sets = replace(
+        predicted.sets,
+        test=replace(test, predictions=plain),
+        ood={},
+        corrupted={},
+    )
+    content = gzip.decompress(predictions_csv(replace(predicted, sets=sets))).decode()
+    for row in csv.DictReader(StringIO(content)):
+        assert row["msp"]
+        empty = ("energy", "feature_distance", "flagged_msp", "flagged_feature_distance")
+        assert [row[name] for name in empty] == ["", "", "", ""]

@@ -15,8 +15,8 @@ from sklearn.metrics import log_loss, roc_auc_score
 from eulerlora.errors import DataError
 from tests.training.synthetic_runs import finish
 from training.adaptation.train import REPORT
-from training.evaluation.predictions_file import PREDICTIONS
-from training.metrics.intervals import RESAMPLES, cluster_indices, resampled
+from training.evaluation.intervals import RESAMPLES, cluster_indices, resampled
+from training.reporting.report import PREDICTIONS
 from training.tables.comparison import (
     compare,
     endpoint_result,

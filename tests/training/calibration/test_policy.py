@@ -1,0 +1,353 @@
+"""Exact bounds, thresholds and ties; inputs of a policy agree with predictions; policy files."""
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import beta, binomtest
+
+from eulerlora.checkpoint.files import load_checkpoint
+from eulerlora.errors import DataError, SettingsError, StorageError
+from eulerlora.model import EulerLoRA
+from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
+from eulerlora_client.contract.answers import ScoreThreshold
+from eulerlora_client.policy.policy import (
+    Evidence,
+    FitEvidence,
+    Policy,
+    default_policy_text,
+    read_policy,
+)
+from tests.full_disk import file_size_limit
+from tests.training.calibration.policy_inputs import scored
+from training.calibration.policy import (
+    PolicyFile,
+    PolicyFit,
+    allowed_misses,
+    coverage_table,
+    entropy_threshold,
+    fit_policy,
+    lesion_scores,
+    lesions_with_all,
+    lower_bound,
+    min_lesions,
+    round_down,
+    round_up,
+    score_images,
+    sensitivity_at,
+    urgent_threshold,
+)
+from training.data.images import LabelledImage, list_images
+from training.evaluation.inference import SamplingOptions, predict_all
+
+
+@pytest.mark.parametrize("lesions", [1, 2, 58, 59, 123])
+def test_the_lower_bound_agrees_with_scipy_for_every_count(lesions: int) -> None:
+    for hits in range(lesions + 1):
+        test = binomtest(hits, lesions, alternative="greater")
+        expected = test.proportion_ci(0.95, "exact").low
+        assert lower_bound(hits, lesions) == pytest.approx(expected, abs=1e-9)
+
+
+def test_95_per_cent_needs_59_lesions_without_a_miss() -> None:
+    assert lower_bound(59, 59) >= 0.95 > lower_bound(58, 58)
+    assert min_lesions(0.95) == 59 == math.ceil(math.log(0.05) / math.log(0.95))
+    assert (allowed_misses(58, 0.95), allowed_misses(59, 0.95)) == (None, 0)
+
+
+def test_95_per_cent_allows_one_miss_of_93_lesions_and_two_of_124() -> None:
+    assert [allowed_misses(lesions, 0.95) for lesions in (92, 93, 123, 124)] == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("required", [0.5, 0.8, 0.9, 0.95, 0.99])
+def test_one_more_miss_than_allowed_is_below_the_bound(required: float) -> None:
+    minimum = min_lesions(required)
+    assert allowed_misses(minimum - 1, required) is None
+    for lesions in (minimum, minimum + 1, 2 * minimum, 500):
+        misses = allowed_misses(lesions, required)
+        assert misses is not None
+        assert lower_bound(lesions - misses, lesions) >= required
+        assert lower_bound(lesions - misses - 1, lesions) < required
+
+
+@pytest.mark.parametrize("lesions", [10, 58, 59, 92, 93, 200])
+def test_the_threshold_is_the_highest_that_establishes_or_has_no_miss(lesions: int) -> None:
+    scores = np.random.default_rng(lesions).uniform(0.1, 0.9, lesions)
+    threshold = urgent_threshold(scores, 0.95)
+    actual = sensitivity_at(scores, threshold, 0.95)
+    higher = sensitivity_at(scores, float(np.min(scores[scores >= threshold])) + 1e-9, 0.95)
+    assert actual.established == (lesions >= 59)
+    assert not higher.established
+    if not actual.established:
+        assert actual.hits == lesions
+
+
+def test_tied_scores_are_hit_together() -> None:
+    scores = np.array([0.25] * 30 + [0.5] * 100)
+    threshold = urgent_threshold(scores, 0.95)
+    assert sensitivity_at(scores, threshold, 0.95).hits == 130
+
+
+def test_the_bound_holds_for_a_threshold_set_on_the_same_lesions() -> None:
+    """The true share above an order statistic of uniform scores has a beta distribution."""
+    lesions, runs = 93, 4000
+    misses = allowed_misses(lesions, 0.95)
+    assert misses == 1
+    scores = np.random.default_rng(0).uniform(size=(runs, lesions))
+    true_shares = 1 - np.sort(scores, axis=1)[:, misses]
+    below = float((true_shares < 0.95).mean())
+    expected = float(beta.cdf(0.95, lesions - misses, misses + 1))
+    assert expected <= 0.05
+    assert below == pytest.approx(expected, abs=4 * math.sqrt(0.05 * 0.95 / runs))
+
+
+def test_the_score_of_a_lesion_is_its_lowest_image() -> None:
+    scores = np.array([0.5, 0.25, 0.75, 0.125])
+    lesions = np.array(["b", "a", "b", "c"])
+    assert lesion_scores(scores, lesions).tolist() == [0.25, 0.5, 0.125]
+
+
+def test_a_lesion_has_a_flag_if_all_its_images_have_it() -> None:
+    flags = np.array([True, False, True, True])
+    assert lesions_with_all(flags, np.array(["b", "a", "b", "a"])).tolist() == [False, True]
+
+
+def test_missed_melanomas_are_counted_at_every_coverage() -> None:
+    scores = np.arange(10) / 10
+    melanoma = np.isin(np.arange(10), [2, 3, 8])
+    lesions = np.array(["a", "b", "m", "m", "c", "d", "e", "f", "n", "g"])
+    rows = coverage_table(scores, melanoma, lesions, (0.1, 0.3, 0.5, 1.0))
+    assert [row.coverage for row in rows] == [0.1, 0.3, 0.5, 1.0]
+    assert [row.missed_lesions for row in rows] == [0, 1, 1, 2]
+    assert [row.missed_images for row in rows] == [0, 1, 2, 3]
+    assert [row.threshold for row in rows] == [0.1, 0.3, 0.5, math.inf]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(0.123456, 0.1234), (0.5, 0.5), (0.99999, 0.9999), (1.0, 1.0), (3.14159e-7, 3.141e-7)],
+)
+def test_rounding_goes_down_to_four_digits(value: float, expected: float) -> None:
+    assert round_down(value) == expected <= value
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(0.123456, 0.1235), (0.5, 0.5001), (0.9999, 1.0), (1.0, 1.001), (3.14159e-7, 3.142e-7)],
+)
+def test_rounding_up_gives_a_larger_number_of_four_digits(value: float, expected: float) -> None:
+    assert round_up(value) == expected > value
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint_folder: Path) -> EulerLoRA:
+    return EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def images(image_folder: Path) -> list[LabelledImage]:
+    sources = list_images(image_folder / "test").items()
+    return [LabelledImage(name, source, n % 3) for n, (name, source) in enumerate(sources)]
+
+
+def similar_adapters(folder: Path) -> EulerLoRA:
+    """Returns a model with one head and weak adapters, whose trajectories often agree."""
+    checkpoint = load_checkpoint(folder)
+    with torch.no_grad():
+        for name, parameter in checkpoint.network.adapter_parameters():
+            if name.startswith("heads"):
+                parameter[1:] = parameter[:1]
+            else:
+                parameter.mul_(0.5)
+    return EulerLoRA(checkpoint, torch.device("cpu"))
+
+
+def test_scores_entropy_and_doubt_agree_with_predictions(
+    checkpoint_folder: Path, images: list[LabelledImage], image_folder: Path
+) -> None:
+    model = similar_adapters(checkpoint_folder)
+    twins = [replace(image, cluster="twins") for image in images[:2]]
+    shown = [*twins, *images[2:]]
+    actual = score_images(model, shown, SamplingOptions("stoch", 4), ("mel",), "test")
+    paths = [image_folder / "test" / image.name for image in images]
+    predicted = model.predict(paths, "stoch", 4)
+    mel = model.classes.index("mel")
+    assert predicted.ood is not None
+    assert actual.scores == pytest.approx(predicted.probabilities[:, mel].numpy(), abs=1e-6)
+    assert actual.melanoma_scores.tolist() == actual.scores.tolist()  # the group is melanoma alone
+    assert actual.entropy == pytest.approx(predicted.entropy.numpy(), abs=1e-6)
+    for index, rows in enumerate(predicted.trajectories.argmax(dim=-1).tolist()):
+        assert actual.doubtful[index] == (predicted.ood[index] or len(set(rows)) > 1)
+    assert actual.doubtful.any()
+    assert not actual.doubtful.all()
+    assert actual.melanoma.tolist() == [image.label == mel for image in images]
+    assert actual.lesions[:2].tolist() == ["twins", "twins"]
+    assert len(set(actual.lesions.tolist())) == len(images) - 1
+
+
+def test_the_feature_distance_flags_as_in_predictions(
+    checkpoint_folder: Path, images: list[LabelledImage], image_folder: Path
+) -> None:
+    options = SamplingOptions("stoch", 4)
+    model = familiar_half(checkpoint_folder, images, options)
+    actual = score_images(model, images, options, ("mel",), "test")
+    paths = [image_folder / "test" / image.name for image in images]
+    predicted = model.predict(paths, "stoch", 4)
+    assert predicted.unfamiliar is not None
+    assert actual.unfamiliar.tolist() == predicted.unfamiliar.tolist()
+    assert actual.unfamiliar.any()
+    assert not actual.unfamiliar.all()
+
+
+def familiar_half(folder: Path, images: list[LabelledImage], options: SamplingOptions) -> EulerLoRA:
+    """Returns a model whose feature distance flags about half of the images."""
+    checkpoint = load_checkpoint(folder)
+    model = EulerLoRA(checkpoint, torch.device("cpu"))
+    (outputs,) = predict_all(model, images, [options], "test")
+    features = outputs.features.mean(dim=(1, 2))
+    statistics = FeatureStatistics(features[:1], torch.eye(features.shape[1]))
+    distance = FeatureDistance(statistics)
+    median = float(distance(features).median())
+    limit = ScoreThreshold(threshold=median, kept=0.5, upper_quartile=median)
+    thresholds = tuple(
+        threshold.model_copy(update={"feature_distance": limit})
+        for threshold in checkpoint.config.thresholds
+    )
+    config = checkpoint.config.model_copy(update={"thresholds": thresholds})
+    changed = replace(checkpoint, config=config, feature_distance=distance)
+    return EulerLoRA(changed, torch.device("cpu"))
+
+
+def test_without_an_ood_threshold_every_image_is_doubtful(
+    model: EulerLoRA, images: list[LabelledImage]
+) -> None:
+    options = SamplingOptions("stoch", 3)
+    actual = score_images(model, images[:3], options, ("mel",), "test")
+    assert actual.doubtful.all()
+    assert not actual.unfamiliar.any()
+
+
+def test_a_model_without_the_policy_s_classes_is_refused(
+    model: EulerLoRA, images: list[LabelledImage]
+) -> None:
+    with pytest.raises(DataError, match="classes bcc, got tiny with bkl, mel, nv"):
+        score_images(model, images, SamplingOptions("det"), ("mel", "bcc"), "test")
+
+
+@pytest.mark.parametrize(("melanomas", "established"), [(58, False), (59, True)])
+def test_59_melanomas_without_a_miss_establish_95_per_cent(
+    melanomas: int, established: bool
+) -> None:
+    actual = fit_policy(scored(melanomas), 0.95)
+    assert actual.urgent == 0.5
+    assert (actual.melanoma.hits, actual.melanoma.share) == (melanomas, 1.0)
+    assert actual.melanoma.established is established
+
+
+def test_a_lesion_with_one_image_below_the_threshold_is_missed() -> None:
+    images = scored(melanomas=100)
+    lesions = images.lesions.copy()
+    lesions[1] = lesions[0]
+    actual = fit_policy(replace(images, lesions=lesions), 0.95)
+    assert actual.melanoma.lesions == 99
+    assert actual.urgent == 0.502  # one miss is allowed: the lesion of the two lowest images
+    assert actual.melanoma.hits == 98
+    assert (actual.melanoma_hits, actual.melanoma_images) == (98, 100)
+
+
+def test_unfamiliar_images_do_not_change_the_fit() -> None:
+    images = scored(melanomas=60)
+    unfamiliar = np.ones_like(images.unfamiliar)
+    assert fit_policy(images, 0.95) == fit_policy(replace(images, unfamiliar=unfamiliar), 0.95)
+
+
+@pytest.mark.parametrize(("melanomas", "others"), [(0, 10), (0, 0)])
+def test_a_fit_needs_melanomas(melanomas: int, others: int) -> None:
+    with pytest.raises(DataError, match="melanoma"):
+        fit_policy(scored(melanomas, others=others), 0.95)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 0.333, 0.99])
+@pytest.mark.parametrize("count", [1, 7, 100, 1001])
+def test_the_entropy_threshold_is_the_lowest_that_at_most_the_share_reaches(
+    share: float, count: int
+) -> None:
+    entropy = np.random.default_rng(count).uniform(0, 2, count)
+    threshold = entropy_threshold(entropy, share)
+    assert (entropy >= threshold).mean() <= share
+    assert (entropy >= threshold - 0.001).mean() > share
+
+
+def test_tied_entropies_are_all_below_the_entropy_threshold() -> None:
+    assert entropy_threshold(np.full(100, 1.5), 0.05) == 1.501
+    assert entropy_threshold(np.zeros(100), 0.05) == 0.001
+
+
+def test_the_share_of_uncertain_images_is_measured() -> None:
+    images = scored(melanomas=60, others=40)
+    entropy = np.arange(100) / 100
+    actual = fit_policy(replace(images, entropy=entropy), 0.95, uncertain_share=0.1)
+    assert actual.entropy_nats == pytest.approx(0.89, abs=0.001)
+    assert actual.uncertain == 0.1
+
+
+def fitted_file(file: PolicyFile, path: Path, melanomas: int = 62) -> Policy:
+    """Writes the file, fitted to so many melanomas, to a path."""
+    fit = fit_policy(scored(melanomas), 0.95)
+    fitted = file.fitted(fit).model_copy(update={"evidence": evidence(fit)})
+    file.write(path, fitted)
+    return fitted
+
+
+def evidence(fit: PolicyFit) -> Evidence:
+    return Evidence(
+        model="tiny", revision="sha256:1", precision="float32", mode="det", samples=1, target="mel",
+        wanted=0.95, confidence=0.95,
+        fit=FitEvidence(
+            data="one", images=fit.images, lesions=fit.melanoma.lesions, found=fit.melanoma.hits,
+            lower_bound=0.9, established=True, uncertain=0,
+        ),
+    )  # fmt: skip
+
+
+def test_a_fitted_policy_changes_thresholds_version_and_evidence_only(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    head = "# our clinic's policy\n"
+    own.write_text(head + default_policy_text())
+    before = PolicyFile.read(own)
+    fitted = fitted_file(before, own)
+    after = read_policy(own)
+    assert after == fitted
+    assert (after.version, after.malignant.urgent) == (before.policy.version + 1, 0.5)
+    assert after.uncertainty.entropy_nats == 1.001
+    assert (after.quality, after.malignant.classes) == (
+        before.policy.quality,
+        before.policy.malignant.classes,
+    )
+    comments = [line for line in own.read_text().splitlines() if line.startswith("#")]
+    assert comments == [line for line in before.text.splitlines() if line.startswith("#")]
+    again = fitted_file(PolicyFile.read(own), own, melanomas=70)
+    assert again.version == after.version + 1
+    assert read_policy(own) == again  # the new evidence replaces the old one
+
+
+@pytest.mark.parametrize("text", ["", "[malignant", "malignant = 3", None])
+def test_a_file_that_is_not_a_policy_is_refused(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "own.toml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(SettingsError, match=re.escape(str(path))):
+        PolicyFile.read(path)
+
+
+def test_a_full_disk_leaves_the_policy_unchanged(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(default_policy_text())
+    with file_size_limit(64), pytest.raises(StorageError):
+        fitted_file(PolicyFile.read(path), path)
+    assert path.read_text() == default_policy_text()
+    assert list(tmp_path.iterdir()) == [path]

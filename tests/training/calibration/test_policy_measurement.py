@@ -1,0 +1,172 @@
+"""The measured performance of a policy agrees with counts by hand, rounded against it."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binomtest
+from sklearn.metrics import roc_auc_score
+
+from eulerlora.checkpoint.files import load_checkpoint
+from eulerlora.errors import DataError
+from eulerlora.model import EulerLoRA
+from tests.training.calibration.policy_inputs import fitted_policy, scored
+from training.calibration.policy import PolicyInputs, fit_policy
+from training.calibration.policy_measurement import (
+    PolicyMeasurement,
+    evidence_of,
+    measure_policy,
+    measured_lines,
+)
+from training.evaluation.inference import SamplingOptions
+
+POLICY = fitted_policy()
+
+
+def measured(images: PolicyInputs) -> PolicyMeasurement:
+    return measure_policy(images, POLICY, "other", ("SCC",))
+
+
+def test_shares_are_counted_over_the_documented_images() -> None:
+    actual = measured(scored(melanomas=60, malignant=40, others=100))
+    assert (actual.evidence.images, actual.evidence.lesions, actual.other_images) == (200, 200, 100)
+    assert actual.specificity == 0.5
+    assert actual.urgent == (60 + 40 + 50) / 200
+    assert actual.unfamiliar == 0
+    assert actual.refer == 5 / 200  # each tenth of the 50 images below the threshold
+    assert actual.urgent + actual.refer + actual.routine == 1
+    assert actual.evidence.referral_rate == pytest.approx(actual.urgent + actual.refer, abs=1e-4)
+
+
+def test_a_high_entropy_is_referred() -> None:
+    images = scored(melanomas=60, others=100)
+    uncertain = replace(images, entropy=np.full(160, POLICY.uncertainty.entropy_nats))
+    assert measured(uncertain).refer == 50 / 160
+    below = replace(images, entropy=np.full(160, np.nextafter(POLICY.uncertainty.entropy_nats, 0)))
+    assert measured(below).refer == 5 / 160
+
+
+def test_an_unfamiliar_image_is_neither_urgent_nor_missed() -> None:
+    images = scored(melanomas=10, others=90)
+    scores = images.scores.copy()
+    scores[:3] = 0.1  # below the threshold
+    unfamiliar = np.zeros(100, bool)
+    unfamiliar[[0, 5, 10, 99]] = True
+    actual = measured(replace(images, scores=scores, unfamiliar=unfamiliar))
+    melanoma = actual.evidence.target
+    assert (melanoma.urgent, melanoma.unfamiliar, melanoma.neither) == (6, 2, 2)
+    assert melanoma.sensitivity == 0.8
+    assert actual.unfamiliar == 4 / 100
+    assert actual.urgent == (6 + 45 - 1) / 100  # without one unfamiliar image among the others
+    assert actual.specificity == 44 / 90  # 45 are below the threshold, one of them unfamiliar
+    shares = (actual.urgent, actual.unfamiliar, actual.refer, actual.routine)
+    assert sum(shares) == pytest.approx(1)
+    assert actual.evidence.referral_rate == pytest.approx(1 - actual.routine, abs=1e-4)
+
+
+def test_a_lesion_of_several_images_is_missed_if_one_image_is() -> None:
+    images = scored(melanomas=6)
+    scores = images.scores.copy()
+    scores[[1, 3]] = 0.1
+    unfamiliar = np.zeros(106, bool)
+    unfamiliar[[0, 3]] = True
+    lesions = images.lesions.copy()
+    lesions[:6] = ["a", "a", "b", "b", "c", "c"]  # one missed image; urgent, unfamiliar; urgent
+    changed = replace(images, scores=scores, unfamiliar=unfamiliar, lesions=lesions)
+    melanoma = measured(changed).evidence.target
+    assert (melanoma.lesions, melanoma.urgent, melanoma.unfamiliar, melanoma.neither) == (
+        3,
+        1,
+        1,
+        1,
+    )
+    assert melanoma.reached == 1  # lesion c
+
+
+def test_an_other_lesion_is_spared_only_if_all_its_images_are() -> None:
+    images = scored(melanomas=1, others=6)
+    scores = np.array([0.9, 0.1, 0.9, 0.1, 0.9, 0.1, 0.1])
+    unfamiliar = np.array([False, False, False, False, True, False, False])
+    lesions = np.array(["m", "a", "a", "b", "b", "c", "c"])  # urgent, unfamiliar, spared
+    changed = replace(images, scores=scores, unfamiliar=unfamiliar, lesions=lesions)
+    others = measured(changed).evidence.others
+    assert (others.lesions, others.urgent, others.unfamiliar, others.neither) == (3, 1, 1, 1)
+    assert others.reached == 2
+    assert others.specificity == 0.3333
+
+
+def test_ranking_uses_images_and_the_probability_of_each_group() -> None:
+    images = scored(melanomas=10, malignant=10, others=100)
+    outside = np.zeros(120, bool)
+    outside[-20:] = True  # scores of 0.8 and more
+    generator = np.random.default_rng(0)
+    changed = replace(images, outside=outside, melanoma_scores=generator.random(120))
+    actual = measured(changed).ranking
+    kept = slice(100)
+    expected = {
+        "melanoma_auroc": roc_auc_score(changed.melanoma[kept], changed.melanoma_scores[kept]),
+        "malignant_auroc": roc_auc_score(changed.malignant[kept], changed.scores[kept]),
+    }
+    negatives = np.sort(changed.melanoma_scores[10:100])
+    limit = negatives[81]  # 81 of 90 are below it, which is 0.9
+    expected["melanoma_sensitivity"] = (changed.melanoma_scores[:10] >= limit).mean()
+    for name, value in expected.items():
+        estimate = actual[name]
+        assert estimate is not None
+        assert estimate.value == pytest.approx(value)
+        assert estimate.low <= value <= estimate.high
+
+
+def test_malignant_lesions_without_a_class_count_in_no_other_group() -> None:
+    images = scored(melanomas=10, malignant=7, others=20)
+    outside = np.zeros(37, bool)
+    outside[[10, 11, 35, 36]] = True
+    malignant = images.malignant & ~outside
+    actual = measured(replace(images, malignant=malignant, outside=outside))
+    assert actual.evidence.other_malignant is not None
+    assert actual.evidence.other_malignant.lesions == actual.evidence.other_malignant.urgent == 4
+    assert (actual.evidence.malignant.lesions, actual.evidence.others.lesions) == (15, 18)
+    assert measured(images).evidence.other_malignant is None
+
+
+def test_the_interval_of_the_sensitivity_is_exact() -> None:
+    images = scored(melanomas=40)
+    scores = images.scores.copy()
+    scores[:3] = 0
+    melanoma = measured(replace(images, scores=scores)).evidence.target
+    expected = binomtest(37, 40).proportion_ci(0.95, "exact")
+    assert melanoma.sensitivity_low == math.floor(expected.low * 1e4) / 1e4
+    assert melanoma.sensitivity_high == math.ceil(expected.high * 1e4) / 1e4
+
+
+@pytest.mark.parametrize(("melanomas", "others"), [(0, 10), (10, 0)])
+def test_a_measurement_needs_melanomas_and_other_images(melanomas: int, others: int) -> None:
+    with pytest.raises(DataError, match="melanoma"):
+        measured(scored(melanomas, others=others))
+
+
+def test_the_evidence_describes_model_fit_and_measurements(checkpoint_folder: Path) -> None:
+    model = EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
+    fit = fit_policy(scored(melanomas=62), 0.95)
+    measurement = measured(scored(melanomas=30, others=60))
+    evidence = evidence_of(model, SamplingOptions("stoch", 4), fit, "one", [measurement])
+    assert (evidence.model, evidence.revision) == ("tiny", model.revision)
+    assert (evidence.mode, evidence.samples, evidence.target) == ("stoch", 4, "mel")
+    assert (evidence.precision, evidence.wanted, evidence.confidence) == ("float32", 0.95, 0.95)
+    assert (evidence.fit.data, evidence.fit.images, evidence.fit.lesions) == ("one", 162, 62)
+    assert (evidence.fit.found, evidence.fit.established) == (62, True)
+    assert evidence.fit.lower_bound == 0.9528  # 0.05 ** (1 / 62) = 0.95283
+    assert evidence.measured == (measurement.evidence,)
+
+
+def test_the_lines_name_counts_and_ranking() -> None:
+    images = scored(melanomas=60, malignant=40, others=100)
+    reversed_ = replace(images, melanoma_scores=1 - np.arange(200) / 200)  # melanoma first
+    lines = "\n".join(measured_lines(measured(reversed_)))
+    assert "200 images of 200 lesions" in lines
+    assert "60 urgent, 0 unfamiliar (seen by a person), 0 missed" in lines
+    assert "AUROC 1.000 (95% interval 1.000 to 1.000)" in lines
+    assert "malignant classes, AUROC 0.563 (95% interval 0.4" in lines

@@ -1,0 +1,232 @@
+"""`site fit` writes a checkpoint and a policy that agree with naive computations, or nothing."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from eulerlora.checkpoint.files import (
+    load_checkpoint,
+    read_config,
+    read_known_answer,
+    stored_revision,
+)
+from eulerlora.errors import CheckpointError, DataError
+from eulerlora.model import EulerLoRA
+from eulerlora_client.policy.policy import default_policy_text, parse_policy
+from tests.training.calibration.conftest import LESIONS
+from training.calibration.policy import PolicyFile
+from training.calibration.report import Needs
+from training.calibration.site import (
+    SiteReport,
+    SiteSettings,
+    calibrate_site,
+    group_indices,
+    split_groups,
+)
+from training.data.images import LabelledImage
+from training.data.local_images import LabelNames, LocalImages, read_local_images
+from training.evaluation.inference import SamplingOptions
+from training.evaluation.prediction_sets import Lesions
+
+CPU = torch.device("cpu")
+TEXT = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
+POLICY = PolicyFile("own.toml", TEXT, parse_policy(TEXT, "own.toml"))
+SETTINGS = SiteSettings(
+    needs=Needs(kept=0.95, sensitivity=0.75, coverages=(0.9, 0.95)),
+    options=SamplingOptions("stoch", 4),
+    policy=POLICY,
+)
+
+
+@pytest.fixture(scope="module")
+def local(local_folder: Path) -> LocalImages:
+    return read_local_images(local_folder, LabelNames(("bkl", "mel", "nv"), {"nevus": "nv"}))
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("site") / "fitted"
+
+
+@pytest.fixture(scope="module")
+def report(site_source: Path, local: LocalImages, out: Path) -> SiteReport:
+    return calibrate_site(site_source, local, out, SETTINGS, CPU)
+
+
+def test_the_written_checkpoint_is_that_of_the_report(report: SiteReport, out: Path) -> None:
+    checkpoint = load_checkpoint(out)
+    assert checkpoint.revision == report.revision
+    assert checkpoint.feature_distance is not None
+    read_known_answer(out, checkpoint.config)
+    assert report.has_policy
+    assert all(part.result for part in report.parts if part.met)
+
+
+def test_the_source_keeps_its_files(report: SiteReport, out: Path, site_source: Path) -> None:
+    assert "site" not in read_config(site_source).provenance
+    assert stored_revision(site_source) != report.revision
+    for name in ("adapters.safetensors", "backbone.safetensors", "known_answer.png"):
+        assert (out / name).read_bytes() == (site_source / name).read_bytes()
+
+
+def test_thresholds_keep_their_share_of_the_site_s_images(
+    report: SiteReport, out: Path, local: LocalImages
+) -> None:
+    config = read_config(out)
+    assert [threshold.samples for threshold in config.thresholds] == [1, 1, 2, 4, 8, 16]
+    for threshold in config.thresholds:
+        assert threshold.images == len(local.images)
+        assert threshold.data == "clinic, site pictures"
+        assert threshold.energy is not None
+        assert threshold.feature_distance is not None
+        assert min(threshold.kept, threshold.energy.kept, threshold.feature_distance.kept) >= 0.95
+
+
+def test_predictions_of_the_new_checkpoint_are_kept_as_calibrated(
+    report: SiteReport, out: Path, local: LocalImages, local_folder: Path
+) -> None:
+    model = EulerLoRA.load(out, "cpu")
+    predicted = model.predict([local_folder / image.name for image in local.images])
+    assert model.config.temperature != 1  # the labels are random
+    threshold = model.config.threshold("det", 1)
+    assert threshold is not None
+    msp = predicted.ood_scores["msp"].value
+    assert float((msp >= threshold.msp).double().mean()) == pytest.approx(threshold.kept)
+
+
+def test_prediction_sets_are_fitted_where_every_class_has_enough_lesions(
+    report: SiteReport, out: Path
+) -> None:
+    sets = read_config(out).prediction_sets
+    assert {entry.coverage for entry in sets} == {0.9}
+    assert {entry.units for entry in sets} == {tuple(LESIONS.values())}
+    assert {entry.unit for entry in sets} == {"lesion"}
+    assert "| prediction sets 0.9 | 9 lesions of each class | 12 | fitted |" in report.tables
+    assert "| prediction sets 0.95 | 19 lesions of each class | 12 | too few |" in report.tables
+
+
+def test_the_policy_has_the_evidence_of_the_new_revision(report: SiteReport, out: Path) -> None:
+    policy = parse_policy((out / "policy.toml").read_text(), "policy.toml")
+    assert policy.evidence is not None
+    assert policy.evidence.revision == report.revision
+    assert policy.version == POLICY.policy.version + 1
+    fit = policy.evidence.fit
+    assert (fit.lesions, fit.established) == (20, True)
+    assert fit.found >= 19  # 0.75 allows a miss
+    assert policy.evidence.measured == ()
+
+
+def test_the_card_says_that_the_thresholds_are_local(report: SiteReport, out: Path) -> None:
+    card = (out / "README.md").read_text()
+    assert card.index("## Site calibration") < card.index("## Classes")
+    assert "20 of `mel`" in card
+    assert card.startswith("# tiny\n\nA tiny checkpoint.\n\n## Site")
+
+
+def test_a_second_fit_gives_the_same_revision(
+    report: SiteReport, site_source: Path, local: LocalImages, tmp_path: Path
+) -> None:
+    again = calibrate_site(site_source, local, tmp_path / "again", SETTINGS, CPU)
+    assert again.revision == report.revision
+
+
+def test_a_fit_of_a_fitted_checkpoint_has_one_section_in_its_card(
+    report: SiteReport, out: Path, local: LocalImages, tmp_path: Path
+) -> None:
+    settings = replace(SETTINGS, hold_out=0.5)
+    second = calibrate_site(out, local, tmp_path / "second", settings, CPU)
+    assert (tmp_path / "second" / "README.md").read_text().count("## Site calibration") == 1
+    assert read_config(tmp_path / "second").provenance["site"]["source"] == report.revision
+    policy = parse_policy((tmp_path / "second" / "policy.toml").read_text(), "policy.toml")
+    assert policy.evidence is not None
+    (measured,) = policy.evidence.measured
+    assert measured.data == "clinic, held-out site pictures"
+    assert policy.evidence.fit.lesions == measured.target.lesions == 10
+    assert second.fitted + second.measured == len(local.images)
+    assert second.comparison is not None
+    assert "| kept by feature_distance |" in second.tables
+
+
+def test_without_melanoma_there_is_no_policy(
+    site_source: Path, local: LocalImages, tmp_path: Path
+) -> None:
+    others = replace(local, images=[image for image in local.images if image.label != 1])
+    report = calibrate_site(site_source, others, tmp_path / "out", SETTINGS, CPU)
+    assert not report.has_policy
+    assert not (tmp_path / "out" / "policy.toml").exists()
+    assert "| urgent threshold | 1 lesions of mel | 0 | too few |" in report.tables
+
+
+def test_parts_with_too_few_lesions_stay_as_they_were(
+    site_source: Path, local: LocalImages, tmp_path: Path
+) -> None:
+    few = replace(local, images=[image for image in local.images if image.label == 1][:3])
+    report = calibrate_site(site_source, few, tmp_path / "out", SETTINGS, CPU)
+    before, after = read_config(site_source), read_config(tmp_path / "out")
+    assert (after.thresholds, after.features) == (before.thresholds, before.features)
+    assert after.temperature == 1
+    assert "| bound of 0.75 | 11 lesions of mel without a miss | 2 | too few |" in report.tables
+    assert "2 of 2 found, lower bound 0.224" in report.tables
+
+
+def test_a_failed_fit_writes_nothing(site_source: Path, local: LocalImages, tmp_path: Path) -> None:
+    folder = tmp_path / "used"
+    folder.mkdir()
+    (folder / "notes").touch()
+    with pytest.raises(CheckpointError, match="expected an empty or new folder"):
+        calibrate_site(site_source, local, folder, SETTINGS, CPU)
+    other = replace(SETTINGS, policy=PolicyFile.read(None))
+    with pytest.raises(DataError, match="policy's classes bcc, akiec"):
+        calibrate_site(site_source, local, tmp_path / "other", other, CPU)
+    nevus = [image for image in local.images if image.label == 2][:5]
+    with pytest.raises(DataError, match="at least 19 lesions, or 1 lesions of mel; got 4 and 0"):
+        calibrate_site(site_source, replace(local, images=nevus), tmp_path / "few", SETTINGS, CPU)
+    assert [path.name for path in tmp_path.iterdir()] == ["used"]
+
+
+def image(name: str, label: int, group: str | None = None) -> LabelledImage:
+    return LabelledImage(name, Path(name), label, group)
+
+
+def lesions(label: int, count: int, pictures: int = 2) -> list[LabelledImage]:
+    """Returns `count` lesions of a class with several pictures each."""
+    return [
+        image(f"{label}-{lesion}-{n}", label, f"{label}-{lesion}")
+        for lesion in range(count)
+        for n in range(pictures)
+    ]
+
+
+def counts(images: Sequence[LabelledImage]) -> tuple[int, ...]:
+    return Lesions.of(images).counts(classes=2)
+
+
+def test_no_lesion_is_in_both_parts_and_none_is_lost() -> None:
+    images = [*lesions(0, 20), *lesions(1, 10, pictures=1)]
+    halves = split_groups(images, 0.5)
+    fit, measure = ({i.cluster for i in part} for part in (halves.fit, halves.measure))
+    assert not fit & measure
+    assert {i.name for i in (*halves.fit, *halves.measure)} == {i.name for i in images}
+    assert counts(halves.fit) == counts(halves.measure) == (10, 5)
+    assert split_groups(images[::-1], 0.5) == halves
+
+
+def test_a_class_with_one_lesion_is_fitted_and_not_measured() -> None:
+    halves = split_groups([*lesions(0, 20), *lesions(1, 1)], 0.25)
+    assert counts(halves.fit) == (15, 1)
+    assert counts(halves.measure) == (5, 0)
+
+
+def test_images_without_a_group_are_groups_by_themselves() -> None:
+    images = [image("a", 0, "patient"), image("b", 1, "patient"), image("c", 1), image("d", 1)]
+    groups = group_indices(images).tolist()
+    assert groups[0] == groups[1]
+    assert len(set(groups)) == 3
+
+
+def test_too_few_lesions_to_split_are_refused() -> None:
+    with pytest.raises(DataError, match="expected enough"):
+        split_groups(lesions(0, 1), 0.5)

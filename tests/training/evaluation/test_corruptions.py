@@ -1,0 +1,146 @@
+"""Corruptions do what their names state, deterministically.
+
+Shifts change what their names state and keep the image's size.
+"""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from scipy.ndimage import gaussian_filter
+from torch import Tensor
+
+from training.data.images import LabelledImage, read_image
+from training.evaluation.corruptions import CORRUPTIONS, SHIFTS, Corruption, with_corruption
+
+
+@pytest.fixture
+def pixels() -> Tensor:
+    """Returns a smooth gradient, (3, 60, 80) uint8, that brightness changes do not clip much."""
+    steps = torch.linspace(60, 190, 80).expand(3, 60, 80)
+    return steps.to(torch.uint8)
+
+
+def named(kind: str) -> list[tuple[float, Corruption]]:
+    """Returns the corruptions of a kind with the number in their name."""
+    matches = []
+    for corruption in CORRUPTIONS:
+        if kind in corruption.name:
+            number = re.search(r"[\d.]+", corruption.name)
+            assert number is not None
+            matches.append((float(number[0]), corruption))
+    assert len(matches) >= 2
+    return matches
+
+
+def test_corruptions_are_deterministic_and_do_not_modify_their_input(pixels: Tensor) -> None:
+    before = pixels.clone()
+    for corruption in CORRUPTIONS:
+        changed = corruption.apply(pixels)
+        torch.rand(3)
+        assert torch.equal(changed, corruption.apply(pixels))
+        assert torch.equal(pixels, before)
+        assert not torch.equal(changed, pixels)
+        assert (changed.dtype, changed.shape) == (pixels.dtype, pixels.shape)
+    assert len({corruption.name for corruption in CORRUPTIONS}) == len(CORRUPTIONS) == 8
+
+
+def test_noise_has_its_sigma_and_differs_between_images(pixels: Tensor) -> None:
+    other = pixels.flip(-1)
+    for percent, corruption in named("noise"):
+        noise = corruption.apply(pixels).float() - pixels
+        assert float(noise.std()) == pytest.approx(255 * percent / 100, rel=0.05)
+        assert abs(float(noise.mean())) < 2
+        assert not torch.allclose(noise, corruption.apply(other).float() - other)
+
+
+def test_brightness_multiplies_the_pixels(pixels: Tensor) -> None:
+    for factor, corruption in named("brightness"):
+        expected = (pixels.float() * factor).clamp(0, 255)
+        torch.testing.assert_close(corruption.apply(pixels).float(), expected, atol=1, rtol=0)
+
+
+def test_blur_agrees_with_scipy_with_sigma_relative_to_the_shorter_side() -> None:
+    noise = torch.randint(0, 256, (3, 60, 80), generator=torch.Generator().manual_seed(0))
+    pixels = noise.to(torch.uint8)
+    for percent, corruption in named("blur"):
+        sigma = percent / 100 * 60
+        expected = gaussian_filter(pixels.numpy().astype(float), (0, sigma, sigma), mode="mirror")
+        np.testing.assert_allclose(corruption.apply(pixels).numpy(), expected, atol=2.5)
+
+
+def test_with_corruption_are_made_when_they_are_read(pixels: Tensor) -> None:
+    images = [LabelledImage(str(label), pixels, label) for label in range(3)]
+    corrupted = with_corruption(images, CORRUPTIONS[0])
+    assert [(image.name, image.label) for image in corrupted] == [("0", 0), ("1", 1), ("2", 2)]
+    changed = read_image(corrupted[1].name, corrupted[1].source)
+    assert torch.equal(changed, CORRUPTIONS[0].apply(pixels))
+
+
+@pytest.fixture
+def picture() -> Tensor:
+    """Returns colourful picture without extreme values, (3, 60, 80) uint8."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(60, 130, (3, 60, 80), generator=generator).to(torch.uint8)
+
+
+def means(picture: Tensor) -> list[float]:
+    colours: list[float] = picture.float().mean(dim=(1, 2)).tolist()
+    return colours
+
+
+@pytest.mark.parametrize("name", SHIFTS)
+def test_a_shift_is_deterministic_and_does_not_modify_its_input(name: str, picture: Tensor) -> None:
+    before = picture.clone()
+    changed = SHIFTS[name].apply(picture)
+    torch.rand(3)
+    assert torch.equal(changed, SHIFTS[name].apply(picture))
+    assert torch.equal(picture, before)
+    assert not torch.equal(changed, picture)
+    assert (changed.dtype, changed.shape) == (torch.uint8, picture.shape)
+
+
+def test_casts_change_the_balance_of_red_and_blue(picture: Tensor) -> None:
+    red, green, blue = means(picture)
+    warm, cold = (means(SHIFTS[f"colour-cast-{name}"].apply(picture)) for name in ("warm", "cold"))
+    assert warm == pytest.approx([1.25 * red, green, 0.7 * blue], rel=0.01)
+    assert cold == pytest.approx([0.7 * red, green, 1.25 * blue], rel=0.01)
+
+
+def test_brightness_is_multiplied(picture: Tensor) -> None:
+    for name, factor in (("brighter", 1.8), ("darker", 0.4)):
+        expected = [factor * mean for mean in means(picture)]
+        assert means(SHIFTS[name].apply(picture)) == pytest.approx(expected, rel=0.02)
+
+
+def test_inversion_is_its_own_inverse_and_rotation_has_order_three(
+    picture: Tensor,
+) -> None:
+    invert, rotate = SHIFTS["colour-inverted"].transform, SHIFTS["colour-rotated"].transform
+    assert torch.equal(invert(invert(picture)), picture)
+    assert torch.equal(rotate(rotate(rotate(picture))), picture)
+    assert means(rotate(picture))[1] == means(picture)[0]
+
+
+def test_the_camera_border_is_black_and_the_centre_unchanged(picture: Tensor) -> None:
+    changed = SHIFTS["camera-border"].apply(picture)
+    assert float(changed[:, :5, :5].sum()) == 0
+    assert torch.equal(changed[:, 20:40, 30:50], picture[:, 20:40, 30:50])
+
+
+def test_a_pasted_lesion_covers_an_ellipse_of_another_picture() -> None:
+    lesion = torch.zeros(3, 60, 80, dtype=torch.uint8)
+    lesion[0] = 200
+    changed = SHIFTS["pasted-lesion"].apply(lesion)
+    covered = (changed == torch.tensor([200, 0, 0])[:, None, None]).all(dim=0)
+    assert 0.14 < float(covered.float().mean()) < 0.25  # pi / 4 of a quarter, less the soft edge
+    sides = [covered.any(dim=axis).sum().item() for axis in (1, 0)]
+    assert sides == pytest.approx([30, 40], abs=3)
+
+
+def test_shifted_images_keep_label_cluster_and_groups(picture: Tensor) -> None:
+    image = LabelledImage("a", picture, 2, "lesion 7", {"sex": "male"})
+    (shifted,) = with_corruption([image], SHIFTS["darker"])
+    assert (shifted.name, shifted.label, shifted.cluster) == ("a", 2, "lesion 7")
+    assert shifted.groups == image.groups

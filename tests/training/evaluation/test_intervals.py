@@ -1,0 +1,182 @@
+"""Intervals of metrics by bootstrap and of proportions, with and without clusters."""
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest, norm, t
+from scipy.stats import bootstrap as scipy_bootstrap
+
+from training.evaluation.intervals import (
+    Bools,
+    Estimate,
+    Floats,
+    Ints,
+    Proportion,
+    Weights,
+    bootstrap,
+    clopper_pearson,
+    cluster_indices,
+    proportion,
+    ratio,
+    unit_weights,
+)
+from training.evaluation.metrics import weighted_mean
+
+
+def mean_of(values: Floats, *clusters: Ints) -> Estimate:
+    estimate = bootstrap(lambda weights: {"mean": weighted_mean(values, weights)}, *clusters)[
+        "mean"
+    ]
+    assert estimate is not None
+    return estimate
+
+
+def test_intervals_without_clusters_agree_with_scipy() -> None:
+    values = np.random.default_rng(3).exponential(size=200)
+    estimate = mean_of(values, np.arange(200))
+    reference = scipy_bootstrap((values,), np.mean, n_resamples=5_000, method="percentile", rng=0)
+    assert estimate.value == pytest.approx(values.mean())
+    low, high = reference.confidence_interval
+    assert (estimate.low, estimate.high) == pytest.approx((low, high), abs=0.1 * (high - low))
+
+
+def test_images_of_a_cluster_are_resampled_together() -> None:
+    """Copies add no information: the interval equals that of one image per cluster."""
+    values = np.random.default_rng(4).normal(size=50)
+    single = mean_of(values, np.arange(50))
+    copied = mean_of(np.repeat(values, 4), np.repeat(np.arange(50), 4))
+    unclustered = mean_of(np.repeat(values, 4), np.arange(200))
+    assert (copied.low, copied.high) == pytest.approx((single.low, single.high))
+    assert unclustered.high - unclustered.low < 0.6 * (copied.high - copied.low)
+
+
+def test_coverage_on_clustered_data_is_the_nominal_one() -> None:
+    random = np.random.default_rng(5)
+    clusters = np.repeat(np.arange(100), 3)
+    covered = []
+    for _ in range(100):
+        values = random.normal(size=100)[clusters] + random.normal(size=300)
+        estimate = mean_of(values, clusters)
+        covered.append(estimate.low <= 0 <= estimate.high)
+    p_value = norm.sf((0.95 - np.mean(covered)) / np.sqrt(0.95 * 0.05 / 100))
+    assert p_value > 1e-4
+
+
+def test_sets_are_resampled_independently_with_their_number_of_clusters() -> None:
+    seen: list[Weights] = []
+
+    def record(weights: Weights) -> dict[str, Floats]:
+        seen.append(weights)
+        return {"none": np.zeros(len(weights))}
+
+    clusters = np.array([0, 1, 1, 2])
+    bootstrap(record, clusters, np.arange(5), np.arange(5))
+    assert (seen[0] == unit_weights(14)).all()
+    drawn = np.concatenate(seen[1:])
+    assert len(drawn) == 1000
+    assert (drawn[:, 1] == drawn[:, 2]).all()
+    assert (drawn[:, [0, 1, 3]].sum(axis=1) == 3).all()
+    first, second = drawn[:, 4:9], drawn[:, 9:]
+    assert (first.sum(axis=1) == 5).all()
+    assert (second.sum(axis=1) == 5).all()
+    assert drawn.std(axis=0).min() > 0.5
+    assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.1
+
+
+def test_intervals_are_deterministic() -> None:
+    values = np.arange(30.0)
+    assert mean_of(values, np.arange(30)) == mean_of(values, np.arange(30))
+
+
+def test_an_undefined_metric_is_none_and_undefined_resamples_are_ignored() -> None:
+    positive = np.arange(6) < 2
+
+    def metrics(weights: Weights) -> dict[str, Floats]:
+        chosen = (weights * positive).sum(axis=1)
+        return {"undefined": np.full(len(weights), np.nan), "rarely": ratio(chosen, chosen)}
+
+    assert bootstrap(metrics, np.arange(6)) == {"undefined": None, "rarely": Estimate(1, 1, 1)}
+
+
+def test_cluster_indices_follow_the_order_of_the_names() -> None:
+    assert cluster_indices(["b", "a", "b", "c"]).tolist() == [1, 0, 1, 2]
+
+
+def share_of(hits: Bools, clusters: Ints) -> Proportion:
+    result = proportion(hits, clusters)
+    assert result is not None
+    return result
+
+
+def independent(hits: int, images: int) -> Proportion:
+    return share_of(np.arange(images) < hits, np.arange(images))
+
+
+@pytest.mark.parametrize("images", [1, 2, 7, 229])
+def test_without_clusters_the_interval_of_a_proportion_agrees_with_scipy(images: int) -> None:
+    for hits in range(images + 1):
+        actual = independent(hits, images)
+        reference = binomtest(hits, images).proportion_ci(confidence_level=0.95, method="exact")
+        assert (actual.low, actual.high) == pytest.approx((reference.low, reference.high), abs=1e-9)
+        assert 0 <= actual.low <= actual.share <= actual.high <= 1
+        assert (actual.hits, actual.images, actual.clusters) == (hits, images, images)
+
+
+def test_each_tail_of_the_interval_of_a_proportion_has_two_and_a_half_per_cent() -> None:
+    actual = independent(3, 229)
+    assert binomtest(3, 229, actual.low, "greater").pvalue == pytest.approx(0.025)
+    assert binomtest(3, 229, actual.high, "less").pvalue == pytest.approx(0.025)
+
+
+def test_a_proportion_of_no_images_is_none() -> None:
+    assert proportion(np.array([], dtype=bool), np.array([], dtype=np.int64)) is None
+
+
+def test_clusters_of_one_size_have_the_effective_number_of_their_means() -> None:
+    """For clusters of one size the Taylor variance is that of the mean of their means."""
+    clusters = np.repeat(np.arange(30) * 7, 4)
+    hits = np.random.default_rng(6).random(30)[clusters // 7] < np.linspace(0.1, 0.9, 120)
+    actual = share_of(hits, clusters)
+    share, variance = hits.mean(), hits.reshape(30, 4).mean(axis=1).var(ddof=1) / 30
+    images = share * (1 - share) / variance * 120 / 119
+    images *= (t.ppf(0.975, 119) / t.ppf(0.975, 29)) ** 2
+    assert 20 < images < 110
+    assert (actual.low, actual.high) == pytest.approx(clopper_pearson(images * share, images))
+    assert (actual.hits, actual.images, actual.clusters) == (hits.sum(), 120, 30)
+
+
+def test_clusters_that_vary_less_than_independent_images_do_not_narrow_the_interval() -> None:
+    balanced = share_of(np.arange(80) % 2 == 0, np.arange(80) // 2)
+    single = independent(40, 80)
+    assert balanced.low < single.low < single.high < balanced.high
+    assert (balanced.low, balanced.high) == pytest.approx((single.low, single.high), abs=0.01)
+
+
+@pytest.mark.parametrize("hit", [False, True])
+def test_without_a_miss_or_a_hit_each_cluster_counts_once(hit: bool) -> None:
+    actual = share_of(np.full(100, hit), np.arange(100) // 5)
+    expected = independent(20 * hit, 20)
+    assert (actual.low, actual.high) == (expected.low, expected.high)
+
+
+def test_one_cluster_counts_as_one_image() -> None:
+    actual = share_of(np.array([True, False]), np.array([3, 3]))
+    assert (actual.low, actual.high) == pytest.approx(clopper_pearson(0.5, 1))
+    assert actual.high - actual.low > 0.99
+
+
+@pytest.mark.parametrize("share", [0.8, 0.95])
+def test_the_interval_of_a_proportion_covers_clustered_data_where_the_binomial_does_not(
+    share: float,
+) -> None:
+    """One to six images of each of 60 lesions; all images of a lesion are hits or none is."""
+    random = np.random.default_rng(7)
+    repeats = 400
+    covered = np.zeros(2)
+    for _ in range(repeats):
+        clusters = np.repeat(np.arange(60), random.choice([1, 2, 3, 6], 60, p=[0.6, 0.2, 0.1, 0.1]))
+        actual = share_of(random.random(60)[clusters] < share, clusters)
+        naive = clopper_pearson(actual.hits, actual.images)
+        covered += [actual.low <= share <= actual.high, naive[0] <= share <= naive[1]]
+    least = 0.95 - 3 * np.sqrt(0.95 * 0.05 / repeats)
+    assert covered[0] / repeats > least
+    assert covered[1] / repeats < 0.88

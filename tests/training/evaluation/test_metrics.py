@@ -1,0 +1,452 @@
+"""Classification and OOD metrics against independent implementations.
+
+Risk-coverage curves, their areas and rankings of errors against naive references, with ties.
+"""
+
+import math
+from itertools import pairwise, permutations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+from torchmetrics.functional import classification as reference
+from torchmetrics.functional.classification import (
+    binary_auroc,
+    binary_average_precision,
+    binary_sensitivity_at_specificity,
+)
+
+from eulerlora.scores.uncertainty import Uncertainty, summarise
+from training.evaluation import metrics as classification
+from training.evaluation import metrics as selective_prediction
+from training.evaluation.intervals import Bools, Estimate, Floats, unit_weights
+from training.evaluation.metrics import (
+    RiskCoverage,
+    calibration_bins,
+    calibration_error,
+    error_ranking,
+    macro_auroc,
+    macro_f1,
+    sensitivity_at_specificity,
+    sums_by_score,
+)
+
+CLASSES = 5
+
+
+def classification_metrics(log_probabilities: Tensor, labels: Tensor) -> dict[str, float]:
+    """Returns the metrics with unit weights."""
+    weights = unit_weights(len(labels))
+    values = classification.classification_metrics(log_probabilities, labels.numpy(), weights)
+    return {name: value.item() for name, value in values.items()}
+
+
+def ood_metrics(inside: Tensor, outside: Tensor) -> dict[str, float]:
+    """Returns the metrics with unit weights."""
+    weights = unit_weights(len(inside) + len(outside))
+    values = classification.ood_metrics(inside.double().numpy(), outside.double().numpy(), weights)
+    return {name: value.item() for name, value in values.items()}
+
+
+@pytest.fixture(params=range(4))
+def predictions(request: pytest.FixtureRequest) -> tuple[Tensor, Tensor]:
+    """Returns log-probabilities (n, trajectories, classes) and labels; no label is class 4."""
+    generator = torch.Generator().manual_seed(request.param)
+    logits = 4 * torch.randn(300, 6, CLASSES, generator=generator, dtype=torch.float64)
+    logits[::10] = 100 * torch.eye(CLASSES, dtype=torch.float64)[0]  # confidence 1.0, and ties
+    labels = torch.randint(0, CLASSES - 1, (300,), generator=generator)
+    return logits.log_softmax(dim=-1), labels
+
+
+def test_classification_metrics_agree_with_torchmetrics(predictions: tuple[Tensor, Tensor]) -> None:
+    actual = classification_metrics(*predictions)
+    mean, labels = predictions[0].exp().mean(dim=1), predictions[1]
+    assert actual["accuracy"] == pytest.approx(
+        float(reference.multiclass_accuracy(mean, labels, CLASSES, average="micro"))
+    )
+    # The macro mean of torchmetrics excludes absent classes; here they count as 0.
+    by_class = reference.multiclass_f1_score(mean, labels, CLASSES, average="none")
+    assert actual["macro_f1"] == pytest.approx(float(by_class.sum() / CLASSES), abs=1e-6)
+    present = [float(binary_auroc(mean[:, k], (labels == k).long())) for k in range(CLASSES - 1)]
+    assert actual["macro_auroc"] == pytest.approx(np.mean(present), abs=1e-6)
+    assert actual["ece"] == pytest.approx(
+        float(reference.multiclass_calibration_error(mean, labels, CLASSES, n_bins=10, norm="l1")),
+        abs=1e-6,
+    )
+
+
+@pytest.mark.parametrize("specificity", [0.0, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("levels", [5, 1000])  # with five, most scores are ties
+def test_sensitivity_at_a_specificity_agrees_with_torchmetrics(
+    specificity: float, levels: int
+) -> None:
+    generator = torch.Generator().manual_seed(levels)
+    positive = torch.rand(200, generator=generator) < 0.2
+    scores = (torch.rand(200, generator=generator) + 0.3 * positive).clamp_max(1)
+    scores = (scores * levels).round() / levels
+    expected, _ = binary_sensitivity_at_specificity(scores, positive.long(), specificity)
+    found = sensitivity_at_specificity(
+        specificity, scores.double().numpy(), positive.numpy(), unit_weights(200)
+    )
+    assert found.item() == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_sensitivity_counts_weights_and_needs_both_kinds() -> None:
+    scores, positive = np.array([0.9, 0.8, 0.7, 0.6]), np.array([True, False, True, False])
+    weights = np.array([[1.0, 1, 1, 1], [1, 0, 3, 2], [1, 9, 1, 1], [0, 1, 0, 1], [1, 0, 1, 0]])
+    found = sensitivity_at_specificity(0.5, scores, positive, weights)
+    assert found[:3].tolist() == [1, 1, 0.5]
+    assert np.isnan(found[3:]).all()
+
+
+def test_metrics_of_the_mean_logits_agree_with_torchmetrics_and_loops() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(200, 4, CLASSES, generator=generator, dtype=torch.float64)
+    labels = torch.randint(0, CLASSES, (200,), generator=generator)
+    actual = classification_metrics(logits.log_softmax(dim=-1), labels)
+    mean = logits.mean(dim=1)  # the logits themselves, not their log-softmax
+    probabilities = mean.softmax(dim=-1)
+    assert actual["accuracy_mean_logits"] == pytest.approx(
+        float(reference.multiclass_accuracy(probabilities, labels, CLASSES, average="micro"))
+    )
+    error = reference.multiclass_calibration_error(
+        probabilities, labels, CLASSES, n_bins=10, norm="l1"
+    )
+    assert actual["ece_mean_logits"] == pytest.approx(float(error), abs=1e-6)
+    assert actual["nll_mean_logits"] == pytest.approx(
+        float(torch.nn.functional.cross_entropy(mean, labels))
+    )
+    squared = (probabilities - torch.eye(CLASSES, dtype=torch.float64)[labels]).square()
+    assert actual["brier_mean_logits"] == pytest.approx(float(squared.sum(dim=-1).mean()))
+    assert abs(actual["ece_mean_logits"] - actual["ece"]) > 0.01
+
+
+def test_both_conventions_are_equal_for_one_trajectory(predictions: tuple[Tensor, Tensor]) -> None:
+    actual = classification_metrics(predictions[0][:, :1], predictions[1])
+    for metric in ("accuracy", "ece", "nll", "brier"):
+        assert actual[f"{metric}_mean_logits"] == pytest.approx(actual[metric])
+
+
+def test_nll_and_brier_agree_with_loops(predictions: tuple[Tensor, Tensor]) -> None:
+    actual = classification_metrics(*predictions)
+    nll = brier = 0.0
+    for trajectories, label in zip(
+        predictions[0].exp().tolist(), predictions[1].tolist(), strict=True
+    ):
+        mean = np.mean(trajectories, axis=0)
+        nll -= math.log(mean[label])
+        brier += sum((p - (k == label)) ** 2 for k, p in enumerate(mean))
+    assert actual["nll"] == pytest.approx(nll / 300)
+    assert actual["brier"] == pytest.approx(brier / 300)
+
+
+def test_counted_metrics_agree_with_loops(predictions: tuple[Tensor, Tensor]) -> None:
+    actual = classification_metrics(*predictions)
+    mean, labels = predictions[0].exp().mean(dim=1), predictions[1].tolist()
+    predicted = mean.argmax(dim=-1).tolist()
+    pairs = list(zip(predicted, labels, strict=True))
+    assert actual["accuracy"] == pytest.approx(sum(a == b for a, b in pairs) / 300)
+    f1 = []
+    for k in range(CLASSES):
+        hits = sum(a == b == k for a, b in pairs)
+        f1.append(2 * hits / max(1, predicted.count(k) + labels.count(k)))
+    assert labels.count(CLASSES - 1) == 0
+    assert actual["macro_f1"] == pytest.approx(sum(f1) / CLASSES)
+
+
+def test_the_calibration_error_agrees_with_a_loop_over_bins(
+    predictions: tuple[Tensor, Tensor],
+) -> None:
+    mean, labels = predictions[0].exp().mean(dim=1), predictions[1]
+    confidence, predicted = mean.max(dim=-1)
+    assert (confidence == 1).any()
+    error = 0.0
+    counts = []
+    for tenth in range(10):
+        in_bin = (confidence > tenth / 10) & (confidence <= (tenth + 1) / 10)
+        counts.append(int(in_bin.sum()))
+        if in_bin.any():
+            accuracy = (predicted == labels)[in_bin].double().mean()
+            error += counts[-1] / 300 * abs(float(accuracy - confidence[in_bin].mean()))
+    assert classification_metrics(*predictions)["ece"] == pytest.approx(error)
+    assert calibration_bins(mean.numpy(), labels.numpy()).images.tolist() == counts
+
+
+def test_a_probability_of_zero_leaves_the_nll_finite() -> None:
+    log_probabilities = torch.tensor([[[0.0, -2000.0]], [[-0.5, -0.9]]], dtype=torch.float64)
+    assert classification_metrics(log_probabilities, torch.tensor([1, 0]))["nll"] == 1000.25
+
+
+def test_calibration_bins_are_closed_above() -> None:
+    # 0.5 is exactly an edge of linspace(0, 1, 11). It shares (0.4, 0.5] with 0.45, so that the
+    # errors of the two images partly cancel.
+    probabilities = np.array([[0.5, 0.3, 0.2], [0.45, 0.3, 0.25]])
+    labels = np.array([0, 1])
+    bins = calibration_bins(probabilities, labels)
+    assert 0.5 in bins.edges
+    assert bins.images.tolist() == [0, 0, 0, 0, 2, 0, 0, 0, 0, 0]
+    error = calibration_error(probabilities, labels, unit_weights(2))
+    assert error == pytest.approx(abs(0.5 - 0.475))
+
+
+def test_a_class_without_images_and_predictions_has_an_f1_of_zero() -> None:
+    probabilities = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]])
+    assert macro_f1(probabilities, np.array([0, 1]), unit_weights(2)) == pytest.approx(2 / 3)
+
+
+def test_a_threshold_with_a_tpr_of_exactly_95_per_cent_is_sufficient() -> None:
+    inside = torch.arange(1, 21)  # 19 of 20 are above 1.5
+    assert ood_metrics(inside, torch.tensor([1.5]))["fpr_at_95_tpr"] == 0.0
+    assert ood_metrics(inside, torch.tensor([2.5]))["fpr_at_95_tpr"] == 1.0
+
+
+def test_calibration_error_of_certain_predictions_is_zero_if_correct_and_one_if_wrong() -> None:
+    certain = np.eye(3)
+    assert calibration_error(certain, np.arange(3), unit_weights(3)) == 0
+    assert calibration_error(certain, np.array([1, 2, 0]), unit_weights(3)) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ood_metrics_agree_with_torchmetrics(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    inside = (torch.rand(211, generator=generator).double() * 20).round() / 20  # many ties
+    outside = (torch.rand(103, generator=generator).double() ** 2 * 20).round() / 20
+    actual = ood_metrics(inside, outside)
+    scores = torch.cat([inside, outside])
+    positive = torch.cat([torch.ones(211), torch.zeros(103)]).long()
+    assert actual["auroc"] == pytest.approx(float(binary_auroc(scores, positive)), abs=1e-6)
+    assert actual["auprc"] == pytest.approx(
+        float(binary_average_precision(scores, positive)), abs=1e-6
+    )
+    lowest_fpr = min(
+        float((outside >= threshold).double().mean())
+        for threshold in scores.unique()
+        if float((inside >= threshold).double().mean()) >= 0.95
+    )
+    assert actual["fpr_at_95_tpr"] == lowest_fpr
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ood_metrics_agree_with_loops(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    inside = (np.round(random.random(61) * 10) / 10).tolist()
+    outside = (np.round(random.random(47) ** 2 * 10) / 10).tolist()
+    actual = ood_metrics(torch.tensor(inside).double(), torch.tensor(outside).double())
+    wins = [1.0 if a > b else 0.5 if a == b else 0.0 for a in inside for b in outside]
+    assert actual["auroc"] == pytest.approx(sum(wins) / len(wins))
+    precision, recall = 0.0, 0.0
+    for threshold in sorted({*inside, *outside}, reverse=True):
+        true_positives = sum(score >= threshold for score in inside)
+        false_positives = sum(score >= threshold for score in outside)
+        step = true_positives / 61 - recall
+        precision += step * true_positives / (true_positives + false_positives)
+        recall = true_positives / 61
+    assert actual["auprc"] == pytest.approx(precision)
+
+
+def test_ood_metrics_of_a_resample_without_in_distribution_images_are_nan() -> None:
+    scores, weights = np.array([0.1, 0.2]), np.array([[0.0, 0.0, 1.0, 1.0]])
+    values = classification.ood_metrics(scores, scores, weights)
+    assert all(np.isnan(value.item()) for value in values.values())
+
+
+def test_separated_sets_have_perfect_ood_metrics() -> None:
+    actual = ood_metrics(torch.tensor([0.8, 0.9]), torch.tensor([0.1, 0.2, 0.3]))
+    assert actual == {"auroc": 1.0, "auprc": 1.0, "fpr_at_95_tpr": 0.0}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_weight_of_two_equals_two_copies_of_an_image(
+    predictions: tuple[Tensor, Tensor], seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    weights = random.integers(0, 4, (6, 300)).astype(float)
+    log_probabilities, labels = predictions
+    actual = classification.classification_metrics(log_probabilities, labels.numpy(), weights)
+    for row, times in enumerate(weights):
+        drawn = np.repeat(np.arange(300), times.astype(int))
+        expected = classification_metrics(log_probabilities[drawn], labels[drawn])
+        assert {name: values[row] for name, values in actual.items()} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_weight_of_two_equals_two_copies_in_ood_metrics(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    scores = np.round(random.random(80) * 12) / 12
+    weights = random.integers(0, 3, (6, 80)).astype(float)
+    weights[:, [0, 50]] = 1
+    actual = classification.ood_metrics(scores[:50], scores[50:], weights)
+    for row, times in enumerate(weights.astype(int)):
+        inside, outside = (
+            torch.from_numpy(np.repeat(scores[part], times[part]))
+            for part in (slice(50), slice(50, None))
+        )
+        expected = ood_metrics(inside, outside)
+        assert {name: values[row] for name, values in actual.items()} == pytest.approx(expected)
+
+
+def test_weighted_auroc_agrees_with_scikit_learn() -> None:
+    random = np.random.default_rng(0)
+    scores, positive = np.round(random.random(90), 1), random.random(90) < 0.3
+    weights = random.random((4, 90))
+    for row, actual in zip(weights, classification.auroc(scores, positive, weights), strict=True):
+        assert actual == pytest.approx(roc_auc_score(positive, scores, sample_weight=row))
+
+
+def test_auroc_without_negatives_is_nan() -> None:
+    probabilities = np.array([[0.9, 0.1], [0.2, 0.8]])
+    assert np.isnan(macro_auroc(probabilities, np.array([1, 1]), unit_weights(2))).all()
+
+
+def risk_coverage(scores: Floats, wrong: Bools) -> RiskCoverage:
+    """Returns the curve with unit weights."""
+    return selective_prediction.risk_coverage(scores, wrong, unit_weights(len(scores)))
+
+
+def selective_metrics(curve: RiskCoverage) -> dict[str, float]:
+    return {
+        name: value.item() for name, value in selective_prediction.selective_metrics(curve).items()
+    }
+
+
+@pytest.fixture(params=range(4))
+def ranked(request: pytest.FixtureRequest) -> tuple[Floats, Bools]:
+    """Returns scores with many ties, some at 1.0, and whether the labels are wrong."""
+    random = np.random.default_rng(request.param)
+    scores = np.round(random.random(237) * 15) / 15
+    return scores, random.random(237) < 0.6 - 0.5 * scores
+
+
+def test_the_curve_has_coverage_and_risk_of_every_threshold(
+    ranked: tuple[Floats, Bools],
+) -> None:
+    scores, wrong = ranked
+    curve = risk_coverage(scores, wrong)
+    for index, threshold in enumerate(sorted(set(scores.tolist()), reverse=True)):
+        accepted = scores >= threshold
+        assert curve.coverage[0, index] == accepted.mean()
+        assert curve.risk[0, index] == wrong[accepted].mean()
+    assert curve.coverage[0, -1] == 1
+    assert curve.risk[0, -1] == wrong.mean()
+    assert curve.accepted.shape == (1, index + 1)
+
+
+def test_augrc_equals_its_closed_form(
+    ranked: tuple[Floats, Bools],
+) -> None:
+    scores, wrong = ranked
+    error = wrong.mean()
+    separation = roc_auc_score(~wrong, scores)
+    actual = selective_metrics(risk_coverage(scores, wrong))
+    assert actual["augrc"] == pytest.approx((1 - separation) * error * (1 - error) + error**2 / 2)
+
+
+def test_augrc_is_the_probability_that_a_random_threshold_accepts_a_random_error(
+    ranked: tuple[Floats, Bools],
+) -> None:
+    """Of two random images, the first is wrong and the second is not more confident."""
+    scores, wrong = ranked
+    pairs = [
+        0.5 if other == score else float(other < score)
+        for score, is_wrong in zip(scores.tolist(), wrong.tolist(), strict=True)
+        for other in scores.tolist()
+        if is_wrong
+    ]
+    actual = selective_metrics(risk_coverage(scores, wrong))
+    assert actual["augrc"] == pytest.approx(sum(pairs) / len(scores) ** 2)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_areas_are_means_over_all_orders_of_tied_images(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    scores = random.integers(0, 3, 7) / 2
+    wrong = random.random(7) < 0.5
+    aurcs, augrcs = [], []
+    for order in permutations(range(7)):
+        if all(scores[a] >= scores[b] for a, b in pairwise(order)):
+            errors = np.cumsum(wrong[list(order)])
+            aurcs.append(np.mean(errors / np.arange(1, 8)))
+            augrcs.append(sum(errors[:-1] / 7**2) + errors[-1] / (2 * 7**2))
+    actual = selective_metrics(risk_coverage(scores, wrong))
+    assert actual["aurc"] == pytest.approx(np.mean(aurcs))
+    assert actual["augrc"] == pytest.approx(np.mean(augrcs))
+
+
+def test_one_tie_of_all_images_has_constant_risk() -> None:
+    actual = selective_metrics(risk_coverage(np.ones(8), np.arange(8) < 2))
+    assert actual == {"aurc": 0.25, "augrc": 0.125}
+
+
+def test_areas_without_errors_are_zero() -> None:
+    curve = risk_coverage(np.array([0.9, 0.5, 0.7]), np.zeros(3, dtype=bool))
+    assert selective_metrics(curve) == {"aurc": 0.0, "augrc": 0.0}
+
+
+def test_a_weight_of_two_equals_two_copies_in_selective_metrics(
+    ranked: tuple[Floats, Bools],
+) -> None:
+    scores, wrong = ranked
+    weights = np.random.default_rng(1).integers(0, 3, (8, len(scores)))
+    curves = selective_prediction.risk_coverage(scores, wrong, weights.astype(float))
+    actual = selective_prediction.selective_metrics(curves)
+    for row, times in enumerate(weights):
+        expected = selective_metrics(
+            risk_coverage(np.repeat(scores, times), np.repeat(wrong, times))
+        )
+        assert {name: values[row] for name, values in actual.items()} == pytest.approx(expected)
+
+
+@pytest.fixture
+def uncertain() -> tuple[Uncertainty, Bools]:
+    """Returns 60 lesions with two equal images each; uncertain images are often wrong."""
+    random = np.random.default_rng(2)
+    logits = torch.from_numpy(random.normal(0, 2, (60, 1, 4)) + random.normal(0, 1, (60, 6, 4)))
+    summary = summarise(logits.softmax(dim=-1).repeat_interleave(2, dim=0))
+    wrong = random.random(60) < 1.2 - summary.msp.numpy()[::2]
+    return summary, wrong.repeat(2)
+
+
+def test_every_score_ranks_errors_by_its_own_order(uncertain: tuple[Uncertainty, Bools]) -> None:
+    summary, wrong = uncertain
+    ranking = error_ranking(summary, wrong, np.arange(120))
+    scores = {
+        "msp": 1 - summary.msp,
+        "entropy": summary.entropy,
+        "mutual_information": summary.mutual_information,
+    }
+    assert ranking.keys() == scores.keys()
+    for name, values in scores.items():
+        separation, area = ranking[name]["auroc"], ranking[name]["aurc"]
+        assert separation is not None
+        assert area is not None
+        assert separation.value == pytest.approx(roc_auc_score(wrong, values.numpy()))
+        risks = selective_metrics(risk_coverage(-values.numpy(), wrong))
+        assert area.value == pytest.approx(risks["aurc"])
+    assert len({ranking[name]["auroc"] for name in scores}) == 3
+
+
+def test_images_of_one_lesion_widen_the_intervals_of_a_ranking(
+    uncertain: tuple[Uncertainty, Bools],
+) -> None:
+    def width(estimate: Estimate | None) -> float:
+        assert estimate is not None
+        return estimate.high - estimate.low
+
+    single = error_ranking(*uncertain, np.arange(120))["entropy"]
+    lesions = error_ranking(*uncertain, np.arange(120) // 2)["entropy"]
+    for name in ("auroc", "aurc"):
+        assert width(lesions[name]) > 1.2 * width(single[name])
+
+
+def test_without_errors_no_score_ranks_them(uncertain: tuple[Uncertainty, Bools]) -> None:
+    summary, wrong = uncertain
+    ranking = error_ranking(summary, np.zeros_like(wrong), np.arange(120))
+    assert all(estimates["auroc"] is None for estimates in ranking.values())
+
+
+def test_amounts_are_summed_by_score_in_descending_order() -> None:
+    scores = np.array([0.5, 0.9, 0.5, 0.1])
+    amounts = np.array([[1.0, 2, 4, 8], [1, 0, 0, 0]])
+    assert sums_by_score(scores, amounts).tolist() == [[2, 5, 8], [0, 1, 0]]

@@ -1,0 +1,167 @@
+"""Arguments of --ood name sets, groups and paths; wrong ones are refused in one line.
+
+The relation of a set to the data in a checkpoint's provenance.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.errors import DataError, EulerLoRAError, SettingsError
+from tests.conftest import config_of, random_network
+from training.data.images import OUTSIDE, LabelledImage, OodSet
+from training.evaluation.corruptions import SHIFTS
+from training.evaluation.ood_sets import GENERATED, ood_sources, read_ood_sets, resemblance
+
+TEST = [
+    LabelledImage("a", torch.full((3, 30, 40), 200, dtype=torch.uint8), 1, cluster="lesion"),
+    LabelledImage("b", torch.full((3, 30, 40), 180, dtype=torch.uint8), 0),
+]
+
+
+def sets(arguments: Sequence[str]) -> list[OodSet]:
+    return read_ood_sets(ood_sources(arguments), TEST)
+
+
+def groups(arguments: Sequence[str]) -> dict[str, str]:
+    return {ood_set.name: ood_set.group for ood_set in sets(arguments)}
+
+
+def test_a_path_is_far_unless_its_group_is_given(image_folder: Path) -> None:
+    other, red = image_folder / "other", image_folder / "train" / "red"
+    assert groups([str(other), f"near:{red}"]) == {"other": "far", "red": "near"}
+    (ood_set,) = sets([f"shifted:{other}"])
+    assert (ood_set.group, ood_set.generated, len(ood_set.images)) == ("shifted", False, 5)
+    assert {image.label for image in ood_set.images} == {OUTSIDE}
+
+
+def test_generated_stands_for_all_generated_sets_or_those_of_a_group() -> None:
+    assert list(groups(["generated"])) == list(GENERATED)
+    assert set(groups(["shifted:generated"])) == set(SHIFTS)
+    assert groups(["far:generated", "darker", "noise"]) == {
+        "noise": "far",
+        "solid-colours": "far",
+        "rendered-text": "far",
+        "digits-8x8": "far",
+        "plain-skin": "far",
+        "darker": "shifted",
+    }
+
+
+def test_shifted_sets_show_the_test_images_with_their_labels() -> None:
+    (ood_set,) = sets(["colour-inverted"])
+    assert ood_set.generated
+    assert [(image.name, image.label) for image in ood_set.images] == [("a", 1), ("b", 0)]
+    assert [image.cluster for image in ood_set.images] == ["lesion", None]
+
+
+def test_paths_of_one_name_get_distinct_names(
+    image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "noise").symlink_to(image_folder / "other")
+    monkeypatch.chdir(tmp_path)
+    train, test = image_folder / "train" / "red", image_folder / "test" / "red"
+    expected = ["noise", f"{tmp_path.name}/noise", "red", "test/red"]
+    arguments = ["noise", "./noise", f"{tmp_path}/noise", str(train), str(test), str(train)]
+    assert list(groups(arguments)) == expected
+
+
+def test_a_path_with_a_colon_is_given_with_a_slash(
+    image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a:b").symlink_to(image_folder / "other")
+    monkeypatch.chdir(tmp_path)
+    assert groups(["./a:b"]) == {"a:b": "far"}
+
+
+@pytest.mark.parametrize(
+    ("argument", "error", "message"),
+    [
+        ("absent", DataError, "--ood absent: expected a folder, an archive or one of generated, "),
+        ("near:absent", DataError, "got no such file"),
+        ("near:", DataError, "got no such file"),
+        ("remote:other", SettingsError, "expected the group far, near or shifted before the colon"),
+        ("near:noise", SettingsError, "--ood near:noise: expected group far for this generated"),
+    ],
+)
+def test_an_unknown_set_or_group_is_refused_in_one_line(
+    argument: str, error: type[EulerLoRAError], message: str
+) -> None:
+    with pytest.raises(error) as raised:
+        ood_sources([argument])
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_folder_without_images_and_a_set_in_two_groups_are_refused(
+    image_folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match="expected images"):
+        sets([str(tmp_path)])
+    other = image_folder / "other"
+    with pytest.raises(SettingsError, match="expected one group, got far and near"):
+        sets([str(other), f"near:{other}"])
+
+
+def config(**facts: Any) -> CheckpointConfig:
+    """Returns a config whose backbone was pretrained on two data sets."""
+    config = config_of(
+        random_network(), provenance={"recipe": {"data": {"kind": "ham10000", "path": "."}}} | facts
+    )
+    data = [
+        {"kind": "tiny-imagenet", "path": "tiny-imagenet-200"},
+        {"kind": "imagefolder", "path": "cifar10-jpeg.tar.xz"},
+    ]
+    provenance = {"recipe": {"data": data}, "stages": []}
+    backbone = config.backbone.model_copy(update={"provenance": provenance})
+    return config.model_copy(update={"backbone": backbone})
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cifar10-jpeg.tar.xz", "the same data set, used for pretraining"),
+        ("cifar10-jpeg", "the same data set, used for pretraining"),
+        ("HAM10000", "the same data set, used for training"),
+        (
+            "caltech101",
+            "everyday photographs, as tiny-imagenet, cifar10-jpeg, used for pretraining",
+        ),
+        ("ph2", "dermatoscopic images, as ham10000, used for training"),
+        ("svhn", None),
+        ("noise", None),
+    ],
+)
+def test_a_set_is_compared_by_name_and_family(name: str, expected: str | None) -> None:
+    assert resemblance(OodSet(name, []), config()) == expected
+
+
+def test_outlier_exposure_counts_as_shown() -> None:
+    outliers = {"data": "svhn/train", "images": 100}
+    assert (
+        resemblance(OodSet("svhn", []), config(outliers=outliers))
+        == "the same data set, used for outlier exposure"
+    )
+    outliers["data"] = "imagenette"
+    related = resemblance(OodSet("caltech101", []), config(outliers=outliers))
+    assert related is not None
+    assert related.endswith("used for pretraining and outlier exposure")
+
+
+def test_changed_test_images_resemble_the_data_set_itself() -> None:
+    shifted = OodSet("darker", [], group="shifted", generated=True)
+    assert resemblance(shifted, config()) == "the data set itself: changed test images"
+
+
+def test_a_published_backbone_was_shown_the_data_that_its_name_contains() -> None:
+    plain = config_of(random_network(), provenance={})
+    assert resemblance(OodSet("caltech101", []), plain) is None
+    published = plain.backbone.model_copy(update={"published": "ViT_B_32_Weights.IMAGENET1K_V1"})
+    assert (
+        resemblance(OodSet("caltech101", []), plain.model_copy(update={"backbone": published}))
+        == "everyday photographs, as ViT_B_32_Weights.IMAGENET1K_V1, used for pretraining"
+    )

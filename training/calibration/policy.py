@@ -1,0 +1,379 @@
+"""The thresholds of a triage policy, fitted to a required sensitivity to melanoma.
+
+The score of an image is the summed probability of the malignant classes. An image is urgent if its
+score is at or above the threshold. Images of one lesion are not independent, so sensitivity counts
+lesions: a lesion is a hit if all of its images are urgent. Bounds are exact.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomlkit
+import torch
+from numpy.typing import NDArray
+from scipy.special import betaincinv
+
+from eulerlora.errors import DataError
+from eulerlora.model import EulerLoRA
+from eulerlora.scores.ood_scores import OodScore, ood_scores
+from eulerlora.scores.uncertainty import summarise
+from eulerlora_client.output_files import atomic_write
+from eulerlora_client.policy.policy import (
+    DEFAULT_FILE,
+    Policy,
+    UncertaintyRules,
+    default_policy_text,
+    parse_policy,
+    read_policy_text,
+)
+from training.data.images import OUTSIDE, LabelledImage
+from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
+from training.evaluation.intervals import CONFIDENCE, Bools, Floats
+from training.evaluation.report_schema import MELANOMA
+
+SIGNIFICANT_DIGITS = 4
+
+Names = NDArray[np.str_]
+
+
+COVERAGES = tuple(tenths / 10 for tenths in range(1, 11))
+UNCERTAIN_SHARE = 0.05
+"""Default share of the images that may reach the entropy threshold."""
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """Hits of a number of lesions, and the required sensitivity.
+
+    lower_bound: one-sided exact 95% lower confidence bound. established: True if the bound reaches
+    `required`.
+    """
+
+    hits: int
+    lesions: int
+    required: float
+
+    @property
+    def share(self) -> float:
+        return self.hits / self.lesions
+
+    @property
+    def lower_bound(self) -> float:
+        return lower_bound(self.hits, self.lesions)
+
+    @property
+    def established(self) -> bool:
+        return self.lower_bound >= self.required
+
+
+@dataclass(frozen=True)
+class ThresholdCoverage:
+    """The share of all images below a threshold, and the melanomas among them.
+
+    missed_lesions: melanomas with at least one image below the threshold. missed_images: images
+    of melanoma below it.
+    """
+
+    coverage: float
+    threshold: float
+    missed_lesions: int
+    missed_images: int
+
+
+def lower_bound(hits: int, lesions: int) -> float:
+    """Returns the one-sided 95% lower bound of Clopper and Pearson (Biometrika 26, 404, 1934).
+
+    It is also exact if the threshold was set on the same lesions to give this number of misses,
+    because the population share above an order statistic has the same beta distribution (Wilks,
+    Ann. Math. Statist. 12, 91, 1941). The number of misses must depend on `lesions` only.
+    """
+    return float(betaincinv(hits, lesions - hits + 1, 1 - CONFIDENCE)) if hits else 0.0
+
+
+def allowed_misses(lesions: int, required: float) -> int | None:
+    """Returns the largest number of misses with a lower bound of at least `required`.
+
+    None if the bound is lower even without a miss; 0.95 needs at least 59 lesions.
+    """
+    if lower_bound(lesions, lesions) < required:
+        return None
+    return next(
+        misses - 1
+        for misses in range(1, lesions + 1)
+        if lower_bound(lesions - misses, lesions) < required
+    )
+
+
+def min_lesions(required: float) -> int:
+    """Returns the smallest number of lesions that establishes `required` without a miss."""
+    return next(count for count in itertools.count(1) if lower_bound(count, count) >= required)
+
+
+def lesion_scores(scores: Floats, lesions: Names) -> Floats:
+    """Returns the lowest score of each lesion's images. scores, lesions: (n,)."""
+    _, index = np.unique(lesions, return_inverse=True)
+    lowest = np.full(index.max(initial=-1) + 1, np.inf)
+    np.minimum.at(lowest, index, scores)
+    return lowest
+
+
+def lesions_with_all(flags: Bools, lesions: Names) -> Bools:
+    """Returns for each lesion whether all its images have the flag. flags, lesions: (n,)."""
+    return np.array(lesion_scores(flags.astype(np.float64), lesions) == 1)
+
+
+def urgent_threshold(melanomas: Floats, required: float) -> float:
+    """Returns the highest threshold whose lower bound reaches `required`.
+
+    melanomas: (m,) scores of lesions, m > 0. With too few lesions, returns the highest threshold
+    without a miss. The value is rounded down to four significant digits, so that rounding of
+    scores elsewhere does not turn a tie into a miss.
+    """
+    misses = allowed_misses(len(melanomas), required) or 0
+    return round_down(float(np.sort(melanomas)[misses]))
+
+
+def sensitivity_at(melanomas: Floats, threshold: float, required: float) -> Sensitivity:
+    """Returns the sensitivity of a threshold. melanomas: (m,) scores of lesions."""
+    return Sensitivity(int((melanomas >= threshold).sum()), len(melanomas), required)
+
+
+def coverage_table(
+    scores: Floats, melanoma: Bools, lesions: Names, shares: Sequence[float]
+) -> list[ThresholdCoverage]:
+    """Returns, for each share, the highest threshold with at most that share of images below it.
+
+    scores, melanoma, lesions: (n,), of all images.
+    """
+    melanomas = lesion_scores(scores[melanoma], lesions[melanoma])
+    ranked = np.sort(scores)
+    rows = []
+    for share in shares:
+        below = math.floor(share * len(scores))
+        threshold = float(ranked[below]) if below < len(scores) else math.inf
+        rows.append(
+            ThresholdCoverage(
+                coverage=float((scores < threshold).mean()),
+                threshold=threshold,
+                missed_lesions=int((melanomas < threshold).sum()),
+                missed_images=int((scores[melanoma] < threshold).sum()),
+            )
+        )
+    return rows
+
+
+def round_down(value: float) -> float:
+    """Returns a positive number rounded down to four significant digits."""
+    exact = Decimal(value)
+    return float(exact.quantize(_unit(exact), ROUND_FLOOR))
+
+
+def round_up(value: float) -> float:
+    """Returns the next larger number with four significant digits; 0.001 for 0."""
+    exact = Decimal(value)
+    rounded = exact.quantize(_unit(exact), ROUND_CEILING)
+    return float(rounded if rounded > exact else rounded + _unit(exact))
+
+
+def _unit(value: Decimal) -> Decimal:
+    """Returns the unit of the last significant digit."""
+    return Decimal(1).scaleb(value.adjusted() - SIGNIFICANT_DIGITS + 1)
+
+
+@dataclass(frozen=True)
+class PolicyInputs:
+    """The inputs of a policy for n images.
+
+    scores: (n,) summed probability of the malignant classes. melanoma_scores: (n,) probability of
+    melanoma. entropy: (n,) predictive entropy in nats. unfamiliar: (n,) flag of the feature
+    distance; all False without one. doubtful: (n,) True if an image is referred whatever its
+    entropy: out of distribution, no OOD threshold, or trajectories with different labels.
+    melanoma, malignant: (n,) by the true label. outside: (n,) malignant lesions of none of the
+    model's classes. lesions: (n,) names.
+    """
+
+    scores: Floats
+    melanoma_scores: Floats
+    entropy: Floats
+    unfamiliar: Bools
+    doubtful: Bools
+    melanoma: Bools
+    malignant: Bools
+    outside: Bools
+    lesions: Names
+
+
+def score_images(
+    model: EulerLoRA,
+    images: Sequence[LabelledImage],
+    options: SamplingOptions,
+    malignant: Sequence[str],
+    label: str,
+) -> PolicyInputs:
+    """Returns a model's scores of labelled images; arguments and errors as in `score_outputs`.
+
+    label: name of the progress bar.
+    """
+    check_classes(model, malignant)
+    (outputs,) = predict_all(model, images, [options], label)
+    return score_outputs(model, outputs, images, options, malignant)
+
+
+def check_classes(model: EulerLoRA, malignant: Sequence[str]) -> None:
+    """Raises DataError for a model without the policy's malignant classes or without melanoma."""
+    missing = [name for name in (*malignant, MELANOMA) if name not in model.classes]
+    if missing:
+        raise DataError(
+            f"expected a model with the policy's classes {', '.join(missing)}, got "
+            f"{model.config.name} with {', '.join(model.classes)}"
+        )
+
+
+def score_outputs(
+    model: EulerLoRA,
+    outputs: ModelOutputs,
+    images: Sequence[LabelledImage],
+    options: SamplingOptions,
+    malignant: Sequence[str],
+) -> PolicyInputs:
+    """Returns the scores from a model's outputs for labelled images.
+
+    An image without a cluster is a lesion by itself. Images labelled OUTSIDE show malignant lesions
+    of none of the classes. options: of the outputs. malignant: classes of the policy's group.
+    Raises DataError as `check_classes`.
+    """
+    check_classes(model, malignant)
+    trajectories = outputs.log_probabilities.flatten(1, 2).exp()
+    summary = summarise(trajectories)
+    thresholds = model.config.threshold(options.mode, options.samples)
+    flags = ood_scores(outputs.scores(model.feature_distance), thresholds)
+    labels = trajectories.argmax(dim=-1)  # (n, trajectories)
+    disagree = (labels != labels[:, :1]).any(dim=1)
+    group = [model.classes.index(name) for name in malignant]
+    melanoma = model.classes.index(MELANOMA)
+    true_labels = torch.tensor([image.label for image in images])
+    return PolicyInputs(
+        scores=summary.probabilities[:, group].sum(dim=1).numpy(),
+        melanoma_scores=summary.probabilities[:, melanoma].numpy(),
+        entropy=summary.entropy.numpy(),
+        unfamiliar=_flags(flags.get("feature_distance"), len(images), unknown=False),
+        doubtful=_flags(flags["msp"], len(images), unknown=True) | disagree.numpy(),
+        melanoma=(true_labels == melanoma).numpy(),
+        malignant=torch.isin(true_labels, torch.tensor(group)).numpy(),
+        outside=(true_labels == OUTSIDE).numpy(),
+        lesions=np.array([image.cluster or image.name for image in images]),
+    )
+
+
+def _flags(score: OodScore | None, images: int, unknown: bool) -> Bools:
+    """Returns (n,) the flags of a score. unknown: value of all flags without a threshold."""
+    if score is None or score.flagged is None:
+        return np.full(images, unknown)
+    flags: Bools = score.flagged.numpy()
+    return flags
+
+
+@dataclass(frozen=True)
+class PolicyFit:
+    """The thresholds of a policy, and what is known about them from the images of the fit.
+
+    urgent: of the malignant probability. entropy_nats: of the entropy. images, lesions: all of
+    them. melanoma: sensitivity by lesion. melanoma_hits: images of all melanoma_images at or above
+    `urgent`. uncertain: share of the images at or above `entropy_nats`.
+    """
+
+    urgent: float
+    entropy_nats: float
+    images: int
+    lesions: int
+    melanoma: Sensitivity
+    melanoma_hits: int
+    melanoma_images: int
+    uncertain: float
+    coverages: Sequence[ThresholdCoverage]
+
+
+def fit_policy(
+    images: PolicyInputs, required: float, uncertain_share: float = UNCERTAIN_SHARE
+) -> PolicyFit:
+    """Returns the thresholds for a required sensitivity to melanoma.
+
+    uncertain_share: largest share of the images that may reach the entropy threshold. The feature
+    distance has no influence: a lesion is a hit by its malignant probability, also if an image of
+    it is unfamiliar. Raises DataError if no image shows melanoma.
+    """
+    if not images.melanoma.any():
+        raise DataError("expected images with melanoma, got none")
+    melanomas = lesion_scores(images.scores[images.melanoma], images.lesions[images.melanoma])
+    urgent = urgent_threshold(melanomas, required)
+    entropy_nats = entropy_threshold(images.entropy, uncertain_share)
+    return PolicyFit(
+        urgent=urgent,
+        entropy_nats=entropy_nats,
+        images=len(images.scores),
+        lesions=len(np.unique(images.lesions)),
+        melanoma=sensitivity_at(melanomas, urgent, required),
+        melanoma_hits=int((images.scores[images.melanoma] >= urgent).sum()),
+        melanoma_images=int(images.melanoma.sum()),
+        uncertain=float((images.entropy >= entropy_nats).mean()),
+        coverages=coverage_table(images.scores, images.melanoma, images.lesions, COVERAGES),
+    )
+
+
+def entropy_threshold(entropy: Floats, share: float) -> float:
+    """Returns the lowest threshold that at most a share of the entropies reach, rounded up.
+
+    entropy: (n,) in nats. The value has four significant digits.
+    """
+    reaching = math.floor(share * len(entropy))
+    if reaching == len(entropy):
+        return round_up(0.0)
+    return round_up(float(np.sort(entropy)[::-1][reaching]))
+
+
+@dataclass(frozen=True)
+class PolicyFile:
+    """A policy and its text, whose comments stay when thresholds change. name: in errors."""
+
+    name: str
+    text: str
+    policy: Policy
+
+    @classmethod
+    def read(cls, path: Path | None) -> "PolicyFile":
+        """Reads a policy file; None for the packaged one. Raises SettingsError with the path."""
+        name = DEFAULT_FILE if path is None else str(path)
+        text = default_policy_text() if path is None else read_policy_text(path)
+        return cls(name, text, parse_policy(text, name))
+
+    def fitted(self, fit: PolicyFit) -> Policy:
+        """Returns the next version of the policy, with fitted thresholds and without evidence."""
+        urgent = {"urgent": fit.urgent}
+        return self.policy.model_copy(
+            update={
+                "version": self.policy.version + 1,
+                "malignant": self.policy.malignant.model_copy(update=urgent),
+                "uncertainty": UncertaintyRules(entropy_nats=fit.entropy_nats),
+                "evidence": None,
+            }
+        )
+
+    def write(self, path: Path, policy: Policy) -> None:
+        """Writes a fitted policy atomically; comments and all other values of the text stay.
+
+        policy: of `fitted`, with evidence.
+        """
+        document: Any = tomlkit.parse(self.text)
+        document["version"] = policy.version
+        document["malignant"]["urgent"] = policy.malignant.urgent
+        document["uncertainty"]["entropy_nats"] = policy.uncertainty.entropy_nats
+        if policy.evidence is not None:
+            document["evidence"] = policy.evidence.model_dump(mode="json", exclude_defaults=True)
+        with atomic_write(path) as partial:
+            partial.write_text(tomlkit.dumps(document), encoding="utf-8")

@@ -1,0 +1,143 @@
+"""What a fit needs and what came of it: a table with the number of lesions behind each part.
+
+`eulerlora calibrate`, `policy fit` and `site fit` print the same table.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.sampling.decision_margins import MIN_IMAGES
+from eulerlora.scores.prediction_sets import ALWAYS_INCLUDED, min_units
+from training.calibration.policy import PolicyFit, min_lesions
+from training.evaluation.report_schema import MELANOMA
+from training.reporting.tables import TOO_FEW, table
+
+TEMPERATURE, FEATURES, OOD = "temperature", "feature means", "OOD thresholds"
+MARGINS, ENTROPY = "decision margins", "entropy threshold"
+URGENT, SETS = "urgent threshold", "prediction sets"
+
+MIN_TEMPERATURE = 10
+"""Lesions of each class for a temperature, two in each fold of its cross-validation.
+
+Pictures without some of the classes would give a low temperature, because all probability of these
+classes looks wrong.
+"""
+
+MIN_FEATURES = 50
+"""Lesions for feature means: the mean of n adds 1/n to the expected squared distance, here 2%."""
+
+
+@dataclass(frozen=True)
+class FittedPart:
+    """A part of a calibration. needed, available: numbers of `unit`. result: in words."""
+
+    part: str
+    needed: int
+    available: int
+    unit: str
+    result: str = ""
+
+    @property
+    def met(self) -> bool:
+        return self.available >= self.needed
+
+
+def report_table(parts: Sequence[FittedPart]) -> str:
+    """Returns the parts as a Markdown table."""
+    rows = [
+        [
+            part.part,
+            f"{part.needed} {part.unit}",
+            f"{part.available:,}",
+            part.result if part.met else TOO_FEW,
+        ]
+        for part in parts
+    ]
+    return table(["part", "needed", "available", "result"], rows)
+
+
+def calibrated_parts(config: CheckpointConfig) -> Iterator[FittedPart]:
+    """Yields the parts of a config that `calibrate` fitted."""
+    features, margins = config.features, config.margins
+    if features is not None:
+        yield FittedPart(FEATURES, 1, features.images, "images", f"{features.components} means")
+    for entry in config.thresholds:
+        part = f"{OOD}, {entry.mode} {entry.samples} in {entry.precision}"
+        result = f"MSP >= {entry.msp:.4f} keeps {entry.kept:.1%}"
+        yield FittedPart(part, 1, entry.images, "images", result)
+    if margins is not None:
+        agreement = f"label and flags of {margins.compared_with} samples in {margins.agreement:.1%}"
+        result = f"{agreement} (level {margins.level:g})"
+        yield FittedPart(MARGINS, MIN_IMAGES, margins.images, "images", result)
+    for sets in config.prediction_sets:
+        part = f"{sets_part(sets.coverage)}, {sets.mode} {sets.samples} in {sets.precision}"
+        classes = zip(config.classes, sets.thresholds, sets.units, strict=True)
+        limits = ", ".join(
+            f"{label.name} {'always' if limit == ALWAYS_INCLUDED else f'{limit:.4f}'} ({count})"
+            for label, limit, count in classes
+        )
+        needed, unit = min_units(sets.coverage), f"{sets.unit}s of each class"
+        yield FittedPart(part, needed, max(sets.units), unit, f"1 - p up to {limits}")
+
+
+def policy_parts(fit: PolicyFit, units: str = "lesions") -> Iterator[FittedPart]:
+    """Yields the thresholds of a policy. units: "images" if every image counts as a lesion."""
+    melanoma = fit.melanoma
+    found = f"{melanoma.hits} of {melanoma.lesions} found"
+    urgent = f"{fit.urgent:g}: {found}, lower bound {melanoma.lower_bound:.3f}"
+    established = "established" if melanoma.established else "not established"
+    for part, result in zip(
+        _urgent_parts(melanoma.lesions, melanoma.required, units),
+        (urgent, established),
+        strict=True,
+    ):
+        yield FittedPart(part.part, part.needed, part.available, part.unit, result)
+    reached = f"{fit.entropy_nats:g} nats, reached by {fit.uncertain:.3f}"
+    yield FittedPart(ENTROPY, 1, fit.images, "images", reached)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a site wants to fit.
+
+    kept: share of the lesions that the OOD thresholds keep. sensitivity: required of the urgent
+    threshold. coverages: of the prediction sets. always_include_rare: True if a class with too few
+    lesions for a coverage is in every set.
+    """
+
+    kept: float
+    sensitivity: float
+    coverages: Sequence[float]
+    always_include_rare: bool = False
+
+
+def site_parts(lesions: Mapping[str, int], unit: str, needs: Needs) -> Iterator[FittedPart]:
+    """Yields the parts of a site's calibration in their order, without results.
+
+    lesions: number of each of the checkpoint's classes. unit: "lesion", or "image" if every image
+    counts as a lesion.
+    """
+    units, total, fewest = f"{unit}s", sum(lesions.values()), min(lesions.values())
+    yield FittedPart(TEMPERATURE, MIN_TEMPERATURE, fewest, f"{units} of each class")
+    yield FittedPart(FEATURES, MIN_FEATURES, total, units)
+    yield FittedPart(OOD, min_units(needs.kept), total, units)
+    available, classes = fewest, "each class"
+    if needs.always_include_rare:
+        available, classes = max(lesions.values()), "a class"
+    for coverage in needs.coverages:
+        needed = min_units(coverage)
+        yield FittedPart(sets_part(coverage), needed, available, f"{units} of {classes}")
+    yield from _urgent_parts(lesions.get(MELANOMA, 0), needs.sensitivity, units)
+
+
+def sets_part(coverage: float) -> str:
+    """Returns the name of the prediction sets of a coverage."""
+    return f"{SETS} {coverage:g}"
+
+
+def _urgent_parts(melanomas: int, sensitivity: float, units: str) -> Iterator[FittedPart]:
+    """Yields the urgent threshold and its exact bound."""
+    yield FittedPart(URGENT, 1, melanomas, f"{units} of {MELANOMA}")
+    bound, needed = f"bound of {sensitivity:g}", min_lesions(sensitivity)
+    yield FittedPart(bound, needed, melanomas, f"{units} of {MELANOMA} without a miss")

@@ -1,0 +1,360 @@
+"""The fit of a checkpoint to a site's pictures: temperature, feature means, OOD thresholds, sets.
+
+What a site has too few lesions for stays as it was, except for prediction sets of another
+temperature, which are removed.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from scipy.optimize import minimize_scalar
+from sklearn.model_selection import GroupKFold
+from torch import Tensor
+
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.files import Checkpoint, revision_of
+from eulerlora.checkpoint.safetensor_files import tensors_sha256
+from eulerlora.model import EulerLoRA
+from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
+from eulerlora.scores.prediction_sets import PredictionSetCalibration, threshold_rank
+from eulerlora.settings import RuntimeSettings
+from training.calibration.report import FEATURES, OOD, TEMPERATURE, FittedPart, Needs, sets_part
+from training.calibration.thresholds import (
+    CalibrationOutputs,
+    threshold_at_tpr,
+    with_thresholds,
+)
+from training.data.images import LabelledImage
+from training.data.splits import SPLIT_SEED
+from training.evaluation.inference import ModelOutputs, SamplingOptions
+from training.evaluation.intervals import Floats, Ints, cluster_indices
+from training.evaluation.prediction_sets import CoverageSettings, fit_prediction_sets
+from training.recipe.schema import SAMPLES
+
+FITTED = "fitted"
+TEMPERATURE_FOLDS, FEATURE_FOLDS = 5, 2
+LOWEST, HIGHEST = 0.05, 20.0
+DECIMALS = 3
+
+
+@dataclass(frozen=True)
+class SiteImages:
+    """The pictures of a fit and what it needs. data: name of the pictures in the checkpoint.
+
+    parts: by name, with the lesions that they need. options: of the predictions whose NLL the
+    temperature lowers.
+    """
+
+    images: Sequence[LabelledImage]
+    data: str
+    needs: Needs
+    parts: Mapping[str, FittedPart]
+    options: SamplingOptions
+
+    @property
+    def labels(self) -> Tensor:
+        """(n,) class indices."""
+        return torch.tensor([image.label for image in self.images])
+
+    @property
+    def kept(self) -> float:
+        """The share of the n pictures whose rank bounds `needs.kept` of new pictures."""
+        # Half a picture less, so that rounding cannot raise the rank.
+        return (threshold_rank(len(self.images), self.needs.kept) - 0.5) / len(self.images)
+
+
+@dataclass(frozen=True)
+class SiteFit:
+    """A config and feature distance with what was fitted so far.
+
+    outputs: of the pictures, at the config's temperature and with features relative to the
+    distance's means, of which those of the same group are no part. results: by part, in words.
+    """
+
+    config: CheckpointConfig
+    distance: FeatureDistance | None
+    outputs: CalibrationOutputs
+    results: Mapping[str, str]
+
+    def with_result(self, part: str, result: str) -> "SiteFit":
+        """Returns the fit with the result of a part."""
+        return replace(self, results={**self.results, part: result})
+
+
+def group_indices(images: Sequence[LabelledImage]) -> Ints:
+    """Returns (n,) the index of each image's group; an image without one is a group by itself."""
+    return cluster_indices([image.cluster or image.name for image in images])
+
+
+def fit_site(
+    checkpoint: Checkpoint, site: SiteImages, device: torch.device, runtime: RuntimeSettings
+) -> SiteFit:
+    """Fits the parts that have enough lesions.
+
+    The pictures are predicted at temperature 1. The seeds come from a revision without thresholds,
+    so a second fit gives the same ones.
+    """
+    update = {"temperature": 1.0, "thresholds": (), "prediction_sets": ()}
+    config = checkpoint.config.model_copy(update=update)
+    source = replace(checkpoint, config=config, revision=revision_of(config))
+    outputs = CalibrationOutputs.of(EulerLoRA(source, device, runtime), site.images, SAMPLES)
+    fit = SiteFit(checkpoint.config, checkpoint.feature_distance, outputs, {})
+    for step in (_with_temperature, _with_feature_means, _with_thresholds, _with_prediction_sets):
+        fit = step(fit, site)
+    return fit
+
+
+def _with_temperature(fit: SiteFit, site: SiteImages) -> SiteFit:
+    """Returns the fit at its new temperature; fit: with outputs at temperature 1."""
+    temperature = fit.config.temperature
+    if site.parts[TEMPERATURE].met:
+        own = fit.outputs.det if site.options.mode == "det" else fit.outputs.stoch
+        trajectories = own.log_probabilities[:, :, : site.options.samples].flatten(1, 2)
+        scaling = fit_temperature(trajectories, site.labels, group_indices(site.images))
+        temperature = scaling.temperature
+        fit = fit.with_result(TEMPERATURE, scaling.summary)
+    sets = fit.config.prediction_sets if temperature == fit.config.temperature else ()
+    margins = fit.config.margins if temperature == fit.config.temperature else None
+    config = fit.config.model_copy(
+        update={"temperature": temperature, "prediction_sets": sets, "margins": margins}
+    )
+    outputs = replace(
+        fit.outputs,
+        det=outputs_at(fit.outputs.det, temperature),
+        stoch=outputs_at(fit.outputs.stoch, temperature),
+    )
+    return replace(fit, config=config, outputs=outputs)
+
+
+def _with_feature_means(fit: SiteFit, site: SiteImages) -> SiteFit:
+    described, distance = fit.config.features, fit.distance
+    if not site.parts[FEATURES].met:
+        return fit
+    if described is None or distance is None or described.components != len(fit.config.classes):
+        return fit.with_result(FEATURES, "not fitted: the checkpoint has no mean for each class")
+    features = fit.outputs.det.features.mean(dim=(1, 2))
+    groups = group_indices(site.images)
+    offset = fit_offset(distance, features, site.labels, groups, site.kept)
+    fit = fit.with_result(FEATURES, offset.summary)
+    if not offset.helps:
+        return fit
+    statistics = moved(distance.statistics, offset.offset)
+    changes = {
+        "sha256": tensors_sha256(statistics.tensors),
+        "data": f"{described.data}, means moved to {site.data}",
+    }
+    config = fit.config.model_copy(update={"features": described.model_copy(update=changes)})
+    by_picture = offset.by_picture - offset.offset  # relative to the moved means
+    outputs = replace(
+        fit.outputs,
+        det=_less(fit.outputs.det, by_picture),
+        stoch=_less(fit.outputs.stoch, by_picture),
+    )
+    return replace(fit, config=config, distance=FeatureDistance(statistics), outputs=outputs)
+
+
+def _with_thresholds(fit: SiteFit, site: SiteImages) -> SiteFit:
+    if not site.parts[OOD].met:
+        return fit
+    config = with_thresholds(
+        fit.config.model_copy(update={"thresholds": (), "margins": None}),
+        fit.outputs,
+        site.data,
+        fit.distance,
+        SAMPLES,
+        site.kept,
+    )
+    return replace(fit, config=config).with_result(OOD, FITTED)
+
+
+def _with_prediction_sets(fit: SiteFit, site: SiteImages) -> SiteFit:
+    config = fit.config
+    fitted: list[PredictionSetCalibration] = []
+    for coverage in site.needs.coverages:
+        if site.parts[sets_part(coverage)].met:
+            fitted += fit_prediction_sets(
+                fit.outputs.probabilities(SAMPLES),
+                site.images,
+                [label.name for label in config.classes],
+                CoverageSettings((coverage,), site.needs.always_include_rare),
+                config.sampler,
+                fit.outputs.precision,
+                site.data,
+            )
+            fit = fit.with_result(sets_part(coverage), FITTED)
+    replaced = {sets.coverage for sets in fitted}
+    kept = [sets for sets in config.prediction_sets if sets.coverage not in replaced]
+    update = {"prediction_sets": (*fitted, *kept)}
+    return replace(fit, config=config.model_copy(update=update))
+
+
+def outputs_at(outputs: ModelOutputs, temperature: float) -> ModelOutputs:
+    """Returns the outputs of the logits divided by `temperature`; outputs: at temperature 1."""
+    logits = outputs.log_probabilities + outputs.log_partition.unsqueeze(-1)
+    return ModelOutputs(
+        at_temperature(outputs.log_probabilities, temperature),
+        (logits / temperature).logsumexp(dim=-1),
+        outputs.features,
+    )
+
+
+def _less(outputs: ModelOutputs, offsets: Tensor) -> ModelOutputs:
+    """Returns the outputs with (n, d) `offsets` subtracted from all features of each picture."""
+    return replace(outputs, features=outputs.features - offsets[:, None, None, :])
+
+
+@dataclass(frozen=True)
+class TemperatureFit:
+    """The temperature of the softmax and its benefit for new lesions.
+
+    The logits are divided by one number, which changes probabilities but no top label of a
+    trajectory (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017).
+
+    fitted: the temperature of the lowest NLL. improvement: by how much it lowers the NLL of a
+    lesion, in nats, the mean over lesions that were not in its fit; standard_error: of this mean.
+    """
+
+    fitted: float
+    improvement: float
+    standard_error: float
+
+    @property
+    def helps(self) -> bool:
+        """True if the improvement is larger than its standard error."""
+        return self.improvement > self.standard_error
+
+    @property
+    def temperature(self) -> float:
+        """The fitted temperature if it helps, and 1 otherwise."""
+        return self.fitted if self.helps else 1.0
+
+    @property
+    def summary(self) -> str:
+        """The result in words."""
+        return (
+            f"{self.temperature:g}: {self.fitted:g} lowers the NLL of other lesions by "
+            f"{self.improvement:.3f} (standard error {self.standard_error:.3f})"
+        )
+
+
+def fit_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> TemperatureFit:
+    """Returns the temperature of the lowest mean NLL of a lesion.
+
+    log_probabilities: (n, trajectories, classes) at temperature 1. labels: (n,) class indices.
+    groups: (n,) lesion or patient of each image, at least TEMPERATURE_FOLDS of
+    them; they stay together in the
+    cross-validation.
+    """
+    folds = GroupKFold(TEMPERATURE_FOLDS, shuffle=True, random_state=SPLIT_SEED)
+    benefits = np.zeros(len(labels))
+    for rest, held_out in folds.split(groups, groups=groups):
+        fitted = _lowest_nll(log_probabilities[rest], labels[rest], groups[rest])
+        outputs, true = log_probabilities[held_out], labels[held_out]
+        benefits[held_out] = image_nll(outputs, true, 1.0) - image_nll(outputs, true, fitted)
+    by_group = _group_means(benefits, groups)
+    return TemperatureFit(
+        fitted=round(_lowest_nll(log_probabilities, labels, groups), DECIMALS),
+        improvement=float(by_group.mean()),
+        standard_error=float(by_group.std(ddof=1) / math.sqrt(len(by_group))),
+    )
+
+
+def at_temperature(log_probabilities: Tensor, temperature: float) -> Tensor:
+    """Returns the log-probabilities of the logits divided by `temperature`, over the last axis."""
+    return (log_probabilities / temperature).log_softmax(dim=-1)
+
+
+def image_nll(log_probabilities: Tensor, labels: Tensor, temperature: float) -> Floats:
+    """Returns (n,) the NLL of the mean probability of each image's trajectories, in nats."""
+    scaled = at_temperature(log_probabilities, temperature)
+    true = scaled[torch.arange(len(labels)), :, labels]  # (n, trajectories)
+    nll: Floats = (math.log(true.shape[1]) - true.logsumexp(dim=1)).numpy()
+    return nll
+
+
+def _lowest_nll(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> float:
+    def mean_nll(log_temperature: float) -> float:
+        nll = image_nll(log_probabilities, labels, math.exp(log_temperature))
+        return float(_group_means(nll, groups).mean())
+
+    bounds = (math.log(LOWEST), math.log(HIGHEST))
+    return math.exp(float(minimize_scalar(mean_nll, bounds=bounds, method="bounded").x))
+
+
+def _group_means(values: Floats, groups: Ints) -> Floats:
+    """Returns the mean value of each group. values, groups: (n,)."""
+    indices = np.unique(groups, return_inverse=True)[1]
+    means: Floats = np.bincount(indices, weights=values) / np.bincount(indices)
+    return means
+
+
+@dataclass(frozen=True)
+class SiteOffset:
+    """The difference between a site's features and the class means.
+
+    Another camera or lighting moves the features of all pictures alike. If the means follow, the
+    distances of the site's pictures stay small, and so does their threshold; with unmoved means the
+    threshold alone would rise, until unfamiliar pictures pass as well. Distances to moved means are
+    those of features that are moved back by the same offset.
+
+    offset: (d,), of all pictures. by_picture: (n, d), from the pictures of other groups, by which
+    the threshold of new pictures is set. threshold_before, threshold_after: of the distances
+    without and with `by_picture`.
+    """
+
+    offset: Tensor
+    by_picture: Tensor
+    threshold_before: float
+    threshold_after: float
+
+    @property
+    def helps(self) -> bool:
+        """True if the moved means keep the same share of pictures with a lower threshold."""
+        return self.threshold_after < self.threshold_before
+
+    @property
+    def summary(self) -> str:
+        """The result in words."""
+        action = "moved" if self.helps else "not moved"
+        return (
+            f"{action}: distance threshold {self.threshold_after:.1f} with them, "
+            f"{self.threshold_before:.1f} without"
+        )
+
+
+def fit_offset(
+    distance: FeatureDistance, features: Tensor, labels: Tensor, groups: Ints, tpr: float
+) -> SiteOffset:
+    """Returns the offset of a site's pictures, with cross-fitted offsets.
+
+    distance: with one mean for each class. features: (n, d). labels: (n,) class indices. groups:
+    (n,), at least two; they stay together in the two folds. tpr: share of the pictures that a
+    threshold keeps.
+    """
+    differences = features - distance.statistics.means[labels]
+    by_picture = torch.empty_like(differences)
+    folds = GroupKFold(FEATURE_FOLDS, shuffle=True, random_state=SPLIT_SEED)
+    for rest, held_out in folds.split(groups, groups=groups):
+        by_picture[held_out] = _mean(differences[rest], groups[rest])
+    return SiteOffset(
+        offset=_mean(differences, groups),
+        by_picture=by_picture,
+        threshold_before=-threshold_at_tpr(-distance(features), tpr),
+        threshold_after=-threshold_at_tpr(-distance(features - by_picture), tpr),
+    )
+
+
+def moved(statistics: FeatureStatistics, offset: Tensor) -> FeatureStatistics:
+    """Returns the statistics with all means moved by (d,) `offset`."""
+    return replace(statistics, means=statistics.means + offset)
+
+
+def _mean(differences: Tensor, groups: Ints) -> Tensor:
+    """Returns (d,) the mean over groups of the means of their pictures."""
+    indices = torch.from_numpy(np.unique(groups, return_inverse=True)[1])
+    sizes = indices.bincount()
+    weights = 1 / (sizes[indices] * len(sizes))
+    return weights.to(differences) @ differences

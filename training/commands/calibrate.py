@@ -1,0 +1,397 @@
+"""The commands `eulerlora calibrate`, `eulerlora policy fit` and `eulerlora site fit`.
+
+All of them print the same table: the parts that were fitted, and from how many lesions or images.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from eulerlora.commands.predict import PRECISION_CHOICES
+from eulerlora.nn.openmp import set_openmp_wait_policy
+from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MAX_SAMPLES, SAMPLERS
+from training.commands.options import (
+    PATH,
+    Coverages,
+    data_option,
+    device_option,
+    out_option,
+    precision_option,
+    skip_bad_option,
+)
+
+if TYPE_CHECKING:
+    from eulerlora.settings import PrecisionChoice
+    from eulerlora_client.contract.sampling import Mode, Sampler
+    from training.calibration.policy import PolicyInputs
+    from training.calibration.policy_measurement import Archive
+    from training.calibration.site import SiteReport
+    from training.data.local_images import LocalImages
+    from training.evaluation.inference import SamplingOptions
+
+KEPT = 0.95
+"""Share of a site's pictures that the OOD thresholds keep."""
+CALIBRATION = "calibration"
+
+sensitivity_option = click.option(
+    "--sensitivity",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.95,
+    show_default=True,
+    help="Required sensitivity to melanoma.",
+)
+mode_option = click.option(
+    "--mode", type=click.Choice(["det", "stoch"]), default="stoch", show_default=True
+)
+samples_option = click.option(
+    "--samples",
+    type=click.IntRange(1, MAX_SAMPLES),
+    help=f"Samples per adapter in mode stoch; {DEFAULT_SAMPLES} by default.",
+)
+
+
+@click.command("calibrate")
+@click.argument("checkpoint", type=PATH)
+@data_option
+@click.option(
+    "--sampler",
+    type=click.Choice(SAMPLERS),
+    help="New sampler of the checkpoint; unchanged by default.",
+)
+@click.option(
+    "--sampled-from-block",
+    type=click.IntRange(0),
+    metavar="K",
+    help="New first block that the checkpoint samples; unchanged by default.",
+)
+@click.option(
+    "--coverage",
+    type=Coverages(),
+    default=(),
+    help="Calibrate prediction sets with these probabilities, such as 0.9,0.95. Without it, the "
+    "checkpoint has none afterwards.",
+)
+@click.option(
+    "--always-include-rare",
+    is_flag=True,
+    help="Put a class with too few calibration lesions for a coverage in every set (0.9 needs 9, "
+    "0.95 needs 19); otherwise it is an error. HAM10000 has 8 of df and 9 of vasc.",
+)
+@click.option(
+    "--precision",
+    "precisions",
+    type=click.Choice(PRECISION_CHOICES),
+    multiple=True,
+    default=("auto",),
+    show_default=True,
+    help="Fit to predictions in this precision; auto: as `eulerlora serve` on this machine. Twice "
+    "to fit to both, for a checkpoint that is served on different machines.",
+)
+@skip_bad_option
+@device_option
+def calibrate_command(
+    checkpoint: Path,
+    data: Path,
+    sampler: Sampler | None,
+    sampled_from_block: int | None,
+    coverage: tuple[float, ...],
+    always_include_rare: bool,
+    precisions: tuple[PrecisionChoice, ...],
+    skip_bad: bool,
+    device: str,
+) -> None:
+    """Set the OOD thresholds of a checkpoint from held-out images of its data set.
+
+    With --coverage also the thresholds of class-conditional prediction sets.
+    """
+    set_openmp_wait_policy()
+    # These import torch.
+    from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
+    from eulerlora.model import choose_device  # noqa: PLC0415
+    from training.calibration.calibrate import calibrate  # noqa: PLC0415
+    from training.calibration.report import calibrated_parts, report_table  # noqa: PLC0415
+    from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
+    from training.data.images import report_skipped  # noqa: PLC0415
+    from training.evaluation.prediction_sets import CoverageSettings  # noqa: PLC0415
+
+    if always_include_rare and not coverage:
+        raise click.UsageError("--always-include-rare requires --coverage")
+    images = checkpoint_dataset(read_config(checkpoint), data, skip_bad)
+    report_skipped(images)
+    settings = CoverageSettings(coverage, always_include_rare)
+    config = calibrate(
+        checkpoint,
+        images,
+        choose_device(device),
+        sampler=sampler,
+        coverage=settings,
+        sampled_from_block=sampled_from_block,
+        precisions=precisions,
+    )
+    click.echo(report_table(list(calibrated_parts(config))))
+
+
+@click.command("fit")
+@click.argument("checkpoint", type=PATH)
+@data_option
+@click.option(
+    "--policy",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    default=Path("policy.toml"),
+    show_default=True,
+    help="Policy file to update; a new file starts as a copy of the packaged policy.",
+)
+@sensitivity_option
+@click.option(
+    "--uncertain",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.05,
+    show_default=True,
+    help="Largest share of the calibration images that may reach the entropy threshold.",
+)
+@mode_option
+@samples_option
+@precision_option("auto", "Fit to predictions")
+@click.option(
+    "--archive",
+    "archives",
+    multiple=True,
+    metavar="NAME=PATH",
+    help="Measure also on a folder or tar archive of labelled pictures. NAME: ph2, pad-ufes-20 or "
+    "a .toml file with its labels. Repeat it for several.",
+)
+@skip_bad_option
+@device_option
+def policy_fit_command(
+    checkpoint: Path,
+    data: Path,
+    policy: Path,
+    sensitivity: float,
+    uncertain: float,
+    mode: Mode,
+    samples: int | None,
+    precision: PrecisionChoice,
+    archives: tuple[str, ...],
+    skip_bad: bool,
+    device: str,
+) -> None:
+    """Fit a policy's thresholds on the calibration part of the checkpoint's data set.
+
+    Sets the urgent threshold to a required sensitivity to melanoma, and the entropy threshold.
+    Measures both on the test part, which has no lesion of the other parts, and on other archives,
+    and writes them with this evidence to the policy file. A data set without a calibration part is
+    fitted on its test part, and only archives are measured.
+    """
+    set_openmp_wait_policy()
+    # These import torch.
+    from eulerlora.model import EulerLoRA  # noqa: PLC0415
+    from training.calibration.policy import (  # noqa: PLC0415
+        PolicyFile,
+        fit_policy,
+        score_images,
+    )
+    from training.calibration.policy_measurement import (  # noqa: PLC0415
+        coverage_lines,
+        evidence_of,
+        measure_archive,
+        measure_policy,
+        measured_lines,
+    )
+    from training.calibration.report import policy_parts, report_table  # noqa: PLC0415
+    from training.data.datasets import checkpoint_dataset, dataset_settings  # noqa: PLC0415
+    from training.data.images import report_skipped  # noqa: PLC0415
+    from training.evaluation.report_schema import TEST  # noqa: PLC0415
+
+    options, others = _sampling_options(mode, samples), _archives(archives)
+    file = PolicyFile.read(policy if policy.exists() else None)
+    classes = file.policy.malignant.classes
+    model = EulerLoRA.load(checkpoint, device, precision)
+    images = checkpoint_dataset(model.config, data, skip_bad)
+    report_skipped(images)
+
+    def scored(part: str) -> PolicyInputs:
+        return score_images(model, images.parts[part], options, classes, part)
+
+    part = CALIBRATION if CALIBRATION in images.parts else TEST
+    name = f"{images.name}, {part} part"
+    fit = fit_policy(scored(part), sensitivity, uncertain)
+    fitted = file.fitted(fit)
+    measured = []
+    if part != TEST:
+        measured.append(measure_policy(scored(TEST), fitted, f"{images.name}, {TEST} part"))
+    measured += [measure_archive(model, archive, options, fitted, skip_bad) for archive in others]
+    evidence = evidence_of(model, options, fit, name, measured)
+    file.write(policy, fitted.model_copy(update={"evidence": evidence}))
+    click.echo(f"Fitted on {name}: {fit.images:,} images of {fit.lesions:,} lesions.\n")
+    click.echo(f"{report_table(list(policy_parts(fit)))}\n")
+    click.echo("\n".join(coverage_lines(fit)))
+    for measurement in measured:
+        click.echo("\n".join(measured_lines(measurement)))
+    if part == TEST:
+        click.echo("Not measured on a test part: the fit used it, without a calibration part.")
+    settings = dataset_settings(model.config)
+    if settings.kind == "ham10000" and settings.split == "paper":
+        click.echo("This split shares lesions with training: expect less on new lesions.")
+    click.echo(f"{policy}: version {fitted.version}")
+
+
+def _sampling_options(mode: Mode, samples: int | None) -> SamplingOptions:
+    """Raises UsageError for samples in mode det."""
+    from training.evaluation.inference import SamplingOptions  # noqa: PLC0415 - imports torch
+
+    if mode == "det" and samples is not None:
+        raise click.UsageError("expected --samples only with --mode stoch, got --mode det")
+    return SamplingOptions(mode, 1 if mode == "det" else samples or DEFAULT_SAMPLES)
+
+
+def _archives(arguments: Sequence[str]) -> list[Archive]:
+    """Returns archives from NAME=PATH. Raises UsageError for another form, and SettingsError."""
+    from training.calibration.policy_measurement import Archive  # noqa: PLC0415 - imports torch
+    from training.data.local_images import read_archive_labels  # noqa: PLC0415
+
+    archives = []
+    for argument in arguments:
+        name, equals, path = argument.partition("=")
+        if not (name and equals and path):
+            raise click.UsageError(f"--archive: expected NAME=PATH, got {argument}")
+        if not Path(path).exists():
+            raise click.UsageError(f"--archive: expected a folder or tar archive, got {path}")
+        archives.append(Archive(Path(path), read_archive_labels(name)))
+    return archives
+
+
+@click.group("site")
+def site_command() -> None:
+    """Fit a checkpoint's thresholds to a site's own pictures."""
+
+
+@site_command.command("fit")
+@click.argument("checkpoint", type=PATH)
+@click.option(
+    "--data",
+    type=PATH,
+    required=True,
+    help="Labelled pictures: a folder per class, or labels.csv with path, label and group.",
+)
+@out_option
+@click.option(
+    "--class",
+    "renamed",
+    multiple=True,
+    metavar="LOCAL=CLASS",
+    help="Class of the checkpoint for a local label; repeat it for several labels.",
+)
+@click.option(
+    "--ignore", "ignored", multiple=True, metavar="LOCAL", help="Leave out pictures of this label."
+)
+@click.option("--policy", type=PATH, help="Policy to start from; the packaged one by default.")
+@sensitivity_option
+@click.option(
+    "--coverage",
+    type=Coverages(),
+    default="0.9",
+    show_default=True,
+    help="Probabilities of the prediction sets, such as 0.9,0.95.",
+)
+@click.option(
+    "--always-include-rare",
+    is_flag=True,
+    help="Put classes with too few lesions for a coverage in every set.",
+)
+@click.option(
+    "--hold-out",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    metavar="SHARE",
+    help="Fit without this share of the lesions, and measure on them, such as 0.5.",
+)
+@mode_option
+@samples_option
+@precision_option("auto", "Fit to predictions")
+@skip_bad_option
+@device_option
+def site_fit_command(
+    checkpoint: Path,
+    data: Path,
+    out: Path,
+    renamed: tuple[str, ...],
+    ignored: tuple[str, ...],
+    policy: Path | None,
+    sensitivity: float,
+    coverage: tuple[float, ...],
+    always_include_rare: bool,
+    hold_out: float | None,
+    mode: Mode,
+    samples: int | None,
+    precision: PrecisionChoice,
+    skip_bad: bool,
+    device: str,
+) -> None:
+    """Fit thresholds, prediction sets and the policy to a site's own labelled pictures.
+
+    Writes a new checkpoint with its policy, OUT/policy.toml, and changes no other file. Prints how
+    many lesions each part needs; parts with too few stay as they were.
+    """
+    set_openmp_wait_policy()
+    # These import torch.
+    from eulerlora.checkpoint.files import check_free, read_config  # noqa: PLC0415
+    from eulerlora.model import choose_device  # noqa: PLC0415
+    from training.calibration.policy import PolicyFile  # noqa: PLC0415
+    from training.calibration.report import Needs  # noqa: PLC0415
+    from training.calibration.site import SiteSettings, calibrate_site  # noqa: PLC0415
+    from training.data.images import report_skipped  # noqa: PLC0415
+    from training.data.local_images import LabelNames, read_local_images  # noqa: PLC0415
+
+    settings = SiteSettings(
+        needs=Needs(KEPT, sensitivity, coverage, always_include_rare),
+        options=_sampling_options(mode, samples),
+        policy=PolicyFile.read(policy),
+        hold_out=hold_out,
+        precision=precision,
+    )
+    check_free(out)  # fails before the long work rather than after it
+    classes = [label.name for label in read_config(checkpoint).classes]
+    names = LabelNames(classes, _mapping(renamed), ignored)
+    local = read_local_images(data, names, skip_bad)
+    report_skipped(local)
+    click.echo("\n".join(_data_lines(local, classes)))
+    report = calibrate_site(checkpoint, local, out, settings, choose_device(device))
+    click.echo("\n".join(_report_lines(report, out)))
+
+
+def _mapping(renamed: tuple[str, ...]) -> dict[str, str]:
+    """Returns the classes by local label. Raises UsageError for another form than LOCAL=CLASS."""
+    mapping: dict[str, str] = {}
+    for item in renamed:
+        label, equals, name = item.rpartition("=")
+        if not (label and equals and name):
+            raise click.UsageError(f"--class: expected LOCAL=CLASS, got {item}")
+        if mapping.setdefault(label, name) != name:
+            raise click.UsageError(f"--class: expected one class for {label}, got several")
+    return mapping
+
+
+def _data_lines(local: LocalImages, classes: list[str]) -> Iterator[str]:
+    counts = Counter(classes[image.label] for image in local.images)
+    listed = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    yield f"{local.name}: {len(local.images):,} images ({listed}), {local.ignored:,} ignored"
+    if local.unit == "image":
+        yield (
+            "The data name no lesions or patients: every image counts as a lesion. If some show "
+            "the same lesion, bounds and coverages are too optimistic; name it in the column group."
+        )
+
+
+def _report_lines(report: SiteReport, out: Path) -> Iterator[str]:
+    measured = f", measured on {report.measured:,} others" if report.measured else ""
+    yield f"Fitted on {report.fitted:,} images{measured}.\n"
+    yield f"{report.tables}\n"
+    yield f"{out}: revision {report.revision[:19]}"
+    if report.has_policy:
+        yield f"eulerlora serve {out} --policy {out / 'policy.toml'}"
+    else:
+        yield "No policy was written: it needs a lesion of melanoma."

@@ -1,0 +1,293 @@
+"""Metrics of the mean probability over trajectories (method, "Metrics"), and of the mean logits;
+selective prediction: risk-coverage curves, and how well scores rank errors.
+
+The literature mixes both: the code of LoRA-Ensemble, from which the paper quotes results, computes
+accuracy and ECE from the softmax of the mean logits, and macro-F1, NLL and Brier score from the
+mean probability. They are equal for one trajectory.
+
+All metrics take weights (resamples, n), how often each image counts in each resample, and return
+one value for each resample, (resamples,).
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from torch import Tensor
+
+from eulerlora.scores.uncertainty import Uncertainty
+from training.evaluation.intervals import (
+    Bools,
+    Estimates,
+    Floats,
+    Ints,
+    Weights,
+    bootstrap,
+    ratio,
+)
+
+MEAN_LOGITS = "_mean_logits"
+"""Ending of the names of metrics of the mean logits."""
+ECE_BINS = 10
+TPR = 0.95
+ROUNDING = 1e-9
+"""Tolerance of a share of images that is compared with a limit."""
+
+
+@dataclass(frozen=True)
+class CalibrationBins:
+    """Images by the probability of their predicted label, in equal-width bins.
+
+    edges: (bins + 1,), from 0 to 1. The other fields are (bins,): images: number of images.
+    correct: number of correct labels. confidence: sum of the top probabilities.
+    """
+
+    edges: Floats
+    images: Ints
+    correct: Ints
+    confidence: Floats
+
+
+def classification_metrics(
+    log_probabilities: Tensor, labels: Ints, weights: Weights
+) -> dict[str, Floats]:
+    """Returns accuracy, macro-F1, macro-AUROC, ECE, NLL (nats) and Brier score.
+
+    Those of MEAN_LOGITS are also those of the softmax of the mean logits, with that ending.
+    log_probabilities: (n, trajectories, classes). labels: (n,).
+    """
+    log_mean = log_probabilities.logsumexp(dim=1) - math.log(log_probabilities.shape[1])
+    # Logits and log-probabilities of a trajectory differ by one number for all classes.
+    of_mean_logits = log_probabilities.mean(dim=1).log_softmax(dim=-1)
+    probabilities: Floats = log_mean.exp().numpy()
+    metrics = _label_metrics(log_mean, labels, weights)
+    others = _label_metrics(of_mean_logits, labels, weights)
+    return {
+        **metrics,
+        "macro_f1": macro_f1(probabilities, labels, weights),
+        "macro_auroc": macro_auroc(probabilities, labels, weights),
+        **{f"{name}{MEAN_LOGITS}": others[name] for name in metrics},
+    }
+
+
+def _label_metrics(log_probabilities: Tensor, labels: Ints, weights: Weights) -> dict[str, Floats]:
+    """Returns accuracy, ECE, NLL and Brier score. log_probabilities: (n, classes)."""
+    probabilities: Floats = log_probabilities.exp().numpy()
+    of_label = log_probabilities.numpy()[np.arange(len(labels)), labels]
+    one_hot = np.eye(probabilities.shape[1])[labels]
+    return {
+        "accuracy": weighted_mean(probabilities.argmax(axis=1) == labels, weights),
+        "ece": calibration_error(probabilities, labels, weights),
+        "nll": weighted_mean(-of_label, weights),
+        "brier": weighted_mean(((probabilities - one_hot) ** 2).sum(axis=1), weights),
+    }
+
+
+def weighted_mean(values: Floats | Bools, weights: Weights) -> Floats:
+    """Returns the mean over images. values: (n,)."""
+    return ratio(weights @ values, weights.sum(axis=1))
+
+
+def macro_f1(probabilities: Floats, labels: Ints, weights: Weights) -> Floats:
+    """Returns the mean F1 over all classes; a class without images or predictions counts as 0."""
+    identity = np.eye(probabilities.shape[1])
+    true, predicted = identity[labels], identity[probabilities.argmax(axis=1)]
+    true_or_predicted = weights @ (true + predicted)  # (resamples, classes)
+    f1 = np.nan_to_num(ratio(2 * (weights @ (true * predicted)), true_or_predicted))
+    macro: Floats = f1.mean(axis=1)
+    return macro
+
+
+def macro_auroc(probabilities: Floats, labels: Ints, weights: Weights) -> Floats:
+    """Returns the mean one-against-rest AUROC over classes with positives and negatives."""
+    by_class = np.stack(
+        [auroc(scores, labels == k, weights) for k, scores in enumerate(probabilities.T)]
+    )
+    defined = (~np.isnan(by_class)).sum(axis=0).astype(np.float64)
+    return ratio(np.nansum(by_class, axis=0), defined)
+
+
+def auroc(scores: Floats, positive: Bools, weights: Weights) -> Floats:
+    """Returns the probability that a positive scores above a negative; ties count half.
+
+    scores, positive: (n,). NaN if there are no positives or no negatives.
+    """
+    return _pairwise_auroc(
+        sums_by_score(scores, weights * positive), sums_by_score(scores, weights * ~positive)
+    )
+
+
+def sensitivity_at_specificity(
+    specificity: float, scores: Floats, positive: Bools, weights: Weights
+) -> Floats:
+    """Returns the greatest share of positives at or above a threshold with this specificity.
+
+    specificity: the least share of negatives below the threshold. scores, positive: (n,). Returns
+    (resamples,), NaN if there are no positives or no negatives.
+    """
+    positives = sums_by_score(scores, weights * positive).cumsum(axis=1)
+    negatives = sums_by_score(scores, weights * ~positive).cumsum(axis=1)
+    found = ratio(positives, positives[:, -1:])
+    spared = 1 - ratio(negatives, negatives[:, -1:])
+    best: Floats = np.where(spared >= specificity - ROUNDING, found, 0).max(axis=1)
+    return np.where(np.isnan(found[:, -1] + spared[:, -1]), np.nan, best)
+
+
+def calibration_error(probabilities: Floats, labels: Ints, weights: Weights) -> Floats:
+    """Returns the ECE of the predicted label: 10 equal-width bins (lo, hi], weighted by size."""
+    confidence = probabilities.max(axis=1)
+    correct = probabilities.argmax(axis=1) == labels
+    gaps = np.eye(ECE_BINS)[_bin_indices(confidence)] * (correct - confidence)[:, None]
+    return ratio(np.abs(weights @ gaps).sum(axis=1), weights.sum(axis=1))
+
+
+def calibration_bins(probabilities: Floats, labels: Ints) -> CalibrationBins:
+    """Returns 10 equal-width bins (lo, hi] of the top probability; 0 belongs to the first.
+
+    probabilities: (n, classes). labels: (n,).
+    """
+    confidence = probabilities.max(axis=1)
+    correct = probabilities.argmax(axis=1) == labels
+    bins = _bin_indices(confidence)
+    return CalibrationBins(
+        edges=_bin_edges(),
+        images=np.bincount(bins, minlength=ECE_BINS),
+        correct=np.bincount(bins[correct], minlength=ECE_BINS),
+        confidence=np.bincount(bins, weights=confidence, minlength=ECE_BINS).astype(np.float64),
+    )
+
+
+def ood_metrics(inside: Floats, outside: Floats, weights: Weights) -> dict[str, Floats]:
+    """Returns AUROC, AUPRC and FPR at 95% TPR of a score that is higher in distribution.
+
+    inside, outside: (n,), (m,) scores of in- and out-of-distribution images. weights:
+    (resamples, n + m). In-distribution is positive. AUPRC is the average precision. The FPR is
+    the lowest among thresholds with TPR >= 0.95; equal scores are accepted together. All are NaN
+    for a resample without in-distribution images.
+    """
+    scores = np.concatenate([inside, outside])
+    positive = np.arange(len(scores)) < len(inside)
+    positives = sums_by_score(scores, weights * positive)
+    negatives = sums_by_score(scores, weights * ~positive)
+    true_positives, false_positives = positives.cumsum(axis=1), negatives.cumsum(axis=1)
+    tpr = ratio(true_positives, true_positives[:, -1:])
+    fpr = ratio(false_positives, false_positives[:, -1:])
+    precision = np.nan_to_num(ratio(true_positives, true_positives + false_positives))
+    first_sufficient = (tpr >= TPR).argmax(axis=1)
+    accepted = fpr[np.arange(len(fpr)), first_sufficient]
+    return {
+        "auroc": _pairwise_auroc(positives, negatives),
+        "auprc": (np.diff(tpr, prepend=0) * precision).sum(axis=1),
+        "fpr_at_95_tpr": np.where(np.isnan(tpr[:, -1]), np.nan, accepted),
+    }
+
+
+def sums_by_score(scores: Floats, amounts: Floats) -> Floats:
+    """Returns (..., distinct scores): sums of the amounts at each score, highest score first.
+
+    scores: (n,), finite. amounts: (..., n).
+    """
+    order = np.argsort(-scores, kind="stable")
+    starts = np.flatnonzero(np.diff(scores[order], prepend=np.inf))
+    sums: Floats = np.add.reduceat(amounts[..., order], starts, axis=-1)
+    return sums
+
+
+def _pairwise_auroc(positives: Floats, negatives: Floats) -> Floats:
+    """positives, negatives: (resamples, distinct scores), weights at each score, highest first."""
+    above = positives.cumsum(axis=1) - positives / 2
+    pairs = positives.sum(axis=1) * negatives.sum(axis=1)
+    return ratio((negatives * above).sum(axis=1), pairs)
+
+
+def _bin_edges() -> Floats:
+    return np.linspace(0, 1, ECE_BINS + 1)
+
+
+def _bin_indices(confidence: Floats) -> Ints:
+    """Returns (n,) the index of the bin (lo, hi] of each top probability."""
+    return np.clip(np.searchsorted(_bin_edges(), confidence, side="left") - 1, 0, ECE_BINS - 1)
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """Selective prediction at each threshold on a score, highest threshold first.
+
+    Both fields are (resamples, distinct scores). accepted: number of images with at least that
+    score. errors: how many of them have a wrong label. The last column covers all images.
+    """
+
+    accepted: Floats
+    errors: Floats
+
+    @property
+    def coverage(self) -> Floats:
+        """Share of the images that are accepted, in [0, 1]."""
+        return ratio(self.accepted, self.accepted[:, -1:])
+
+    @property
+    def risk(self) -> Floats:
+        """Selective risk: share of the accepted images that have a wrong label."""
+        return ratio(self.errors, self.accepted)
+
+
+def risk_coverage(scores: Floats, wrong: Bools, weights: Weights) -> RiskCoverage:
+    """Returns risk-coverage curves of selective prediction.
+
+    scores: (n,), n > 0; images are accepted in descending order, equal scores together.
+    wrong: (n,), whether the label is wrong. weights: (resamples, n) integers.
+    """
+    accepted, errors = sums_by_score(scores, weights), sums_by_score(scores, weights * wrong)
+    return RiskCoverage(accepted.cumsum(axis=1), errors.cumsum(axis=1))
+
+
+def selective_metrics(curve: RiskCoverage) -> dict[str, Floats]:
+    """Returns AURC and AUGRC; lower is better.
+
+    aurc: mean over k = 1..n of the selective risk of the k most confident images (Geifman, Uziel
+    and El-Yaniv, ICLR 2019). augrc: area under the generalised risk (share of all n images that
+    are accepted and wrong) against coverage, by the trapezoidal rule from (0, 0) (Traub et al.,
+    NeurIPS 2024). Within a tie, the errors among the first k images are their expectation over
+    all orders of the tie, which is linear in k.
+    """
+    tied, errors = (np.diff(sums, axis=1, prepend=0) for sums in (curve.accepted, curve.errors))
+    images = curve.accepted[:, -1]
+    before = curve.accepted - tied
+    slope = np.nan_to_num(ratio(errors, tied))
+    # Within a tie the risk of the first k images is slope + offset / k.
+    offset = curve.errors - errors - slope * before
+    harmonic = np.append(0, (1 / np.arange(1, images.max() + 1)).cumsum())
+    span = harmonic[curve.accepted.astype(int)] - harmonic[before.astype(int)]
+    return {
+        "aurc": (errors + offset * span).sum(axis=1) / images,
+        "augrc": ((curve.errors - errors / 2) * tied).sum(axis=1) / images**2,
+    }
+
+
+def error_ranking(uncertainty: Uncertainty, wrong: Bools, clusters: Ints) -> dict[str, Estimates]:
+    """Returns how well MSP, entropy and mutual information rank errors, by score.
+
+    wrong, clusters: (n,), whether the label is wrong, and the cluster index.
+    auroc: the probability that an image with a wrong label is more uncertain than one with the
+    right label; 0.5 for a random order. aurc: as in `selective_metrics`; the share of wrong labels
+    for a random order.
+    """
+    confidences = {
+        "msp": uncertainty.msp.numpy(),
+        "entropy": -uncertainty.entropy.numpy(),
+        "mutual_information": -uncertainty.mutual_information.numpy(),
+    }
+    return {
+        score: bootstrap(partial(_ranking, confidence, wrong), clusters)
+        for score, confidence in confidences.items()
+    }
+
+
+def _ranking(confidence: Floats, wrong: Bools, weights: Weights) -> dict[str, Floats]:
+    """confidence, wrong: (n,)."""
+    curve = risk_coverage(confidence, wrong, weights)
+    return {
+        "auroc": auroc(-confidence, wrong, weights),
+        "aurc": selective_metrics(curve)["aurc"],
+    }

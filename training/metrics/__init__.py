@@ -1,1 +1,0 @@
-"""Metrics of predictions, with confidence intervals by lesion."""

@@ -1,1 +1,0 @@
-"""Fitting of the triage policy."""

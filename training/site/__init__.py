@@ -1,1 +1,0 @@
-"""Site calibration: thresholds and prediction sets from a site's own labelled pictures."""
