@@ -168,7 +168,7 @@ def _shape(config: CheckpointConfig) -> str:
     adapters, shape = config.adapters.settings, config.backbone.settings
     kind = method_type(config.method)
     trained = f"{kind.members_text(adapters)} on a frozen"
-    if whole_network(config):
+    if is_whole_network(config):
         trained = "all weights of a"
     law = kind.law_text(config.method, adapters)
     method = "" if config.method == DEFAULT_METHOD else f" Method: {law} (docs/methods.md)."
@@ -248,7 +248,7 @@ def _demote_headings(text: str) -> str:
 def training_facts(config: CheckpointConfig) -> str:
     """Returns a Markdown list: recipe, hardware, steps and time of adapters and backbone."""
     facts, recipe = config.provenance, config.provenance["recipe"]
-    trained = "Network" if whole_network(config) else "Adapters"
+    trained = "Network" if is_whole_network(config) else "Adapters"
     lines = [
         f"{trained}: recipe `{recipe['name']}`, seed {facts['seed']}, commit {facts['commit']}, "
         f"{facts['date']}, on {facts['hardware']}: {_steps(facts['training'])}.",
@@ -320,7 +320,7 @@ def pretraining(config: CheckpointConfig) -> Provenance | None:
     return origin if "stages" in origin else None
 
 
-def whole_network(config: CheckpointConfig) -> bool:
+def is_whole_network(config: CheckpointConfig) -> bool:
     """Returns True if all weights of the network were trained, not adapters alone."""
     return config.provenance.get("recipe", {}).get("whole_network") is not None
 
@@ -339,7 +339,7 @@ def _backbone(config: CheckpointConfig) -> Iterator[str]:
     if config.backbone.published:
         yield f"Backbone: torchvision's `{config.backbone.published}`, frozen."
         return
-    kept = "trained with the head" if whole_network(config) else "frozen"
+    kept = "trained with the head" if is_whole_network(config) else "frozen"
     imported = config.backbone.provenance.get("imported")
     if imported is not None:
         revision = f", revision {imported['revision']}" if imported["revision"] else ""
