@@ -32,12 +32,11 @@ from eulerlora.sampling.adaptive import ROUNDS
 from eulerlora.scores.prediction_sets import RunOptions, check_coverage
 from eulerlora.settings import DEFAULT_RUNTIME, Draw, PrecisionChoice, RuntimeSettings
 from eulerlora_client.contract.sampling import (
-    ADAPTIVE,
     AUTO,
     DEFAULT_SAMPLES,
     Auto,
+    Mode,
     Precision,
-    RequestMode,
     Sampler,
 )
 from eulerlora_client.settings import validated
@@ -61,21 +60,15 @@ class PredictOptions:
     """How images are predicted.
 
     draw: of every image; for adaptive sampling its number of samples is that of the first round.
-    adaptive: True for `samples="auto"` and mode `adaptive`. seed_by_content: True if the seed of an
+    adaptive: True for `samples="auto"`. seed_by_content: True if the seed of an
     image is its content seed, False if it is that of `draw`. coverage: of the prediction sets, None
-    for none. det_first: True for mode `adaptive`.
+    for none.
     """
 
     draw: Draw
     adaptive: bool
     seed_by_content: bool
     coverage: float | None = None
-    det_first: bool = False
-
-    @property
-    def mode(self) -> RequestMode:
-        """The mode of the predictions."""
-        return ADAPTIVE if self.det_first else self.draw.mode
 
     @property
     def samples(self) -> int | Auto:
@@ -195,7 +188,7 @@ class EulerLoRA:
     def predict(
         self,
         images: Images,
-        mode: RequestMode = "det",
+        mode: Mode = "det",
         samples: int | Auto | None = None,
         seed: int | None = None,
         batch_size: int = 16,
@@ -206,10 +199,10 @@ class EulerLoRA:
 
         images: a sequence of PIL images, paths or NumPy arrays (height, width, 3), uint8 in RGB; or
         an array (n, height, width, 3); or a tensor (n, 3, height, width) in [0, 1].
-        mode: `det`, one pass per adapter; `stoch`, sampled; or `adaptive`, which samples where the
-        pass in `det` does not settle the label and flags, for a checkpoint with decision margins.
-        samples: S per adapter in mode `stoch`; `auto` runs rounds until the result converges; None
-        for `DEFAULT_SAMPLES`. The other modes take no samples.
+        mode: `det`, one pass per adapter; or `stoch`, sampled.
+        samples: S per adapter, only in mode `stoch`; `auto` samples only where a pass in `det` does
+        not settle the label and flags, in rounds until they are settled, for a checkpoint with
+        decision margins; None for `DEFAULT_SAMPLES`.
         seed: of the draws of every image; None derives one from the image and the model's revision.
         batch_size: images per forward pass, at least 1.
         sampler: how the samples of an image are drawn; None for the checkpoint's sampler.
@@ -237,7 +230,7 @@ class EulerLoRA:
 
     def predict_options(
         self,
-        mode: RequestMode,
+        mode: Mode,
         samples: int | Auto | None,
         seed: int | None,
         sampler: Sampler | None = None,
@@ -248,22 +241,21 @@ class EulerLoRA:
             raise SettingsError(f"samples: expected none in mode {mode}, got {samples}")
         if coverage is not None:
             check_coverage(coverage)
-        det_first = mode == ADAPTIVE
-        if det_first:
+        adaptive = samples == AUTO
+        if adaptive:
             check_adaptive(self.config, sampler)
-        adaptive = det_first or samples == AUTO
         count = ROUNDS[0] if adaptive else DEFAULT_SAMPLES if samples is None else samples
         draw = validated(
             Draw,
             {
-                "mode": "stoch" if det_first else mode,
+                "mode": mode,
                 "samples": 1 if mode == "det" else count,
                 "seed": seed or 0,
                 "sampler": sampler or self.config.sampler,
                 "sampled_from_block": self.config.sampled_from_block,
             },
         )
-        return PredictOptions(draw, adaptive, seed is None, coverage, det_first)
+        return PredictOptions(draw, adaptive, seed is None, coverage)
 
     def prepare(self, pixels: Tensor, options: PredictOptions) -> ModelInput:
         """Returns the network's input for an image.
@@ -293,7 +285,6 @@ class EulerLoRA:
                 rule,
                 self.feature_distance,
                 temperature,
-                options.det_first,
             )
         return predict_images(self.runtime, pixels, draws, temperature)
 
@@ -305,13 +296,13 @@ class EulerLoRA:
             (self.network.settings.adapters, draw.samples),
             self.classes,
             self.feature_distance,
-            self.config.threshold(options.mode, options.samples, draw.sampler),
-            options.mode,
+            self.config.threshold(draw.mode, options.samples, draw.sampler),
+            draw.mode,
             options.adaptive,
         )
         if options.coverage is None:
             return prediction
-        run = RunOptions(options.mode, options.samples, draw.sampler, self.precision)
+        run = RunOptions(draw.mode, options.samples, draw.sampler, self.precision)
         return with_prediction_sets(prediction, options.coverage, run, self.config)
 
 

@@ -22,6 +22,7 @@ from eulerlora.methods.registry import build_network
 from eulerlora.methods.settings import EULERLORA, MethodSettings
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.sampling.adaptive import DecisionMargins, RoundMargins
 from eulerlora.settings import AdapterSettings, BackboneSettings
 from eulerlora_client.contract.answers import ClassName, ScoreThreshold, Threshold
 
@@ -37,6 +38,19 @@ THRESHOLDS = tuple(
     )
     for mode, samples in (("det", 1), ("stoch", 4))
 )
+
+MARGINS = DecisionMargins(
+    level=0.9,
+    agreement=0.9,
+    compared_with=16,
+    rounds=tuple(
+        RoundMargins(samples=samples, lead=lead, log_odds=0, entropy=0, agreement=0)
+        for samples, lead in ((0, 0.67), (2, 0.6), (4, 0.5), (8, 0.45), (12, 0.42))
+    ),
+    images=100,
+    data="synthetic",
+)
+"""With the random network, images end in different rounds of `samples=auto`."""
 
 MakeBackbone = Callable[..., VisionTransformer]
 MakeNetwork = Callable[..., AdaptedVisionTransformer]
@@ -83,13 +97,14 @@ def make_config() -> MakeConfig:
 
 @pytest.fixture(scope="session")
 def checkpoint_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny checkpoint: 3 classes, 2 adapters of rank 4, thresholds for det and stoch 4.
+    """A tiny checkpoint: 3 classes, 2 adapters of rank 4, thresholds for det and stoch 4, margins.
 
     All tests share it; a test that changes files uses `checkpoint_copy`.
     """
     folder = tmp_path_factory.mktemp("checkpoints") / "tiny"
     network = random_network()
-    save_checkpoint(folder, network, config_of(network, thresholds=THRESHOLDS), "# tiny\n")
+    config = config_of(network, thresholds=THRESHOLDS, margins=MARGINS)
+    save_checkpoint(folder, network, config, "# tiny\n")
     return folder
 
 

@@ -12,7 +12,7 @@ from eulerlora.scores.feature_distance import FeatureConfig
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from eulerlora.settings import AdapterSettings, BackboneSettings, Preprocessing, Sha256
 from eulerlora_client.contract.answers import ClassName, Threshold
-from eulerlora_client.contract.sampling import Auto, Precision, RequestMode, Sampler
+from eulerlora_client.contract.sampling import Auto, Mode, Precision, Sampler
 from eulerlora_client.settings import Settings, optional
 
 FittedEntry = TypeVar("FittedEntry", Threshold, PredictionSetCalibration)
@@ -146,7 +146,7 @@ class CheckpointConfig(Settings):
         )
 
     def threshold(
-        self, mode: RequestMode, samples: int | Auto, sampler: Sampler | None = None
+        self, mode: Mode, samples: int | Auto, sampler: Sampler | None = None
     ) -> Threshold | None:
         """Returns the OOD thresholds; None if these options were not calibrated.
 
@@ -193,9 +193,9 @@ def stopping_rule(config: CheckpointConfig, sampler: Sampler | None = None) -> S
 
 
 def check_adaptive(config: CheckpointConfig, sampler: Sampler | None = None) -> None:
-    """Raises SettingsError if the checkpoint has no margins for mode adaptive."""
+    """Raises SettingsError if the checkpoint has no margins for `samples=auto`."""
     if config.margins_for(sampler) is None:
         raise SettingsError(
-            "mode adaptive: expected a checkpoint with decision margins for its sampler, got none; "
+            "samples=auto: expected a checkpoint with decision margins for its sampler, got none; "
             "`eulerlora calibrate` fits them"
         )

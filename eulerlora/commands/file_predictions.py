@@ -143,7 +143,7 @@ def _file_prediction(
     if (errors := prediction.standard_errors) is not None:
         fields["msp_standard_error"] = _finite(errors.msp[index])
         fields["entropy_standard_error"] = _finite(errors.entropy[index])
-    if options.det_first:
+    if options.adaptive:
         fields["sampled"] = bool(prediction.sampled[index])
         fields["rows"] = int(prediction.rows[index])
     if options.coverage is not None:
@@ -227,7 +227,7 @@ def write_csv(
     StorageError.
     """
     errors = ERROR_FIELDS if options.adaptive else ()
-    adaptive = ADAPTIVE_FIELDS if options.det_first else ()
+    adaptive = ADAPTIVE_FIELDS if options.adaptive else ()
     sets = () if options.coverage is None else (PREDICTION_SET,)
     names = [*FIELDS[1:], *errors, *adaptive, *sets]
     header = [FIELDS[0], *names, "warnings", *(f"p_{name}" for name in classes)]

@@ -12,7 +12,7 @@ from eulerlora_client.printable import printable
 
 if TYPE_CHECKING:
     from eulerlora.settings import PrecisionChoice
-    from eulerlora_client.contract.sampling import Auto, RequestMode
+    from eulerlora_client.contract.sampling import Auto, Mode
 
 
 PRECISION_CHOICES = ("auto", "float32", "bfloat16")
@@ -40,12 +40,16 @@ class Coverage(click.ParamType[float]):
 @click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option(
     "--mode",
-    type=click.Choice(["det", "stoch", "adaptive"]),
+    type=click.Choice(["det", "stoch"]),
     default="det",
     show_default=True,
-    help="adaptive: a pass in det, then samples where the label or a flag is not settled.",
 )
-@click.option("--samples", type=SamplesParameter(), help="Per adapter, only with stoch; default 4.")
+@click.option(
+    "--samples",
+    type=SamplesParameter(),
+    help="Per adapter, only with stoch; default 4. auto: a pass in det, then samples where the "
+    "label or a flag is not settled.",
+)
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), help="Default: derived from the image's content."
 )
@@ -68,7 +72,7 @@ class Coverage(click.ParamType[float]):
 def predict_command(
     checkpoint: Path,
     images: tuple[Path, ...],
-    mode: "RequestMode",
+    mode: "Mode",
     samples: "int | Auto | None",
     seed: int | None,
     coverage: float | None,

@@ -351,16 +351,15 @@ def predict_adaptively(
     rule: StoppingRule,
     distance: FeatureDistance | None = None,
     temperature: float = 1.0,
-    det_first: bool = False,
 ) -> list[ImageOutput]:
-    """Returns the output of the network for every image, for `samples="auto"` or mode adaptive.
+    """Returns the output of the network for every image, for `samples="auto"`.
 
     Each round runs the images that have not ended. images, temperature: as in `predict_images`.
-    draws, rule, distance, det_first: as in `AdaptiveSampling`. Returns n outputs with the
+    draws, rule, distance: as in `AdaptiveSampling`. Returns n outputs with the
     trajectories of each image's answer, adapter by adapter.
     """
     adapters = network.settings.adapters
-    samplings = [AdaptiveSampling(draw, adapters, rule, distance, det_first) for draw in draws]
+    samplings = [AdaptiveSampling(draw, adapters, rule, distance) for draw in draws]
     rounds: list[list[ImageOutput]] = [[] for _ in draws]
     while pending := {
         index: sampling.next_draw

@@ -21,7 +21,7 @@ from eulerlora.scores.prediction_sets import (
 )
 from eulerlora.scores.uncertainty import Uncertainty, summarise_all
 from eulerlora_client.contract.answers import Threshold
-from eulerlora_client.contract.sampling import ADAPTIVE, Precision, RequestMode
+from eulerlora_client.contract.sampling import Mode, Precision
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Prediction(Uncertainty):
     unfamiliar: (n,) bool, True if the feature distance is above its threshold; None without one.
     ood_scores: values, thresholds and flags of all scores by name.
     samples: (n,) int64, samples per adapter of the answer. sampled: (n,) bool, False for an answer
-    of mode det. rows: (n,) int64, passes that were run, also those of mode adaptive in det.
+    of mode det. rows: (n,) int64, passes that were run, with those in det that `auto` begins with.
     standard_errors: of the means over samples, (n,) each, NaN for an answer that was not sampled;
-    None unless samples="auto" or mode="adaptive".
+    None unless samples="auto".
     trajectories: (n, adapters * samples, classes) probabilities, adapter by adapter. If images have
     different numbers of samples, those with fewer are filled with NaN.
     labels: the class name with the highest mean probability, one per image.
@@ -62,7 +62,7 @@ def prediction_of(
     classes: Sequence[str],
     distance: FeatureDistance | None,
     thresholds: Threshold | None,
-    mode: RequestMode,
+    mode: Mode,
     adaptive: bool,
 ) -> Prediction:
     """Returns the prediction for the images of `outputs`, in order.
@@ -77,10 +77,8 @@ def prediction_of(
     summary = summarise_all([block.flatten(1, 2) for block in blocks])
     scores = ood_scores(image_scores(outputs, summary.msp, distance), thresholds)
     samples = torch.cat([torch.full(block.shape[:1], block.shape[2]) for block in blocks])
-    sampled = (
-        (samples > 1) if mode == ADAPTIVE else torch.full_like(samples, mode == "stoch").bool()
-    )
-    extra = sampled.long() if mode == ADAPTIVE else torch.zeros_like(samples)  # passes in det
+    sampled = (samples > 1) if adaptive else torch.full_like(samples, mode == "stoch").bool()
+    extra = sampled.long() if adaptive else torch.zeros_like(samples)  # passes in det
     most = max(block.shape[2] for block in blocks)
     padded = [F.pad(block, (0, 0, 0, most - block.shape[2]), value=torch.nan) for block in blocks]
     return Prediction(

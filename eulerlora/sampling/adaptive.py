@@ -1,16 +1,8 @@
-"""The answer of an image after a round of samples, and which decisions on it are settled.
+"""Adaptive sampling, `samples="auto"`: a pass in mode det, then rounds of samples until settled.
 
 A decision is settled if the value behind it is further from its boundary than the margin that
-`eulerlora calibrate` fitted for the round (`eulerlora.sampling.decision_margins`).
-
-When the rounds of one image end, for a checkpoint with fitted margins.
-
-Adaptive sampling, `samples="auto"`: rounds of samples until an image's answer converges.
-
-An answer is converged when its label, its OOD flag and its entropy are known to a given standard
-error. The rule depends on the image's trajectories only; docs/sampling.md has its derivation.
-
-Quantiles of Student's t distribution, without scipy.
+`eulerlora calibrate` fitted for the round (`eulerlora.sampling.decision_margins`). The rule depends
+on the image's trajectories only.
 """
 
 import itertools
@@ -53,7 +45,7 @@ class RoundMargins(Settings):
 
 
 class DecisionMargins(Settings):
-    """The margins by which `samples=auto` and mode `adaptive` decide, for the checkpoint's sampler.
+    """The margins by which `samples=auto` decides, for the checkpoint's sampler.
 
     level: share of the images within each margin. agreement: share of the images whose label and
     flags are those of `compared_with` samples. They were fitted on the `images` images of `data`
@@ -188,8 +180,8 @@ PolicyIsSettled = Callable[[SettledDecisions], bool]
 class StoppingRule:
     """What must be settled: the label, the flags, the entropy, and the decision of a policy.
 
-    msp, feature_distance: thresholds of the flags; None if there is no flag. margins: None for a
-    checkpoint without them; `samples="auto"` then ends by standard errors, and without the policy.
+    msp, feature_distance: thresholds of the flags; None if there is no flag. margins: None while
+    they are not fitted; no round then ends early.
     policy: True if the decision of a policy is settled.
     """
 
@@ -222,11 +214,6 @@ ROUNDS = (2, 4, 8, 12, 16)
 
 MAX_SAMPLES = ROUNDS[-1]
 
-DECISION_Z = 2.0
-"""Normal quantile: the standard errors by which the most probable class must lead, and by which the
-MSP must differ from the threshold.
-"""
-
 INTERVAL_ERRORS = 2.0
 """Half the width of a stated 95% interval, in standard errors."""
 
@@ -254,8 +241,7 @@ class AdaptiveSampling:
             sampling.add(run(sampling.next_draw))
 
     draw: in mode `stoch`; its number of samples is ignored. adapters: number of adapters.
-    rule: when the rounds end. distance: of the features, None without statistics. det_first: for
-    mode adaptive, which begins with a pass in mode det and needs a rule with margins.
+    rule: with margins. distance: of the features, None without statistics.
     """
 
     def __init__(
@@ -264,12 +250,11 @@ class AdaptiveSampling:
         adapters: int,
         rule: StoppingRule,
         distance: FeatureDistance | None = None,
-        det_first: bool = False,
     ) -> None:
-        assert not det_first or rule.margins is not None
+        assert rule.margins is not None
         self._adapters, self._rule, self._distance = adapters, rule, distance
         det = draw.model_copy(update={"mode": "det", "samples": 1, "first": 0})
-        self._remaining = itertools.chain([det] * det_first, round_draws(draw))
+        self._remaining = itertools.chain([det], round_draws(draw))
         self._rounds: list[RoundOutput] = []
         self._draw = draw
         self._rows = 0
@@ -289,8 +274,6 @@ class AdaptiveSampling:
         trajectories = self.log_probabilities.exp()
         if trajectories.isnan().any():
             return True
-        if self._rule.margins is None:
-            return bool(is_converged(trajectories, self._rule.msp))
         distances = None
         if self._distance is not None:
             features = [part.features.unflatten(0, (self._adapters, -1)) for part in self._rounds]
@@ -317,7 +300,7 @@ class AdaptiveSampling:
 
     @property
     def rows(self) -> int:
-        """The number of rows of all rounds, also of a first pass in mode det."""
+        """The number of rows of all rounds, with those of the pass in mode det."""
         return self._rows
 
 
@@ -359,35 +342,6 @@ def standard_errors(trajectories: Tensor) -> StandardErrors:
         margin=widening * errors.margin,
         entropy=widening * errors.entropy,
     )
-
-
-def is_converged(trajectories: Tensor, threshold: float | None) -> Tensor:
-    """True where no more samples are needed: (...), bool. Trajectories with NaN are converged.
-
-    trajectories: as in `standard_errors`. threshold: OOD threshold on the MSP; None if the image
-    gets no OOD flag.
-    """
-    mean = trajectories.double().mean(dim=(-3, -2))
-    errors = _errors_of_mean(trajectories)
-    first, second = mean.topk(2, dim=-1).values.unbind(dim=-1)
-    quantile = student_t_quantile(DECISION_Z, _degrees_of_freedom(trajectories))
-    converged = errors.entropy * quantile / DECISION_Z <= MAX_ENTROPY_ERROR_NATS
-    converged &= first - second >= quantile * errors.margin
-    if threshold is not None:
-        converged &= (first - threshold).abs() >= quantile * errors.msp
-    return converged | mean.isnan().any(dim=-1)
-
-
-def samples_until_converged(trajectories: Tensor, threshold: float | None) -> Tensor:
-    """Returns the samples per adapter that `AdaptiveSampling` runs: (...), int64, from `ROUNDS`.
-
-    trajectories: (..., adapters, samples, classes) with at least `MAX_SAMPLES` samples, in the
-    order in which the rounds run them. threshold: as in `is_converged`.
-    """
-    counts = torch.full(trajectories.shape[:-3], MAX_SAMPLES)
-    for samples in reversed(ROUNDS[:-1]):
-        counts[is_converged(trajectories[..., :samples, :], threshold)] = samples
-    return counts
 
 
 def _errors_of_mean(trajectories: Tensor) -> StandardErrors:

@@ -2,8 +2,8 @@
 
 The margin of a value and a round is a quantile, the level, of its absolute difference from the
 largest number of samples. The level is the smallest one with which the answers of `samples="auto"`
-and of mode `adaptive` have the label and flags of the largest number of samples in a share
-`TARGET_AGREEMENT` of the images, where the margins come from the other half of the images.
+have the label and flags of the largest number of samples in a share `TARGET_AGREEMENT` of the
+images, where the margins come from the other half of the images.
 """
 
 import math
@@ -41,11 +41,11 @@ def fit_margins(answers: RoundAnswers, rule: StoppingRule, data: str) -> Decisio
     half = count // 2
     folds = [(slice(half), slice(half, None)), (slice(half, None), slice(half))]
     for level in LEVELS:
-        agreement = min(
-            sum(_agreeing(_part(answers, test), _part(answers, fit), level, rule, rounds, data)
-                for fit, test in folds) / count
-            for rounds in (MARGIN_ROUNDS, MARGIN_ROUNDS[1:])
-        )  # fmt: skip
+        agreeing = (
+            _agreeing(_part(answers, test), _part(answers, fit), level, rule, data)
+            for fit, test in folds
+        )
+        agreement = sum(agreeing) / count
         if agreement >= TARGET_AGREEMENT:
             break
     return margins_at(answers, level, data, agreement)
@@ -66,13 +66,13 @@ def margins_at(
     )
 
 
-def last_rounds(answers: RoundAnswers, rule: StoppingRule, rounds: Sequence[int]) -> list[int]:
-    """Returns the round at which each image ends, from `rounds` or the last one.
-
-    rule: with margins. rounds: `MARGIN_ROUNDS` for mode adaptive; without the first for `auto`.
-    """
+def last_rounds(answers: RoundAnswers, rule: StoppingRule) -> list[int]:
+    """Returns the round at which each image ends. rule: with margins."""
     return [
-        next((samples for samples in rounds if rule.ends(answers[samples][index])), MAX_SAMPLES)
+        next(
+            (samples for samples in MARGIN_ROUNDS if rule.ends(answers[samples][index])),
+            MAX_SAMPLES,
+        )
         for index in range(len(answers[MAX_SAMPLES]))
     ]
 
@@ -82,14 +82,13 @@ def _agreeing(
     fitted: RoundAnswers,
     level: float,
     rule: StoppingRule,
-    rounds: Sequence[int],
     data: str,
 ) -> int:
     """Returns the number of tested images with the decisions of the last round."""
     with_margins = StoppingRule(
         rule.msp, rule.feature_distance, margins_at(fitted, level, data), rule.policy
     )
-    ends = last_rounds(tested, with_margins, rounds)
+    ends = last_rounds(tested, with_margins)
     return sum(
         _decisions(tested[samples][index], rule) == _decisions(last, rule)
         for index, (samples, last) in enumerate(zip(ends, tested[MAX_SAMPLES], strict=True))

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from eulerlora.errors import SettingsError
 from eulerlora.settings import Sha256
-from eulerlora_client.contract.sampling import Auto, Mode, Precision, RequestMode, Sampler
+from eulerlora_client.contract.sampling import Auto, Mode, Precision, Sampler
 from eulerlora_client.settings import PositiveInt, Probability, Settings
 
 ALWAYS_INCLUDED = 1.0
@@ -77,7 +77,7 @@ class PredictionSets:
 class RunOptions:
     """The options of a prediction, which its prediction sets must have been calibrated for."""
 
-    mode: RequestMode
+    mode: Mode
     samples: int | Auto
     sampler: Sampler
     precision: Precision

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, MODES, Auto, RequestMode
+from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, MODES, Auto, Mode
 
 KEY_VARIABLE = "EULERLORA_KEY"
 
@@ -85,7 +85,7 @@ def triage_command(
     url: str,
     key_file: Path | None,
     policy_file: Path | None,
-    mode: RequestMode | None,
+    mode: Mode | None,
     samples: int | Auto | None,
     model: str | None,
     coverage: float | None,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from eulerlora_client.contract.problems import SENT_BY_SERVICE
-from eulerlora_client.contract.sampling import MAX_SEED, Auto, Precision, RequestMode
+from eulerlora_client.contract.sampling import MAX_SEED, Auto, Mode, Precision
 from eulerlora_client.settings import PositiveInt, Probability, Settings, optional
 
 Nats = Annotated[float, Field(ge=0)]
@@ -146,7 +146,7 @@ class Prediction(WireModel):
     model: Annotated[str, Field(description="Name of the model.")]
     revision: Revision
     mode: Annotated[
-        RequestMode,
+        Mode,
         Field(description="`det`: one pass per adapter; `stoch`: sampled passes."),
     ]
     samples: Annotated[
@@ -442,7 +442,7 @@ class PolicyDescription(WireModel):
 
     version: Annotated[int, Field(description="Raised with every change of the policy.")]
     hash: Annotated[str, Field(description="SHA-256 of the policy's values.")]
-    mode: Annotated[RequestMode, Field(description="The default of `mode`.")]
+    mode: Annotated[Mode, Field(description="The default of `mode`.")]
     samples: Annotated[
         PositiveInt | None, Field(description="The default of `samples`; null for mode det.")
     ]
@@ -533,7 +533,7 @@ class Threshold(Settings):
     An image with an MSP below `msp` is flagged as out of distribution.
     """
 
-    mode: RequestMode
+    mode: Mode
     samples: Annotated[PositiveInt | Auto, Field(description="Per adapter.")]
     msp: Annotated[Probability, Field(description="The threshold.")]
     kept: Annotated[
@@ -569,7 +569,7 @@ class PredictionSetOptions(WireModel):
     """Options of a prediction for which `coverage` gives a prediction set."""
 
     coverage: Probability
-    mode: RequestMode
+    mode: Mode
     samples: PositiveInt
     sampler: str
     precision: str

@@ -7,7 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic.json_schema import SkipJsonSchema
 
 from eulerlora_client.contract.answers import TriageResult, WireModel
-from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, MAX_SEED, Auto, RequestMode
+from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, MAX_SEED, Auto, Mode
 
 
 def _plain_digits(value: object) -> object:
@@ -47,7 +47,7 @@ class TriageQuery(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: Annotated[
-        RequestMode | SkipJsonSchema[None],
+        Mode | SkipJsonSchema[None],
         Field(
             description="det: one pass per adapter; stoch: sampled passes. Default: the mode that "
             "the policy's urgent threshold was set for (`GET /triage/policy`)."
@@ -94,7 +94,7 @@ class PredictQuery(TriageQuery):
     """Parameters of `/predict` and `/predict/batch`; any other parameter is an error."""
 
     mode: Annotated[
-        RequestMode,
+        Mode,
         Field(description="det: one pass per adapter; stoch: sampled passes."),
     ] = "det"
     samples: Annotated[

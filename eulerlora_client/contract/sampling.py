@@ -8,8 +8,6 @@ from typing import Literal
 Mode = Literal["det", "stoch"]
 MODES: tuple[Mode, ...] = ("det", "stoch")
 """det: one pass per adapter without sampling; stoch: sampled passes."""
-ADAPTIVE: Literal["adaptive"] = "adaptive"
-RequestMode = Literal["det", "stoch", "adaptive"]
 
 Auto = Literal["auto"]
 AUTO: Auto = "auto"

@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from eulerlora_client.contract.answers import Disposition, ImageQuality, Prediction, Reason
-from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, Auto, RequestMode
+from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, Auto, Mode
 from eulerlora_client.errors import PolicyError, SettingsError
 from eulerlora_client.settings import PositiveInt, Probability, Settings, first_error, validated
 
@@ -340,12 +340,12 @@ def disposition_for(reasons: Sequence[Reason]) -> Disposition:
 class Sampling:
     """The mode of a request, and its samples per adapter; None for modes without samples."""
 
-    mode: RequestMode
+    mode: Mode
     samples: int | Auto | None
 
 
 def default_sampling(
-    evidence: Evidence | None, mode: RequestMode | None = None, samples: int | Auto | None = None
+    evidence: Evidence | None, mode: Mode | None = None, samples: int | Auto | None = None
 ) -> Sampling:
     """Returns the mode and samples of a triage request: given values, or those of the evidence.
 

@@ -19,7 +19,7 @@ from eulerlora_client.contract.answers import (
     TriageResult,
 )
 from eulerlora_client.contract.problems import Problem
-from eulerlora_client.contract.sampling import Auto, RequestMode
+from eulerlora_client.contract.sampling import Auto, Mode
 from eulerlora_client.sdk.images import ImageFile, image_bytes
 from eulerlora_client.sdk.requests import (
     AnyBody,
@@ -69,7 +69,7 @@ class TriageClient:
     def predict(
         self,
         image: ImageFile,
-        mode: RequestMode = "det",
+        mode: Mode = "det",
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
@@ -89,7 +89,7 @@ class TriageClient:
         self,
         images: Iterable[ImageFile],
         concurrency: int = DEFAULT_CONCURRENCY,
-        mode: RequestMode = "det",
+        mode: Mode = "det",
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
@@ -107,7 +107,7 @@ class TriageClient:
     def triage(
         self,
         image: ImageFile,
-        mode: RequestMode | None = None,
+        mode: Mode | None = None,
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
@@ -125,7 +125,7 @@ class TriageClient:
         self,
         images: Iterable[ImageFile],
         concurrency: int = DEFAULT_CONCURRENCY,
-        mode: RequestMode | None = None,
+        mode: Mode | None = None,
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
@@ -141,7 +141,7 @@ class TriageClient:
     def triage_batch(
         self,
         images: Iterable[ImageFile],
-        mode: RequestMode | None = None,
+        mode: Mode | None = None,
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
@@ -230,7 +230,7 @@ class AsyncTriageClient:
     async def predict(
         self,
         image: ImageFile,
-        mode: RequestMode = "det",
+        mode: Mode = "det",
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
@@ -245,7 +245,7 @@ class AsyncTriageClient:
         self,
         images: Iterable[ImageFile],
         concurrency: int = DEFAULT_CONCURRENCY,
-        mode: RequestMode = "det",
+        mode: Mode = "det",
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
@@ -260,7 +260,7 @@ class AsyncTriageClient:
     async def triage(
         self,
         image: ImageFile,
-        mode: RequestMode | None = None,
+        mode: Mode | None = None,
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
@@ -274,7 +274,7 @@ class AsyncTriageClient:
         self,
         images: Iterable[ImageFile],
         concurrency: int = DEFAULT_CONCURRENCY,
-        mode: RequestMode | None = None,
+        mode: Mode | None = None,
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
@@ -287,7 +287,7 @@ class AsyncTriageClient:
     async def triage_batch(
         self,
         images: Iterable[ImageFile],
-        mode: RequestMode | None = None,
+        mode: Mode | None = None,
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,

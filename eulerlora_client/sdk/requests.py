@@ -46,7 +46,7 @@ from eulerlora_client.contract.problems import (
     Unreachable,
     problem_class,
 )
-from eulerlora_client.contract.sampling import Auto, RequestMode
+from eulerlora_client.contract.sampling import Auto, Mode
 from eulerlora_client.errors import SettingsError
 from eulerlora_client.settings import Settings, first_error
 
@@ -62,7 +62,7 @@ class RequestOptions:
     model. coverage: adds the prediction set.
     """
 
-    mode: RequestMode | None = None
+    mode: Mode | None = None
     samples: int | Auto | None = None
     seed: int | None = None
     model: str | None = None

@@ -70,7 +70,7 @@ def prediction_of(
         optional["unfamiliar"] = ood.unfamiliar
     if request.query.detail is not None:
         optional["trajectory_probabilities"] = trajectories.tolist()
-    if request.det_first:
+    if request.adaptive:
         optional |= {"sampled": draw.mode == "stoch", "rows": sampled.rows}
     if request.adaptive and draw.mode == "stoch":
         optional["standard_error"] = _standard_error(trajectories, served)

@@ -181,9 +181,7 @@ class Pipeline:
         item = InferenceItem(decoded.pixels, request.draw(seed))
         if request.adaptive:
             rule = rule_of(request, decoded.quality)
-            sampled = await self._rounds.run_adaptive(
-                item, rule, request.deadline, ticket, request.det_first
-            )
+            sampled = await self._rounds.run_adaptive(item, rule, request.deadline, ticket)
         else:
             sampled = await self._rounds.run(item, request.deadline, ticket)
 

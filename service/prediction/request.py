@@ -17,7 +17,7 @@ from eulerlora_client.contract.problems import (
     Problem,
 )
 from eulerlora_client.contract.queries import PredictQuery
-from eulerlora_client.contract.sampling import ADAPTIVE, AUTO, DEFAULT_SAMPLES, Auto
+from eulerlora_client.contract.sampling import AUTO, DEFAULT_SAMPLES, Auto
 from eulerlora_client.policy.policy import Policy, disposition_for
 from service.decoding.decode import header_of
 from service.decoding.header import ImageHeader
@@ -93,11 +93,6 @@ class PredictRequest:
     index: int | None = None
 
     @property
-    def det_first(self) -> bool:
-        """True for mode adaptive."""
-        return self.query.mode == ADAPTIVE
-
-    @property
     def adaptive(self) -> bool:
         """True if the image runs in rounds."""
         return self.samples == AUTO
@@ -105,7 +100,7 @@ class PredictRequest:
     def draw(self, seed: int) -> Draw:
         """Returns the draw for one image; if it runs in rounds, of the first sampled one."""
         return Draw(
-            mode="det" if self.query.mode == "det" else "stoch",
+            mode=self.query.mode,
             samples=ROUNDS[0] if self.samples == AUTO else self.samples,
             seed=seed,
             sampler=self.served.model.config.sampler,
@@ -116,19 +111,17 @@ class PredictRequest:
 def requested_samples(query: PredictQuery, served: ServedModel) -> int | Auto:
     """Returns the samples per adapter: 1 in mode det, otherwise as requested or the default.
 
-    `auto` in mode adaptive. Raises InvalidParameter for a number of samples in another mode than
-    stoch, and for mode adaptive if the model has no decision margins.
+    Raises InvalidParameter for samples in mode det, and for `auto` if the model has no decision
+    margins.
     """
-    if query.mode == ADAPTIVE and served.model.config.margins is None:
+    if query.mode == "det" and query.samples is not None:
+        raise InvalidParameter("samples: expected only with mode=stoch")
+    if query.samples == AUTO and served.model.config.margins is None:
         raise InvalidParameter(
-            "mode: expected det or stoch, because the model has no decision margins for adaptive; "
+            "samples: expected a number, because the model has no decision margins for auto; "
             "eulerlora calibrate fits them"
         )
-    if query.mode == "stoch":
-        return query.samples or DEFAULT_SAMPLES
-    if query.samples is not None:
-        raise InvalidParameter("samples: expected only with mode=stoch")
-    return AUTO if query.mode == ADAPTIVE else 1
+    return 1 if query.mode == "det" else query.samples or DEFAULT_SAMPLES
 
 
 def rule_of(request: PredictRequest, quality: ImageQuality | None) -> StoppingRule:

@@ -55,19 +55,18 @@ class AdaptiveRounds:
         rule: StoppingRule,
         deadline: float,
         ticket: Ticket,
-        det_first: bool = False,
     ) -> SampledResult:
-        """Returns the result of an item that runs in rounds until its decisions are settled.
+        """Returns the result of an item with `samples=auto`.
 
         Ignores the samples of its draw. Every round is queued at the position of the first one and
         is not refused under load.
-        rule, det_first: as in `AdaptiveSampling`. ticket: reserves the rows of all rounds. Raises
+        rule: as in `AdaptiveSampling`. ticket: reserves the rows of all rounds. Raises
         DeadlinePassed if a round has not started by the deadline: a result from fewer rounds would
         depend on the load.
         """
         engine, queued_at = ticket.engine, time.monotonic()
         distance = engine.model.feature_distance
-        sampling = AdaptiveSampling(item.draw, engine.rows(1), rule, distance, det_first)
+        sampling = AdaptiveSampling(item.draw, engine.rows(1), rule, distance)
         results: list[InferenceResult] = []
         while sampling.next_draw is not None:
             part = self._queue.split(ticket, engine.rows(sampling.next_draw.count))

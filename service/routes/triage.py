@@ -32,7 +32,7 @@ from eulerlora_client.contract.queries import (
     ReportRequest,
     TriageQuery,
 )
-from eulerlora_client.contract.sampling import RequestMode
+from eulerlora_client.contract.sampling import Mode
 from eulerlora_client.policy.policy import Policy, default_sampling
 from eulerlora_client.policy.results import policy_description, triage_result
 from eulerlora_client.report import submitted
@@ -243,7 +243,7 @@ def triage_query(policy: Policy) -> type[TriageQuery]:
     described = f"{TriageQuery.model_fields['mode'].description} Here: {sampling.mode}{samples}."
 
     class DocumentedQuery(TriageQuery):
-        mode: Annotated[RequestMode, Field(description=described)] = sampling.mode
+        mode: Annotated[Mode, Field(description=described)] = sampling.mode
 
     return DocumentedQuery
 

@@ -77,17 +77,15 @@ def test_the_level_is_the_least_with_the_target_agreement_and_saves_samples(
     assert margins.agreement >= TARGET_AGREEMENT
     assert margins.compared_with == MAX_SAMPLES
     rule = replace(RULE, margins=margins)
-    for rounds in (MARGIN_ROUNDS, MARGIN_ROUNDS[1:]):
-        ends = last_rounds(answers, rule, rounds)
-        decided = [
-            (answers[end][index].label, answers[end][index].msp < 0.5)
-            for index, end in enumerate(ends)
-        ]
-        wanted = [(last.label, last.msp < 0.5) for last in answers[MAX_SAMPLES]]
-        same = sum(one == other for one, other in zip(decided, wanted, strict=True))
-        assert same >= (TARGET_AGREEMENT - 0.01) * IMAGES
-        assert sum(ends) < 0.4 * MAX_SAMPLES * IMAGES
-        assert ends.count(rounds[0]) > IMAGES / 3
+    ends = last_rounds(answers, rule)
+    decided = [
+        (answers[end][index].label, answers[end][index].msp < 0.5) for index, end in enumerate(ends)
+    ]
+    wanted = [(last.label, last.msp < 0.5) for last in answers[MAX_SAMPLES]]
+    same = sum(one == other for one, other in zip(decided, wanted, strict=True))
+    assert same >= (TARGET_AGREEMENT - 0.01) * IMAGES
+    assert sum(ends) < 0.4 * MAX_SAMPLES * IMAGES
+    assert ends.count(DET_ROUND) > IMAGES / 3
 
 
 def test_few_images_give_no_margins(answers: RoundAnswers) -> None:
@@ -95,16 +93,14 @@ def test_few_images_give_no_margins(answers: RoundAnswers) -> None:
     assert fit_margins(few, RULE, "synthetic") is None
 
 
-@pytest.mark.parametrize("det_first", [False, True])
 def test_the_loop_ends_where_the_fit_says_and_answers_with_its_last_rounds(
-    rounds: dict[int, Tensor], answers: RoundAnswers, margins: DecisionMargins, det_first: bool
+    rounds: dict[int, Tensor], answers: RoundAnswers, margins: DecisionMargins
 ) -> None:
     rule = replace(RULE, margins=margins)
-    order = MARGIN_ROUNDS if det_first else MARGIN_ROUNDS[1:]
-    expected = last_rounds(answers, rule, order)
+    expected = last_rounds(answers, rule)
     assert len(set(expected)) > 3
     for index in range(40):
-        sampling = AdaptiveSampling(DRAW, ADAPTERS, rule, det_first=det_first)
+        sampling = AdaptiveSampling(DRAW, ADAPTERS, rule)
         while (draw := sampling.next_draw) is not None:
             values = rounds[DET_ROUND] if draw.mode == "det" else rounds[MAX_SAMPLES]
             rows = values[index, :, draw.first : draw.samples].flatten(0, 1)
@@ -112,7 +108,7 @@ def test_the_loop_ends_where_the_fit_says_and_answers_with_its_last_rounds(
         sampled = expected[index] != DET_ROUND
         samples = expected[index] if sampled else 1
         assert (sampling.draw.mode == "stoch", sampling.draw.samples) == (sampled, samples)
-        assert sampling.rows == ADAPTERS * (samples + (det_first and sampled))
+        assert sampling.rows == ADAPTERS * (samples + sampled)
         torch.testing.assert_close(sampling.log_probabilities.exp(), rounds[expected[index]][index])
 
 
@@ -120,11 +116,11 @@ def test_an_unsettled_policy_keeps_the_rounds_going(
     answers: RoundAnswers, margins: DecisionMargins
 ) -> None:
     never = replace(RULE, margins=margins, policy=lambda _: False)
-    assert set(last_rounds(answers, never, MARGIN_ROUNDS)) == {MAX_SAMPLES}
+    assert set(last_rounds(answers, never)) == {MAX_SAMPLES}
 
 
 def test_nan_ends_the_rounds(margins: DecisionMargins) -> None:
-    sampling = AdaptiveSampling(DRAW, ADAPTERS, replace(RULE, margins=margins), det_first=True)
+    sampling = AdaptiveSampling(DRAW, ADAPTERS, replace(RULE, margins=margins))
     rows = torch.full((ADAPTERS, CLASSES), torch.nan)
     sampling.add(ImageOutput(rows, rows[:, 0], torch.zeros(ADAPTERS, 1)))
     assert sampling.next_draw is None

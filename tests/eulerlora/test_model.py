@@ -215,16 +215,19 @@ def varied(model: EulerLoRA) -> Tensor:
     return torch.rand(24, 3, 32, 32, generator=Generator().manual_seed(4))
 
 
-def test_auto_gives_the_prediction_of_the_same_number_of_balanced_samples(
+def test_auto_gives_the_prediction_of_det_or_of_the_same_number_of_samples(
     model: EulerLoRA, varied: Tensor
 ) -> None:
-    actual = model.predict(varied, "stoch", "auto", seed=2, sampler="balanced")
-    assert len(actual.samples.unique()) > 2
+    actual = model.predict(varied, "stoch", "auto", seed=2)
+    assert len(actual.samples.unique()) > 1
+    assert actual.sampled.tolist() == (actual.samples > 1).tolist()
+    assert actual.rows.tolist() == (ADAPTERS * (actual.samples + actual.sampled)).tolist()
     most = int(actual.samples.max())
     rows = actual.trajectories.unflatten(1, (ADAPTERS, most))
     for index, samples in enumerate(actual.samples.tolist()):
         image = varied[index : index + 1]
-        expected = model.predict(image, "stoch", samples, seed=2, sampler="balanced")
+        options = ("stoch", samples) if samples > 1 else ("det",)
+        expected = model.predict(image, *options, seed=2)
         for name in ("probabilities", "entropy", "expected_entropy", "msp"):
             torch.testing.assert_close(
                 getattr(actual, name)[index], getattr(expected, name)[0], rtol=0, atol=1e-5
@@ -235,16 +238,10 @@ def test_auto_gives_the_prediction_of_the_same_number_of_balanced_samples(
         assert rest.isnan().all()
 
 
-@pytest.mark.parametrize("sampler", ["independent", "balanced"])
-def test_auto_runs_as_many_samples_in_a_batch_as_alone(
-    model: EulerLoRA, varied: Tensor, sampler: str
-) -> None:
-    together, again = (
-        model.predict(varied, "stoch", "auto", sampler=sampler, batch_size=size) for size in (16, 5)
-    )
+def test_auto_runs_as_many_samples_in_a_batch_as_alone(model: EulerLoRA, varied: Tensor) -> None:
+    together, again = (model.predict(varied, "stoch", "auto", batch_size=size) for size in (16, 5))
     alone = [
-        model.predict(varied[index : index + 1], "stoch", "auto", sampler=sampler)
-        for index in range(len(varied))
+        model.predict(varied[index : index + 1], "stoch", "auto") for index in range(len(varied))
     ]
     assert together.samples.tolist() == again.samples.tolist()
     assert together.samples.tolist() == [int(prediction.samples) for prediction in alone]
@@ -258,6 +255,9 @@ def test_only_auto_has_standard_errors(model: EulerLoRA, varied: Tensor) -> None
     assert actual.standard_errors is not None
     for index, trajectories in enumerate(actual.trajectories):
         run = trajectories[~trajectories.isnan().any(dim=-1)]
+        if not actual.sampled[index]:
+            assert actual.standard_errors.msp[index].isnan()
+            continue
         expected = standard_errors(run.unflatten(0, (-1, int(actual.samples[index]))))
         torch.testing.assert_close(actual.standard_errors.msp[index], expected.msp)
         torch.testing.assert_close(actual.standard_errors.entropy[index], expected.entropy)
@@ -267,23 +267,6 @@ def test_only_auto_has_standard_errors(model: EulerLoRA, varied: Tensor) -> None
     assert model.predict(varied[:2]).samples.tolist() == [1, 1]
     empty = model.predict([], "stoch", "auto")
     assert empty.samples.shape == empty.standard_errors.msp.shape == (0,)
-
-
-def test_auto_flags_by_its_threshold_and_converges_by_that_of_the_most_samples(
-    checkpoint_copy: Path, model: EulerLoRA, varied: Tensor
-) -> None:
-    assert model.predict(varied[:2], "stoch", "auto").ood is None
-    first = model.predict(varied, "stoch", "auto", seed=2)
-    near = int(first.samples.argmin())
-    msp = float(first.msp[near])  # so the image has not converged where it did
-    thresholds = tuple(
-        Threshold(mode="stoch", samples=samples, msp=value, kept=0.9, images=9, data="noise")
-        for samples, value in (("auto", 1.0), (4, 0.0), (16, msp))
-    )
-    write_config(checkpoint_copy, model.config.model_copy(update={"thresholds": thresholds}))
-    actual = EulerLoRA.load(checkpoint_copy, "cpu").predict(varied, "stoch", "auto", seed=2)
-    assert actual.ood.all()
-    assert actual.samples[near] > first.samples[near]
 
 
 def test_a_file_that_cannot_be_read_is_an_image_error_that_names_it(

@@ -23,7 +23,6 @@ from eulerlora.sampling.adaptive import (
 )
 from eulerlora.sampling.decision_margins import (
     DET_ROUND,
-    MARGIN_ROUNDS,
     RoundAnswers,
     fit_margins,
     last_rounds,
@@ -153,7 +152,7 @@ def compute_thresholds(
             samples: ScoredImages.of(outputs, distance, count)
             for samples, (outputs, count) in outputs.rounds().items()
         }
-        ends = last_rounds(outputs.answers(distance), rule, MARGIN_ROUNDS)
+        ends = last_rounds(outputs.answers(distance), rule)
         thresholds.append(_threshold("stoch", AUTO, _at_rounds(scored, ends), data, tpr))
     recorded = {"precision": outputs.precision}
     return tuple(threshold.model_copy(update=recorded) for threshold in thresholds)

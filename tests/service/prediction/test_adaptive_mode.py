@@ -1,4 +1,4 @@
-"""Mode adaptive in the pipeline, and when the disposition of a policy is settled."""
+"""`samples=auto` in the pipeline, and when the disposition of a policy is settled."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from eulerlora.checkpoint.files import Checkpoint
+from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import DecisionMargins, RoundAnswer, RoundMargins, SettledDecisions
 from eulerlora_client.contract.answers import ImageQuality, Prediction, Threshold
@@ -25,7 +26,7 @@ CLASSES = ("nv", "mel", "bcc", "akiec")
 
 
 def adaptive(seed: int) -> PredictQuery:
-    return PredictQuery(mode="adaptive", seed=seed, detail="trajectories")
+    return PredictQuery(mode="stoch", samples="auto", seed=seed, detail="trajectories")
 
 
 def margins(lead: float) -> DecisionMargins:
@@ -47,13 +48,13 @@ def margins(lead: float) -> DecisionMargins:
 
 @pytest.fixture
 def served_with(make_network, make_config):
-    """margins -> a context of a pipeline harness with thresholds for mode adaptive."""
+    """margins -> a context of a pipeline harness with thresholds for `samples=auto`."""
 
     def build(fitted: DecisionMargins | None):
         network = make_network()
         thresholds = tuple(
             Threshold(mode=mode, samples=samples, msp=0.4, kept=0.9, images=9, data="test")
-            for mode, samples in (("stoch", 16), ("adaptive", "auto"))
+            for mode, samples in (("stoch", 16), ("stoch", "auto"))
         )
         config = make_config(network, thresholds=thresholds, margins=fitted)
         model = EulerLoRA(Checkpoint(network, config, "sha256:0"), torch.device("cpu"))
@@ -70,7 +71,7 @@ def test_a_settled_image_has_the_answer_of_det(served_with, png) -> None:
     _, context = served_with(margins(lead=0))
     with context as harness:
         result, det = body(harness, png, adaptive(1)), body(harness, png, PredictQuery())
-    assert (result.mode, result.sampled, result.samples, result.rows) == ("adaptive", False, 1, 2)
+    assert (result.mode, result.sampled, result.samples, result.rows) == ("stoch", False, 1, 2)
     assert result.trajectories == len(result.trajectory_probabilities) == 2
     assert result.probabilities == pytest.approx(det.probabilities, abs=1e-5)
     assert "standard_error" not in result.model_fields_set
@@ -82,24 +83,25 @@ def test_an_unsettled_image_has_the_answer_of_its_samples(served_with, png) -> N
     with context as harness:
         result = body(harness, png, adaptive(1))
         sampled = body(harness, png, PredictQuery(mode="stoch", samples=2, seed=1))
-    assert (result.mode, result.sampled, result.samples, result.rows) == ("adaptive", True, 2, 6)
+    assert (result.mode, result.sampled, result.samples, result.rows) == ("stoch", True, 2, 6)
     assert result.trajectories == len(result.trajectory_probabilities) == 4
     assert result.probabilities == pytest.approx(sampled.probabilities, abs=1e-5)
     assert result.standard_error is not None
     with Image.open(BytesIO(png)) as image:
-        library = model.predict([image], "adaptive", seed=1)
+        library = model.predict([image], "stoch", "auto", seed=1)
     assert (int(library.samples), bool(library.sampled), int(library.rows)) == (2, True, 6)
     assert library.msp.item() == pytest.approx(result.msp, abs=1e-5)
 
 
-def test_mode_adaptive_needs_margins_and_takes_no_samples(served_with, png) -> None:
-    _, context = served_with(None)
-    with context as harness, pytest.raises(InvalidParameter, match=r"mode: .* decision margins"):
+def test_auto_needs_margins(served_with, png) -> None:
+    model, context = served_with(None)
+    with context as harness, pytest.raises(InvalidParameter, match="eulerlora calibrate"):
         body(harness, png, adaptive(1))
-    _, context = served_with(margins(0))
-    query = PredictQuery(mode="adaptive", samples=4)
-    with context as harness, pytest.raises(InvalidParameter, match="samples: "):
-        body(harness, png, query)
+    with (
+        Image.open(BytesIO(png)) as image,
+        pytest.raises(SettingsError, match="eulerlora calibrate"),
+    ):
+        model.predict([image], "stoch", "auto")
 
 
 def decisions(policy: Policy, offsets: tuple[float, ...], distance: float) -> SettledDecisions:

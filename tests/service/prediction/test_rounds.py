@@ -22,7 +22,7 @@ from eulerlora_client.contract.answers import Prediction, Threshold
 from eulerlora_client.contract.problems import DeadlinePassed, Overloaded
 from eulerlora_client.contract.queries import PredictQuery
 from service.audit.log import AuditEntry
-from tests.conftest import ENERGY
+from tests.conftest import ENERGY, MARGINS
 from tests.service.harness import DET, TIMEOUT_S, FakeRequest, PipelineHarness, predict_one
 
 THRESHOLDS = {"auto": 0.55, 16: 0.5, 2: 0.6, 1: 0.7}
@@ -42,7 +42,7 @@ def balanced(make_network, make_config) -> EulerLoRA:
         )
         for samples, msp in THRESHOLDS.items()
     )
-    config = make_config(network, sampler="balanced", thresholds=thresholds)
+    config = make_config(network, sampler="balanced", thresholds=thresholds, margins=MARGINS)
     return EulerLoRA(Checkpoint(network, config, "sha256:0"), torch.device("cpu"))
 
 
@@ -121,7 +121,7 @@ def test_auto_gives_the_result_of_the_drawn_number_of_samples(harness, png, take
     with harness() as running:
         for seed, samples in list(taken.items())[:8]:
             result = asyncio.run(predict_one(running, png, auto(seed))).prediction
-            query = PredictQuery(mode="stoch", samples=samples, seed=seed)
+            query = PredictQuery(mode="stoch", samples=samples, seed=seed) if samples > 1 else DET
             expected = asyncio.run(predict_one(running, png, query)).prediction
             assert result.samples == samples
             assert result.trajectories == 2 * samples
@@ -164,7 +164,7 @@ def test_rows_stay_reserved_for_later_rounds(harness, png, long, taken) -> None:
         gate = block_passes(harness)
         accepted = asyncio.create_task(predict_one(harness, png, long))
         await wait_until(lambda: harness.passes == [1])
-        assert harness.queue.rows == 2 * (MAX_SAMPLES - ROUNDS[0])
+        assert harness.queue.rows == 2 * (MAX_SAMPLES - 1)
         assert harness.queue.items == 1
         with pytest.raises(Overloaded):
             await predict_one(harness, png)
@@ -270,6 +270,6 @@ def test_audit_log_and_timing_cover_all_rounds(harness, png, long, taken) -> Non
         predicted = asyncio.run(predict_one(running, png, long))
     assert audit.entries == [AuditEntry(predicted.prediction, None, png, samples_asked="auto")]
     assert predicted.prediction.samples == taken[long.seed]
-    assert running.passes == [1] * (ROUNDS.index(taken[long.seed]) + 1)
+    assert running.passes == [1] * (ROUNDS.index(taken[long.seed]) + 2)
     assert predicted.timing.model_s > 0
     assert predicted.timing.queue_s >= 0

@@ -225,7 +225,7 @@ def test_calibrate_stores_sets_that_cover_its_images(
             for image, names in zip(images, sets.labels, strict=True)
         )
         assert covered / len(images) >= 0.5
-    assert model.predict([images[0].source], "stoch", "auto", coverage=0.5).prediction_sets is None
+    assert model.predict([images[0].source], "stoch", 4, coverage=0.5).prediction_sets is None
 
 
 def test_a_calibration_without_coverage_removes_earlier_sets(
