@@ -167,7 +167,7 @@ def site_sections(config: CheckpointConfig) -> list[Section]:
 def _shape(config: CheckpointConfig) -> str:
     adapters, shape = config.adapters.settings, config.backbone.settings
     trained = f"{members_text(config.method, adapters)} on a frozen"
-    if whole_network(config):
+    if is_whole_network(config):
         trained = "all weights of a"
     law = law_text(config.method, adapters)
     method = "" if config.method == EULERLORA else f" Method: {law} (docs/methods.md)."
@@ -247,7 +247,7 @@ def _demote_headings(text: str) -> str:
 def training_facts(config: CheckpointConfig) -> str:
     """Returns a Markdown list: recipe, hardware, steps and time of adapters and backbone."""
     facts, recipe = config.provenance, config.provenance["recipe"]
-    trained = "Network" if whole_network(config) else "Adapters"
+    trained = "Network" if is_whole_network(config) else "Adapters"
     lines = [
         f"{trained}: recipe `{recipe['name']}`, seed {facts['seed']}, commit {facts['commit']}, "
         f"{facts['date']}, on {facts['hardware']}: {_steps(facts['training'])}.",
@@ -319,7 +319,7 @@ def pretraining(config: CheckpointConfig) -> Provenance | None:
     return origin if "stages" in origin else None
 
 
-def whole_network(config: CheckpointConfig) -> bool:
+def is_whole_network(config: CheckpointConfig) -> bool:
     """Returns True if all weights of the network were trained, not adapters alone."""
     return config.provenance.get("recipe", {}).get("whole_network") is not None
 
@@ -338,7 +338,7 @@ def _backbone(config: CheckpointConfig) -> Iterator[str]:
     if config.backbone.published:
         yield f"Backbone: torchvision's `{config.backbone.published}`, frozen."
         return
-    kept = "trained with the head" if whole_network(config) else "frozen"
+    kept = "trained with the head" if is_whole_network(config) else "frozen"
     imported = config.backbone.provenance.get("imported")
     if imported is not None:
         revision = f", revision {imported['revision']}" if imported["revision"] else ""
