@@ -18,9 +18,9 @@ from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, Checkpoin
 from eulerlora.checkpoint.files import save_checkpoint
 from eulerlora.checkpoint.published_weights import PUBLISHED
 from eulerlora.checkpoint.safetensor_files import tensors_sha256
-from eulerlora.methods.registry import build_network
-from eulerlora.methods.settings import EULERLORA, MethodSettings
+from eulerlora.methods.registry import DEFAULT_METHOD, build_network
 from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.method import MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.sampling.adaptive import DecisionMargins, RoundMargins
 from eulerlora.settings import AdapterSettings, BackboneSettings
@@ -173,7 +173,7 @@ def random_network(
     classes: int = len(CLASSES),
     seed: int = 0,
     backbone: VisionTransformer | None = None,
-    method: MethodSettings = EULERLORA,
+    method: MethodSettings = DEFAULT_METHOD,
 ) -> AdaptedVisionTransformer:
     """Returns a network whose random adapters change the output of the backbone strongly."""
     network = build_network(

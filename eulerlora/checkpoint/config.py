@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import Field, model_validator
 
 from eulerlora.errors import SettingsError
-from eulerlora.methods.settings import EULERLORA, MethodSettings
+from eulerlora.methods.registry import DEFAULT_METHOD, StoredMethod
 from eulerlora.sampling.adaptive import DecisionMargins, StoppingRule
 from eulerlora.scores.feature_distance import FeatureConfig
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
@@ -81,7 +81,7 @@ class CheckpointConfig(Settings):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
     backbone: BackboneConfig
     adapters: AdapterConfig
-    method: MethodSettings = optional(EULERLORA)
+    method: StoredMethod = optional(DEFAULT_METHOD)
     classes: Annotated[tuple[ClassName, ...], Field(min_length=2)]
     preprocessing: Preprocessing
     sampler: Sampler = "independent"

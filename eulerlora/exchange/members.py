@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.errors import SettingsError
-from eulerlora.methods.settings import ENSEMBLES, SNGPSettings
 from eulerlora.nn.attention import AttentionAdapters
 from eulerlora.settings import BackboneSettings
 
@@ -120,10 +119,11 @@ def check_options(settings: BackboneSettings, library: str, allowed: dict[str, o
 
 
 def _check_exportable(checkpoint: Checkpoint) -> None:
-    method = checkpoint.config.method
-    if isinstance(method, (*ENSEMBLES, SNGPSettings)):
+    method = checkpoint.network.method
+    if not method.exportable:
         raise SettingsError(
-            f"expected a checkpoint with adapters and linear heads, got the method {method.name}"
+            "expected a checkpoint with adapters and linear heads, got the method "
+            f"{method.settings.name}"
         )
 
 

@@ -1,16 +1,35 @@
 """Learned normal elements of A (BLoB, Wang et al., NeurIPS 2024)."""
 
 import math
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
 
-from eulerlora.methods.gaussian import divergence
-from eulerlora.methods.gaussian_weights import GaussianAdapters, GaussianWeightsMethod
-from eulerlora.methods.settings import BLoBSettings
+from eulerlora.methods.gaussian import (
+    GaussianAdapters,
+    GaussianWeightsMethod,
+    NotNegative,
+    Positive,
+    Weight,
+    divergence,
+)
 from eulerlora.nn.attention import BlockAdapters, initial_bound
-from eulerlora.nn.method import NetworkShape
+from eulerlora.nn.method import MethodSettings
 from eulerlora.settings import AdapterSettings
+
+
+class BLoBSettings(MethodSettings):
+    """Normal elements of A with learned means and scales, with new noise per row (BLoB)."""
+
+    name: Literal["blob"] = "blob"
+    """The method."""
+    initial_scale: Positive = 0.2
+    """Greatest initial standard deviation, in units of that of the initial A."""
+    prior_scale: Positive = 20.0
+    """Standard deviation of the prior in the same units; its mean is 0."""
+    kl_weight: NotNegative = 0.01
+    """Weight of the divergence from the prior in the loss; 1 is the evidence lower bound."""
 
 
 class BLoBAdapters(GaussianAdapters):
@@ -19,7 +38,7 @@ class BLoBAdapters(GaussianAdapters):
     down_root: nn.Parameter
 
     def __init__(self, width: int, adapters: AdapterSettings, settings: BLoBSettings) -> None:
-        super().__init__(width, adapters, settings.weights)
+        super().__init__(width, adapters, ("down",))
         self.settings = settings
         self.unit = initial_bound(adapters.rank, width) / math.sqrt(3)
         """Standard deviation of the initial elements of `down`."""
@@ -38,13 +57,12 @@ class BLoBAdapters(GaussianAdapters):
         return settings.kl_weight * divergence(self.down, self.down_root.square(), prior_scale)
 
 
-class BLoBMethod(GaussianWeightsMethod):
+class BLoBMethod(GaussianWeightsMethod[BLoBSettings]):
     """Noise on A; in training, every row of every image has its own."""
 
+    settings_type = BLoBSettings
+    sampled_weights: tuple[Weight, ...] = ("down",)
     noise_per_image = True
-
-    def __init__(self, settings: BLoBSettings, shape: NetworkShape) -> None:
-        super().__init__(settings, shape)
 
     def block(self) -> BlockAdapters:
         return BLoBAdapters(self.shape.backbone.width, self.adapters, self.settings)

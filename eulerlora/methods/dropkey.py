@@ -8,13 +8,14 @@ and keys.
 
 from collections.abc import Mapping
 from statistics import NormalDist
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import Tensor, nn
 
 from eulerlora.methods.gaussian import NoiseMethod
-from eulerlora.methods.settings import DropKeySettings
 from eulerlora.nn.attention import AttentionAdapters, BlockAdapters, adapted_attention
-from eulerlora.nn.method import NetworkShape
+from eulerlora.nn.method import MethodSettings, NetworkShape
 from eulerlora.nn.rows import COEFFICIENTS, BlockRows, RowDraws
 
 DROPPED = "dropped_keys"
@@ -22,6 +23,15 @@ DROPPED = "dropped_keys"
 They have 0.5 MB for a row of 8 blocks with 4 heads and 65 tokens."""
 DROPPED_LOGIT = -1e12
 """Finite: a query without any key attends to all equally."""
+
+
+class DropKeySettings(MethodSettings):
+    """MC dropout of keys: random attention logits are masked, in training and in mode stoch."""
+
+    name: Literal["dropkey"] = "dropkey"
+    """The method."""
+    rate: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Probability that a key is masked for a query of a head."""
 
 
 class DropKeyAdapters(AttentionAdapters):
@@ -39,11 +49,13 @@ class DropKeyAdapters(AttentionAdapters):
         return adapted_attention(inputs, frozen, self, coefficients, rows.image, queries, added)
 
 
-class DropKeyMethod(NoiseMethod):
+class DropKeyMethod(NoiseMethod[DropKeySettings]):
     """A key is dropped where standard normal noise is below a quantile; in training too, every row
     of every image has its own masks.
     """
 
+    settings_type = DropKeySettings
+    takes_dropout = False
     noise_per_image = True
 
     def __init__(self, settings: DropKeySettings, shape: NetworkShape) -> None:

@@ -7,18 +7,33 @@ get the features h without gradient. In mode det, z is zero: the logits are thos
 """
 
 from collections.abc import Mapping
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Generator, Tensor, nn
 
-from eulerlora.methods.gaussian import NoiseMethod
-from eulerlora.methods.settings import EpiNetSettings
+from eulerlora.methods.gaussian import NoiseMethod, NotNegative
 from eulerlora.nn.attention import AttentionAdapters, BlockAdapters
-from eulerlora.nn.method import AdapterHeads, NetworkShape
+from eulerlora.nn.method import AdapterHeads, MethodSettings, NetworkShape
 from eulerlora.nn.rows import COEFFICIENTS, RowDraws
+from eulerlora_client.settings import PositiveInt
 
 INDEX = "index"
 """Name of z, (rows, index_dimension)."""
+
+
+class EpiNetSettings(MethodSettings):
+    """Heads with a small network that also reads a random index (epistemic neural network)."""
+
+    name: Literal["epinet"] = "epinet"
+    """The method."""
+    index_dimension: Annotated[PositiveInt, Field(le=1024)] = 8
+    """Number of elements of the index."""
+    hidden: Annotated[PositiveInt, Field(le=16_384)] = 50
+    """Units of the hidden layer of the learned network and of the fixed prior network."""
+    prior_weight: NotNegative = 1.0
+    """Factor of the prior network."""
 
 
 class IndexedNetworks(nn.Module):
@@ -87,9 +102,10 @@ class EpiNetHeads(AdapterHeads):
             return logits + torch.einsum("nci,ni->nc", learned + self.prior_weight * prior, index)
 
 
-class EpiNetMethod(NoiseMethod):
+class EpiNetMethod(NoiseMethod[EpiNetSettings]):
     """Plain adapters; the index of a row is read by its head."""
 
+    settings_type = EpiNetSettings
     noise_per_image = True
     features_differ = "adapter"
 

@@ -7,20 +7,33 @@ In mode det, c is the mean.
 
 import math
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
 
 from eulerlora.errors import SettingsError
-from eulerlora.methods.gaussian import NoiseMethod, divergence
-from eulerlora.methods.settings import GaussianCoefficientsSettings
+from eulerlora.methods.gaussian import NoiseMethod, NotNegative, Positive, divergence
 from eulerlora.nn.attention import AttentionAdapters, BlockAdapters
-from eulerlora.nn.method import NetworkShape
+from eulerlora.nn.method import MethodSettings, NetworkShape
 from eulerlora.nn.rows import COEFFICIENTS, BlockRows, RowDraws
 from eulerlora.sampling.masks import PROJECTIONS, on_stacked_ranks
 from eulerlora.settings import AdapterSettings
 
 NOISE = "coefficient_noise"
+
+
+class GaussianCoefficientsSettings(MethodSettings):
+    """Normal coefficients with learned mean and scale, after ScalaBL."""
+
+    name: Literal["gaussian-coefficients"] = "gaussian-coefficients"
+    """The method."""
+    initial_scale: Positive = 0.1
+    """Greatest initial standard deviation; the initial mean is 1."""
+    prior_scale: Positive = 1.0
+    """Standard deviation of the prior, whose mean is 0."""
+    kl_weight: NotNegative = 1.0
+    """Weight of the divergence from the prior in the loss; 1 is the evidence lower bound."""
 
 
 class GaussianCoefficientAdapters(AttentionAdapters):
@@ -70,8 +83,10 @@ class GaussianCoefficientAdapters(AttentionAdapters):
         return settings.kl_weight * exact
 
 
-class GaussianCoefficientsMethod(NoiseMethod):
+class GaussianCoefficientsMethod(NoiseMethod[GaussianCoefficientsSettings]):
     """Coefficients with noise; the noise of a row is zero on the directions of other adapters."""
+
+    settings_type = GaussianCoefficientsSettings
 
     def __init__(self, settings: GaussianCoefficientsSettings, shape: NetworkShape) -> None:
         super().__init__(settings, shape)

@@ -1,34 +1,97 @@
-"""The method that settings name, and a network with it."""
+"""All methods, by name: the built-in ones, and those of other installed distributions.
 
+A distribution adds a method with an entry point of the group `eulerlora.methods`, which has the
+name of the method and refers to its subclass of `Method`. Entry points are loaded when the schema
+of a config or a recipe is first used.
+"""
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, Any, Union
+
+from pydantic import Field, GetCoreSchemaHandler, GetPydanticSchema
+from pydantic_core import CoreSchema
+
+from eulerlora.errors import SettingsError
+from eulerlora.methods.batch_ensemble import BatchEnsembleMethod
 from eulerlora.methods.blob import BLoBMethod
 from eulerlora.methods.dropkey import DropKeyMethod
-from eulerlora.methods.ensembles import BatchEnsembleMethod, LastLayerEnsembleMethod
 from eulerlora.methods.epinet import EpiNetMethod
+from eulerlora.methods.eulerlora import EulerLoRAMethod, EulerLoRASettings
+from eulerlora.methods.fitting import FitSettings, FittedMethod
 from eulerlora.methods.gaussian_coefficients import GaussianCoefficientsMethod
-from eulerlora.methods.gaussian_weights import GaussianWeightsMethod
-from eulerlora.methods.masks import EulerLoRAMethod, RankDropoutMethod
-from eulerlora.methods.settings import (
-    EULERLORA,
-    BatchEnsembleSettings,
-    BLoBSettings,
-    DropKeySettings,
-    EpiNetSettings,
-    EulerLoRASettings,
-    GaussianCoefficientsSettings,
-    IVONSettings,
-    LaplaceSettings,
-    LastLayerEnsembleSettings,
-    MethodSettings,
-    RankDropoutSettings,
-    SNGPSettings,
-    SWAGSettings,
-    TFBSettings,
-)
+from eulerlora.methods.ivon import IVONMethod
+from eulerlora.methods.laplace import LaplaceMethod
+from eulerlora.methods.last_layer_ensemble import LastLayerEnsembleMethod
+from eulerlora.methods.rank_dropout import RankDropoutMethod
 from eulerlora.methods.sngp import SNGPMethod
+from eulerlora.methods.swag import SWAGMethod
+from eulerlora.methods.tfb import TFBMethod
 from eulerlora.nn.backbone import VisionTransformer
-from eulerlora.nn.method import Method, NetworkShape
+from eulerlora.nn.method import AnyMethod, MethodSettings, NetworkShape
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import AdapterSettings, Preprocessing
+from eulerlora_client.settings import Settings
+
+ENTRY_POINTS = "eulerlora.methods"
+
+BUILT_IN: tuple[type[AnyMethod], ...] = (
+    EulerLoRAMethod,
+    RankDropoutMethod,
+    GaussianCoefficientsMethod,
+    BLoBMethod,
+    IVONMethod,
+    DropKeyMethod,
+    BatchEnsembleMethod,
+    LastLayerEnsembleMethod,
+    SNGPMethod,
+    EpiNetMethod,
+    TFBMethod,
+    LaplaceMethod,
+    SWAGMethod,
+)
+DEFAULT_METHOD = EulerLoRASettings()
+"""The method of recipes and configs that name none."""
+
+
+@cache
+def methods() -> dict[str, type[AnyMethod]]:
+    """Returns the classes of all methods by name, the built-in ones first.
+
+    Raises SettingsError, with the distribution, for an entry point that cannot be imported, that is
+    no method of its name, or whose name another method has.
+    """
+    found = {method.method_name(): method for method in BUILT_IN}
+    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+        if point.name in found:
+            raise SettingsError(f"{_origin(point)}: expected a new name, which no method has yet")
+        found[point.name] = _loaded(point)
+    return found
+
+
+def method_type(settings: MethodSettings) -> type[AnyMethod]:
+    """Returns the class of the method that settings belong to."""
+    return methods()[settings.name]
+
+
+def trained_methods() -> dict[str, type[AnyMethod]]:
+    """Returns the methods that a recipe can train."""
+    return {n: kind for n, kind in methods().items() if not issubclass(kind, FittedMethod)}
+
+
+def fitted_methods() -> dict[str, type[FittedMethod[MethodSettings]]]:
+    """Returns the methods that are fitted to the adapters of a finished network."""
+    return {n: kind for n, kind in methods().items() if issubclass(kind, FittedMethod)}
+
+
+def plain_methods() -> list[str]:
+    """Returns the names of the methods to whose adapters a distribution can be fitted."""
+    return [name for name, method in methods().items() if method.plain_adapters]
+
+
+def build_method(settings: MethodSettings, shape: NetworkShape) -> AnyMethod:
+    """Returns the method for a network of this shape."""
+    return method_type(settings)(settings, shape)
 
 
 def build_network(
@@ -36,7 +99,7 @@ def build_network(
     adapters: AdapterSettings,
     classes: int,
     preprocessing: Preprocessing | None = None,
-    method: MethodSettings = EULERLORA,
+    method: MethodSettings = DEFAULT_METHOD,
 ) -> AdaptedVisionTransformer:
     """Returns a frozen backbone with the tensors of a method, zero.
 
@@ -46,28 +109,59 @@ def build_network(
     return AdaptedVisionTransformer(backbone, build_method(method, shape), preprocessing)
 
 
-def build_method(settings: MethodSettings, shape: NetworkShape) -> Method:
-    """Returns the method for a network of this shape."""
-    match settings:
-        case EulerLoRASettings():
-            return EulerLoRAMethod(settings, shape)
-        case RankDropoutSettings():
-            return RankDropoutMethod(settings, shape)
-        case GaussianCoefficientsSettings():
-            return GaussianCoefficientsMethod(settings, shape)
-        case BLoBSettings():
-            return BLoBMethod(settings, shape)
-        case LaplaceSettings():
-            return GaussianWeightsMethod(settings, shape, settings.structure == "kron")
-        case IVONSettings() | TFBSettings() | SWAGSettings():
-            return GaussianWeightsMethod(settings, shape)
-        case DropKeySettings():
-            return DropKeyMethod(settings, shape)
-        case BatchEnsembleSettings():
-            return BatchEnsembleMethod(settings, shape)
-        case LastLayerEnsembleSettings():
-            return LastLayerEnsembleMethod(settings, shape)
-        case SNGPSettings():
-            return SNGPMethod(settings, shape)
-        case EpiNetSettings():
-            return EpiNetMethod(settings, shape)
+def _loaded(point: EntryPoint) -> type[AnyMethod]:
+    try:
+        method = point.load()
+    except Exception as error:  # whatever the module of another distribution raises
+        raise SettingsError(
+            f"{_origin(point)}: expected a method that can be imported, got "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    named = getattr(method, "method_name", None)
+    if named is None or named() != point.name:
+        raise SettingsError(
+            f"{_origin(point)}: expected a subclass of Method with the name {point.name!r}, got "
+            f"{point.value}"
+        )
+    kind: type[AnyMethod] = method
+    return kind
+
+
+def _origin(point: EntryPoint) -> str:
+    distribution = "an unknown distribution" if point.dist is None else point.dist.name
+    return f"method {point.name!r} of {distribution}"
+
+
+def _union(kinds: list[type[Settings]], handler: GetCoreSchemaHandler) -> CoreSchema:
+    """Returns the schema of settings that differ in their name."""
+    kind: Any = kinds[0]
+    if len(kinds) > 1:
+        kind = Annotated[Union[tuple(kinds)], Field(discriminator="name")]  # noqa: UP007
+    return handler.generate_schema(kind)
+
+
+def settings_of_trained() -> list[type[Settings]]:
+    """Returns the settings that the table `method` of a recipe may have."""
+    return [method.settings_type for method in trained_methods().values()]
+
+
+def settings_of_fits() -> list[type[Settings]]:
+    """Returns the settings that the table `posterior` of a recipe may have."""
+    return [method.fit_settings for method in fitted_methods().values()]
+
+
+StoredMethod = Annotated[
+    MethodSettings,
+    GetPydanticSchema(
+        lambda _, handler: _union([m.settings_type for m in methods().values()], handler)
+    ),
+]
+"""Any method of a checkpoint."""
+TrainedMethod = Annotated[
+    MethodSettings, GetPydanticSchema(lambda _, handler: _union(settings_of_trained(), handler))
+]
+"""A method that a recipe can train; the others are fitted to a finished checkpoint."""
+Fit = Annotated[
+    FitSettings, GetPydanticSchema(lambda _, handler: _union(settings_of_fits(), handler))
+]
+"""A distribution that is fitted to finished adapters."""

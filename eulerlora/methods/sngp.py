@@ -1,4 +1,7 @@
-"""Heads that are Gaussian processes with random Fourier features (Rahimi and Recht, NeurIPS 2007).
+"""Spectral-normalised neural Gaussian process (SNGP, Liu et al., NeurIPS 2020) on adapters.
+
+The trained part of every projection, B A, has a bounded spectral norm. The heads are Gaussian
+processes with random Fourier features (Rahimi and Recht, NeurIPS 2007):
 
     phi = sqrt(2/D) cos(V h + v),   logits of a row ~ N(sqrt(D) W phi + b, phi' S phi) by class
 
@@ -11,25 +14,30 @@ all classes (Liu et al., NeurIPS 2020 and JMLR 2023):
 with the greatest probability p of the image, which bounds the curvature of every class. W is in
 units of 1/sqrt(D), so that the logits learn at the pace of a linear head.
 
-Spectral-normalised neural Gaussian process (SNGP, Liu et al., NeurIPS 2020) on adapters.
-
-The trained part of every projection, B A, has a bounded spectral norm, and the heads are Gaussian
-processes. In mode det a row has mean-field logits; in mode stoch it draws its logits.
+In mode det a row has mean-field logits; in mode stoch it draws its logits.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.methods.gaussian import NoiseMethod
-from eulerlora.methods.settings import SNGPSettings
+from eulerlora.methods.gaussian import NoiseMethod, Positive
 from eulerlora.nn.attention import AttentionAdapters, BlockAdapters
-from eulerlora.nn.method import AdapterHeads, NetworkShape
-from eulerlora.nn.rows import COEFFICIENTS, RowDraws
+from eulerlora.nn.method import (
+    AdapterHeads,
+    Batches,
+    MethodSettings,
+    NetworkShape,
+    TrainingKeys,
+)
+from eulerlora.nn.rows import COEFFICIENTS, RowDraws, Rows
 from eulerlora.settings import AdapterSettings
+from eulerlora_client.settings import PositiveInt
 
 NOISE = "logit_noise"
 """Standard normal noise of the logits, (rows, classes)."""
@@ -37,6 +45,21 @@ SAMPLED = "sampled"
 """(rows, 1): 1 if the row draws its logits; 0 if it has those of the mean field."""
 MEAN_FIELD = math.pi / 8
 """The softmax of logits / sqrt(1 + MEAN_FIELD variance) approximates the mean softmax."""
+
+
+class SNGPSettings(MethodSettings):
+    """Adapters of bounded norm and a Gaussian process with random features as head."""
+
+    name: Literal["sngp"] = "sngp"
+    """The method."""
+    features: Annotated[PositiveInt, Field(le=16_384)] = 1024
+    """Number of random features."""
+    length_scale: Positive = 0.5
+    """Of the process's kernel, in units of the length of the normalised features."""
+    weight_precision: Positive = 0.1
+    """Prior precision of the weights of the random features."""
+    norm_bound: Positive = 2.0
+    """Greatest spectral norm of B A of a projection."""
 
 
 class GaussianProcessHeads(AdapterHeads):
@@ -141,9 +164,11 @@ def product_norms(down: Tensor, up: Tensor) -> Tensor:
     return norms
 
 
-class SNGPMethod(NoiseMethod):
+class SNGPMethod(NoiseMethod[SNGPSettings]):
     """Bounded adapters with heads that draw the logits of every row."""
 
+    settings_type = SNGPSettings
+    exportable = False
     features_differ = "adapter"
 
     def __init__(self, settings: SNGPSettings, shape: NetworkShape) -> None:
@@ -159,6 +184,41 @@ class SNGPMethod(NoiseMethod):
         return GaussianProcessHeads(
             shape.backbone.width, shape.classes, self.adapters.adapters, self.settings
         )
+
+    @classmethod
+    def check_recipe(cls, adapters: AdapterSettings, training: TrainingKeys) -> None:
+        super().check_recipe(adapters, training)
+        if training.head != "random":
+            raise ValueError(f"expected training.head=random with method sngp, got {training.head}")
+        if training.epochs == 0:
+            raise ValueError("expected training.epochs of at least 1 with method sngp, got 0")
+
+    @torch.no_grad()
+    def after_training(
+        self, network: nn.Module, batches: Batches, total: Callable[[Tensor], Tensor]
+    ) -> None:
+        """Sets the covariance of the heads from the images that belong to a class."""
+        heads, adapters = network.get_submodule("heads"), self.adapters.adapters
+        assert isinstance(heads, GaussianProcessHeads)
+        device = heads.weight.device
+        curvature = torch.zeros_like(heads.covariance_root)
+
+        def add(_: object, inputs: tuple[Tensor, Tensor, object], logits: Tensor) -> None:
+            curvature.add_(heads.curvature(inputs[0].float(), inputs[1], logits))
+
+        heads.covariance_root.zero_()  # the logits are then those of the mean
+        hook = heads.register_forward_hook(add)
+        for all_pixels, labels in batches:
+            if not (labels >= 0).any():
+                continue
+            pixels = all_pixels[labels >= 0].to(device)
+            rows = Rows.of([1] * len(pixels), adapters)
+            draws = self.det().repeated(len(pixels)).to(pixels)
+            if pixels.ndim == 5:
+                rows, pixels = rows.with_own_images(adapters), pixels.flatten(0, 1)
+            network(pixels, rows.to(device), draws)
+        hook.remove()
+        heads.set_covariance(total(curvature))
 
     def with_noise(self, coefficients: Tensor, noise: Mapping[str, Tensor]) -> RowDraws:
         return RowDraws(

@@ -5,6 +5,7 @@ equal draws share the first blocks, and rows with equal features share all block
 """
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
@@ -14,9 +15,9 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.images.preprocess import normalise
-from eulerlora.nn.attention import BlockAdapters
+from eulerlora.nn.attention import AttentionAdapters, BlockAdapters, attend
 from eulerlora.nn.backbone import EncoderBlock, VisionTransformer
-from eulerlora.nn.method import AdapterHeads, Method
+from eulerlora.nn.method import AdapterHeads, AnyMethod
 from eulerlora.nn.rows import BlockRows, RowDraws, Rows
 from eulerlora.settings import AdapterSettings, Draw, Preprocessing
 
@@ -25,7 +26,7 @@ class PassNetwork(Protocol):
     """The parts of a network that a pass uses."""
 
     backbone: VisionTransformer
-    method: Method
+    method: AnyMethod
     blocks: nn.ModuleList
     heads: AdapterHeads
     preprocessing: Preprocessing
@@ -232,6 +233,73 @@ def adapted_block(
     return frozen.after_attention(tokens, attended[0] if len(parts) == 1 else torch.cat(attended))
 
 
+class ProjectedBlock(ABC):
+    """`adapted_block` that computes each projection by itself, for rows of one network."""
+
+    @abstractmethod
+    def projection(
+        self,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        adapters: AttentionAdapters,
+        index: int,
+        coefficients: Tensor,
+    ) -> Tensor:
+        """Returns an adapted projection of the inputs (rows, tokens, width), of the same shape.
+
+        index: of the projection in `PROJECTIONS`. weight, bias: frozen. coefficients: (rows, 4,
+        ranks).
+        """
+
+    def __call__(
+        self,
+        tokens: Tensor,
+        frozen: nn.Module,
+        parts: Sequence[BlockPart],
+        image: Tensor | None,
+        queries: int | None,
+    ) -> Tensor:
+        """Shapes as in `adapted_block`, for the rows of one network."""
+        assert isinstance(frozen, EncoderBlock)
+        (part,) = parts
+        adapters = part.adapters
+        assert isinstance(adapters, AttentionAdapters)
+        coefficients = adapters.coefficients(part.rows)
+        tokens = tokens if image is None else tokens[image]  # (rows, tokens, width)
+        normalised = frozen.ln_1(tokens)
+        attended = self._attention(
+            normalised, frozen.self_attention, adapters, coefficients, queries
+        )
+        return frozen.after_attention(tokens[:, :queries], attended)
+
+    def _attention(
+        self,
+        inputs: Tensor,
+        frozen: nn.MultiheadAttention,
+        adapters: AttentionAdapters,
+        coefficients: Tensor,
+        queries: int | None,
+    ) -> Tensor:
+        """Returns (rows, queries, width); arguments as in `adapted_attention`, for every row."""
+        assert frozen.in_proj_weight is not None
+        assert frozen.in_proj_bias is not None
+        weights = [*frozen.in_proj_weight.chunk(3), frozen.out_proj.weight]
+        biases = [*frozen.in_proj_bias.chunk(3), frozen.out_proj.bias]
+
+        def project(tokens: Tensor, index: int) -> Tensor:
+            return self.projection(
+                tokens, weights[index], biases[index], adapters, index, coefficients
+            )
+
+        heads = [
+            project(tokens, index).unflatten(-1, (frozen.num_heads, -1)).transpose(1, 2)
+            for index, tokens in enumerate((inputs[:, :queries], inputs, inputs))
+        ]
+        context = attend(frozen, *heads)  # (rows, heads, queries, head_dim)
+        return project(context.transpose(1, 2).flatten(2), 3)
+
+
 def _block_parts(stage: Stage, index: int, begins: bool) -> list[BlockPart]:
     """Returns the parts of a block. begins: True if the block is the first of the stage."""
     parts = list(zip(stage.parts, stage.inputs, strict=True))
@@ -276,7 +344,7 @@ class AdaptedVisionTransformer(nn.Module):
     def __init__(
         self,
         backbone: VisionTransformer,
-        method: Method,
+        method: AnyMethod,
         preprocessing: Preprocessing | None = None,
     ) -> None:
         super().__init__()

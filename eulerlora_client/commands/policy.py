@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora_client.commands.program import Program, packaged_policy
+from eulerlora_client.commands.program import Program
 from eulerlora_client.printable import printable
 
 if TYPE_CHECKING:
@@ -26,10 +26,8 @@ SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
 @click.group("policy", cls=Program, entry_group="eulerlora.policy_commands")
-@click.pass_context
-def policy_command(context: click.Context) -> None:
+def policy_command() -> None:
     """Show, check and fit the triage policy."""
-    context.obj = packaged_policy
 
 
 @click.command("show")
@@ -42,10 +40,15 @@ def policy_command(context: click.Context) -> None:
 )
 def show_command(file: Path | None, measured: bool) -> None:
     """Print the packaged policy, which is the default, or a policy file."""
-    from eulerlora_client.policy.policy import DEFAULT_FILE, parse_policy, read_policy_text  # noqa: PLC0415
+    from eulerlora_client.policy.policy import (  # noqa: PLC0415
+        DEFAULT_FILE,
+        default_policy_text,
+        parse_policy,
+        read_policy_text,
+    )
     from eulerlora_client.policy.results import UNKNOWN, performance  # noqa: PLC0415
 
-    text = packaged_policy() if file is None else read_policy_text(file)
+    text = default_policy_text() if file is None else read_policy_text(file)
     if not measured:
         click.echo(text, nl=False)
         return

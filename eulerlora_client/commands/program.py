@@ -73,20 +73,8 @@ def _unavailable(name: str, reason: str) -> click.Command:
 @click.group("eulerlora", cls=Program)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(package_name="eulerlora-client")
-@click.pass_context
-def program(context: click.Context, debug: bool) -> None:  # noqa: ARG001 - main reads it
-    """Uncertainty-aware image classification with sampled low-rank adapters.
-    \f
-    The object of its commands is `packaged_policy`.
-    """
-    context.obj = packaged_policy
-
-
-def packaged_policy() -> str:
-    """Returns the text of the packaged policy, with which a new policy file starts."""
-    from eulerlora_client.policy.policy import default_policy_text  # noqa: PLC0415 - fast --help
-
-    return default_policy_text()
+def program(debug: bool) -> None:
+    """Uncertainty-aware image classification with sampled low-rank adapters."""
 
 
 def main() -> None:

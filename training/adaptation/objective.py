@@ -9,26 +9,22 @@ The frozen projection gets the whole input. Prediction drops nothing.
 """
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 import numpy as np
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from eulerlora.methods.settings import IVONSettings
-from eulerlora.nn.attention import AttentionAdapters, attend
-from eulerlora.nn.backbone import EncoderBlock
-from eulerlora.nn.network import AdaptedVisionTransformer, Block, BlockPart, adapted_block
+from eulerlora.nn.attention import AttentionAdapters
+from eulerlora.nn.network import AdaptedVisionTransformer, Block, ProjectedBlock, adapted_block
 from eulerlora.nn.rows import RowDraws, Rows
 from training.adaptation.validation import EpochValidation
 from training.data.images import OUTSIDE
 from training.fit.batches import IGNORED, Floats, Ints
-from training.fit.ivon import Posterior
 from training.fit.optimisation import Objective, recomputed
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -125,73 +121,6 @@ def effective_number_weights(counts: Tensor, beta: float) -> Tensor:
     return weights / weights.sum()
 
 
-class ProjectedBlock(ABC):
-    """`row_pass.adapted_block` that computes each projection by itself, for rows of one network."""
-
-    @abstractmethod
-    def projection(
-        self,
-        inputs: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        adapters: AttentionAdapters,
-        index: int,
-        coefficients: Tensor,
-    ) -> Tensor:
-        """Returns an adapted projection of the inputs (rows, tokens, width), of the same shape.
-
-        index: of the projection in `PROJECTIONS`. weight, bias: frozen. coefficients: (rows, 4,
-        ranks).
-        """
-
-    def __call__(
-        self,
-        tokens: Tensor,
-        frozen: nn.Module,
-        parts: Sequence[BlockPart],
-        image: Tensor | None,
-        queries: int | None,
-    ) -> Tensor:
-        """Shapes as in `adapted_block`, for the rows of one network."""
-        assert isinstance(frozen, EncoderBlock)
-        (part,) = parts
-        adapters = part.adapters
-        assert isinstance(adapters, AttentionAdapters)
-        coefficients = adapters.coefficients(part.rows)
-        tokens = tokens if image is None else tokens[image]  # (rows, tokens, width)
-        normalised = frozen.ln_1(tokens)
-        attended = self._attention(
-            normalised, frozen.self_attention, adapters, coefficients, queries
-        )
-        return frozen.after_attention(tokens[:, :queries], attended)
-
-    def _attention(
-        self,
-        inputs: Tensor,
-        frozen: nn.MultiheadAttention,
-        adapters: AttentionAdapters,
-        coefficients: Tensor,
-        queries: int | None,
-    ) -> Tensor:
-        """Returns (rows, queries, width); arguments as in `adapted_attention`, for every row."""
-        assert frozen.in_proj_weight is not None
-        assert frozen.in_proj_bias is not None
-        weights = [*frozen.in_proj_weight.chunk(3), frozen.out_proj.weight]
-        biases = [*frozen.in_proj_bias.chunk(3), frozen.out_proj.bias]
-
-        def project(tokens: Tensor, index: int) -> Tensor:
-            return self.projection(
-                tokens, weights[index], biases[index], adapters, index, coefficients
-            )
-
-        heads = [
-            project(tokens, index).unflatten(-1, (frozen.num_heads, -1)).transpose(1, 2)
-            for index, tokens in enumerate((inputs[:, :queries], inputs, inputs))
-        ]
-        context = attend(frozen, *heads)  # (rows, heads, queries, head_dim)
-        return project(context.transpose(1, 2).flatten(2), 3)
-
-
 @dataclass(frozen=True)
 class DropoutBlock(ProjectedBlock):
     """A block with adapter dropout.
@@ -269,10 +198,10 @@ class AdapterObjective(Objective[AdapterDraw]):
         patience: int | None = None,
         image_count: int = 1,
     ) -> None:
-        super().__init__(
-            network, network.settings.adapters * samples, _posterior(network, image_count)
-        )
-        self.settings, self.method = network.settings, network.method
+        method = network.method
+        optimiser = partial(method.optimiser, images=image_count) if method.own_optimiser else None
+        super().__init__(network, network.settings.adapters * samples, optimiser)
+        self.settings, self.method = network.settings, method
         self.divergence, self.constrain = network.divergence, network.constrain
         self.samples = samples
         self.weighted_loss = weighted_loss
@@ -357,18 +286,6 @@ class AdapterObjective(Objective[AdapterDraw]):
 
     def _weights(self, labels: Tensor) -> Tensor:
         return image_weights(labels, self.class_weights, self.outlier_weight)
-
-
-def _posterior(network: AdaptedVisionTransformer, image_count: int) -> Posterior | None:
-    """Returns what IVON fits to a network of its method.
-
-    The loss is a mean over adapters, each of which has a posterior from all images.
-    """
-    method = network.method.settings
-    if not isinstance(method, IVONSettings):
-        return None
-    images = image_count * network.settings.adapters / method.kl_weight
-    return Posterior(images, method.initial_curvature, method.curvature_decay)
 
 
 def step_generator(seed: int, step: int, *purpose: int) -> Generator:

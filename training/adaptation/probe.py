@@ -1,24 +1,18 @@
-"""Heads that are fitted to features: linear probes, which are logistic regressions on those of a
-frozen backbone, and the covariance of Gaussian-process heads.
-"""
+"""Linear probes: heads that are logistic regressions on the features of a frozen backbone."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, balanced_accuracy_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
-from torch import Tensor
 
 from eulerlora.images.preprocess import normalise
-from eulerlora.methods.sngp import GaussianProcessHeads
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.nn.rows import Rows
 from eulerlora.settings import Preprocessing
 from training.data.images import ImageParts, LabelledImage, pixel_batches
 from training.evaluation.intervals import Floats, Ints, unit_weights
@@ -102,40 +96,6 @@ def head_accuracy(network: AdaptedVisionTransformer, images: Sequence[LabelledIm
     logits = torch.einsum("nf,acf->nac", features, heads.weight.cpu()) + heads.bias.cpu()
     predicted = logits.softmax(dim=-1).mean(dim=1).argmax(dim=-1)
     return float(accuracy_score(_labels(images), predicted.numpy()))
-
-
-@torch.no_grad()
-def fit_covariance(
-    network: AdaptedVisionTransformer,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    accelerator: Accelerator,
-) -> None:
-    """Sets the covariance of Gaussian-process heads from the images of the batches that belong to
-    a class; this process has its shard of them.
-
-    batches: pixels (n, 3, size, size), or (n, adapters, 3, size, size), and labels (n,).
-    """
-    heads, device = network.heads, accelerator.device
-    assert isinstance(heads, GaussianProcessHeads)
-    adapters = network.settings.adapters
-    curvature = torch.zeros_like(heads.covariance_root)
-
-    def add(_: object, inputs: tuple[Tensor, Tensor, object], logits: Tensor) -> None:
-        curvature.add_(heads.curvature(inputs[0].float(), inputs[1], logits))
-
-    heads.covariance_root.zero_()  # the logits are then those of the mean
-    hook = heads.register_forward_hook(add)
-    for all_pixels, labels in batches:
-        if not (labels >= 0).any():
-            continue
-        pixels = all_pixels[labels >= 0].to(device)
-        rows = Rows.of([1] * len(pixels), adapters)
-        draws = network.method.det().repeated(len(pixels)).to(pixels)
-        if pixels.ndim == 5:
-            rows, pixels = rows.with_own_images(adapters), pixels.flatten(0, 1)
-        network(pixels, rows.to(device), draws)
-    hook.remove()
-    heads.set_covariance(accelerator.reduce(curvature, "sum"))
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,7 @@ from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, Checkpoin
 from eulerlora.checkpoint.files import CONFIG, check_free, load_checkpoint, save_checkpoint
 from eulerlora.checkpoint.safetensor_files import tensors_sha256
 from eulerlora.errors import SettingsError
-from eulerlora.methods.settings import is_sampled, law_text, members_text
-from eulerlora.methods.sngp import GaussianProcessHeads
+from eulerlora.methods.registry import method_type
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.prediction.precision import fastest_precision, missing_bfloat16
@@ -37,7 +36,7 @@ from training.adaptation.objective import (
     effective_number_weights,
     log_frequency_ratio,
 )
-from training.adaptation.probe import fit_covariance, fit_heads, head_accuracy
+from training.adaptation.probe import fit_heads, head_accuracy
 from training.adaptation.validation import EpochValidation
 from training.calibration.calibrate import calibrate
 from training.data.augmentation import Transform, training_view
@@ -234,8 +233,8 @@ def train_adapters(
     result |= asdict(fit(objective, batches, settings, run))
     if validation is not None:
         result |= validation.result()
-    if isinstance(network.heads, GaussianProcessHeads):
-        fit_covariance(network, batches.epoch(length.epochs - 1, skip=0), run.accelerator)
+    last = batches.epoch(length.epochs - 1, skip=0)
+    network.method.after_training(network, last, run.accelerator.reduce)
     return result
 
 
@@ -246,7 +245,8 @@ def _validation(
     settings = recipe.training
     if not (settings.best_epoch or settings.metrics_by_epoch):
         return None
-    sampled = settings.metrics_by_epoch and is_sampled(recipe.method, recipe.adapters)
+    drawn = method_type(recipe.method).is_sampled(recipe.adapters)
+    sampled = settings.metrics_by_epoch and drawn
     return EpochValidation(
         network,
         images.parts["validation"],
@@ -370,15 +370,16 @@ def run_lines(
 ) -> list[str]:
     """Returns what a run trains, for how long and on which device. trainable: parameters."""
     adapters, training = recipe.adapters, recipe.training
+    method = method_type(recipe.method)
     size = frozen.preprocessing.size
     weights = sum(parameter.numel() for parameter in frozen.backbone.parameters())
-    sampled = training.sampling and is_sampled(recipe.method, adapters)
+    sampled = training.sampling and method.is_sampled(adapters)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else (
         f"CPU, {torch.get_num_threads()} thread(s)"
     )  # fmt: skip
-    sampling = f"{law_text(recipe.method, adapters)}, {training.samples} sample(s) a step"
+    sampling = f"{method.law_text(recipe.method, adapters)}, {training.samples} sample(s) a step"
     parts = (
-        f"{members_text(recipe.method, adapters)} with a head each; {trainable:,} parameters; "
+        f"{method.members_text(adapters)} with a head each; {trainable:,} parameters; "
         f"{sampling if sampled else 'not sampled'}"
     )
     if recipe.whole_network is not None:

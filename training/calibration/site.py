@@ -73,7 +73,7 @@ POLICY = "policy.toml"
 COPIED = (ADAPTERS, BACKBONE, RELIABILITY)
 SECTION = re.compile(r"^## ", re.MULTILINE)
 ALL, FIT, HELD_OUT = "site pictures", "site pictures of the fit", "held-out site pictures"
-UNKNOWN = "n/a"
+NOT_MEASURED = "n/a"
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Comparison:
         """The results as a Markdown table."""
         columns = [dict(_rows(self.before)), dict(_rows(self.after))]
         names = dict.fromkeys(name for column in columns for name in column)
-        rows = [[name, *(column.get(name, UNKNOWN) for column in columns)] for name in names]
+        rows = [[name, *(column.get(name, NOT_MEASURED) for column in columns)] for name in names]
         return table(["held-out pictures", "before", "after"], rows)
 
 

@@ -17,19 +17,14 @@ from training.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from training.recipe.schema import PosteriorFit
-
-OPTIONS = {
-    "tfb": ("images", "tolerance"),
-    "laplace": ("images", "layers", "structure", "prior_precision"),
-    "swag": ("steps", "snapshots", "learning_rate"),
-}
-"""The options that each method takes."""
+    from eulerlora.methods.fitting import FitSettings
 
 
 @click.command("bayesianise")
 @click.argument("checkpoint", type=PATH)
-@click.option("--method", type=click.Choice(list(OPTIONS)), required=True)
+@click.option(
+    "--method", metavar="NAME", required=True, help="tfb, laplace or swag, or that of an extension."
+)
 @data_option
 @out_option
 @click.option(
@@ -83,12 +78,12 @@ def bayesianise_command(
     Writes a new, calibrated checkpoint to --out (docs/methods.md): tfb adds noise that hardly
     changes labels, laplace uses the curvature of the loss, swag the weights along some more steps.
     """
-    settings = _settings(method, options)
     set_openmp_wait_policy()
+    settings = _settings(method, options)
     # These import torch.
     from eulerlora.checkpoint.files import check_free, read_config  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
-    from training.bayesian.bayesianise import bayesianise  # noqa: PLC0415
+    from training.adaptation.posterior import bayesianise  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
     from training.data.images import report_skipped  # noqa: PLC0415
 
@@ -99,15 +94,21 @@ def bayesianise_command(
     click.echo(f"{config.method.model_dump_json()}\ncheckpoint in {out}")
 
 
-def _settings(method: str, options: dict[str, Any]) -> PosteriorFit:
+def _settings(method: str, options: dict[str, Any]) -> FitSettings:
     """Returns the settings of the method. Raises UsageError for an option of another method."""
-    from training.recipe.schema import LaplaceFit, SWAGFit, TFBFit  # noqa: PLC0415 - pydantic
+    from eulerlora.methods.registry import fitted_methods  # noqa: PLC0415 - torch
+    from eulerlora_client.settings import validated  # noqa: PLC0415 - pydantic
 
+    known = fitted_methods()
+    if method not in known:
+        raise click.BadParameter(
+            f"{method!r} is not one of {', '.join(known)}.", param_hint="'--method'"
+        )
+    kind = known[method].fit_settings
     given = {name: value for name, value in options.items() if value is not None}
     for name in given:
-        if name not in OPTIONS[method]:
+        if name not in kind.model_fields:
             raise click.UsageError(
                 f"--{name.replace('_', '-')} does not apply to --method {method}"
             )
-    kinds: dict[str, type[PosteriorFit]] = {"tfb": TFBFit, "laplace": LaplaceFit, "swag": SWAGFit}
-    return kinds[method](**given)
+    return validated(kind, given)

@@ -16,7 +16,7 @@ from training.commands.options import (
     skip_bad_option,
 )
 
-MODES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
+MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
 
 
 @click.command("evaluate")
@@ -43,7 +43,7 @@ MODES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     show_default=True,
     help="Evaluate also on N evenly spaced test images with blur, noise and changed brightness.",
 )
-@click.option("--mode", type=click.Choice(list(MODES)), default="both", show_default=True)
+@click.option("--mode", type=click.Choice(list(MODE_CHOICES)), default="both", show_default=True)
 @click.option(
     "--samples",
     type=click.IntRange(1, 64),
@@ -106,7 +106,7 @@ def evaluate_command(
     model = EulerLoRA.of(loaded, device, precision)
     options = [
         SamplingOptions("det") if name == "det" else SamplingOptions("stoch", samples or 4)
-        for name in MODES[mode]
+        for name in MODE_CHOICES[mode]
     ]
     images = checkpoint_dataset(model.config, data, skip_bad)
     sets = read_ood_sets(sources, images.parts[TEST], skip_bad)

@@ -190,8 +190,8 @@ def train_command(
     # These import torch.
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.adaptation.network import member_folders  # noqa: PLC0415
+    from training.adaptation.posterior import fit_posterior  # noqa: PLC0415
     from training.adaptation.train import state_file, train  # noqa: PLC0415
-    from training.bayesian.bayesianise import fit_posterior  # noqa: PLC0415
 
     settings = read_recipe(path, AdapterRecipe, overrides, variant)
     curves = tracking(trackers, track_dir, out, settings)

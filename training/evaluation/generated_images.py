@@ -22,7 +22,7 @@ from torchvision.transforms.v2 import functional as F
 from training.data.images import OUTSIDE, LabelledImage, evenly_spaced, read_image
 
 Pixels = NDArray[np.uint8]
-Draw = Callable[[Generator], Pixels]
+DrawPicture = Callable[[Generator], Pixels]
 """Draws one picture, (height, width, 3)."""
 
 HEIGHT, WIDTH = 150, 200
@@ -49,7 +49,9 @@ REDNESS, YELLOWNESS = (8.0, 14.0), (10.0, 18.0)  # a* and b*
 SHADING, TEXTURE, GRAIN = 0.05, 0.025, 0.01  # standard deviations, relative to the tone
 
 
-def pictures(name: str, kinds: Mapping[str, Draw], count: int = IMAGES) -> list[LabelledImage]:
+def pictures(
+    name: str, kinds: Mapping[str, DrawPicture], count: int = IMAGES
+) -> list[LabelledImage]:
     """Returns pictures of several kinds in turn, drawn each time they are read.
 
     name: of the set. kinds: the function that draws a kind, by its name.
@@ -61,7 +63,7 @@ def pictures(name: str, kinds: Mapping[str, Draw], count: int = IMAGES) -> list[
     ]
 
 
-def _picture(draw: Draw, name: str, index: int) -> Tensor:
+def _picture(draw: DrawPicture, name: str, index: int) -> Tensor:
     return tensor_of(draw(np.random.default_rng([*name.encode(), index])))
 
 

@@ -224,5 +224,7 @@ def _family(name: str) -> str | None:
 
 
 def _stem(name: str) -> str:
-    """Returns the first component of a relative path, without the suffixes of an archive."""
-    return PurePosixPath(name).parts[0].split(".tar")[0]
+    """Returns the first component of a relative path, without the suffixes of an archive; "" for
+    the data directory itself.
+    """
+    return "".join(PurePosixPath(name).parts[:1]).split(".tar")[0]

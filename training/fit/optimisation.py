@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, TypeVarTuple
+from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple
 
 import torch
 from accelerate import Accelerator
@@ -17,7 +17,6 @@ from eulerlora.errors import NonFiniteError, SettingsError
 from eulerlora.prediction.precision import fastest_precision
 from eulerlora_client.contract.sampling import AUTO, Auto
 from training.fit.batches import RunLength
-from training.fit.ivon import IVON, Posterior
 from training.recipe.schema import AdamWSettings
 
 StepDraw = TypeVar("StepDraw")
@@ -25,20 +24,31 @@ StepDraw = TypeVar("StepDraw")
 BlockInputs = TypeVarTuple("BlockInputs")
 
 
+class MakeOptimiser(Protocol):
+    """Returns an optimiser with its complete state; arguments as in `Method.optimiser`."""
+
+    def __call__(
+        self, parameters: Mapping[str, nn.Parameter], *, weight_decay: float
+    ) -> torch.optim.Optimizer: ...
+
+
 class Objective(ABC, Generic[StepDraw]):
     """The loss of a network whose trainable parameters a run fits.
 
     A batch's loss is the sum of its parts' losses divided by the sum of their weights, so that it
     does not depend on micro-batches and processes. Padding has loss and weight 0.
-    rows_per_image: rows of the network for one image. posterior: that IVON fits; None for other
-    optimisers.
+    rows_per_image: rows of the network for one image. optimiser: makes the network's own optimiser;
+    None for that of the recipe.
     """
 
     def __init__(
-        self, network: nn.Module, rows_per_image: int = 1, posterior: Posterior | None = None
+        self,
+        network: nn.Module,
+        rows_per_image: int = 1,
+        optimiser: MakeOptimiser | None = None,
     ) -> None:
         self.network = network
-        self.rows_per_image, self.posterior = rows_per_image, posterior
+        self.rows_per_image, self.optimiser = rows_per_image, optimiser
 
     @abstractmethod
     def draw(self, seed: int, step: int, process: int) -> StepDraw:
@@ -105,8 +115,6 @@ OPTIMISERS: Mapping[str, type[torch.optim.Adam]] = {
     "adamw": torch.optim.AdamW,
     "adam-l2": torch.optim.Adam,
 }
-ROOT = "_root"
-"""Ending of the name of the parameter with the roots of a parameter's standard deviations."""
 MAX_AUTO_WARMUP_STEPS = 500
 """The paper's warm-up."""
 
@@ -121,10 +129,9 @@ class Step:
 
 
 class Optimisation:
-    """Adam, AdamW or IVON on the trainable parameters of an objective's network.
+    """Adam, AdamW or an own optimiser on the trainable parameters of an objective's network.
 
-    clip_norm limits the gradient of all of them; with IVON that of the means, because clipped
-    gradients of standard deviations are no measure of curvature.
+    clip_norm limits the gradient of the optimiser's first group of parameters: with Adam all.
     seed: seed of the objective's draws. Raises SettingsError if the run has no step after its
     warm-up.
     """
@@ -141,10 +148,8 @@ class Optimisation:
         self.seed, self.length = seed, length
         self.precision = fastest_precision(settings.precision, accelerator.device)
         self.schedule = warmup_cosine(length.steps, settings.warmup_steps)
-        self.parameters = [p for p in objective.network.parameters() if p.requires_grad]
         self.optimiser = self._optimiser()
-        if isinstance(self.optimiser, IVON):
-            self.parameters = list(self.optimiser.means)
+        self.clipped: list[nn.Parameter] = self.optimiser.param_groups[0]["params"]
         self.network: nn.Module = objective.network
 
     def prepare(self) -> None:
@@ -162,25 +167,18 @@ class Optimisation:
             group["lr"] = learning_rate
         self.optimiser.zero_grad(set_to_none=True)
         loss = _finite("loss", self._backward(pixels, labels, index), index)
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_norm)
+        norm = nn.utils.clip_grad_norm_(self.clipped, self.settings.clip_norm)
         gradient_norm = _finite("gradient norm", norm, index)
         self.optimiser.step()
         self.objective.after_step()
         return Step(loss, learning_rate, gradient_norm)
 
     def _optimiser(self) -> torch.optim.Optimizer:
-        decay, posterior = self.settings.weight_decay, self.objective.posterior
-        if posterior is None:
-            return OPTIMISERS[self.settings.optimiser](self.parameters, weight_decay=decay)
+        decay = self.settings.weight_decay
         trained = {n: p for n, p in self.objective.network.named_parameters() if p.requires_grad}
-        means = [name for name in trained if f"{name}{ROOT}" in trained]
-        assert len(trained) == 2 * len(means)
-        return IVON(
-            [trained[name] for name in means],
-            [trained[f"{name}{ROOT}"] for name in means],
-            posterior,
-            decay,
-        )
+        if self.objective.optimiser is not None:
+            return self.objective.optimiser(trained, weight_decay=decay)
+        return OPTIMISERS[self.settings.optimiser](trained.values(), weight_decay=decay)
 
     def _backward(self, pixels: Tensor, labels: Tensor, index: int) -> Tensor:
         """Accumulates the gradient of the whole batch's loss and returns the loss.

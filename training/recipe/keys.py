@@ -7,12 +7,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import tomlkit
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from eulerlora.methods.fitting import FitSettings
+from eulerlora.methods.registry import settings_of_fits, settings_of_trained
+from eulerlora.nn.method import MethodSettings
 from training.recipe.file import AnyRecipe, Layer, override_key, read_layers, read_recipe
 
 ADVICE = {
@@ -131,8 +134,13 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _models(candidates: list[Any]) -> Iterator[type[BaseModel]]:
-    for kind in candidates:
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
+    for candidate in candidates:
+        kind = candidate.__origin__ if get_origin(candidate) is Annotated else candidate
+        if kind is MethodSettings:
+            yield from settings_of_trained()
+        elif kind is FitSettings:
+            yield from settings_of_fits()
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
             yield kind
 
 

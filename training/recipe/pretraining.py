@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from eulerlora.settings import BackboneSettings
 from eulerlora_client.settings import PositiveInt, Settings
-from training.recipe.schema import AdamWSettings, DataSettings, Recipe, Split
+from training.recipe.schema import OPTIMISERS, AdamWSettings, DataSettings, Recipe, Split
 
 
 class AugmentationSettings(Settings):
@@ -71,8 +71,10 @@ class PretrainingStage(AdamWSettings):
 
     @model_validator(mode="after")
     def _samples_no_weights(self) -> Self:
-        if self.optimiser == "ivon":
-            raise ValueError("expected optimiser adamw or adam-l2 in pretraining, got ivon")
+        if self.optimiser not in OPTIMISERS:
+            raise ValueError(
+                f"expected optimiser {' or '.join(OPTIMISERS)} in pretraining, got {self.optimiser}"
+            )
         return self
 
     @model_validator(mode="after")

@@ -5,16 +5,38 @@ Pretraining has further keys, in `training.recipe.pretraining`.
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from eulerlora.methods.settings import ENSEMBLES, EULERLORA, TrainedMethodSettings
+from eulerlora.methods.registry import (
+    DEFAULT_METHOD,
+    Fit,
+    TrainedMethod,
+    method_type,
+    plain_methods,
+    trained_methods,
+)
 from eulerlora.settings import AdapterSettings, ColourConstancy, PrecisionChoice
 from eulerlora_client.contract.sampling import AUTO, Auto, Sampler
 from eulerlora_client.settings import PositiveInt, Settings, optional
 
 Augmentation = Literal["paper", "dermoscopy", "cameras", "natural"]
 Head = Literal["random", "linear-probe", "bootstrap-probes"]
-Optimiser = Literal["adamw", "adam-l2", "ivon"]
+OPTIMISERS = ("adamw", "adam-l2")
+
+
+def optimisers() -> list[str]:
+    """Returns the values of `training.optimiser`: also the methods with one of their own."""
+    own = [name for name, method in trained_methods().items() if method.own_optimiser]
+    return [*OPTIMISERS, *own]
+
+
+def _known_optimiser(name: str) -> str:
+    if name not in optimisers():
+        raise ValueError(f"expected {' or '.join(map(repr, optimisers()))}, got {name!r}")
+    return name
+
+
+Optimiser = Annotated[str, AfterValidator(_known_optimiser)]
 
 
 class AdamWSettings(Settings):
@@ -36,8 +58,8 @@ class AdamWSettings(Settings):
     """Peak rate, at the end of the warm-up."""
     optimiser: Optimiser = optional("adamw")
     """`adamw` decays the weights themselves; `adam-l2` is Adam with the decay added to the
-    gradient, which the code of LoRA-Ensemble calls AdamW. They are equal without decay. `ivon`
-    trains the method of that name, and no other.
+    gradient, which the code of LoRA-Ensemble calls AdamW. They are equal without decay. A
+    method with an optimiser of its own, such as `ivon`, needs the optimiser of its name.
     """
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     """For all trainable parameters."""
@@ -172,59 +194,12 @@ class WholeNetworkSettings(Settings):
         return self
 
 
-class TFBFit(Settings):
-    """Noise on A of the greatest size that hardly changes labels (TFB)."""
-
-    name: Literal["tfb"] = "tfb"
-    """The method."""
-    images: PositiveInt = 256
-    """Number of training images, evenly spaced, that the fit uses."""
-    tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.01
-    """Accepted share of these images whose label the noise changes."""
-
-
-class LaplaceFit(Settings):
-    """A normal distribution from the curvature of the loss (Laplace)."""
-
-    name: Literal["laplace"] = "laplace"
-    """The method."""
-    images: PositiveInt = 256
-    """Number of training images, evenly spaced, that the fit uses."""
-    layers: Literal["last", "adapters", "all"] = "all"
-    """`last` samples the heads, `adapters` samples A and B, `all` samples both."""
-    structure: Literal["diagonal", "kron"] = "diagonal"
-    """Of the curvature: its diagonal, or Kronecker factors of every matrix."""
-    prior_precision: Annotated[float, Field(gt=0)] | None = None
-    """Of every element; None uses the best of 1, 10, ..., 1e8 on held-out images."""
-
-
-class SWAGFit(Settings):
-    """The moments of the weights along further steps of SGD (diagonal SWAG)."""
-
-    name: Literal["swag"] = "swag"
-    """The method."""
-    steps: PositiveInt = 200
-    """Number of steps of SGD."""
-    snapshots: Annotated[int, Field(ge=2)] = 20
-    """Number of snapshots of the weights, at equally spaced steps."""
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
-    """Constant rate of SGD."""
-
-
-PosteriorFit = TFBFit | LaplaceFit | SWAGFit
-"""A distribution that is fitted to finished adapters."""
-
-
 StoredDtype = Literal["float32", "float16", "bfloat16"]
 SAMPLES: tuple[int | Auto, ...] = (1, 2, 4, 8, 16, AUTO)
 """Default samples per adapter for which calibration sets thresholds."""
 Split = Literal["lesion", "lesion-validation", "lesion-best-epoch", "paper"]
 Part = Literal["train", "validation", "calibration", "test"]
 OodGroup = Literal["far", "near", "shifted"]
-WITHOUT_DROPOUT = ("blob", "ivon", "dropkey", "batch-ensemble", "last-layer-ensemble")
-"""Methods whose attention has no inputs of plain adapters to drop."""
-PLAIN_ADAPTERS = ("eulerlora", "rank-dropout")
-"""Methods to whose adapters a posterior can be fitted."""
 RecipeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
@@ -359,11 +334,11 @@ class AdapterRecipe(Recipe):
     """Applied to all images, in training and prediction (`eulerlora.images.colour`)."""
     adapters: AdapterSettings = AdapterSettings()
     """What is trained."""
-    method: TrainedMethodSettings = optional(EULERLORA)
+    method: TrainedMethod = optional(DEFAULT_METHOD)
     """How the adapters are sampled (docs/methods.md)."""
     whole_network: WholeNetworkSettings | None = optional(None)
     """Trains all weights instead; None trains adapters."""
-    posterior: PosteriorFit | None = optional(None, discriminator="name")
+    posterior: Fit | None = optional(None)
     """Distribution that is fitted to the trained adapters, which then draw nothing else; None fits
     none.
     """
@@ -386,59 +361,29 @@ class AdapterRecipe(Recipe):
         return self
 
     @model_validator(mode="after")
-    def _drops_only_inputs_of_plain_adapters(self) -> Self:
-        dropout, name = self.training.adapter_dropout, self.method.name
-        if dropout and name in WITHOUT_DROPOUT:
+    def _fits_the_method(self) -> Self:
+        method, name, optimiser = (
+            method_type(self.method),
+            self.method.name,
+            self.training.optimiser,
+        )
+        allowed = (name,) if method.own_optimiser else OPTIMISERS
+        if optimiser not in allowed:
             raise ValueError(
-                f"expected training.adapter_dropout=0 with method {name}, got {dropout}"
+                f"expected training.optimiser={' or '.join(allowed)} with method {name}, got "
+                f"training.optimiser={optimiser}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _trains_ivon_with_its_optimiser(self) -> Self:
-        training, ivon = self.training, self.method.name == "ivon"
-        if ivon != (training.optimiser == "ivon"):
-            raise ValueError(
-                "expected training.optimiser=ivon with method ivon and with no other, got "
-                f"training.optimiser={training.optimiser} with method {self.method.name}"
-            )
-        if ivon and (not training.sampling or training.weight_decay == 0):
-            raise ValueError(
-                "expected training.sampling=true and a training.weight_decay above 0 with method "
-                "ivon"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _has_the_rank_1_of_members_without_adapters(self) -> Self:
-        if isinstance(self.method, ENSEMBLES) and self.adapters.rank != 1:
-            raise ValueError(
-                f"expected adapters.rank=1 with method {self.method.name}, which has no adapters, "
-                f"got {self.adapters.rank}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _starts_from_heads_that_fit_the_method(self) -> Self:
-        head, name = self.training.head, self.method.name
-        if name == "sngp" and head != "random":
-            raise ValueError(f"expected training.head=random with method sngp, got {head}")
-        if name == "sngp" and self.training.epochs == 0:
-            raise ValueError("expected training.epochs of at least 1 with method sngp, got 0")
-        if name == "last-layer-ensemble" and head == "linear-probe":
-            raise ValueError(
-                "expected training.head=random or bootstrap-probes with method "
-                "last-layer-ensemble, whose members differ in nothing else, got linear-probe"
-            )
+        method.check_recipe(self.adapters, self.training)
         return self
 
     @model_validator(mode="after")
     def _fits_posteriors_to_plain_adapters(self) -> Self:
-        name = self.method.name
-        if self.posterior is not None and (self.whole_network or name not in PLAIN_ADAPTERS):
+        plain = method_type(self.method).plain_adapters
+        if self.posterior is not None and (self.whole_network or not plain):
             raise ValueError(
-                "expected method eulerlora or rank-dropout and no whole_network with posterior, "
-                f"got {'whole_network' if self.whole_network else f'method {name}'}"
+                f"expected method {' or '.join(plain_methods())} and no whole_network with "
+                "posterior, got "
+                f"{'whole_network' if self.whole_network else f'method {self.method.name}'}"
             )
         return self
 
@@ -447,7 +392,7 @@ class AdapterRecipe(Recipe):
         whole, training = self.whole_network, self.training
         if whole is None:
             return self
-        if self.method != EULERLORA:
+        if self.method != DEFAULT_METHOD:
             raise ValueError(f"expected no method with whole_network, got {self.method.name}")
         if self.adapters.model_copy(update={"steps": 2, "scale": 1.0}) != NO_ADAPTERS:
             raise ValueError(

@@ -9,7 +9,7 @@ from typing import Any
 from eulerlora.checkpoint.config import CheckpointConfig, Provenance
 from eulerlora.checkpoint.files import read_config, stored_revision, write_card
 from eulerlora.errors import DataError
-from eulerlora.methods.settings import EULERLORA, law_text, members_text
+from eulerlora.methods.registry import DEFAULT_METHOD, method_type
 from eulerlora_client.output_files import atomic_write
 from eulerlora_client.progress import format_duration
 from training.data.local_images import archive_names
@@ -166,11 +166,12 @@ def site_sections(config: CheckpointConfig) -> list[Section]:
 
 def _shape(config: CheckpointConfig) -> str:
     adapters, shape = config.adapters.settings, config.backbone.settings
-    trained = f"{members_text(config.method, adapters)} on a frozen"
-    if whole_network(config):
+    kind = method_type(config.method)
+    trained = f"{kind.members_text(adapters)} on a frozen"
+    if is_whole_network(config):
         trained = "all weights of a"
-    law = law_text(config.method, adapters)
-    method = "" if config.method == EULERLORA else f" Method: {law} (docs/methods.md)."
+    law = kind.law_text(config.method, adapters)
+    method = "" if config.method == DEFAULT_METHOD else f" Method: {law} (docs/methods.md)."
     return (
         f"An EulerLoRA checkpoint: {trained} Vision Transformer ({shape.layers} blocks of width "
         f"{shape.width}, {shape.image_size} x {shape.image_size} pixels, patches of "
@@ -247,7 +248,7 @@ def _demote_headings(text: str) -> str:
 def training_facts(config: CheckpointConfig) -> str:
     """Returns a Markdown list: recipe, hardware, steps and time of adapters and backbone."""
     facts, recipe = config.provenance, config.provenance["recipe"]
-    trained = "Network" if whole_network(config) else "Adapters"
+    trained = "Network" if is_whole_network(config) else "Adapters"
     lines = [
         f"{trained}: recipe `{recipe['name']}`, seed {facts['seed']}, commit {facts['commit']}, "
         f"{facts['date']}, on {facts['hardware']}: {_steps(facts['training'])}.",
@@ -319,7 +320,7 @@ def pretraining(config: CheckpointConfig) -> Provenance | None:
     return origin if "stages" in origin else None
 
 
-def whole_network(config: CheckpointConfig) -> bool:
+def is_whole_network(config: CheckpointConfig) -> bool:
     """Returns True if all weights of the network were trained, not adapters alone."""
     return config.provenance.get("recipe", {}).get("whole_network") is not None
 
@@ -338,7 +339,7 @@ def _backbone(config: CheckpointConfig) -> Iterator[str]:
     if config.backbone.published:
         yield f"Backbone: torchvision's `{config.backbone.published}`, frozen."
         return
-    kept = "trained with the head" if whole_network(config) else "frozen"
+    kept = "trained with the head" if is_whole_network(config) else "frozen"
     imported = config.backbone.provenance.get("imported")
     if imported is not None:
         revision = f", revision {imported['revision']}" if imported["revision"] else ""

@@ -15,8 +15,8 @@ from eulerlora.checkpoint.published_weights import PUBLISHED, absent_weights, fr
 from eulerlora.checkpoint.safetensor_files import read_metadata
 from eulerlora.images.files import image_files
 from eulerlora.methods.registry import build_network
-from eulerlora.methods.settings import MethodSettings
 from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.method import MethodSettings
 from eulerlora.settings import AdapterSettings, BackboneSettings
 from eulerlora_client.contract.sampling import AUTO, Mode
 from training.adaptation.network import DOWNLOADED, EMBEDDED, count_trained, train_all_weights

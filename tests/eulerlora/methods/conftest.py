@@ -1,21 +1,19 @@
 """Settings of every method, and networks with them on one backbone."""
 
-from eulerlora.methods.settings import (
-    BatchEnsembleSettings,
-    BLoBSettings,
-    DropKeySettings,
-    EpiNetSettings,
-    EulerLoRASettings,
-    GaussianCoefficientsSettings,
-    IVONSettings,
-    LaplaceSettings,
-    LastLayerEnsembleSettings,
-    MethodSettings,
-    RankDropoutSettings,
-    SNGPSettings,
-    SWAGSettings,
-    TFBSettings,
-)
+from eulerlora.methods.batch_ensemble import BatchEnsembleSettings
+from eulerlora.methods.blob import BLoBSettings
+from eulerlora.methods.dropkey import DropKeySettings
+from eulerlora.methods.epinet import EpiNetSettings
+from eulerlora.methods.eulerlora import EulerLoRASettings
+from eulerlora.methods.gaussian_coefficients import GaussianCoefficientsSettings
+from eulerlora.methods.ivon import IVONSettings
+from eulerlora.methods.laplace import LaplaceSettings
+from eulerlora.methods.last_layer_ensemble import LastLayerEnsembleSettings
+from eulerlora.methods.rank_dropout import RankDropoutSettings
+from eulerlora.methods.sngp import SNGPSettings
+from eulerlora.methods.swag import SWAGSettings
+from eulerlora.methods.tfb import TFBSettings
+from eulerlora.nn.method import MethodSettings
 
 METHODS: dict[str, MethodSettings] = {
     "eulerlora": EulerLoRASettings(),

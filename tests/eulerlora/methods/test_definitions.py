@@ -10,16 +10,12 @@ from torch.distributions import Normal, kl_divergence
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.errors import SettingsError
 from eulerlora.exchange.members import members
-from eulerlora.methods.masks import RankDropoutMethod
+from eulerlora.methods.blob import BLoBSettings
+from eulerlora.methods.eulerlora import EulerLoRASettings
+from eulerlora.methods.gaussian_coefficients import GaussianCoefficientsSettings
+from eulerlora.methods.rank_dropout import RankDropoutMethod, RankDropoutSettings
 from eulerlora.methods.registry import build_network
-from eulerlora.methods.settings import (
-    BLoBSettings,
-    EulerLoRASettings,
-    GaussianCoefficientsSettings,
-    MethodSettings,
-    RankDropoutSettings,
-)
-from eulerlora.nn.method import NetworkShape
+from eulerlora.nn.method import MethodSettings, NetworkShape
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import COEFFICIENTS, Rows
 from eulerlora.nn.runtime import predict_rows

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from eulerlora.checkpoint.files import load_checkpoint, save_checkpoint
-from eulerlora.methods.registry import build_network
-from eulerlora.methods.settings import ENSEMBLES, MethodSettings
+from eulerlora.methods.registry import build_network, method_type
+from eulerlora.nn.method import MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.runtime import ModelImages, Runtime, predict_rows, predict_together
 from eulerlora.settings import Draw, RuntimeSettings
@@ -19,7 +19,7 @@ from tests.eulerlora.methods.conftest import METHODS
 
 CPU = torch.device("cpu")
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
-SAMPLED = {name: m for name, m in METHODS.items() if not isinstance(m, ENSEMBLES)}
+SAMPLED = {name: m for name, m in METHODS.items() if method_type(m).has_adapters}
 each_sampled_method = pytest.mark.parametrize("method", SAMPLED.values(), ids=SAMPLED.keys())
 each_ensemble = pytest.mark.parametrize("name", [n for n in METHODS if n not in SAMPLED])
 each_sampler = pytest.mark.parametrize("sampler", SAMPLERS)

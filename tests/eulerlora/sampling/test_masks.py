@@ -10,8 +10,8 @@ import torch
 from scipy import stats
 from torch import Generator, Tensor
 
-from eulerlora.methods.masks import EulerLoRAMethod
-from eulerlora.methods.settings import EULERLORA
+from eulerlora.methods.eulerlora import EulerLoRAMethod
+from eulerlora.methods.registry import DEFAULT_METHOD
 from eulerlora.nn.method import NetworkShape
 from eulerlora.nn.rows import COEFFICIENTS
 from eulerlora.sampling.masks import (
@@ -43,7 +43,7 @@ def seeded(seed: int = 0) -> Generator:
 def trajectory_coefficients(draw: Draw, blocks: int, settings: AdapterSettings) -> Tensor:
     """Returns the coefficients of one image, (adapters * samples, blocks, 4, adapters * rank)."""
     shape = NetworkShape(settings, BackboneSettings(layers=blocks), classes=2)
-    return EulerLoRAMethod(EULERLORA, shape).draw(draw).blocks[COEFFICIENTS]
+    return EulerLoRAMethod(DEFAULT_METHOD, shape).draw(draw).blocks[COEFFICIENTS]
 
 
 def assert_mean(values: Tensor, expected: float | Tensor) -> None:

@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerate import Accelerator
 from torch import Generator, Tensor
 
 from eulerlora.checkpoint.files import Checkpoint, load_checkpoint
+from eulerlora.methods.dropkey import DropKeySettings
+from eulerlora.methods.epinet import EpiNetSettings
 from eulerlora.methods.registry import build_network
-from eulerlora.methods.settings import DropKeySettings, EpiNetSettings, SNGPSettings
+from eulerlora.methods.sngp import SNGPSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import Draw
 from tests.conftest import random_network
 from training.adaptation.objective import AdapterObjective, trajectory_loss
-from training.adaptation.probe import fit_covariance
 from training.adaptation.train import train
 from training.fit.batches import IGNORED
 from training.recipe.file import read_recipe
@@ -110,7 +110,7 @@ def test_the_covariance_is_fitted_to_all_images_of_a_class_with_the_mean_logits(
             p = logits.softmax(dim=-1).max()
             expected[adapter] += p * (1 - p) * phi.T @ phi
     heads.covariance_root.normal_(generator=Generator().manual_seed(3))  # of an earlier fit
-    fit_covariance(network, batches, Accelerator(cpu=True))
+    network.method.after_training(network, batches, lambda total: total)
     covariance = heads.covariance_root.mT @ heads.covariance_root
     torch.testing.assert_close(covariance, torch.linalg.inv(expected), rtol=1e-3, atol=1e-4)
     assert not heads._forward_hooks

@@ -1,4 +1,4 @@
-"""training.fit.ivon against ivon-opt, and against the exact posterior of a linear regression."""
+"""IVON against ivon-opt, and against the exact posterior of a linear regression."""
 
 from collections.abc import Callable
 
@@ -8,11 +8,10 @@ import torch
 from accelerate import Accelerator
 from torch import Generator, Tensor, nn
 
-from eulerlora.methods.settings import IVONSettings
+from eulerlora.methods.ivon import IVON, IVONSettings
 from tests.conftest import random_network
 from training.adaptation.objective import AdapterObjective, trajectory_loss
 from training.fit.batches import RunLength
-from training.fit.ivon import IVON, Posterior
 from training.fit.optimisation import Optimisation
 from training.recipe.schema import AdapterTraining
 
@@ -40,7 +39,7 @@ def test_steps_are_those_of_ivon_opt() -> None:
 
     means = [nn.Parameter(tensor.clone()) for tensor in start]
     roots = [nn.Parameter(torch.zeros_like(tensor)) for tensor in start]
-    optimiser = IVON(means, roots, Posterior(50.0, 0.3, 0.9), weight_decay=0.02)
+    optimiser = IVON(means, roots, 50.0, 0.3, 0.9, weight_decay=0.02)
     copies = [nn.Parameter(tensor.clone()) for tensor in start]
     reference = ivon.IVON(copies, lr=0.0, ess=50.0, hess_init=0.3, beta2=0.9, weight_decay=0.02)
     for step in range(6):
@@ -69,7 +68,7 @@ def test_it_finds_the_posterior_of_a_linear_regression_with_orthogonal_inputs() 
     inputs = inputs * torch.tensor([2.0, 5.0, 9.0])
     targets = inputs @ torch.tensor([1.0, -2.0, 0.5]) + torch.randn(40, generator=generator)
     mean, root = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3))
-    optimiser = IVON([mean], [root], Posterior(40.0, 1.0, 0.99), weight_decay=0.1)
+    optimiser = IVON([mean], [root], 40.0, 1.0, 0.99, weight_decay=0.1)
 
     def loss(weights: list[Tensor]) -> Tensor:
         errors = targets - weights[0] @ inputs.T  # (samples, 40)

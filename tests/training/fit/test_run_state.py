@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from eulerlora.errors import CheckpointError, NonFiniteError, SettingsError
+from eulerlora.methods.ivon import IVON
 from tests.conftest import random_network
-from training.fit.ivon import IVON, Posterior
 from training.fit.run import (
     Progress,
     TrainedState,
@@ -67,8 +67,8 @@ def test_a_loaded_state_continues_like_the_saved_one(path: Path, stepped: Traine
 def test_the_state_of_ivon_continues_too(tmp_path: Path) -> None:
     def started() -> TrainedState:
         network = nn.ParameterDict({"a": torch.ones(3), "a_root": torch.zeros(3)})
-        law = Posterior(effective_images=9.0, initial_curvature=1.0, curvature_decay=0.5)
-        optimiser = IVON([network["a"]], [network["a_root"]], law, weight_decay=0.1)
+        law = {"effective_images": 9.0, "initial_curvature": 1.0, "curvature_decay": 0.5}
+        optimiser = IVON([network["a"]], [network["a_root"]], **law, weight_decay=0.1)
         optimiser.param_groups[0]["lr"] = 0.1
         return TrainedState(network, optimiser)
 

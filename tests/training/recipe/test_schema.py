@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eulerlora.errors import SettingsError
-from eulerlora.methods.settings import is_sampled
+from eulerlora.methods.registry import method_type
 from training.recipe.file import RECIPES, find_recipe, read_recipe, recipe_names, variant_names
 from training.recipe.pretraining import PretrainingRecipe
 from training.recipe.schema import AdapterRecipe
@@ -61,7 +61,7 @@ def test_every_variant_is_valid_and_has_the_settings_in_its_name(path: Path, var
     assert (recipe.posterior is not None) == (method in POSTERIORS)
     assert (whole is not None) == (method in WHOLE_NETWORKS)
     assert (adapters.min_rank < adapters.rank) == (method == "eulerlora")
-    assert recipe.training.samples == 1 or is_sampled(recipe.method, adapters)
+    assert recipe.training.samples == 1 or method_type(recipe.method).is_sampled(adapters)
     assert recipe.variant == variant
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eulerlora.methods.settings import EULERLORA
+from eulerlora.methods.registry import DEFAULT_METHOD
 from eulerlora.settings import AdapterSettings, BackboneSettings
 from tests.conftest import TINY_BACKBONE
 from tests.training.synthetic_runs import finish
@@ -46,14 +46,14 @@ def test_a_prediction_of_a_whole_network_costs_its_matrix_products() -> None:
     adapted = 4 * tokens * low_rank * (DEEP.layers - 1) + 2 * (tokens + 1) * low_rank
     head = 2 * width * 7
     expected = patches + (DEEP.layers - 1) * products + last + adapted + head
-    counted = _operations(DEEP, NO_ADAPTERS, 7, EULERLORA, True, 1)
+    counted = _operations(DEEP, NO_ADAPTERS, 7, DEFAULT_METHOD, True, 1)
     assert counted.prediction == pytest.approx(expected, rel=1e-6)
     assert 2.6 < counted.training / counted.prediction < 3  # weights and inputs, backward
 
 
 def test_frozen_weights_save_a_third_of_the_operations_of_a_step() -> None:
-    adapters = _operations(BackboneSettings(layers=4), ONE_ADAPTER, 7, EULERLORA, False, 1)
-    whole = _operations(BackboneSettings(layers=4), NO_ADAPTERS, 7, EULERLORA, True, 1)
+    adapters = _operations(BackboneSettings(layers=4), ONE_ADAPTER, 7, DEFAULT_METHOD, False, 1)
+    whole = _operations(BackboneSettings(layers=4), NO_ADAPTERS, 7, DEFAULT_METHOD, True, 1)
     assert 1.7 < adapters.training / adapters.prediction < 2.1
     assert adapters.training < 0.75 * whole.training
 

@@ -3,7 +3,7 @@
 import pytest
 
 from eulerlora.errors import SettingsError
-from eulerlora.methods.settings import is_sampled
+from eulerlora.methods.registry import method_type
 from eulerlora_client.settings import validated
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
@@ -38,7 +38,9 @@ def test_every_table_is_valid_and_its_recipe_gives_its_rows(name: str) -> None:
         assert not row.paper or name in PAPER_TABLES
     for row in rows(name).values():
         recipe = read_recipe(table.recipe_path, AdapterRecipe, variant=row.variant)
-        sampled = recipe.posterior is not None or is_sampled(recipe.method, recipe.adapters)
+        sampled = recipe.posterior is not None or method_type(recipe.method).is_sampled(
+            recipe.adapters
+        )
         assert sampled or row.mode == "det", row
         assert row.samples == (recipe.evaluation.samples if row.mode == "stoch" else 1), row
         assert table.ood is None or ood_index(table.ood, recipe) is not None

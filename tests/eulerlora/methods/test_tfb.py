@@ -1,15 +1,20 @@
-"""training.bayesian.tfb: the rotation, the noise in the space of weights, and the search."""
+"""TFB: the rotation, the noise in the space of weights, and the search."""
 
 import pytest
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.methods.settings import TFBSettings
+from eulerlora.methods.fitting import mean_probabilities
+from eulerlora.methods.tfb import (
+    TFBMethod,
+    TFBSettings,
+    largest_accepted,
+    rotate,
+    set_deviation,
+)
 from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import Draw
 from tests.conftest import random_network
-from training.bayesian.source import mean_probabilities, with_method
-from training.bayesian.tfb import adapters_of, fit_tfb, largest_accepted, rotate, set_deviation
 
 TFB = TFBSettings(deviation=0.0, tolerance=0.1, anchors=1)
 
@@ -21,9 +26,9 @@ def anchors() -> Tensor:
 
 def test_the_rotation_changes_no_product_and_gives_orthogonal_rows_of_b(anchors: Tensor) -> None:
     source = random_network()
-    network = with_method(source, TFB)
+    network = TFBMethod.network_of(TFB, source)
     values = rotate(network)
-    for block, before, singular in zip(adapters_of(network), source.blocks, values, strict=True):
+    for block, before, singular in zip(network.blocks, source.blocks, values, strict=True):
         torch.testing.assert_close(block.up.mT @ block.down, before.up.mT @ before.down)
         torch.testing.assert_close(block.up @ block.up.mT, torch.diag_embed(singular**2))
     (expected,), (actual,) = (predict_rows(n, anchors[:1], [Draw()]) for n in (source, network))
@@ -32,10 +37,10 @@ def test_the_rotation_changes_no_product_and_gives_orthogonal_rows_of_b(anchors:
 
 def test_the_noise_on_weights_has_one_size_in_the_space_of_b() -> None:
     """B' (noise / D) = U noise with orthonormal U, so that its Gram matrix is that of the noise."""
-    network = with_method(random_network(), TFB)
+    network = TFBMethod.network_of(TFB, random_network())
     values = rotate(network)
     set_deviation(network, values, 0.3)
-    for block in adapters_of(network):
+    for block in network.blocks:
         noise = torch.randn(block.down.shape, generator=Generator().manual_seed(1))
         change = block.up.mT @ (block.down_root.square() * noise)
         torch.testing.assert_close(
@@ -48,9 +53,9 @@ def test_directions_without_effect_get_no_noise() -> None:
     with torch.no_grad():
         for block in source.blocks:
             block.up[..., 1:, :] = 0  # B has rank 1
-    network = with_method(source, TFB)
+    network = TFBMethod.network_of(TFB, source)
     set_deviation(network, rotate(network), 1.0)
-    for block in adapters_of(network):
+    for block in network.blocks:
         assert block.down_root.isfinite().all()
         assert (block.down_root[..., :1, :] > 0).all()
         assert (block.down_root[..., 1:, :] == 0).all()
@@ -70,7 +75,8 @@ def test_the_fit_keeps_the_labels_of_most_anchors_and_twice_the_noise_does_not(
     anchors: Tensor,
 ) -> None:
     source = random_network()
-    network, settings = fit_tfb(source, anchors, tolerance=0.1)
+    network = TFBMethod.with_largest_noise(source, anchors, tolerance=0.1)
+    settings = network.method.settings
     labels = mean_probabilities(source, anchors, samples=None).argmax(dim=-1)
 
     def changed() -> float:
@@ -79,7 +85,7 @@ def test_the_fit_keeps_the_labels_of_most_anchors_and_twice_the_noise_does_not(
     assert settings == TFBSettings(deviation=settings.deviation, tolerance=0.1, anchors=20)
     assert settings.deviation > 0
     assert changed() <= 0.1
-    for block in adapters_of(network):
+    for block in network.blocks:
         with torch.no_grad():
             block.down_root.mul_(2.0**0.5)
     assert changed() > 0.1

@@ -1,44 +1,28 @@
-"""Ensembles whose members are no adapters: BatchEnsemble and an ensemble of last layers.
+"""BatchEnsemble (Wen, Tran and Ba, ICLR 2020): members multiply inputs and outputs by factors."""
 
-Nothing is drawn: every sample is that of mode det, one row for each member.
-"""
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
 
 from eulerlora.errors import SettingsError
-from eulerlora.methods.settings import BatchEnsembleSettings
-from eulerlora.nn.attention import (
-    BlockAdapters,
-    Factors,
-    FrozenAttention,
-    frozen_attention,
-)
-from eulerlora.nn.method import Method, NetworkShape
-from eulerlora.nn.rows import BlockRows, RowDraws
+from eulerlora.methods.gaussian import Positive
+from eulerlora.nn.attention import BlockAdapters, Factors, FrozenAttention, frozen_attention
+from eulerlora.nn.method import EnsembleMethod, MethodSettings, NetworkShape
+from eulerlora.nn.rows import BlockRows
 from eulerlora.sampling.masks import PROJECTIONS
+from eulerlora_client.settings import PositiveInt
 
 
-class EnsembleMethod(Method):
-    """Members without random input."""
+class BatchEnsembleSettings(MethodSettings):
+    """Members that share the frozen weights and multiply inputs and outputs by own factors."""
 
-    def det(self) -> RowDraws:
-        return RowDraws()
-
-    def sample(self, samples: int, generator: Generator) -> RowDraws:
-        return RowDraws()
-
-    def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
-        return RowDraws()
-
-
-class LastLayerEnsembleMethod(EnsembleMethod):
-    """Heads on the frozen backbone, which runs once for an image."""
-
-    features_differ = "image"
-
-    def block(self) -> BlockAdapters:
-        return FrozenAttention()
+    name: Literal["batch-ensemble"] = "batch-ensemble"
+    """The method."""
+    blocks: PositiveInt = 2
+    """Number of last blocks whose projections have factors."""
+    factor_deviation: Positive = 0.1
+    """Standard deviation of the initial factors, whose mean is 1."""
 
 
 class BatchEnsembleFactors(BlockAdapters):
@@ -75,8 +59,10 @@ class BatchEnsembleFactors(BlockAdapters):
         return frozen_attention(rows.of_rows(inputs), frozen, queries, factors)
 
 
-class BatchEnsembleMethod(EnsembleMethod):
+class BatchEnsembleMethod(EnsembleMethod[BatchEnsembleSettings]):
     """Factors in the last blocks; the others are frozen."""
+
+    settings_type = BatchEnsembleSettings
 
     def __init__(self, settings: BatchEnsembleSettings, shape: NetworkShape) -> None:
         super().__init__(settings, shape)

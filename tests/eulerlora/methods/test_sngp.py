@@ -11,12 +11,12 @@ from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.errors import SettingsError
 from eulerlora.exchange.members import members
 from eulerlora.methods.registry import build_network
-from eulerlora.methods.settings import SNGPSettings
 from eulerlora.methods.sngp import (
     NOISE,
     SAMPLED,
     BoundedAdapters,
     GaussianProcessHeads,
+    SNGPSettings,
 )
 from eulerlora.nn.rows import Rows
 from eulerlora.settings import AdapterSettings, Draw

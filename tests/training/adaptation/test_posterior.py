@@ -11,7 +11,9 @@ from PIL import Image
 from eulerlora.checkpoint.backbone import save_backbone
 from eulerlora.checkpoint.files import load_checkpoint, predict_known_answer, read_known_answer
 from eulerlora.errors import CheckpointError
-from eulerlora.methods.settings import LaplaceSettings, SWAGSettings, TFBSettings
+from eulerlora.methods.laplace import LaplaceSettings
+from eulerlora.methods.swag import SWAGSettings
+from eulerlora.methods.tfb import TFBSettings
 from eulerlora.model import EulerLoRA
 from tests.conftest import random_backbone
 from tests.training.conftest import RECIPE

@@ -1,57 +1,38 @@
-"""Methods whose coefficients are random masks of the directions."""
+"""Dropout of whole directions: masks of one law at all four projections."""
+
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Generator, Tensor
 
-from eulerlora.methods.settings import EulerLoRASettings, RankDropoutSettings
 from eulerlora.nn.attention import AttentionAdapters, BlockAdapters
-from eulerlora.nn.method import Method, NetworkShape
+from eulerlora.nn.method import Method, MethodSettings, NetworkShape
 from eulerlora.nn.rows import RowDraws
-from eulerlora.sampling.masks import (
-    GROUP,
-    INPUTS,
-    PROJECTIONS,
-    consecutive_masks,
-    draw_balanced_trajectories,
-    draw_trajectories,
-    on_stacked_ranks,
-)
+from eulerlora.sampling.masks import GROUP, PROJECTIONS, consecutive_masks, on_stacked_ranks
 
 
-class EulerLoRAMethod(Method):
-    """The paper's coefficients (`eulerlora.sampling.masks`), at all projections or at one side."""
+class RankDropoutSettings(MethodSettings):
+    """Dropout of whole directions, with one probability at all projections."""
 
-    def __init__(self, settings: EulerLoRASettings, shape: NetworkShape) -> None:
-        super().__init__(settings, shape)
-
-    def block(self) -> BlockAdapters:
-        return AttentionAdapters(self.shape.backbone.width, self.adapters)
-
-    def sample(self, samples: int, generator: Generator) -> RowDraws:
-        count = self.adapters.adapters * samples
-        return self._draws(draw_trajectories(count, self.depth, self.adapters, generator))
-
-    def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
-        count = self.adapters.adapters * samples
-        return self._draws(
-            draw_balanced_trajectories(count, self.depth, self.adapters, generator, first)
-        )
-
-    def _draws(self, coefficients: Tensor) -> RowDraws:
-        """coefficients: (rows, blocks, 4, rank)."""
-        if self.settings.sides == "input":
-            coefficients[:, :, INPUTS:] = 1
-        elif self.settings.sides == "output":
-            coefficients[:, :, :INPUTS] = 1
-        stacked = on_stacked_ranks(coefficients, self.adapters.adapters)
-        return RowDraws.of_coefficients(stacked)
+    name: Literal["rank-dropout"] = "rank-dropout"
+    """The method."""
+    law: Literal["bernoulli", "fixed"] = "bernoulli"
+    """`bernoulli` keeps each direction with probability `kept`; `fixed` keeps a random subset of
+    the nearest number of directions, at least one.
+    """
+    kept: Annotated[float, Field(gt=0, le=1)] = 0.75
+    """Share of the directions that a sample uses; the paper's ranks 10 to 20 of 20 use 0.75."""
 
 
-class RankDropoutMethod(Method):
+class RankDropoutMethod(Method[RankDropoutSettings]):
     """Masks of one law at all four projections; the number of Euler steps has no effect.
 
     A kept direction is divided by the probability that it is kept, so that the mean is 1.
     """
+
+    settings_type = RankDropoutSettings
+    plain_adapters = True
 
     def __init__(self, settings: RankDropoutSettings, shape: NetworkShape) -> None:
         super().__init__(settings, shape)

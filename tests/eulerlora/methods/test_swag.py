@@ -1,31 +1,43 @@
-"""training.bayesian.swag: moments, and SGD against a plain loop."""
+"""SWAG: moments, and SGD against a plain loop."""
 
 import copy
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from eulerlora.methods.settings import SWAGSettings
+from eulerlora.methods.swag import MOMENTUM, Moments, SWAGFit, SWAGMethod, SWAGSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
 from tests.conftest import random_network
 from training.adaptation.objective import AdapterObjective, trajectory_loss
-from training.bayesian.swag import MOMENTUM, Moments, fit_swag
 
-SETTINGS = SWAGSettings(learning_rate=1e-2, steps=6, snapshots=3)
+FIT = SWAGFit(learning_rate=1e-2, steps=6, snapshots=3)
+SEED = 4
 
 
-class FewBatches:
-    """Two fixed batches an epoch."""
+def batches() -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields fixed batches."""
+    for step in range(6):
+        generator = torch.Generator().manual_seed(step)
+        yield torch.rand(4, 3, 32, 32, generator=generator), torch.tensor([0, 1, 2, 1])
 
-    seed = 4
 
-    def epoch(self, epoch: int, skip: int) -> list[tuple[Tensor, Tensor]]:
-        generator = torch.Generator().manual_seed(epoch)
-        return [
-            (torch.rand(4, 3, 32, 32, generator=generator), torch.tensor([0, 1, 2, 1]))
-            for _ in range(2)
-        ]
+class Source:
+    """A network and the loss of its training."""
+
+    clip_norm = 0.5
+    training_images = 4
+
+    def __init__(self, network: AdaptedVisionTransformer) -> None:
+        self.network = network
+
+    def losses(self, steps: int) -> Iterator[Tensor]:
+        assert steps == 6
+        objective = objective_of(self.network)
+        for step, (images, labels) in enumerate(batches()):
+            draw = objective.draw(SEED, step, 0)
+            yield objective.loss(self.network, images, labels, draw) / len(images)
 
 
 def objective_of(network: AdaptedVisionTransformer) -> AdapterObjective:
@@ -50,10 +62,9 @@ def test_the_network_has_the_moments_of_a_plain_loop_of_sgd() -> None:
     parameters = dict(reference.adapter_parameters())
     velocities = {name: torch.zeros_like(p) for name, p in parameters.items()}
     snapshots: list[dict[str, Tensor]] = []
-    batches = [batch for epoch in range(3) for batch in FewBatches().epoch(epoch, 0)]
-    for step, (images, labels) in enumerate(batches):
+    for step, (images, labels) in enumerate(batches()):
         reference.zero_grad()
-        draw = objective.draw(FewBatches.seed, step, 0)
+        draw = objective.draw(SEED, step, 0)
         (objective.loss(reference, images, labels, draw) / len(images)).backward()
         norm = sum(p.grad.square().sum() for p in parameters.values()).sqrt()
         with torch.no_grad():
@@ -64,7 +75,8 @@ def test_the_network_has_the_moments_of_a_plain_loop_of_sgd() -> None:
         if step % 2 == 1:
             snapshots.append({name: p.detach().clone() for name, p in parameters.items()})
 
-    network = fit_swag(objective_of(source), source, FewBatches(), SETTINGS, clip_norm=0.5)
+    network = SWAGMethod.fit(FIT, Source(source))
+    assert network.method.settings == SWAGSettings(**FIT.model_dump())
     for name in parameters:
         values = torch.stack([snapshot[name] for snapshot in snapshots]).double()
         mean = network.get_parameter(name).double()

@@ -8,15 +8,12 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.errors import SettingsError
-from eulerlora.methods.ensembles import BatchEnsembleFactors
+from eulerlora.methods.batch_ensemble import BatchEnsembleFactors, BatchEnsembleSettings
+from eulerlora.methods.last_layer_ensemble import LastLayerEnsembleSettings
 from eulerlora.methods.registry import build_network
-from eulerlora.methods.settings import (
-    BatchEnsembleSettings,
-    LastLayerEnsembleSettings,
-    MethodSettings,
-)
 from eulerlora.nn.attention import FrozenAttention
 from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.method import MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import AdapterSettings, Draw

@@ -1,0 +1,66 @@
+"""The paper's method: coefficients are random masks of the directions."""
+
+from typing import Literal
+
+from torch import Generator, Tensor
+
+from eulerlora.nn.attention import AttentionAdapters, BlockAdapters
+from eulerlora.nn.method import Method, MethodSettings, changed_settings
+from eulerlora.nn.rows import RowDraws
+from eulerlora.sampling.masks import (
+    INPUTS,
+    draw_balanced_trajectories,
+    draw_trajectories,
+    on_stacked_ranks,
+)
+from eulerlora.settings import AdapterSettings
+
+
+class EulerLoRASettings(MethodSettings):
+    """The paper's method, and LoRA or LoRA-Ensemble with min_rank = rank."""
+
+    name: Literal["eulerlora"] = "eulerlora"
+    """The method."""
+    sides: Literal["both", "input", "output"] = "both"
+    """The projections that are sampled: all, only Q, K and V (`input`), or only O (`output`)."""
+
+
+class EulerLoRAMethod(Method[EulerLoRASettings]):
+    """The paper's coefficients (`eulerlora.sampling.masks`), at all projections or at one side."""
+
+    settings_type = EulerLoRASettings
+    plain_adapters = True
+
+    @classmethod
+    def is_sampled(cls, adapters: AdapterSettings) -> bool:
+        """Returns False for LoRA and LoRA-Ensemble."""
+        return adapters.min_rank < adapters.rank
+
+    @classmethod
+    def law_text(cls, settings: MethodSettings, adapters: AdapterSettings) -> str:
+        if not cls.is_sampled(adapters):
+            return "not sampled"
+        law = f"Kmin {adapters.min_rank}, T {adapters.steps}, sigma {adapters.scale:g}"
+        return ", ".join([law, *changed_settings(settings)])
+
+    def block(self) -> BlockAdapters:
+        return AttentionAdapters(self.shape.backbone.width, self.adapters)
+
+    def sample(self, samples: int, generator: Generator) -> RowDraws:
+        count = self.adapters.adapters * samples
+        return self._draws(draw_trajectories(count, self.depth, self.adapters, generator))
+
+    def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
+        count = self.adapters.adapters * samples
+        return self._draws(
+            draw_balanced_trajectories(count, self.depth, self.adapters, generator, first)
+        )
+
+    def _draws(self, coefficients: Tensor) -> RowDraws:
+        """coefficients: (rows, blocks, 4, rank)."""
+        if self.settings.sides == "input":
+            coefficients[:, :, INPUTS:] = 1
+        elif self.settings.sides == "output":
+            coefficients[:, :, :INPUTS] = 1
+        stacked = on_stacked_ranks(coefficients, self.adapters.adapters)
+        return RowDraws.of_coefficients(stacked)

@@ -1,0 +1,86 @@
+"""A method of another distribution: the example of docs/methods.md, from training to serving."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from eulerlora.checkpoint.backbone import save_backbone
+from tests.conftest import random_backbone
+from tests.training.conftest import RECIPE, image_folder
+
+__all__ = ["image_folder"]  # a fixture
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = """\
+import json, sys
+from pathlib import Path
+from fastapi.testclient import TestClient
+from eulerlora_client.commands.program import program
+from eulerlora.model import EulerLoRA
+from service.app import create_service
+from service.inference.engine import ServedModel, ServedModels
+from service.lifecycle.phase import Lifecycle
+from service.settings import ServiceSettings
+
+recipe, images, out, photo = sys.argv[1:]
+
+def run(*arguments):
+    arguments = [*arguments, "--data", images, "--device", "cpu"]
+    program.main(arguments, "eulerlora", standalone_mode=False)
+
+run("train", recipe, "--out", out)
+run("calibrate", out)
+run("evaluate", out, "--out", out + "-report", "--samples", "2")
+run("bayesianise", out, "--out", out + "-tfb", "--method", "tfb", "--images", "4")
+lifecycle = Lifecycle()
+lifecycle.become_ready()
+served = ServedModels([ServedModel.of(EulerLoRA.load(out, "cpu"))])
+service = create_service(served, ServiceSettings(deadline_s=120), lifecycle)
+with TestClient(service.application) as client:
+    query = {"mode": "stoch", "samples": 2, "seed": 1}
+    png = {"content-type": "image/png"}
+    answer = client.post("/predict", params=query, content=Path(photo).read_bytes(), headers=png)
+print(json.dumps({"status": answer.status_code, "answer": answer.json()}))
+"""
+
+
+def test_a_method_of_another_distribution_is_trained_evaluated_and_served(
+    image_folder: Path, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    information = site / "jitter-1.0.dist-info"
+    information.mkdir(parents=True)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/methods.md").read_text(), re.DOTALL)
+    (site / "jitter.py").write_text(blocks[0])
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: jitter\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(
+        "[eulerlora.methods]\njitter = jitter:JitterMethod\n"
+    )
+    save_backbone(tmp_path / "backbone.safetensors", random_backbone(), {}, torch.float16)
+    recipe = RECIPE.replace("epochs = 15", "epochs = 1") + "calibrated = [2]\n"
+    (tmp_path / "jitter.toml").write_text(recipe + '[method]\nname = "jitter"\nscale = 0.5\n')
+    photo = next((image_folder / "test").rglob("*.png"))
+    out = tmp_path / "run"
+    arguments = [tmp_path / "jitter.toml", image_folder, out, photo]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    served = json.loads(done.stdout.splitlines()[-1])
+    assert served["status"] == 200, served
+    config = json.loads((out / "config.json").read_text())
+    assert config["method"] == {"name": "jitter", "scale": 0.5}
+    assert ("stoch", 2) in {(entry["mode"], entry["samples"]) for entry in config["thresholds"]}
+    assert "jitter, scale 0.5" in (out / "README.md").read_text()
+    fitted = json.loads((tmp_path / "run-tfb" / "config.json").read_text())
+    assert fitted["method"]["name"] == "tfb"

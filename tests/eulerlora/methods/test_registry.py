@@ -1,0 +1,95 @@
+"""The registry of methods: which draw, their text, wrong names, and wrong entry points."""
+
+from importlib.metadata import EntryPoint
+
+import pytest
+from pydantic import TypeAdapter
+
+from eulerlora.errors import SettingsError
+from eulerlora.methods.batch_ensemble import BatchEnsembleMethod, BatchEnsembleSettings
+from eulerlora.methods.dropkey import DropKeySettings
+from eulerlora.methods.eulerlora import EulerLoRASettings
+from eulerlora.methods.rank_dropout import RankDropoutSettings
+from eulerlora.methods.registry import DEFAULT_METHOD, StoredMethod, method_type, methods
+from eulerlora.methods.tfb import TFBSettings
+from eulerlora.nn.method import MethodSettings
+from eulerlora.settings import AdapterSettings
+from eulerlora_client.settings import Settings, validated
+from tests.eulerlora.methods.conftest import METHODS
+
+LORA = AdapterSettings(rank=20, min_rank=20)
+
+
+class Config(Settings):
+    """A config with a method."""
+
+    method: StoredMethod = DEFAULT_METHOD
+
+
+def test_lora_and_ensembles_draw_nothing_and_all_other_methods_draw() -> None:
+    assert not method_type(DEFAULT_METHOD).is_sampled(LORA)
+    assert method_type(DEFAULT_METHOD).is_sampled(AdapterSettings())
+    ensembles = {"batch-ensemble", "last-layer-ensemble"}
+    others = [method for method in METHODS.values() if method.name != "eulerlora"]
+    assert ensembles == {
+        method.name for method in others if not method_type(method).is_sampled(LORA)
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "adapters", "text"),
+    [
+        (DEFAULT_METHOD, LORA, "not sampled"),
+        (DEFAULT_METHOD, AdapterSettings(), "Kmin 10, T 2, sigma 1"),
+        (EulerLoRASettings(sides="input"), AdapterSettings(), "Kmin 10, T 2, sigma 1, sides input"),
+        (RankDropoutSettings(kept=0.5), LORA, "rank-dropout, kept 0.5"),
+        (DropKeySettings(), LORA, "dropkey"),
+        (BatchEnsembleSettings(blocks=3), LORA, "batch-ensemble, blocks 3"),
+        (
+            TFBSettings(deviation=0.5, tolerance=0.1, anchors=8),
+            LORA,
+            "tfb, deviation 0.5, tolerance 0.1, anchors 8",
+        ),
+    ],
+)
+def test_a_method_states_its_law(
+    method: MethodSettings, adapters: AdapterSettings, text: str
+) -> None:
+    assert method_type(method).law_text(method, adapters) == text
+
+
+def test_members_are_adapters_or_have_the_name_of_their_method() -> None:
+    assert method_type(DEFAULT_METHOD).members_text(LORA) == "2 adapters of rank 20"
+    assert BatchEnsembleMethod.members_text(LORA) == "2 batch-ensemble members"
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+def test_stored_settings_are_read_back(method: MethodSettings) -> None:
+    adapter: TypeAdapter[MethodSettings] = TypeAdapter(StoredMethod)
+    assert adapter.validate_json(adapter.dump_json(method)) == method
+
+
+def test_a_wrong_name_is_answered_with_the_right_ones() -> None:
+    with pytest.raises(SettingsError, match="method: expected a name of 'eulerlora', 'rank-dr"):
+        validated(Config, {"method": {"name": "dropout"}})
+    with pytest.raises(SettingsError, match="method: expected a table with a name"):
+        validated(Config, {"method": {"kept": 0.5}})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sngp", "eulerlora.methods.sngp:SNGPMethod"),  # of another method
+        ("broken", "no_such_module:Method"),
+        ("absent", "eulerlora.methods.sngp:Absent"),
+        ("other-name", "eulerlora.methods.sngp:SNGPMethod"),
+        ("no-method", "eulerlora.methods.sngp:product_norms"),
+    ],
+)
+def test_a_wrong_entry_point_is_an_error_that_names_it(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    point = EntryPoint(name, value, "eulerlora.methods")
+    monkeypatch.setattr("eulerlora.methods.registry.entry_points", lambda **_: [point])
+    with pytest.raises(SettingsError, match=f"method '{name}'"):
+        methods.__wrapped__()

@@ -1,0 +1,177 @@
+"""A new checkpoint with a weight distribution around the adapters of a finished one."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, count, islice
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from eulerlora.checkpoint.config import AdapterConfig, CheckpointConfig
+from eulerlora.checkpoint.files import Checkpoint, check_free, load_checkpoint, save_checkpoint
+from eulerlora.checkpoint.safetensor_files import tensors_sha256
+from eulerlora.errors import CheckpointError, DataError
+from eulerlora.images.preprocess import network_input
+from eulerlora.methods.fitting import FitSettings, Inputs
+from eulerlora.methods.registry import fitted_methods, method_type, plain_methods
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora_client.contract.sampling import Auto
+from eulerlora_client.progress import track
+from training.adaptation.objective import LOSSES, AdapterObjective
+from training.adaptation.train import class_weights
+from training.calibration.calibrate import calibrate
+from training.data.augmentation import Transform, training_view
+from training.data.images import ImageParts, evenly_spaced, read_image
+from training.fit.batches import LoadedBatches
+from training.fit.run import round_parameters
+from training.recipe.schema import SAMPLES, AdapterRecipe
+from training.reporting.model_card import model_card
+
+
+@dataclass(frozen=True)
+class Source:
+    """A finished network on its device and the images of its data set, for `FittedMethod.fit`.
+
+    config: with a recipe in the provenance.
+    """
+
+    network: AdaptedVisionTransformer
+    config: CheckpointConfig
+    images: ImageParts
+    device: torch.device
+
+    @cached_property
+    def recipe(self) -> AdapterRecipe:
+        """The recipe of the network."""
+        return AdapterRecipe.model_validate(self.config.provenance["recipe"])
+
+    @property
+    def training_images(self) -> int:
+        """The number of training images."""
+        return len(self.images.parts["train"])
+
+    @property
+    def clip_norm(self) -> float:
+        """The greatest norm of a gradient in the recipe."""
+        return self.recipe.training.clip_norm
+
+    def inputs(self, part: Literal["train", "held-out"], count: int) -> Inputs:
+        """Returns at most `count` evenly spaced images, as in a prediction.
+
+        Held-out images are those of the part `calibration`, or else `test`.
+        """
+        if part == "train":
+            name = "train"
+        else:
+            name = "calibration" if "calibration" in self.images.parts else "test"
+        chosen = evenly_spaced(self.images.parts[name], count)
+        preprocessing = self.config.preprocessing
+        pixels = [network_input(read_image(i.name, i.source), preprocessing) for i in chosen]
+        labels = torch.tensor([image.label for image in chosen])
+        return Inputs(torch.stack(pixels).to(self.device), labels)
+
+    def losses(self, steps: int) -> Iterator[Tensor]:
+        """Yields the mean loss of each step, with the objective and the views of the recipe."""
+        recipe, network = self.recipe, self.network
+        training = recipe.training
+
+        def view(epoch: int) -> Transform:
+            return training_view(network.preprocessing, recipe.seed, epoch, training.augmentation)
+
+        objective = AdapterObjective(
+            network,
+            training.samples,
+            LOSSES[training.loss],
+            class_weights(training, self.images).to(self.device),
+            sampling=training.sampling,
+        )
+        batches = LoadedBatches(self.images.parts["train"], view, training, recipe.seed)
+        endless = chain.from_iterable(batches.epoch(epoch, 0) for epoch in count())
+        for step, (pixels, labels) in enumerate(
+            track(islice(endless, steps), "SGD", "steps", steps)
+        ):
+            images, targets = pixels.to(self.device), labels.to(self.device)
+            draw = objective.draw(batches.seed, step, 0)
+            yield objective.loss(network, images, targets, draw) / objective.weight(targets)
+
+
+def bayesianise(
+    folder: Path, images: ImageParts, settings: FitSettings, out: Path, device: torch.device
+) -> CheckpointConfig:
+    """Writes the checkpoint of `folder` with a fitted weight distribution to `out`, calibrated.
+
+    images: the checkpoint's data set. The name of the checkpoint gets the method's name as suffix.
+    The numbers of samples of its thresholds are those of the source, if that draws samples.
+    Raises CheckpointError for a source without plain adapters or an `out` that is not empty.
+    """
+    check_free(out)
+    checkpoint = load_checkpoint(folder)
+    source = checkpoint.config
+    _check_plain(folder, checkpoint)
+    if not isinstance(source.provenance.get("recipe"), dict):
+        raise DataError(f"{folder}: expected a recipe in the checkpoint's provenance, got none")
+    network, config = fit_posterior(settings, checkpoint.network, source, images, device)
+    config = config.model_copy(
+        update={
+            "name": f"{source.name}-{config.method.name}"[:64],
+            "provenance": source.provenance | {"fitted_to": checkpoint.revision},
+        }
+    )
+    save_checkpoint(out, network, config, model_card(config, None), _stored_dtype(config))
+    return calibrate(out, images, device, _calibrated_samples(source))
+
+
+def fit_posterior(
+    settings: FitSettings,
+    network: AdaptedVisionTransformer,
+    config: CheckpointConfig,
+    images: ImageParts,
+    device: torch.device,
+) -> tuple[AdaptedVisionTransformer, CheckpointConfig]:
+    """Returns a network with a fitted weight distribution, on the CPU, and its config.
+
+    network: finished, with plain adapters; it is not usable afterwards. config: its config, with a
+    recipe in the provenance. The weights are rounded to the type of the stored ones; the config has
+    no thresholds.
+    """
+    method = fitted_methods()[settings.name]
+    fitted = method.fit(settings, Source(network.to(device), config, images, device))
+    fitted.cpu()
+    round_parameters(fitted.adapter_parameters(), _stored_dtype(config))
+    adapters = AdapterConfig(
+        settings=fitted.settings, sha256=tensors_sha256(dict(fitted.adapter_parameters()))
+    )
+    return fitted, config.model_copy(
+        update={
+            "adapters": adapters,
+            "method": fitted.method.settings,
+            "thresholds": (),
+            "features": None,
+            "prediction_sets": (),
+        }
+    )
+
+
+def _stored_dtype(config: CheckpointConfig) -> torch.dtype:
+    stored = config.provenance["recipe"].get("stored", "float32")
+    dtype: torch.dtype = getattr(torch, stored)
+    return dtype
+
+
+def _check_plain(folder: Path, checkpoint: Checkpoint) -> None:
+    """Raises CheckpointError for a method without plain adapters."""
+    if not checkpoint.network.method.plain_adapters:
+        raise CheckpointError(
+            folder,
+            f"expected a checkpoint of the method {' or '.join(plain_methods())}, got "
+            f"{checkpoint.config.method.name}",
+        )
+
+
+def _calibrated_samples(source: CheckpointConfig) -> tuple[int | Auto, ...]:
+    own = {entry.samples: None for entry in source.thresholds if entry.mode == "stoch"}
+    sampled = method_type(source.method).is_sampled(source.adapters.settings)
+    return tuple(own) if own and sampled else SAMPLES

@@ -1,1 +1,0 @@
-"""Weight distributions that are fitted to finished adapters."""
