@@ -156,9 +156,11 @@ def test_batches_have_the_rows_of_one_pass_and_change_no_prediction(
 
     monkeypatch.setattr(model, "predict_inputs", record_size)
     failures: list[str] = []
-    predictions = list(predict_files(model, files, options, failures.append, failures.append))
+    warned: list[str] = []
+    predictions = list(predict_files(model, files, options, failures.append, warned.append))
     assert sizes == [3, 3, 2]
     assert [Path(failure.split(":")[0]).name for failure in failures] == ["bad.png"]
+    assert len(warned) == (samples == "auto")  # the checkpoint has no threshold for it
     readable = [file for file in files if file.name != "bad.png"]
     assert [prediction.fields["file"] for prediction in predictions] == list(map(str, readable))
     for file, prediction in zip(readable, predictions, strict=True):
