@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Self
 
 import torch
 from PIL import Image
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -40,7 +40,7 @@ from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Draw, Preprocessing, Sha256
 from eulerlora_client.contract.sampling import SAMPLERS, Precision
 from eulerlora_client.output_files import atomic_write, storage_errors
-from eulerlora_client.settings import Settings, first_error
+from eulerlora_client.settings import Probability, Settings, first_error
 
 IMAGE_FILE, EXPECTED_FILE = "known_answer.png", "known_answer.json"
 DRAWS = (
@@ -53,8 +53,6 @@ TOLERANCES: dict[Precision, float] = {"float32": 1e-3, "bfloat16": 0.03}
 IMAGE_SEED = 0
 IMAGE_HEIGHT, IMAGE_WIDTH = 96, 128
 SUM_TOLERANCE = 1e-6
-
-Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class ExpectedProbabilities(Settings):

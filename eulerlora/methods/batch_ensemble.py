@@ -6,11 +6,11 @@ import torch
 from torch import Generator, Tensor, nn
 
 from eulerlora.errors import SettingsError
-from eulerlora.methods.gaussian import Positive
 from eulerlora.nn.attention import BlockAdapters, Factors, FrozenAttention, frozen_attention
 from eulerlora.nn.method import EnsembleMethod, MethodSettings, NetworkShape
 from eulerlora.nn.rows import BlockRows
 from eulerlora.sampling.masks import PROJECTIONS
+from eulerlora.settings import Positive
 from eulerlora_client.settings import PositiveInt
 
 

@@ -10,13 +10,12 @@ from eulerlora.methods.gaussian import (
     GaussianAdapters,
     GaussianWeightsMethod,
     NotNegative,
-    Positive,
     Weight,
     divergence,
 )
 from eulerlora.nn.attention import BlockAdapters, initial_bound
 from eulerlora.nn.method import MethodSettings
-from eulerlora.settings import AdapterSettings
+from eulerlora.settings import AdapterSettings, Positive
 
 
 class BLoBSettings(MethodSettings):

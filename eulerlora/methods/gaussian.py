@@ -29,7 +29,6 @@ from eulerlora.settings import AdapterSettings
 
 Weight = Literal["down", "up", "head"]
 """Tensors of a network: A of every projection, B of every projection, the heads."""
-Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 
 

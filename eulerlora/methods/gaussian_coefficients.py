@@ -13,12 +13,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from eulerlora.errors import SettingsError
-from eulerlora.methods.gaussian import NoiseMethod, NotNegative, Positive, divergence
+from eulerlora.methods.gaussian import NoiseMethod, NotNegative, divergence
 from eulerlora.nn.attention import AttentionAdapters, BlockAdapters
 from eulerlora.nn.method import MethodSettings, NetworkShape
 from eulerlora.nn.rows import COEFFICIENTS, BlockRows, RowDraws
 from eulerlora.sampling.masks import PROJECTIONS, on_stacked_ranks
-from eulerlora.settings import AdapterSettings
+from eulerlora.settings import AdapterSettings, Positive
 
 NOISE = "coefficient_noise"
 

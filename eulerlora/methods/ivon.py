@@ -21,9 +21,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from eulerlora.methods.gaussian import GaussianWeightsMethod, Positive
+from eulerlora.methods.gaussian import GaussianWeightsMethod
 from eulerlora.nn.method import MethodSettings, TrainingKeys
-from eulerlora.settings import AdapterSettings
+from eulerlora.settings import AdapterSettings, Positive
 
 MOMENTUM = 0.9
 ROOT = "_root"

@@ -36,13 +36,13 @@ from eulerlora.methods.fitting import (
     Inputs,
     mean_probabilities,
 )
-from eulerlora.methods.gaussian import GaussianAdapters, GaussianWeightsMethod, Positive, Weight
+from eulerlora.methods.gaussian import GaussianAdapters, GaussianWeightsMethod, Weight
 from eulerlora.nn.attention import AttentionAdapters
 from eulerlora.nn.method import MethodSettings, NetworkShape
 from eulerlora.nn.network import AdaptedVisionTransformer, ProjectedBlock
 from eulerlora.nn.rows import RowDraws, Rows
 from eulerlora.sampling.masks import PROJECTIONS
-from eulerlora.settings import Draw
+from eulerlora.settings import Draw, Positive
 from eulerlora_client.settings import PositiveInt, optional
 
 BATCH = 8

@@ -26,7 +26,7 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.methods.gaussian import NoiseMethod, Positive
+from eulerlora.methods.gaussian import NoiseMethod
 from eulerlora.nn.attention import AttentionAdapters, BlockAdapters
 from eulerlora.nn.method import (
     AdapterHeads,
@@ -36,7 +36,7 @@ from eulerlora.nn.method import (
     TrainingKeys,
 )
 from eulerlora.nn.rows import COEFFICIENTS, RowDraws, Rows
-from eulerlora.settings import AdapterSettings
+from eulerlora.settings import AdapterSettings, Positive
 from eulerlora_client.settings import PositiveInt
 
 NOISE = "logit_noise"

@@ -12,9 +12,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from eulerlora.methods.fitting import FitSettings, FitSource, FittedMethod
-from eulerlora.methods.gaussian import GaussianWeightsMethod, Positive
+from eulerlora.methods.gaussian import GaussianWeightsMethod
 from eulerlora.nn.method import MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.settings import Positive
 from eulerlora_client.settings import PositiveInt
 
 MOMENTUM = 0.9

@@ -16,7 +16,7 @@ from eulerlora.errors import NonFiniteError
 from eulerlora.nn.runtime import ImageOutput
 from eulerlora.sampling.adaptive import StandardErrors, standard_errors
 from eulerlora.scores.feature_distance import FeatureDistance
-from eulerlora.scores.ood_scores import OodScores, ScoreName, ood_scores, score_values
+from eulerlora.scores.ood_scores import ScoredByName, ScoreName, ood_scores, score_values
 from eulerlora.scores.prediction_sets import (
     PredictionSetCalibration,
     PredictionSets,
@@ -50,7 +50,7 @@ class Prediction(Uncertainty):
 
     ood: Tensor | None
     unfamiliar: Tensor | None
-    ood_scores: OodScores
+    ood_scores: ScoredByName
     samples: Tensor
     sampled: Tensor
     rows: Tensor
@@ -159,7 +159,7 @@ def _flag(flags: Tensor | None, index: int) -> bool | None:
     return None if flags is None else bool(flags[index])
 
 
-def _missing_thresholds(scores: OodScores, options: RunOptions) -> Iterator[PredictionWarning]:
+def _missing_thresholds(scores: ScoredByName, options: RunOptions) -> Iterator[PredictionWarning]:
     """Yields the reason of every null flag; a missing threshold of the MSP explains all of them."""
     missing = [name for name, score in scores.items() if score.flagged is None]
     sampled = f" with samples={options.samples}" if options.mode == "stoch" else ""

@@ -212,7 +212,7 @@ ROUNDS = (2, 4, 8, 12, 16)
 2 and at multiples of 4.
 """
 
-MAX_SAMPLES = ROUNDS[-1]
+MAX_AUTO_SAMPLES = ROUNDS[-1]
 
 INTERVAL_ERRORS = 2.0
 """Half the width of a stated 95% interval, in standard errors."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from eulerlora.sampling.adaptive import (
-    MAX_SAMPLES,
+    MAX_AUTO_SAMPLES,
     ROUNDS,
     DecisionMargins,
     RoundAnswer,
@@ -35,7 +35,7 @@ def fit_margins(answers: RoundAnswers, rule: StoppingRule, data: str) -> Decisio
 
     rule: with the thresholds of the flags. data: describes the images.
     """
-    count = len(answers[MAX_SAMPLES])
+    count = len(answers[MAX_AUTO_SAMPLES])
     if count < MIN_IMAGES:
         return None
     half = count // 2
@@ -55,11 +55,11 @@ def margins_at(
     answers: RoundAnswers, level: float, data: str, agreement: float = 0.0
 ) -> DecisionMargins:
     """Returns the margins at a level. agreement: as in `DecisionMargins`."""
-    last = answers[MAX_SAMPLES]
+    last = answers[MAX_AUTO_SAMPLES]
     return DecisionMargins(
         level=level,
         agreement=agreement,
-        compared_with=MAX_SAMPLES,
+        compared_with=MAX_AUTO_SAMPLES,
         rounds=tuple(_round(answers[samples], last, samples, level) for samples in MARGIN_ROUNDS),
         images=len(last),
         data=data,
@@ -71,9 +71,9 @@ def last_rounds(answers: RoundAnswers, rule: StoppingRule) -> list[int]:
     return [
         next(
             (samples for samples in MARGIN_ROUNDS if rule.ends(answers[samples][index])),
-            MAX_SAMPLES,
+            MAX_AUTO_SAMPLES,
         )
-        for index in range(len(answers[MAX_SAMPLES]))
+        for index in range(len(answers[MAX_AUTO_SAMPLES]))
     ]
 
 
@@ -91,7 +91,7 @@ def _agreeing(
     ends = last_rounds(tested, with_margins)
     return sum(
         _decisions(tested[samples][index], rule) == _decisions(last, rule)
-        for index, (samples, last) in enumerate(zip(ends, tested[MAX_SAMPLES], strict=True))
+        for index, (samples, last) in enumerate(zip(ends, tested[MAX_AUTO_SAMPLES], strict=True))
     )
 
 

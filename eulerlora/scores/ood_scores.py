@@ -19,7 +19,7 @@ SCORES: tuple[ScoreName, ...] = ("msp", "energy", "feature_distance")
 
 
 @dataclass(frozen=True)
-class OodScore:
+class FlaggedScore:
     """A score of n images.
 
     value: (n,) float64. threshold: None if it was not calibrated. flagged: (n,) bool, True for an
@@ -31,7 +31,7 @@ class OodScore:
     flagged: Tensor | None
 
 
-OodScores = Mapping[ScoreName, OodScore]
+ScoredByName = Mapping[ScoreName, FlaggedScore]
 """The scores by name; without feature statistics there is no `feature_distance`."""
 
 
@@ -49,7 +49,7 @@ def score_values(
     return values
 
 
-def ood_scores(values: Mapping[ScoreName, Tensor], thresholds: Threshold | None) -> OodScores:
+def ood_scores(values: Mapping[ScoreName, Tensor], thresholds: Threshold | None) -> ScoredByName:
     """Returns the scores with their thresholds and flags.
 
     thresholds: those of the mode, number of samples and sampler; None if there are none.
@@ -57,12 +57,12 @@ def ood_scores(values: Mapping[ScoreName, Tensor], thresholds: Threshold | None)
     return {name: _score(name, value, thresholds) for name, value in values.items()}
 
 
-def _score(name: ScoreName, value: Tensor, thresholds: Threshold | None) -> OodScore:
+def _score(name: ScoreName, value: Tensor, thresholds: Threshold | None) -> FlaggedScore:
     if thresholds is None:
-        return OodScore(value, None, None)
+        return FlaggedScore(value, None, None)
     if name == "msp":
-        return OodScore(value, thresholds.msp, value < thresholds.msp)
+        return FlaggedScore(value, thresholds.msp, value < thresholds.msp)
     stored: ScoreThreshold | None = getattr(thresholds, name)
     if stored is None:
-        return OodScore(value, None, None)
-    return OodScore(value, stored.threshold, value > stored.threshold)
+        return FlaggedScore(value, None, None)
+    return FlaggedScore(value, stored.threshold, value > stored.threshold)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from eulerlora.nn.runtime import join_rounds
-from eulerlora.sampling.adaptive import MAX_SAMPLES, AdaptiveSampling, StoppingRule
+from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, AdaptiveSampling, StoppingRule
 from eulerlora.settings import Draw
 from eulerlora_client.contract.problems import DeadlinePassed
 from eulerlora_client.contract.sampling import AUTO, Auto
@@ -38,7 +38,7 @@ class AdaptiveRounds:
 
     def rows(self, engine: Engine, samples: int | Auto) -> int:
         """Returns the rows to reserve for an item; with `auto`, the recent average."""
-        average = math.ceil(self._average_samples.get(engine, MAX_SAMPLES))
+        average = math.ceil(self._average_samples.get(engine, MAX_AUTO_SAMPLES))
         return engine.rows(average if samples == AUTO else samples)
 
     async def run(self, item: InferenceItem, deadline: float, ticket: Ticket) -> SampledResult:
@@ -76,7 +76,7 @@ class AdaptiveRounds:
             finally:
                 self._queue.release(part)
             sampling.add(results[-1].output)
-        average = self._average_samples.get(engine, MAX_SAMPLES)
+        average = self._average_samples.get(engine, MAX_AUTO_SAMPLES)
         taken = sampling.rows / engine.rows(1)
         self._average_samples[engine] = SMOOTHING * average + (1 - SMOOTHING) * taken
         ran_s = sum(result.ran_s for result in results)

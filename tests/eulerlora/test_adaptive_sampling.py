@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 
 from eulerlora.sampling.adaptive import (
     INTERVAL_ERRORS,
-    MAX_SAMPLES,
+    MAX_AUTO_SAMPLES,
     REPEATED_Z,
     ROUNDS,
     round_draws,
@@ -22,7 +22,7 @@ DRAW = Draw(mode="stoch", samples=1, seed=9, sampler="balanced")
 def test_rounds_run_every_sample_once_and_nothing_else() -> None:
     draws = list(round_draws(DRAW))
     run = [sample for draw in draws for sample in range(draw.first, draw.samples)]
-    assert run == list(range(MAX_SAMPLES))
+    assert run == list(range(MAX_AUTO_SAMPLES))
     assert [draw.samples for draw in draws] == list(ROUNDS)
     assert {(draw.seed, draw.sampler) for draw in draws} == {(9, "balanced")}
 
@@ -60,9 +60,9 @@ def test_the_bound_for_all_rounds_is_that_of_a_brownian_motion_at_their_samples(
 
 def test_the_interval_of_two_errors_covers_the_truth_wherever_the_rounds_stop() -> None:
     """Without the widening, 91% of the intervals cover it."""
-    draws = independent_draws(MAX_SAMPLES)
+    draws = independent_draws(MAX_AUTO_SAMPLES)
     truth = independent_draws(64).mean(dim=(0, 1, 2))
-    counts = torch.full((len(draws),), MAX_SAMPLES)
+    counts = torch.full((len(draws),), MAX_AUTO_SAMPLES)
     for samples in reversed(ROUNDS[:-1]):  # an image stops where its label seems certain
         rows = draws[:, :, :samples]
         first, second = rows.mean(dim=(1, 2)).topk(2).values.unbind(dim=-1)

@@ -21,7 +21,7 @@ from scipy.special import betaincinv
 
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
-from eulerlora.scores.ood_scores import OodScore, ood_scores
+from eulerlora.scores.ood_scores import FlaggedScore, ood_scores
 from eulerlora.scores.uncertainty import summarise
 from eulerlora_client.output_files import atomic_write
 from eulerlora_client.policy.policy import (
@@ -271,7 +271,7 @@ def score_outputs(
     )
 
 
-def _flags(score: OodScore | None, images: int, unknown: bool) -> Bools:
+def _flags(score: FlaggedScore | None, images: int, unknown: bool) -> Bools:
     """Returns (n,) the flags of a score. unknown: value of all flags without a threshold."""
     if score is None or score.flagged is None:
         return np.full(images, unknown)

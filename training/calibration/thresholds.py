@@ -15,7 +15,7 @@ from torch import Tensor
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import (
-    MAX_SAMPLES,
+    MAX_AUTO_SAMPLES,
     ROUNDS,
     DecisionMargins,
     StoppingRule,
@@ -76,7 +76,7 @@ class CalibrationOutputs:
         cls, model: EulerLoRA, images: Sequence[LabelledImage], samples: Sequence[int | Auto]
     ) -> "CalibrationOutputs":
         """Predicts the images, with the largest of `samples`."""
-        largest = max(count if isinstance(count, int) else MAX_SAMPLES for count in samples)
+        largest = max(count if isinstance(count, int) else MAX_AUTO_SAMPLES for count in samples)
         options = [SamplingOptions("det"), SamplingOptions("stoch", largest)]
         det, stoch = predict_all(model, images, options, "calibrate")
         return cls(det, stoch, model.precision)
@@ -94,7 +94,7 @@ class CalibrationOutputs:
     def rounds(self) -> dict[int, tuple[ModelOutputs, int]]:
         """Returns the outputs of the rounds of `auto`, and how many of their samples each uses.
 
-        Requires outputs with `MAX_SAMPLES` samples.
+        Requires outputs with `MAX_AUTO_SAMPLES` samples.
         """
         return {DET_ROUND: (self.det, 1), **{count: (self.stoch, count) for count in ROUNDS}}
 

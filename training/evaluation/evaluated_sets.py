@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eulerlora.scores.feature_distance import FeatureDistance
-from eulerlora.scores.ood_scores import OodScore, OodScores, ScoreName, ood_scores
+from eulerlora.scores.ood_scores import FlaggedScore, ScoredByName, ScoreName, ood_scores
 from eulerlora.scores.uncertainty import Uncertainty, summarise
 from eulerlora_client.contract.answers import Threshold
 from training.data.images import LabelledImage
@@ -38,7 +38,7 @@ class SetPredictions:
 
     log_probabilities: Tensor
     uncertainty: Uncertainty
-    scores: OodScores
+    scores: ScoredByName
 
     @property
     def labels(self) -> Ints:
@@ -62,7 +62,7 @@ class SetPredictions:
             log_probabilities=self.log_probabilities[images],
             uncertainty=Uncertainty(**summary),
             scores={
-                name: OodScore(
+                name: FlaggedScore(
                     score.value[images],
                     score.threshold,
                     None if score.flagged is None else score.flagged[images],

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora.sampling.adaptive import MAX_SAMPLES, ROUNDS
+from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, ROUNDS
 from eulerlora.settings import Draw
 from eulerlora_client.contract.answers import Prediction, Threshold
 from eulerlora_client.contract.problems import DeadlinePassed, Overloaded
@@ -164,7 +164,7 @@ def test_rows_stay_reserved_for_later_rounds(harness, png, long, taken) -> None:
         gate = block_passes(harness)
         accepted = asyncio.create_task(predict_one(harness, png, long))
         await wait_until(lambda: harness.passes == [1])
-        assert harness.queue.rows == 2 * (MAX_SAMPLES - 1)
+        assert harness.queue.rows == 2 * (MAX_AUTO_SAMPLES - 1)
         assert harness.queue.items == 1
         with pytest.raises(Overloaded):
             await predict_one(harness, png)
@@ -180,7 +180,7 @@ def test_the_reservation_follows_the_recent_average(harness, png, taken) -> None
     short = min(taken, key=lambda seed: taken[seed])
     with harness() as running:
         rounds, engine = running.pipeline._rounds, running.served.engine
-        assert rounds.rows(engine, "auto") == 2 * MAX_SAMPLES
+        assert rounds.rows(engine, "auto") == 2 * MAX_AUTO_SAMPLES
         before = rounds.rows(engine, "auto")
         for _ in range(40):
             asyncio.run(predict_one(running, png, auto(short)))

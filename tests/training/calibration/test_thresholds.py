@@ -11,7 +11,7 @@ from torch import Tensor
 import training.calibration.thresholds
 from eulerlora.checkpoint.files import load_checkpoint, read_config
 from eulerlora.model import EulerLoRA
-from eulerlora.sampling.adaptive import MAX_SAMPLES, StoppingRule
+from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, StoppingRule
 from eulerlora_client.contract.answers import Threshold
 from eulerlora_client.contract.sampling import Auto
 from training.calibration.calibrate import calibrate
@@ -97,11 +97,11 @@ def test_the_auto_threshold_is_that_of_each_image_s_last_round() -> None:
     """The images end at different rounds, by the rule of the largest fixed number of samples."""
     generator = torch.Generator().manual_seed(2)
     logits = 4 * torch.randn(120, 1, 1, 3, generator=generator, dtype=torch.float64)
-    noise = torch.randn(120, 2, MAX_SAMPLES, 3, generator=generator, dtype=torch.float64)
+    noise = torch.randn(120, 2, MAX_AUTO_SAMPLES, 3, generator=generator, dtype=torch.float64)
     outputs = CalibrationOutputs(
         outputs_of(logits.expand(-1, 2, -1, -1)), outputs_of(logits + noise / 4), "float32"
     )
-    samples: tuple[int | Auto, ...] = (2, 8, MAX_SAMPLES, "auto")
+    samples: tuple[int | Auto, ...] = (2, 8, MAX_AUTO_SAMPLES, "auto")
     margins = compute_margins(outputs, "squares", None, samples)
     assert margins is not None
     *fixed, auto = compute_thresholds(outputs, "squares", None, samples, margins=margins)
@@ -111,7 +111,7 @@ def test_the_auto_threshold_is_that_of_each_image_s_last_round() -> None:
     scores, ends = [], set()
     for index in range(120):
         ending = [number for number in answers if rule.ends(answers[number][index])]
-        end = min(ending, default=MAX_SAMPLES)
+        end = min(ending, default=MAX_AUTO_SAMPLES)
         scores.append(answers[end][index].msp)
         ends.add(end)
     assert len(ends) > 1
