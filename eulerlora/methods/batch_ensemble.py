@@ -6,7 +6,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from eulerlora.errors import SettingsError
-from eulerlora.nn.attention import BlockAdapters, Factors, FrozenAttention, frozen_attention
+from eulerlora.nn.attention import (
+    BlockAdapters,
+    FrozenAttention,
+    ProjectionFactors,
+    frozen_attention,
+)
 from eulerlora.nn.method import EnsembleMethod, MethodSettings, NetworkShape
 from eulerlora.nn.rows import BlockRows
 from eulerlora.sampling.masks import PROJECTIONS
@@ -52,7 +57,7 @@ class BatchEnsembleFactors(BlockAdapters):
         rows: BlockRows,
         queries: int | None = None,
     ) -> Tensor:
-        factors = Factors(
+        factors = ProjectionFactors(
             self.input_factors[:, rows.adapter].unsqueeze(2),
             self.output_factors[:, rows.adapter].unsqueeze(2),
         )
@@ -60,7 +65,7 @@ class BatchEnsembleFactors(BlockAdapters):
 
 
 class BatchEnsembleMethod(EnsembleMethod[BatchEnsembleSettings]):
-    """Factors in the last blocks; the others are frozen."""
+    """ProjectionFactors in the last blocks; the others are frozen."""
 
     settings_type = BatchEnsembleSettings
 

@@ -1,4 +1,4 @@
-"""Self-attention with adapted projections.
+"""Self-attention with adapted projections, and the base of what a method adds to a block.
 
 An adapted projection is a frozen one plus coefficient-weighted rank-one directions:
 
@@ -46,82 +46,6 @@ def adapted_linear(
     output: Tensor = F.linear(inputs.flatten(0, 1), weight, bias)  # (rows * tokens, out_features)
     output.addmm_(weighted.flatten(0, 1).to(output.dtype), up.to(output.dtype))
     return output.view(*inputs.shape[:2], -1)
-
-
-class SelfAttention(nn.MultiheadAttention):
-    """Self-attention by dot product, with the parameters of `nn.MultiheadAttention`."""
-
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
-    ) -> tuple[Tensor, None]:
-        """Returns the self-attention of `query` (n, tokens, width), and None for the weights."""
-        assert query is key is value
-        assert self.in_proj_weight is not None
-        packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)
-        heads = packed.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        context = attend(self, *heads.unbind(0)).transpose(1, 2).flatten(2)
-        return self.out_proj(context), None
-
-
-class DistanceAttention(SelfAttention):
-    """Self-attention by distance."""
-
-
-def attend(
-    attention: nn.MultiheadAttention,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    added: Tensor | None = None,
-) -> Tensor:
-    """Returns the values that the queries attend to, (rows, heads, queries, head_dim).
-
-    attention: decides between distance and dot product. query: (rows, heads, queries, head_dim).
-    key, value: (rows, heads, tokens, head_dim). added: (rows, heads, queries, tokens), added to the
-    attention logits; None for zeros.
-    """
-    if isinstance(attention, DistanceAttention):
-        return _attend_by_distance(query, key, value, added)
-    if _has_slow_gradient(query, key, value):
-        with torch.autocast(query.device.type, enabled=False):
-            added = None if added is None else added.float()
-            context = F.scaled_dot_product_attention(
-                query.float(), key.float(), value.float(), attn_mask=added
-            )
-        return context.to(value.dtype)
-    added = None if added is None else added.to(query.dtype)
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=added)
-
-
-def _attend_by_distance(query: Tensor, key: Tensor, value: Tensor, added: Tensor | None) -> Tensor:
-    """Returns the values that the queries attend to by distance; arguments as in `attend`.
-
-    -|q - k|^2 = 2 q k - |k|^2 - |q|^2, of which the softmax over keys removes the last term. In
-    float32, because the terms are much larger than their sum.
-    """
-    scale = query.shape[-1] ** -0.5
-    with torch.autocast(query.device.type, enabled=False):
-        query, key = query.float(), key.float()
-        bias = -scale * key.square().sum(dim=-1).unsqueeze(-2)  # (rows, heads, 1, tokens)
-        bias = bias if added is None else bias + added.float()
-        context = F.scaled_dot_product_attention(
-            query, key, value.float(), attn_mask=bias, scale=2 * scale
-        )
-    return context.to(value.dtype)
-
-
-def _has_slow_gradient(*heads: Tensor) -> bool:
-    """True if the gradient would be that of torch's CPU kernel in bfloat16.
-
-    It takes 14 times as long as that in float32 for 10 tokens, 4 times for 37 and 1.4 times for
-    197 (docs/performance.md).
-    """
-    return (
-        torch.is_grad_enabled()
-        and heads[0].device.type == "cpu"
-        and heads[0].dtype == torch.bfloat16
-        and any(head.requires_grad for head in heads)
-    )
 
 
 INITIAL_GAIN = 10.0
@@ -281,9 +205,85 @@ def _input_projections(
     return output.view(count, -1, tokens, width).unbind(0)
 
 
+class SelfAttention(nn.MultiheadAttention):
+    """Self-attention by dot product, with the parameters of `nn.MultiheadAttention`."""
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
+    ) -> tuple[Tensor, None]:
+        """Returns the self-attention of `query` (n, tokens, width), and None for the weights."""
+        assert query is key is value
+        assert self.in_proj_weight is not None
+        packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)
+        heads = packed.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        context = attend(self, *heads.unbind(0)).transpose(1, 2).flatten(2)
+        return self.out_proj(context), None
+
+
+class DistanceAttention(SelfAttention):
+    """Self-attention by distance."""
+
+
+def attend(
+    attention: nn.MultiheadAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    added: Tensor | None = None,
+) -> Tensor:
+    """Returns the values that the queries attend to, (rows, heads, queries, head_dim).
+
+    attention: decides between distance and dot product. query: (rows, heads, queries, head_dim).
+    key, value: (rows, heads, tokens, head_dim). added: (rows, heads, queries, tokens), added to the
+    attention logits; None for zeros.
+    """
+    if isinstance(attention, DistanceAttention):
+        return _attend_by_distance(query, key, value, added)
+    if _has_slow_gradient(query, key, value):
+        with torch.autocast(query.device.type, enabled=False):
+            added = None if added is None else added.float()
+            context = F.scaled_dot_product_attention(
+                query.float(), key.float(), value.float(), attn_mask=added
+            )
+        return context.to(value.dtype)
+    added = None if added is None else added.to(query.dtype)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=added)
+
+
+def _attend_by_distance(query: Tensor, key: Tensor, value: Tensor, added: Tensor | None) -> Tensor:
+    """Returns the values that the queries attend to by distance; arguments as in `attend`.
+
+    -|q - k|^2 = 2 q k - |k|^2 - |q|^2, of which the softmax over keys removes the last term. In
+    float32, because the terms are much larger than their sum.
+    """
+    scale = query.shape[-1] ** -0.5
+    with torch.autocast(query.device.type, enabled=False):
+        query, key = query.float(), key.float()
+        bias = -scale * key.square().sum(dim=-1).unsqueeze(-2)  # (rows, heads, 1, tokens)
+        bias = bias if added is None else bias + added.float()
+        context = F.scaled_dot_product_attention(
+            query, key, value.float(), attn_mask=bias, scale=2 * scale
+        )
+    return context.to(value.dtype)
+
+
+def _has_slow_gradient(*heads: Tensor) -> bool:
+    """True if the gradient would be that of torch's CPU kernel in bfloat16.
+
+    It takes 14 times as long as that in float32 for 10 tokens, 4 times for 37 and 1.4 times for
+    197 (docs/performance.md).
+    """
+    return (
+        torch.is_grad_enabled()
+        and heads[0].device.type == "cpu"
+        and heads[0].dtype == torch.bfloat16
+        and any(head.requires_grad for head in heads)
+    )
+
+
 @dataclass(frozen=True)
-class Factors:
-    """Factors of the inputs and outputs of Q, K, V and O, (4, rows, 1, width) each."""
+class ProjectionFactors:
+    """ProjectionFactors of the inputs and outputs of Q, K, V and O, (4, rows, 1, width) each."""
 
     inputs: Tensor
     outputs: Tensor
@@ -293,7 +293,7 @@ def frozen_attention(
     inputs: Tensor,
     frozen: nn.MultiheadAttention,
     queries: int | None = None,
-    factors: Factors | None = None,
+    factors: ProjectionFactors | None = None,
 ) -> Tensor:
     """Returns the self-attention of a frozen block, (rows, queries, width), without the residual.
 

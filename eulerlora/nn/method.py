@@ -18,9 +18,11 @@ from torch import Generator, Tensor, nn
 
 from eulerlora.nn.attention import BlockAdapters
 from eulerlora.nn.rows import RowDraws
-from eulerlora.sampling.masks import LATER_SEED, det_coefficients
+from eulerlora.sampling.masks import det_coefficients
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
 from eulerlora_client.settings import Settings
+
+LATER_SEED = 2_654_435_769  # 2**32 / golden ratio; later rounds do not share seeds with neighbours
 
 
 class AdapterHeads(nn.Module):

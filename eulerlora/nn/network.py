@@ -2,13 +2,15 @@
 
 One pass serves one or several networks on the same backbone. Rows of an image and adapter with
 equal draws share the first blocks, and rows with equal features share all blocks.
+
+`AdaptedVisionTransformer` is the network, `run_pass` its computation, `adapted_block` one block.
 """
 
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
@@ -17,20 +19,9 @@ from torch.nn import functional as F
 from eulerlora.images.preprocess import normalise
 from eulerlora.nn.attention import AttentionAdapters, BlockAdapters, attend
 from eulerlora.nn.backbone import EncoderBlock, VisionTransformer
-from eulerlora.nn.method import AdapterHeads, AnyMethod
+from eulerlora.nn.method import AnyMethod
 from eulerlora.nn.rows import BlockRows, RowDraws, Rows
-from eulerlora.settings import AdapterSettings, Draw, Preprocessing
-
-
-class PassNetwork(Protocol):
-    """The parts of a network that a pass uses."""
-
-    backbone: VisionTransformer
-    method: AnyMethod
-    blocks: nn.ModuleList
-    heads: AdapterHeads
-    preprocessing: Preprocessing
-    settings: AdapterSettings
+from eulerlora.settings import Draw, Preprocessing
 
 
 @dataclass(frozen=True)
@@ -38,7 +29,7 @@ class PassPart:
     """The images and rows of one network in a pass; arguments as in
     `AdaptedVisionTransformer.outputs`."""
 
-    network: PassNetwork
+    network: "AdaptedVisionTransformer"
     images: Tensor
     rows: Rows
     draws: RowDraws
@@ -336,9 +327,10 @@ def log_deviation(patches: Tensor) -> Tensor:
 class AdaptedVisionTransformer(nn.Module):
     """A frozen backbone with adapters in every block.
 
-    Mode, steps and seed determine the draws; the network is a deterministic function of images and
-    draws. Only the adapters and their heads are trainable. preprocessing: of the images; None does
-    not change their colours. method: its tensors and the law of its draws.
+    A `Draw` (mode, samples, seed, sampler) determines the row draws, by the law of the method; the
+    network is a deterministic function of images, rows and row draws. Only the adapters and their
+    heads are trainable. preprocessing: of the images; None does not change their colours. method:
+    its tensors and the law of its draws.
     """
 
     def __init__(

@@ -22,7 +22,8 @@ class Rows:
 
     image: (rows,) int64, index of the image in the batch, non-decreasing.
     adapter: (rows,) int64, index of the adapter whose head the row uses.
-    counts: number of rows of each image, in order.
+    counts: number of rows of each image, in order; empty for rows of prefixes, of distinct features
+    and of compiled passes, which are not split.
     """
 
     image: Tensor

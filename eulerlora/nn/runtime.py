@@ -1,6 +1,7 @@
-"""Execution of a network: device, precision, compilation and rows per pass.
+"""Execution of a network: device, precision, compilation, rows per pass, passes that models share.
 
-Log-probabilities and features of images; every image of a batch has its own draw.
+`predict_images` gives log-probabilities and features of images, each with its own draw;
+`predict_adaptively` runs the rounds of `samples="auto"`; `predict_together` serves several models.
 """
 
 import math
@@ -78,11 +79,6 @@ class Runtime:
     def settings(self) -> AdapterSettings:
         """The settings of the network's adapters."""
         return self.network.settings
-
-    @property
-    def depth(self) -> int:
-        """The number of blocks of the network."""
-        return self.network.depth
 
     @property
     def pass_key(self) -> Hashable:
@@ -383,6 +379,9 @@ def join_rounds(rounds: Sequence[ImageOutput], adapters: int) -> ImageOutput:
 
     The trajectories are ordered adapter by adapter, with the samples in the order of the rounds.
     """
+
+    if len(rounds) == 1:
+        return rounds[0]
 
     def joined(parts: Sequence[Tensor]) -> Tensor:
         by_adapter = [part.unflatten(0, (adapters, -1)) for part in parts]

@@ -38,7 +38,7 @@ class Prediction(Uncertainty):
     unfamiliar: (n,) bool, True if the feature distance is above its threshold; None without one.
     ood_scores: values, thresholds and flags of all scores by name.
     samples: (n,) int64, samples per adapter of the answer. sampled: (n,) bool, False for an answer
-    of mode det. rows: (n,) int64, passes that were run, with those in det that `auto` begins with.
+    of mode det. rows: (n,) int64, rows that were run, with those in det that `auto` begins with.
     standard_errors: of the means over samples, (n,) each, NaN for an answer that was not sampled;
     None unless samples="auto".
     trajectories: (n, adapters * samples, classes) probabilities, adapter by adapter. If images have
@@ -70,7 +70,8 @@ def answer(
 ) -> Prediction:
     """Returns the answer for the images of `outputs`, in order.
 
-    Library, command line, service, evaluation and the gate of precisions all answer with it.
+    Library, command line, service and the choice of the precision all answer with it; evaluation
+    computes its arrays with `summarise`.
     config, distance: of the checkpoint; None for one without feature statistics. options: of the
     prediction. coverage: adds prediction sets; None for none. Raises NonFiniteError.
     """

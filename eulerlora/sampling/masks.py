@@ -1,9 +1,9 @@
-"""The random coefficients of the rank-one directions; the method draws nothing else at random.
+"""The paper's random coefficients of the rank-one directions; its method draws nothing else.
 
-The coefficients of a trajectory have the shape (blocks, 4, adapters * rank): for each block and
-each of the projections Q, K, V and O, one number per stacked direction. A trajectory belongs to one
-adapter and is zero on the directions of the others. A batch may therefore mix trajectories of any
-adapter, mode and number of samples.
+As the network reads them (`on_stacked_ranks`), the coefficients of a trajectory have the shape
+(blocks, 4, adapters * rank): for each block and each of the projections Q, K, V and O, one number
+per stacked direction. They are zero on the directions of other adapters, so that a batch may mix
+trajectories of any adapter, mode and number of samples.
 
 Masks are independent, or balanced: drawn jointly to reduce the variance of the mean of several
 samples. Each balanced sample alone has exactly the law of `draw_masks`; docs/sampling.md has the
@@ -20,7 +20,6 @@ from eulerlora.settings import AdapterSettings
 
 PROJECTIONS = ("query", "key", "value", "output")
 INPUTS = len(PROJECTIONS) - 1
-LATER_SEED = 2_654_435_769  # 2**32 / golden ratio; later rounds do not share seeds with neighbours
 GROUP = 4
 GOLDEN = (3 - math.sqrt(5)) / 2  # fraction of a circle whose multiples are evenly spread
 
@@ -33,7 +32,7 @@ def draw_masks(shape: tuple[int, ...], rank: int, min_rank: int, generator: Gene
     """
     active = torch.randint(min_rank, rank + 1, (*shape, 1), generator=generator)
     keys = torch.rand(*shape, rank, generator=generator, dtype=torch.float64)
-    order = keys.argsort(dim=-1).argsort(dim=-1)  # each row a uniform permutation of 0..rank-1
+    order = keys.argsort(dim=-1).argsort(dim=-1)  # each a uniform permutation of 0..rank-1
     return torch.where(order < active, rank / active, 0.0)
 
 
@@ -49,7 +48,7 @@ def terminal_coefficients(masks: Tensor, scale: float) -> Tensor:
 def draw_trajectories(
     count: int, blocks: int, settings: AdapterSettings, generator: Generator
 ) -> Tensor:
-    """Returns coefficients (count, blocks, 4, rank) of independent trajectories of one adapter.
+    """Returns coefficients (count, blocks, 4, rank) of independent trajectories, of any adapters.
 
     Q, K and V have one mask each, O has the terminal coefficients of `settings.steps` masks. All
     masks are independent over trajectories, blocks, projections and steps.
@@ -58,26 +57,6 @@ def draw_trajectories(
         (INPUTS + settings.steps, count, blocks), settings.rank, settings.min_rank, generator
     )
     return _coefficients(masks, settings.scale)
-
-
-def draw_balanced_trajectories(
-    count: int, blocks: int, settings: AdapterSettings, generator: Generator, first: int = 0
-) -> Tensor:
-    """Returns coefficients (count, blocks, 4, rank), adapter by adapter.
-
-    The trajectories of an adapter are balanced against each other; each alone has the law of
-    `draw_trajectories`. Adapters, blocks, projections and steps are independent. The first
-    trajectories of an adapter do not depend on how many are drawn.
-    count: of all adapters together. first: trajectories of each adapter to skip.
-    """
-    masks = draw_balanced_masks(
-        (INPUTS + settings.steps, settings.adapters, blocks),
-        first + count // settings.adapters,
-        settings.rank,
-        settings.min_rank,
-        generator,
-    )[..., first:, :]  # (inputs + steps, adapters, blocks, samples, rank)
-    return _coefficients(masks.transpose(2, 3).flatten(1, 2), settings.scale)
 
 
 def _coefficients(masks: Tensor, scale: float) -> Tensor:
@@ -105,6 +84,26 @@ def on_stacked_ranks(coefficients: Tensor, adapters: int) -> Tensor:
     for adapter, part in enumerate(coefficients.chunk(adapters)):
         stacked[adapter, :, :, :, adapter] = part
     return stacked.reshape(count, blocks, projections, adapters * rank)
+
+
+def draw_balanced_trajectories(
+    count: int, blocks: int, settings: AdapterSettings, generator: Generator, first: int = 0
+) -> Tensor:
+    """Returns coefficients (count, blocks, 4, rank), adapter by adapter.
+
+    The trajectories of an adapter are balanced against each other; each alone has the law of
+    `draw_trajectories`. Adapters, blocks, projections and steps are independent. The first
+    trajectories of an adapter do not depend on how many are drawn.
+    count: of all adapters together. first: trajectories of each adapter to skip.
+    """
+    masks = draw_balanced_masks(
+        (INPUTS + settings.steps, settings.adapters, blocks),
+        first + count // settings.adapters,
+        settings.rank,
+        settings.min_rank,
+        generator,
+    )[..., first:, :]  # (inputs + steps, adapters, blocks, samples, rank)
+    return _coefficients(masks.transpose(2, 3).flatten(1, 2), settings.scale)
 
 
 def draw_balanced_masks(

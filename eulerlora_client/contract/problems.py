@@ -241,7 +241,7 @@ class PolicyNotApplicable(Unprocessable):
 
 
 class QuotaExceeded(RequestRefused):
-    """The key has used up its requests per minute."""
+    """The client has used up its requests or its decoding time."""
 
     status, code, title = 429, "quota_exceeded", "The quota is used up"
 
@@ -265,7 +265,7 @@ class InternalError(ServiceFailed):
 
 
 class ModelFailure(ServiceFailed):
-    """The model output for this image is not finite."""
+    """The model failed on this image, or its output is not finite."""
 
     status, code, title = 500, "model_failure", "The model failed"
 
@@ -277,7 +277,7 @@ class Unavailable(ServiceFailed):
 
 
 class NotReady(Unavailable):
-    """The service is starting or stopping."""
+    """The service is starting, stopping or has failed, or no decoder works."""
 
     code, title = "not_ready", "The service is not ready"
 

@@ -320,14 +320,13 @@ class Decoded:
 
     pixels: (3, size, size) float32 in [0, 1]. content_seed: a seed derived from the decoded image
     and the model's revision. warnings: for the user. decode_s: seconds of decoding and resizing.
-    cpu_s: CPU seconds of its decoder. quality: of the whole image, None if not measured.
+    quality: of the whole image, None if not measured.
     """
 
     pixels: Tensor
     content_seed: int
     warnings: tuple[PredictionWarning, ...]
     decode_s: float
-    cpu_s: float
     quality: ImageQuality | None = None
 
 
@@ -501,7 +500,6 @@ def decoded(result: DecodeResult) -> Decoded:
         result.content_seed,
         result.warnings,
         result.decode_s,
-        result.cpu_s,
         result.quality,
     )
 

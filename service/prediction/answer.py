@@ -15,7 +15,6 @@ from eulerlora_client.contract.answers import (
     item_id,
 )
 from eulerlora_client.contract.problems import InternalError, ModelFailure, Problem
-from eulerlora_client.contract.sampling import AUTO
 from eulerlora_client.policy.policy import Decision, Policy
 from service.http.responses import problem_document
 from service.prediction.request import PredictRequest
@@ -54,8 +53,7 @@ def response_body(
     """
     served, query, draw = request.served, request.query, sampled.draw
     model, output = served.model, sampled.result.output
-    samples = AUTO if request.adaptive else draw.samples
-    options = RunOptions(query.mode, samples, draw.sampler, model.precision)
+    options = RunOptions(query.mode, request.samples, draw.sampler, model.precision)
     try:
         answered = answer([output], model.config, options, model.feature_distance, query.coverage)
     except NonFiniteError as error:

@@ -32,7 +32,7 @@ from service.prediction.request import (
     requested_samples,
     rule_of,
 )
-from service.prediction.rounds import AdaptiveRounds
+from service.prediction.rounds import QueuedInference
 from service.settings import ServiceSettings
 from service.telemetry.logs import request_id_of
 from service.telemetry.metrics import Timing
@@ -68,7 +68,7 @@ class Pipeline:
         self._decoder = decoder
         self._slots = slots
         self._queue = queue
-        self._rounds = AdaptiveRounds(queue)
+        self._rounds = QueuedInference(queue)
         self._shift = shift
         self._on_prediction = on_prediction
         self._on_problem = on_problem

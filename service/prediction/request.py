@@ -130,45 +130,34 @@ def rule_of(request: PredictRequest, quality: ImageQuality | None) -> StoppingRu
     rule = stopping_rule(config)
     if request.policy is None or quality is None:
         return rule
-    limits = FlagLimits(rule.msp, rule.feature_distance)
-    settled = partial(
-        disposition_is_settled, request.policy, quality, request.served.model.classes, limits
-    )
+    classes = request.served.model.classes
+    settled = partial(disposition_is_settled, request.policy, quality, classes, rule)
     return replace(rule, policy=settled)
-
-
-@dataclass(frozen=True)
-class FlagLimits:
-    """The thresholds of the MSP and of the feature distance; None if there is no flag."""
-
-    msp: float | None
-    feature_distance: float | None
 
 
 def disposition_is_settled(
     policy: Policy,
     quality: ImageQuality,
     classes: Sequence[str],
-    limits: FlagLimits,
+    rule: StoppingRule,
     decisions: SettledDecisions,
 ) -> bool:
     """True if the disposition is the same whatever the decisions are that are not settled.
 
-    classes: of the model, in the order of the probabilities; with all malignant ones.
+    classes: of the model, in the order of the probabilities; with all malignant ones. rule: with
+    the thresholds of the flags.
     """
-    below = None if limits.msp is None else decisions.msp_reaches(limits.msp)
+    familiar = True if rule.msp is None else decisions.msp_reaches(rule.msp)
     malignant = [classes.index(name) for name in policy.malignant.classes]
     states = {
-        Reason.UNFAMILIAR: limits.feature_distance is not None
-        and decisions.distance_reaches(limits.feature_distance),
-        Reason.OOD_UNKNOWN: limits.msp is None,
-        Reason.OUT_OF_DISTRIBUTION: None if below is None else not below,
+        Reason.UNFAMILIAR: rule.feature_distance is not None
+        and decisions.distance_reaches(rule.feature_distance),
+        Reason.OOD_UNKNOWN: rule.msp is None,
+        Reason.OUT_OF_DISTRIBUTION: None if familiar is None else not familiar,
         Reason.MALIGNANT_GROUP: decisions.reaches(malignant, policy.malignant.urgent),
         Reason.HIGH_ENTROPY: decisions.entropy_reaches(policy.uncertainty.entropy_nats),
         Reason.TRAJECTORIES_DISAGREE: decisions.trajectories_disagree,
     }
-    if limits.msp is None:
-        states[Reason.OUT_OF_DISTRIBUTION] = False
     certain = [*policy.quality_reasons(quality), *(name for name, on in states.items() if on)]
     open_reasons = [name for name, on in states.items() if on is None]
     possible = itertools.product((False, True), repeat=len(open_reasons))

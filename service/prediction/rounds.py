@@ -14,31 +14,27 @@ from eulerlora_client.contract.sampling import AUTO, Auto
 from service.inference.engine import Engine, InferenceItem
 from service.inference.queue import InferenceResult, RequestQueue, Ticket
 
-SMOOTHING = 0.95  # weight of the previous average in the moving average of samples
+SMOOTHING = 0.95  # weight of the previous average in the moving average of passes
 
 
 @dataclass(frozen=True)
 class SampledResult:
-    """The inference result of one image, and the draw of all its samples.
-
-    rows: that ran, also those in mode det of an answer that was then sampled.
-    """
+    """The inference result of one image, and the draw of all its samples."""
 
     result: InferenceResult
     draw: Draw
-    rows: int
 
 
-class AdaptiveRounds:
+class QueuedInference:
     """Runs items through the request queue; for use in one event loop."""
 
     def __init__(self, queue: RequestQueue) -> None:
         self._queue = queue
-        self._average_samples: WeakKeyDictionary[Engine, float] = WeakKeyDictionary()
+        self._average_passes: WeakKeyDictionary[Engine, float] = WeakKeyDictionary()
 
     def rows(self, engine: Engine, samples: int | Auto) -> int:
         """Returns the rows to reserve for an item; with `auto`, the recent average."""
-        average = math.ceil(self._average_samples.get(engine, MAX_AUTO_SAMPLES))
+        average = math.ceil(self._average_passes.get(engine, MAX_AUTO_SAMPLES))
         return engine.rows(average if samples == AUTO else samples)
 
     async def run(self, item: InferenceItem, deadline: float, ticket: Ticket) -> SampledResult:
@@ -47,7 +43,7 @@ class AdaptiveRounds:
         deadline: on the monotonic clock. Raises DeadlinePassed if the pass has not started by then.
         """
         result = await self._infer(item, deadline, ticket)
-        return SampledResult(result, item.draw, len(result.output.log_probabilities))
+        return SampledResult(result, item.draw)
 
     async def run_adaptive(
         self,
@@ -76,14 +72,14 @@ class AdaptiveRounds:
             finally:
                 self._queue.release(part)
             sampling.add(results[-1].output)
-        average = self._average_samples.get(engine, MAX_AUTO_SAMPLES)
+        average = self._average_passes.get(engine, MAX_AUTO_SAMPLES)
         taken = sampling.rows / engine.rows(1)
-        self._average_samples[engine] = SMOOTHING * average + (1 - SMOOTHING) * taken
+        self._average_passes[engine] = SMOOTHING * average + (1 - SMOOTHING) * taken
         ran_s = sum(result.ran_s for result in results)
         queued_s = results[-1].queued_s - (ran_s - results[-1].ran_s)  # counts from the first round
         outputs = [result.output for result in results[-sampling.kept :]]
         result = InferenceResult(join_rounds(outputs, engine.rows(1)), queued_s, ran_s)
-        return SampledResult(result, sampling.draw, sampling.rows)
+        return SampledResult(result, sampling.draw)
 
     async def _infer(
         self, item: InferenceItem, deadline: float, ticket: Ticket, queued_at: float | None = None

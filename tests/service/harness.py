@@ -87,7 +87,6 @@ class FakeDecoder:
             seed,
             image.warnings,
             decode_s=0.001,
-            cpu_s=self.cpu_s,
         )
 
 

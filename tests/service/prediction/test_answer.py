@@ -57,7 +57,7 @@ def body_of(
     features = torch.zeros(len(trajectories), 3 * served.model.config.backbone.settings.width)
     output = ImageOutput(trajectories.log(), trajectories.sum(dim=-1), features)
     result = InferenceResult(output, queued_s=0, ran_s=0)
-    return response_body(SampledResult(result, draw, len(trajectories)), request, (OF_IMAGE,))
+    return response_body(SampledResult(result, draw), request, (OF_IMAGE,))
 
 
 def test_the_body_summarises_the_trajectories(served) -> None:

@@ -102,7 +102,6 @@ def test_without_coverage_there_is_no_set(service, png) -> None:
     [
         "coverage=0.8",
         "coverage=0.9&mode=stoch&samples=4",
-        "coverage=0.9&mode=stoch&samples=auto",
     ],
 )
 def test_options_without_calibration_give_null_and_a_warning(service, png, query) -> None:

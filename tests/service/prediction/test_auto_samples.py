@@ -11,12 +11,18 @@ from PIL import Image
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
-from eulerlora.sampling.adaptive import DecisionMargins, RoundAnswer, RoundMargins, SettledDecisions
+from eulerlora.sampling.adaptive import (
+    DecisionMargins,
+    RoundAnswer,
+    RoundMargins,
+    SettledDecisions,
+    StoppingRule,
+)
 from eulerlora_client.contract.answers import ImageQuality, Prediction, Threshold
 from eulerlora_client.contract.problems import InvalidParameter
 from eulerlora_client.contract.queries import PredictQuery
 from eulerlora_client.policy.policy import Policy, default_policy
-from service.prediction.request import FlagLimits, disposition_is_settled
+from service.prediction.request import disposition_is_settled
 from tests.service.harness import PipelineHarness, predict_one
 
 GOOD = ImageQuality(
@@ -143,13 +149,13 @@ def cases() -> Iterator[tuple[tuple[float, ...], float, bool]]:
 def test_a_disposition_is_settled_if_no_open_decision_can_change_it(
     offsets: tuple[float, ...], distance: float, expected: bool
 ) -> None:
-    policy, limits = default_policy(), FlagLimits(msp=1e-3, feature_distance=10.0)
+    policy, limits = default_policy(), StoppingRule(msp=1e-3, feature_distance=10.0)
     found = decisions(policy, offsets, distance)
     assert disposition_is_settled(policy, GOOD, CLASSES, limits, found) is expected
 
 
 def test_a_bad_image_is_settled_as_retake_unless_it_may_be_unfamiliar() -> None:
-    policy, limits = default_policy(), FlagLimits(msp=1e-3, feature_distance=10.0)
+    policy, limits = default_policy(), StoppingRule(msp=1e-3, feature_distance=10.0)
     dark = GOOD.model_copy(update={"brightness": 0.0})
     for distance, expected in ((5.0, True), (9.5, False), (15.0, True)):
         open_decisions = decisions(policy, (0.0, 0.0, 0.0), distance)
