@@ -1,1 +1,1 @@
-"""Training of adapters on a frozen backbone."""
+"""Training of adapters, distributions around them, and whole networks."""

@@ -23,9 +23,10 @@ from eulerlora.nn.attention import AttentionAdapters
 from eulerlora.nn.network import AdaptedVisionTransformer, Block, ProjectedBlock, adapted_block
 from eulerlora.nn.rows import RowDraws, Rows
 from training.adaptation.validation import EpochValidation
-from training.data.images import OUTSIDE
+from training.data.images import OUTSIDE, ImageParts, class_counts
 from training.fit.batches import IGNORED, Floats, Ints
 from training.fit.optimisation import Objective, recomputed
+from training.recipe.schema import AdapterTraining
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(logits, targets, weights) -> the weighted sum over images, as in `trajectory_loss`."""
@@ -172,13 +173,13 @@ class AdapterDraw:
 class AdapterObjective(Objective[AdapterDraw]):
     """The loss of adapters and heads on a frozen backbone.
 
-    samples: stochastic samples per adapter and step. weighted_loss: one of `losses.LOSSES`.
+    samples: stochastic samples per adapter and step. weighted_loss: one of `LOSSES`.
     logit_adjustment: (classes,), added to the logits of images that belong to a class
-    (`losses.log_frequency_ratio`); None for zeros. validation: measures each epoch; None for none.
+    (`log_frequency_ratio`); None for zeros. validation: measures each epoch; None for none.
     patience: epochs without a lower validation loss after which the run is finished; None for all.
     An image has one view for all adapters, or one for each.
     class_weights: (classes,), on the network's device. outlier_weight: as in
-    `losses.image_weights`. recompute: use activation checkpointing; not with dropout. sampling:
+    `image_weights`. recompute: use activation checkpointing; not with dropout. sampling:
     False trains with the draws of mode det. dropout: probability of adapter dropout. image_count:
     of the training images, by which the divergence of a learned law from its prior is divided.
     """
@@ -292,3 +293,11 @@ def step_generator(seed: int, step: int, *purpose: int) -> Generator:
     """Returns the generator of a step's draws. purpose: numbers that separate several draws."""
     state = np.random.SeedSequence((seed, step, *purpose)).generate_state(1)
     return torch.Generator().manual_seed(int(state[0]))
+
+
+def class_weights(settings: AdapterTraining, images: ImageParts) -> Tensor:
+    """Returns (classes,) float32, the loss weight of each class; ones without weighting."""
+    if settings.class_weights == "none":
+        return torch.ones(len(images.classes))
+    counts = class_counts(images.parts["train"], len(images.classes))
+    return effective_number_weights(counts, settings.beta).float()

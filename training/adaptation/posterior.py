@@ -20,8 +20,7 @@ from eulerlora.methods.registry import fitted_methods, method_type, plain_method
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora_client.contract.sampling import Auto
 from eulerlora_client.progress import track
-from training.adaptation.objective import LOSSES, AdapterObjective
-from training.adaptation.train import class_weights
+from training.adaptation.objective import LOSSES, AdapterObjective, class_weights
 from training.calibration.calibrate import calibrate
 from training.data.augmentation import Transform, training_view
 from training.data.images import ImageParts, evenly_spaced, read_image

@@ -1,13 +1,12 @@
 """Training of adapters or whole networks, to a calibrated checkpoint with report and model card."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from torch import Tensor
 
 from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig, Provenance
 from eulerlora.checkpoint.files import CONFIG, check_free, load_checkpoint, save_checkpoint
@@ -33,9 +32,10 @@ from training.adaptation.objective import (
     LOSSES,
     AdapterObjective,
     balanced_counts,
-    effective_number_weights,
+    class_weights,
     log_frequency_ratio,
 )
+from training.adaptation.posterior import fit_posterior
 from training.adaptation.probe import fit_heads, head_accuracy
 from training.adaptation.validation import EpochValidation
 from training.calibration.calibrate import calibrate
@@ -56,15 +56,11 @@ from training.fit.run import (
     round_parameters,
     run_provenance,
 )
-from training.recipe.schema import AdapterRecipe, AdapterTraining
+from training.recipe.schema import AdapterRecipe
 from training.reporting.model_card import model_card, write_model_card
 from training.reporting.report import write_report
 
 REPORT = "report"
-
-Trained = tuple[AdaptedVisionTransformer, CheckpointConfig]
-Finish = Callable[[AdaptedVisionTransformer, CheckpointConfig, ImageParts, torch.device], Trained]
-"""(network, config, images, device) -> what becomes the checkpoint of a run."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,6 @@ class _Training:
     accelerator: Accelerator
     resume: bool
     tracking: Tracking | None
-    finish: Finish | None
 
 
 def train(
@@ -99,7 +94,6 @@ def train(
     resume: bool = False,
     skip_bad: bool = False,
     tracking: Tracking | None = None,
-    finish: Finish | None = None,
 ) -> None:
     """Runs a recipe: trains, saves, calibrates, evaluates, and writes report and model card.
 
@@ -108,12 +102,10 @@ def train(
     `resume` continues from it, or with the next member or the evaluation if the checkpoint exists.
     The report in `out` is that of all members together. recipe_folder: base of relative paths in
     the recipe. skip_bad: skip unusable images and list them on stderr and in the provenance.
-    tracking: of the training curves, with a folder outside of `out`. finish: fits the posterior of
-    the recipe to the trained network before it is saved; needed if the recipe has one. Prints the
-    data and the run before the first step, and the test accuracy at the end. Raises SettingsError,
-    DataError, NonFiniteError or StorageError.
+    tracking: of the training curves, with a folder outside of `out`. Prints the data and the run
+    before the first step, and the test accuracy at the end. Raises SettingsError, DataError,
+    NonFiniteError or StorageError.
     """
-    assert (recipe.posterior is None) == (finish is None)
     if tracking is not None and tracking.folder.resolve().is_relative_to(out.resolve()):
         raise SettingsError(f"expected a --track-dir outside of {out}, got {tracking.folder}")
     folders = member_folders(recipe, out)
@@ -128,9 +120,7 @@ def train(
         _print(data_lines(sets.images))
     if not all(finished):
         recipe = recipe.model_copy(update={"backbone": available_source(recipe.backbone)})
-    training = _Training(
-        recipe, recipe_folder, sets, folders, accelerator, resume, tracking, finish
-    )
+    training = _Training(recipe, recipe_folder, sets, folders, accelerator, resume, tracking)
     for index, done in enumerate(finished):
         if not done:
             _train_member(training, index)
@@ -177,8 +167,8 @@ def _train_member(training: _Training, index: int) -> None:
         source = fine_tuned(source)
         provenance |= {"member": {"index": index, "seed": recipe.seed}}
     config = _checkpoint_config(recipe, network, source, images, provenance)
-    if training.finish is not None:
-        network, config = training.finish(network, config, images, device)
+    if recipe.posterior is not None:
+        network, config = fit_posterior(recipe.posterior, network, config, images, device)
     save_checkpoint(folder, network, config, model_card(config, None), dtype)
     run.state.unlink(missing_ok=True)
 
@@ -254,14 +244,6 @@ def _validation(
         samples=recipe.evaluation.samples if sampled else 0,
         keep_best=settings.best_epoch,
     )
-
-
-def class_weights(settings: AdapterTraining, images: ImageParts) -> Tensor:
-    """Returns (classes,) float32, the loss weight of each class; ones without weighting."""
-    if settings.class_weights == "none":
-        return torch.ones(len(images.classes))
-    counts = class_counts(images.parts["train"], len(images.classes))
-    return effective_number_weights(counts, settings.beta).float()
 
 
 def _read_images(recipe: AdapterRecipe, data: Path, skip_bad: bool) -> TrainingImages:

@@ -1,1 +1,1 @@
-"""Calibration of a checkpoint: feature statistics, thresholds and decision margins."""
+"""Calibration of checkpoints and triage policies, also to a site's own pictures."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -190,17 +189,15 @@ def train_command(
     # These import torch.
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.adaptation.network import member_folders  # noqa: PLC0415
-    from training.adaptation.posterior import fit_posterior  # noqa: PLC0415
     from training.adaptation.train import state_file, train  # noqa: PLC0415
 
     settings = read_recipe(path, AdapterRecipe, overrides, variant)
     curves = tracking(trackers, track_dir, out, settings)
-    finish = None if settings.posterior is None else partial(fit_posterior, settings.posterior)
     folders = member_folders(settings, out)
     states = [state_file(folder) for folder in folders]
     with resume_hint(lambda: checkpoint_hint(folders[-1], states)):
         run_on = choose_device(device)
-        train(settings, path.parent, data, out, run_on, resume, skip_bad, curves, finish)
+        train(settings, path.parent, data, out, run_on, resume, skip_bad, curves)
     click.echo(f"checkpoint in {out}")
 
 

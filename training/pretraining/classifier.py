@@ -109,7 +109,7 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
         labels: Tensor,
         draw: tuple[int, ...],
     ) -> Tensor:
-        """labels: targets as in `mixed_batches.Batch`; all zeros for padding."""
+        """labels: targets as in `mixed_batches.PretrainingBatch`; all zeros for padding."""
         with seeded(images.device, *draw):
             output: ClassifierOutput = network(images)
         logits, embeddings = output

@@ -46,10 +46,9 @@ def read_recipe(
     """Returns the recipe in a TOML file, or one of its variants, with overrides.
 
     The key `base` names another file, relative to this one, or a packaged recipe, whose keys this
-    file replaces. Keys
-    of the table `variants.NAME` replace keys of the file for that variant. overrides: `key=value`
-    such as `training.epochs=2`. Raises SettingsError, with file and key, for an unreadable file,
-    an unknown variant or key, or a value out of range.
+    file replaces. Keys of the table `variants.NAME` replace keys of the file for that variant.
+    overrides: `key=value` such as `training.epochs=2`. Raises SettingsError, with file and key, for
+    an unreadable file, an unknown variant or key, or a value out of range.
     """
     tables: Tables = {}
     for layer in read_layers(path, variant):

@@ -35,7 +35,7 @@ class PretrainingData(DataSettings):
     """A labelled data set with a head of its own; pretraining uses its train part."""
 
     views: PretrainingView = "natural"
-    """`natural` for the stage's augmentation, `cameras` for `augmentation.cameras`."""
+    """`natural` for the stage's augmentation, `cameras` for `augmentation.camera_view`."""
 
 
 class UnlabelledData(Settings):
