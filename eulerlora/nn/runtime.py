@@ -148,34 +148,23 @@ class Runtime:
         return forward
 
 
-@dataclass(frozen=True)
-class RuntimePart:
-    """The images and rows of one runtime in a batch; arguments as in its `outputs`."""
+def outputs_of(runtime: Runtime, parts: Sequence[PassPart]) -> list[NetworkOutput]:
+    """Returns the output of each part's network; passes are shared by all parts.
 
-    runtime: Runtime
-    images: Tensor
-    rows: Rows
-    draws: RowDraws
-
-
-def outputs_of(parts: Sequence[RuntimePart]) -> list[NetworkOutput]:
-    """Returns the output of each part's runtime; passes are shared by all parts.
-
-    The runtimes have equal `pass_key`s.
+    runtime: of the first part; those of the others have an equal `pass_key`.
     """
-    first = parts[0].runtime
     if len(parts) == 1:
-        return [first.outputs(parts[0].images, parts[0].rows, parts[0].draws)]
+        return [runtime.outputs(parts[0].images, parts[0].rows, parts[0].draws)]
     outputs: list[list[NetworkOutput]] = [[] for _ in parts]
-    with first._autocast():
-        for indices, pass_parts in _shared_passes(parts, first.max_rows_per_pass):
+    with runtime._autocast():
+        for indices, pass_parts in _shared_passes(parts, runtime.max_rows_per_pass):
             for index, output in zip(indices, run_pass(pass_parts), strict=True):
                 outputs[index].append(output)
     return [_joined(output) for output in outputs]
 
 
 def _shared_passes(
-    parts: Sequence[RuntimePart], max_rows: int
+    parts: Sequence[PassPart], max_rows: int
 ) -> Iterator[tuple[list[int], list[PassPart]]]:
     """Yields the parts of each pass and their indices, whole images with at most `max_rows` rows.
 
@@ -200,9 +189,9 @@ def _shared_passes(
     yield indices, chosen
 
 
-def _pass_part(part: RuntimePart, rows: RowPart) -> PassPart:
+def _pass_part(part: PassPart, rows: RowPart) -> PassPart:
     return PassPart(
-        part.runtime.network, part.images[rows.images], rows.renumbered, part.draws.rows(rows.rows)
+        part.network, part.images[rows.images], rows.renumbered, part.draws.rows(rows.rows)
     )
 
 
@@ -305,15 +294,16 @@ def predict_together(models: Sequence[ModelImages]) -> list[list[ImageOutput]]:
         for model in models
     ]
     outputs = outputs_of(
+        models[0].runtime,
         [
-            RuntimePart(
-                model.runtime,
+            PassPart(
+                model.runtime.network,
                 model.images,
                 model_rows.to(model.images.device),
                 model.runtime.draw_rows(model.draws).to(model.images),
             )
             for model, model_rows in zip(models, rows, strict=True)
-        ]
+        ],
     )
     return [
         _image_outputs(output, model_rows, model.temperature)
