@@ -1,8 +1,9 @@
 """Checkpoint folders: weights, `config.json`, known answer and model card.
 
 Files: `config.json`, `adapters.safetensors`, `README.md`, `known_answer.png`, `known_answer.json`,
-`backbone.safetensors` unless the backbone is one of torchvision's published weights, and
-`ood.safetensors` if feature statistics were fitted. No pickle in a checkpoint is ever read.
+`backbone.safetensors` unless the backbone is one of torchvision's published weights,
+`ood.safetensors` if feature statistics were fitted, and `training_images.safetensors` if the
+digests of the training images are known. No pickle in a checkpoint is ever read.
 
 The known answer is an image with the probabilities that an intact model returns in float32 on a
 CPU: `known_answer.png` has smooth random colours, and `known_answer.json` has its SHA-256 and the
@@ -12,7 +13,7 @@ probabilities.
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -22,6 +23,8 @@ from typing import Self
 import torch
 from PIL import Image
 from pydantic import ValidationError, model_validator
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -218,7 +221,7 @@ def _network_input(path: Path, content: bytes, preprocessing: Preprocessing) -> 
         raise CheckpointError(path, str(error)) from error
 
 
-FEATURES = "ood.safetensors"
+FEATURES, TRAINING_IMAGES = "ood.safetensors", "training_images.safetensors"
 CONFIG, ADAPTERS, BACKBONE, CARD = (
     "config.json",
     "adapters.safetensors",
@@ -318,11 +321,12 @@ def save_checkpoint(
     config: CheckpointConfig,
     card: str,
     dtype: torch.dtype = torch.float32,
+    training_images: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Writes a checkpoint to `folder`, which appears complete or not at all.
 
     config: its digests must be those of the network's weights rounded to `dtype`. The known answer
-    is computed from the written files.
+    is computed from the written files. training_images: as in `read_training_images`.
     Raises CheckpointError if `folder` is not empty and StorageError for a full disk.
     """
     check_free(folder)
@@ -337,9 +341,31 @@ def save_checkpoint(
                 dtype,
                 config.preprocessing.model_copy(update=without_constancy),
             )
+        if training_images:
+            with atomic_write(partial / TRAINING_IMAGES) as file:
+                save_file(dict(training_images), file)
         write_card(partial, card)
         write_config(partial, config)
         write_known_answer(partial, load_checkpoint(partial).network, config)
+
+
+def read_training_images(folder: Path) -> dict[str, Tensor]:
+    """Returns the digests of the images that the checkpoint in `folder` was trained on.
+
+    They are (images,) int64, sorted, by what was trained: `adapters`, with the heads, or
+    `backbone`; empty if they are not known. Raises CheckpointError for a damaged file.
+    """
+    path = folder / TRAINING_IMAGES
+    if not path.exists():
+        return {}
+    try:
+        digests = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(path, "not a readable safetensors file") from error
+    for name, tensor in digests.items():
+        if tensor.dtype != torch.int64 or tensor.ndim != 1:
+            raise CheckpointError(path, f"{name}: expected (images,) int64")
+    return digests
 
 
 def write_config(folder: Path, config: CheckpointConfig) -> None:

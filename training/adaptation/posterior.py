@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from eulerlora.checkpoint.config import AdapterConfig, CheckpointConfig
-from eulerlora.checkpoint.files import Checkpoint, check_free, load_checkpoint, save_checkpoint
+from eulerlora.checkpoint.files import (
+    Checkpoint,
+    check_free,
+    load_checkpoint,
+    read_training_images,
+    save_checkpoint,
+)
 from eulerlora.checkpoint.safetensor_files import tensors_sha256
 from eulerlora.errors import CheckpointError, DataError
 from eulerlora.images.preprocess import network_input
@@ -119,7 +125,8 @@ def bayesianise(
             "provenance": source.provenance | {"fitted_to": checkpoint.revision},
         }
     )
-    save_checkpoint(out, network, config, model_card(config, None), _stored_dtype(config))
+    card, dtype = model_card(config, None), _stored_dtype(config)
+    save_checkpoint(out, network, config, card, dtype, read_training_images(folder))
     return calibrate(out, images, device, _calibrated_samples(source))
 
 

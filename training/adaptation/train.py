@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
 from accelerate import Accelerator
+from torch import Tensor
 
 from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig, Provenance
 from eulerlora.checkpoint.files import CONFIG, check_free, load_checkpoint, save_checkpoint
@@ -41,6 +43,7 @@ from training.adaptation.validation import EpochValidation
 from training.calibration.calibrate import calibrate
 from training.data.augmentation import Transform, training_view
 from training.data.datasets import read_dataset, read_ood_set, read_outliers
+from training.data.digests import image_digests
 from training.data.images import ImageParts, OodSet, class_counts, report_skipped
 from training.evaluation.evaluate import evaluate
 from training.evaluation.inference import SamplingOptions
@@ -83,6 +86,13 @@ class _Training:
     accelerator: Accelerator
     resume: bool
     tracking: Tracking | None
+
+    @cached_property
+    def digests(self) -> Tensor:
+        """Digests of the images that the weights depend on, those of validation included."""
+        parts, outliers = self.sets.images.parts, self.sets.outliers
+        used = [*parts["train"], *parts.get("validation", ())]
+        return image_digests([*used, *([] if outliers is None else outliers.images)])
 
 
 def train(
@@ -169,7 +179,14 @@ def _train_member(training: _Training, index: int) -> None:
     config = _checkpoint_config(recipe, network, source, images, provenance)
     if recipe.posterior is not None:
         network, config = fit_posterior(recipe.posterior, network, config, images, device)
-    save_checkpoint(folder, network, config, model_card(config, None), dtype)
+    save_checkpoint(
+        folder,
+        network,
+        config,
+        model_card(config, None),
+        dtype,
+        {"adapters": training.digests.unique()},
+    )
     run.state.unlink(missing_ok=True)
 
 

@@ -18,6 +18,7 @@ from eulerlora.checkpoint.files import (
     ADAPTERS,
     BACKBONE,
     CARD,
+    TRAINING_IMAGES,
     Checkpoint,
     check_free,
     load_checkpoint,
@@ -70,7 +71,7 @@ from training.reporting.model_card import site_sections
 from training.reporting.tables import table
 
 POLICY = "policy.toml"
-COPIED = (ADAPTERS, BACKBONE, RELIABILITY)
+COPIED = (ADAPTERS, BACKBONE, RELIABILITY, TRAINING_IMAGES)
 SECTION = re.compile(r"^## ", re.MULTILINE)
 ALL, FIT, HELD_OUT = "site pictures", "site pictures of the fit", "held-out site pictures"
 NOT_MEASURED = "n/a"

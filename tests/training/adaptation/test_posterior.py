@@ -9,7 +9,12 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from eulerlora.checkpoint.backbone import save_backbone
-from eulerlora.checkpoint.files import load_checkpoint, predict_known_answer, read_known_answer
+from eulerlora.checkpoint.files import (
+    load_checkpoint,
+    predict_known_answer,
+    read_known_answer,
+    read_training_images,
+)
 from eulerlora.errors import CheckpointError
 from eulerlora.methods.laplace import LaplaceSettings
 from eulerlora.methods.swag import SWAGSettings
@@ -76,6 +81,7 @@ def test_each_method_writes_a_calibrated_checkpoint_that_samples_weights(
     assert config.threshold("det", 1) is not None
     assert config.threshold("stoch", 1) is not None
     assert config.features is not None
+    assert read_training_images(out).keys() == {"adapters"}
     known = read_known_answer(out, config)
     assert known.fault(predict_known_answer(model.network, known.pixels), "float32") is None
     if method != "swag":  # whose mean is another one

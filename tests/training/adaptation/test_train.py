@@ -18,7 +18,8 @@ from tests.program import run
 from tests.training.conftest import PER_CLASS, RECIPE, write_image
 from training.adaptation.objective import AdapterDraw, AdapterObjective
 from training.adaptation.train import train_adapters
-from training.data.datasets import read_dataset
+from training.data.datasets import dataset_settings, read_dataset
+from training.data.digests import images_in_training
 from training.data.images import ImageParts
 from training.fit.run import Run, accelerator_on
 from training.recipe.file import read_recipe
@@ -71,7 +72,11 @@ def test_a_recipe_gives_a_calibrated_checkpoint_that_classifies_the_test_images(
         "ood.safetensors",
         "reliability.png",
         "report",
+        "training_images.safetensors",
     ]
+    parts = read_dataset(dataset_settings(read_config(trained)), labelled).parts
+    assert images_in_training(trained, parts["train"]) == parts["train"]
+    assert images_in_training(trained, parts["test"]) == []
     model = EulerLoRA.load(trained)
     images = sorted((labelled / "set" / "test").rglob("*.png"))
     for mode, samples in (("det", None), ("stoch", 16)):  # many samples reduce chance
