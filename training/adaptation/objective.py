@@ -23,10 +23,11 @@ from eulerlora.nn.attention import AttentionAdapters
 from eulerlora.nn.network import AdaptedVisionTransformer, Block, ProjectedBlock, adapted_block
 from eulerlora.nn.rows import RowDraws, Rows
 from training.adaptation.validation import EpochValidation
-from training.data.images import OUTSIDE, ImageParts, class_counts
-from training.fit.batches import IGNORED, Floats, Ints
+from training.data.augmentation import Transform, training_view
+from training.data.images import OUTSIDE, ImageParts, LabelledImage, OodSet, class_counts
+from training.fit.batches import IGNORED, Floats, Ints, LoadedBatches, Shard
 from training.fit.optimisation import Objective, recomputed
-from training.recipe.schema import AdapterTraining
+from training.recipe.schema import AdapterRecipe, AdapterTraining
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(logits, targets, weights) -> the weighted sum over images, as in `trajectory_loss`."""
@@ -301,3 +302,54 @@ def class_weights(settings: AdapterTraining, images: ImageParts) -> Tensor:
         return torch.ones(len(images.classes))
     counts = class_counts(images.parts["train"], len(images.classes))
     return effective_number_weights(counts, settings.beta).float()
+
+
+WHOLE_BATCH = Shard()
+
+
+def trained_images(images: ImageParts, outliers: OodSet | None) -> list[LabelledImage]:
+    """Returns the images of an epoch: the train part and the outliers, whose label is OUTSIDE."""
+    return [*images.parts["train"], *([] if outliers is None else outliers.images)]
+
+
+def objective_and_batches(
+    network: AdaptedVisionTransformer,
+    recipe: AdapterRecipe,
+    images: ImageParts,
+    outliers: OodSet | None,
+    shard: Shard = WHOLE_BATCH,
+    validation: EpochValidation | None = None,
+) -> tuple[AdapterObjective, LoadedBatches]:
+    """Returns the objective and the batches of a recipe: all that its training and a fit to its
+    result have in common.
+
+    network: on its device. outliers: those of the recipe, if it has any.
+    """
+    settings, device = recipe.training, next(network.parameters()).device
+    training = trained_images(images, outliers)
+    labels = np.array([image.label for image in training])
+    counts = balanced_counts(labels, settings.class_balance) if settings.class_balance else None
+    objective = AdapterObjective(
+        network,
+        settings.samples,
+        LOSSES[settings.loss],
+        class_weights(settings, images).to(device),
+        outlier_weight=1.0 if recipe.outliers is None else recipe.outliers.weight,
+        recompute=settings.activation_checkpointing,
+        logit_adjustment=None
+        if counts is None
+        else log_frequency_ratio(labels, counts, len(images.classes)).to(device),
+        validation=validation,
+        sampling=settings.sampling,
+        dropout=settings.adapter_dropout,
+        patience=settings.early_stop,
+        image_count=len(training),
+    )
+    views = recipe.adapters.adapters if settings.views == "own" else None
+
+    def view(epoch: int) -> Transform:
+        return training_view(
+            network.preprocessing, recipe.seed, epoch, settings.augmentation, views
+        )
+
+    return objective, LoadedBatches(training, view, settings, recipe.seed, shard, counts)

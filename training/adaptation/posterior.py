@@ -1,6 +1,6 @@
 """A new checkpoint with a weight distribution around the adapters of a finished one."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count, islice
@@ -26,11 +26,9 @@ from eulerlora.methods.registry import fitted_methods, method_type, plain_method
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora_client.contract.sampling import Auto
 from eulerlora_client.progress import track
-from training.adaptation.objective import LOSSES, AdapterObjective, class_weights
+from training.adaptation.objective import objective_and_batches
 from training.calibration.calibrate import calibrate
-from training.data.augmentation import Transform, training_view
-from training.data.images import ImageParts, evenly_spaced, read_image
-from training.fit.batches import LoadedBatches
+from training.data.images import ImageParts, OodSet, evenly_spaced, read_image
 from training.fit.run import round_parameters
 from training.recipe.schema import SAMPLES, AdapterRecipe
 from training.reporting.model_card import model_card
@@ -40,13 +38,15 @@ from training.reporting.model_card import model_card
 class Source:
     """A finished network on its device and the images of its data set, for `FittedMethod.fit`.
 
-    config: with a recipe in the provenance.
+    config: with a recipe in the provenance. outliers: reads those of the recipe, which few methods
+    need.
     """
 
     network: AdaptedVisionTransformer
     config: CheckpointConfig
     images: ImageParts
     device: torch.device
+    outliers: Callable[[], OodSet | None]
 
     @cached_property
     def recipe(self) -> AdapterRecipe:
@@ -79,37 +79,32 @@ class Source:
         return Inputs(torch.stack(pixels).to(self.device), labels)
 
     def losses(self, steps: int) -> Iterator[Tensor]:
-        """Yields the mean loss of each step, with the objective and the views of the recipe."""
-        recipe, network = self.recipe, self.network
-        training = recipe.training
-
-        def view(epoch: int) -> Transform:
-            return training_view(network.preprocessing, recipe.seed, epoch, training.augmentation)
-
-        objective = AdapterObjective(
-            network,
-            training.samples,
-            LOSSES[training.loss],
-            class_weights(training, self.images).to(self.device),
-            sampling=training.sampling,
+        """Yields the mean loss of each step, with the objective and the batches of the recipe."""
+        objective, batches = objective_and_batches(
+            self.network, self.recipe, self.images, self.outliers()
         )
-        batches = LoadedBatches(self.images.parts["train"], view, training, recipe.seed)
         endless = chain.from_iterable(batches.epoch(epoch, 0) for epoch in count())
         for step, (pixels, labels) in enumerate(
             track(islice(endless, steps), "SGD", "steps", steps)
         ):
             images, targets = pixels.to(self.device), labels.to(self.device)
             draw = objective.draw(batches.seed, step, 0)
-            yield objective.loss(network, images, targets, draw) / objective.weight(targets)
+            yield objective.loss(self.network, images, targets, draw) / objective.weight(targets)
 
 
 def bayesianise(
-    folder: Path, images: ImageParts, settings: FitSettings, out: Path, device: torch.device
+    folder: Path,
+    images: ImageParts,
+    settings: FitSettings,
+    out: Path,
+    device: torch.device,
+    outliers: Callable[[], OodSet | None],
 ) -> CheckpointConfig:
     """Writes the checkpoint of `folder` with a fitted weight distribution to `out`, calibrated.
 
-    images: the checkpoint's data set. The name of the checkpoint gets the method's name as suffix.
-    The numbers of samples of its thresholds are those of the source, if that draws samples.
+    images: the checkpoint's data set. outliers: reads those of its recipe. The name of the
+    checkpoint gets the method's name as suffix. The numbers of samples of its thresholds are those
+    of the source, if that draws samples.
     Raises CheckpointError for a source without plain adapters or an `out` that is not empty.
     """
     check_free(out)
@@ -118,7 +113,7 @@ def bayesianise(
     _check_plain(folder, checkpoint)
     if not isinstance(source.provenance.get("recipe"), dict):
         raise DataError(f"{folder}: expected a recipe in the checkpoint's provenance, got none")
-    network, config = fit_posterior(settings, checkpoint.network, source, images, device)
+    network, config = fit_posterior(settings, checkpoint.network, source, images, device, outliers)
     config = config.model_copy(
         update={
             "name": f"{source.name}-{config.method.name}"[:64],
@@ -136,15 +131,16 @@ def fit_posterior(
     config: CheckpointConfig,
     images: ImageParts,
     device: torch.device,
+    outliers: Callable[[], OodSet | None],
 ) -> tuple[AdaptedVisionTransformer, CheckpointConfig]:
     """Returns a network with a fitted weight distribution, on the CPU, and its config.
 
     network: finished, with plain adapters; it is not usable afterwards. config: its config, with a
-    recipe in the provenance. The weights are rounded to the type of the stored ones; the config has
-    no thresholds.
+    recipe in the provenance. outliers: reads those of the recipe. The weights are rounded to the
+    type of the stored ones; the config has no thresholds.
     """
     method = fitted_methods()[settings.name]
-    fitted = method.fit(settings, Source(network.to(device), config, images, device))
+    fitted = method.fit(settings, Source(network.to(device), config, images, device, outliers))
     fitted.cpu()
     round_parameters(fitted.adapter_parameters(), _stored_dtype(config))
     adapters = AdapterConfig(

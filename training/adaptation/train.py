@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor
@@ -30,25 +29,18 @@ from training.adaptation.network import (
     read_backbone,
     starts_from_previous,
 )
-from training.adaptation.objective import (
-    LOSSES,
-    AdapterObjective,
-    balanced_counts,
-    class_weights,
-    log_frequency_ratio,
-)
+from training.adaptation.objective import objective_and_batches, trained_images
 from training.adaptation.posterior import fit_posterior
 from training.adaptation.probe import fit_heads, head_accuracy
 from training.adaptation.validation import EpochValidation
 from training.calibration.calibrate import calibrate
-from training.data.augmentation import Transform, training_view
 from training.data.datasets import read_dataset, read_ood_set, read_outliers
 from training.data.digests import image_digests
 from training.data.images import ImageParts, OodSet, class_counts, report_skipped
 from training.evaluation.evaluate import evaluate
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.report_schema import Report
-from training.fit.batches import LoadedBatches, RunLength
+from training.fit.batches import RunLength
 from training.fit.loop import fit
 from training.fit.optimisation import warmup_steps
 from training.fit.run import (
@@ -178,7 +170,9 @@ def _train_member(training: _Training, index: int) -> None:
         provenance |= {"member": {"index": index, "seed": recipe.seed}}
     config = _checkpoint_config(recipe, network, source, images, provenance)
     if recipe.posterior is not None:
-        network, config = fit_posterior(recipe.posterior, network, config, images, device)
+        network, config = fit_posterior(
+            recipe.posterior, network, config, images, device, lambda: sets.outliers
+        )
     save_checkpoint(
         folder,
         network,
@@ -207,35 +201,11 @@ def train_adapters(
     network.to(device)
     if settings.epochs == 0:
         return {"steps": 0, "seconds": 0.0}
-    training = [*images.parts["train"], *([] if outliers is None else outliers.images)]
-    labels = np.array([image.label for image in training])
-    counts = balanced_counts(labels, settings.class_balance) if settings.class_balance else None
-    length = RunLength.of(settings, len(training))
+    length = RunLength.of(settings, len(trained_images(images, outliers)))
     validation = _validation(network, recipe, images, length.epochs)
-    objective = AdapterObjective(
-        network,
-        settings.samples,
-        LOSSES[settings.loss],
-        class_weights(settings, images).to(device),
-        outlier_weight=1.0 if recipe.outliers is None else recipe.outliers.weight,
-        recompute=settings.activation_checkpointing,
-        logit_adjustment=None
-        if counts is None
-        else log_frequency_ratio(labels, counts, len(images.classes)).to(device),
-        validation=validation,
-        sampling=settings.sampling,
-        dropout=settings.adapter_dropout,
-        patience=settings.early_stop,
-        image_count=len(training),
+    objective, batches = objective_and_batches(
+        network, recipe, images, outliers, run.shard, validation
     )
-    views = recipe.adapters.adapters if settings.views == "own" else None
-
-    def view(epoch: int) -> Transform:
-        return training_view(
-            network.preprocessing, recipe.seed, epoch, settings.augmentation, views
-        )
-
-    batches = LoadedBatches(training, view, settings, run.seed, run.shard, counts)
     result = {"epochs": length.epochs, "batch_size": length.batch_size}
     result |= asdict(fit(objective, batches, settings, run))
     if validation is not None:
@@ -298,8 +268,7 @@ def _evaluate_checkpoints(
 
 
 def _length(recipe: AdapterRecipe, sets: TrainingImages) -> RunLength:
-    outliers = 0 if sets.outliers is None else len(sets.outliers.images)
-    return RunLength.of(recipe.training, len(sets.images.parts["train"]) + outliers)
+    return RunLength.of(recipe.training, len(trained_images(sets.images, sets.outliers)))
 
 
 def _without_auto(recipe: AdapterRecipe, length: RunLength) -> AdapterRecipe:

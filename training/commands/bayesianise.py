@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,13 +85,15 @@ def bayesianise_command(
     from eulerlora.checkpoint.files import check_free, read_config  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.adaptation.posterior import bayesianise  # noqa: PLC0415
-    from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
+    from training.data.datasets import checkpoint_dataset, checkpoint_outliers  # noqa: PLC0415
     from training.data.images import report_skipped  # noqa: PLC0415
 
     check_free(out)
-    images = checkpoint_dataset(read_config(checkpoint), data, skip_bad)
+    source = read_config(checkpoint)
+    images = checkpoint_dataset(source, data, skip_bad)
     report_skipped(images)
-    config = bayesianise(checkpoint, images, settings, out, choose_device(device))
+    outliers = partial(checkpoint_outliers, source, data, skip_bad)
+    config = bayesianise(checkpoint, images, settings, out, choose_device(device), outliers)
     click.echo(f"{config.method.model_dump_json()}\ncheckpoint in {out}")
 
 

@@ -20,11 +20,15 @@ from eulerlora.methods.laplace import LaplaceSettings
 from eulerlora.methods.swag import SWAGSettings
 from eulerlora.methods.tfb import TFBSettings
 from eulerlora.model import EulerLoRA
-from tests.conftest import random_backbone
+from tests.conftest import config_of, random_backbone
 from tests.training.conftest import RECIPE
-from training.adaptation.train import train
+from training.adaptation.network import initial_network, read_backbone
+from training.adaptation.posterior import Source
+from training.adaptation.train import train, train_adapters
 from training.commands.bayesianise import bayesianise_command
 from training.commands.train import train_command
+from training.data.datasets import read_dataset, read_outliers
+from training.fit.run import Run, accelerator_on
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 
@@ -121,6 +125,37 @@ def test_a_recipe_with_a_posterior_gives_the_weights_of_a_fitted_checkpoint(
     (det, stoch) = json.loads((out / "report" / "report.json").read_text())["modes"]
     assert (det["mode"], stoch["mode"]) == ("det", "stoch")
     assert det["metrics"]["nll"] != stoch["metrics"]["nll"]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "training.class_balance=0.5",
+        "training.views=own",
+        "training.adapter_dropout=0.2",
+        "training.loss=mean",
+        "outliers={path='other', images=5, weight=2.0}",
+    ],
+)
+def test_a_fit_continues_with_the_loss_and_the_batches_of_the_training(
+    recipe_file: Path, image_folder: Path, setting: str
+) -> None:
+    """Compares the first step of a training with that of a fit from the same weights."""
+    cpu = torch.device("cpu")
+    one_step = ("epochs=1", "batch_size=100", "warmup_steps=0", "precision=float32")
+    overrides = (*(f"training.{value}" for value in one_step), setting)
+    recipe = read_recipe(recipe_file, AdapterRecipe, overrides)
+    images = read_dataset(recipe.data, image_folder)
+    outliers = recipe.outliers and read_outliers(recipe.outliers, image_folder)
+    frozen = read_backbone(recipe.backbone, recipe_file.parent, torch.float16)
+    network = initial_network(recipe, frozen, len(images.classes))
+    provenance = {"recipe": recipe.model_dump(mode="json")}
+    config = config_of(network, classes=images.classes, provenance=provenance)
+    source = Source(network, config, images, cpu, lambda: outliers)
+    loss = next(source.losses(1)).item()
+    run = Run(accelerator_on(cpu), recipe.seed, recipe, recipe_file.parent / "state")
+    result = train_adapters(network, recipe, images, outliers, run)
+    assert result["final_loss"] == pytest.approx(loss, rel=1e-5)
 
 
 @pytest.fixture(scope="module")
