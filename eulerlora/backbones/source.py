@@ -5,16 +5,24 @@ import json
 import pickle
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from email import message_from_bytes
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from eulerlora.backbones.onnx_trunk import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    trunk_config,
+    trunk_tensors,
+)
 from eulerlora.checkpoint.hub import PREFIX, Repository, download
 from eulerlora.checkpoint.safetensor_files import STORED_DTYPES
 from eulerlora.errors import CheckpointError
@@ -105,6 +113,41 @@ class Source:
         return tensors
 
 
+@dataclass(frozen=True)
+class OnnxSource(Source):
+    """An ONNX file with a DINOv2 trunk, as a source in the form of transformers.
+
+    folder: the file, or a wheel with one such file. content: of the ONNX file. stated_licence: in
+    the metadata of the wheel.
+    """
+
+    content: bytes = field(default=b"", repr=False)
+    stated_licence: str | None = None
+
+    def json(self, name: str) -> Json | None:
+        """Returns what transformers' files would state: the shape, and DINOv2's normalisation."""
+        if name == "config.json":
+            return trunk_config(self.tensors)
+        if name == "preprocessor_config.json":
+            return {"image_mean": IMAGENET_MEAN, "image_std": IMAGENET_STD}
+        return None
+
+    @property
+    def licence(self) -> str | None:
+        """The licence in the metadata of the wheel, None for a file without one."""
+        return self.stated_licence
+
+    @cached_property
+    def files(self) -> list[Path]:
+        """The ONNX file or the wheel."""
+        return [self.folder]
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """All tensors of the trunk as float32. Raises SettingsError."""
+        return trunk_tensors(self.content)
+
+
 def read_any_tensors(path: Path) -> dict[str, Tensor]:
     """Returns the tensors of a safetensors file or of a pickle that holds tensors only.
 
@@ -125,14 +168,36 @@ def read_any_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def find_source(name: str) -> Source:
-    """Returns a folder on this machine, or a repository of the Hub, which is downloaded.
+    """Returns a folder, an ONNX file or a wheel on this machine, or a downloaded repository.
 
-    name: a path, or ORGANISATION/NAME with an optional `hf://` and @REVISION. Raises HubError.
+    name: a path, or ORGANISATION/NAME of the Hub with an optional `hf://` and @REVISION. Raises
+    CheckpointError and HubError.
     """
-    if not name.startswith(PREFIX) and Path(name).is_dir():
-        return Source(Path(name), Path(name).resolve().name)
+    path = Path(name)
+    if not name.startswith(PREFIX) and path.is_dir():
+        return Source(path, path.resolve().name)
+    if path.suffix in (".onnx", ".whl"):
+        return _onnx_source(path)
     if name.startswith((".", "/", "~")):
-        raise CheckpointError(Path(name), "expected a folder, got none")
+        raise CheckpointError(path, "expected a folder, an ONNX file or a wheel, got none")
     repository = Repository.of_url(name)
     snapshot = download(repository)
     return Source(snapshot.folder, repository.name, snapshot.revision)
+
+
+def _onnx_source(path: Path) -> OnnxSource:
+    try:
+        if path.suffix == ".onnx":
+            return OnnxSource(path, path.name, content=path.read_bytes())
+        with ZipFile(path) as wheel:
+            names = wheel.namelist()
+            models = [name for name in names if name.endswith(".onnx")]
+            folders = [name for name in names if name.endswith(".dist-info/METADATA")]
+            if len(models) != 1 or len(folders) != 1:
+                raise CheckpointError(path, f"expected a wheel with one ONNX file, got {models}")
+            metadata = message_from_bytes(wheel.read(folders[0]))
+            licence = metadata["License-Expression"] or metadata["License"]
+            name, version = metadata["Name"], metadata["Version"]
+            return OnnxSource(path, name, version, wheel.read(models[0]), licence)
+    except (OSError, BadZipFile) as error:
+        raise CheckpointError(path, "expected a readable ONNX file or wheel") from error

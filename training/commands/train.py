@@ -61,7 +61,7 @@ def pretrain_command(
     hours: float | None,
     device: str,
 ) -> None:
-    """Pretrain a backbone from scratch on one or several data sets.
+    """Pretrain a backbone on one or several data sets, from scratch or from a backbone file.
 
     RECIPE is a file, or the name of a packaged recipe such as dermoscopy-pretrain.
     """

@@ -68,6 +68,11 @@ class Objective(ABC, Generic[StepDraw]):
     def weight(self, labels: Tensor) -> Tensor:
         """Returns the summed weight of a part of a batch: a scalar."""
 
+    def lr_scale(self, name: str) -> float:
+        """Returns the factor of the recipe's learning rate for a parameter of the network."""
+        del name
+        return 1.0
+
     def after_step(self) -> None:
         """Runs after each optimiser step."""
 
@@ -131,7 +136,7 @@ class Step:
 class Optimisation:
     """Adam, AdamW or an own optimiser on the trainable parameters of an objective's network.
 
-    clip_norm limits the gradient of the optimiser's first group of parameters: with Adam all.
+    clip_norm limits the gradient of all parameters, or of the first group of an own optimiser.
     seed: seed of the objective's draws. Raises SettingsError if the run has no step after its
     warm-up.
     """
@@ -149,7 +154,9 @@ class Optimisation:
         self.precision = fastest_precision(settings.precision, accelerator.device)
         self.schedule = warmup_cosine(length.steps, settings.warmup_steps)
         self.optimiser = self._optimiser()
-        self.clipped: list[nn.Parameter] = self.optimiser.param_groups[0]["params"]
+        groups = self.optimiser.param_groups
+        clipped = groups if objective.optimiser is None else groups[:1]
+        self.clipped: list[nn.Parameter] = [p for group in clipped for p in group["params"]]
         self.network: nn.Module = objective.network
 
     def prepare(self) -> None:
@@ -164,7 +171,7 @@ class Optimisation:
         """
         learning_rate = self.settings.learning_rate * self.schedule(index)
         for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group.get("lr_scale", 1.0)
         self.optimiser.zero_grad(set_to_none=True)
         loss = _finite("loss", self._backward(pixels, labels, index), index)
         norm = nn.utils.clip_grad_norm_(self.clipped, self.settings.clip_norm)
@@ -178,7 +185,11 @@ class Optimisation:
         trained = {n: p for n, p in self.objective.network.named_parameters() if p.requires_grad}
         if self.objective.optimiser is not None:
             return self.objective.optimiser(trained, weight_decay=decay)
-        return OPTIMISERS[self.settings.optimiser](trained.values(), weight_decay=decay)
+        by_scale: dict[float, list[nn.Parameter]] = {}
+        for name, parameter in trained.items():
+            by_scale.setdefault(self.objective.lr_scale(name), []).append(parameter)
+        groups = [{"params": part, "lr_scale": scale} for scale, part in by_scale.items()]
+        return OPTIMISERS[self.settings.optimiser](groups, weight_decay=decay)
 
     def _backward(self, pixels: Tensor, labels: Tensor, index: int) -> Tensor:
         """Accumulates the gradient of the whole batch's loss and returns the loss.

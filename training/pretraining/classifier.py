@@ -1,5 +1,6 @@
 """A backbone with one head per label set and a projection, and the objective of its pretraining."""
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,9 +12,10 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torchvision.ops import StochasticDepth
 
-from eulerlora.checkpoint.backbone import POSITIONS, resized_positions
+from eulerlora.checkpoint.backbone import POSITIONS, BackboneFile, resized_positions
+from eulerlora.images.preprocess import normalise
 from eulerlora.nn.backbone import VisionTransformer
-from eulerlora.settings import BackboneSettings
+from eulerlora.settings import BackboneSettings, Preprocessing
 from training.data.augmentation import seeded
 from training.fit.optimisation import Objective, RecomputedBlocks
 from training.recipe.pretraining import PretrainingStage
@@ -21,6 +23,7 @@ from training.recipe.pretraining import PretrainingStage
 EMBEDDING_WIDTH = 128
 TEMPERATURE = 0.2
 """Of the contrastive loss."""
+BLOCK = re.compile(r"backbone\.encoder\.layers\.encoder_layer_(\d+)\.")
 
 
 class ClassifierOutput(NamedTuple):
@@ -36,15 +39,25 @@ class Classifier(nn.Module):
     With one head over all sets, the classifier would also have to tell the sets apart, and sets
     that share classes would compete for them. classes: number of classes of each set; the logits
     of the heads are concatenated in this order. A projection of the features is used for
-    unlabelled images. A convolutional stem has batch normalisation, which `folded` removes.
+    unlabelled images. A new convolutional stem has batch normalisation, which `fold_stem` removes.
+    start: gives its weights and its normalisation of images.
     """
 
     def __init__(
-        self, settings: BackboneSettings, stage: PretrainingStage, classes: Sequence[int]
+        self,
+        settings: BackboneSettings,
+        stage: PretrainingStage,
+        classes: Sequence[int],
+        start: BackboneFile | None = None,
     ) -> None:
         super().__init__()
         shape = settings.model_copy(update={"image_size": stage.image_size})
-        self.backbone = VisionTransformer(shape, stem_norm=nn.BatchNorm2d)
+        self.preprocessing = Preprocessing(size=stage.image_size)
+        self.backbone = VisionTransformer(shape, None if start else nn.BatchNorm2d)
+        if start is not None:
+            colours = {"mean": start.preprocessing.mean, "std": start.preprocessing.std}
+            self.preprocessing = self.preprocessing.model_copy(update=colours)
+            self._load_backbone(start.backbone)
         _add_stochastic_depth(self.backbone, stage.stochastic_depth)
         if stage.activation_checkpointing:
             encoder = self.backbone.encoder
@@ -58,8 +71,8 @@ class Classifier(nn.Module):
         self.classes = tuple(classes)
 
     def forward(self, images: Tensor) -> ClassifierOutput:
-        """images: (n, 3, image_size, image_size)."""
-        features = self.backbone(images)
+        """images: (n, 3, image_size, image_size) in [0, 1]."""
+        features = self.backbone(normalise(images, self.preprocessing))
         return ClassifierOutput(self.head(features), self.projection(features))
 
     def fold_stem(self) -> "Classifier":
@@ -68,7 +81,7 @@ class Classifier(nn.Module):
         """
         if isinstance(self.backbone.conv_proj, nn.Sequential):
             for layer in self.backbone.conv_proj:
-                if isinstance(layer, nn.Sequential):
+                if isinstance(layer, nn.Sequential) and isinstance(layer[1], nn.BatchNorm2d):
                     convolution, norm, *_ = layer.eval()
                     assert isinstance(convolution, nn.Conv2d)
                     assert isinstance(norm, nn.BatchNorm2d)
@@ -77,11 +90,14 @@ class Classifier(nn.Module):
 
     def load_smaller(self, smaller: "Classifier") -> None:
         """Copies the weights of a classifier of another image size; interpolates positions."""
-        state = smaller.backbone.state_dict()
-        positions = resized_positions(state[POSITIONS], self.backbone.settings)
-        self.backbone.load_state_dict(state | {POSITIONS: positions})
+        self._load_backbone(smaller.backbone)
         self.head.load_state_dict(smaller.head.state_dict())
         self.projection.load_state_dict(smaller.projection.state_dict())
+
+    def _load_backbone(self, backbone: VisionTransformer) -> None:
+        state = backbone.state_dict()
+        positions = resized_positions(state[POSITIONS], self.backbone.settings)
+        self.backbone.load_state_dict(state | {POSITIONS: positions})
 
 
 class ClassifierObjective(Objective[tuple[int, ...]]):
@@ -95,6 +111,8 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
         super().__init__(model)
         self.model, self.label_smoothing = model, stage.label_smoothing
         self.contrast_weight = stage.contrast_weight
+        self.layer_decay = stage.layer_decay
+        self.head_lr_scale = (stage.head_learning_rate or stage.learning_rate) / stage.learning_rate
         average = get_ema_multi_avg_fn(stage.ema_decay)
         self.average = AveragedModel(model, multi_avg_fn=average).requires_grad_(False)
 
@@ -131,6 +149,16 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
         classifier = self.average.module
         assert isinstance(classifier, Classifier)
         return classifier
+
+    def lr_scale(self, name: str) -> float:
+        """Returns `layer_decay` to the power of the parameter's distance from the final norm."""
+        if not name.startswith("backbone."):
+            return self.head_lr_scale
+        if name.startswith("backbone.encoder.ln."):
+            return 1.0
+        blocks = self.model.backbone.settings.layers
+        block = BLOCK.match(name)
+        return float(self.layer_decay ** (blocks - int(block[1]) if block else blocks + 1))
 
     def after_step(self) -> None:
         """Updates the moving average."""

@@ -14,7 +14,8 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from training.data.augmentation import CPU, camera_view, seeded
+from eulerlora.settings import Preprocessing
+from training.data.augmentation import CPU, camera_view, dermoscopy_or_camera_view, seeded
 from training.data.images import LabelledImage, read_image
 from training.fit.batches import shard_indices
 from training.fit.run import Run
@@ -113,9 +114,11 @@ class MixedBatches:
         self.sets, self.stage, self.run = sets, stage, run
         natural = group_transform(stage.augmentation, stage.image_size)
         camera = camera_view(stage.image_size)
+        half = dermoscopy_or_camera_view(Preprocessing(size=stage.image_size))
         self.transforms: dict[PretrainingView, GroupTransform] = {
             "natural": natural,
             "cameras": lambda pixels, targets: (camera(pixels), targets),
+            "half-cameras": lambda pixels, targets: (half(pixels), targets),
         }
         self.first_image = [0, *accumulate(len(part.images) * part.repeats for part in sets)]
         self.first_class = [0, *accumulate(part.classes for part in sets)]

@@ -1,4 +1,4 @@
-"""Pretraining of a backbone from scratch, stage by stage, on several data sets."""
+"""Pretraining of a backbone, stage by stage, on several data sets."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eulerlora.checkpoint.backbone import save_backbone
+from eulerlora.checkpoint.backbone import BackboneFile, load_backbone, save_backbone
 from eulerlora.checkpoint.config import Provenance
 from eulerlora.checkpoint.safetensor_files import tensors_sha256
 from eulerlora.images.preprocess import resize
@@ -57,6 +57,7 @@ def pretrain(
         [read_dataset(settings, data, skip_bad) for settings in recipe.data],
         [read_unlabelled(settings, data, skip_bad) for settings in recipe.unlabelled],
     )
+    start = load_backbone(data / recipe.start) if recipe.start else None
     accelerator = accelerator_on(device)
     pause_at_s = None if hours is None else time.monotonic() + 3600 * hours
     if accelerator.is_main_process:
@@ -76,7 +77,7 @@ def pretrain(
         )
         for index in range(len(recipe.stages))
     ]
-    model, facts = _fit_stages(recipe, images, runs)
+    model, facts = _fit_stages(recipe, images, start, runs)
     if accelerator.is_main_process:
         _save(model, recipe, images, facts, out)
         for run in runs:
@@ -107,7 +108,7 @@ class PretrainingImages:
         """Returns the images to train on, on a GPU if they fit; the calibration part is unused."""
         images = [part.parts["train"] for part in self.labelled]
         images += [part.images for part in self.unlabelled]
-        size = recipe.backbone.image_size
+        size = recipe.image_size
         tensors = on_device_if_fits([image_tensor(part, size) for part in images], device)
         classes = [*self.classes, *(0 for _ in self.unlabelled)]
         views: list[PretrainingView] = [data.views for data in recipe.data]
@@ -116,16 +117,21 @@ class PretrainingImages:
 
 
 def _fit_stages(
-    recipe: PretrainingRecipe, images: PretrainingImages, runs: Sequence[Run]
+    recipe: PretrainingRecipe,
+    images: PretrainingImages,
+    start: BackboneFile | None,
+    runs: Sequence[Run],
 ) -> tuple[Classifier, Provenance]:
     """Returns the averaged classifier of the last stage, and the stages' results."""
+    shape = start.backbone.settings if start else recipe.backbone
+    assert shape is not None  # the recipe has one of both
     device = runs[0].accelerator.device
     sets = images.training_sets(recipe, device)
     torch.manual_seed(recipe.seed)  # torchvision's initialisation takes no generator
     previous: Classifier | None = None
     stages = []
     for run, stage in zip(runs, recipe.stages, strict=True):
-        model = Classifier(recipe.backbone, stage, images.classes)
+        model = Classifier(shape, stage, images.classes, start)
         if previous is not None:
             model.load_smaller(previous)
         objective = ClassifierObjective(model.to(device), stage)
@@ -136,7 +142,8 @@ def _fit_stages(
         epochs = RunLength.of(stage, batches.images).epochs
         stages.append(asdict(result) | {"images": epochs * batches.images})
         previous = objective.averaged
-    facts = {
+    facts: Provenance = {
+        "start": start.provenance if start else None,
         "stages": stages,
         "images_seen": sum(stage["images"] for stage in stages),
         "seconds": sum(stage["seconds"] for stage in stages),
@@ -163,7 +170,8 @@ def _save(
     out.mkdir(parents=True, exist_ok=True)
     device = next(model.parameters()).device
     provenance = run_provenance(recipe, device) | _data_provenance(images) | measured
-    save_backbone(out / "backbone.safetensors", model.backbone, provenance, dtype)
+    path = out / "backbone.safetensors"
+    save_backbone(path, model.backbone, provenance, dtype, model.preprocessing)
 
 
 def _data_provenance(images: PretrainingImages) -> Provenance:

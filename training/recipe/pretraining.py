@@ -28,14 +28,16 @@ class AugmentationSettings(Settings):
     """Images of a batch that share each random draw."""
 
 
-PretrainingView = Literal["natural", "cameras"]
+PretrainingView = Literal["natural", "cameras", "half-cameras"]
 
 
 class PretrainingData(DataSettings):
     """A labelled data set with a head of its own; pretraining uses its train part."""
 
     views: PretrainingView = "natural"
-    """`natural` for the stage's augmentation, `cameras` for `augmentation.camera_view`."""
+    """`natural` for the stage's augmentation, `cameras` for `augmentation.camera_view`,
+    `half-cameras` for `augmentation.dermoscopy_or_camera_view`.
+    """
 
 
 class UnlabelledData(Settings):
@@ -58,6 +60,12 @@ class PretrainingStage(AdamWSettings):
     """
     contrast_weight: Annotated[float, Field(gt=0)] = 0.5
     """Loss weight of a view of an unlabelled image; a labelled image has weight 1."""
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Factor of the learning rate from each block to the one before it (timm's `layer_decay`);
+    the embeddings come before the first block, and the final norm has the full rate.
+    """
+    head_learning_rate: Annotated[float, Field(gt=0)] | None = None
+    """Peak rate of the heads and the projection; None: `learning_rate`."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     stochastic_depth: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability of dropping a branch of the last block; it grows linearly from 0 in the first
@@ -89,21 +97,39 @@ class PretrainingStage(AdamWSettings):
 
 
 class PretrainingRecipe(Recipe):
-    """Trains a backbone of a given shape from scratch on all data sets together.
+    """Trains a backbone on all data sets together: from scratch, or from the weights of a file.
 
     Supervised on `data`; contrastive on `unlabelled`, where two views of an image are one class.
     """
 
     data: Annotated[tuple[PretrainingData, ...], Field(min_length=1)]
     unlabelled: tuple[UnlabelledData, ...] = ()
-    backbone: BackboneSettings
+    backbone: BackboneSettings | None = None
+    """The shape of a backbone that is trained from scratch."""
+    start: str | None = None
+    """A backbone file in the data directory, whose weights, shape and normalisation the first stage
+    starts from.
+    """
     stages: Annotated[tuple[PretrainingStage, ...], Field(min_length=1)]
+
+    @property
+    def image_size(self) -> int:
+        """Side of the trained backbone's input in pixels."""
+        return self.stages[-1].image_size
+
+    @model_validator(mode="after")
+    def _starts_from_a_shape_or_a_file(self) -> Self:
+        if (self.backbone is None) == (self.start is None):
+            raise ValueError("expected either backbone, for new weights, or start")
+        return self
 
     @model_validator(mode="after")
     def _ends_at_the_backbone_s_size(self) -> Self:
-        last, size = self.stages[-1].image_size, self.backbone.image_size
-        if last != size:
-            raise ValueError(f"expected image_size={size} in the last stage, got {last}")
+        if self.backbone is not None and self.backbone.image_size != self.image_size:
+            raise ValueError(
+                f"expected image_size={self.backbone.image_size} in the last stage, "
+                f"got {self.image_size}"
+            )
         return self
 
     @model_validator(mode="after")

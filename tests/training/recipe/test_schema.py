@@ -13,7 +13,7 @@ from training.recipe.schema import AdapterRecipe
 from training.tables.table import read_table
 
 PACKAGED = [find_recipe(name) for name in recipe_names()]
-PRETRAINING = [path for path in PACKAGED if "-pretrain" in path.stem]
+PRETRAINING = [path for path in PACKAGED if "[[stages]]" in path.read_text()]
 CHOICES = ("dermoscopy-choices",)
 STUDIES = [path for path in PACKAGED if path.stem.startswith("overfitting-")]
 METHODS = [
@@ -179,7 +179,7 @@ def test_the_recipes_of_the_paper_differ_only_where_the_paper_does(tmp_path: Pat
 
 
 def test_pretraining_must_end_at_the_image_size_of_the_backbone() -> None:
-    path = PRETRAINING[0]
+    path = find_recipe("dermoscopy-pretrain")
     with pytest.raises(SettingsError, match="last stage"):
         read_recipe(path, PretrainingRecipe, ["backbone.image_size=256"])
 
