@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,7 @@ from training.commands.options import (
     PATH,
     data_option,
     device_option,
+    ignore_columns_option,
     out_option,
     skip_bad_option,
 )
@@ -29,50 +31,24 @@ if TYPE_CHECKING:
 @data_option
 @out_option
 @click.option(
-    "--images",
-    type=click.IntRange(1),
-    metavar="N",
-    help="tfb, laplace: use N evenly spaced training images; 256 by default.",
-)
-@click.option(
-    "--tolerance",
-    type=click.FloatRange(0, 1, max_open=True),
-    help="tfb: accepted share of images whose label the noise changes; 0.01 by default.",
-)
-@click.option(
-    "--layers",
-    type=click.Choice(["last", "adapters", "all"]),
-    help="laplace: the heads, the adapters, or all (default).",
-)
-@click.option(
-    "--structure",
-    type=click.Choice(["diagonal", "kron"]),
-    help="laplace: the diagonal of the curvature (default) or Kronecker factors.",
-)
-@click.option(
-    "--prior-precision",
-    type=click.FloatRange(0, min_open=True),
-    help="laplace: by default, the best of 1, 10, ..., 1e8 on held-out images.",
-)
-@click.option("--steps", type=click.IntRange(1), help="swag: steps of SGD; 200 by default.")
-@click.option(
-    "--snapshots", type=click.IntRange(2), help="swag: snapshots of the weights; 20 by default."
-)
-@click.option(
-    "--learning-rate",
-    type=click.FloatRange(0, min_open=True),
-    help="swag: constant rate of SGD; 1e-3 by default.",
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Setting of the fit, such as images=256; docs/methods.md has those of each method.",
 )
 @skip_bad_option
+@ignore_columns_option
 @device_option
 def bayesianise_command(
     checkpoint: Path,
     method: str,
     data: Path,
     out: Path,
+    settings: tuple[str, ...],
     skip_bad: bool,
+    ignore_columns: bool,
     device: str,
-    **options: Any,
 ) -> None:
     """Fit a weight distribution to the adapters of a finished checkpoint.
 
@@ -80,7 +56,7 @@ def bayesianise_command(
     changes labels, laplace uses the curvature of the loss, swag the weights along some more steps.
     """
     set_openmp_wait_policy()
-    settings = _settings(method, options)
+    fit = _fit_settings(method, settings)
     # These import torch.
     from eulerlora.checkpoint.files import check_free, read_config  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
@@ -90,28 +66,27 @@ def bayesianise_command(
 
     check_free(out)
     source = read_config(checkpoint)
-    images = checkpoint_dataset(source, data, skip_bad)
+    images = checkpoint_dataset(source, data, skip_bad, ignore_columns)
     report_skipped(images)
     outliers = partial(checkpoint_outliers, source, data, skip_bad)
-    config = bayesianise(checkpoint, images, settings, out, choose_device(device), outliers)
+    config = bayesianise(checkpoint, images, fit, out, choose_device(device), outliers)
     click.echo(f"{config.method.model_dump_json()}\ncheckpoint in {out}")
 
 
-def _settings(method: str, options: dict[str, Any]) -> FitSettings:
-    """Returns the settings of the method. Raises UsageError for an option of another method."""
-    from eulerlora.methods.registry import fitted_methods  # noqa: PLC0415 - torch
+def _fit_settings(method: str, settings: Sequence[str]) -> FitSettings:
+    """Returns the settings of the method. Raises UsageError for an unknown method or setting."""
+    from eulerlora.errors import SettingsError  # noqa: PLC0415 - torch
+    from eulerlora.methods.registry import fitted_methods  # noqa: PLC0415
     from eulerlora_client.settings import validated  # noqa: PLC0415 - pydantic
+    from training.recipe.file import with_overrides  # noqa: PLC0415
 
     known = fitted_methods()
     if method not in known:
         raise click.BadParameter(
             f"{method!r} is not one of {', '.join(known)}.", param_hint="'--method'"
         )
-    kind = known[method].fit_settings
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in given:
-        if name not in kind.model_fields:
-            raise click.UsageError(
-                f"--{name.replace('_', '-')} does not apply to --method {method}"
-            )
-    return validated(kind, given)
+    try:
+        tables = with_overrides({"name": method}, settings)
+        return validated(known[method].fit_settings, tables)
+    except SettingsError as error:
+        raise click.BadParameter(str(error), param_hint="'--set'") from error

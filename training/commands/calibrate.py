@@ -20,6 +20,7 @@ from training.commands.options import (
     Coverages,
     data_option,
     device_option,
+    ignore_columns_option,
     out_option,
     precision_option,
     skip_bad_option,
@@ -93,6 +94,7 @@ samples_option = click.option(
     "to fit to both, for a checkpoint that is served on different machines.",
 )
 @skip_bad_option
+@ignore_columns_option
 @device_option
 def calibrate_command(
     checkpoint: Path,
@@ -103,6 +105,7 @@ def calibrate_command(
     always_include_rare: bool,
     precisions: tuple[PrecisionChoice, ...],
     skip_bad: bool,
+    ignore_columns: bool,
     device: str,
 ) -> None:
     """Set the OOD thresholds of a checkpoint from held-out images of its data set.
@@ -121,7 +124,7 @@ def calibrate_command(
 
     if always_include_rare and not coverage:
         raise click.UsageError("--always-include-rare requires --coverage")
-    images = checkpoint_dataset(read_config(checkpoint), data, skip_bad)
+    images = checkpoint_dataset(read_config(checkpoint), data, skip_bad, ignore_columns)
     report_skipped(images)
     settings = CoverageSettings(coverage, always_include_rare)
     config = calibrate(
@@ -166,6 +169,7 @@ def calibrate_command(
     "a .toml file with its labels. Repeat it for several.",
 )
 @skip_bad_option
+@ignore_columns_option
 @device_option
 def policy_fit_command(
     checkpoint: Path,
@@ -178,6 +182,7 @@ def policy_fit_command(
     precision: PrecisionChoice,
     archives: tuple[str, ...],
     skip_bad: bool,
+    ignore_columns: bool,
     device: str,
 ) -> None:
     """Fit a policy's thresholds on the calibration part of the checkpoint's data set.
@@ -211,7 +216,7 @@ def policy_fit_command(
     file = PolicyFile.read(policy if policy.exists() else None)
     classes = file.policy.malignant.classes
     model = EulerLoRA.load(checkpoint, device, precision)
-    images = checkpoint_dataset(model.config, data, skip_bad)
+    images = checkpoint_dataset(model.config, data, skip_bad, ignore_columns)
     report_skipped(images)
 
     def scored(part: str) -> PolicyInputs:
@@ -313,6 +318,7 @@ def site_command() -> None:
 @samples_option
 @precision_option("auto", "Fit to predictions")
 @skip_bad_option
+@ignore_columns_option
 @device_option
 def site_fit_command(
     checkpoint: Path,
@@ -329,6 +335,7 @@ def site_fit_command(
     samples: int | None,
     precision: PrecisionChoice,
     skip_bad: bool,
+    ignore_columns: bool,
     device: str,
 ) -> None:
     """Fit thresholds, prediction sets and the policy to a site's own labelled pictures.
@@ -356,7 +363,7 @@ def site_fit_command(
     check_free(out)  # fails before the long work rather than after it
     classes = [label.name for label in read_config(checkpoint).classes]
     names = LabelNames(classes, _mapping(renamed), ignored)
-    local = read_local_images(data, names, skip_bad)
+    local = read_local_images(data, names, skip_bad, ignore_columns=ignore_columns)
     report_skipped(local)
     click.echo("\n".join(_data_lines(local, classes)))
     report = calibrate_site(checkpoint, local, out, settings, choose_device(device))
@@ -379,6 +386,7 @@ def _data_lines(local: LocalImages, classes: list[str]) -> Iterator[str]:
     counts = Counter(classes[image.label] for image in local.images)
     listed = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     yield f"{local.name}: {len(local.images):,} images ({listed}), {local.ignored:,} ignored"
+    yield from (f"note: {note}" for note in local.notes)
     if local.unit == "image":
         yield (
             "The data name no lesions or patients: every image counts as a lesion. If some show "

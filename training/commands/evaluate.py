@@ -12,6 +12,7 @@ from training.commands.options import (
     PATH,
     data_option,
     device_option,
+    ignore_columns_option,
     precision_option,
     skip_bad_option,
 )
@@ -68,6 +69,7 @@ MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     help="Folder for report.json, report.md, charts and predictions.csv.gz.",
 )
 @skip_bad_option
+@ignore_columns_option
 @device_option
 def evaluate_command(
     checkpoint: Path,
@@ -82,6 +84,7 @@ def evaluate_command(
     precision: PrecisionChoice,
     out: Path | None,
     skip_bad: bool,
+    ignore_columns: bool,
     device: str,
 ) -> None:
     """Evaluate a checkpoint on the test part of its data set."""
@@ -108,7 +111,7 @@ def evaluate_command(
         SamplingOptions("det") if name == "det" else SamplingOptions("stoch", samples or 4)
         for name in MODE_CHOICES[mode]
     ]
-    images = checkpoint_dataset(model.config, data, skip_bad)
+    images = checkpoint_dataset(model.config, data, skip_bad, ignore_columns)
     sets = read_ood_sets(sources, images.parts[TEST], skip_bad)
     report_skipped(images, *sets)
     if out is not None:

@@ -40,6 +40,9 @@ resume_option = click.option(
 skip_bad_option = click.option(
     "--skip-bad", is_flag=True, help="Skip unusable images and list them."
 )
+ignore_columns_option = click.option(
+    "--ignore-columns", is_flag=True, help="Ignore unknown columns of labels.csv."
+)
 track_option = click.option(
     "--track",
     "trackers",

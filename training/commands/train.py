@@ -13,6 +13,7 @@ from training.commands.options import (
     checkpoint_hint,
     data_option,
     device_option,
+    ignore_columns_option,
     out_option,
     recipe_argument,
     resume_hint,
@@ -150,6 +151,7 @@ class TrainCommand(click.Command):
 @set_option
 @resume_option
 @skip_bad_option
+@ignore_columns_option
 @track_option
 @track_dir_option
 @click.option("--show", is_flag=True, help="Print the recipe with the source of each value.")
@@ -163,6 +165,7 @@ def train_command(
     overrides: tuple[str, ...],
     resume: bool,
     skip_bad: bool,
+    ignore_columns: bool,
     trackers: tuple[Tracker, ...],
     track_dir: Path | None,
     show: bool,
@@ -178,6 +181,8 @@ def train_command(
     from training.recipe.schema import AdapterRecipe  # noqa: PLC0415
 
     path, overrides = find_recipe(recipe), _with_seed(overrides, seed)
+    if ignore_columns:
+        overrides = (*overrides, "data.ignore_columns=true")
     if show:
         from training.recipe.keys import recipe_with_sources  # noqa: PLC0415 - tomlkit
 

@@ -52,14 +52,20 @@ def read_dataset(settings: DataSettings, directory: Path, skip_bad: bool = False
 
 
 def checkpoint_dataset(
-    config: CheckpointConfig, directory: Path, skip_bad: bool = False
+    config: CheckpointConfig,
+    directory: Path,
+    skip_bad: bool = False,
+    ignore_columns: bool = False,
 ) -> ImageParts:
     """Returns the data set that a checkpoint was trained on, from a data directory.
 
-    The labels are indices of the checkpoint's classes. Raises DataError if the classes of the data
-    set have other names.
+    The labels are indices of the checkpoint's classes. ignore_columns: as `data.ignore_columns` of
+    a recipe. Raises DataError if the classes of the data set have other names.
     """
-    images = read_dataset(dataset_settings(config), directory, skip_bad)
+    settings = dataset_settings(config)
+    if ignore_columns:
+        settings = settings.model_copy(update={"ignore_columns": True})
+    images = read_dataset(settings, directory, skip_bad)
     names, expected = (
         [name.name for name in classes] for classes in (images.classes, config.classes)
     )
@@ -162,25 +168,23 @@ def _read_image_folder(settings: DataSettings, path: Path, on_bad: OnBad) -> Ima
     Raises DataError, with class and file.
     """
     decoded = decoded_images(path)
-    labels = split_labels(settings, path, {*decoded.sources, *decoded.bad})
-    parts: dict[str, list[LabelledImage]] = {part: [] for part in labels.parts}
-    for part, members in labels.parts.items():
-        for image in members:
-            source = decoded.sources.get(image.name)
-            if source is None:
-                reason = _fault(path, labels.rows[image.name], decoded)
-                on_bad(_in_directory(settings.path, image.name), reason)
+    split = split_labels(settings, path, {*decoded.sources, *decoded.bad})
+    parts: dict[str, list[LabelledImage]] = {part: [] for part in split.parts}
+    for part, rows in split.parts.items():
+        for row in rows:
+            if row.name in decoded.sources:
+                label, source = split.classes.index(row.label), decoded.sources[row.name]
+                parts[part].append(LabelledImage(row.name, source, label, row.cluster))
             else:
-                parts[part].append(LabelledImage(image.name, source, image.label, image.cluster))
+                on_bad(_in_directory(settings.path, row.name), _fault(path, row, decoded))
     counts = {part: Counter(image.label for image in images) for part, images in parts.items()}
-    check_every_class(labels.source, counts, labels.classes)
+    check_every_class(split, counts)
     classes = tuple(
-        ClassName(name=name, description=settings.classes.get(name, name))
-        for name in labels.classes
+        ClassName(name=name, description=settings.classes.get(name, name)) for name in split.classes
     )
-    layout = LABELS if labels.source.table else "image folder"
+    layout = LABELS if split.labels.table else "image folder"
     name = f"{path.absolute().name}, {layout}{split_suffix(settings.split)}"
-    return ImageParts(name, classes, parts, notes=labels.notes)
+    return ImageParts(name, classes, parts, notes=split.labels.notes)
 
 
 def _fault(path: Path, row: ImageLabel, decoded: DecodedImages) -> str:

@@ -4,7 +4,7 @@ An archive is described by a TOML file: the classes of its labels, and its lesio
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
@@ -15,7 +15,7 @@ from eulerlora.errors import DataError, SettingsError
 from eulerlora_client.settings import Settings, validated
 from training.data.cache import decoded_images
 from training.data.images import OUTSIDE, LabelledImage, OnBad, refuse
-from training.data.labels import LABELS, ImageLabel, read_labels
+from training.data.labels import LABELS, read_labels
 from training.recipe.file import read_toml
 
 ARCHIVES = Path(__file__).parents[1] / "archives"
@@ -108,7 +108,7 @@ class LocalImages:
 
     images: the cluster of an image is its group, if it has one. unit: "lesion" if groups are known;
     "image" if every image counts as a lesion. ignored: pictures with an ignored label.
-    skipped: reasons by name for unusable pictures.
+    skipped: reasons by name for unusable pictures. notes: remarks for the user.
     """
 
     name: str
@@ -116,6 +116,7 @@ class LocalImages:
     unit: Unit
     ignored: int
     skipped: Mapping[str, str]
+    notes: tuple[str, ...] = ()
 
 
 def read_local_images(
@@ -123,54 +124,40 @@ def read_local_images(
     names: LabelNames,
     skip_bad: bool = False,
     lesion: re.Pattern[str] | None = None,
+    ignore_columns: bool = False,
 ) -> LocalImages:
     """Returns the labelled pictures of a folder or tar archive; every one of them can be decoded.
 
-    A folder with `labels.csv` is read by this table, with the columns path, label and optionally
-    group; other folders and archives have one sub-folder per class. skip_bad: skip unusable
-    pictures and list them in `skipped` instead of raising DataError. lesion: finds the lesion in
-    the names of pictures without a table, as its first group. Raises DataError for labels without a
-    class, for names in `names` that do not exist, and if no picture is left.
+    They are labelled as those of a training (`read_labels`); parts are ignored. skip_bad: skip
+    unusable pictures and list them in `skipped` instead of raising DataError. lesion: finds the
+    lesion in the names of pictures without a table, as its first group. Raises DataError for labels
+    without a class, for names in `names` that do not exist, and if no picture is left.
     """
     skipped: dict[str, str] = {}
     on_bad: OnBad = skipped.__setitem__ if skip_bad else refuse
     decoded = decoded_images(path)
-    if (path / LABELS).is_file():
-        labels = read_labels(path / LABELS)
-    else:
-        top = 1 if path.is_file() else 0  # the folder that an archive unpacks to
-        labels = list(_folder_labels({*decoded.sources, *decoded.bad}, on_bad, top, lesion))
-    _check_labels(path, {row.label for row in labels}, names)
+    labels = read_labels(path, {*decoded.sources, *decoded.bad}, ignore_columns)
+    _check_labels(path, {row.label for row in labels.rows}, names)
     images = []
-    used = [row for row in labels if row.label not in names.ignored]
+    used = [row for row in labels.rows if row.label not in names.ignored]
     for row in sorted(used, key=lambda row: row.name):
+        cluster = row.cluster
+        if lesion is not None and not labels.table:
+            found = lesion.search(PurePosixPath(row.name).name)
+            if found is None:
+                on_bad(row.name, f"expected a name with a lesion, as in {lesion.pattern}")
+                continue
+            cluster = found[1]
         if row.name in decoded.sources:
             source = decoded.sources[row.name]
-            images.append(LabelledImage(row.name, source, names.index_of(row.label), row.group))
+            images.append(LabelledImage(row.name, source, names.index_of(row.label), cluster))
         else:
             on_bad(row.name, decoded.bad.get(row.name, f"is in {LABELS}, but is no image file"))
     if not images:
         raise DataError(f"{path}: expected usable labelled pictures, got none")
-    unit: Unit = "lesion" if any(row.group for row in labels) else "image"
-    return LocalImages(path.resolve().name, images, unit, len(labels) - len(used), skipped)
-
-
-def _folder_labels(
-    names: Collection[str], on_bad: OnBad, top: int, lesion: re.Pattern[str] | None
-) -> Iterator[ImageLabel]:
-    """Yields the labels of pictures, given by relative name: their first folder.
-
-    top: number of folders above it. lesion: as in `read_local_images`.
-    """
-    for name in sorted(names):
-        folders = PurePosixPath(name).parts[top:-1]
-        found = None if lesion is None else lesion.search(PurePosixPath(name).name)
-        if not folders:
-            on_bad(name, "expected a sub-folder named after its label")
-        elif lesion is not None and found is None:
-            on_bad(name, f"expected a name with a lesion, as in {lesion.pattern}")
-        else:
-            yield ImageLabel(name, folders[0], folders[0], None if found is None else found[1])
+    unit: Unit = "lesion" if any(image.cluster for image in images) else "image"
+    ignored = len(labels.rows) - len(used)
+    return LocalImages(path.resolve().name, images, unit, ignored, skipped, labels.notes)
 
 
 def _check_labels(folder: Path, present: Collection[str], names: LabelNames) -> None:

@@ -4,7 +4,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from sklearn.model_selection import train_test_split
 
@@ -20,14 +20,14 @@ MIN_FOR_SPLIT = 2
 
 
 class Labelled(Protocol):
-    """An object with a class index."""
+    """An object with a class, by index or name, whose order is that of the classes."""
 
     @property
-    def label(self) -> int: ...
+    def label(self) -> Any: ...
 
 
 class Grouped(Labelled, Protocol):
-    """An object with a class index and the identifier of a group, such as a patient, if known."""
+    """An object with a class and the identifier of a group, such as a patient, if known."""
 
     @property
     def cluster(self) -> str | None: ...
@@ -42,7 +42,7 @@ SplitParts = Mapping[str, Sequence[Item]]
 class Group(Generic[Item]):
     """The items of a group. label: the rarest of their classes, by which a split is stratified."""
 
-    label: int
+    label: Any
     items: Sequence[Item]
 
 
@@ -120,7 +120,7 @@ def _with_every_class(
     return remaining, chosen
 
 
-def _labels(groups: Sequence[Group[Item]]) -> set[int]:
+def _labels(groups: Sequence[Group[Item]]) -> set[Any]:
     return {item.label for group in groups for item in group.items}
 
 

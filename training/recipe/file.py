@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -56,8 +57,7 @@ def read_recipe(
     for key in ("file", "variant", "overrides"):
         if key in tables:
             raise SettingsError(f"{path}: {key} is set on the command line, not in a recipe")
-    for override in overrides:
-        _apply(tables, override)
+    tables = with_overrides(tables, overrides)
     source = {"file": path.name, "variant": variant, "overrides": tuple(overrides)}
     try:
         return validated(kind, tables | source)
@@ -150,6 +150,17 @@ def _merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> Tables:
         else:
             merged[key] = value
     return merged
+
+
+def with_overrides(tables: Tables, overrides: Sequence[str]) -> Tables:
+    """Returns tables in which `key=value` such as `training.epochs=2` replaces keys.
+
+    Raises SettingsError for a key that cannot be in the tables.
+    """
+    tables = deepcopy(tables)
+    for override in overrides:
+        _apply(tables, override)
+    return tables
 
 
 def _apply(tables: Tables, override: str) -> None:

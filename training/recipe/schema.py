@@ -224,6 +224,10 @@ class DataSettings(Settings):
     """
     classes: dict[str, str] = {}
     """For imagefolder, descriptions by class name; if given, these are the exact classes."""
+    ignore_columns: bool = False
+    """Ignore columns of `labels.csv` other than path, label, group and split, as with
+    `--ignore-columns`.
+    """
     at_most: dict[Part, PositiveInt] = {}
     """Maximum number of images by part; a smaller part is a stratified subset, the same for every
     seed.

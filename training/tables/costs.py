@@ -213,7 +213,7 @@ def training_images(settings: DataSettings, data: Path) -> int | None:
         images = PUBLISHED_TRAINING_IMAGES[settings.kind]
     elif folder.is_dir() and not (folder / LABELS).exists():
         names = [path.relative_to(folder).as_posix() for path in image_files(folder)]
-        labels = folder_labels(names).labels
+        labels = folder_labels(names)
         tested = sum(row.part == "test" for row in labels)
         images = len(labels) - (tested or round(len(labels) * TEST_SHARE))
     else:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eulerlora.errors import DataError
-from training.data.labels import SplitLabels, folder_labels, split_labels
+from training.data.labels import SplitLabels, folder_labels, read_labels, split_labels
 from training.recipe.schema import DataSettings, Split
 
 CLASSES = ("blue", "green", "red")
@@ -56,7 +56,7 @@ def test_val_without_test_is_the_test_part_and_is_not_mixed_with_train(tmp_path:
     images = names(*(f"{part}/{name}" for part in ("train", "val") for name in CLASSES))
     labels = split(tmp_path, images)
     assert named(labels)["test"] == {name for name in images if name.startswith("val/")}
-    assert labels.notes == ("val is the test part, because no test part is given",)
+    assert labels.labels.notes == ("val is the test part, because no test part is given",)
 
 
 def test_train_alone_is_split_with_a_note(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_train_alone_is_split_with_a_note(tmp_path: Path) -> None:
         "calibration": 3,
         "test": 6,
     }
-    assert "a fifth of them becomes the test part" in labels.notes[0]
+    assert "a fifth of them becomes the test part" in labels.labels.notes[0]
 
 
 def test_the_class_is_the_first_folder_below_the_part(tmp_path: Path) -> None:
@@ -78,18 +78,18 @@ def test_the_class_is_the_first_folder_below_the_part(tmp_path: Path) -> None:
 
 def test_the_outer_folder_of_an_archive_is_no_class() -> None:
     images = names("set/train/red", "set/train/blue", "set/test/red", "set/test/blue")
-    labels = folder_labels(images, packed=True).labels
+    labels = folder_labels(images, packed=True)
     assert Counter((row.part, row.label) for row in labels) == {
         (part, name): 10 for part in ("train", "test") for name in ("blue", "red")
     }
-    assert {row.label for row in folder_labels(images).labels} == {"set"}
+    assert {row.label for row in folder_labels(images)} == {"set"}
 
 
 def test_every_part_has_every_class_even_a_small_one(tmp_path: Path) -> None:
     images = [*names("blue", "green", count=60), *names("red", count=3)]
     labels = split(tmp_path, images)
     for part, members in labels.parts.items():
-        assert {image.label for image in members} == {0, 1, 2}, part
+        assert {image.label for image in members} == {*CLASSES}, part
     assert sum(len(members) for members in labels.parts.values()) == len(images)
 
 
@@ -107,7 +107,7 @@ def test_a_group_is_never_in_two_parts(tmp_path: Path, how: Split) -> None:
     assert sum(len(members) for members in groups.values()) == present
     assert len(set().union(*groups.values())) == present
     for members in labels.parts.values():
-        assert {image.label for image in members} == {0, 1, 2}
+        assert {image.label for image in members} == {*CLASSES}
 
 
 def test_a_table_states_parts_groups_and_labels_and_ignores_other_images(tmp_path: Path) -> None:
@@ -124,7 +124,9 @@ def test_a_table_states_parts_groups_and_labels_and_ignores_other_images(tmp_pat
         "test": 3,
     }
     assert list(labels.classes) == list(CLASSES)
-    assert labels.notes == ("1 images are not in labels.csv and are left out, such as more.png",)
+    assert labels.labels.notes == (
+        "1 images are not in labels.csv and are left out, such as more.png",
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,8 @@ def test_a_table_states_parts_groups_and_labels_and_ignores_other_images(tmp_pat
         (["a.png,red,,", "b.png,red,,"], ["'red'"]),
         (["a.png,red,,", "./a.png,blue,,"], ["a.png", "line 2", "line 3"]),
         (["a.png,red,,", "b.png,Red,,"], ["line 2", "line 3", "b.png"]),
-        (["a.png,red,,", "b.png,red ,,"], ["line 2", "line 3"]),
+        (["a.png,red,,", "b.png,red"], ["line 3"]),
+        (["a.png,red,,", "b.png,red,,,"], ["line 3"]),
         (["a.png,red,,", "b.png,,,"], ["line 3"]),
         (["a.png,red,,train", "b.png,blue,,"], ["line 3", "b.png"]),
         (["a.png,red,,held out"], ["line 2", "held out"]),
@@ -178,8 +181,61 @@ def test_unusable_folders_are_refused_with_the_class(
         split(tmp_path, names(*folders), classes=classes)
 
 
-@pytest.mark.parametrize("text", ["", "name,dx\na.png,red\n", "path;label\na.png;red\n"])
-def test_a_table_without_the_columns_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "labels.csv").write_text(text)
-    with pytest.raises(DataError, match="expected the columns path, label and optionally group"):
-        split(tmp_path, ["a.png"])
+def test_an_empty_class_folder_is_refused_unless_the_classes_are_stated(tmp_path: Path) -> None:
+    images = names("blue", "red", "part/train/blue", "part/train/red")
+    for folder in ("blue", "red", ".hidden", "green", "part/train/green"):
+        (tmp_path / folder).mkdir(parents=True)
+    for path in (tmp_path, tmp_path / "part"):
+        inside = [
+            name.removeprefix("part/") for name in images if ("part" in name) == (path != tmp_path)
+        ]
+        with pytest.raises(DataError, match="green"):
+            split(path, inside)
+        assert len(split(path, inside, classes=("blue", "red")).classes) == 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        ("", ()),
+        ("name,dx", ("path", "label")),
+        ("path,label,groups", ("groups", "group")),
+        ("path,label,Patient", ("patient", "group")),
+        ("path,label,lesion_id,set", ("lesion_id", "group", "set", "split")),
+        ("path,label,group,patient", ("patient",)),
+        ("path,label,sex", ("sex",)),
+        ("path,label,label", ("label",)),
+        ("image,label", ("image", "path")),
+    ],
+)
+def test_unknown_columns_are_refused_with_the_likely_name(
+    tmp_path: Path, columns: str, named: tuple[str, ...]
+) -> None:
+    table(tmp_path, [], columns)
+    with pytest.raises(DataError) as caught:
+        split(tmp_path, [])
+    place, _, got = str(caught.value).partition(": ")
+    assert place == f"{tmp_path / 'labels.csv'} line 1"
+    assert all(name in got.rpartition("got ")[2] for name in named)
+    assert ("did you mean group" in got) == (named[1:2] == ("group",))
+
+
+def test_ignored_columns_are_named_and_the_known_ones_are_read(tmp_path: Path) -> None:
+    rows = [f"{name}/{i}.png,p{i},{name},{i}" for name in ("blue", "red") for i in range(10)]
+    table(tmp_path, rows, "path,patient,label,group")
+    labels = read_labels(tmp_path, names("blue", "red"), ignore_columns=True)
+    assert (labels.rows[3].label, labels.rows[3].cluster) == ("blue", "3")
+    assert labels.notes == ("ignored columns of labels.csv: patient",)
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_other_separators_backslashes_and_byte_order_marks_are_read(
+    tmp_path: Path, separator: str
+) -> None:
+    rows = [f"a\\{i}.png,{label},g{i}".replace(",", separator) for i, label in enumerate(CLASSES)]
+    table(tmp_path, rows, "\ufeffpath,label,group".replace(",", separator))
+    labels = read_labels(tmp_path, names("a", count=3))
+    assert [(row.name, row.label, row.cluster) for row in labels.rows] == [
+        (f"a/{i}.png", label, f"g{i}") for i, label in enumerate(CLASSES)
+    ]
+    assert len(labels.notes) == 1 + (separator != ",")

@@ -86,9 +86,10 @@ def test_classes_with_unusual_names_are_shown_and_read_back(recipe_file: Path) -
 
 
 def test_show_needs_no_data_and_prints_the_sources(recipe_file: Path) -> None:
-    done = run("train", recipe_file, "--show", "--seed", "7")
+    done = run("train", recipe_file, "--show", "--seed", "7", "--ignore-columns")
     assert done.status == 0, done.err
     assert "seed = 7" in done.out
+    assert "data.ignore_columns = true" in done.out
     assert "# tiny.toml" in done.out
     assert run("train", recipe_file, "--show", "--set", "training.epoch=1").status == 1
 
