@@ -31,8 +31,8 @@ with atheris.instrument_imports(include=["service", "eulerlora", "python_multipa
     from eulerlora_client.contract.answers import ClassName
     from service import app as service_app
     from service.decoding.decode import Declared
-    from service.decoding.pool import Decoded, Decoder, decoded
-    from service.decoding.worker import DecodeFailure, DecodeJob, run_job
+    from service.decoding.pool import Decoder
+    from service.decoding.worker import Decoded, DecodeFailure, DecodeJob, run_job
     from service.inference.engine import ServedModel, ServedModels
     from service.lifecycle.phase import Lifecycle
     from service.settings import ImageSettings, ServiceSettings
@@ -141,7 +141,7 @@ class InProcessDecoder(Decoder):
         done = run_job(job, LIMITS)
         if isinstance(done, DecodeFailure):
             raise done.error
-        return decoded(done)
+        return done
 
 
 def tiny_model() -> EulerLoRA:

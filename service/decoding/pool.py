@@ -1,8 +1,8 @@
 """A pool of decoder processes: an image that hangs or kills its decoder fails only its own request.
 
-Every process has a socket, decodes at most one image at a time, and is driven by the event loop
-without a thread. It is forked by multiprocessing's fork server, which has imported only the
-decoder, and never by the service's process with its threads and its device.
+Every process decodes at most one image at a time, and a thread waits for its result. It is forked
+by multiprocessing's fork server, which has imported only the decoder, and never by the service's
+process with its threads and its device.
 """
 
 import asyncio
@@ -11,54 +11,41 @@ import logging
 import math
 import multiprocessing
 import signal
-import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum, auto
 from io import BytesIO
 from pathlib import Path
+from typing import Any, TypeVar
 
-import torch
 from PIL import Image
-from torch import Tensor
 
 from eulerlora.settings import Preprocessing
-from eulerlora_client.contract.answers import ImageQuality, PredictionWarning
 from eulerlora_client.contract.problems import NotReady, Problem, UnusableImage
 from service.decoding.decode import Declared
 from service.decoding.worker import (
     READY,
+    Decoded,
     DecodeFailure,
     DecodeJob,
-    DecodeResult,
-    MessageReader,
     OutOfDecodingMemoryError,
-    receive,
-    result_from_message,
     run_worker,
 )
 from service.settings import DecodingSettings, ImageSettings
 
 START_TIMEOUT_S = 120.0  # the first start imports torch, possibly from a slow disk
 STOPPED_STATES = {"T", "t", "Z", "X"}  # stopped, traced, zombie, dead (proc_pid_stat(5))
-CRASHES = {
-    signal.SIGSEGV,
-    signal.SIGBUS,
-    signal.SIGILL,
-    signal.SIGFPE,
-    signal.SIGABRT,
-}
-
 TEST_SIDE_PX = 1024  # of the test image; takes as much memory as a small photograph
 TEST_INPUT = Preprocessing(size=32)
-logger = logging.getLogger(__name__)
 ATTEMPTS = 2
 RESTART_DELAY_S = 1.0
 RETRY_AFTER_S = 1.0
 STOP_CHECK_INTERVAL_S = 1.0
 TEST_INTERVAL_S = 10.0
+Result = TypeVar("Result")
+logger = logging.getLogger(__name__)
 
 
 class LossCause(Enum):
@@ -70,65 +57,53 @@ class LossCause(Enum):
     KILLED = auto()  # or stopped, from outside
 
 
+FINAL_CAUSES = {LossCause.CPU_TIME, LossCause.TIME}
+CAUSES: dict[int, LossCause] = {
+    signal.SIGPROF: LossCause.CPU_TIME,
+    signal.SIGALRM: LossCause.TIME,
+    **dict.fromkeys(
+        (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT),
+        LossCause.CRASH,
+    ),
+}
+"""By the signal that ended the process; KILLED for all others."""
+
+
 @dataclass(frozen=True)
 class WorkerLoss:
-    """The outcome of a job whose process cannot be used again; cpu_s is an upper bound."""
+    """The outcome of a job whose process was lost; cpu_s is an upper bound."""
 
     cause: LossCause
     cpu_s: float
 
 
-DecodeOutcome = DecodeResult | DecodeFailure | WorkerLoss
+DecodeOutcome = Decoded | DecodeFailure | WorkerLoss
 
 
 class DecodingProcess:
-    """A decoder process and its socket; it decodes one image at a time.
+    """A decoder process; it runs one job at a time.
 
-    The constructor blocks until the process is ready; call it outside of the event loop. Then call
-    `attach` in the loop.
-    on_outcome: called in the loop with the outcome of every job, even if its caller has left.
-    on_loss: called in the loop, once, when the process has ended or cannot be used again.
+    The constructor returns when the process is ready; it raises RuntimeError, and OSError if the
+    system cannot start a process. All methods but `kill` may block.
     """
 
-    def __init__(
-        self,
-        limits: ImageSettings,
-        settings: DecodingSettings,
-        on_outcome: Callable[["DecodingProcess", DecodeOutcome], None],
-        on_loss: Callable[["DecodingProcess", str], None],
-    ) -> None:
+    def __init__(self, limits: ImageSettings, settings: DecodingSettings) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([DecodeJob.__module__])
+        context.set_forkserver_preload([run_worker.__module__])
         self._settings = settings
-        self._on_outcome = on_outcome
-        self._on_loss = on_loss
-        self._loop: asyncio.AbstractEventLoop | None = None  # None after a loss
-        self._reader: MessageReader | None = None  # set while the process has an image
-        self._connection, remote = socket.socketpair()
+        self._connection, remote = context.Pipe()
         self._process = context.Process(
             target=run_worker, args=(remote, limits, settings), name="decoding"
         )
         self._process.start()
         remote.close()
-        self._await_ready()
-
-    def _await_ready(self) -> None:
-        self._connection.settimeout(START_TIMEOUT_S)
         try:
-            message = receive(self._connection)
-        except (EOFError, OSError) as error:
+            is_ready = self._connection.poll(START_TIMEOUT_S) and self._connection.recv() == READY
+        except (EOFError, OSError):
+            is_ready = False
+        if not is_ready:
             self.end()
-            raise RuntimeError("a decoder process did not start") from error
-        if message != READY:
-            self.end()
-            raise RuntimeError("a decoder process did not start: it sent an unknown message")
-        self._connection.setblocking(False)
-
-    def attach(self) -> None:
-        """Watches the process in the running event loop."""
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._connection, self._read)
-        self._loop.add_reader(self._process.sentinel, self._on_exit)
+            raise RuntimeError("a decoder process did not start")
 
     @property
     def pid(self) -> int | None:
@@ -136,167 +111,49 @@ class DecodingProcess:
         return self._process.pid
 
     @property
-    def is_usable(self) -> bool:
-        """True from `attach` until the process is lost."""
-        return self._loop is not None
+    def exit_code(self) -> int | None:
+        """The negative number of the signal that ended the process; None while it exists."""
+        return self._process.exitcode
 
     @property
-    def is_stopped(self) -> bool:
-        """True if the process has ended, or was stopped by a signal and does not run."""
+    def is_usable(self) -> bool:
+        """False if the process has ended, or was stopped by a signal and does not run."""
+        if self._connection.closed:
+            return False
         try:
             status = Path(f"/proc/{self.pid}/stat").read_text()
         except OSError:
-            return True
-        return status.rpartition(")")[2].split()[0] in STOPPED_STATES
+            return False
+        return status.rpartition(")")[2].split()[0] not in STOPPED_STATES
 
-    def submit(self, job: DecodeJob) -> "asyncio.Future[DecodeOutcome]":
-        """Returns a future of the outcome of a job; call it after `attach`.
-
-        Cancelling the future does not interrupt the process.
-        """
-        loop = asyncio.get_running_loop()
-        self._outcome = outcome = loop.create_future()
-        self._reader = MessageReader(job.pixel_bytes)
-        self._started_at = time.monotonic()
-        self._cpu_budget_s = self._settings.cpu_budget_s(len(job.content))
-        self._timer = loop.call_later(
-            self._settings.timeout_s, self._lose, LossCause.TIME, "an image took too long"
-        )
+    def run(self, job: DecodeJob) -> DecodeOutcome:
+        """Returns the outcome of a job; after a WorkerLoss, the process has ended."""
+        started_at, cause = time.monotonic(), LossCause.TIME
+        outcome: Decoded | DecodeFailure | None = None
         try:
-            self._unsent = job.to_message().send_some(self._connection)
-        except OSError:
-            self._unsent = memoryview(b"")  # `_on_exit` follows
-        if self._unsent:
-            loop.add_writer(self._connection, self._write)
-        return outcome
+            self._connection.send(job)
+            if self._connection.poll(self._settings.timeout_s):
+                outcome = self._connection.recv()
+        except Exception:  # the process has ended, or its message is damaged
+            self.end()
+            cause = CAUSES.get(-(self.exit_code or 0), LossCause.KILLED)
+        failure = outcome.error if isinstance(outcome, DecodeFailure) else None
+        if outcome is None or isinstance(failure, OutOfDecodingMemoryError):
+            self.end()  # after the latter, its heap is fragmented
+        if outcome is not None:
+            return outcome
+        budget_s = self._settings.cpu_budget_s(len(job.content))
+        return WorkerLoss(cause, min(time.monotonic() - started_at, budget_s))
 
-    def _write(self) -> None:
-        try:
-            self._unsent = self._unsent[self._connection.send(self._unsent) :]
-        except BlockingIOError:
-            return
-        except OSError:
-            self._unsent = memoryview(b"")  # `_on_exit` follows
-        if not self._unsent and self._loop is not None:
-            self._loop.remove_writer(self._connection)
-
-    def _read(self) -> None:
-        """Reads the result; at the end of the stream, `_on_exit` follows."""
-        try:
-            message = None if self._reader is None else self._reader.read(self._connection)
-        except (EOFError, OSError):
-            message = None
-            if self._loop is not None:
-                self._loop.remove_reader(self._connection)
-        if message is not None:
-            outcome = result_from_message(message)
-            self._finish(outcome)
-            if isinstance(outcome, DecodeFailure) and isinstance(
-                outcome.error, OutOfDecodingMemoryError
-            ):
-                self._lose(LossCause.KILLED, "its heap is fragmented")
-
-    def _on_exit(self) -> None:
-        self._read()  # the process may have sent a result before it ended
-        code = self._process.exitcode
-        if self._loop is None or code is None:
-            return
-        number = -code
-        cause = LossCause.CRASH if number in CRASHES else LossCause.KILLED
-        if number == signal.SIGPROF:
-            cause = LossCause.CPU_TIME
-        elif number == signal.SIGALRM:
-            cause = LossCause.TIME
-        self._lose(cause, f"it ended with exit code {code}")
-
-    def lose(self, reason: str) -> None:
-        """Gives the process up; the caller of its image gets a WorkerLoss."""
-        self._lose(LossCause.KILLED, reason)
-
-    def _lose(self, cause: LossCause, reason: str) -> None:
-        if self._loop is None:
-            return
-        self._stop_watching()
-        if self._reader is not None:
-            elapsed_s = time.monotonic() - self._started_at
-            self._finish(WorkerLoss(cause, min(elapsed_s, self._cpu_budget_s)))
-        self._on_loss(self, reason)
-
-    def _finish(self, outcome: DecodeOutcome) -> None:
-        self._reader = None
-        self._timer.cancel()
-        if not self._outcome.done():
-            self._outcome.set_result(outcome)
-        self._on_outcome(self, outcome)
-
-    def _stop_watching(self) -> None:
-        loop, self._loop = self._loop, None
-        if loop is not None and not loop.is_closed():
-            loop.remove_reader(self._connection)
-            loop.remove_writer(self._connection)
-            loop.remove_reader(self._process.sentinel)
+    def kill(self) -> None:
+        """Kills the process; a `run` in another thread then returns a WorkerLoss."""
+        self._process.kill()
 
     def end(self) -> None:
-        """Kills the process; no caller may still wait for a result."""
-        if self._reader is not None:
-            self._timer.cancel()
-        self._stop_watching()
-        self._connection.close()
-        self._process.kill()
+        """Kills the process and waits until it has ended; no `run` may be waiting for it."""
+        self.kill()
         self._process.join()
-
-
-class SelfTest:
-    """Decodes a test image, at the start and while no other image is decoded.
-
-    decode: decodes an image; raises Problem. decoded: the number of images decoded so far.
-    timeout_s: of the test image. interval_s: between two test images.
-    """
-
-    def __init__(
-        self,
-        limits: ImageSettings,
-        decode: Callable[[DecodeJob], Awaitable[object]],
-        decoded: Callable[[], int],
-        timeout_s: float,
-        interval_s: float,
-    ) -> None:
-        self._limits = limits
-        self._decode = decode
-        self._decoded = decoded
-        self._timeout_s = timeout_s
-        self._interval_s = interval_s
-        self._passed = False
-
-    @property
-    def passed(self) -> bool:
-        """True if the last test image, or another one at that time, was decoded."""
-        return self._passed
-
-    async def run_forever(self) -> None:
-        """Runs the test after each interval in which no image was decoded."""
-        while True:
-            decoded = self._decoded()
-            await asyncio.sleep(self._interval_s)
-            if self._decoded() == decoded:
-                await self.run()
-
-    async def run(self) -> None:
-        """Runs the test and logs a change of its result."""
-        job = DecodeJob(encoded_image(self._limits), Declared(), TEST_INPUT, "")
-        decoded, fault = self._decoded(), ""
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._decode(job)
-        except TimeoutError:
-            fault = "no result in time"
-        except Problem as problem:
-            fault = problem.detail
-        had_passed, self._passed = self._passed, self._decoded() > decoded
-        if not self._passed:
-            logger.error("the image decoder does not work: %s", fault)
-        elif not had_passed:
-            logger.info("the image decoder works")
+        self._connection.close()
 
 
 def encoded_image(limits: ImageSettings) -> bytes:
@@ -311,29 +168,11 @@ def encoded_image(limits: ImageSettings) -> bytes:
     return file.getvalue()
 
 
-FINAL_CAUSES = {LossCause.CPU_TIME, LossCause.TIME}
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """A decoded image as the network's input.
-
-    pixels: (3, size, size) float32 in [0, 1]. content_seed: a seed derived from the decoded image
-    and the model's revision. warnings: for the user. decode_s: seconds of decoding and resizing.
-    quality: of the whole image, None if not measured.
-    """
-
-    pixels: Tensor
-    content_seed: int
-    warnings: tuple[PredictionWarning, ...]
-    decode_s: float
-    quality: ImageQuality | None = None
-
-
 class Decoder:
     """A fixed number of worker processes, used from one event loop.
 
-    An image waits for an idle worker. A worker that was lost or stopped is replaced.
+    An image waits for an idle worker. A worker that was lost or stopped is replaced. While no other
+    image is decoded, a test image is.
     """
 
     def __init__(self, limits: ImageSettings, settings: DecodingSettings) -> None:
@@ -342,14 +181,11 @@ class Decoder:
         self._running = False
         self._start: asyncio.Task[None] | None = None
         self._workers: set[DecodingProcess] = set()
-        self._idle: asyncio.Queue[DecodingProcess] = asyncio.Queue()  # and lost ones
-        self._on_cpu_s: dict[DecodingProcess, Callable[[float], None]] = {}
-        self._starters = ThreadPoolExecutor(settings.workers, "decoder-start")
-        self._checks: list[asyncio.Task[None]] = []
+        self._idle: asyncio.Queue[DecodingProcess] = asyncio.Queue()
+        self._threads = ThreadPoolExecutor(settings.workers, "decoder")
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._decoded = 0
-        self._test = SelfTest(
-            limits, self._decode, lambda: self._decoded, settings.timeout_s, TEST_INTERVAL_S
-        )
+        self._passed_test = False
 
     async def start(self) -> None:
         """Starts the workers and decodes a test image; takes seconds.
@@ -357,31 +193,26 @@ class Decoder:
         A second call waits for the first one.
         """
         if self._start is None:
-            self._start = asyncio.create_task(self._start_workers())
+            self._start = self._in_background(self._start_workers())
         await asyncio.shield(self._start)
 
     async def _start_workers(self) -> None:
         atexit.register(self.close)  # otherwise multiprocessing waits for the workers at exit
-        loop = asyncio.get_running_loop()
         self._running = True
-        starts = (
-            loop.run_in_executor(self._starters, self._start_worker)
-            for _ in range(self._settings.workers)
-        )
-        for worker in await asyncio.gather(*starts):
-            self._add(worker)
-        self._checks.append(asyncio.create_task(self._lose_stopped_forever()))
-        await self._test.run()
-        self._checks.append(asyncio.create_task(self._test.run_forever()))
+        await asyncio.gather(*(self._add_worker() for _ in range(self._settings.workers)))
+        self._in_background(self._replace_stopped_forever())
+        await self._test()
+        self._in_background(self._test_forever())
 
     def close(self) -> None:
         """Kills the workers; no caller may still wait for a result."""
         self._running = False
-        for check in self._checks:
-            if not check.get_loop().is_closed():
-                check.cancel()
-        self._checks.clear()
-        self._starters.shutdown(cancel_futures=True)
+        for task in self._tasks:
+            if not task.get_loop().is_closed():
+                task.cancel()
+        for worker in tuple(self._workers):
+            worker.kill()
+        self._threads.shutdown(cancel_futures=True)
         for worker in self._workers:
             worker.end()
         self._workers.clear()
@@ -392,8 +223,8 @@ class Decoder:
         """True if a worker can run and the last test image was decoded."""
         return (
             self._running
-            and self._test.passed
-            and any(worker.is_usable and not worker.is_stopped for worker in self._workers)
+            and self._passed_test
+            and any(worker.is_usable for worker in tuple(self._workers))
         )
 
     async def decode(
@@ -414,7 +245,7 @@ class Decoder:
         decoder twice, and NotReady if decoders fail for another reason. If the caller is cancelled
         while the image waits, it is not decoded.
         """
-        if not (self._running and self._test.passed):
+        if not (self._running and self._passed_test):
             raise NotReady("the image decoder does not work", RETRY_AFTER_S)
         job = DecodeJob(content, declared, preprocessing, revision, with_quality)
         return await self._decode(job, on_cpu_s)
@@ -425,83 +256,101 @@ class Decoder:
         attempts = 0
         while True:
             attempts += 1
-            outcome = await (await self._submit(job, on_cpu_s))
-            if isinstance(outcome, DecodeResult):
-                return decoded(outcome)
+            while not (worker := await self._idle.get()).is_usable:
+                self._replace(worker)
+            outcome = await asyncio.shield(self._in_background(self._run(worker, job, on_cpu_s)))
+            if isinstance(outcome, Decoded):
+                return outcome
             if isinstance(outcome, DecodeFailure):
                 raise outcome.error
             if outcome.cause in FINAL_CAUSES or attempts == ATTEMPTS:
                 raise _problem_of(outcome.cause)
 
-    async def _submit(
-        self, job: DecodeJob, on_cpu_s: Callable[[float], None]
-    ) -> "asyncio.Future[DecodeOutcome]":
-        """Waits for an idle worker, submits the job and returns the future of its outcome."""
-        worker = await self._idle.get()
-        while not worker.is_usable:  # lost while idle
-            worker = await self._idle.get()
-        self._on_cpu_s[worker] = on_cpu_s
-        return worker.submit(job)
+    async def _run(
+        self, worker: DecodingProcess, job: DecodeJob, on_cpu_s: Callable[[float], None]
+    ) -> DecodeOutcome:
+        outcome = await self._in_thread(lambda: worker.run(job))
+        on_cpu_s(outcome.cpu_s)
+        self._decoded += isinstance(outcome, Decoded)
+        self._return(worker)
+        return outcome
 
-    def _on_outcome(self, worker: DecodingProcess, outcome: DecodeOutcome) -> None:
-        self._on_cpu_s.pop(worker)(outcome.cpu_s)
-        if isinstance(outcome, DecodeResult):
-            self._decoded += 1
-        if not isinstance(outcome, WorkerLoss):
+    def _return(self, worker: DecodingProcess) -> None:
+        """Makes a worker available for the next image, or replaces it."""
+        if worker.is_usable:
             self._idle.put_nowait(worker)
-
-    def _add(self, worker: DecodingProcess) -> None:
-        worker.attach()
-        self._idle.put_nowait(worker)
-
-    def _on_loss(self, lost: DecodingProcess, reason: str) -> None:
-        if self._running:
-            logger.warning("replacing decoder process %s: %s", lost.pid, reason)
-            self._start_replacement(lost)
-
-    def _start_replacement(self, lost: DecodingProcess | None = None) -> None:
-        if self._running:
-            loop = asyncio.get_running_loop()
-            start = loop.run_in_executor(self._starters, self._end_and_start, lost)
-            start.add_done_callback(self._on_start)
-
-    def _end_and_start(self, lost: DecodingProcess | None) -> DecodingProcess:
-        if lost is not None:
-            lost.end()
-            self._workers.discard(lost)
-        return self._start_worker()
-
-    def _on_start(self, start: "asyncio.Future[DecodingProcess]") -> None:
-        if start.cancelled() or not self._running:
-            return
-        if error := start.exception():
-            logger.error("cannot start a decoder process: %s", error)
-            asyncio.get_running_loop().call_later(RESTART_DELAY_S, self._start_replacement)
         else:
-            self._add(start.result())
+            self._replace(worker)
 
-    def _start_worker(self) -> DecodingProcess:
-        worker = DecodingProcess(self._limits, self._settings, self._on_outcome, self._on_loss)
+    def _replace(self, lost: DecodingProcess) -> None:
+        if self._running:
+            self._in_background(self._replacement(lost))
+
+    async def _replacement(self, lost: DecodingProcess) -> None:
+        """Starts a worker in place of a lost one; tries again until it succeeds."""
+        await self._in_thread(lost.end)
+        self._workers.discard(lost)
+        logger.warning("replacing decoder process %s: exit code %s", lost.pid, lost.exit_code)
+        while True:
+            try:
+                return await self._add_worker()
+            except (RuntimeError, OSError) as error:
+                logger.error("cannot start a decoder process: %s", error)
+                await asyncio.sleep(RESTART_DELAY_S)
+
+    async def _add_worker(self) -> None:
+        self._idle.put_nowait(await self._in_thread(self._started_worker))
+
+    def _started_worker(self) -> DecodingProcess:
+        worker = DecodingProcess(self._limits, self._settings)
         self._workers.add(worker)
         return worker
 
-    async def _lose_stopped_forever(self) -> None:
+    async def _replace_stopped_forever(self) -> None:
         while True:
             await asyncio.sleep(STOP_CHECK_INTERVAL_S)
             for worker in tuple(self._workers):
-                if worker.is_usable and worker.is_stopped:
-                    worker.lose("it was stopped")
+                if not worker.is_usable:
+                    worker.kill()  # a thread that waits for its result then replaces it
+            for _ in range(self._idle.qsize()):
+                self._return(self._idle.get_nowait())
 
+    async def _test_forever(self) -> None:
+        """Decodes the test image after each interval in which no image was decoded."""
+        while True:
+            decoded = self._decoded
+            await asyncio.sleep(TEST_INTERVAL_S)
+            if self._decoded == decoded:
+                await self._test()
 
-def decoded(result: DecodeResult) -> Decoded:
-    """Returns a worker's result with its pixels as a tensor."""
-    return Decoded(
-        torch.from_numpy(result.pixels),
-        result.content_seed,
-        result.warnings,
-        result.decode_s,
-        result.quality,
-    )
+    async def _test(self) -> None:
+        """Decodes the test image and logs a change of the result.
+
+        It passes if any image was decoded meanwhile.
+        """
+        job = DecodeJob(encoded_image(self._limits), Declared(), TEST_INPUT, "")
+        decoded, fault = self._decoded, ""
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                await self._decode(job)
+        except TimeoutError:
+            fault = "no result in time"
+        except Problem as problem:
+            fault = problem.detail
+        had_passed, self._passed_test = self._passed_test, self._decoded > decoded
+        if not self._passed_test:
+            logger.error("the image decoder does not work: %s", fault)
+        elif not had_passed:
+            logger.info("the image decoder works")
+
+    def _in_thread(self, work: Callable[[], Result]) -> "asyncio.Future[Result]":
+        return asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _in_background(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _problem_of(cause: LossCause) -> Problem:

@@ -1,23 +1,19 @@
 """The code of a decoder process: decodes images one at a time, with limits on memory and time.
 
 The kernel enforces the limits on time, because no code in Python runs while a library decodes.
-A message is a header with two lengths, the bytes of one buffer, which are never copied into a
-pickle, and a pickle of all other fields.
 """
 
 import os
-import pickle
 import resource
 import signal
-import socket
-import struct
 import time
 import traceback
 import warnings
 from dataclasses import dataclass, replace
 from io import BytesIO
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,80 +29,8 @@ from service.decoding.decode import Declared, DecodedImage, decode
 from service.decoding.dicom import load_library
 from service.settings import DecodingSettings, ImageSettings
 
-HEADER = struct.Struct("=QQ")  # bytes of the buffer, bytes of the pickle
-PICKLE_BYTES = 1024  # initial space; most pickles are shorter
-
-IMAGE_BYTES = 2**18  # space that an idle worker allocates for the next file
-
-
-@dataclass(frozen=True)
-class Message:
-    """A buffer, which may be empty, and picklable fields."""
-
-    buffer: bytes | memoryview
-    fields: object
-
-    def send_some(self, connection: socket.socket) -> memoryview:
-        """Sends as much as the socket accepts and returns the rest."""
-        fields = pickle.dumps(self.fields)
-        parts = (HEADER.pack(len(self.buffer), len(fields)), self.buffer, fields)
-        sent = connection.sendmsg(parts)
-        if sent == sum(map(len, parts)):
-            return memoryview(b"")
-        return memoryview(b"".join(parts))[sent:]
-
-    def send(self, connection: socket.socket) -> None:
-        """Sends the whole message on a blocking socket."""
-        if rest := self.send_some(connection):
-            connection.sendall(rest)
-
-
-class MessageReader:
-    """Reads one message in pieces.
-
-    buffer_bytes: the expected length of its buffer, for which space is allocated in advance.
-    """
-
-    def __init__(self, buffer_bytes: int = 0) -> None:
-        self._bytes = bytearray(HEADER.size + buffer_bytes + PICKLE_BYTES)
-        self._filled = 0
-
-    def read(self, connection: socket.socket) -> Message | None:
-        """Returns the message, or None if a non-blocking socket has no more data yet.
-
-        The message's buffer is writable. Raises EOFError if the peer has closed the connection,
-        and OSError.
-        """
-        while self._filled < (length := self._known_length()):
-            if len(self._bytes) < length:
-                self._bytes += bytes(length - len(self._bytes))
-            try:
-                count = connection.recv_into(memoryview(self._bytes)[self._filled :])
-            except BlockingIOError:
-                return None
-            if count == 0:
-                raise EOFError
-            self._filled += count
-        buffer_length, _ = HEADER.unpack_from(self._bytes)
-        view = memoryview(self._bytes)[HEADER.size : length]
-        return Message(view[:buffer_length], pickle.loads(view[buffer_length:]))
-
-    def _known_length(self) -> int:
-        """Returns the length of the message, or of its header if that is incomplete."""
-        if self._filled < HEADER.size:
-            return HEADER.size
-        buffer_length, fields_length = HEADER.unpack_from(self._bytes)
-        return HEADER.size + int(buffer_length) + int(fields_length)
-
-
-def receive(connection: socket.socket, buffer_bytes: int = 0) -> Message:
-    """Returns the next message on a blocking socket. Raises EOFError and OSError."""
-    message = MessageReader(buffer_bytes).read(connection)
-    assert message is not None
-    return message
-
-
-READY = Message(b"", "ready")
+READY = "ready"
+"""The first message of a process; a `Decoded` or `DecodeFailure` follows for every job."""
 
 
 @dataclass(frozen=True)
@@ -123,50 +47,22 @@ class DecodeJob:
     revision: str
     with_quality: bool = False
 
-    @property
-    def pixel_bytes(self) -> int:
-        """The size of the result's pixels in bytes."""
-        return 3 * self.preprocessing.size**2 * np.dtype(np.float32).itemsize
-
-    def to_message(self) -> Message:
-        """Returns the message that the service sends."""
-        declared = (self.declared.media_type, self.declared.filename)
-        fields = (declared, self.preprocessing, self.revision, self.with_quality)
-        return Message(self.content, fields)
-
-    @classmethod
-    def from_message(cls, message: Message) -> Self:
-        """Returns the job that a worker received."""
-        declared, *fields = cast("Any", message.fields)
-        return cls(bytes(message.buffer), Declared(*declared), *fields)
-
 
 @dataclass(frozen=True)
-class DecodeResult:
-    """The result of a job.
+class Decoded:
+    """A decoded image as the network's input.
 
     pixels: (3, size, size) float32 in [0, 1]. content_seed: a seed derived from the decoded image
-    and the model's revision. decode_s: seconds from bytes to pixels. cpu_s: CPU seconds of the
-    whole job. quality: None if not measured.
+    and the model's revision. warnings: for the user. decode_s: seconds from bytes to pixels. cpu_s:
+    CPU seconds of the whole job. quality: of the whole image, None if not measured.
     """
 
     pixels: npt.NDArray[np.float32]
     content_seed: int
     warnings: tuple[PredictionWarning, ...]
     decode_s: float
-    cpu_s: float
+    cpu_s: float = 0
     quality: ImageQuality | None = None
-
-    def to_message(self) -> Message:
-        """Returns the message that a worker sends."""
-        fields = (self.content_seed, self.warnings, self.decode_s, self.cpu_s, self.quality)
-        return Message(self.pixels.data.cast("B"), (self.pixels.shape, *fields))
-
-    @classmethod
-    def from_message(cls, message: Message) -> Self:
-        """Returns the result that the service received."""
-        shape, *fields = cast("Any", message.fields)
-        return cls(np.frombuffer(message.buffer, np.float32).reshape(shape), *fields)
 
 
 @dataclass(frozen=True)
@@ -176,19 +72,13 @@ class DecodeFailure:
     error: Exception
     cpu_s: float
 
-    def to_message(self) -> Message:
-        """Returns the message that a worker sends."""
-        return Message(b"", self)
-
 
 class OutOfDecodingMemoryError(UnusableImage):
     """Decoding the image needs more memory than the limit."""
 
 
-def run_worker(
-    connection: socket.socket, limits: ImageSettings, settings: DecodingSettings
-) -> None:
-    """Reports that the worker is ready, then runs jobs until the socket is closed.
+def run_worker(connection: Connection, limits: ImageSettings, settings: DecodingSettings) -> None:
+    """Reports that the worker is ready, then runs jobs until the connection is closed.
 
     The kernel kills a worker whose job exceeds its CPU time, with SIGPROF, or twice the time limit,
     with SIGALRM, even if the parent process is gone. The worker ignores the signals that a terminal
@@ -203,16 +93,20 @@ def run_worker(
     torch.set_num_threads(1)
     _warm_up(limits)
     _limit_memory(settings.memory_bytes)
-    READY.send(connection)
-    while job := _receive_job(connection):
+    connection.send(READY)
+    while True:
+        try:
+            job = connection.recv()
+        except (EOFError, ConnectionResetError):  # the service closed the connection or ended
+            return
         signal.setitimer(signal.ITIMER_REAL, 2 * settings.timeout_s)
         signal.setitimer(signal.ITIMER_PROF, settings.cpu_budget_s(len(job.content)))
-        run_job(job, limits).to_message().send(connection)
+        connection.send(run_job(job, limits))
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def run_job(job: DecodeJob, limits: ImageSettings) -> DecodeResult | DecodeFailure:
+def run_job(job: DecodeJob, limits: ImageSettings) -> Decoded | DecodeFailure:
     """Returns the result of a job, or why it has none."""
     started_at_cpu_s = time.process_time()
     try:
@@ -227,23 +121,15 @@ def run_job(job: DecodeJob, limits: ImageSettings) -> DecodeResult | DecodeFailu
         return DecodeFailure(failure, time.process_time() - started_at_cpu_s)
 
 
-def result_from_message(message: Message) -> DecodeResult | DecodeFailure:
-    """Returns the result or failure in a message from a worker."""
-    if isinstance(message.fields, DecodeFailure):
-        return message.fields
-    return DecodeResult.from_message(message)
-
-
-def _decoded(job: DecodeJob, limits: ImageSettings) -> DecodeResult:
+def _decoded(job: DecodeJob, limits: ImageSettings) -> Decoded:
     """Returns the result of a job, without its CPU time."""
     started_at = time.monotonic()
     image = decode(job.content, limits, job.declared, job.preprocessing.input_side)
-    return DecodeResult(
+    return Decoded(
         pixels=network_input(image.pixels, job.preprocessing).numpy(),
         content_seed=content_seed(image.pixels, job.revision),
         warnings=image.warnings,
         decode_s=time.monotonic() - started_at,
-        cpu_s=0,
         quality=_quality(image) if job.with_quality else None,
     )
 
@@ -252,13 +138,6 @@ def _quality(image: DecodedImage) -> ImageQuality:
     """Returns the quality of the image; its size is that before the reduction, in pixels."""
     quality = measure_quality(Image.fromarray(image.pixels.permute(1, 2, 0).numpy()))
     return quality.model_copy(update={"width": image.width, "height": image.height})
-
-
-def _receive_job(connection: socket.socket) -> DecodeJob | None:
-    try:
-        return DecodeJob.from_message(receive(connection, IMAGE_BYTES))
-    except (EOFError, ConnectionResetError):  # the parent closed the socket or ended
-        return None
 
 
 def _warm_up(limits: ImageSettings) -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import torch
 from fastapi import Request
 
 from eulerlora_client.contract.answers import Disposition, Prediction, ProblemDocument
@@ -12,8 +13,9 @@ from eulerlora_client.contract.problems import DeadlinePassed, Overloaded, Probl
 from eulerlora_client.contract.queries import PredictQuery
 from eulerlora_client.policy.policy import Policy
 from service.audit.log import AuditEntry, AuditLog
-from service.decoding.pool import Decoded, Decoder
+from service.decoding.pool import Decoder
 from service.decoding.slots import DecodingSlots
+from service.decoding.worker import Decoded
 from service.http.requests import Upload, read_file, read_files, while_connected
 from service.inference.engine import InferenceItem, ServedModels
 from service.inference.fair_sharing import client_of
@@ -178,7 +180,7 @@ class Pipeline:
 
         # Infer
         seed = decoded.content_seed if request.query.seed is None else request.query.seed
-        item = InferenceItem(decoded.pixels, request.draw(seed))
+        item = InferenceItem(torch.from_numpy(decoded.pixels), request.draw(seed))
         if request.adaptive:
             rule = rule_of(request, decoded.quality)
             sampled = await self._rounds.run_adaptive(item, rule, request.deadline, ticket)

@@ -16,8 +16,8 @@ from eulerlora.settings import Draw, Preprocessing
 from eulerlora_client.contract.answers import Prediction
 from eulerlora_client.contract.queries import PredictQuery
 from service.decoding.decode import Declared, decode
-from service.decoding.pool import Decoded
 from service.decoding.slots import DecodingQuota, DecodingSlots
+from service.decoding.worker import Decoded
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.inference.queue import RequestQueue, ThroughputEstimate
 from service.inference.workers import Batcher
@@ -83,7 +83,7 @@ class FakeDecoder:
         image = decode(content, ServiceSettings().images, declared)
         seed = content_seed(image.pixels, revision)
         return Decoded(
-            network_input(image.pixels, preprocessing),
+            network_input(image.pixels, preprocessing).numpy(),
             seed,
             image.warnings,
             decode_s=0.001,

@@ -1,8 +1,4 @@
-"""The jobs of a decoder process, run in this process, and messages over a socket."""
-
-import socket
-import threading
-from collections.abc import Iterator
+"""The jobs of a decoder process, run in this process."""
 
 import pytest
 import torch
@@ -13,71 +9,12 @@ from eulerlora.settings import Preprocessing
 from eulerlora_client.policy.quality import measure_quality
 from service.decoding.decode import Declared
 from service.decoding.worker import (
+    Decoded,
     DecodeFailure,
     DecodeJob,
-    DecodeResult,
-    Message,
-    MessageReader,
-    receive,
     run_job,
 )
 from service.settings import ImageSettings
-
-LARGE = bytes(range(256)) * 10_000  # more than a socket buffer
-FIELDS = (("image/png", None), 224, "sha256:0")
-
-Pair = tuple[socket.socket, socket.socket]
-
-
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield ours, theirs
-
-
-@pytest.mark.parametrize("buffer", [b"", b"x", LARGE], ids=["empty", "small", "large"])
-def test_a_message_is_received_unchanged(pair, buffer) -> None:
-    ours, theirs = pair
-    sending = threading.Thread(target=Message(buffer, FIELDS).send, args=(ours,))
-    sending.start()
-    message = receive(theirs)
-    sending.join()
-    assert (bytes(message.buffer), message.fields) == (buffer, FIELDS)
-
-
-def test_a_message_is_read_in_pieces(pair) -> None:
-    ours, theirs = pair
-    theirs.setblocking(False)
-    Message(b"data", FIELDS).send(ours)
-    whole = theirs.recv(1000)
-    reader = MessageReader()
-    for index in range(len(whole)):
-        assert reader.read(theirs) is None
-        ours.send(whole[index : index + 1])
-    assert reader.read(theirs) == Message(memoryview(bytearray(b"data")), FIELDS)
-
-
-def test_the_unsent_rest_is_returned(pair) -> None:
-    ours, theirs = pair
-    ours.setblocking(False)
-    rest = Message(LARGE, FIELDS).send_some(ours)
-    assert 0 < len(rest) < len(LARGE)
-    ours.setblocking(True)
-    sending = threading.Thread(target=ours.sendall, args=(rest,))
-    sending.start()
-    assert receive(theirs).buffer == LARGE
-    sending.join()
-
-
-@pytest.mark.parametrize("sent", [b"", b"a part of"])
-def test_an_incomplete_message_raises_eof_error(pair, sent) -> None:
-    ours, theirs = pair
-    ours.sendall(sent)
-    ours.close()
-    with pytest.raises(EOFError):
-        receive(theirs)
-
 
 LIMITS = ImageSettings()
 REVISION = "sha256:0"
@@ -85,9 +22,9 @@ UNDECLARED = Declared()
 INPUT = Preprocessing(size=32)
 
 
-def run(content: bytes, declared: Declared = UNDECLARED, revision: str = REVISION) -> DecodeResult:
+def run(content: bytes, declared: Declared = UNDECLARED, revision: str = REVISION) -> Decoded:
     result = run_job(DecodeJob(content, declared, INPUT, revision), LIMITS)
-    assert isinstance(result, DecodeResult), result
+    assert isinstance(result, Decoded), result
     return result
 
 
@@ -111,7 +48,7 @@ def test_quality_is_measured_on_the_whole_upright_image_on_request(encode, photo
     turned[ExifTags.Base.Orientation] = 6
     content = encode(photo, "PNG", exif=turned)
     result = run_job(DecodeJob(content, UNDECLARED, INPUT, REVISION, with_quality=True), LIMITS)
-    assert isinstance(result, DecodeResult)
+    assert isinstance(result, Decoded)
     assert result.quality == measure_quality(photo.rotate(-90, expand=True))
     assert run(content).quality is None
 
@@ -122,7 +59,7 @@ def test_the_quality_of_a_reduced_image_has_the_size_of_the_original(encode, pho
     turned[ExifTags.Base.Orientation] = 6
     content = encode(large, "JPEG", exif=turned, quality=95)
     result = run_job(DecodeJob(content, UNDECLARED, INPUT, REVISION, with_quality=True), LIMITS)
-    assert isinstance(result, DecodeResult)
+    assert isinstance(result, Decoded)
     assert result.quality is not None
     full = measure_quality(large.rotate(-90, expand=True))
     assert (result.quality.width, result.quality.height) == (1500, 2000)

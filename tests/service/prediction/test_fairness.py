@@ -8,7 +8,7 @@ import pytest
 from eulerlora_client.contract.answers import ProblemDocument
 from eulerlora_client.contract.problems import Overloaded, QuotaExceeded
 from eulerlora_client.contract.queries import PredictQuery
-from service.decoding.pool import Decoded
+from service.decoding.worker import Decoded
 from service.http.requests import FILES_PART
 from tests.service.harness import DET, FakeRequest, PipelineHarness, predict_one
 
