@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from eulerlora_client.client import AsyncTriageClient, RetryPolicy, Timeouts, TriageClient
     from eulerlora_client.contract.answers import (
         ClassName,
         Disposition,
@@ -80,9 +81,7 @@ if TYPE_CHECKING:
         UploadTooSlow,
     )
     from eulerlora_client.errors import EulerLoRAError, SettingsError
-    from eulerlora_client.sdk.client import AsyncTriageClient, TriageClient
-    from eulerlora_client.sdk.images import ImageFile
-    from eulerlora_client.sdk.requests import RetryPolicy, Timeouts
+    from eulerlora_client.images import ImageFile
 
 __all__ = [
     "AsyncTriageClient",
@@ -162,12 +161,11 @@ __all__ = [
 ]
 
 MODULES = (
+    "client",
     "contract.answers",
     "contract.problems",
     "errors",
-    "sdk.client",
-    "sdk.images",
-    "sdk.requests",
+    "images",
 )
 
 

@@ -17,7 +17,7 @@ from eulerlora_client.commands.program import Program
 from eulerlora_client.printable import printable
 
 if TYPE_CHECKING:
-    from eulerlora_client.monitoring.outcomes import OutcomeSummary, Promise
+    from eulerlora_client.monitoring import OutcomeSummary, Promise
     from eulerlora_client.policy.policy import Policy
 
 
@@ -79,8 +79,8 @@ def _rejected(policy: Policy, images: Sequence[Path]) -> Iterator[str]:
     from PIL import Image  # noqa: PLC0415 - fast --help
 
     from eulerlora_client.errors import ImageFilesError  # noqa: PLC0415
+    from eulerlora_client.images import select_files  # noqa: PLC0415
     from eulerlora_client.policy.quality import measure_quality  # noqa: PLC0415
-    from eulerlora_client.sdk.images import select_files  # noqa: PLC0415
 
     files = select_files(images).files
     reasons = []
@@ -128,7 +128,7 @@ def monitor_command(
     `confirmed` and optionally `lesion`. The test may be repeated whenever the file grows. The exit
     status is 1 after an alarm.
     """
-    from eulerlora_client.monitoring.outcomes import (  # noqa: PLC0415
+    from eulerlora_client.monitoring import (  # noqa: PLC0415
         check_decided_by,
         outcome_summary,
         read_outcomes,
@@ -153,7 +153,7 @@ def promise_of(
     policy: Policy, target: str | None, wanted: float | None, confidence: float
 ) -> Promise:
     """Returns what is tested. Raises UsageError if neither options nor evidence say it."""
-    from eulerlora_client.monitoring.outcomes import Promise  # noqa: PLC0415 - fast --help
+    from eulerlora_client.monitoring import Promise  # noqa: PLC0415 - fast --help
 
     evidence = policy.evidence
     if evidence is not None:
@@ -168,7 +168,7 @@ def promise_of(
 
 def report_lines(summary: OutcomeSummary, promise: Promise) -> list[str]:
     """Returns the lines of the report."""
-    from eulerlora_client.monitoring.outcomes import LesionOutcome  # noqa: PLC0415 - fast --help
+    from eulerlora_client.monitoring import LesionOutcome  # noqa: PLC0415 - fast --help
 
     counts = summary.counts
     if summary.alarm_at is not None:

@@ -7,24 +7,25 @@ import sys
 import textwrap
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Self, TextIO
+from typing import TextIO
 
 import click
 from tabulate import tabulate
 
+from eulerlora_client.client import AsyncTriageClient, RetryPolicy, TriageOptions, map_ordered
 from eulerlora_client.contract.answers import Disposition, ModelDetails
 from eulerlora_client.contract.problems import BodyTooLarge, Problem, Unreachable, UnreadableFile
 from eulerlora_client.errors import PolicyError, SettingsError
+from eulerlora_client.images import image_bytes, select_files
 from eulerlora_client.policy.policy import (
     FAILED,
     Policy,
     TriageStatus,
     default_sampling,
     policy_of,
-    read_policy,
 )
 from eulerlora_client.policy.results import NOT_FITTED, WARNING, decided, interval
 from eulerlora_client.printable import printable
@@ -38,13 +39,11 @@ from eulerlora_client.report.ranking import (
     counts_by_status,
     ranked,
 )
-from eulerlora_client.sdk.client import AsyncTriageClient, map_ordered_async
-from eulerlora_client.sdk.images import image_bytes, select_files
-from eulerlora_client.sdk.requests import RequestOptions, RetryPolicy, Timeouts, connection_options
 
 QUOTA_S = 3600.0  # a long run outlasts many quotas
 FIRST_RETRY = RetryPolicy(service_s=0, quota_s=QUOTA_S)  # reports a wrong address at once
 RETRY = RetryPolicy(quota_s=QUOTA_S)
+CANCELLED = RowProblem("not_asked", "the run ended before its result")
 
 
 @dataclass(frozen=True)
@@ -54,49 +53,18 @@ class Session:
     url: str
     key: str | None
     policy: Policy | None
-    options: RequestOptions
+    options: TriageOptions
     concurrency: int
     strip_metadata: bool
 
-    @classmethod
-    def create(
-        cls,
-        url: str,
-        key: str | None,
-        policy_file: Path | None,
-        options: RequestOptions,
-        concurrency: int,
-        strip_metadata: bool,
-    ) -> Self:
-        """Reads the policy file, if any. Raises UsageError for an invalid URL or key."""
-        policy = None if policy_file is None else read_policy(policy_file)
+    def client(self, retry: RetryPolicy) -> AsyncTriageClient:
+        """Returns a client of the service. Raises UsageError for an invalid URL or key."""
         try:
-            connection_options(url, key, Timeouts())
+            return AsyncTriageClient(
+                self.url, self.key, strip_metadata=self.strip_metadata, retry=retry
+            )
         except SettingsError as error:
             raise click.UsageError(str(error)) from error
-        return cls(url, key, policy, options, concurrency, strip_metadata)
-
-    def client(self, retry: RetryPolicy) -> AsyncTriageClient:
-        """Returns a client of the service."""
-        return AsyncTriageClient(
-            self.url, self.key, strip_metadata=self.strip_metadata, retry=retry
-        )
-
-
-@dataclass(frozen=True)
-class _Service:
-    """The model that answers, and the policy that decides."""
-
-    model: ModelDetails
-    policy: Policy
-
-
-@dataclass
-class _Received:
-    """The rows so far, and the signal that ended the run early."""
-
-    rows: list[TriageRow]
-    interrupt: BaseException | None = None
 
 
 def run_session(
@@ -112,18 +80,22 @@ def run_session(
     if selection.skipped:
         noun = "1 file" if selection.skipped == 1 else f"{selection.skipped} files"
         click.echo(f"{noun} without an image extension skipped", err=True)
-    service = asyncio.run(_service(session))
-    session = replace(session, options=_with_defaults(session.options, service.policy))
-    received = _send_all(session, selection.files, service.model.max_body_bytes)
-    missing = selection.files[len(received.rows) :]
-    rows = [*received.rows, *map(cancelled_row, missing)]
+    model, policy = asyncio.run(_model_and_policy(session))
+    session = replace(session, options=_with_defaults(session.options, policy))
+    rows: list[TriageRow] = []
+    interrupt: BaseException | None = None
+    try:
+        asyncio.run(_send(session, selection.files, model.max_body_bytes, rows))
+    except (KeyboardInterrupt, SystemExit) as error:  # the rows so far are still written
+        interrupt = error
+    rows += [TriageRow(path, problem=CANCELLED) for path in selection.files[len(rows) :]]
     try:
         # files first: printing fails if the reader of stdout has gone
-        outputs.write(rows, service.policy)
+        outputs.write(rows, policy)
     finally:
-        print_table(rows, service.policy, sys.stdout)
-    if received.interrupt is not None:
-        raise received.interrupt
+        print_table(rows, policy, sys.stdout)
+    if interrupt is not None:
+        raise interrupt
     _check_complete(rows)
 
 
@@ -135,13 +107,13 @@ def read_key(file: Path) -> str:
         raise click.UsageError(f"{file}: expected an API key as text") from error
 
 
-async def _service(session: Session) -> _Service:
-    """Returns the model and the policy of a run.
+async def _model_and_policy(session: Session) -> tuple[ModelDetails, Policy]:
+    """Returns the model that answers and the policy that decides.
 
     Raises Problem, without retries for a wrong address, and PolicyError if they do not fit.
     """
     async with session.client(FIRST_RETRY) as client:
-        name = session.options.model or (await client.models())[0].name
+        name = session.options.get("model") or (await client.models())[0].name
         model, described = await client.model(name), await client.policy()
     policy = session.policy or policy_of(described.policy, "the policy of the service")
     classes = [entry.name for entry in model.classes]
@@ -151,44 +123,31 @@ async def _service(session: Session) -> _Service:
             f"the policy's malignant group requires the classes {', '.join(missing)}; the model "
             f"{model.name} has {', '.join(classes)}"
         )
-    return _Service(model, policy)
+    return model, policy
 
 
-def _with_defaults(options: RequestOptions, policy: Policy) -> RequestOptions:
+def _with_defaults(options: TriageOptions, policy: Policy) -> TriageOptions:
     """Returns the options with the mode and samples that the policy's threshold was set for."""
-    sampling = default_sampling(policy.evidence, options.mode, options.samples)
+    sampling = default_sampling(policy.evidence, options.get("mode"), options.get("samples"))
     if sampling.mode != "stoch" and sampling.samples is not None:
         raise click.UsageError(
             f"expected --samples only with --mode stoch, got mode {sampling.mode} of the policy"
         )
-    return replace(options, mode=sampling.mode, samples=sampling.samples)
-
-
-def _send_all(session: Session, files: Sequence[Path], max_bytes: int) -> _Received:
-    """Returns a row for each file, up to the signal that ended the run."""
-    received = _Received([])
-    with ProgressCounter("triage", "files", len(files)) as display:
-        try:
-            asyncio.run(_send(session, files, max_bytes, received.rows, display))
-        except (KeyboardInterrupt, SystemExit) as interrupt:  # the rows so far are still written
-            received.interrupt = interrupt
-    return received
+    return {**options, "mode": sampling.mode, "samples": sampling.samples}
 
 
 async def _send(
-    session: Session,
-    files: Sequence[Path],
-    max_bytes: int,
-    rows: list[TriageRow],
-    display: ProgressCounter,
+    session: Session, files: Sequence[Path], max_bytes: int, rows: list[TriageRow]
 ) -> None:
     """Appends a row per file to `rows`."""
-    async with session.client(RETRY) as client:
-        run = triage(files, client, session.options, session.policy, max_bytes, session.concurrency)
-        async with aclosing(run):
-            async for row in run:
-                rows.append(row)
-                display.advance()
+    with ProgressCounter("triage", "files", len(files)) as display:
+        async with session.client(RETRY) as client:
+            options = session.options
+            run = triage(files, client, options, session.policy, max_bytes, session.concurrency)
+            async with aclosing(run):
+                async for row in run:
+                    rows.append(row)
+                    display.advance()
 
 
 def _check_complete(rows: Sequence[TriageRow]) -> None:
@@ -202,13 +161,10 @@ def _check_complete(rows: Sequence[TriageRow]) -> None:
         raise click.ClickException(f"{len(problems)} of {len(rows)} files have no decision{reason}")
 
 
-NOT_ASKED = "not_asked"
-
-
 def triage(
     files: Iterable[Path],
     client: AsyncTriageClient,
-    options: RequestOptions,
+    options: TriageOptions,
     policy: Policy | None,
     max_bytes: int,
     concurrency: int,
@@ -219,39 +175,22 @@ def triage(
     larger files are not sent. After the service has become unreachable, no further requests are
     sent.
     """
-    run = _Run(client, options, policy, max_bytes)
-    return map_ordered_async(run.row_for, files, concurrency)
-
-
-def cancelled_row(path: Path) -> TriageRow:
-    """Returns the row of a file whose result was missing when the run ended."""
-    return TriageRow(path, problem=RowProblem(NOT_ASKED, "the run ended before its result"))
-
-
-@dataclass
-class _Run:
-    client: AsyncTriageClient
-    options: RequestOptions
-    policy: Policy | None
-    max_bytes: int
     unreachable: Unreachable | None = None
 
-    async def row_for(self, path: Path) -> TriageRow:
-        """Returns the row of a file, with a problem for each fault of the file or the service."""
-        if self.unreachable is not None:
-            return _problem_row(path, self.unreachable)
+    async def row_of(path: Path) -> TriageRow:
+        nonlocal unreachable
         try:
-            content = await asyncio.to_thread(_read, path, self.max_bytes)
-            result = await self.client.triage(content, **asdict(self.options))
+            if unreachable is not None:
+                raise unreachable
+            content = await asyncio.to_thread(_read, path, max_bytes)
+            result = await client.triage(content, **options)
         except Problem as problem:
             if isinstance(problem, Unreachable):
-                self.unreachable = problem
-            return _problem_row(path, problem)
-        return TriageRow(path, result if self.policy is None else decided(result, self.policy))
+                unreachable = problem
+            return TriageRow(path, problem=RowProblem(problem.code, str(problem)))
+        return TriageRow(path, result if policy is None else decided(result, policy))
 
-
-def _problem_row(path: Path, problem: Problem) -> TriageRow:
-    return TriageRow(path, problem=RowProblem(problem.code, str(problem)))
+    return map_ordered(row_of, files, concurrency)
 
 
 def _read(path: Path, max_bytes: int) -> bytes:

@@ -1,12 +1,15 @@
-"""The command `eulerlora triage`. Its work is in `triage_session`, so that `--help` is fast."""
+"""The command `eulerlora triage`. Its work is in `session`, so that `--help` is fast."""
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, MODES, Auto, Mode
+
+if TYPE_CHECKING:
+    from eulerlora_client.client import TriageOptions
 
 KEY_VARIABLE = "EULERLORA_KEY"
 
@@ -108,11 +111,14 @@ def triage_command(
         read_key,
         run_session,
     )
+    from eulerlora_client.policy.policy import read_policy  # noqa: PLC0415
     from eulerlora_client.report.exports import Outputs  # noqa: PLC0415
-    from eulerlora_client.sdk.requests import RequestOptions  # noqa: PLC0415
 
-    options = RequestOptions(mode, samples, model=model, coverage=coverage)
     key = read_key(key_file) if key_file else os.environ.get(KEY_VARIABLE) or None
-    session = Session.create(url, key, policy_file, options, concurrency, strip_metadata)
+    policy = read_policy(policy_file) if policy_file else None
+    options: TriageOptions = {
+        "mode": mode, "samples": samples, "model": model, "coverage": coverage
+    }  # fmt: skip
+    session = Session(url, key, policy, options, concurrency, strip_metadata)
     settings_files = [path for path in (key_file, policy_file) if path is not None]
     run_session(session, images, Outputs(csv, json_lines, report), settings_files)

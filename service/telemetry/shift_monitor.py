@@ -18,7 +18,7 @@ from eulerlora_client.contract.answers import (
     WarningCode,
 )
 from eulerlora_client.contract.sampling import AUTO, Auto
-from eulerlora_client.monitoring.shift import EventRate, ShiftMonitor, SignalState
+from eulerlora_client.monitoring import EventRate, ShiftMonitor, SignalState
 
 FEATURE_DISTANCE = "feature_distance"
 FEATURE_QUARTILE = "feature_distance_quartile"

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import pytest
 
+from eulerlora_client.client import TriageOptions
 from eulerlora_client.commands.session import (
     column_widths,
     print_table,
@@ -20,10 +21,9 @@ from eulerlora_client.contract.problems import Overloaded, Problem, Unreachable
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.policy.results import NOT_ASSESSED, NOT_FITTED, TITLES, WARNING
 from eulerlora_client.report.ranking import TriageRow, ranked
-from eulerlora_client.sdk.requests import RequestOptions
 from tests.eulerlora_client.runs import decided, mel_policy, random_png, result_of, undecided
 
-OPTIONS = RequestOptions("stoch", 2)
+OPTIONS: TriageOptions = {"mode": "stoch", "samples": 2}
 ROUTINE = result_of(Disposition.ROUTINE)
 MEGABYTE = 1_000_000
 
@@ -71,9 +71,7 @@ def test_every_file_is_sent_and_gets_the_result_of_the_service(files: list[Path]
     assert [row.path for row in rows] == files
     assert all(row.result is ROUTINE for row in rows)
     assert [content for content, _ in client.requests] == [path.read_bytes() for path in files]
-    assert client.requests[0][1] == {
-        "mode": "stoch", "samples": 2, "seed": None, "model": None, "coverage": None
-    }  # fmt: skip
+    assert client.requests[0][1] == OPTIONS
 
 
 def test_a_bad_file_does_not_affect_the_others(files: list[Path]) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from eulerlora_client.client import TriageClient
 from eulerlora_client.commands.triage import triage_command
 from eulerlora_client.contract.answers import Disposition, PredictionSet, TriageResult
 from eulerlora_client.policy.policy import default_policy_text
 from eulerlora_client.policy.results import WARNING
-from eulerlora_client.sdk.client import TriageClient
 from tests.eulerlora_client.conftest import ScriptedServer
 from tests.eulerlora_client.runs import (
     DETAILS,

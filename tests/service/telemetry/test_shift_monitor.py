@@ -15,7 +15,7 @@ from eulerlora_client.contract.answers import (
     StandardError,
     Threshold,
 )
-from eulerlora_client.monitoring.shift import EventRate
+from eulerlora_client.monitoring import EventRate
 from service.telemetry.shift_monitor import ExpectedRates, ShiftMonitors
 
 DET = Threshold(mode="det", samples=1, msp=0.5, kept=0.9, images=500, data="training data")

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from eulerlora_client.monitoring.shift import PICTURES_PER_FALSE_ALARM, EventRate, ShiftMonitor
+from eulerlora_client.monitoring import PICTURES_PER_FALSE_ALARM, EventRate, ShiftMonitor
 
 FLAG = (EventRate.calibrated(0.05, 1000),)
 SHARES = (0.7, 0.2, 0.1, 0.0)

@@ -14,7 +14,7 @@ from PIL import ExifTags, Image, ImageCms, ImageOps, PngImagePlugin
 from eulerlora.images.files import EXTENSIONS as MODEL_EXTENSIONS
 from eulerlora_client.contract.problems import MetadataNotRemoved, UnreadableFile
 from eulerlora_client.errors import ImageFilesError
-from eulerlora_client.sdk.images import EXTENSIONS, image_bytes, select_files, without_metadata
+from eulerlora_client.images import EXTENSIONS, image_bytes, select_files, without_metadata
 
 
 def test_a_path_bytes_and_a_file_have_the_same_content(tmp_path: Path) -> None:

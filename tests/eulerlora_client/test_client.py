@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from eulerlora_client import (
     Disposition,
     MetadataNotRemoved,
     NotReady,
+    Problem,
     RequestRefused,
     RetryPolicy,
     ServiceFailed,
@@ -29,7 +30,7 @@ from eulerlora_client import (
     Unreachable,
     UnusableImage,
 )
-from eulerlora_client.sdk.client import PREFETCH_FACTOR, map_ordered, map_ordered_async
+from eulerlora_client.client import PREFETCH_FACTOR, map_ordered
 from tests.eulerlora_client.conftest import Reply, ScriptedServer, prediction_reply, problem_reply
 from tests.eulerlora_client.runs import result_of, triage_reply
 
@@ -83,7 +84,7 @@ def test_a_path_bytes_and_a_file_make_the_same_request(
     for image in (path, str(path), b"pixels", BytesIO(b"pixels")):
         assert call(server.url, "predict", image).label == "nv"
     for request in server.requests:
-        assert (request.method, request.path) == ("POST", "/predict?mode=det")
+        assert (request.method, request.path) == ("POST", "/predict")
         assert b"pixels" in request.body
         assert b"Jane" not in request.body
         assert "Authorization" not in request.headers
@@ -232,30 +233,6 @@ def test_many_results_are_in_order_with_problems_in_their_positions(
     ]
 
 
-class CountedCalls:
-    """Counts concurrent calls; a call waits until `full` calls run."""
-
-    def __init__(self, full: int) -> None:
-        self.lock = threading.Lock()
-        self.barrier = threading.Barrier(full, timeout=60)
-        self.running = self.most = 0
-
-    def __call__(self, item: int) -> int:
-        with self.lock:
-            self.running += 1
-            self.most = max(self.most, self.running)
-        self.barrier.wait()
-        with self.lock:
-            self.running -= 1
-        return -item
-
-
-def test_threads_return_results_in_order_with_bounded_concurrency() -> None:
-    calls = CountedCalls(3)
-    assert list(map_ordered(calls, range(12), 3, threading.Event())) == [-i for i in range(12)]
-    assert calls.most == 3
-
-
 def test_tasks_return_results_in_order_with_bounded_concurrency() -> None:
     running, most = 0, 0
 
@@ -269,7 +246,7 @@ def test_tasks_return_results_in_order_with_bounded_concurrency() -> None:
         return -item
 
     async def all_results() -> list[int]:
-        return [result async for result in map_ordered_async(call, range(12), 3)]
+        return [result async for result in map_ordered(call, range(12), 3)]
 
     assert asyncio.run(all_results()) == [-i for i in range(12)]
     assert most == 3
@@ -279,17 +256,6 @@ def counted(taken: list[int]) -> Iterator[int]:
     for item in range(1_000):
         taken.append(item)
         yield item
-
-
-def test_threads_consume_items_lazily_and_stop_with_the_caller() -> None:
-    taken: list[int] = []
-    cancelled = threading.Event()
-    results = map_ordered(lambda item: item, counted(taken), 2, cancelled)
-    assert next(results) == 0
-    assert len(taken) <= PREFETCH_FACTOR * 2
-    assert not cancelled.is_set()
-    results.close()
-    assert cancelled.is_set()
 
 
 def test_tasks_consume_items_lazily_and_end_with_the_caller() -> None:
@@ -305,7 +271,7 @@ def test_tasks_consume_items_lazily_and_end_with_the_caller() -> None:
             ended.append(item)
 
     async def first() -> int:
-        async with aclosing(map_ordered_async(call, counted(taken), 2)) as results:
+        async with aclosing(map_ordered(call, counted(taken), 2)) as results:
             return await anext(results)
 
     assert asyncio.run(first()) == 0
@@ -313,6 +279,35 @@ def test_tasks_consume_items_lazily_and_end_with_the_caller() -> None:
     assert 1 in ended
 
 
-def test_a_concurrency_below_one_is_an_error() -> None:
-    with pytest.raises(ValueError, match="at least 1, got 0"):
-        next(map_ordered(str, [1], 0, threading.Event()))
+def test_blocking_calls_consume_images_lazily_in_the_thread_of_the_caller(
+    server: ScriptedServer,
+) -> None:
+    server.reply(prediction_reply())
+    consumers: list[threading.Thread] = []
+
+    def images() -> Iterator[bytes]:
+        while True:
+            consumers.append(threading.current_thread())
+            yield b"pixels"
+
+    with TriageClient(server.url) as client, closing(client.predict_many(images(), 2)) as results:
+        assert not isinstance(next(results), Problem)
+    assert len(consumers) <= PREFETCH_FACTOR * 2
+    assert set(consumers) == {threading.main_thread()}
+
+
+@pytest.mark.parametrize("method", MANY)
+def test_an_unknown_option_and_a_concurrency_below_one_are_errors(
+    call: Call, server: ScriptedServer, method: str
+) -> None:
+    with pytest.raises(TypeError, match="sample"):
+        call(server.url, method, [b"pixels"], options={"sample": 4})
+    with pytest.raises(ValueError, match="concurrency"):
+        call(server.url, method, [b"pixels"], 0)
+    assert server.requests == []
+
+
+def test_a_client_can_be_closed_twice(server: ScriptedServer) -> None:
+    client = TriageClient(server.url)
+    client.close()
+    client.close()

@@ -8,15 +8,16 @@ import pytest
 
 from eulerlora_client.contract.answers import Disposition
 from eulerlora_client.errors import OutcomesError
-from eulerlora_client.monitoring.betting import log_capital, sequential_lower_bound
-from eulerlora_client.monitoring.outcomes import (
+from eulerlora_client.monitoring import (
     LesionOutcome,
     Outcome,
     Promise,
     check_decided_by,
     lesion_outcome,
+    log_capital,
     outcome_summary,
     read_outcomes,
+    sequential_lower_bound,
     target_lesions,
 )
 from eulerlora_client.report.exports import COLUMNS

@@ -1,12 +1,20 @@
 """Checks of URLs and keys, responses as bodies or problems, and waits between attempts."""
 
-from threading import Event
+import asyncio
 
 import httpx
 import pytest
 from pydantic import ValidationError
 
-from eulerlora_client.contract.answers import ClassName
+from eulerlora_client.client import (
+    RetryPolicy,
+    Timeouts,
+    connection_options,
+    reported_problem,
+    response_body,
+    retrying,
+)
+from eulerlora_client.contract.answers import ClassName, ModelDetails, Prediction
 from eulerlora_client.contract.problems import (
     BadRequest,
     ConnectionLost,
@@ -24,17 +32,6 @@ from eulerlora_client.contract.problems import (
     UnsupportedMedia,
 )
 from eulerlora_client.errors import SettingsError
-from eulerlora_client.sdk.requests import (
-    RequestOptions,
-    RetryPolicy,
-    Timeouts,
-    connection_options,
-    model_request,
-    predict_request,
-    reported_problem,
-    response_body,
-    retrying,
-)
 from tests.eulerlora_client.runs import DETAILS
 
 
@@ -70,7 +67,6 @@ def test_a_key_is_sent_as_a_bearer_token() -> None:
     assert connection_options("https://x/y/", None, Timeouts())["headers"] == {}
 
 
-PREDICT = predict_request(b"", RequestOptions())
 BY_STATUS = [
     (400, BadRequest),
     (401, NotAuthenticated),
@@ -121,33 +117,23 @@ def test_retry_after_is_seconds_or_a_date(value: str, seconds: float | None) -> 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"label": 3}', b"\xff", b"[" * 100_000])
 def test_a_200_without_a_prediction_is_an_unexpected_answer(body: bytes) -> None:
     with pytest.raises(UnexpectedAnswer, match="expected a Prediction") as raised:
-        response_body(httpx.Response(200, content=body, headers={"X-Request-ID": "r3"}), PREDICT)
+        response_body(httpx.Response(200, content=body, headers={"X-Request-ID": "r3"}), Prediction)
     assert (raised.value.status, raised.value.request_id) == (200, "r3")
-
-
-class RecordedWaits(Event):
-    """Records the requested waits without waiting."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.timeouts_s: list[float] = []
-
-    def wait(self, timeout: float | None = None) -> bool:
-        assert timeout is not None
-        self.timeouts_s.append(timeout)
-        return self.is_set()
 
 
 def waits_s(*problems: Problem, retry: RetryPolicy) -> list[float]:
     """Returns the waits between attempts that raise these problems, until one succeeds."""
-    remaining, waits = list(problems), RecordedWaits()
+    remaining, waits = list(problems), list[float]()
 
-    def attempt() -> None:
+    async def attempt() -> None:
         if remaining:
             raise remaining.pop(0)
 
-    retrying(retry, waits)(attempt)
-    return waits.timeouts_s
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+
+    asyncio.run(retrying(retry).copy(sleep=wait)(attempt))
+    return waits
 
 
 HOUR = RetryPolicy(service_s=3600, quota_s=3600)
@@ -181,23 +167,10 @@ def test_a_lost_connection_is_retried_and_a_timeout_is_not() -> None:
         waits_s(TimedOut(""), retry=HOUR)
 
 
-def test_after_cancellation_the_last_problem_is_raised() -> None:
-    cancelled, attempts = Event(), []
-
-    def attempt() -> None:
-        attempts.append(len(attempts))
-        cancelled.set()
-        raise Overloaded("", retry_after_s=1000)
-
-    with pytest.raises(Overloaded):
-        retrying(RetryPolicy(service_s=10_000), cancelled)(attempt)
-    assert attempts == [0]
-
-
 def test_keys_of_later_services_are_ignored_also_in_models_that_checkpoints_share() -> None:
     label = {"name": "mel", "description": "melanoma", "later": 1}
     details = DETAILS | {"classes": [label], "later": 2}
-    answer = response_body(httpx.Response(200, json=details), model_request("tiny"))
+    answer = response_body(httpx.Response(200, json=details), ModelDetails)
     assert answer.classes[0].description == "melanoma"
     with pytest.raises(ValidationError):
         ClassName.model_validate(label)

@@ -1,0 +1,607 @@
+"""The clients of the service: `AsyncTriageClient` has coroutines, `TriageClient` blocks.
+
+Retrying a prediction has no side effects, and its seed is derived from the image, so that a
+repeated request has the same result.
+"""
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from concurrent.futures import Future
+from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
+from threading import Thread
+from typing import Annotated, Any, Self, TypedDict, TypeVar, Unpack
+from urllib.parse import quote, urlsplit
+
+import httpx
+from pydantic import Field, ValidationError
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception,
+    wait_random,
+    wait_random_exponential,
+)
+
+from eulerlora_client.contract.answers import (
+    ModelDetails,
+    ModelList,
+    ModelSummary,
+    PolicyDescription,
+    Prediction,
+    ProblemDocument,
+    TriageBatch,
+    TriageResult,
+    WireModel,
+)
+from eulerlora_client.contract.problems import (
+    ConnectionLost,
+    Problem,
+    QuotaExceeded,
+    TimedOut,
+    UnexpectedAnswer,
+    Unreachable,
+    problem_class,
+)
+from eulerlora_client.contract.sampling import Auto, Mode
+from eulerlora_client.errors import SettingsError
+from eulerlora_client.images import ImageFile, image_bytes
+from eulerlora_client.settings import Settings, first_error
+
+AnyBody = TypeVar("AnyBody", bound=WireModel)
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class TriageOptions(TypedDict, total=False):
+    """Options of a disposition; None, or an absent option, takes the default of the service.
+
+    mode: "det" or "stoch"; by default that of the policy's urgent threshold. samples: per adapter,
+    with mode "stoch"; "auto" draws only where a pass in det leaves a decision open. seed: of the
+    draws, by default derived from the image. model: name of a served model. coverage: adds the
+    prediction set with this probability, such as 0.9; None, with a warning, if the model is not
+    calibrated for it.
+    """
+
+    mode: Mode | None
+    samples: int | Auto | None
+    seed: int | None
+    model: str | None
+    coverage: float | None
+
+
+class PredictOptions(TriageOptions, total=False):
+    """Options of a prediction, whose default mode is "det".
+
+    detail: adds the probabilities of every trajectory.
+    """
+
+    detail: bool
+
+
+class Timeouts(Settings):
+    """Timeouts of one attempt, in seconds.
+
+    connect_s: to make a connection. read_s, write_s: without progress of the response or of the
+    request.
+    """
+
+    connect_s: Annotated[float, Field(gt=0)] = 5
+    read_s: Annotated[float, Field(gt=0)] = 60
+    write_s: Annotated[float, Field(gt=0)] = 60
+
+
+class RetryPolicy(Settings):
+    """Seconds since the first attempt within which a request is retried; 0 disables retries.
+
+    service_s: after a refused or lost connection, and after status 503 and 504. quota_s: after
+    status 429. Retry-After is respected; a wait that would exceed the limit is not started.
+    """
+
+    service_s: Annotated[float, Field(ge=0)] = 30
+    quota_s: Annotated[float, Field(ge=0)] = 120
+
+
+DEFAULT_CONCURRENCY = 8
+
+
+class AsyncTriageClient:
+    """Client of a running service; use it in an `async with` block, or await `close`.
+
+    url: such as "http://127.0.0.1:8000". key: an API key, if the service requires one.
+    strip_metadata: removes the metadata of images before they are sent, as
+    `eulerlora_client.images.without_metadata`. An image is a path, the bytes of a file, or an open
+    file. A request without a result raises a `Problem`. Raises SettingsError for an invalid URL or
+    key, and TypeError for an unknown option.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        strip_metadata: bool = False,
+        timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
+    ) -> None:
+        self._http = httpx.AsyncClient(**connection_options(url, key, timeouts))
+        self._retry = retry
+        self._strip_metadata = strip_metadata
+
+    async def predict(self, image: ImageFile, **options: Unpack[PredictOptions]) -> Prediction:
+        """Returns the prediction for an image."""
+        return await self._upload(Prediction, "predict", image, _predict_query(options))
+
+    def predict_many(
+        self,
+        images: Iterable[ImageFile],
+        concurrency: int = DEFAULT_CONCURRENCY,
+        **options: Unpack[PredictOptions],
+    ) -> AsyncGenerator[Prediction | Problem, None]:
+        """Yields the prediction or the problem of each image, in order.
+
+        concurrency: number of concurrent requests. Images are consumed lazily.
+        """
+        return map_ordered(_caught(self.predict, options), images, concurrency)
+
+    async def triage(self, image: ImageFile, **options: Unpack[TriageOptions]) -> TriageResult:
+        """Returns the disposition of an image under the service's policy, with its prediction.
+
+        With other than the default mode and samples, `policy.notice` of the result says so.
+        """
+        return await self._upload(TriageResult, "triage", image, _triage_query(options))
+
+    def triage_many(
+        self,
+        images: Iterable[ImageFile],
+        concurrency: int = DEFAULT_CONCURRENCY,
+        **options: Unpack[TriageOptions],
+    ) -> AsyncGenerator[TriageResult | Problem, None]:
+        """Yields the disposition or the problem of each image, in order, as `predict_many`.
+
+        Sends one request per image, so that each is retried alone and results arrive early.
+        """
+        return map_ordered(_caught(self.triage, options), images, concurrency)
+
+    async def triage_batch(
+        self, images: Iterable[ImageFile], **options: Unpack[TriageOptions]
+    ) -> tuple[TriageResult | Problem, ...]:
+        """Returns the disposition or the problem of each image, from one request for all.
+
+        The service accepts 32 images by default. Raises a Problem if the request fails.
+        """
+        parts = [("files", await self._part(image)) for image in images]
+        query = _triage_query(options)
+        batch = await self._send(TriageBatch, "POST", "triage/batch", params=query, files=parts)
+        return batch_results(batch)
+
+    async def policy(self) -> PolicyDescription:
+        """Returns the triage policy of the service."""
+        return await self._send(PolicyDescription, "GET", "triage/policy")
+
+    async def models(self) -> tuple[ModelSummary, ...]:
+        """Returns the served models, the default first."""
+        return (await self._send(ModelList, "GET", "models")).models
+
+    async def model(self, name: str) -> ModelDetails:
+        """Returns the details of a served model."""
+        return await self._send(ModelDetails, "GET", f"models/{quote(name, '')}")
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _upload(
+        self, body: type[AnyBody], path: str, image: ImageFile, query: Mapping[str, str]
+    ) -> AnyBody:
+        part = await self._part(image)
+        return await self._send(body, "POST", path, params=query, files={"file": part})
+
+    async def _part(self, image: ImageFile) -> tuple[str, bytes, str]:
+        """Returns a part of a form. The name of the file is not sent: it may name a patient."""
+        content = await asyncio.to_thread(image_bytes, image, self._strip_metadata)
+        return "image", content, "application/octet-stream"
+
+    async def _send(self, body: type[AnyBody], method: str, path: str, **content: Any) -> AnyBody:
+        async def attempt() -> AnyBody:
+            with transport_problems(self._http.base_url):
+                response = await self._http.request(method, path, **content)
+            return response_body(response, body)
+
+        return await retrying(self._retry)(attempt)
+
+
+class TriageClient:
+    """`AsyncTriageClient` with blocking methods; threads may share it.
+
+    Its requests run in one thread of its own. Use it in a `with` block, or call `close`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        strip_metadata: bool = False,
+        timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
+    ) -> None:
+        self._client = AsyncTriageClient(
+            url, key, strip_metadata=strip_metadata, timeouts=timeouts, retry=retry
+        )
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="TriageClient", daemon=True)
+        self._thread.start()
+
+    def predict(self, image: ImageFile, **options: Unpack[PredictOptions]) -> Prediction:
+        """Returns the prediction for an image."""
+        return self._result(self._client.predict(image, **options))
+
+    def predict_many(
+        self,
+        images: Iterable[ImageFile],
+        concurrency: int = DEFAULT_CONCURRENCY,
+        **options: Unpack[PredictOptions],
+    ) -> Generator[Prediction | Problem, None, None]:
+        """Yields the prediction or the problem of each image, in order.
+
+        concurrency: number of concurrent requests. Images are consumed lazily.
+        """
+        return self._many(_caught(self._client.predict, options), images, concurrency)
+
+    def triage(self, image: ImageFile, **options: Unpack[TriageOptions]) -> TriageResult:
+        """Returns the disposition of an image under the service's policy, with its prediction."""
+        return self._result(self._client.triage(image, **options))
+
+    def triage_many(
+        self,
+        images: Iterable[ImageFile],
+        concurrency: int = DEFAULT_CONCURRENCY,
+        **options: Unpack[TriageOptions],
+    ) -> Generator[TriageResult | Problem, None, None]:
+        """Yields the disposition or the problem of each image, in order, as `predict_many`."""
+        return self._many(_caught(self._client.triage, options), images, concurrency)
+
+    def triage_batch(
+        self, images: Iterable[ImageFile], **options: Unpack[TriageOptions]
+    ) -> tuple[TriageResult | Problem, ...]:
+        """Returns the disposition or the problem of each image, from one request for all."""
+        return self._result(self._client.triage_batch(images, **options))
+
+    def policy(self) -> PolicyDescription:
+        """Returns the triage policy of the service."""
+        return self._result(self._client.policy())
+
+    def models(self) -> tuple[ModelSummary, ...]:
+        """Returns the served models, the default first."""
+        return self._result(self._client.models())
+
+    def model(self, name: str) -> ModelDetails:
+        """Returns the details of a served model."""
+        return self._result(self._client.model(name))
+
+    def close(self) -> None:
+        """Closes the connections, and ends the thread."""
+        if self._loop.is_closed():
+            return
+        self._result(self._client.close())
+        self._result(self._loop.shutdown_default_executor())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _result(self, work: Coroutine[Any, Any, Result]) -> Result:
+        future = self._start(work)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # after an interrupt; a finished one does not change
+
+    def _start(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _many(
+        self,
+        call: Callable[[ImageFile], Coroutine[Any, Any, Result]],
+        images: Iterable[ImageFile],
+        concurrency: int,
+    ) -> Generator[Result, None, None]:
+        """Yields the result for each image, in order; the caller's thread consumes the images."""
+        limited = _limited(call, concurrency)
+        pending: deque[Future[Result]] = deque()
+
+        def start(image: ImageFile) -> Future[Result]:
+            return self._start(limited(image))
+
+        try:
+            for future in _in_order(start, images, pending, concurrency):
+                yield future.result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+def _predict_query(options: PredictOptions) -> dict[str, str]:
+    query = _query(options, PredictOptions)
+    if query.pop("detail", None) == str(True):
+        query["detail"] = "trajectories"
+    return query
+
+
+def _triage_query(options: TriageOptions) -> dict[str, str]:
+    return _query(options, TriageOptions)
+
+
+def _query(options: Mapping[str, object], kind: type) -> dict[str, str]:
+    """Returns the query parameters of a request. Raises TypeError for an unknown option."""
+    known = kind.__annotations__
+    for name in options:
+        if name not in known:
+            raise TypeError(f"unknown option {name}; expected {', '.join(known)}")
+    return {name: str(value) for name, value in options.items() if value is not None}
+
+
+def _caught(
+    method: Callable[..., Coroutine[Any, Any, Result]], options: Mapping[str, object]
+) -> Callable[[ImageFile], Coroutine[Any, Any, Result | Problem]]:
+    """Returns a method with its options, which returns the Problem of an image."""
+
+    async def call(image: ImageFile) -> Result | Problem:
+        try:
+            return await method(image, **options)
+        except Problem as problem:
+            return problem
+
+    return call
+
+
+PREFETCH_FACTOR = 2
+"""Submitted items per concurrent call, so that one slow call does not idle the others."""
+
+AnyFuture = TypeVar("AnyFuture", "asyncio.Task[Any]", "Future[Any]")
+
+
+async def map_ordered(
+    function: Callable[[Item], Coroutine[Any, Any, Result]],
+    items: Iterable[Item],
+    concurrency: int,
+) -> AsyncGenerator[Result, None]:
+    """Yields the result for each item, in order, from tasks that end when the caller stops."""
+    limited = _limited(function, concurrency)
+    pending: deque[asyncio.Task[Result]] = deque()
+
+    def start(item: Item) -> asyncio.Task[Result]:
+        return asyncio.create_task(limited(item))
+
+    try:
+        for task in _in_order(start, items, pending, concurrency):
+            yield await task
+    finally:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+
+
+def _limited(
+    function: Callable[[Item], Coroutine[Any, Any, Result]], concurrency: int
+) -> Callable[[Item], Coroutine[Any, Any, Result]]:
+    """Returns the function with at most `concurrency` concurrent calls."""
+    if concurrency < 1:
+        raise ValueError(f"expected a concurrency of at least 1, got {concurrency}")
+    free = asyncio.Semaphore(concurrency)
+
+    async def call(item: Item) -> Result:
+        async with free:
+            return await function(item)
+
+    return call
+
+
+def _in_order(
+    start: Callable[[Item], AnyFuture],
+    items: Iterable[Item],
+    pending: deque[AnyFuture],
+    concurrency: int,
+) -> Iterator[AnyFuture]:
+    """Starts items lazily and yields their futures in order; `pending` holds those not yet used."""
+    for item in items:
+        pending.append(start(item))
+        while pending and (len(pending) >= PREFETCH_FACTOR * concurrency or pending[0].done()):
+            yield pending[0]
+            pending.popleft()
+    while pending:
+        yield pending[0]
+        pending.popleft()
+
+
+EXAMPLE = "a URL such as http://127.0.0.1:8000"
+
+
+def connection_options(url: str, key: str | None, timeouts: Timeouts) -> dict[str, Any]:
+    """Returns the options of httpx's clients. Raises SettingsError for an invalid URL or key."""
+    return {
+        "base_url": _checked_url(url),
+        "headers": {} if key is None else {"Authorization": f"Bearer {_checked_key(key)}"},
+        "timeout": httpx.Timeout(
+            connect=timeouts.connect_s, read=timeouts.read_s, write=timeouts.write_s, pool=None
+        ),
+        "limits": httpx.Limits(max_connections=None),
+    }
+
+
+def _checked_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        valid_port = parts.port is None or parts.port > 0
+    except ValueError as error:
+        raise SettingsError(f"url: expected {EXAMPLE}, got {url!r}") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or not valid_port:
+        raise SettingsError(f"url: expected {EXAMPLE}, got {url!r}")
+    if parts.query or parts.fragment:
+        raise SettingsError(f"url: expected a URL without query and fragment, got {url!r}")
+    return url
+
+
+def _checked_key(key: str) -> str:
+    if not (key.isascii() and key.isprintable() and key and " " not in key):
+        raise SettingsError("key: expected printable ASCII characters without spaces")
+    return key
+
+
+def response_body(response: httpx.Response, body: type[AnyBody]) -> AnyBody:
+    """Returns the body of a response. Raises the reported Problem, or UnexpectedAnswer."""
+    if response.status_code != httpx.codes.OK:
+        raise reported_problem(response)
+    try:
+        # unknown keys of later services are ignored, also in models that checkpoints share
+        return body.model_validate_json(response.content, extra="ignore")
+    except ValidationError as error:
+        raise UnexpectedAnswer(
+            f"expected a {body.__name__} ({first_error(error, body)})",
+            status=response.status_code,
+            request_id=response.headers.get("X-Request-ID"),
+        ) from error
+
+
+def reported_problem(response: httpx.Response) -> Problem:
+    """Returns the problem that a response reports; a response without a document has one too."""
+    status = response.status_code
+    document = _json_object(response)
+    code = _text(document, "code")
+    return problem_class(code, status)(
+        _text(document, "detail") or f"status {status} without a problem document",
+        code=code,
+        status=status,
+        title=_text(document, "title"),
+        request_id=_text(document, "request_id") or response.headers.get("X-Request-ID"),
+        retry_after_s=_retry_after_s(response.headers.get("Retry-After")),
+    )
+
+
+def batch_results(batch: TriageBatch) -> tuple[TriageResult | Problem, ...]:
+    """Returns the results of a batch, with an exception in place of each problem document."""
+    return tuple(
+        _problem_of(result) if isinstance(result, ProblemDocument) else result
+        for result in batch.results
+    )
+
+
+def _problem_of(document: ProblemDocument) -> Problem:
+    return problem_class(document.code, document.status)(
+        document.detail,
+        code=document.code,
+        status=document.status,
+        title=document.title,
+        request_id=document.request_id,
+    )
+
+
+@contextmanager
+def transport_problems(url: httpx.URL) -> Iterator[None]:
+    """Raises a Problem for each error of httpx in the block."""
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise Unreachable(f"no connection to {url} ({_reason(error)})") from error
+    except httpx.TimeoutException as error:
+        raise TimedOut(f"{url} ({_reason(error)})") from error
+    except httpx.TransportError as error:
+        raise ConnectionLost(f"{url} ({_reason(error)})") from error
+    except httpx.RequestError as error:
+        raise UnexpectedAnswer(f"{url} ({_reason(error)})") from error
+
+
+def _json_object(response: httpx.Response) -> Mapping[str, Any]:
+    """Returns the JSON object of a response, empty if there is none."""
+    try:
+        document = json.loads(response.content)
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _text(document: Mapping[str, Any], name: str) -> str | None:
+    value = document.get(name)
+    return value if isinstance(value, str) and value else None
+
+
+def _retry_after_s(value: str | None) -> float | None:
+    """Returns Retry-After in seconds; the header holds seconds or a date (RFC 9110, 10.2.3)."""
+    if value is None:
+        return None
+    if value.isascii() and value.isdigit():
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except ValueError:
+        return None
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+RETRYABLE_STATUSES = (429, 503, 504)
+BACKOFF = wait_random_exponential(multiplier=0.25, max=5)
+JITTER = wait_random(0, 0.5)  # clients that got the same Retry-After spread their attempts
+
+
+def retrying(policy: RetryPolicy) -> AsyncRetrying:
+    """Returns a caller that retries a coroutine function; waits end when their task ends."""
+    return AsyncRetrying(
+        retry=retry_if_exception(is_retryable), wait=wait_s, stop=_exceeds(policy), reraise=True
+    )
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Returns True if the same request may succeed later."""
+    return isinstance(error, (Unreachable, ConnectionLost)) or (
+        isinstance(error, Problem) and error.status in RETRYABLE_STATUSES
+    )
+
+
+def wait_s(state: RetryCallState) -> float:
+    """Returns the seconds to the next attempt: Retry-After, or an exponential backoff."""
+    problem = _problem(state)
+    if problem.retry_after_s is None:
+        return BACKOFF(state)
+    return problem.retry_after_s + JITTER(state)
+
+
+def _exceeds(policy: RetryPolicy) -> Callable[[RetryCallState], bool]:
+    def exceeds(state: RetryCallState) -> bool:
+        is_quota = isinstance(_problem(state), QuotaExceeded)
+        limit_s = policy.quota_s if is_quota else policy.service_s
+        return (state.seconds_since_start or 0) + state.upcoming_sleep > limit_s
+
+    return exceeds
+
+
+def _problem(state: RetryCallState) -> Problem:
+    assert state.outcome is not None
+    problem = state.outcome.exception()
+    assert isinstance(problem, Problem)
+    return problem

@@ -1,0 +1,475 @@
+"""Monitors of a running service: shifts of its pictures, and misses among confirmed outcomes.
+
+Both use sequential tests and bounds of the probability of an event, by bets against a hypothesis.
+A bettor stakes a share c of the capital on every trial, at odds that are fair if the event has
+probability p. The capital multiplies by 1 + lambda (x - p) with lambda = c / p and x in {0, 1}: by
+1 + c (1 - p) / p after an event and by 1 - c otherwise. Its expectation does not grow if the
+probability of every trial, given the trials before, is at most p, however the trials depend on each
+other (Waudby-Smith and Ramdas, Estimating means of bounded random variables by betting, JRSS B 86,
+2024). A mixture over stakes needs no knowledge of the true probability.
+
+The stake c is optimal (Kelly) for the probability p + c (1 - p).
+"""
+
+import csv
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Self
+
+from eulerlora_client.contract.answers import Disposition
+from eulerlora_client.errors import OutcomesError
+from eulerlora_client.printable import printable
+
+STAKE_COUNT = 16
+
+STAKES = tuple(
+    math.sin(math.pi * (2 * index + 1) / (4 * STAKE_COUNT)) ** 2 for index in range(STAKE_COUNT)
+)
+"""Equally likely stakes: quantiles of Beta(1/2, 1/2), dense near 0 and 1."""
+
+
+def log_gain(stake: float, probability: float) -> float:
+    """Returns the log of the factor after an event. probability: above 0, at most 1."""
+    return math.log1p(stake * (1 - probability) / probability)
+
+
+def log_loss(stake: float) -> float:
+    """Returns the log of the factor after a trial without an event."""
+    return math.log1p(-stake)
+
+
+def log_capital(events: int, trials: int, probability: float) -> float:
+    """Returns the log of the capital of the mixture over STAKES, starting with 1.
+
+    It is an e-process for the hypothesis "at most `probability`": it ever reaches 1 / alpha with
+    probability at most alpha (Ville's inequality). It decreases in `probability`.
+    """
+    return log_mean_exp(
+        events * log_gain(stake, probability) + (trials - events) * log_loss(stake)
+        for stake in STAKES
+    )
+
+
+def log_mean_exp(values: Iterable[float]) -> float:
+    """Returns the log of the mean of exp(values), without overflow; -inf if all are -inf."""
+    listed = tuple(values)
+    highest = max(listed)
+    if highest == -math.inf:
+        return highest
+    return highest + math.log(math.fsum(math.exp(v - highest) for v in listed) / len(listed))
+
+
+def log_add_exp(first: float, second: float) -> float:
+    """Returns log(exp(first) + exp(second)) without overflow; -inf stands for log(0)."""
+    low, high = sorted((first, second))
+    return high + math.log1p(math.exp(low - high)) if low > -math.inf else high
+
+
+class ChangeTest:
+    """The Shiryaev-Roberts sum of the bets on one event, over all possible times of the change.
+
+    For every stake, M = (1 + M) L with M = 0 at the start and L the factor of the trial;
+    the statistic is the mean of M over the stakes. While the probability of the event
+    is at most the tolerated one, M minus the number of trials does not grow on average. So the
+    mean number of trials until M reaches A is at least A, and M reaches A within n trials with
+    probability at most n / A (Shin, Ramdas and Rinaldo, arXiv:2203.03532, 2022). M is at least
+    the sum of a start at any time: a long time without a change does not delay the alarm.
+
+    State: a log per stake and two counters. A trial without an event costs nothing, because the sum
+    over such trials has a closed form.
+    """
+
+    def __init__(self) -> None:
+        self.events = 0
+        self._trials = 0  # the trial up to which the sums are complete
+        self._log_sums = [-math.inf] * len(STAKES)
+
+    def record_event(self, trial: int, tolerated: float) -> None:
+        """Records an event; the trials since the last event had none.
+
+        trial: number of this trial, from 1. tolerated: its highest tolerated probability, above 0.
+        """
+        sums = self._after_quiet_trials(trial - 1)
+        self._log_sums = [
+            log_add_exp(0.0, value) + log_gain(stake, tolerated)
+            for stake, value in zip(STAKES, sums, strict=True)
+        ]
+        self._trials = trial
+        self.events += 1
+
+    def log_statistic(self, trials: int) -> float:
+        """Returns the log of the statistic after `trials` trials; -inf at the start."""
+        return log_mean_exp(self._after_quiet_trials(trials))
+
+    def _after_quiet_trials(self, trials: int) -> list[float]:
+        """Returns the logs of M r^n + r (1 - r^n) / (1 - r), with r = 1 - stake."""
+        quiet = trials - self._trials
+        if quiet == 0:
+            return self._log_sums
+        return [
+            log_add_exp(
+                value + quiet * log_loss(stake),
+                log_loss(stake) + math.log(-math.expm1(quiet * log_loss(stake)) / stake),
+            )
+            for stake, value in zip(STAKES, self._log_sums, strict=True)
+        ]
+
+
+HALVINGS = 50  # of the interval [0, 1]
+
+
+def sequential_lower_bound(events: int, trials: int, confidence: float) -> float:
+    """Returns a lower bound that holds after every number of trials at once.
+
+    It is the highest probability that the bets of `log_capital` reject: with probability
+    `confidence`, the bounds of all times stay at or below the true probability, or below its
+    highest value if it varies. confidence: 0 to 1, exclusive.
+    """
+    if events == 0:
+        return 0.0
+    limit = -math.log1p(-confidence)
+    return _last_true(lambda p: log_capital(events, trials, p) >= limit)
+
+
+def sequential_upper_bound(events: int, trials: int, confidence: float) -> float:
+    """Returns the upper bound that corresponds to `sequential_lower_bound`."""
+    return 1 - sequential_lower_bound(trials - events, trials, confidence)
+
+
+def calibration_upper_bound(share: float, trials: int, confidence: float) -> float:
+    """Returns an upper bound of a probability from the share of a fixed number of trials.
+
+    The share of n independent trials is at most s with a probability of at most exp(-n KL(s, p))
+    for p > s, with the divergence KL of Bernoulli distributions (Chernoff 1952; Hoeffding 1963).
+    The bound is the p for which this equals 1 - confidence.
+    """
+    limit = -math.log1p(-confidence) / trials
+    return _last_true(lambda p: p <= share or _divergence(share, p) <= limit)
+
+
+def _last_true(condition: Callable[[float], bool]) -> float:
+    """Returns the highest p in [0, 1] with a true condition that is true below some p."""
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if condition(middle) else (low, middle)
+    return low
+
+
+def _divergence(share: float, probability: float) -> float:
+    """Returns KL(Bernoulli(share), Bernoulli(probability)) for a probability in (share, 1)."""
+    occurs = share * math.log(share / probability) if share > 0 else 0.0
+    absent = (1 - share) * math.log((1 - share) / (1 - probability))
+    return occurs + absent
+
+
+PICTURES_PER_FALSE_ALARM = 1_000_000
+"""Mean number of pictures to an alarm without a shift, at least."""
+
+CALIBRATION_CONFIDENCE = 0.99
+TOLERATED_ODDS_RATIO = 1.25
+
+
+@dataclass(frozen=True)
+class EventRate:
+    """The probability of an event among calibration pictures, and the highest tolerated one."""
+
+    expected: float
+    tolerated: float
+
+    @classmethod
+    def calibrated(cls, share: float, images: int) -> Self:
+        """Returns the rate for an event that a share of the calibration images shows.
+
+        The tolerated odds are 1.25 times those of the 99% upper bound of the share: a smaller shift
+        does not matter, and calibration images are few.
+        """
+        bound = calibration_upper_bound(share, images, CALIBRATION_CONFIDENCE)
+        raised = TOLERATED_ODDS_RATIO * bound
+        return cls(share, raised / (raised + 1 - bound))
+
+
+@dataclass(frozen=True)
+class SignalState:
+    """The state of one signal.
+
+    event: index of the event with the most evidence. pictures: with this signal. rate: share of
+    them with the event. expected, tolerated: its rates, for the options of the last picture.
+    evidence: log10(1 + M / N) with the statistic M of `ChangeTest` and the N events of the signal.
+    alarm: the evidence has reached its limit at some time.
+    """
+
+    name: str
+    event: int
+    pictures: int
+    rate: float
+    expected: float
+    tolerated: float
+    evidence: float
+    alarm: bool
+
+
+class Signal:
+    """A sequence of pictures, each of which shows at most one of several events."""
+
+    def __init__(self, name: str, rates: Sequence[EventRate], log_limit: float) -> None:
+        self._name = name
+        self._rates = rates
+        self._log_limit = log_limit
+        self._tests = [ChangeTest() for _ in rates]
+        self._pictures = 0
+        self.alarm = False
+
+    def record(self, event: int | None, rates: Sequence[EventRate]) -> None:
+        """Records a picture. event: index of its event, None without; rates: of all events."""
+        self._pictures += 1
+        self._rates = rates
+        if event is not None:
+            test = self._tests[event]
+            test.record_event(self._pictures, rates[event].tolerated)
+            self.alarm |= self._log_evidence(test) >= self._log_limit
+
+    def state(self) -> SignalState:
+        """Returns the current state."""
+        evidence = [self._log_evidence(test) for test in self._tests]
+        event = evidence.index(max(evidence))
+        rate = self._rates[event]
+        return SignalState(
+            name=self._name,
+            event=event,
+            pictures=self._pictures,
+            rate=self._tests[event].events / max(self._pictures, 1),
+            expected=rate.expected,
+            tolerated=rate.tolerated,
+            evidence=log_add_exp(0.0, evidence[event]) / math.log(10),
+            alarm=self.alarm,
+        )
+
+    def _log_evidence(self, test: ChangeTest) -> float:
+        return test.log_statistic(self._pictures) - math.log(len(self._tests))
+
+
+class ShiftMonitor:
+    """Tests several signals of a stream of pictures for a shift; stores nothing per picture.
+
+    Every event has a `ChangeTest`. An alarm needs a statistic of PICTURES_PER_FALSE_ALARM times
+    the number of tests (Bonferroni), weighted so that all signals count alike. An alarm stays on.
+
+    signals: the rates of the events of each signal, by name, for the usual options.
+    """
+
+    def __init__(self, signals: Mapping[str, Sequence[EventRate]]) -> None:
+        self.pictures = 0
+        limit = PICTURES_PER_FALSE_ALARM * len(signals)
+        self.limit = math.log10(limit + 1)
+        self._signals = {
+            name: Signal(name, rates, math.log(limit)) for name, rates in signals.items()
+        }
+
+    @property
+    def alarm(self) -> bool:
+        """True if a signal has an alarm."""
+        return any(signal.alarm for signal in self._signals.values())
+
+    def record(
+        self, events: Mapping[str, int | None], rates: Mapping[str, Sequence[EventRate]]
+    ) -> None:
+        """Records a picture.
+
+        events: the index of its event for each signal that could be computed, None without an
+        event. rates: the rates of all events of these signals, for the options of this picture.
+        """
+        self.pictures += 1
+        for name, event in events.items():
+            self._signals[name].record(event, rates[name])
+
+    def states(self) -> tuple[SignalState, ...]:
+        """Returns the state of every signal."""
+        return tuple(signal.state() for signal in self._signals.values())
+
+
+DISPOSITION, LESION, POLICY_HASH = "disposition", "lesion", "policy_hash"
+SHOWN_COLUMNS = 10
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An image. disposition: None without one. confirmed: its class, "" if not known yet."""
+
+    disposition: Disposition | None
+    confirmed: str
+    lesion: str
+    policy_hash: str
+
+
+def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
+    """Returns the rows of a CSV file in their order, which must be that of time.
+
+    The columns `disposition` and, optionally, `policy_hash` are those of `eulerlora triage --csv`.
+    confirmed: name of the column with the confirmed class. A row without a value in the column
+    `lesion` is a lesion of its own. Raises OutcomesError.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            rows = csv.DictReader(file)
+            _check_columns(path, rows.fieldnames or (), confirmed)
+            outcomes = [_outcome(row, f"{path}, line {rows.line_num}", confirmed) for row in rows]
+    except csv.Error as error:
+        raise OutcomesError(f"{path}: expected CSV ({error})") from error
+    except OSError as error:
+        raise OutcomesError(f"{path}: cannot be read ({error.strerror})") from error
+    if not outcomes:
+        raise OutcomesError(f"{path}: expected at least one row below the header")
+    return outcomes
+
+
+def check_decided_by(path: Path, outcomes: Iterable[Outcome], policy_hash: str) -> None:
+    """Raises OutcomesError if a row was decided by another policy."""
+    for other in {row.policy_hash for row in outcomes} - {"", policy_hash}:
+        raise OutcomesError(
+            f"{path}: expected decisions of the policy {policy_hash}, got {printable(other)}"
+        )
+
+
+def _check_columns(path: Path, columns: Sequence[str], confirmed: str) -> None:
+    missing = [name for name in (DISPOSITION, confirmed) if name not in columns]
+    if missing:
+        noun = "column" if len(missing) == 1 else "columns"
+        shown = printable(", ".join(columns[:SHOWN_COLUMNS])) or "an empty file"
+        raise OutcomesError(f"{path}: expected the {noun} {', '.join(missing)}, got {shown}")
+
+
+def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
+    """Returns a row. place: the file and the number of the line."""
+    disposition = _cell(row, DISPOSITION)
+    if disposition and disposition not in set(Disposition):
+        names = ", ".join(Disposition)
+        raise OutcomesError(
+            f"{place}: expected a disposition ({names}), got {printable(disposition)}"
+        )
+    return Outcome(
+        disposition=Disposition(disposition) if disposition else None,
+        confirmed=_cell(row, confirmed),
+        lesion=_cell(row, LESION) or place,
+        policy_hash=_cell(row, POLICY_HASH),
+    )
+
+
+def _cell(row: dict[str, str], column: str) -> str:
+    """Returns a value without spaces around it; "" in a short row and for a missing column."""
+    return (row.get(column) or "").strip()
+
+
+SHOWN_CLASSES = 10
+SEEN = {Disposition.URGENT, Disposition.UNFAMILIAR}
+
+
+class LesionOutcome(Enum):
+    """What happened to a lesion, judged by its assessed images."""
+
+    URGENT = "all urgent"
+    UNFAMILIAR = "all urgent or unfamiliar, at least one unfamiliar"
+    MISSED = "at least one neither urgent nor unfamiliar"
+    NOT_ASSESSED = "no assessed image"
+
+
+@dataclass(frozen=True)
+class Promise:
+    """The tested hypothesis: a lesion of class `target` is missed with at most `tolerated`.
+
+    tolerated: probability, 0 to 1, exclusive. confidence: of the test and of each bound.
+    """
+
+    target: str
+    tolerated: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class OutcomeSummary:
+    """The lesions that were confirmed as the target, and bounds of the probability of a miss.
+
+    counts: lesions by outcome. lower, upper: one-sided bounds; each holds with the confidence of
+    the promise, however often and whenever it is computed. alarm_at: number of the assessed lesion
+    at which the hypothesis was rejected; None if it was not.
+    """
+
+    counts: Counter[LesionOutcome]
+    lower: float
+    upper: float
+    alarm_at: int | None
+
+    @property
+    def assessed(self) -> int:
+        """The number of lesions with an assessed image."""
+        return self.counts.total() - self.counts[LesionOutcome.NOT_ASSESSED]
+
+
+def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSummary:
+    """Returns the summary of the target lesions, in the order of their first images.
+
+    Raises OutcomesError if no lesion was confirmed as the target, or one as several classes.
+    """
+    results = target_lesions(outcomes, promise.target)
+    if not results:
+        names = sorted({row.confirmed for row in outcomes} - {""})
+        shown = printable(", ".join(names[:SHOWN_CLASSES])) or "no confirmed class"
+        raise OutcomesError(f"expected a lesion confirmed as {promise.target}, got {shown}")
+    missed = [
+        result is LesionOutcome.MISSED
+        for result in results
+        if result is not LesionOutcome.NOT_ASSESSED
+    ]
+    return OutcomeSummary(
+        counts=Counter(results),
+        lower=sequential_lower_bound(sum(missed), len(missed), promise.confidence),
+        upper=sequential_upper_bound(sum(missed), len(missed), promise.confidence),
+        alarm_at=first_alarm(missed, promise),
+    )
+
+
+def target_lesions(outcomes: Iterable[Outcome], target: str) -> list[LesionOutcome]:
+    """Returns the outcomes of the lesions that were confirmed as the target.
+
+    An image without a confirmed class has that of its lesion's other images. Raises OutcomesError
+    for a lesion with several classes.
+    """
+    lesions: dict[str, list[Outcome]] = {}
+    for row in outcomes:
+        lesions.setdefault(row.lesion, []).append(row)
+    results = []
+    for lesion, images in lesions.items():
+        classes = {image.confirmed for image in images} - {""}
+        if len(classes) > 1:
+            shown = printable(
+                f"lesion {lesion}: expected one class, got {', '.join(sorted(classes))}"
+            )
+            raise OutcomesError(shown)
+        if target in classes:
+            results.append(lesion_outcome(images))
+    return results
+
+
+def lesion_outcome(images: Iterable[Outcome]) -> LesionOutcome:
+    """Returns the outcome of a lesion from its images."""
+    dispositions = {image.disposition for image in images} - {None, Disposition.RETAKE}
+    if not dispositions:
+        return LesionOutcome.NOT_ASSESSED
+    if not dispositions <= SEEN:
+        return LesionOutcome.MISSED
+    unfamiliar = Disposition.UNFAMILIAR in dispositions
+    return LesionOutcome.UNFAMILIAR if unfamiliar else LesionOutcome.URGENT
+
+
+def first_alarm(missed: Sequence[bool], promise: Promise) -> int | None:
+    """Returns the number of the lesion at which the bets reject the promise, or None."""
+    limit, events = -math.log1p(-promise.confidence), 0
+    for trials, is_missed in enumerate(missed, start=1):
+        events += is_missed
+        if log_capital(events, trials, promise.tolerated) >= limit:
+            return trials
+    return None

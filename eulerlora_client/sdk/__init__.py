@@ -1,1 +1,0 @@
-"""Clients of the HTTP service: blocking and asynchronous."""
