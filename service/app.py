@@ -36,7 +36,7 @@ from service.prediction.pipeline import Pipeline
 from service.routes.openapi import API_KEY, DESCRIPTION
 from service.routes.page import documentation_routes, page_routes
 from service.routes.predict import BATCH_PATH, PREDICT_PATH, predict_routes
-from service.routes.system import check_ready, metrics_routes, model_routes, probe_routes
+from service.routes.system import Readiness, metrics_routes, model_routes, probe_routes
 from service.routes.triage import (
     TRIAGE_BATCH_PATH,
     TRIAGE_PATH,
@@ -89,9 +89,8 @@ def create_service(
     queue = RequestQueue(settings, workers, ThroughputEstimate())
     shift = ShiftMonitors(lambda: {name: served.model for name, served in models.items()})
     decoder = options.decoder or Decoder(settings.images, settings.decoding)
-    metrics = _create_metrics(
-        models, queue, lambda: lifecycle.phase == "ready" and decoder.is_working, shift
-    )
+    readiness = Readiness(lifecycle, decoder, options.audit)
+    metrics = _create_metrics(models, queue, readiness, shift)
     observer = RequestObserver(metrics)
     batcher = Batcher(
         queue,
@@ -127,9 +126,8 @@ def create_service(
     keyed(policy_routes(policy))
     keyed(report_routes(ReportWriter(policy, settings)))
     keyed(model_routes(models, settings, shift))
-    readiness = (lifecycle, lambda: decoder.is_working)
-    app.include_router(probe_routes(*readiness))
-    app.include_router(open_inference_routes(pipeline, models, partial(check_ready, *readiness)))
+    app.include_router(probe_routes(readiness))
+    app.include_router(open_inference_routes(pipeline, models, readiness))
     app.include_router(metrics_routes(metrics))
     classes = models[models.default].model.classes
     app.include_router(page_routes(policy, classes, options.audit is not None))
@@ -147,11 +145,11 @@ async def _infer(batcher: Batcher, served: ServedModel, item: InferenceItem) -> 
 
 
 def _create_metrics(
-    models: ServedModels, queue: RequestQueue, is_ready: Callable[[], bool], shift: ShiftMonitors
+    models: ServedModels, queue: RequestQueue, readiness: Readiness, shift: ShiftMonitors
 ) -> Metrics:
     return Metrics(
         Gauges(
-            ready=is_ready,
+            ready=lambda: readiness.fault() is None,
             queue_rows=lambda: queue.rows,
             queue_items=lambda: queue.items,
             revisions=lambda: {name: served.revision for name, served in models.items()},

@@ -24,6 +24,7 @@ from eulerlora_client.output_files import storage_errors
 FORMAT = 1
 FIRST_PREVIOUS = "0" * 64  # `previous` of the first line of a chain
 MAX_LINE_BYTES = 1 << 20
+TRIAL_BYTES = 1 << 16  # as a batch of decisions
 HEADER, DECISION, REPAIR = "header", "decision", "repair"
 KINDS = (HEADER, DECISION, REPAIR)
 Record = dict[str, Any]
@@ -124,6 +125,15 @@ class AuditFile:
         with storage_errors(self.path):
             self._write(b"".join(lines))
         self.end = end
+
+    def check_writable(self) -> None:
+        """Writes TRIAL_BYTES after the last line and removes them. Raises as `append`."""
+        self._check_unmodified()
+        size = self._size
+        with storage_errors(self.path):
+            self._write(bytes(TRIAL_BYTES))
+            self._size, self._has_partial_write = size, True
+            self._truncate()
 
     def is_rotated(self) -> bool:
         """Returns whether the file was renamed and its path is now missing or an empty file."""

@@ -26,6 +26,7 @@ from service.auth.keys import warn_if_world_readable
 
 VARIABLE = "EULERLORA_AUDIT_SECRET"
 MIN_BYTES = 32
+TRIAL_INTERVAL_S = 5.0  # of a log that cannot be written
 RECORDED_FIELDS = {
     "request_id",
     "item_id",
@@ -130,7 +131,7 @@ class AuditLog:
         self._secret = secret
         self._file = self._open_file(ChainEnd())
         self._queue: SimpleQueue[_PendingEntry | None] = SimpleQueue()
-        self._failing = False
+        self._is_writable = True
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
 
     def __enter__(self) -> Self:
@@ -142,11 +143,16 @@ class AuditLog:
         self._thread.join()
         self._file.close()
 
+    @property
+    def is_writable(self) -> bool:
+        """False after the file or disk has failed, until a write or a trial succeeds."""
+        return self._is_writable
+
     async def record(self, entry: AuditEntry) -> None:
         """Returns when the entry is in the log. Raises AuditUnavailable if writing fails.
 
         Cancelling the call before the write starts drops the entry. After a failure, writing is
-        tried again with the next entry.
+        tried again with the next entry, and every TRIAL_INTERVAL_S without one.
         """
         pending = _PendingEntry(entry)
         self._queue.put(pending)
@@ -168,11 +174,17 @@ class AuditLog:
             ]
             if batch:
                 self._write_batch(batch)
+            elif not taken:
+                self._try_file()
 
     def _take_all(self) -> list[_PendingEntry | None]:
-        """Returns all queued entries; waits for one if the queue is empty. None means stop."""
-        taken = [self._queue.get()]
+        """Returns all queued entries; waits for one if the queue is empty. None means stop.
+
+        Returns none if the log cannot be written and TRIAL_INTERVAL_S have passed.
+        """
+        taken: list[_PendingEntry | None] = []
         try:
+            taken.append(self._queue.get(timeout=None if self._is_writable else TRIAL_INTERVAL_S))
             while True:
                 taken.append(self._queue.get_nowait())
         except Empty:
@@ -191,14 +203,26 @@ class AuditLog:
             for pending in batch:
                 pending.written.set_result(None)
 
+    def _try_file(self) -> None:
+        try:
+            self._rotate()
+            self._file.check_writable()
+        except (OSError, EulerLoRAError) as error:
+            self._log_state(error)
+        else:
+            self._log_state(None)
+
     def _write(self, records: list[Record]) -> None:
-        """Appends to the file; after a rotation, to a new file that continues the chain."""
+        self._rotate()
+        self._file.append(records)
+
+    def _rotate(self) -> None:
+        """After a rotation, opens a new file that continues the chain."""
         if self._file.is_rotated():
             successor = self._open_file(self._file.end)
             self._file.close()
             self._file = successor
             logger.info("%s: rotated; a new file continues the chain", successor.path)
-        self._file.append(records)
 
     def _record_of(self, entry: AuditEntry) -> Record:
         return {
@@ -212,12 +236,12 @@ class AuditLog:
         }
 
     def _log_state(self, error: Exception | None) -> None:
-        """Logs the first of several failures, and the first success after them."""
-        if error and not self._failing:
-            expected = isinstance(error, (OSError, EulerLoRAError))
-            logger.error(
-                "cannot write the audit log: %s", error, exc_info=None if expected else error
-            )
-        if self._failing and not error:
+        """Logs the first of several failures of the file, and the first success after them."""
+        if error and not isinstance(error, (OSError, EulerLoRAError)):
+            logger.error("cannot record a decision", exc_info=error)
+            return
+        if error and self._is_writable:
+            logger.error("cannot write the audit log: %s", error)
+        if not error and not self._is_writable:
             logger.info("the audit log is writable again")
-        self._failing = error is not None
+        self._is_writable = error is None

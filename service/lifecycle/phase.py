@@ -25,7 +25,6 @@ from service.telemetry.metrics import start_metrics
 Phase = Literal["starting", "ready", "stopping"]
 METRICS_PATH = "/metrics"
 ALIVE = {"/livez": ServiceStatus(status="alive").model_dump(), "/v2/health/live": {"live": True}}
-READINESS_PATHS = ("/readyz", "/v2/health/ready")
 RETRY_AFTER_S = 5
 
 
@@ -115,7 +114,7 @@ class Gate:
             return NotReady("the models are being loaded", RETRY_AFTER_S)
         if self._lifecycle.failure is not None:
             return NotReady("a health check failed; the service is stopping", RETRY_AFTER_S)
-        if self._lifecycle.phase == "stopping" and (not self.is_open or path in READINESS_PATHS):
+        if self._lifecycle.phase == "stopping" and not self.is_open:
             return NotReady("the service is stopping")
         return None
 

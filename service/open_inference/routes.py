@@ -40,6 +40,7 @@ from service.open_inference.messages import (
 )
 from service.prediction.answer import Predicted
 from service.prediction.pipeline import Pipeline
+from service.routes.system import Readiness
 
 ANY_SIZE = -1
 
@@ -231,17 +232,17 @@ class InferencePaths:
 
 
 def open_inference_routes(
-    pipeline: Pipeline, models: ServedModels, check_ready: Callable[[], None]
+    pipeline: Pipeline, models: ServedModels, readiness: Readiness
 ) -> APIRouter:
-    """Returns the routes of the protocol. check_ready: raises NotReady."""
+    """Returns the routes of the protocol."""
     router = APIRouter(include_in_schema=False)
-    _add_server_routes(router, check_ready)
+    _add_server_routes(router, readiness)
     for path in MODELS:
-        _add_model_routes(router, path, pipeline, models, check_ready)
+        _add_model_routes(router, path, pipeline, models, readiness)
     return router
 
 
-def _add_server_routes(router: APIRouter, check_ready: Callable[[], None]) -> None:
+def _add_server_routes(router: APIRouter, readiness: Readiness) -> None:
     @router.get(OPEN_INFERENCE)
     async def server_metadata() -> Response:
         return json_response(
@@ -254,7 +255,7 @@ def _add_server_routes(router: APIRouter, check_ready: Callable[[], None]) -> No
 
     @router.get(READY)
     async def ready() -> Response:
-        check_ready()
+        readiness.check()
         return Response(to_json({"live": True, "ready": True}), media_type=JSON)
 
 
@@ -263,7 +264,7 @@ def _add_model_routes(
     path: str,
     pipeline: Pipeline,
     models: ServedModels,
-    check_ready: Callable[[], None],
+    readiness: Readiness,
 ) -> None:
     @router.get(path)
     async def model_metadata(request: Request) -> Response:
@@ -272,7 +273,7 @@ def _add_model_routes(
     @router.get(f"{path}/ready")
     async def model_ready(request: Request) -> Response:
         served = requested_model(request, models)
-        check_ready()
+        readiness.check()
         return json_response(ModelReady(name=served.name, ready=True))
 
     @router.post(f"{path}/infer")

@@ -1,7 +1,8 @@
 """`GET /models`, `/models/{name}`, `/livez`, `/readyz` and `/metrics`."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
@@ -18,6 +19,8 @@ from eulerlora_client.contract.answers import (
 )
 from eulerlora_client.contract.problems import NotReady, UnknownModel
 from eulerlora_client.contract.sampling import MAX_SAMPLES
+from service.audit.log import AuditLog
+from service.decoding.pool import Decoder
 from service.http.responses import json_response
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
@@ -151,15 +154,32 @@ def _set_options(
     )
 
 
-def check_ready(lifecycle: Lifecycle, decoder_works: Callable[[], bool]) -> None:
-    """Raises NotReady unless the models are served and the decoder of images works."""
-    if lifecycle.phase != "ready":
-        raise NotReady("the models are not served")
-    if not decoder_works():
-        raise NotReady("the image decoder does not work")
+@dataclass(frozen=True)
+class Readiness:
+    """The conditions under which requests with images are answered. audit: None without a log."""
+
+    lifecycle: Lifecycle
+    decoder: Decoder
+    audit: AuditLog | None = None
+
+    def fault(self) -> str | None:
+        """Returns the reason why requests are refused, or None."""
+        if self.lifecycle.phase != "ready":
+            return "the models are not served"
+        if not self.decoder.is_working:
+            return "the image decoder does not work"
+        if self.audit is not None and not self.audit.is_writable:
+            return "the audit log cannot be written, so that every decision is refused"
+        return None
+
+    def check(self) -> None:
+        """Raises NotReady with the reason."""
+        fault = self.fault()
+        if fault is not None:
+            raise NotReady(fault)
 
 
-def probe_routes(lifecycle: Lifecycle, decoder_works: Callable[[], bool]) -> APIRouter:
+def probe_routes(readiness: Readiness) -> APIRouter:
     """Returns the liveness and readiness probes."""
     router = APIRouter(tags=[OPERATIONS])
 
@@ -170,8 +190,8 @@ def probe_routes(lifecycle: Lifecycle, decoder_works: Callable[[], bool]) -> API
 
     @router.get("/readyz", responses=documented("readyz", (*OPEN_PROBLEMS, NotReady)))
     async def readyz() -> ServiceStatus:
-        """Returns 200 while the models are served and the decoder of images works."""
-        check_ready(lifecycle, decoder_works)
+        """Returns 200 while requests with images are answered; otherwise 503 with the reason."""
+        readiness.check()
         return ServiceStatus(status="ready")
 
     return router

@@ -27,7 +27,7 @@ from tests.service.bad_requests import (
     unusual_cases,
 )
 from tests.service.key_clients import client as client_with
-from tests.service.real_server import RawResponse, exchange
+from tests.service.real_server import PROBE, RawResponse, exchange
 
 SECRET = "zz-secret-zz"
 MAX_BYTES = 3_000_000
@@ -195,6 +195,8 @@ def test_no_decision_is_returned_while_the_audit_log_is_not_writable(
     response = predict_with_key(guarded, b"new-key")
     assert (response.status, response.problem["code"]) == (503, "audit_unavailable")
     assert str(log) not in response.body.decode()
+    assert exchange(guarded.port, PROBE).problem["code"] == "not_ready"
     log.rmdir()
     moved.rename(log)
+    guarded.wait_for("/readyz", 200)  # without another decision
     assert predict_with_key(guarded, b"new-key").status == 200

@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 from eulerlora_client.contract.problems import AuditUnavailable
 from eulerlora_client.policy import policy
 from service.audit import file as audit_file
-from service.audit.file import records
+from service.audit import log as audit_log
+from service.audit.file import AuditFile, records
 from service.audit.log import AuditLog, AuditSettings, image_hash
 from tests.full_disk import file_size_limit
 from tests.service.audit_entries import SECRET, audit_entry
@@ -185,10 +187,52 @@ def test_a_failed_write_refuses_the_request_and_the_next_one_is_tried_again(
                 record(log, name)
             assert (caught.value.status, caught.value.code) == (503, "audit_unavailable")
             assert str(path) not in caught.value.detail
+            assert not log.is_writable
     assert len(caplog.records) == 1
     assert str(path) in caplog.text
     record(log, "after")
+    assert log.is_writable
     assert ids(path) == ["before", "after"]
+
+
+@pytest.mark.parametrize("obstacle", [full, appended, replaced])
+def test_a_log_that_was_not_writable_recovers_without_another_decision(
+    path: Path, monkeypatch, obstacle: Callable[[Path], Any]
+) -> None:
+    monkeypatch.setattr(audit_log, "TRIAL_INTERVAL_S", 0.01)
+    tried = threading.Semaphore(0)
+    check = AuditFile.check_writable
+
+    def counted(file: AuditFile) -> None:
+        try:
+            check(file)
+        finally:
+            tried.release()
+
+    monkeypatch.setattr(AuditFile, "check_writable", counted)
+    with open_log(path) as log:
+        record(log, "before")
+        with obstacle(path):
+            with pytest.raises(AuditUnavailable):
+                record(log, "refused")
+            for _ in range(2):
+                assert tried.acquire(timeout=TIMEOUT_S)
+            assert not log.is_writable
+        ends_at = time.monotonic() + TIMEOUT_S
+        while not log.is_writable and time.monotonic() < ends_at:
+            time.sleep(0.005)
+        assert log.is_writable
+        record(log, "after")
+    assert ids(path) == ["before", "after"]
+
+
+def test_a_defect_of_one_record_does_not_count_as_a_failure_of_the_log(log, path, caplog) -> None:
+    with pytest.raises(AuditUnavailable):
+        record(log, "x" * audit_file.MAX_LINE_BYTES)
+    assert log.is_writable
+    assert "cannot record" in caplog.text
+    record(log, "after")
+    assert ids(path) == ["after"]
 
 
 def test_a_deleted_file_refuses_every_request(log, path: Path) -> None:

@@ -18,7 +18,7 @@ from service.http import responses as problems
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.loading import MAX_CARD_BYTES, read_card
 from service.lifecycle.phase import Lifecycle
-from service.routes.system import SCRAPE_INTERVAL_S, probe_routes
+from service.routes.system import SCRAPE_INTERVAL_S, Readiness, probe_routes
 from service.settings import ImageSettings, ServiceSettings
 from service.telemetry.logs import RequestIdMiddleware
 from tests.service.observed import GaugeValues, count_everything, observed_app
@@ -121,34 +121,43 @@ def test_two_models_are_served_by_name(make_network, make_config, photo, encode)
     assert (first["revision"], second["revision"]) == ("sha256:1", "sha256:2")
 
 
-def test_readiness_follows_the_lifecycle() -> None:
-    lifecycle = Lifecycle()
+def test_the_service_is_ready_while_models_decoder_and_audit_log_work() -> None:
+    lifecycle, decoder, audit = Lifecycle(), Part(), Part()
     app = FastAPI()
     app.add_middleware(RequestIdMiddleware)
     problems.install(app)
-    app.include_router(probe_routes(lifecycle, lambda: True))
+    app.include_router(probe_routes(Readiness(lifecycle, decoder, audit)))  # type: ignore[arg-type]
     client = TestClient(app)
-    responses = [client.get("/readyz")]
-    for change in (lifecycle.become_ready, lifecycle.stop):
-        change()
-        responses.append(client.get("/readyz"))
-    assert [response.status_code for response in responses] == [503, 200, 503]
-    for response in responses[::2]:
-        assert response.headers["Content-Type"] == "application/problem+json"
-        assert response.json()["code"] == "not_ready"
-    assert client.get("/livez").status_code == 200
 
+    def statuses() -> tuple[int, int]:
+        response = client.get("/readyz")
+        assert response.is_success or response.json()["code"] == "not_ready"
+        return client.get("/livez").status_code, response.status_code
 
-def test_readiness_includes_the_decoder() -> None:
-    lifecycle, works = Lifecycle(), [True, False, True]
+    assert statuses() == (200, 503)
     lifecycle.become_ready()
-    app = FastAPI()
-    app.add_middleware(RequestIdMiddleware)
-    problems.install(app)
-    app.include_router(probe_routes(lifecycle, lambda: works.pop(0)))
-    client = TestClient(app)
-    assert [client.get("/readyz").status_code for _ in range(3)] == [200, 503, 200]
-    assert client.get("/livez").status_code == 200
+    assert statuses() == (200, 200)
+    for part in (decoder, audit):
+        part.works = False
+        assert statuses() == (200, 503)
+        part.works = True
+        assert statuses() == (200, 200)
+    lifecycle.stop()
+    assert statuses() == (200, 503)
+
+
+class Part:
+    """A decoder or an audit log that works or does not."""
+
+    works = True
+
+    @property
+    def is_working(self) -> bool:
+        return self.works
+
+    @property
+    def is_writable(self) -> bool:
+        return self.works
 
 
 @pytest.mark.parametrize(
