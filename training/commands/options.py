@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,16 +112,30 @@ def tracking(
     return result
 
 
+class InterruptedRun(click.ClickException):
+    """The end of a run by Ctrl-C."""
+
+    exit_code = 128 + signal.SIGINT
+
+
+class TerminatedRun(click.ClickException):
+    """The end of a run by SIGTERM, for which the program raises SystemExit."""
+
+    exit_code = 128 + signal.SIGTERM
+
+
 @contextmanager
 def resume_hint(hint: Callable[[], str]) -> Iterator[None]:
     """Adds `hint()` to the error of a block that ends early.
 
-    Applies to an interrupted run, non-finite numbers and a full disk.
+    Applies to a run that Ctrl-C or SIGTERM ends, with the exit status 130 or 143, and to non-finite
+    numbers and a full disk.
     """
     try:
         yield
-    except KeyboardInterrupt:
-        raise click.ClickException(f"interrupted; {hint()}; use --resume to continue") from None
+    except (KeyboardInterrupt, SystemExit) as interrupt:
+        kind = InterruptedRun if isinstance(interrupt, KeyboardInterrupt) else TerminatedRun
+        raise kind(f"interrupted; {hint()}; use --resume to continue") from None
     except NonFiniteError as error:
         raise NonFiniteError(f"{error}; {hint()}") from error
     except StorageError as error:
@@ -144,4 +159,4 @@ def state_hint(states: list[Path]) -> str:
             return f"the state after step {stored_steps(state)} is stored in {state}"
         except CheckpointError:
             continue
-    return "no state was stored"
+    return "no state was stored, because no step was finished"

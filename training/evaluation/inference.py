@@ -1,11 +1,12 @@
 """Predictions of a model for a set of images, equal to those of the service."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from eulerlora.errors import NonFiniteError
 from eulerlora.images.preprocess import content_seed, network_input
@@ -18,6 +19,7 @@ from eulerlora.settings import Draw
 from eulerlora_client.contract.sampling import Mode, Sampler
 from eulerlora_client.progress import track
 from training.data.images import LabelledImage, read_image
+from training.data.loading import load
 
 BATCH_ROWS = 256
 
@@ -109,9 +111,9 @@ def predict_all(
     """
     sampler = sampler or model.config.sampler
     batch_size = max(_images_per_pass(model, choice.samples) for choice in options)
-    batches = DataLoader(_SeededImages(images, model), batch_size, num_workers=1)
+    batches = load(_SeededImages(images, model), workers=1, batch_size=batch_size)
     outputs: list[list[ImageOutput]] = [[] for _ in options]
-    for pixels, seeds in track(batches, label, "batches", len(batches)):
+    for pixels, seeds in track(batches, label, "batches", math.ceil(len(images) / batch_size)):
         for choice, output in zip(options, outputs, strict=True):
             output.extend(_predict_batch(model, pixels.to(model.device), seeds, choice, sampler))
     return [

@@ -7,10 +7,11 @@ from typing import Protocol, Self
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from training.data.augmentation import Transform
 from training.data.images import ImageDataset, LabelledImage
+from training.data.loading import load
 from training.recipe.schema import AdamWSettings, OptimisationSettings
 
 Floats = npt.NDArray[np.float64]
@@ -67,8 +68,8 @@ class LoadedBatches:
         """Images per epoch."""
         return len(self.labelled_images)
 
-    def epoch(self, epoch: int, skip: int) -> DataLoader[tuple[Tensor, int]]:
-        """Returns a loader of the epoch's batches, beginning with batch `skip`.
+    def epoch(self, epoch: int, skip: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields the epoch's batches, beginning with batch `skip`.
 
         The order depends on seed and epoch only. A batch has the images of a step over all
         processes; each process loads its shard, padded to the same size in all of them.
@@ -76,11 +77,8 @@ class LoadedBatches:
         shards = shard_indices(
             self.images, self.settings, self.seed, epoch, self.shard, self.expected_counts
         )
-        return DataLoader(
-            _PaddedDataset(ImageDataset(self.labelled_images, self.view(epoch))),
-            batch_sampler=list(shards)[skip:],
-            num_workers=self.settings.workers,
-        )
+        dataset = _PaddedDataset(ImageDataset(self.labelled_images, self.view(epoch)))
+        return load(dataset, self.settings.workers, batch_sampler=list(shards)[skip:])
 
 
 class _PaddedDataset(Dataset[tuple[Tensor, int]]):

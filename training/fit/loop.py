@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
@@ -27,8 +27,9 @@ def fit(
 ) -> FitResult:
     """Trains the objective's network for all epochs, with one optimiser step per batch.
 
-    Saves the state at intervals and at the end; on Ctrl-C or SIGTERM it finishes the step, saves
-    the state and raises KeyboardInterrupt, and at the time limit of the run RunPaused. Raises
+    Saves the state at intervals and at the end. On Ctrl-C or SIGTERM it finishes the step, saves
+    the state and raises KeyboardInterrupt or SystemExit(143); at the time limit of the run it saves
+    the state and raises RunPaused. Raises
     NonFiniteError, with step and quantity, at the first loss or gradient norm that is not finite,
     before the parameters change. Raises StorageError if the state cannot be written; an older one
     remains.
@@ -64,11 +65,18 @@ class _Fit:
 
     def run_to_end(self) -> FitResult:
         """Takes all remaining steps and returns the result."""
-        with deferred_interrupt() as interrupt, closing(self.display), closing(self.curves):
-            for step, before in self._steps():
+        with (
+            deferred_interrupt() as interrupt,
+            closing(self.display),
+            closing(self.curves),
+            closing(self._steps()) as steps,  # ends the workers of an epoch
+        ):
+            for step, before in steps:
                 self._report(step, before)
                 if self._any_process(interrupt.pending):
                     self._save()
+                    if interrupt.signal == signal.SIGTERM:
+                        raise SystemExit(128 + signal.SIGTERM)
                     raise KeyboardInterrupt
                 if self._any_process(self._time_is_up()):
                     self._save()
@@ -85,7 +93,7 @@ class _Fit:
             final_loss=self.progress.mean_loss,
         )
 
-    def _steps(self) -> Iterator[tuple[Step, Progress]]:
+    def _steps(self) -> Generator[tuple[Step, Progress], None, None]:
         """Takes the remaining steps of all epochs; yields each with the progress before it.
 
         A step's seconds are those since the previous step.
@@ -142,9 +150,13 @@ class _Fit:
 
 @dataclass
 class Interrupt:
-    """pending: True after Ctrl-C or SIGTERM."""
+    """signal: the number of the signal that asked the run to end; None before."""
 
-    pending: bool = False
+    signal: int | None = None
+
+    @property
+    def pending(self) -> bool:
+        return self.signal is not None
 
 
 @contextmanager
@@ -163,8 +175,8 @@ def deferred_interrupt() -> Iterator[Interrupt]:
         for number, handler in previous.items():
             signal.signal(number, handler)
 
-    def record(_number: int, _frame: FrameType | None) -> None:
-        interrupt.pending = True
+    def record(number: int, _frame: FrameType | None) -> None:
+        interrupt.signal = number
         restore()
 
     for number in previous:

@@ -32,8 +32,8 @@ def set_options(overrides: Sequence[str]) -> list[str]:
     return [part for override in overrides for part in ("--set", override)]
 
 
-def start(*arguments: str | Path) -> subprocess.Popen[str]:
-    """Starts the program and returns after its first epoch.
+def start(*arguments: str | Path, until: str = "epoch 1/") -> subprocess.Popen[str]:
+    """Starts the program in a process group of its own; returns when it has printed such a line.
 
     One thread, as in the tests' process: sums over several threads round differently.
     """
@@ -43,9 +43,10 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     assert process.stdout is not None
-    assert any(line.startswith("epoch 1/") for line in process.stdout)
+    assert any(line.startswith(until) for line in process.stdout)
     return process
 
 
@@ -64,14 +65,14 @@ def interrupted(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def interrupt(folder: Path, image_folder: Path, number: signal.Signals) -> Interrupted:
-    """Starts a run in an empty folder and sends it a signal after its first epoch."""
+    """Starts a run in an empty folder and signals its process group after its first epoch."""
     save_backbone(folder / "backbone.safetensors", random_backbone(), {}, torch.float16)
     (folder / "tiny.toml").write_text(RECIPE)
     process = start(
         "train", folder / "tiny.toml", "--data", image_folder, "--out", folder / "run",
         "--track", "tensorboard", "--track-dir", folder / "curves", *set_options(LONG),
     )  # fmt: skip
-    process.send_signal(number)
+    os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=TIMEOUT_S)
     return Interrupted(folder, process.returncode, errors)
 
@@ -86,20 +87,13 @@ def test_an_interrupted_run_writes_no_checkpoint_and_names_its_state(
     interrupted: Interrupted,
 ) -> None:
     out = interrupted.folder / "run"
-    assert interrupted.status == 1
+    assert interrupted.status == 128 + signal.SIGINT
     assert "no checkpoint was written" in interrupted.errors
     assert str(state_file(out)) in interrupted.errors
     assert len(interrupted.errors.strip().splitlines()) == 1
     assert not out.exists()
     assert state_file(out).exists()
     assert not list(out.parent.glob(".run*"))
-
-
-def test_sigterm_ends_a_run_with_a_stored_state(image_folder: Path, tmp_path: Path) -> None:
-    done = interrupt(tmp_path, image_folder, signal.SIGTERM)
-    assert done.status == 1
-    assert f"stored in {state_file(tmp_path / 'run')}; use --resume to continue" in done.errors
-    assert stored_steps(state_file(tmp_path / "run")) > 0
 
 
 def test_a_full_disk_ends_a_run_and_its_state_continues_it(
@@ -145,20 +139,25 @@ def test_an_unsuitable_state_is_refused_and_remains(
     assert state.read_bytes() == before
 
 
-def test_a_killed_run_resumes_to_the_weights_of_an_uninterrupted_one(
-    recipe_file: Path, image_folder: Path
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_whose_group_is_signalled_resumes_to_the_weights_of_an_uninterrupted_one(
+    recipe_file: Path, image_folder: Path, number: signal.Signals
 ) -> None:
-    overrides = set_options((*SHORT, "training.state_every_s=0"))
+    overrides = set_options((*SHORT, "training.state_every_s=0", "training.workers=2"))
     whole, resumed = (recipe_file.parent / name for name in ("whole", "resumed"))
 
     def arguments(out: Path) -> list[str | Path]:
         return ["train", recipe_file, "--data", image_folder, "--out", out, *overrides]
 
     process = start(*arguments(resumed))
-    process.kill()
-    process.communicate()
-    assert state_file(resumed).exists()
+    os.killpg(process.pid, number)
+    _, errors = process.communicate(timeout=TIMEOUT_S)
+    assert stored_steps(state_file(resumed)) > 0
     assert not resumed.exists()
+    if number is signal.SIGTERM:
+        assert process.returncode == 128 + number
+        assert len(errors.strip().splitlines()) == 1
+        assert f"stored in {state_file(resumed)}" in errors
 
     done = run(*arguments(resumed), "--resume")
     assert done.status == 0, done.err
@@ -167,6 +166,19 @@ def test_a_killed_run_resumes_to_the_weights_of_an_uninterrupted_one(
     assert run(*arguments(whole)).status == 0
     one, other = ((out / "adapters.safetensors").read_bytes() for out in (whole, resumed))
     assert one == other
+
+
+def test_a_signal_before_the_first_step_ends_a_run_with_one_line(
+    recipe_file: Path, image_folder: Path
+) -> None:
+    out = recipe_file.parent / "run"
+    process = start("train", recipe_file, "--data", image_folder, "--out", out,
+                    *set_options(LONG), until="data:")  # fmt: skip
+    os.killpg(process.pid, signal.SIGTERM)
+    _, errors = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 128 + signal.SIGTERM
+    (line,) = errors.strip().splitlines()
+    assert "interrupted; no checkpoint was written" in line
 
 
 def test_a_non_finite_loss_ends_a_run_with_a_line_that_names_the_state(
