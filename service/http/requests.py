@@ -122,7 +122,7 @@ def _media_type(request: Request) -> str:
     """Returns the media type without parameters. Raises InvalidUpload without a body."""
     length = request.headers.get("content-length", "0")
     if length == "0" and "transfer-encoding" not in request.headers:
-        raise InvalidUpload("expected an image, got no body")
+        raise InvalidUpload("the file is empty: the request has no body")
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 

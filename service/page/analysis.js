@@ -1,7 +1,7 @@
 /* Requests the results of images, some at a time; retries while the server is overloaded. */
 
 import { withoutMetadata } from "./metadata.js";
-import { PAGE_FAILED, Problem } from "./problems.js";
+import { EMPTY_FILE, PAGE_FAILED, Problem } from "./problems.js";
 import { taskQueue } from "./queue.js";
 import { groupOf } from "./words.js";
 
@@ -69,6 +69,7 @@ export class Analysis {
   }
 
   async #result(file, signal) {
+    if (file.size === 0) throw new Problem(EMPTY_FILE);
     const { options, model, hasPolicy, strip } = await this.request();
     const sent = strip ? await withoutMetadata(file) : file;
     if (sent.size + MULTIPART_BYTES > model.max_body_bytes) throw tooLarge(sent, model);

@@ -32,6 +32,11 @@ export const UNREADABLE = {
   detail: "it does not come from the service of this page",
 };
 
+export const EMPTY_FILE = {
+  code: "invalid_upload",
+  title: "The file is empty",
+  detail: "expected a JPEG, PNG or WebP image; the file has no content",
+};
 export const NO_IMAGE = {
   code: "unsupported_media",
   title: "The media type is not supported",

@@ -1,7 +1,8 @@
 """Observation of requests: one log record per request, and its metrics.
 
-Nothing is recorded as the client sent it: methods and routes are those that are served, and
-parameters are those of the response.
+Only the log has something that the client chose: the path of a request that matches no route,
+bounded and escaped. Methods and routes are those that are served, and parameters are those of the
+response.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eulerlora_client.contract.answers import Disposition, Prediction
 from eulerlora_client.contract.problems import InternalError
+from eulerlora_client.printable import printable
 from service.telemetry.metrics import (
     CLIENT_CLOSED_REQUEST,
     OTHER,
@@ -28,6 +30,9 @@ from service.telemetry.metrics import (
 )
 
 logger = logging.getLogger(__name__)
+
+MAX_PATH_CHARACTERS = 200
+"""Of an unknown path in a log record."""
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 PROBES = frozenset(("/livez", "/readyz", "/metrics", "/v2/health/live", "/v2/health/ready"))
@@ -155,11 +160,13 @@ def _log(request: CompletedRequest, observation: RequestObservation) -> None:
     level = logging.DEBUG if request.route in PROBES else logging.INFO
     if not logger.isEnabledFor(level):
         return
-    parts = (request.method, request.route, request.status, request.problem)
+    path = _unknown_path(observation.scope) if request.route == OTHER else None
+    parts = (request.method, path or request.route, request.status, request.problem)
     fields = {
         "client": observation.scope["state"].get("client"),
         "method": request.method,
         "route": request.route,
+        "path": path,
         "status": request.status,
         "problem": request.problem,
         "duration_s": round(request.duration_s, 6),
@@ -172,6 +179,12 @@ def _log(request: CompletedRequest, observation: RequestObservation) -> None:
         *(part for part in parts if part is not None),
         extra={name: value for name, value in fields.items() if value is not None},
     )
+
+
+def _unknown_path(scope: Scope) -> str:
+    """Returns the path, without its query, as printable text of bounded length."""
+    path = printable(scope["path"][: MAX_PATH_CHARACTERS + 1])
+    return path if len(path) <= MAX_PATH_CHARACTERS else path[: MAX_PATH_CHARACTERS - 1] + "…"
 
 
 def _parameters(predictions: list[CompletedPrediction]) -> dict[str, Any]:

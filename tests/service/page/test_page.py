@@ -114,19 +114,25 @@ def test_the_certainty_is_a_word_with_its_reason(go, passes, codes, word, senten
 
 def test_a_broken_file_shows_the_reason_and_affects_no_other(go) -> None:
     with go() as visit:
-        visit.add(broken("broken.jpg"), upload("notes.jpg", b"not an image"), lesion("good.jpg"))
-        visit.wait(3)
-        visit.row("broken.jpg").click()
-        visit.row("notes.jpg").click()
+        visit.add(
+            broken("broken.jpg"),
+            upload("notes.jpg", b"not an image"),
+            upload("empty.jpg", b""),
+            lesion("good.jpg"),
+        )
+        visit.wait(4)
+        for name in ("broken.jpg", "notes.jpg", "empty.jpg"):
+            visit.row(name).click()
+        expect(visit.card("empty.jpg")).to_contain_text("The file is empty")
         expect(visit.card("broken.jpg")).to_contain_text("The JPEG data is broken or truncated.")
         expect(visit.card("notes.jpg")).to_contain_text("JPEG, PNG or WebP image")
         expect(visit.card("notes.jpg")).to_contain_text("No preview")
         expect(visit.card("good.jpg")).to_have_attribute(
             "data-state", visit.answers()[0]["disposition"]
         )
-        retry = visit.page.get_by_role("button", name="Retry 2 without a result")
+        retry = visit.page.get_by_role("button", name="Retry 3 without a result")
         retry.click()
-        visit.wait(3)
+        visit.wait(4)
         expect(retry).to_be_visible()  # the files are still broken
 
 

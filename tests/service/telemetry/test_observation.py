@@ -121,6 +121,27 @@ def test_a_request_refused_before_routing_has_its_route(
     assert requests(metrics, "POST", template, 401) == 1
 
 
+@pytest.mark.parametrize(
+    ("sent", "logged"),
+    [
+        ("/wp-admin", "/wp-admin"),
+        ("/a%0d%0aGET /b%1b[2J%e2%80%ae", r"/a\r\nGET /b\x1b[2J\u202e"),
+        ("/" + "a" * 199, "/" + "a" * 199),
+        ("/" + "a" * 200, "/" + "a" * 198 + "…"),
+        ("/" + "%01" * 100, ("/" + r"\x01" * 100)[:199] + "…"),
+    ],
+)
+def test_the_log_has_an_unknown_path_escaped_and_bounded_and_the_metrics_have_other(
+    client, records, metrics, sent, logged
+) -> None:
+    client.get(f"{sent}?zz-query")
+    (record,) = records()
+    assert (record["path"], record["route"]) == (logged, "other")
+    assert record["message"] == f"GET {logged} 404 not_found"
+    assert "zz-query" not in str(record)
+    assert requests(metrics, "GET", "other", 404) == 1
+
+
 def test_served_paths_include_the_api_and_its_description(app) -> None:
     assert {"/predict", "/models/{name}", "/openapi.json"} <= set(served_paths(app))
 
