@@ -122,27 +122,11 @@ def probe_command(
     )
 
 
-class TrainCommand(click.Command):
-    """A command whose help ends with the keys of a recipe and advice for choosing them."""
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the keys and the advice."""
-        from training.recipe.keys import ADVICE, recipe_keys  # noqa: PLC0415 - pydantic
-        from training.recipe.schema import AdapterRecipe  # noqa: PLC0415
-
-        with formatter.section("Keys of a recipe (--set KEY=VALUE)"):
-            formatter.write_dl(
-                [
-                    (f"{key.name} ({key.default})", key.text)
-                    for key in recipe_keys(AdapterRecipe)
-                    if key.name not in ("file", "variant", "overrides")
-                ]
-            )
-        with formatter.section("How to choose, and what it costs"):
-            formatter.write_dl(list(ADVICE.items()))
-
-
-@click.command("train", cls=TrainCommand)
+@click.command(
+    "train",
+    epilog="eulerlora train RECIPE --show prints all keys of --set with their meaning; "
+    "docs/training.md says how to choose them.",
+)
 @recipe_argument
 @click.option("--data", type=PATH, help="Data directory.")
 @click.option("--out", type=PATH, help="New or empty output folder.")
@@ -154,7 +138,7 @@ class TrainCommand(click.Command):
 @ignore_columns_option
 @track_option
 @track_dir_option
-@click.option("--show", is_flag=True, help="Print the recipe with the source of each value.")
+@click.option("--show", is_flag=True, help="Print the recipe: keys, their meaning, what sets them.")
 @device_option
 def train_command(
     recipe: str,

@@ -1,12 +1,10 @@
-"""The keys of a recipe with their defaults, their descriptions and advice for choosing them.
-
-A merged recipe as TOML, with what sets each of its values.
-"""
+"""The keys of a recipe with their defaults and descriptions; a merged recipe as TOML."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import tomlkit
@@ -17,34 +15,6 @@ from eulerlora.methods.fitting import FitSettings
 from eulerlora.methods.registry import settings_of_fits, settings_of_trained
 from eulerlora.nn.method import MethodSettings
 from training.recipe.file import AnyRecipe, Layer, override_key, read_layers, read_recipe
-
-ADVICE = {
-    "adapters.adapters": (
-        "Independent answers. The time and memory of a step and of a prediction grow in "
-        "proportion. 2 is the paper's choice; 1 halves the cost; an ensemble of 16 is for GPUs."
-    ),
-    "adapters.rank": (
-        "Capacity of an adapter. The trained weights grow in proportion, the time hardly. 4 to 8 "
-        "for some hundreds of images, 20 for thousands."
-    ),
-    "adapters.min_rank": (
-        "Strength of the sampling: each sample uses min_rank to rank directions. Half of rank is "
-        "the paper's choice; equal to rank draws nothing. Costs nothing."
-    ),
-    "training.samples": (
-        "Samples per adapter in a training step, whose time and memory grow in proportion. 1 to 2 "
-        "on a CPU, 4 in the paper."
-    ),
-    "training.epochs": (
-        "The time grows in proportion. Watch the validation loss with "
-        "data.split=lesion-best-epoch and training.best_epoch=true."
-    ),
-    "evaluation.samples": (
-        "Samples per adapter in the report only; a prediction chooses its own number. More give a "
-        "steadier mean and cost time in proportion; auto stops when the answer is settled."
-    ),
-}
-"""How to choose the keys that matter most, and what they cost."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +118,7 @@ KeyPath = tuple[str, ...]
 
 DEFAULT, COMMAND_LINE = "default", "command line"
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-VALUE_WIDTH = 48
+VALUE_WIDTH, TEXT_WIDTH = 48, 100
 
 
 def recipe_with_sources(
@@ -156,17 +126,24 @@ def recipe_with_sources(
 ) -> list[str]:
     """Returns the lines of a recipe with all its keys, which are a recipe themselves.
 
-    Each line ends with a comment: the file, variant or command line that sets the value, or
-    `default`. Arguments and errors as in `read_recipe`.
+    A comment above a key describes it; one beside it names the file, variant or command line that
+    sets its value, or says `default`. Arguments and errors as in `read_recipe`.
     """
     recipe = read_recipe(path, kind, overrides, variant)
     layers = read_layers(path, variant)
     given = [tuple(override_key(override)) for override in overrides]
     values = recipe.model_dump(mode="json", exclude={"file", "variant", "overrides"})
-    return [
-        f"{_assignment(key, value):{VALUE_WIDTH}}  # {_source(key, layers, given)}"
-        for key, value in _leaves(values)
-    ]
+    texts = {key.name: key.text for key in recipe_keys(kind)}
+    lines = []
+    for key, value in _leaves(values):
+        text = texts.pop(".".join(key), None) or texts.pop(".".join(key[:-1]), "")
+        lines += (
+            ["", *(f"# {line}" for line in wrap(text, TEXT_WIDTH, break_on_hyphens=False))]
+            if text
+            else []
+        )
+        lines.append(f"{_assignment(key, value):{VALUE_WIDTH}}  # {_source(key, layers, given)}")
+    return lines
 
 
 def _leaves(tables: Mapping[str, Any], parents: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
