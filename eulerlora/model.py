@@ -1,8 +1,8 @@
 """`EulerLoRA`: a checkpoint on a device, ready to predict."""
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,14 +16,8 @@ from eulerlora.checkpoint.config import CheckpointConfig, check_adaptive, stoppi
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint
 from eulerlora.checkpoint.hub import client
 from eulerlora.errors import ImageError, SettingsError
-from eulerlora.images.files import read_image, unread_file
-from eulerlora.images.preprocess import (
-    RgbImage,
-    channels_first,
-    content_seed,
-    network_input,
-    upright_rgb,
-)
+from eulerlora.images.files import RgbImage, channels_first, read_image, unread_file, upright_rgb
+from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.runtime import ImageOutput, Runtime, predict_adaptively, predict_images
 from eulerlora.prediction.answer import Prediction, answer
@@ -45,36 +39,11 @@ from eulerlora_client.settings import validated
 RgbArray = npt.NDArray[np.uint8]
 """(height, width, 3), RGB."""
 
-Images = Tensor | RgbArray | Sequence[Image.Image | Path | str | RgbArray]
+Images = Tensor | RgbArray | Iterable[Image.Image | Path | str | RgbArray]
 
 
-@dataclass(frozen=True)
-class ModelInput:
-    """An image and its draw; pixels: (3, size, size) float32 in [0, 1], on the CPU."""
-
-    pixels: Tensor
-    draw: Draw
-
-
-@dataclass(frozen=True)
-class PredictOptions:
-    """How images are predicted.
-
-    draw: of every image; for adaptive sampling its number of samples is that of the first round.
-    adaptive: True for `samples="auto"`. seed_by_content: True if the seed of an
-    image is its content seed, False if it is that of `draw`. coverage: of the prediction sets, None
-    for none.
-    """
-
-    draw: Draw
-    adaptive: bool
-    seed_by_content: bool
-    coverage: float | None = None
-
-    @property
-    def samples(self) -> int | Auto:
-        """Samples per adapter, or `auto`."""
-        return AUTO if self.adaptive else self.draw.samples
+MAX_BATCH_IMAGES = 32
+"""Limits the memory of a batch on a device without a limit of rows per pass."""
 
 
 class EulerLoRA:
@@ -192,55 +161,29 @@ class EulerLoRA:
         mode: Mode = "det",
         samples: int | Auto | None = None,
         seed: int | None = None,
-        batch_size: int = 16,
+        batch_size: int | None = None,
         sampler: Sampler | None = None,
         coverage: float | None = None,
     ) -> Prediction:
         """Returns class probabilities and uncertainty of every image.
 
-        images: a sequence of PIL images, paths or NumPy arrays (height, width, 3), uint8 in RGB; or
-        an array (n, height, width, 3); or a tensor (n, 3, height, width) in [0, 1].
+        images: PIL images, paths or NumPy arrays (height, width, 3), uint8 in RGB; or an array
+        (n, height, width, 3); or a tensor (n, 3, height, width) in [0, 1]. Each is read when its
+        batch runs.
         mode: `det`, one pass per adapter; or `stoch`, sampled.
         samples: S per adapter, only in mode `stoch`; `auto` samples only where a pass in `det` does
         not settle the label and flags, in rounds until they are settled, for a checkpoint with
         decision margins; None for `DEFAULT_SAMPLES`.
         seed: of the draws of every image; None derives one from the image and the model's revision.
-        batch_size: images per forward pass, at least 1.
+        batch_size: images per batch, at least 1; None for as many as run in one pass, up to 32.
         sampler: how the samples of an image are drawn; None for the checkpoint's sampler.
         coverage: adds `prediction_sets` with this probability, such as 0.9, or a warning if the
         checkpoint is not calibrated for it with these options.
         Raises ImageError for an unusable image, SettingsError for an option out of range and
         NonFiniteError if the network returns NaN or infinity.
         """
-        if batch_size < 1:
+        if batch_size is not None and batch_size < 1:
             raise SettingsError(f"batch_size: expected at least 1, got {batch_size}")
-        options = self.predict_options(mode, samples, seed, sampler, coverage)
-        conversions: list[PredictionWarning] = []
-
-        def prepare(index: int, image: RgbImage) -> ModelInput:
-            conversions.extend(
-                PredictionWarning(code=warning.code, message=f"image {index}: {warning.message}")
-                for warning in image.warnings
-            )
-            return self.prepare(image.pixels, options)
-
-        side = self.config.preprocessing.input_side
-        inputs = itertools.starmap(prepare, enumerate(rgb_images(images, side)))
-        outputs: list[ImageOutput] = []
-        while batch := list(itertools.islice(inputs, batch_size)):
-            outputs += self._outputs(batch, options)
-        prediction = self._prediction(outputs, options)
-        return replace(prediction, warnings=(*prediction.warnings, *conversions))
-
-    def predict_options(
-        self,
-        mode: Mode,
-        samples: int | Auto | None,
-        seed: int | None,
-        sampler: Sampler | None = None,
-        coverage: float | None = None,
-    ) -> PredictOptions:
-        """Returns validated options; arguments and errors as in `predict`."""
         if mode != "stoch" and samples is not None:
             raise SettingsError(f"samples: expected none in mode {mode}, got {samples}")
         if coverage is not None:
@@ -259,44 +202,43 @@ class EulerLoRA:
                 "sampled_from_block": self.config.sampled_from_block,
             },
         )
-        return PredictOptions(draw, adaptive, seed is None, coverage)
+        conversions: list[PredictionWarning] = []
 
-    def prepare(self, pixels: Tensor, options: PredictOptions) -> ModelInput:
-        """Returns the network's input for an image.
-
-        pixels: (3, height, width), uint8 upright RGB or floating point in [0, 1].
-        """
-        draw = options.draw
-        if options.seed_by_content and draw.mode == "stoch":
-            draw = draw.model_copy(update={"seed": content_seed(pixels, self.revision)})
-        return ModelInput(network_input(pixels, self.config.preprocessing), draw)
-
-    def predict_inputs(self, inputs: Sequence[ModelInput], options: PredictOptions) -> Prediction:
-        """Returns the prediction of a batch of prepared images. Raises NonFiniteError."""
-        return self._prediction(self._outputs(inputs, options), options)
-
-    def _outputs(self, inputs: Sequence[ModelInput], options: PredictOptions) -> list[ImageOutput]:
-        """Returns the output of the network for every image, in order."""
-        pixels = torch.stack([image.pixels for image in inputs]).to(self.device)
-        draws = [image.draw for image in inputs]
-        temperature = self.config.temperature
-        if options.adaptive:
-            rule = stopping_rule(self.config, options.draw.sampler)
-            return predict_adaptively(
-                self.runtime,
-                pixels,
-                draws,
-                rule,
-                self.feature_distance,
-                temperature,
+        def prepared(index: int, image: RgbImage) -> tuple[Tensor, Draw]:
+            """Returns the network's input and its draw."""
+            conversions.extend(
+                PredictionWarning(code=warning.code, message=f"image {index}: {warning.message}")
+                for warning in image.warnings
             )
-        return predict_images(self.runtime, pixels, draws, temperature)
+            own = draw
+            if seed is None and mode == "stoch":
+                own = draw.model_copy(update={"seed": content_seed(image.pixels, self.revision)})
+            return network_input(image.pixels, self.config.preprocessing), own
 
-    def _prediction(self, outputs: Sequence[ImageOutput], options: PredictOptions) -> Prediction:
-        """Returns the prediction for all images. outputs: of `_outputs`; may be empty."""
-        draw = options.draw
-        run = RunOptions(draw.mode, options.samples, draw.sampler, self.precision)
-        return answer(outputs, self.config, run, self.feature_distance, options.coverage)
+        side = self.config.preprocessing.input_side
+        inputs = itertools.starmap(prepared, enumerate(rgb_images(images, side)))
+        outputs: list[ImageOutput] = []
+        size = batch_size or self._images_per_pass(draw.samples)
+        while batch := list(itertools.islice(inputs, size)):
+            pixels = torch.stack([image for image, _ in batch]).to(self.device)
+            outputs += self._outputs(pixels, [own for _, own in batch], adaptive)
+        run = RunOptions(mode, AUTO if adaptive else draw.samples, draw.sampler, self.precision)
+        prediction = answer(outputs, self.config, run, self.feature_distance, coverage)
+        return replace(prediction, warnings=(*prediction.warnings, *conversions))
+
+    def _images_per_pass(self, samples: int) -> int:
+        """Returns the number of images whose rows the runtime runs in one pass, at least 1."""
+        rows = self.network.settings.adapters * samples
+        return max(1, min(MAX_BATCH_IMAGES, self.runtime.max_rows_per_pass // rows))
+
+    def _outputs(self, pixels: Tensor, draws: list[Draw], adaptive: bool) -> list[ImageOutput]:
+        """Returns the output of the network for every image, in order."""
+        temperature = self.config.temperature
+        if not adaptive:
+            return predict_images(self.runtime, pixels, draws, temperature)
+        rule = stopping_rule(self.config, draws[0].sampler)
+        distance = self.feature_distance
+        return predict_adaptively(self.runtime, pixels, draws, rule, distance, temperature)
 
 
 def choose_device(name: str) -> torch.device:

@@ -10,8 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from eulerlora.commands.predict import PRECISION_CHOICES
-from eulerlora.nn.openmp import set_openmp_wait_policy
+from eulerlora.commands import PRECISION_CHOICES, set_openmp_wait_policy
 
 PATH = click.Path(path_type=Path)
 LOG_FORMATS = ("auto", "json", "text")

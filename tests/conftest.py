@@ -17,7 +17,7 @@ from torchvision.models import Weights, WeightsEnum
 from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
 from eulerlora.checkpoint.files import save_checkpoint
 from eulerlora.checkpoint.published_weights import PUBLISHED
-from eulerlora.checkpoint.safetensor_files import tensors_sha256
+from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.methods.registry import DEFAULT_METHOD, build_network
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.method import MethodSettings

@@ -4,7 +4,7 @@ It sets the OpenMP wait policy of the service. With the default policy, the thre
 benchmark's forward passes spin for milliseconds on the cores that the service needs next.
 """
 
-from eulerlora.nn.openmp import set_openmp_wait_policy
+from eulerlora.commands import set_openmp_wait_policy
 
 if __name__ == "__main__":
     set_openmp_wait_policy()

@@ -18,7 +18,7 @@ from ray.serve.config import AutoscalingConfig
 from starlette.routing import Router
 from starlette.types import ASGIApp
 
-from eulerlora.nn.openmp import set_openmp_wait_policy
+from eulerlora.commands import set_openmp_wait_policy
 from eulerlora.settings import PrecisionChoice
 from eulerlora_client.contract.sampling import AUTO
 from eulerlora_client.settings import Settings

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from eulerlora.errors import SettingsError
 from eulerlora.methods.registry import DEFAULT_METHOD, StoredMethod
 from eulerlora.sampling.adaptive import DecisionMargins, StoppingRule
-from eulerlora.scores.feature_distance import FeatureConfig
+from eulerlora.scores.ood_scores import FeatureConfig
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from eulerlora.settings import AdapterSettings, BackboneSettings, Preprocessing, Sha256
 from eulerlora_client.contract.answers import ClassName, Threshold
@@ -38,7 +38,7 @@ class BackboneConfig(Settings):
     """The frozen backbone that the adapters were trained on.
 
     published: the name of torchvision's weights; None if they are in `backbone.safetensors`.
-    sha256: digest of the weights (`eulerlora.checkpoint.safetensor_files.tensors_sha256`).
+    sha256: digest of the weights (`eulerlora.checkpoint.weights.tensors_sha256`).
     provenance: the origin of weights that are not published.
     """
 

@@ -28,9 +28,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.checkpoint.backbone import read_backbone_weights, save_backbone
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.checkpoint.safetensor_files import check_digest, read_tensors, write_tensors
+from eulerlora.checkpoint.weights import (
+    check_digest,
+    read_backbone_weights,
+    read_tensors,
+    save_backbone,
+    write_tensors,
+)
 from eulerlora.errors import CheckpointError, ImageError, SettingsError
 from eulerlora.images.files import read_pixels
 from eulerlora.images.preprocess import network_input
@@ -38,7 +43,7 @@ from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.runtime import RowNetwork, predict_images
-from eulerlora.scores.feature_distance import FEATURES_PER_WIDTH, FeatureDistance, FeatureStatistics
+from eulerlora.scores.ood_scores import FEATURES_PER_WIDTH, FeatureDistance, FeatureStatistics
 from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Draw, Preprocessing, Sha256
 from eulerlora_client.contract.sampling import SAMPLERS, Precision

@@ -17,7 +17,7 @@ import torch
 from torchvision import models
 from torchvision.models import WeightsEnum
 
-from eulerlora.checkpoint.backbone import with_weights
+from eulerlora.checkpoint.weights import with_weights
 from eulerlora.errors import SettingsError
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import BackboneSettings

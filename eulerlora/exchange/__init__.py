@@ -1,1 +1,1 @@
-"""Exchange of checkpoints with other libraries: PEFT, torchvision and ONNX, in mode det."""
+"""Exchange with other libraries: their backbones; PEFT, torchvision and ONNX in mode det."""

@@ -15,15 +15,19 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from eulerlora.backbones.importing import ImportedBackbone, read_source
-from eulerlora.backbones.libraries import ACTIVATIONS, VIT
-from eulerlora.backbones.source import Json, Source, find_source, read_any_tensors
-from eulerlora.checkpoint.backbone import POSITIONS
 from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
 from eulerlora.checkpoint.files import CARD, Checkpoint, save_checkpoint
-from eulerlora.checkpoint.safetensor_files import tensors_sha256, write_tensors
+from eulerlora.checkpoint.weights import POSITIONS, tensors_sha256, write_tensors
 from eulerlora.errors import CheckpointError, SettingsError
-from eulerlora.exchange.members import (
+from eulerlora.exchange.importing import (
+    ImportedBackbone,
+    Source,
+    find_source,
+    read_any_tensors,
+    read_source,
+)
+from eulerlora.exchange.libraries import ACTIVATIONS, VIT, Json
+from eulerlora.exchange.merged import (
     Member,
     State,
     check_options,

@@ -13,20 +13,17 @@ from pydantic import Field, GetCoreSchemaHandler, GetPydanticSchema
 from pydantic_core import CoreSchema
 
 from eulerlora.errors import SettingsError
-from eulerlora.methods.batch_ensemble import BatchEnsembleMethod
-from eulerlora.methods.blob import BLoBMethod
-from eulerlora.methods.dropkey import DropKeyMethod
+from eulerlora.methods.dropout import DropKeyMethod, RankDropoutMethod
+from eulerlora.methods.ensembles import BatchEnsembleMethod, LastLayerEnsembleMethod
 from eulerlora.methods.epinet import EpiNetMethod
 from eulerlora.methods.eulerlora import EulerLoRAMethod, EulerLoRASettings
 from eulerlora.methods.fitting import FitSettings, FittedMethod
-from eulerlora.methods.gaussian_coefficients import GaussianCoefficientsMethod
 from eulerlora.methods.ivon import IVONMethod
 from eulerlora.methods.laplace import LaplaceMethod
-from eulerlora.methods.last_layer_ensemble import LastLayerEnsembleMethod
-from eulerlora.methods.rank_dropout import RankDropoutMethod
 from eulerlora.methods.sngp import SNGPMethod
 from eulerlora.methods.swag import SWAGMethod
 from eulerlora.methods.tfb import TFBMethod
+from eulerlora.methods.variational import BLoBMethod, GaussianCoefficientsMethod
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.method import AnyMethod, MethodSettings, NetworkShape
 from eulerlora.nn.network import AdaptedVisionTransformer

@@ -129,7 +129,7 @@ MIN_STANDARD_DEVIATION = 1e-3
 class NetworkOutput(NamedTuple):
     """The output of a pass, both in float32.
 
-    logits: (rows, classes). features: (rows, 3 * width), for `eulerlora.scores.feature_distance`:
+    logits: (rows, classes). features: (rows, 3 * width), for `eulerlora.scores.ood_scores`:
     the pooled features of the backbone; the mean patch token after the first block; and the
     logarithm of the standard deviation of the patch embeddings, which is low for an image without
     structure. The first two are scaled to unit length (Mahalanobis++, Mueller and Hein, ICML 2025).

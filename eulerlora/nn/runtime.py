@@ -19,7 +19,7 @@ from eulerlora.nn.backbone import LayerScale
 from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput, PassPart, run_pass
 from eulerlora.nn.rows import RowDraws, RowPart, Rows, padded
 from eulerlora.sampling.adaptive import AdaptiveSampling, StoppingRule
-from eulerlora.scores.feature_distance import FeatureDistance
+from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.settings import DEFAULT_RUNTIME, AdapterSettings, Draw, RuntimeSettings
 
 ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 96, 128)

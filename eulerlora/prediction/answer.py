@@ -14,16 +14,20 @@ from torch.nn import functional as F
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.errors import NonFiniteError
 from eulerlora.nn.runtime import ImageOutput
-from eulerlora.sampling.adaptive import StandardErrors, standard_errors
-from eulerlora.scores.feature_distance import FeatureDistance
-from eulerlora.scores.ood_scores import ScoredByName, ScoreName, ood_scores, score_values
+from eulerlora.scores.ood_scores import (
+    FeatureDistance,
+    ScoredByName,
+    ScoreName,
+    ood_scores,
+    score_values,
+)
 from eulerlora.scores.prediction_sets import (
     PredictionSetCalibration,
     PredictionSets,
     RunOptions,
     prediction_sets,
 )
-from eulerlora.scores.uncertainty import Uncertainty, summarise_all
+from eulerlora.scores.uncertainty import StandardErrors, Uncertainty, standard_errors, summarise_all
 from eulerlora_client.contract import answers as contract
 from eulerlora_client.contract.answers import PredictionWarning, WarningCode
 from eulerlora_client.contract.sampling import AUTO, Auto, Precision
@@ -44,7 +48,8 @@ class Prediction(Uncertainty):
     trajectories: (n, adapters * samples, classes) probabilities, adapter by adapter. If images have
     different numbers of samples, those with fewer are filled with NaN.
     labels: the class name with the highest mean probability, one per image.
-    prediction_sets: with a coverage; None if the checkpoint is not calibrated for it.
+    coverage: that the prediction sets should have; None without sets.
+    prediction_sets: None without a coverage, or if the checkpoint is not calibrated for it.
     warnings: reasons for missing results, and conversions of images, such as those of colours.
     """
 
@@ -57,6 +62,7 @@ class Prediction(Uncertainty):
     standard_errors: StandardErrors | None
     trajectories: Tensor
     labels: tuple[str, ...]
+    coverage: float | None = None
     prediction_sets: PredictionSets | None = None
     warnings: tuple[PredictionWarning, ...] = ()
 
@@ -102,6 +108,7 @@ def answer(
         standard_errors=_standard_errors(blocks) if adaptive else None,
         trajectories=torch.cat(padded).flatten(1, 2),
         labels=tuple(classes[k] for k in summary.probabilities.argmax(dim=-1).tolist()),
+        coverage=coverage,
         warnings=tuple(_missing_thresholds(scores, options)),
     )
     if coverage is None:
@@ -146,6 +153,8 @@ def response_fields(prediction: Prediction, index: int, classes: Sequence[str]) 
             fields["standard_error"] = contract.StandardError(
                 msp=errors.msp[index].item(), entropy=errors.entropy[index].item()
             )
+    if prediction.coverage is not None:
+        fields["prediction_set"] = None
     if (sets := prediction.prediction_sets) is not None:
         fields["prediction_set"] = contract.PredictionSet(
             labels=sets.labels[index],

@@ -1,30 +1,44 @@
 """Adaptive sampling, `samples="auto"`: a pass in mode det, then rounds of samples until settled.
 
 A decision is settled if the value behind it is further from its boundary than the margin that
-`eulerlora calibrate` fitted for the round (`eulerlora.sampling.decision_margins`). The rule depends
-on the image's trajectories only.
+`eulerlora calibrate` fitted for the round. The rule depends on the image's trajectories only.
+
+The margin of a value and a round is a quantile, the level, of its absolute difference from the
+largest number of samples. The level is the smallest one with which the answers of `samples="auto"`
+have the label and flags of the largest number of samples in a share `TARGET_AGREEMENT` of the
+images, where the margins come from the other half of the images.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Annotated, Protocol
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from eulerlora.scores.feature_distance import FeatureDistance
+from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Draw, Margin
 from eulerlora_client.settings import PositiveInt, Probability, Settings
 
+ROUNDS = (2, 4, 8, 12, 16)
+"""Samples per adapter after each round. With balanced samples the variance of the mean is lowest at
+2 and at multiples of 4.
+"""
+MAX_AUTO_SAMPLES = ROUNDS[-1]
 MIN_PROBABILITY = 1e-30
 """Lower limit of a probability in log-odds."""
 MAX_ENTROPY_ERROR_NATS = 0.06
 """An entropy that may change by more is not settled."""
+DET_ROUND = 0
+MARGIN_ROUNDS = (DET_ROUND, *ROUNDS[:-1])
+TARGET_AGREEMENT = 0.995
+LEVELS = (0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995, 1.0)
+MIN_IMAGES = 100
+"""With fewer images there are no margins."""
 
 
 class RoundMargins(Settings):
@@ -49,7 +63,7 @@ class DecisionMargins(Settings):
 
     level: share of the images within each margin. agreement: share of the images whose label and
     flags are those of `compared_with` samples. They were fitted on the `images` images of `data`
-    (`eulerlora.sampling.decision_margins`).
+    (`eulerlora.sampling.adaptive`).
     """
 
     level: Probability
@@ -207,22 +221,6 @@ class StoppingRule:
         return settled.label_is_settled and settled.entropy_is_settled and all(known) and decided
 
 
-ROUNDS = (2, 4, 8, 12, 16)
-"""Samples per adapter after each round. With balanced samples the variance of the mean is lowest at
-2 and at multiples of 4.
-"""
-
-MAX_AUTO_SAMPLES = ROUNDS[-1]
-
-INTERVAL_ERRORS = 2.0
-"""Half the width of a stated 95% interval, in standard errors."""
-
-REPEATED_Z = 2.447
-"""Normal quantile of 95% intervals that hold at all `ROUNDS` together (Pocock's bound; Jennison and
-Turnbull, Group Sequential Methods, 1999, chapter 9), for information proportional to the samples.
-"""
-
-
 class RoundOutput(Protocol):
     """The output of a round; see `eulerlora.nn.runtime.ImageOutput`."""
 
@@ -313,100 +311,121 @@ def round_draws(draw: Draw) -> Iterator[Draw]:
         yield draw.model_copy(update={"first": first, "samples": samples})
 
 
-@dataclass(frozen=True)
-class StandardErrors:
-    """Standard errors of statistics of the mean over samples, all of shape (...), float64.
+RoundAnswers = Mapping[int, Sequence[RoundAnswer]]
+"""The answers of the same images by round: `DET_ROUND` and the numbers of `ROUNDS`."""
 
-    msp: of the probability of the most probable class. margin: of its difference to the
-    probability of the second class. entropy: in nats, by the delta method.
+
+def fit_margins(answers: RoundAnswers, rule: StoppingRule, data: str) -> DecisionMargins | None:
+    """Returns the margins; None for fewer than `MIN_IMAGES` images.
+
+    rule: with the thresholds of the flags. data: describes the images.
     """
+    count = len(answers[MAX_AUTO_SAMPLES])
+    if count < MIN_IMAGES:
+        return None
+    half = count // 2
+    folds = [(slice(half), slice(half, None)), (slice(half, None), slice(half))]
+    for level in LEVELS:
+        agreeing = (
+            _agreeing(_part(answers, test), _part(answers, fit), level, rule, data)
+            for fit, test in folds
+        )
+        agreement = sum(agreeing) / count
+        if agreement >= TARGET_AGREEMENT:
+            break
+    return margins_at(answers, level, data, agreement)
 
-    msp: Tensor
-    margin: Tensor
-    entropy: Tensor
 
-
-def standard_errors(trajectories: Tensor) -> StandardErrors:
-    """Returns the standard errors of the mean over all trajectories, corrected for `auto`.
-
-    A statistic plus and minus `INTERVAL_ERRORS` errors is a 95% interval for independent normal
-    samples at whatever round the image stops: the errors are widened by Student's quantile at
-    `REPEATED_Z`, because the choice of the round depends on the samples, and few samples estimate
-    their variance badly. Balanced samples have smaller errors. docs/sampling.md has the measured
-    coverage. trajectories: (..., adapters, samples, classes) probabilities, at least two samples.
-    """
-    errors = _errors_of_mean(trajectories)
-    widening = student_t_quantile(REPEATED_Z, _degrees_of_freedom(trajectories)) / INTERVAL_ERRORS
-    return StandardErrors(
-        msp=widening * errors.msp,
-        margin=widening * errors.margin,
-        entropy=widening * errors.entropy,
+def margins_at(
+    answers: RoundAnswers, level: float, data: str, agreement: float = 0.0
+) -> DecisionMargins:
+    """Returns the margins at a level. agreement: as in `DecisionMargins`."""
+    last = answers[MAX_AUTO_SAMPLES]
+    return DecisionMargins(
+        level=level,
+        agreement=agreement,
+        compared_with=MAX_AUTO_SAMPLES,
+        rounds=tuple(_round(answers[samples], last, samples, level) for samples in MARGIN_ROUNDS),
+        images=len(last),
+        data=data,
     )
 
 
-def _errors_of_mean(trajectories: Tensor) -> StandardErrors:
-    """Returns the standard errors of the mean, by the variance of the samples of each adapter.
+def last_rounds(answers: RoundAnswers, rule: StoppingRule) -> list[int]:
+    """Returns the round at which each image ends. rule: with margins."""
+    return [
+        next(
+            (samples for samples in MARGIN_ROUNDS if rule.ends(answers[samples][index])),
+            MAX_AUTO_SAMPLES,
+        )
+        for index in range(len(answers[MAX_AUTO_SAMPLES]))
+    ]
 
-    trajectories: as in `standard_errors`. The adapters are fixed and their samples are random:
-    Var = sum over a of s_a^2 / (adapters^2 samples). This is unbiased for independent samples and
-    on average too large for balanced ones.
-    """
-    exact = trajectories.double()
-    mean = exact.mean(dim=(-3, -2))
-    first, second = _probabilities_of(exact, mean.topk(2, dim=-1).indices)
-    slope = torch.xlogy(exact, mean[..., None, None, :]).sum(dim=-1)  # of the entropy, negative
-    return StandardErrors(
-        msp=_error_of_values(first),
-        margin=_error_of_values(first - second),
-        entropy=_error_of_values(slope),
+
+def _agreeing(
+    tested: RoundAnswers,
+    fitted: RoundAnswers,
+    level: float,
+    rule: StoppingRule,
+    data: str,
+) -> int:
+    """Returns the number of tested images with the decisions of the last round."""
+    with_margins = StoppingRule(
+        rule.msp, rule.feature_distance, margins_at(fitted, level, data), rule.policy
+    )
+    ends = last_rounds(tested, with_margins)
+    return sum(
+        _decisions(tested[samples][index], rule) == _decisions(last, rule)
+        for index, (samples, last) in enumerate(zip(ends, tested[MAX_AUTO_SAMPLES], strict=True))
     )
 
 
-def _degrees_of_freedom(trajectories: Tensor) -> int:
-    """Returns those of the variance over samples. trajectories: as in `standard_errors`."""
-    adapters, samples = trajectories.shape[-3:-1]
-    return adapters * (samples - 1)
+def _decisions(answer: RoundAnswer, rule: StoppingRule) -> tuple[int, bool, bool]:
+    return (
+        answer.label,
+        rule.msp is not None and answer.msp < rule.msp,
+        rule.feature_distance is not None
+        and answer.distance is not None
+        and answer.distance > rule.feature_distance,
+    )
 
 
-def _probabilities_of(trajectories: Tensor, classes: Tensor) -> tuple[Tensor, ...]:
-    """Returns the probabilities (..., adapters, samples) of each of the classes (..., n)."""
-    indices = classes[..., None, None, :].expand(*trajectories.shape[:-1], -1)
-    return trajectories.gather(-1, indices).unbind(dim=-1)
+def _part(answers: RoundAnswers, part: slice) -> RoundAnswers:
+    return {samples: values[part] for samples, values in answers.items()}
 
 
-def _error_of_values(values: Tensor) -> Tensor:
-    """Returns (...): the standard error of the mean of values (..., adapters, samples)."""
-    adapters, samples = values.shape[-2:]
-    variance = (values - values.mean(dim=-1, keepdim=True)).square().sum(dim=-1) / (samples - 1)
-    return (variance.mean(dim=-1) / (adapters * samples)).sqrt()
+def _round(
+    answers: Sequence[RoundAnswer], last: Sequence[RoundAnswer], samples: int, level: float
+) -> RoundMargins:
+    pairs = list(zip(answers, last, strict=True))
+    distances = [
+        abs(one.distance - other.distance)
+        for one, other in pairs
+        if one.distance is not None and other.distance is not None
+    ]
+    return RoundMargins(
+        samples=samples,
+        lead=_quantile([abs(_lead(one, other) - other.lead) for one, other in pairs], level),
+        log_odds=_quantile(
+            [
+                abs(log_odds(one.msp) - log_odds(other.probabilities[one.label]))
+                for one, other in pairs
+            ],
+            level,
+        ),
+        entropy=_quantile([abs(one.entropy - other.entropy) for one, other in pairs], level),
+        agreement=_quantile(
+            [max(0.0, one.agreement - other.agreement) for one, other in pairs], level
+        ),
+        feature_distance=_quantile(distances, level) if distances else None,
+    )
 
 
-BISECTIONS = 60
+def _lead(answer: RoundAnswer, last: RoundAnswer) -> float:
+    """Returns the lead of an answer, negative if the last answer has another label."""
+    return answer.lead if answer.label == last.label else -answer.lead
 
 
-@cache
-def student_t_quantile(normal_quantile: float, degrees_of_freedom: int) -> float:
-    """Returns the quantile of Student's t at the probability of a positive normal quantile.
-
-    degrees_of_freedom: at least 1.
-    """
-    wanted = math.erf(normal_quantile / math.sqrt(2))
-    low, high = 0.0, math.pi / 2
-    for _ in range(BISECTIONS):
-        angle = (low + high) / 2
-        if _central_probability(angle, degrees_of_freedom) < wanted:
-            low = angle
-        else:
-            high = angle
-    return math.sqrt(degrees_of_freedom) * math.tan(low)
-
-
-def _central_probability(angle: float, degrees_of_freedom: int) -> float:
-    """Returns P(|T| < sqrt(degrees_of_freedom) tan(angle)); Abramowitz and Stegun, 26.7.3-4."""
-    odd = degrees_of_freedom % 2
-    sine, cosine = math.sin(angle), math.cos(angle)
-    series, term = 0.0, cosine**odd
-    for power in range(odd, degrees_of_freedom - 1, 2):
-        series += term
-        term *= cosine**2 * (power + 1) / (power + 2)
-    return (angle + sine * series) * 2 / math.pi if odd else sine * series
+def _quantile(values: Sequence[float], level: float) -> float:
+    """Returns the value that a share `level` of the values do not exceed."""
+    return sorted(values)[max(0, math.ceil(level * len(values)) - 1)]

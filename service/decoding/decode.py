@@ -11,12 +11,13 @@ from PIL import Image
 from torch import Tensor
 
 from eulerlora.errors import ImageError
-from eulerlora.images.files import check_sample_range, jpeg_reduction
-from eulerlora.images.preprocess import (
+from eulerlora.images.files import (
     PARSER_ERRORS,
     RgbImage,
     channels_first,
+    check_sample_range,
     is_upright_srgb,
+    jpeg_reduction,
     upright_rgb,
     upright_transposition,
 )

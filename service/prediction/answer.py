@@ -63,8 +63,6 @@ def response_body(
     fields |= response_fields(answered, 0, model.classes)
     if query.detail is not None:
         fields["trajectory_probabilities"] = answered.trajectories[0].tolist()
-    if query.coverage is not None:
-        fields.setdefault("prediction_set", None)
     return Prediction(
         request_id=request.request_id,
         model=served.name,

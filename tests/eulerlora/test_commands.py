@@ -1,9 +1,12 @@
-"""eulerlora.commands.predict and the modules behind it: `eulerlora predict`."""
+"""eulerlora.commands: `eulerlora predict`, and the wait policy of OpenMP."""
 
 import csv
 import json
 import math
 import os
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,14 +15,7 @@ from PIL import Image
 
 from eulerlora import EulerLoRA, SettingsError
 from eulerlora.checkpoint.files import read_config, write_config
-from eulerlora.commands.file_predictions import (
-    FIELDS,
-    FilePrediction,
-    images_per_batch,
-    predict_files,
-    write_csv,
-)
-from eulerlora.model import PredictOptions
+from eulerlora.commands import WAIT_POLICY, predict_files, set_openmp_wait_policy, write_csv
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
 from tests.program import run
@@ -75,7 +71,7 @@ def test_auto_reports_the_number_of_samples_and_the_standard_errors(
     errors = expected.standard_errors
     assert errors is not None
     for name, values in (("msp", errors.msp), ("entropy", errors.entropy)):
-        reported = [line[f"{name}_standard_error"] for line in lines]
+        reported = [line.get("standard_error", {}).get(name) for line in lines]
         stated = [None if math.isnan(value) else value for value in values.tolist()]
         assert [value is None for value in reported] == [value is None for value in stated]
         assert [value for value in reported if value is not None] == pytest.approx(
@@ -131,51 +127,34 @@ def test_an_unreadable_file_is_reported_and_the_others_are_predicted(
 
 
 @pytest.mark.parametrize(("mode", "samples"), [("det", None), ("stoch", 4), ("stoch", "auto")])
-def test_batches_have_the_rows_of_one_pass_and_change_no_prediction(
+def test_groups_of_files_change_no_prediction(
     model: EulerLoRA,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     mode: str,
     samples: int | str | None,
 ) -> None:
+    monkeypatch.setattr("eulerlora.commands.BATCH_FILES", 3)
     files = [tmp_path / f"{index}.png" for index in range(7)]
     for index, file in enumerate(files):
         Image.effect_noise((36, 40), 20 + 30 * index).convert("RGB").save(file)
     files.insert(3, files[0])  # a file may be given twice
     (tmp_path / "bad.png").write_bytes(b"broken")
     files.insert(4, tmp_path / "bad.png")
-    options = model.predict_options(mode, samples, seed=None)
-    monkeypatch.setattr(model.runtime, "max_rows_per_pass", 3 * 2 * options.draw.count)
-    assert images_per_batch(model, options) == 3
-    sizes = []
-    predict_inputs = model.predict_inputs
-
-    def record_size(inputs: list[object], options: PredictOptions) -> object:
-        sizes.append(len(inputs))
-        return predict_inputs(inputs, options)
-
-    monkeypatch.setattr(model, "predict_inputs", record_size)
     failures: list[str] = []
     warned: list[str] = []
-    predictions = list(predict_files(model, files, options, failures.append, warned.append))
-    assert sizes == [3, 3, 2]
+    options = {"mode": mode, "samples": samples}
+    answers = list(predict_files(model, files, options, failures.append, warned.append))
     assert [Path(failure.split(":")[0]).name for failure in failures] == ["bad.png"]
     assert len(warned) == (samples == "auto")  # the checkpoint has no threshold for it
     readable = [file for file in files if file.name != "bad.png"]
-    assert [prediction.fields["file"] for prediction in predictions] == list(map(str, readable))
-    for file, prediction in zip(readable, predictions, strict=True):
+    assert [answer["file"] for answer in answers] == list(map(str, readable))
+    for file, answer in zip(readable, answers, strict=True):
         alone = model.predict([file], mode, samples)
-        assert list(prediction.probabilities.values()) == pytest.approx(
+        assert list(answer["probabilities"].values()) == pytest.approx(
             alone.probabilities[0].tolist(), abs=1e-5
         )
-        assert prediction.fields["samples"] == int(alone.samples)
-
-
-def test_an_image_with_more_rows_than_a_pass_is_a_batch_of_its_own(
-    model: EulerLoRA, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(model.runtime, "max_rows_per_pass", 1)
-    assert images_per_batch(model, model.predict_options("stoch", 64, None)) == 1
+        assert answer["samples"] == int(alone.samples)
 
 
 @pytest.mark.parametrize(
@@ -228,10 +207,10 @@ def test_a_run_that_fails_leaves_the_older_csv_file(
     table = tmp_path / "predictions.csv"
     table.write_text("older")
 
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(EulerLoRA, "predict_inputs", interrupt)
+    monkeypatch.setattr(EulerLoRA, "predict", interrupt)
     assert run("predict", checkpoint_copy, images, "--csv", table).status == 1
     assert table.read_text() == "older"
     assert not list(tmp_path.glob(".*"))
@@ -250,11 +229,12 @@ def test_no_cell_of_the_csv_is_a_formula(
     assert written == [*(f"./{name}" for name in names[:5]), "a=.png"]
 
 
-def test_labels_that_begin_as_a_formula_are_quoted(tmp_path: Path, model: EulerLoRA) -> None:
-    fields = dict.fromkeys(FIELDS) | {"file": "a.png", "label": "=1+1\x1b[2J", "energy": -1.5}
-    prediction = FilePrediction(fields, {"=1+1": 0.5, "@b": 0.5}, ())
-    options = model.predict_options("det", None, None)
-    write_csv(tmp_path / "a.csv", [prediction], ["=1+1", "@b"], options)
+def test_labels_that_begin_as_a_formula_are_quoted(tmp_path: Path) -> None:
+    answer = {
+        "file": "a.png", "label": "=1+1\x1b[2J", "ood_scores": {"energy": {"value": -1.5}},
+        "probabilities": {"=1+1": 0.5, "@b": 0.5}, "warnings": [],
+    }  # fmt: skip
+    write_csv(tmp_path / "a.csv", [answer], ["label", "energy"], ["=1+1", "@b"])
     (row,) = read_csv(tmp_path / "a.csv")
     assert (row["label"], row["energy"], row["p_=1+1"]) == ("'=1+1\\x1b[2J", "-1.5", "0.5")
 
@@ -342,7 +322,7 @@ def test_prediction_sets_are_in_every_format(with_sets: Path, images: Path, tmp_
     assert torch.equal(included, 1 - expected.probabilities <= thresholds)
     arguments = ("predict", with_sets, *files, "--coverage", "0.9")
     lines = [json.loads(line) for line in run(*arguments, "--json").out.splitlines()]
-    assert [tuple(line["prediction_set"]) for line in lines] == list(labels)
+    assert [tuple(line["prediction_set"]["labels"]) for line in lines] == list(labels)
     texts = run(*arguments).out.splitlines()
     assert [text.endswith(f"{{{', '.join(names)}}}") for text, names in zip(
         texts, labels, strict=True
@@ -368,3 +348,57 @@ def test_a_coverage_without_calibration_gives_null_and_one_warning(
 def test_a_coverage_outside_its_range_is_an_error_in_python(model: EulerLoRA, images: Path) -> None:
     with pytest.raises(SettingsError, match="coverage: expected a number between 0 and 1, got 1"):
         model.predict([images / "a.png"], coverage=1)
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment without OpenMP's variables; restored after the test."""
+    for name in WAIT_POLICY:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the policy is set on Linux only")
+@pytest.mark.parametrize("user", [{}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "passive"}])
+def test_the_policy_is_set_unless_the_user_has_set_one(
+    environment: None, monkeypatch: pytest.MonkeyPatch, user: dict[str, str]
+) -> None:
+    for name, value in user.items():
+        monkeypatch.setenv(name, value)
+    set_openmp_wait_policy()
+    assert {name: os.environ[name] for name in WAIT_POLICY if name in os.environ} == (
+        user or WAIT_POLICY
+    )
+
+
+def test_nothing_is_set_on_other_systems(
+    environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    set_openmp_wait_policy()
+    assert os.environ.keys().isdisjoint(WAIT_POLICY)
+
+
+def test_the_openmp_library_of_torch_reads_the_policy_when_it_is_loaded() -> None:
+    torch = find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    libraries = list(Path(torch.origin).parent.glob("lib/libgomp*"))
+    if not libraries:
+        pytest.skip("this build of torch has no library of GNU OpenMP")
+    program = (
+        "import ctypes\n"
+        "from eulerlora.commands import set_openmp_wait_policy\n"
+        "set_openmp_wait_policy()\n"
+        f"ctypes.CDLL({str(libraries[0])!r})\n"
+    )
+    inherited = {name: value for name, value in os.environ.items() if name not in WAIT_POLICY}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=inherited | {"OMP_DISPLAY_ENV": "verbose"},
+    )
+    assert "OMP_WAIT_POLICY = 'ACTIVE'" in done.stderr
+    assert "GOMP_SPINCOUNT = '10000'" in done.stderr

@@ -18,10 +18,10 @@ from eulerlora.checkpoint.files import (
     write_config,
 )
 from eulerlora.errors import CheckpointError, ImageError, NonFiniteError, SettingsError
-from eulerlora.images.preprocess import content_seed, upright_rgb
+from eulerlora.images.files import upright_rgb
+from eulerlora.images.preprocess import content_seed
 from eulerlora.model import EulerLoRA, Prediction, choose_device
-from eulerlora.sampling.adaptive import standard_errors
-from eulerlora.scores.uncertainty import summarise
+from eulerlora.scores.uncertainty import standard_errors, summarise
 from eulerlora_client.contract.answers import Threshold
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
 

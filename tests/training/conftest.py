@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from eulerlora.checkpoint.backbone import save_backbone
+from eulerlora.checkpoint.weights import save_backbone
 from eulerlora.images.preprocess import network_input
 from eulerlora.settings import Preprocessing
 from tests.conftest import random_backbone

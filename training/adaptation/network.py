@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.checkpoint.backbone import at_image_size, load_backbone, with_weights
 from eulerlora.checkpoint.config import Provenance
 from eulerlora.checkpoint.files import BACKBONE, DEFAULT_CHECKPOINT, load_checkpoint
 from eulerlora.checkpoint.published_weights import published_backbone
+from eulerlora.checkpoint.weights import at_image_size, load_backbone, with_weights
 from eulerlora.errors import SettingsError
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer

@@ -18,7 +18,7 @@ from eulerlora.checkpoint.files import (
     read_training_images,
     save_checkpoint,
 )
-from eulerlora.checkpoint.safetensor_files import tensors_sha256
+from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.errors import CheckpointError, DataError
 from eulerlora.images.preprocess import network_input
 from eulerlora.methods.fitting import FitSettings, Inputs

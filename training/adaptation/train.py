@@ -11,7 +11,7 @@ from torch import Tensor
 
 from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig, Provenance
 from eulerlora.checkpoint.files import CONFIG, check_free, load_checkpoint, save_checkpoint
-from eulerlora.checkpoint.safetensor_files import tensors_sha256
+from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.errors import SettingsError
 from eulerlora.methods.registry import method_type
 from eulerlora.model import EulerLoRA

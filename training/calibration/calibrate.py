@@ -16,10 +16,10 @@ from eulerlora.checkpoint.files import (
     write_config,
     write_feature_statistics,
 )
-from eulerlora.checkpoint.safetensor_files import tensors_sha256
+from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.model import EulerLoRA
 from eulerlora.prediction.precision import decide_precision
-from eulerlora.scores.feature_distance import (
+from eulerlora.scores.ood_scores import (
     SHRINKAGE,
     FeatureConfig,
     FeatureDistance,
@@ -57,7 +57,7 @@ def calibrate(
 
     Returns the new config. The thresholds and sets are those of `det`, and of `stoch` with
     `samples`; there are no sets for `auto`. `auto` also fits margins if there are enough images
-    (`eulerlora.sampling.decision_margins`), and has no threshold without them. Earlier sets are
+    (`eulerlora.sampling.adaptive`), and has no threshold without them. Earlier sets are
     removed, also without a new coverage.
 
     Fits the statistics on the training part, and the thresholds on the calibration part, or the

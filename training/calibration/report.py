@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.sampling.decision_margins import MIN_IMAGES
+from eulerlora.sampling.adaptive import MIN_IMAGES
 from eulerlora.scores.prediction_sets import ALWAYS_INCLUDED, min_units
 from training.calibration.policy import PolicyFit, min_lesions
 from training.evaluation.report_schema import MELANOMA

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import Checkpoint, revision_of
-from eulerlora.checkpoint.safetensor_files import tensors_sha256
+from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.model import EulerLoRA
-from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
+from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.scores.prediction_sets import PredictionSetCalibration, threshold_rank
 from eulerlora.settings import RuntimeSettings
 from training.calibration.report import FEATURES, OOD, TEMPERATURE, FittedPart, Needs, sets_part

@@ -15,20 +15,17 @@ from torch import Tensor
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import (
+    DET_ROUND,
     MAX_AUTO_SAMPLES,
     ROUNDS,
     DecisionMargins,
-    StoppingRule,
-    round_answers,
-)
-from eulerlora.sampling.decision_margins import (
-    DET_ROUND,
     RoundAnswers,
+    StoppingRule,
     fit_margins,
     last_rounds,
+    round_answers,
 )
-from eulerlora.scores.feature_distance import FeatureDistance
-from eulerlora.scores.ood_scores import ScoreName
+from eulerlora.scores.ood_scores import FeatureDistance, ScoreName
 from eulerlora_client.contract.answers import ScoreThreshold, Threshold
 from eulerlora_client.contract.sampling import AUTO, Auto, Mode, Precision
 from training.data.images import LabelledImage

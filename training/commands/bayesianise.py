@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora.nn.openmp import set_openmp_wait_policy
+from eulerlora.commands import set_openmp_wait_policy
 from training.commands.options import (
     PATH,
     data_option,

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora.commands.predict import PRECISION_CHOICES
-from eulerlora.nn.openmp import set_openmp_wait_policy
+from eulerlora.commands import PRECISION_CHOICES, set_openmp_wait_policy
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MAX_SAMPLES, SAMPLERS
 from training.commands.options import (
     PATH,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
+from eulerlora.commands import set_openmp_wait_policy
 from eulerlora.errors import DataError
-from eulerlora.nn.openmp import set_openmp_wait_policy
 from eulerlora.settings import PrecisionChoice
 from eulerlora_client.contract.sampling import SAMPLERS, Sampler
 from training.commands.options import (

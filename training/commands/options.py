@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from eulerlora.commands.predict import PRECISION_CHOICES, Coverage
+from eulerlora.commands import PRECISION_CHOICES, Coverage
 from eulerlora.errors import CheckpointError, NonFiniteError, StorageError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from eulerlora.commands import set_openmp_wait_policy
 from eulerlora.errors import DataError, SettingsError
-from eulerlora.nn.openmp import set_openmp_wait_policy
 from training.commands.options import PATH
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora.nn.openmp import set_openmp_wait_policy
+from eulerlora.commands import set_openmp_wait_policy
 from training.commands.options import (
     PATH,
     checkpoint_hint,
@@ -102,7 +102,7 @@ def probe_command(
     """
     set_openmp_wait_policy()
     # These import torch.
-    from eulerlora.checkpoint.backbone import at_image_size, load_backbone  # noqa: PLC0415
+    from eulerlora.checkpoint.weights import at_image_size, load_backbone  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.adaptation.probe import linear_probe  # noqa: PLC0415
     from training.data.datasets import read_dataset  # noqa: PLC0415

@@ -11,7 +11,8 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from eulerlora.images.preprocess import channels_first, network_input
+from eulerlora.images.files import channels_first
+from eulerlora.images.preprocess import network_input
 from eulerlora.settings import Preprocessing
 from training.recipe.schema import Augmentation
 

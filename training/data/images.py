@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from eulerlora.errors import DataError, ImageError
-from eulerlora.images.files import EXTENSIONS, image_files, is_image_name
+from eulerlora.images.files import EXTENSIONS, Conversion, RgbImage, image_files, is_image_name
 from eulerlora.images.files import read_image as open_image
-from eulerlora.images.preprocess import Conversion, RgbImage, network_input
+from eulerlora.images.preprocess import network_input
 from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.answers import ClassName
 from eulerlora_client.printable import printable

@@ -8,8 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eulerlora.scores.feature_distance import FeatureDistance
-from eulerlora.scores.ood_scores import FlaggedScore, ScoredByName, ScoreName, ood_scores
+from eulerlora.scores.ood_scores import (
+    FeatureDistance,
+    FlaggedScore,
+    ScoredByName,
+    ScoreName,
+    ood_scores,
+)
 from eulerlora.scores.uncertainty import Uncertainty, summarise
 from eulerlora_client.contract.answers import Threshold
 from training.data.images import LabelledImage

@@ -12,8 +12,7 @@ from eulerlora.errors import NonFiniteError
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.runtime import ImageOutput, predict_images
-from eulerlora.scores.feature_distance import FeatureDistance
-from eulerlora.scores.ood_scores import ScoreName, score_values
+from eulerlora.scores.ood_scores import FeatureDistance, ScoreName, score_values
 from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Draw
 from eulerlora_client.contract.sampling import Mode, Sampler

@@ -21,7 +21,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from eulerlora.checkpoint.config import Provenance
-from eulerlora.checkpoint.safetensor_files import read_metadata, read_tensors, write_tensors
+from eulerlora.checkpoint.weights import read_metadata, read_tensors, write_tensors
 from eulerlora.errors import CheckpointError, NonFiniteError, SettingsError
 from eulerlora_client.contract.sampling import Precision
 from eulerlora_client.output_files import storage_errors

@@ -12,7 +12,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torchvision.ops import StochasticDepth
 
-from eulerlora.checkpoint.backbone import POSITIONS, BackboneFile, resized_positions
+from eulerlora.checkpoint.weights import POSITIONS, BackboneFile, resized_positions
 from eulerlora.images.preprocess import normalise
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import BackboneSettings, Preprocessing

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eulerlora.checkpoint.backbone import BackboneFile, load_backbone, save_backbone
 from eulerlora.checkpoint.config import Provenance
-from eulerlora.checkpoint.safetensor_files import tensors_sha256
+from eulerlora.checkpoint.weights import BackboneFile, load_backbone, save_backbone, tensors_sha256
 from eulerlora.images.preprocess import resize
 from training.data.datasets import read_dataset, read_unlabelled
 from training.data.images import ImageParts, OodSet, report_skipped

@@ -335,7 +335,7 @@ class AdapterRecipe(Recipe):
     backbone: BackboneSource = BackboneSource()
     """The frozen network."""
     colour_constancy: ColourConstancy = "none"
-    """Applied to all images, in training and prediction (`eulerlora.images.colour`)."""
+    """Applied to all images, in training and prediction (`eulerlora.images.preprocess`)."""
     adapters: AdapterSettings = AdapterSettings()
     """What is trained."""
     method: TrainedMethod = optional(DEFAULT_METHOD)

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import BACKBONE, DEFAULT_CHECKPOINT
 from eulerlora.checkpoint.published_weights import PUBLISHED, absent_weights, from_torchvision
-from eulerlora.checkpoint.safetensor_files import read_metadata
+from eulerlora.checkpoint.weights import read_metadata
 from eulerlora.images.files import image_files
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer

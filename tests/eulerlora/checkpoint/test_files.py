@@ -33,7 +33,7 @@ from eulerlora.checkpoint.files import (
     synthetic_image,
     write_config,
 )
-from eulerlora.checkpoint.safetensor_files import tensors_sha256
+from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.errors import CheckpointError
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import AdaptedVisionTransformer

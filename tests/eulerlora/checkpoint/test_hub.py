@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from eulerlora import EulerLoRA, HubError
-from eulerlora.backbones.source import find_source
 from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.checkpoint.hub import Repository, download
 from eulerlora.errors import SettingsError
-from tests.eulerlora.backbones.sources import MODELS
+from eulerlora.exchange.importing import find_source
+from tests.eulerlora.exchange.sources import MODELS
 from tests.fake_hub import COMMIT, NAME, FakeHub, fake_hub
 
 

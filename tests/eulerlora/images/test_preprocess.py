@@ -13,16 +13,14 @@ from torch.nn import functional
 from torchvision.transforms import v2
 
 from eulerlora.errors import ImageError
-from eulerlora.images import colour as colour_profiles
-from eulerlora.images.colour import colour_constant, is_srgb, shades_of_gray
+from eulerlora.images import files as colour_profiles
+from eulerlora.images.files import Conversion, RgbImage, is_srgb, is_upright_srgb, upright_rgb
 from eulerlora.images.preprocess import (
-    Conversion,
-    RgbImage,
+    colour_constant,
     content_seed,
-    is_upright_srgb,
     network_input,
     resize,
-    upright_rgb,
+    shades_of_gray,
 )
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.rows import RowDraws, Rows

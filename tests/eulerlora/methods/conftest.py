@@ -1,18 +1,15 @@
 """Settings of every method, and networks with them on one backbone."""
 
-from eulerlora.methods.batch_ensemble import BatchEnsembleSettings
-from eulerlora.methods.blob import BLoBSettings
-from eulerlora.methods.dropkey import DropKeySettings
+from eulerlora.methods.dropout import DropKeySettings, RankDropoutSettings
+from eulerlora.methods.ensembles import BatchEnsembleSettings, LastLayerEnsembleSettings
 from eulerlora.methods.epinet import EpiNetSettings
 from eulerlora.methods.eulerlora import EulerLoRASettings
-from eulerlora.methods.gaussian_coefficients import GaussianCoefficientsSettings
 from eulerlora.methods.ivon import IVONSettings
 from eulerlora.methods.laplace import LaplaceSettings
-from eulerlora.methods.last_layer_ensemble import LastLayerEnsembleSettings
-from eulerlora.methods.rank_dropout import RankDropoutSettings
 from eulerlora.methods.sngp import SNGPSettings
 from eulerlora.methods.swag import SWAGSettings
 from eulerlora.methods.tfb import TFBSettings
+from eulerlora.methods.variational import BLoBSettings, GaussianCoefficientsSettings
 from eulerlora.nn.method import MethodSettings
 
 METHODS: dict[str, MethodSettings] = {

@@ -9,12 +9,11 @@ from torch.distributions import Normal, kl_divergence
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.errors import SettingsError
-from eulerlora.exchange.members import members
-from eulerlora.methods.blob import BLoBSettings
+from eulerlora.exchange.merged import members
+from eulerlora.methods.dropout import RankDropoutMethod, RankDropoutSettings
 from eulerlora.methods.eulerlora import EulerLoRASettings
-from eulerlora.methods.gaussian_coefficients import GaussianCoefficientsSettings
-from eulerlora.methods.rank_dropout import RankDropoutMethod, RankDropoutSettings
 from eulerlora.methods.registry import build_network
+from eulerlora.methods.variational import BLoBSettings, GaussianCoefficientsSettings
 from eulerlora.nn.method import MethodSettings, NetworkShape
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import COEFFICIENTS, Rows

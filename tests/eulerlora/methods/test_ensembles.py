@@ -8,8 +8,11 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.errors import SettingsError
-from eulerlora.methods.batch_ensemble import BatchEnsembleFactors, BatchEnsembleSettings
-from eulerlora.methods.last_layer_ensemble import LastLayerEnsembleSettings
+from eulerlora.methods.ensembles import (
+    BatchEnsembleFactors,
+    BatchEnsembleSettings,
+    LastLayerEnsembleSettings,
+)
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.attention import FrozenAttention
 from eulerlora.nn.backbone import VisionTransformer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from eulerlora.checkpoint.backbone import save_backbone
+from eulerlora.checkpoint.weights import save_backbone
 from tests.conftest import random_backbone
 from tests.training.conftest import RECIPE, image_folder
 

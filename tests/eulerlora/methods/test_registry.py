@@ -6,10 +6,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from eulerlora.errors import SettingsError
-from eulerlora.methods.batch_ensemble import BatchEnsembleMethod, BatchEnsembleSettings
-from eulerlora.methods.dropkey import DropKeySettings
+from eulerlora.methods.dropout import DropKeySettings, RankDropoutSettings
+from eulerlora.methods.ensembles import BatchEnsembleMethod, BatchEnsembleSettings
 from eulerlora.methods.eulerlora import EulerLoRASettings
-from eulerlora.methods.rank_dropout import RankDropoutSettings
 from eulerlora.methods.registry import DEFAULT_METHOD, StoredMethod, method_type, methods
 from eulerlora.methods.tfb import TFBSettings
 from eulerlora.nn.method import MethodSettings

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.errors import SettingsError
-from eulerlora.exchange.members import members
+from eulerlora.exchange.merged import members
 from eulerlora.methods.registry import build_network
 from eulerlora.methods.sngp import (
     NOISE,

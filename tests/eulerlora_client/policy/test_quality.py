@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageFilter
 from scipy import ndimage
 
-from eulerlora.images.preprocess import upright_rgb
+from eulerlora.images.files import upright_rgb
 from eulerlora_client.contract.answers import Reason
 from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.policy.quality import in_srgb, laplacian_variance, measure_quality

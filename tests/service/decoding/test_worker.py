@@ -4,7 +4,8 @@ import pytest
 import torch
 from PIL import ExifTags, Image
 
-from eulerlora.images.preprocess import content_seed, resize, upright_rgb
+from eulerlora.images.files import upright_rgb
+from eulerlora.images.preprocess import content_seed, resize
 from eulerlora.settings import Preprocessing
 from eulerlora_client.policy.quality import measure_quality
 from service.decoding.decode import Declared

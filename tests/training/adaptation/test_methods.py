@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from eulerlora.checkpoint.files import load_checkpoint
-from eulerlora.methods.blob import BLoBSettings
-from eulerlora.methods.gaussian_coefficients import GaussianCoefficientsSettings
+from eulerlora.methods.variational import BLoBSettings, GaussianCoefficientsSettings
 from eulerlora.nn.rows import Rows
 from tests.conftest import random_network
 from training.adaptation.objective import AdapterObjective, trajectory_loss

@@ -8,13 +8,13 @@ import torch
 from click.testing import CliRunner, Result
 from PIL import Image
 
-from eulerlora.checkpoint.backbone import save_backbone
 from eulerlora.checkpoint.files import (
     load_checkpoint,
     predict_known_answer,
     read_known_answer,
     read_training_images,
 )
+from eulerlora.checkpoint.weights import save_backbone
 from eulerlora.errors import CheckpointError
 from eulerlora.methods.laplace import LaplaceSettings
 from eulerlora.methods.swag import SWAGSettings

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from sklearn.preprocessing import StandardScaler
 
-from eulerlora.checkpoint.backbone import save_backbone
+from eulerlora.checkpoint.weights import save_backbone
 from eulerlora.images.preprocess import resize
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.runtime import predict_images, predict_rows

@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from eulerlora.checkpoint.files import Checkpoint, load_checkpoint
-from eulerlora.methods.dropkey import DropKeySettings
+from eulerlora.methods.dropout import DropKeySettings
 from eulerlora.methods.epinet import EpiNetSettings
 from eulerlora.methods.registry import build_network
 from eulerlora.methods.sngp import SNGPSettings

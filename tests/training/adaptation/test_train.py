@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from eulerlora import EulerLoRA
-from eulerlora.checkpoint.backbone import load_backbone, save_backbone
 from eulerlora.checkpoint.files import load_checkpoint, read_config
+from eulerlora.checkpoint.weights import load_backbone, save_backbone
 from tests.conftest import random_backbone, random_network
 from tests.program import run
 from tests.training.conftest import PER_CLASS, RECIPE, write_image

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from eulerlora import EulerLoRA
-from eulerlora.checkpoint.backbone import save_backbone
 from eulerlora.checkpoint.files import load_checkpoint
+from eulerlora.checkpoint.weights import save_backbone
 from tests.conftest import random_backbone
 from tests.program import run
 from tests.training.conftest import PER_CLASS, RECIPE

@@ -13,7 +13,7 @@ from scipy.stats import beta, binomtest
 from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.errors import DataError, SettingsError, StorageError
 from eulerlora.model import EulerLoRA
-from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
+from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora_client.contract.answers import ScoreThreshold
 from eulerlora_client.policy.policy import (
     Evidence,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.scores.feature_distance import FeatureDistance, fit_feature_statistics
+from eulerlora.scores.ood_scores import FeatureDistance, fit_feature_statistics
 from training.calibration.site_fit import (
     at_temperature,
     fit_offset,

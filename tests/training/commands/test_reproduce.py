@@ -17,8 +17,8 @@ import pytest
 import torch
 from torchvision.models import ViT_B_32_Weights
 
-from eulerlora.checkpoint.backbone import save_backbone
 from eulerlora.checkpoint.files import ADAPTERS
+from eulerlora.checkpoint.weights import save_backbone
 from tests.conftest import TINY_BACKBONE, random_backbone
 from tests.program import Completed, run
 from tests.training.conftest import PER_CLASS

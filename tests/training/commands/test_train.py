@@ -14,7 +14,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from eulerlora.checkpoint.backbone import save_backbone
+from eulerlora.checkpoint.weights import save_backbone
 from tests.conftest import random_backbone
 from tests.full_disk import file_size_limit
 from tests.program import run

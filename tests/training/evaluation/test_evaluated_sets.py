@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
+from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora_client.contract.answers import ScoreThreshold, Threshold
 from training.evaluation.evaluated_sets import (
     ResamplingUnits,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.checkpoint.backbone import load_backbone, save_backbone
+from eulerlora.checkpoint.weights import load_backbone, save_backbone
 from tests.conftest import TINY_BACKBONE
 from training.pretraining.classifier import (
     TEMPERATURE,

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eulerlora.checkpoint.backbone import load_backbone
-from eulerlora.checkpoint.safetensor_files import tensors_sha256
+from eulerlora.checkpoint.weights import load_backbone, tensors_sha256
 from eulerlora.errors import DataError, NonFiniteError, SettingsError
 from tests.program import run
 from training.fit.loop import RunPaused

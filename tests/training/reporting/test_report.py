@@ -23,8 +23,7 @@ from sklearn.metrics import accuracy_score, f1_score, log_loss, roc_auc_score
 from eulerlora import DataError
 from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
-from eulerlora.scores.ood_scores import SCORES
+from eulerlora.scores.ood_scores import SCORES, FeatureDistance, FeatureStatistics
 from eulerlora_client.contract.answers import ClassName, ScoreThreshold
 from tests.training.synthetic_report import REPORT, synthetic_evaluation
 from training.data.images import ImageParts, LabelledImage, list_images

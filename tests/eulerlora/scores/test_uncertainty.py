@@ -1,4 +1,4 @@
-"""eulerlora.scores.uncertainty: entropies against scipy, and bounds for all trajectories."""
+"""Uncertainty of means over trajectories and their standard errors."""
 
 import math
 
@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from scipy.stats import norm, t
 from torch import Generator, Tensor
 
-from eulerlora.scores.uncertainty import summarise
+from eulerlora.scores.uncertainty import student_t_quantile, summarise
 
 
 def random_trajectories(images: int = 50, count: int = 7, classes: int = 5) -> Tensor:
@@ -69,3 +70,10 @@ def test_no_image_gives_empty_tensors() -> None:
     actual = summarise(torch.empty(0, 4, 3))
     assert actual.probabilities.shape == (0, 3)
     assert actual.msp.shape == actual.entropy.shape == (0,)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 14, 30, 151])
+@pytest.mark.parametrize("normal_quantile", [0.5, 1.96, 2.447])
+def test_the_quantile_agrees_with_scipy(normal_quantile: float, freedom: int) -> None:
+    expected = t.ppf(norm.cdf(normal_quantile), freedom)
+    assert student_t_quantile(normal_quantile, freedom) == pytest.approx(expected, rel=1e-9)

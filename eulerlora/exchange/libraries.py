@@ -9,15 +9,17 @@ architecture instead of all its options; the tensors have most of them.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isqrt
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from eulerlora.backbones.source import Json
-from eulerlora.checkpoint.backbone import POSITIONS
+from eulerlora.checkpoint.weights import POSITIONS
 from eulerlora.errors import SettingsError
 from eulerlora.settings import Activation, BackboneSettings
 from eulerlora_client.settings import validated
+
+Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,6 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 ATTENTION = tuple(f"attention.attention.{name}" for name in ("query", "key", "value"))
 IGNORED = ("classifier.", "pooler.", "embeddings.mask_token", "decoder.", "logit_scale")
-
 VIT = Layout(
     class_token="embeddings.cls_token",
     positions="embeddings.position_embeddings",

@@ -239,7 +239,8 @@ def test_the_exported_image_processor_comes_close_to_the_preprocessing(
     make_checkpoint, tmp_path: Path, crop: bool
 ) -> None:
     from eulerlora.exchange.peft_folders import export_peft  # noqa: PLC0415
-    from eulerlora.images.preprocess import channels_first, network_input, normalise  # noqa: PLC0415
+    from eulerlora.images.files import channels_first  # noqa: PLC0415
+    from eulerlora.images.preprocess import network_input, normalise  # noqa: PLC0415
 
     checkpoint = load_checkpoint(make_checkpoint())
     given = checkpoint.config.preprocessing

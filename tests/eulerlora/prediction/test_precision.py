@@ -1,4 +1,4 @@
-"""eulerlora.prediction.precision: where bfloat16 is tried, and what its gate refuses."""
+"""Where bfloat16 is tried, and what its gate refuses."""
 
 import os
 import subprocess

@@ -1,12 +1,16 @@
-"""The export to torchvision, loaded as its README says."""
+"""Exports to torchvision and ONNX, loaded as their READMEs say."""
 
 import re
 from pathlib import Path
 
+import onnxruntime
 import pytest
 import torch
 from torch import Tensor
 
+from eulerlora.checkpoint.files import load_checkpoint
+from eulerlora.errors import NonFiniteError
+from eulerlora.exchange import merged
 from tests.eulerlora.exchange.conftest import PREPROCESSING, det_probabilities
 from tests.markdown import code_blocks
 from tests.program import run
@@ -39,17 +43,13 @@ def test_the_readme_gives_the_probabilities_of_mode_det(
 def test_a_convolutional_stem_is_exported_with_its_channels(
     make_checkpoint, images: Tensor, tmp_path: Path
 ) -> None:
-    from eulerlora.checkpoint.files import load_checkpoint  # noqa: PLC0415
-    from eulerlora.exchange.members import members  # noqa: PLC0415
-    from eulerlora.exchange.torchvision_models import merged_model  # noqa: PLC0415
-
     folder = make_checkpoint(stem="convolution")
     checkpoint = load_checkpoint(folder)
     mean, std = (torch.tensor(v)[:, None, None] for v in (PREPROCESSING.mean, PREPROCESSING.std))
     with torch.inference_mode():
         actual = [
-            merged_model(checkpoint, member)((images - mean) / std).softmax(dim=-1)
-            for member in members(checkpoint)
+            merged.merged_model(checkpoint, member)((images - mean) / std).softmax(dim=-1)
+            for member in merged.members(checkpoint)
         ]
     expected = det_probabilities(folder, images)
     torch.testing.assert_close(torch.stack(actual, dim=1), expected, rtol=0, atol=1e-5)
@@ -66,3 +66,32 @@ def test_an_option_that_torchvision_does_not_have_is_refused(
     assert done.status == 1
     assert "expected a backbone with registers=0, got 1" in done.err
     assert not (tmp_path / "out").exists()
+
+
+ONNX_OPTIONS: dict[str, object] = {
+    "layers": 1, "layer_scale": True, "registers": 2, "pre_norm": True, "pooling": "mean",
+    "activation": "quick-gelu", "stem": "convolution",
+}  # fmt: skip
+
+
+def test_onnx_runtime_gives_the_probabilities_of_mode_det(
+    make_checkpoint, images: Tensor, tmp_path: Path
+) -> None:
+    checkpoint, out = make_checkpoint(**ONNX_OPTIONS), tmp_path / "onnx"
+    done = run("export", checkpoint, "--format", "onnx", "--out", out)
+    assert done.status == 0, done.err
+    session = onnxruntime.InferenceSession(str(out / "model.onnx"))
+    expected = det_probabilities(checkpoint, images).mean(dim=1)
+    for count in (1, 2, 3):  # the number of images is free
+        (actual,) = session.run(None, {"images": images[:count].numpy()})
+        torch.testing.assert_close(torch.from_numpy(actual), expected[:count], rtol=0, atol=1e-5)
+    assert "stochastic mode cannot be expressed" in (out / "README.md").read_text()
+
+
+def test_a_graph_with_other_probabilities_is_an_error(
+    make_checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.onnx, "export", lambda *_, **__: None)
+    monkeypatch.setattr(merged, "_difference", lambda *_: float("nan"))
+    with pytest.raises(NonFiniteError, match="expected the checkpoint's probabilities"):
+        merged.export_onnx(load_checkpoint(make_checkpoint()), tmp_path)

@@ -1,4 +1,7 @@
-"""BatchEnsemble (Wen, Tran and Ba, ICLR 2020): members multiply inputs and outputs by factors."""
+"""Ensembles without random input: BatchEnsemble, and heads on the frozen backbone.
+
+BatchEnsemble (Wen, Tran and Ba, ICLR 2020): members multiply inputs and outputs by factors.
+"""
 
 from typing import Literal
 
@@ -12,10 +15,10 @@ from eulerlora.nn.attention import (
     ProjectionFactors,
     frozen_attention,
 )
-from eulerlora.nn.method import EnsembleMethod, MethodSettings, NetworkShape
+from eulerlora.nn.method import EnsembleMethod, MethodSettings, NetworkShape, TrainingKeys
 from eulerlora.nn.rows import BlockRows
 from eulerlora.sampling.masks import PROJECTIONS
-from eulerlora.settings import Positive
+from eulerlora.settings import AdapterSettings, Positive
 from eulerlora_client.settings import PositiveInt
 
 
@@ -86,3 +89,29 @@ class BatchEnsembleMethod(EnsembleMethod[BatchEnsembleSettings]):
         return [
             FrozenAttention() if index < frozen else self.block() for index in range(self.depth)
         ]
+
+
+class LastLayerEnsembleSettings(MethodSettings):
+    """Several heads on the frozen backbone."""
+
+    name: Literal["last-layer-ensemble"] = "last-layer-ensemble"
+    """The method."""
+
+
+class LastLayerEnsembleMethod(EnsembleMethod[LastLayerEnsembleSettings]):
+    """Heads on the frozen backbone, which runs once for an image."""
+
+    settings_type = LastLayerEnsembleSettings
+    features_differ = "image"
+
+    @classmethod
+    def check_recipe(cls, adapters: AdapterSettings, training: TrainingKeys) -> None:
+        super().check_recipe(adapters, training)
+        if training.head == "linear-probe":
+            raise ValueError(
+                "expected training.head=random or bootstrap-probes with method "
+                "last-layer-ensemble, whose members differ in nothing else, got linear-probe"
+            )
+
+    def block(self) -> BlockAdapters:
+        return FrozenAttention()

@@ -1,1 +1,0 @@
-"""Import of other libraries' Vision Transformers as backbones."""

