@@ -36,13 +36,12 @@ def trunk_tensors(content: bytes) -> dict[str, Tensor]:
     """
     try:
         import onnx  # noqa: PLC0415 - an extra
-        from google.protobuf.message import DecodeError  # noqa: PLC0415 - a dependency of onnx
     except ImportError as error:
         raise SettingsError("expected the package onnx; pip install 'eulerlora[onnx]'") from error
     try:
         graph = onnx.load_model_from_string(content).graph
         constants = {t.name: np.asarray(onnx.numpy_helper.to_array(t)) for t in graph.initializer}
-    except (DecodeError, ValueError) as error:
+    except Exception as error:  # protobuf has its own errors
         raise SettingsError("expected an ONNX file with its weights inside") from error
     named = [name for name in constants if name.endswith(CLASS_TOKEN)]
     if len(named) != 1:
