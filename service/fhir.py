@@ -1,8 +1,10 @@
-"""The FHIR answer of `POST /triage`: a Bundle of Device, Observation and Provenance.
+"""The FHIR answer of `POST /triage`: a Bundle of Device, Observation, Provenance and model card.
 
-The header Accept asks for it (RFC 9110, 12.5.1).
+It follows HL7's guide AI Transparency on FHIR (STU1 ballot). The header Accept asks for it (RFC
+9110, 12.5.1).
 """
 
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,18 +18,16 @@ Element = dict[str, Any]
 URN = "urn:eulerlora"
 TERMINOLOGY = "http://terminology.hl7.org/CodeSystem"
 UNITS = "http://unitsofmeasure.org"
+GUIDE, GUIDE_VERSION = "http://hl7.org/fhir/uv/aitransparency", "1.0.0-ballot"
 AI_ASSERTED: Element = {
     "system": f"{TERMINOLOGY}/v3-ObservationValue",
     "code": "AIAST",
     "display": "Artificial Intelligence asserted",
 }
-"""The security label of everything that a model has concluded."""
+"""The security label of everything that a model has concluded, and the reason of a Provenance."""
 
-VALUE_UNKNOWN: Element = {
-    "coding": [{"system": f"{TERMINOLOGY}/data-absent-reason", "code": "unknown"}]
-}
+EXTENSION = f"{GUIDE}/StructureDefinition/aitransparency"
 NATS = "nat"
-SECURITY: Element = {"security": [AI_ASSERTED]}
 SOFTWARE = "EulerLoRA"
 FHIR_VERSION = "4.0.1"
 JSON, FHIR_JSON = "application/json", "application/fhir+json"
@@ -53,25 +53,78 @@ def number(value: float, unit: str | None = None) -> Element:
     return {"value": value, "system": UNITS, "code": "1"}
 
 
+def absent(reason: str) -> Element:
+    """Returns why a component has no value, as a code of FHIR's data-absent-reason."""
+    coding = {"system": f"{TERMINOLOGY}/data-absent-reason", "code": reason}
+    return {"dataAbsentReason": {"coding": [coding]}}
+
+
+def profile(name: str) -> list[str]:
+    """Returns the canonical URL of a profile of the guide, for `meta.profile`."""
+    return [f"{GUIDE}/StructureDefinition/{name}|{GUIDE_VERSION}"]
+
+
+def guide_code(system: str, code: str, display: str) -> Element:
+    """Returns a CodeableConcept of a code system of the guide."""
+    coding = {"system": f"{GUIDE}/CodeSystem/{system}", "code": code, "display": display}
+    return {"coding": [coding]}
+
+
 def full_url(item: str, resource: str) -> str:
     """Returns the URN of a resource, which is the same for the same item."""
     return uuid5(NAMESPACE_URL, f"{URN}:{item}:{resource}").urn
 
 
-def device(result: TriageResult) -> Element:
-    """Returns the model and its revision as a Device."""
+def device(result: TriageResult, card_url: str | None) -> Element:
+    """Returns the model and its revision as a Device. card_url: of its model card, if any."""
     prediction = result.prediction
+    kind = guide_code("AIdeviceTypeCS", "Deep-Learning-Models", "Deep Learning Models")
+    extensions: list[Element] = [{"url": f"{EXTENSION}.AIKind", "valueCodeableConcept": kind}]
+    if card_url is not None:
+        reference = {"reference": card_url}
+        extensions.append({"url": f"{EXTENSION}.modelCardDescription", "valueReference": reference})
     return {
         "resourceType": "Device",
+        "meta": {"profile": profile("AI-Device")},
+        "extension": extensions,
         "identifier": [identifier("revision", prediction.revision)],
         "status": "active",
         "deviceName": [
             {"name": SOFTWARE, "type": "user-friendly-name"},
             {"name": prediction.model, "type": "model-name"},
         ],
-        "type": {"text": "Image classifier, for demonstration and research only"},
+        "type": {
+            **guide_code(
+                "AIdeviceTypeCS", "Artificial-Intelligence", "All kinds of Artificial Intelligence"
+            ),
+            "text": "Image classifier, for demonstration and research only",
+        },
         "version": [{"value": prediction.revision}],
         "note": [{"text": result.warning}],
+    }
+
+
+def model_card(result: TriageResult, card: str) -> Element:
+    """Returns the model card, in Markdown, as a DocumentReference."""
+    return {
+        "resourceType": "DocumentReference",
+        "meta": {"profile": profile("AI-ModelCard")},
+        "identifier": [identifier("revision", result.prediction.revision)],
+        "status": "current",
+        "type": guide_code("AImodelCardCS", "AIModelCard", "AI Model-Card"),
+        "category": [  # the ballot requires the first one of every model card
+            guide_code("AImodelCardCS", "AIInputPrompt", "AI Input Prompt"),
+            guide_code("AImodelCardCS", "AImodelCardMarkdownFormat", "Markdown Format"),
+        ],
+        "content": [
+            {
+                "attachment": {
+                    "contentType": "text/markdown",
+                    "data": b64encode(card.encode()).decode(),
+                    "title": f"Model card of {result.prediction.model}",
+                }
+            }
+        ],
     }
 
 
@@ -87,7 +140,7 @@ def observation(result: TriageResult, device_url: str, issued: str) -> Element:
     texts = [result.warning, *(reason.words for reason in result.reasons), policy.notice]
     return {
         "resourceType": "Observation",
-        "meta": SECURITY,
+        "meta": {"security": [AI_ASSERTED]},
         "identifier": [identifier("request", result.item_id or prediction.request_id)],
         "status": "preliminary",
         "category": [
@@ -108,13 +161,15 @@ def observation(result: TriageResult, device_url: str, issued: str) -> Element:
 def provenance(result: TriageResult, observation_url: str, device_url: str, at: str) -> Element:
     """Returns who concluded what from what as a Provenance. at: an instant."""
     item = result.item_id or result.prediction.request_id
-    role = {"system": f"{TERMINOLOGY}/provenance-participant-type", "code": "assembler"}
+    role = {"system": f"{TERMINOLOGY}/provenance-participant-type", "code": "author"}
     return {
         "resourceType": "Provenance",
-        "meta": SECURITY,
+        "meta": {"profile": profile("AI-Provenance"), "security": [AI_ASSERTED]},
         "target": [{"reference": observation_url}],
+        "occurredDateTime": at,
         "recorded": at,
         "policy": [f"{URN}:policy:{result.policy.hash}"],
+        "reason": [{"coding": [AI_ASSERTED]}],
         "agent": [{"type": {"coding": [role]}, "who": {"reference": device_url}}],
         "entity": [
             {
@@ -131,7 +186,14 @@ def provenance(result: TriageResult, observation_url: str, device_url: str, at: 
 def _class_components(result: TriageResult) -> Iterator[Element]:
     for name, probability in result.prediction.probabilities.items():
         code = concept("class", name, result.name_of(name))
-        yield {"code": code, "valueQuantity": number(probability)}
+        yield {"code": code, **_figure(result, probability)}
+
+
+def _figure(result: TriageResult, value: float, unit: str | None = None) -> Element:
+    """Returns the value of a component, or why it has none: the image is unfamiliar."""
+    if not result.prediction.shows_figures:
+        return absent("not-applicable")
+    return {"valueQuantity": number(value, unit)}
 
 
 def _uncertainty_components(result: TriageResult) -> Iterator[Element]:
@@ -143,29 +205,33 @@ def _uncertainty_components(result: TriageResult) -> Iterator[Element]:
         ("expected_entropy", "Mean entropy of trajectories", prediction.expected_entropy, NATS),
         ("mutual_information", "Disagreement", prediction.mutual_information, NATS),
     ):
-        yield {"code": concept("score", name, display), "valueQuantity": number(value, unit)}
+        yield {"code": concept("score", name, display), **_figure(result, value, unit)}
     for name, display, flag in (
         ("ood", "Out of distribution by highest probability", prediction.ood),
         ("unfamiliar", "Unlike the training pictures", prediction.unfamiliar),
     ):
-        answer = {"dataAbsentReason": VALUE_UNKNOWN} if flag is None else {"valueBoolean": flag}
+        answer = absent("unknown") if flag is None else {"valueBoolean": flag}
         yield {"code": concept("flag", name, display), **answer}
 
 
-def triage_bundle(result: TriageResult, at: datetime | None = None) -> Element:
-    """Returns the answer for one image as a FHIR R4 Bundle of three resources.
+def triage_bundle(result: TriageResult, card: str, at: datetime | None = None) -> Element:
+    """Returns the answer for one image as a FHIR R4 Bundle.
 
-    at: the time of the answer, now by default.
+    card: the model card, in Markdown; empty if there is none. at: the time of the answer, now by
+    default.
     """
     instant = (at or datetime.now(UTC)).isoformat(timespec="milliseconds")
     item = result.item_id or result.prediction.request_id
     device_url = full_url(result.prediction.revision, "Device")
+    card_url = full_url(result.prediction.revision, "DocumentReference") if card else None
     observation_url = full_url(item, "Observation")
     entries = {
-        device_url: device(result),
+        device_url: device(result, card_url),
         observation_url: observation(result, device_url, instant),
         full_url(item, "Provenance"): provenance(result, observation_url, device_url, instant),
     }
+    if card_url is not None:
+        entries[card_url] = model_card(result, card)
     return {
         "resourceType": "Bundle",
         "meta": {"security": [AI_ASSERTED]},

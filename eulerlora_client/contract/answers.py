@@ -246,6 +246,14 @@ class Prediction(WireModel):
         return tuple(self.probabilities)
 
     @property
+    def shows_figures(self) -> bool:
+        """False for an unfamiliar image, about which its probabilities and scores say nothing.
+
+        Everything made for people then omits them: page, report, table, terminal and FHIR.
+        """
+        return not self.unfamiliar
+
+    @property
     def is_auto(self) -> bool:
         """True for `samples=auto`: the number of samples differs between images."""
         return self.sampled is not None or self.standard_error is not None

@@ -167,7 +167,7 @@ def triage_routes(pipeline: Pipeline, models: ServedModels, policy: Policy) -> A
         check_policy(policy, served)
         predicted = await pipeline.predict(request, asked, policy)
         result = _result(predicted, policy, served)
-        answer = result if media_type == JSON else triage_bundle(result)
+        answer = result if media_type == JSON else triage_bundle(result, served.card)
         return _not_cached(json_response(answer, [predicted.timing], media_type))
 
     @router.post(

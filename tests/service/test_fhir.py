@@ -34,6 +34,8 @@ bundles = pytest.importorskip("fhir.resources.R4B.bundle")
 PNG = {"Content-Type": "image/png"}
 FHIR = {**PNG, "Accept": "application/fhir+json", "X-Request-ID": "the-id"}
 AI_ASSERTED = ("http://terminology.hl7.org/CodeSystem/v3-ObservationValue", "AIAST")
+CARD = "# Tiny\n\nA model for tests, \N{MICRO SIGN}.\n"
+GUIDE = "http://hl7.org/fhir/uv/aitransparency"
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
@@ -42,7 +44,7 @@ def triage_app(model: EulerLoRA, settings: ServiceSettings) -> FastAPI:
     packaged = default_policy()
     malignant = packaged.malignant.model_copy(update={"classes": ("mel",), "urgent": 1e-9})
     options = Options(policy=packaged.model_copy(update={"malignant": malignant}))
-    models = ServedModels([ServedModel.of(model)])
+    models = ServedModels([ServedModel.of(model, CARD)])
     return create_service(models, settings, Lifecycle(), options).application
 
 
@@ -97,7 +99,7 @@ def test_the_answer_is_a_valid_bundle_with_the_numbers_of_the_json_answer(
 
 def test_the_observation_is_preliminary_and_labelled_as_asserted_by_ai(answer) -> None:
     result = TriageResult.model_validate(answer)
-    bundle = bundles.Bundle.model_validate(triage_bundle(result, AT))
+    bundle = bundles.Bundle.model_validate(triage_bundle(result, CARD, AT))
     found = entries(bundle)
     observation = found["Observation"].resource
     assert (observation.status, observation.subject) == ("preliminary", None)
@@ -109,7 +111,7 @@ def test_the_observation_is_preliminary_and_labelled_as_asserted_by_ai(answer) -
 
 def test_the_references_lead_to_resources_of_the_bundle(answer) -> None:
     result = TriageResult.model_validate(answer)
-    bundle = bundles.Bundle.model_validate(triage_bundle(result, AT))
+    bundle = bundles.Bundle.model_validate(triage_bundle(result, CARD, AT))
     found = entries(bundle)
     device, observed = found["Device"].fullUrl, found["Observation"].fullUrl
     provenance = found["Provenance"].resource
@@ -119,7 +121,53 @@ def test_the_references_lead_to_resources_of_the_bundle(answer) -> None:
     assert provenance.recorded == bundle.timestamp == AT
     assert provenance.policy == [f"urn:eulerlora:policy:{result.policy.hash}"]
     assert found["Device"].resource.version[0].value == result.prediction.revision
-    assert triage_bundle(result, AT) == triage_bundle(result, AT)
+    assert triage_bundle(result, CARD, AT) == triage_bundle(result, CARD, AT)
+
+
+def test_the_bundle_follows_the_guide_ai_transparency_on_fhir(answer) -> None:
+    result = TriageResult.model_validate(answer)
+    found = entries(bundles.Bundle.model_validate(triage_bundle(result, CARD, AT)))
+    device, provenance = found["Device"].resource, found["Provenance"].resource
+    card = found["DocumentReference"].resource
+    for resource, name in ((device, "Device"), (provenance, "Provenance"), (card, "ModelCard")):
+        assert resource.meta.profile == [f"{GUIDE}/StructureDefinition/AI-{name}|1.0.0-ballot"]
+    assert codes(device.type) == [(f"{GUIDE}/CodeSystem/AIdeviceTypeCS", "Artificial-Intelligence")]
+    extensions = {extension.url.rpartition(".")[2]: extension for extension in device.extension}
+    assert codes(extensions["AIKind"].valueCodeableConcept)[0][1] == "Deep-Learning-Models"
+    reference = extensions["modelCardDescription"].valueReference.reference
+    assert reference == found["DocumentReference"].fullUrl
+    assert [codes(reason) for reason in provenance.reason] == [[AI_ASSERTED]]
+    assert codes(provenance.agent[0].type)[0][1] == "author"
+    assert codes(card.type)[0][1] == "AIModelCard"
+    (content,) = card.content
+    assert content.attachment.contentType == "text/markdown"
+    assert content.attachment.data.decode() == CARD  # decoded by the model
+
+
+def codes(concept: Any) -> list[tuple[str, str]]:
+    return [(coding.system, coding.code) for coding in concept.coding]
+
+
+def test_a_model_without_a_card_has_no_document(answer) -> None:
+    result = TriageResult.model_validate(answer)
+    found = entries(bundles.Bundle.model_validate(triage_bundle(result, "", AT)))
+    assert set(found) == {"Device", "Observation", "Provenance"}
+    assert len(found["Device"].resource.extension) == 1
+
+
+@pytest.mark.parametrize("unfamiliar", [None, False, True])
+def test_the_figures_of_an_unfamiliar_image_are_absent(answer, unfamiliar) -> None:
+    result = TriageResult.model_validate(answer)
+    prediction = result.prediction.model_copy(update={"unfamiliar": unfamiliar})
+    changed = result.model_copy(update={"prediction": prediction})
+    bundle = bundles.Bundle.model_validate(triage_bundle(changed, CARD, AT))
+    observation = entries(bundle)["Observation"].resource
+    figures = [one for one in observation.component if "flag" not in one.code.coding[0].system]
+    assert {one.code.coding[0].code for one in figures} >= {"msp", "entropy", "mel"}
+    for one in figures:
+        assert (one.valueQuantity is None) == (unfamiliar is True)
+        if unfamiliar:
+            assert codes(one.dataAbsentReason)[0][1] == "not-applicable"
 
 
 @pytest.mark.parametrize("flag", [None, True, False])
@@ -127,7 +175,7 @@ def test_an_unknown_flag_has_a_reason_instead_of_a_value(answer, flag) -> None:
     result = TriageResult.model_validate(answer)
     prediction = result.prediction.model_copy(update={"ood": flag})
     changed = result.model_copy(update={"prediction": prediction})
-    bundle = bundles.Bundle.model_validate(triage_bundle(changed, AT))
+    bundle = bundles.Bundle.model_validate(triage_bundle(changed, CARD, AT))
     found = component(entries(bundle)["Observation"].resource, "ood")
     assert found.valueBoolean is flag
     assert (found.dataAbsentReason is not None) == (flag is None)
@@ -135,7 +183,7 @@ def test_an_unknown_flag_has_a_reason_instead_of_a_value(answer, flag) -> None:
 
 def test_an_item_of_a_batch_has_its_own_identifier(answer) -> None:
     result = TriageResult.model_validate({**answer, "item_id": "a:1", "index": 1})
-    bundle = triage_bundle(result, AT)
+    bundle = triage_bundle(result, CARD, AT)
     assert bundle["identifier"]["value"] == "a:1"
     json.dumps(bundle)
 
