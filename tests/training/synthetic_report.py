@@ -60,11 +60,12 @@ REPORT = Report(
     data="squares, test part",
     images=1234,
     clusters=800,
+    seen=0,
     target=("red",),
     ood_sets={
-        "haze": OodSetFacts("shifted", True, Subset(100, 100), "the data set itself"),
-        "other": OodSetFacts("far", False, Subset(2_000, 10_000), "everyday photographs"),
-        "close": OodSetFacts("near", False, Subset(30, 30), None),
+        "haze": OodSetFacts("shifted", True, Subset(100, 100), 0, "the data set itself"),
+        "other": OodSetFacts("far", False, Subset(2_000, 10_000), 7, "everyday photographs"),
+        "close": OodSetFacts("near", False, Subset(30, 30), 0, None),
     },
     corrupted=Subset(100, 1234),
     modes=[

@@ -40,11 +40,12 @@ def linear_probe(
     device: torch.device,
     preprocessing: Preprocessing,
 ) -> ProbeResult:
-    """Fits a probe on the train part and evaluates it on the calibration part.
+    """Fits a probe on the train part and evaluates it on the validation part.
 
-    The test part is never read.
+    Calibration and test part are not read: thresholds and results stay independent of the choices
+    that a probe serves.
     """
-    held_out = images.parts["calibration"]
+    held_out = images.parts["validation"]
     train = images.parts["train"]
     features = _features(backbone.to(device).eval(), train, preprocessing)
     model = _fit(features, _labels(train), np.ones(len(train)))

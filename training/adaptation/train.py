@@ -1,6 +1,6 @@
 """Training of adapters or whole networks, to a calibrated checkpoint with report and model card."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,9 +34,20 @@ from training.adaptation.posterior import fit_posterior
 from training.adaptation.probe import fit_heads, head_accuracy
 from training.adaptation.validation import EpochValidation
 from training.calibration.calibrate import calibrate
-from training.data.datasets import read_dataset, read_ood_set, read_outliers
+from training.data.datasets import (
+    pretraining_images,
+    read_dataset,
+    read_ood_set,
+    read_outliers,
+)
 from training.data.digests import image_digests
-from training.data.images import ImageParts, OodSet, class_counts, report_skipped
+from training.data.images import (
+    ImageParts,
+    LabelledImage,
+    OodSet,
+    class_counts,
+    report_skipped,
+)
 from training.evaluation.evaluate import evaluate
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.report_schema import Report
@@ -53,7 +64,7 @@ from training.fit.run import (
 )
 from training.recipe.schema import AdapterRecipe
 from training.reporting.model_card import model_card, write_model_card
-from training.reporting.report import write_report
+from training.reporting.report import seen_note, write_report
 
 REPORT = "report"
 
@@ -69,22 +80,30 @@ class TrainingImages:
 
 @dataclass(frozen=True)
 class _Training:
-    """A run and what its members share. folders: of the members' checkpoints."""
+    """A run and what its members share.
+
+    source: the backbone before the training. pretrained: images of the data set with which it was
+    pretrained. folders: of the members' checkpoints.
+    """
 
     recipe: AdapterRecipe
-    recipe_folder: Path
+    source: FrozenBackbone
     sets: TrainingImages
+    pretrained: Sequence[LabelledImage]
     folders: Sequence[Path]
     accelerator: Accelerator
     resume: bool
     tracking: Tracking | None
 
     @cached_property
-    def digests(self) -> Tensor:
+    def digests(self) -> Mapping[str, Tensor]:
         """Digests of the images that the weights depend on, those of validation included."""
-        parts, outliers = self.sets.images.parts, self.sets.outliers
-        used = [*parts["train"], *parts.get("validation", ())]
-        return image_digests([*used, *([] if outliers is None else outliers.images)])
+        trained = trained_images(self.sets.images, self.sets.outliers)
+        used = [*trained, *self.sets.images.parts.get("validation", ())]
+        return {
+            "adapters": image_digests(used).unique(),
+            "backbone": image_digests(self.pretrained).unique(),
+        }
 
 
 def train(
@@ -122,11 +141,17 @@ def train(
         _print(data_lines(sets.images))
     if not all(finished):
         recipe = recipe.model_copy(update={"backbone": available_source(recipe.backbone)})
-    training = _Training(recipe, recipe_folder, sets, folders, accelerator, resume, tracking)
-    for index, done in enumerate(finished):
-        if not done:
-            _train_member(training, index)
-        accelerator.wait_for_everyone()
+        source = read_backbone(recipe.backbone, recipe_folder, getattr(torch, recipe.stored))
+        pretrained = pretraining_images(source.provenance, recipe.data, data)
+        if accelerator.is_main_process:
+            _print(pretraining_notes(sets.images, pretrained))
+        training = _Training(
+            recipe, source, sets, pretrained, folders, accelerator, resume, tracking
+        )
+        for index, done in enumerate(finished):
+            if not done:
+                _train_member(training, index)
+            accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         _evaluate_checkpoints(recipe, sets, folders, out, device)
     accelerator.wait_for_everyone()
@@ -138,7 +163,7 @@ def _train_member(training: _Training, index: int) -> None:
     folder, images, device = folders[index], sets.images, accelerator.device
     recipe = member_recipe(training.recipe, index)
     dtype: torch.dtype = getattr(torch, recipe.stored)
-    source = read_backbone(recipe.backbone, training.recipe_folder, dtype)
+    source = training.source
     previous = folders[index - 1] if starts_from_previous(recipe, index) else None
     network = initial_network(recipe, source, len(images.classes), previous)
     initial: Provenance = {}
@@ -179,7 +204,7 @@ def _train_member(training: _Training, index: int) -> None:
         config,
         model_card(config, None),
         dtype,
-        {"adapters": training.digests.unique()},
+        training.digests,
     )
     run.state.unlink(missing_ok=True)
 
@@ -259,7 +284,9 @@ def _evaluate_checkpoints(
         calibrate(folder, sets.images, device, settings.calibrated, settings.sampler)
     model, *others = [EulerLoRA(load_checkpoint(folder), device) for folder in folders]
     options = [SamplingOptions("det"), SamplingOptions("stoch", settings.samples)]
-    evaluation = evaluate(model, sets.images, sets.ood, options, settings.ood_images, others=others)
+    evaluation = evaluate(
+        model, sets.images, sets.ood, options, settings.ood_images, others=others, folder=folders[0]
+    )
     write_report(out / REPORT, evaluation)
     if not others:
         write_model_card(out, out / REPORT)
@@ -329,6 +356,18 @@ def data_lines(images: ImageParts) -> list[str]:
     return [title, *_columns(rows), *(f"note: {note}" for note in images.notes)]
 
 
+def pretraining_notes(images: ImageParts, pretrained: Sequence[LabelledImage]) -> Iterator[str]:
+    """Yields a note for each held-out part with images with which the backbone was pretrained."""
+    names = {image.name for image in pretrained}
+    for part in (name for name in images.parts if name != "train"):
+        held_out = images.parts[part]
+        if seen := sum(image.name in names for image in held_out):
+            yield (
+                f"note: the backbone was pretrained with {seen:,} of the {len(held_out):,} {part} "
+                "images; figures that rest on them are too good"
+            )
+
+
 def run_lines(
     recipe: AdapterRecipe,
     frozen: FrozenBackbone,
@@ -396,6 +435,7 @@ def result_lines(report: Report, training: Provenance, out: Path, report_folder:
         lines.append(f"kept: the adapters of epoch {training['best_epoch']}")
     return [
         *lines,
+        *([f"note: {seen_note(report)}"] if report.seen else []),
         f"report: {report_folder / 'report.md'}; model card: {out / 'README.md'}",
         f"next: eulerlora serve {out}, or eulerlora predict {out} IMAGE --mode stoch",
     ]

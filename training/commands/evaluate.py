@@ -116,7 +116,9 @@ def evaluate_command(
     report_skipped(images, *sets)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # fails before the long work rather than after it
-    evaluation = evaluate(model, images, sets, options, ood_images, corrupted_images, sampler)
+    evaluation = evaluate(
+        model, images, sets, options, ood_images, corrupted_images, sampler, folder=checkpoint
+    )
     click.echo(markdown(evaluation.report))
     if out is not None:
         write_report(out, evaluation)

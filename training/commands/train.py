@@ -98,7 +98,8 @@ def probe_command(
 ) -> None:
     """Evaluate the frozen features of a backbone file with a linear probe on HAM10000.
 
-    Fits the probe on the train part of the lesion split and evaluates it on the calibration part.
+    Fits the probe to training lesions and evaluates it on validation lesions. Calibration and test
+    lesions are not read, so that a choice by this figure leaves both unused.
     """
     set_openmp_wait_policy()
     # These import torch.
@@ -110,13 +111,14 @@ def probe_command(
     from training.recipe.schema import DataSettings  # noqa: PLC0415
 
     file = load_backbone(backbone)
-    images = read_dataset(DataSettings(kind="ham10000"), data, skip_bad)
+    settings = DataSettings(kind="ham10000", split="lesion-best-epoch")
+    images = read_dataset(settings, data, skip_bad)
     report_skipped(images)
     size = image_size or file.preprocessing.size
     frozen, preprocessing = at_image_size(file.backbone, size), file.preprocessing.at_size(size)
     result = linear_probe(frozen, images, choose_device(device), preprocessing)
     click.echo(
-        f"{images.name}, calibration part ({result.images:,} images), {size} x {size} pixels: "
+        f"{images.name}, validation part ({result.images:,} images), {size} x {size} pixels: "
         f"accuracy {result.accuracy:.4f}, balanced accuracy {result.balanced_accuracy:.4f}, "
         f"macro-AUROC {result.macro_auroc:.4f}"
     )

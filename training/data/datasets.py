@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.config import CheckpointConfig, Provenance
 from eulerlora.errors import DataError
 from eulerlora.images.files import EXTENSIONS, is_image_name
 from eulerlora_client.contract.answers import ClassName
@@ -28,7 +28,7 @@ from training.data.public_sets import (
     split_suffix,
 )
 from training.data.splits import stratified_split
-from training.recipe.pretraining import UnlabelledData
+from training.recipe.pretraining import PretrainingData, UnlabelledData
 from training.recipe.schema import DataSettings, OodSettings, OutlierSettings, Part
 
 
@@ -144,6 +144,30 @@ def read_unlabelled(settings: UnlabelledData, directory: Path, skip_bad: bool = 
     labelled = read_dataset(data, directory, skip_bad)
     images = [replace(image, label=OUTSIDE) for image in labelled.parts["train"]]
     return OodSet(f"{labelled.name}, train part without labels", images, labelled.skipped)
+
+
+def pretraining_images(
+    origin: Provenance, settings: DataSettings, directory: Path
+) -> list[LabelledImage]:
+    """Returns the images of a data set with which a backbone was pretrained, labelled or not.
+
+    origin: provenance of the backbone. A data set of its pretraining is this one if kind, name and
+    split are equal. Images that cannot be decoded are left out.
+    """
+    if "stages" not in origin:
+        return []
+    recipe, here = origin["recipe"], {"path": settings.path}
+    shown: list[LabelledImage] = []
+    for data in recipe["data"]:
+        if data["kind"] == settings.kind:
+            same = PretrainingData.model_validate(data | here)
+            labelled = read_dataset(same, directory, skip_bad=True)
+            shown += labelled.parts["train"] if labelled.name in origin["data"] else []
+    for data in recipe["unlabelled"]:
+        if data["kind"] == {"imagefolder": "images"}.get(settings.kind, settings.kind):
+            unlabelled = read_unlabelled(UnlabelledData(**data | here), directory, skip_bad=True)
+            shown += unlabelled.images if unlabelled.name in origin["data"] else []
+    return shown
 
 
 def _read_images(path: str, part: Part, directory: Path, skip_bad: bool) -> OodSet:

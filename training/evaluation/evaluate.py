@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from torch import Tensor
@@ -15,6 +16,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora.scores.uncertainty import Uncertainty
 from eulerlora_client.contract.sampling import Sampler
+from training.data.digests import images_in_training
 from training.data.images import ImageParts, LabelledImage, OodSet, evenly_spaced
 from training.evaluation.corruptions import CORRUPTIONS, with_corruption
 from training.evaluation.evaluated_sets import (
@@ -100,14 +102,15 @@ def evaluate(
     corrupted_images: int = 0,
     sampler: Sampler | None = None,
     others: Sequence[EulerLoRA] = (),
+    folder: Path | None = None,
 ) -> Evaluation:
     """Evaluates a model on a data set's test part, once for each of `options`.
 
     ood: sets with distinct names; at most `ood_images` of each are used, evenly spaced; None uses
     all. corrupted_images: number of evenly spaced test images to which every corruption of
     CORRUPTIONS is applied. sampler: for `stoch`; None uses the checkpoint's. others: the other
-    members of an ensemble, which answers with the mean over all of them. Each image is read once
-    for each member.
+    members of an ensemble, which answers with the mean over all of them. folder: the model's
+    checkpoint, which knows the images of its training. Each image is read once for each member.
     """
     sampler = sampler or model.config.sampler
     used = [replace(outside, images=evenly_spaced(outside.images, ood_images)) for outside in ood]
@@ -121,12 +124,14 @@ def evaluate(
         data=f"{images.name}, test part",
         images=len(truth.labels),
         clusters=len(set(truth.clusters.tolist())),
+        seen=_seen(folder, images.parts[TEST]),
         target=images.target,
         ood_sets={
             outside.name: OodSetFacts(
                 group=outside.group,
                 generated=outside.generated,
                 used=Subset(len(outside.images), len(whole.images)),
+                seen=_seen(folder, outside.images),
                 resembles=resemblance(outside, model.config),
             )
             for outside, whole in zip(used, ood, strict=True)
@@ -138,6 +143,12 @@ def evaluate(
         ],
     )
     return Evaluation(report, model.classes, sets)
+
+
+def _seen(folder: Path | None, images: Sequence[LabelledImage]) -> int | None:
+    """Returns how many of the images the training was shown; None if it is not known."""
+    seen = None if folder is None else images_in_training(folder, images)
+    return None if seen is None else len(seen)
 
 
 def _evaluated_sets(

@@ -196,7 +196,7 @@ def _pretraining(config: CheckpointConfig) -> Iterator[ShownData]:
     if published is not None and "stages" not in origin:
         yield ShownData(published, "pretraining")
     elif "stages" in origin:
-        for data in origin["recipe"]["data"]:
+        for data in (*origin["recipe"]["data"], *origin["recipe"].get("unlabelled", ())):
             yield ShownData(_data_name(data), "pretraining")
 
 
@@ -208,8 +208,8 @@ def _training(facts: Mapping[str, Any]) -> Iterator[ShownData]:
 
 
 def _data_name(data: Mapping[str, Any]) -> str:
-    """Returns the path of an image folder, or the kind of a published data set."""
-    return str(data["path"] if data["kind"] == "imagefolder" else data["kind"])
+    """Returns the path of a folder of images, or the kind of a published data set."""
+    return str(data["path"] if data["kind"] in ("imagefolder", "images") else data["kind"])
 
 
 def _roles(shown: list[ShownData]) -> str:

@@ -159,13 +159,15 @@ class Subset:
 class OodSetFacts:
     """An out-of-distribution set of a report.
 
-    group, generated: as in `OodSet`. used: images. resembles: what training was shown that the set
-    is or resembles; None if nothing is known (`training.evaluation.ood_sets`).
+    group, generated: as in `OodSet`. used: images. seen: as in `Report`. resembles: what training
+    was shown that the set is or resembles; None if nothing is known
+    (`training.evaluation.ood_sets`).
     """
 
     group: OodGroup
     generated: bool
     used: Subset
+    seen: int | None
     resembles: str | None
 
 
@@ -174,8 +176,9 @@ class Report:
     """Results of an evaluation and the data behind them.
 
     precision: of the predictions. clusters: of the test images; equal to images if no clusters are
-    known. target: classes whose sensitivity is reported together. ood_sets: by name. corrupted:
-    test images that were corrupted.
+    known. seen: test images that the training of the adapters or of the backbone was shown; None if
+    it is not known. target: classes whose sensitivity is reported together. ood_sets: by name.
+    corrupted: test images that were corrupted.
     """
 
     model: str
@@ -184,6 +187,7 @@ class Report:
     data: str
     images: int
     clusters: int
+    seen: int | None
     target: Sequence[str]
     ood_sets: Mapping[str, OodSetFacts]
     corrupted: Subset

@@ -18,7 +18,7 @@ from training.evaluation.report_schema import Report, read_report
 from training.recipe.file import RECIPES
 from training.reporting.card_texts import LICENCES, CardTexts, front_matter, texts_of
 from training.reporting.charts import RELIABILITY
-from training.reporting.report import result_sections, summary_sections
+from training.reporting.report import result_sections, seen_note, summary_sections
 from training.reporting.tables import enumeration, metrics_table
 
 Section = tuple[str, str]
@@ -154,7 +154,7 @@ def _names(config: CheckpointConfig) -> list[str]:
 def _results_line(report: Report) -> str:
     return (
         f"On {report.images:,} test images of {report.data}; the share of each class is that of an "
-        "archive, not of a clinic."
+        f"archive, not of a clinic.{f' {seen_note(report)}.' if report.seen else ''}"
     )
 
 

@@ -111,7 +111,16 @@ def data_summary(report: Report) -> str:
     """Returns a sentence about the test data, with a precision that is not float32."""
     lesions = f" of {report.clusters:,} lesions" if report.clusters < report.images else ""
     precision = "" if report.precision == "float32" else f", predicted in {report.precision}"
-    return f"Measured on {report.data}: {report.images:,} images{lesions}{precision}."
+    measured = f"Measured on {report.data}: {report.images:,} images{lesions}{precision}."
+    return f"{measured} **{seen_note(report)}.**" if report.seen else measured
+
+
+def seen_note(report: Report) -> str:
+    """Returns what it means that training was shown `report.seen` of the test images."""
+    return (
+        f"The training of the model or of its backbone was shown {report.seen:,} of the "
+        f"{report.images:,} test images: all figures on them are too good"
+    )
 
 
 def result_sections(report: Report) -> Iterator[tuple[str, str]]:
@@ -142,12 +151,12 @@ def _resemblance_note(report: Report) -> str:
     shown = [
         name
         for name, facts in report.ood_sets.items()
-        if facts.resembles is not None and facts.group != "shifted"
+        if (facts.seen or facts.resembles is not None) and facts.group != "shifted"
     ]
     basis = (
-        "The last column compares the names of the sets with the data in the checkpoint's "
-        "provenance (training, pretraining of the backbone, outlier exposure); an empty cell means "
-        "that no relation is known."
+        "The last column counts images of the checkpoint's training, and compares the names of the "
+        "sets with the data in its provenance (training, pretraining of the backbone, outlier "
+        "exposure); an empty cell means that no relation is known."
     )
     if not shown:
         return basis

@@ -10,6 +10,7 @@ from training.evaluation.report_schema import (
     FLAG_METRICS,
     GroupMetrics,
     ModeReport,
+    OodSetFacts,
     Report,
     SetCoverage,
     Subset,
@@ -236,10 +237,15 @@ def proportion_text(proportion: Proportion | None) -> str:
 def ood_set_table(report: Report) -> str:
     """Returns the out-of-distribution sets with their groups and what they resemble."""
     rows = [
-        [name, facts.group, subset_text(facts.used), facts.resembles or ""]
+        [name, facts.group, subset_text(facts.used), _relation(facts)]
         for name, facts in report.ood_sets.items()
     ]
-    return table(["set", "group", "images", "resembles what training was shown"], rows)
+    return table(["set", "group", "images", "training was shown these or similar images"], rows)
+
+
+def _relation(facts: OodSetFacts) -> str:
+    seen = [f"{facts.seen:,} of these images"] if facts.seen else []
+    return "; ".join([*seen, *([facts.resembles] if facts.resembles else [])])
 
 
 def ood_table(report: Report, mode: ModeReport, metric: str) -> str:

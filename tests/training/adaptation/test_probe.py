@@ -42,11 +42,11 @@ def images_of(labels: list[int], seed: int) -> list[LabelledImage]:
 
 @pytest.fixture
 def images() -> ImageParts:
-    """Three classes without a test part, which a probe must not read."""
+    """Three classes without calibration and test parts, which a probe must not read."""
     classes = tuple(ClassName(name=str(name), description="-") for name in range(3))
     parts = {
         "train": images_of([0] * 20 + [1] * 12 + [2] * 8, seed=0),
-        "calibration": images_of([0] * 6 + [1] * 4 + [2] * 4, seed=1),
+        "validation": images_of([0] * 6 + [1] * 4 + [2] * 4, seed=1),
     }
     return ImageParts("squares", classes, parts)
 
@@ -63,10 +63,10 @@ def test_a_probe_is_logistic_regression_on_standardised_features(images: ImagePa
     scaler = StandardScaler().fit(features("train"))
     plain = LogisticRegression(C=INVERSE_PENALTY, max_iter=1000)
     plain.fit(scaler.transform(features("train")), labels["train"])
-    probabilities = plain.predict_proba(scaler.transform(features("calibration")))
+    probabilities = plain.predict_proba(scaler.transform(features("validation")))
     predicted = probabilities.argmax(axis=1)
     result = linear_probe(backbone, images, CPU, Preprocessing(size=32))
-    truth = np.array(labels["calibration"])
+    truth = np.array(labels["validation"])
     assert result.images == len(truth)
     assert result.accuracy == pytest.approx((predicted == truth).mean())
     assert result.balanced_accuracy == pytest.approx(balanced_accuracy_score(truth, predicted))
@@ -79,7 +79,7 @@ def test_fitted_heads_predict_like_the_regression_before_the_first_step(
     images: ImageParts, classes: int
 ) -> None:
     train = [image for image in images.parts["train"] if image.label < classes]
-    held_out = images.parts["calibration"]
+    held_out = images.parts["validation"]
     backbone = random_backbone().eval()
     network = build_network(backbone, AdapterSettings(adapters=2, rank=2, min_rank=1), 3)
     network.initialise(torch.Generator().manual_seed(0))
@@ -150,10 +150,10 @@ def test_the_command_prints_the_metrics_at_the_given_size(
     arguments = [str(tmp_path / "backbone.safetensors"), "--data", str(tmp_path)]
     result = CliRunner().invoke(probe_command, [*arguments, "--device", "cpu"])
     assert result.exit_code == 0, result.output
-    assert "squares, calibration part (14 images), 32 x 32 pixels: accuracy 0." in result.output
+    assert "squares, validation part (14 images), 32 x 32 pixels: accuracy 0." in result.output
     larger = CliRunner().invoke(probe_command, [*arguments, "--image-size", "48"])
     assert "48 x 48 pixels" in larger.output
-    assert requested == [("ham10000", "lesion")] * 2
+    assert requested == [("ham10000", "lesion-best-epoch")] * 2
 
 
 @pytest.mark.parametrize("seed", [None, 3])
@@ -163,7 +163,7 @@ def test_the_accuracy_of_the_heads_is_that_of_the_untrained_network(
     network = build_network(random_backbone(), AdapterSettings(rank=4, min_rank=2), 3)
     network.initialise(torch.Generator().manual_seed(0))
     fit_heads(network, images, CPU, seed)
-    held_out = images.parts["calibration"]
+    held_out = images.parts["validation"]
     pixels = torch.stack([resize(image.source, 32) for image in held_out])
     outputs = predict_images(network, pixels, [Draw(mode="det")] * len(held_out))
     predicted = [int(o.log_probabilities.exp().mean(dim=0).argmax()) for o in outputs]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from eulerlora import EulerLoRA
-from eulerlora.checkpoint.files import load_checkpoint, read_config
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, load_checkpoint, read_config
 from eulerlora.checkpoint.weights import load_backbone, save_backbone
 from tests.conftest import random_backbone, random_network
 from tests.program import run
@@ -21,6 +21,7 @@ from training.adaptation.train import train_adapters
 from training.data.datasets import dataset_settings, read_dataset
 from training.data.digests import images_in_training
 from training.data.images import ImageParts
+from training.evaluation.report_schema import read_report
 from training.fit.run import Run, accelerator_on
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
@@ -290,6 +291,27 @@ def test_no_epoch_leaves_the_probe_that_starts_a_training(
         assert (network.blocks[0].up == 0).all() == (epochs == 0)
         heads.append(network.heads.weight)
     torch.testing.assert_close(heads[0], heads[1], atol=1e-3, rtol=1e-3)
+
+
+def test_results_on_images_of_the_pretraining_are_marked(
+    recipe_file: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    origin = read_config(DEFAULT_CHECKPOINT).backbone.provenance
+    shown = {"data": [], "unlabelled": [{"kind": "images", "path": "elsewhere/train"}]}
+    origin |= {"recipe": origin["recipe"] | shown, "data": "train"}
+    backbone = recipe_file.parent / "backbone.safetensors"
+    save_backbone(backbone, random_backbone(), origin, torch.float16)
+    done = run(
+        "train", recipe_file, "--data", image_folder / "train", "--out", tmp_path / "run",
+        "--set", "training.epochs=0", "--set", "evaluation.ood=[{kind='images', path='blue'}]",
+        *ONE_THRESHOLD,
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    report = read_report(tmp_path / "run" / "report")
+    assert report.seen == report.images == 12
+    assert report.ood_sets["blue"].seen == 20
+    assert done.out.count("12 of the 12 test images") == 2  # before the training, and at its end
+    assert "12 of the 12 test images" in (tmp_path / "run" / "README.md").read_text()
 
 
 def test_outliers_lower_the_confidence_on_similar_images_and_are_recorded(

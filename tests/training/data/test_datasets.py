@@ -8,9 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from eulerlora.errors import DataError
 from tests.training.conftest import plain_view
-from training.data.datasets import read_dataset, read_ood_set, read_unlabelled
+from training.data.datasets import (
+    pretraining_images,
+    read_dataset,
+    read_ood_set,
+    read_unlabelled,
+)
 from training.data.images import ImageDataset, ImageParts, class_counts
 from training.recipe.pretraining import UnlabelledData
 from training.recipe.schema import DataSettings, OodSettings
@@ -51,6 +57,43 @@ def test_unlabelled_images_are_those_of_train_without_their_classes(image_folder
     images = read_unlabelled(settings, image_folder.parent)
     assert len(images.images) == 60
     assert all(image.name.startswith("train/") and image.label < 0 for image in images.images)
+
+
+@pytest.mark.parametrize(
+    ("pretraining", "shown"),
+    [
+        ({"data": [{"kind": "imagefolder", "path": "elsewhere/set"}]}, 54),  # without calibration
+        ({"data": [{"kind": "imagefolder", "split": "paper"}]}, 60),
+        ({"data": [], "unlabelled": [{"kind": "images", "path": "elsewhere/set"}]}, 60),
+        ({"data": [{"kind": "tiny-imagenet"}], "unlabelled": [{"kind": "ham10000"}]}, 0),
+    ],
+)
+def test_images_of_a_pretraining_are_those_of_its_train_parts_labelled_or_not(
+    labelled: Path, pretraining: dict[str, list[object]], shown: int
+) -> None:
+    settings = SETTINGS.model_copy(update={"path": labelled.name})
+    recipe = {"unlabelled": [], **pretraining}
+    here = "labelled, image folder and labelled, image folder, paper split and labelled"
+    origin = {"recipe": recipe, "stages": [], "data": here}
+    images = pretraining_images(origin, settings, labelled.parent)
+    assert len(images) == shown
+    other = origin | {"data": "set, image folder"}
+    assert pretraining_images(other, settings, labelled.parent) == []
+    assert pretraining_images({"imported": {}}, settings, labelled.parent) == []
+
+
+@pytest.mark.data
+def test_the_embedded_backbone_knows_the_test_images_of_the_paper_split(real_data: Path) -> None:
+    """The image-level split shows most test images to a pretraining on other lesions."""
+    origin = read_config(DEFAULT_CHECKPOINT).backbone.provenance
+    shares = {}
+    for split in ("paper", "lesion"):
+        settings = DataSettings(kind="ham10000", split=split)
+        shown = {image.name for image in pretraining_images(origin, settings, real_data)}
+        test = read_dataset(settings, real_data).parts["test"]
+        shares[split] = sum(image.name in shown for image in test) / len(test)
+    assert shares["lesion"] == 0
+    assert 0.6 < shares["paper"] < 0.65
 
 
 def test_class_folders_without_parts_always_get_the_same_split(labelled: Path) -> None:

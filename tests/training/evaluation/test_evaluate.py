@@ -10,9 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from eulerlora.checkpoint.files import TRAINING_IMAGES
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.answers import ClassName
+from training.data.digests import image_digests
 from training.data.images import (
     ImageParts,
     LabelledImage,
@@ -106,7 +109,7 @@ def test_the_report_agrees_with_the_predictions_of_the_model(
     assert (uncalibrated.thresholds, uncalibrated.flagged) == ({}, {})
     assert uncalibrated.ood["other"].scores["msp"].flagged is None
     assert (report.images, report.clusters) == (18, 9)
-    assert report.ood_sets == {"other": OodSetFacts("near", False, Subset(5, 5), None)}
+    assert report.ood_sets == {"other": OodSetFacts("near", False, Subset(5, 5), None, None)}
     assert (report.corrupted, det.corruptions) == (Subset(0, 18), {})
     assert evaluation.sets.test.labels.tolist() == [image.label for image in test]
 
@@ -198,6 +201,18 @@ def test_a_larger_ood_set_is_reduced_to_evenly_spaced_images(
     positions = [train.index(image) for image in evenly_spaced(train, 7)]
     assert {b - a for a, b in pairwise([*positions, 60])} <= {8, 9}
     assert evenly_spaced(other, None) == other
+
+
+def test_images_of_the_training_are_counted_in_every_set(
+    checkpoint_folder: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    model = EulerLoRA.load(checkpoint_folder)
+    test, other = labelled(image_folder / "test", [0, 1, 2]), labelled(image_folder / "other", [-1])
+    stored = image_digests([*test[3:], *other[:2]]).sort().values
+    save_file({"adapters": stored[:9], "backbone": stored[9:]}, tmp_path / TRAINING_IMAGES)
+    sets = [OodSet("other", other)]
+    report = evaluate(model, dataset(model, test), sets, [DET], folder=tmp_path).report
+    assert (report.seen, report.ood_sets["other"].seen) == (len(test) - 3, 2)
 
 
 def test_an_attribute_with_one_value_is_left_out(

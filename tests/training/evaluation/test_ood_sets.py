@@ -116,7 +116,8 @@ def config(**facts: Any) -> CheckpointConfig:
         {"kind": "tiny-imagenet", "path": "tiny-imagenet-200"},
         {"kind": "imagefolder", "path": "cifar10-jpeg.tar.xz"},
     ]
-    provenance = {"recipe": {"data": data}, "stages": []}
+    unlabelled = [{"kind": "images", "path": "isic-2020-test.tar"}]
+    provenance = {"recipe": {"data": data, "unlabelled": unlabelled}, "stages": []}
     backbone = config.backbone.model_copy(update={"provenance": provenance})
     return config.model_copy(update={"backbone": backbone})
 
@@ -126,12 +127,16 @@ def config(**facts: Any) -> CheckpointConfig:
     [
         ("cifar10-jpeg.tar.xz", "the same data set, used for pretraining"),
         ("cifar10-jpeg", "the same data set, used for pretraining"),
+        ("isic-2020-test", "the same data set, used for pretraining"),
         ("HAM10000", "the same data set, used for training"),
         (
             "caltech101",
             "everyday photographs, as tiny-imagenet, cifar10-jpeg, used for pretraining",
         ),
-        ("ph2", "dermatoscopic images, as ham10000, used for training"),
+        (
+            "ph2",
+            "dermatoscopic images, as isic-2020-test, ham10000, used for pretraining and training",
+        ),
         ("svhn", None),
         ("noise", None),
     ],

@@ -118,7 +118,7 @@ def test_a_mode_is_compared_with_the_first_one_on_the_same_images() -> None:
 
 def test_the_ood_section_lists_the_sets_by_group_with_all_scores() -> None:
     text = markdown(REPORT)
-    assert "| other | far | 2,000 of 10,000 | everyday photographs |" in text
+    assert "| other | far | 2,000 of 10,000 | 7 of these images; everyday photographs |" in text
     assert "| close | near | 30 |  |" in text
     assert "The figures of other are in-family figures" in text
     _, section = text.split("## Out-of-distribution images")
@@ -212,6 +212,7 @@ def test_the_json_has_null_for_undefined_values(written: Path) -> None:
         "group": "far",
         "generated": False,
         "used": {"images": 2_000, "of": 10_000},
+        "seen": 7,
         "resembles": "everyday photographs",
     }
 

@@ -82,7 +82,7 @@ def test_only_finished_runs_count(tmp_path: Path) -> None:
     titles = list(unfinished)[4:]
     assert [unfinished[title] for title in ("trained", *titles)] == ["-"] * (1 + len(titles))
     assert unfinished["from"] == "0 seeds"
-    finished, _ = lines(text, "LoRA, rank 20")
+    (finished,) = lines(text, "LoRA, rank 20")
     assert finished["from"] == "1 seed"
     assert (finished["accuracy (%)"], finished["ECE (10 bins)"]) == ("71.42", "-")
 
