@@ -21,7 +21,6 @@ DECODER_MODULE = "service.decoding.worker"
 
 @click.command("serve")
 @click.argument("checkpoints", nargs=-1, metavar="[CHECKPOINT ...]")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -29,7 +28,13 @@ DECODER_MODULE = "service.decoding.worker"
     show_default=True,
     help="TCP port; 0 selects a free one.",
 )
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--keys", type=PATH, help="Require an API key from this file (`eulerlora keys new`).")
+@click.option("--open", "open_to_all", is_flag=True, help="Serve other hosts without keys.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option("--policy", type=PATH, help="Triage policy file; default: the packaged policy.")
+@click.option("--audit", type=PATH, help="Record every decision in this file; 503 if it fails.")
+@click.option("--audit-secret", type=PATH, help="File with the secret of the image hashes.")
 @click.option(
     "--precision",
     type=click.Choice(PRECISION_CHOICES),
@@ -38,11 +43,6 @@ DECODER_MODULE = "service.decoding.worker"
     help="Data type of the matrix products; auto: bfloat16 if it is fast and changes little.",
 )
 @click.option("--compile", "compiled", is_flag=True, help="Compile the network; starts slower.")
-@click.option("--keys", type=PATH, help="Require an API key from this file (`eulerlora keys new`).")
-@click.option("--open", "open_to_all", is_flag=True, help="Serve other hosts without keys.")
-@click.option("--audit", type=PATH, help="Record every decision in this file; 503 if it fails.")
-@click.option("--audit-secret", type=PATH, help="File with the secret of the image hashes.")
-@click.option("--policy", type=PATH, help="Triage policy file; default: the packaged policy.")
 @click.option(
     "--log-format",
     type=click.Choice(LOG_FORMATS),
@@ -50,12 +50,12 @@ DECODER_MODULE = "service.decoding.worker"
     show_default=True,
     help="auto: text on a terminal, otherwise JSON.",
 )
-@click.option("--trace", is_flag=True, help="Export traces to the collector of OTEL_EXPORTER_*.")
 @click.option(
     "--drain-s",
     type=click.FloatRange(min=0),
     help="Seconds for which requests are accepted after SIGTERM.",
 )
+@click.option("--trace", is_flag=True, help="Export traces to the collector of OTEL_EXPORTER_*.")
 def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
     """Serve one or more checkpoints over HTTP; by default the embedded one.
 
@@ -64,6 +64,12 @@ def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
 
     Environment variables EULERLORA_SERVE_* set the limits; docs/service.md lists them. SIGHUP
     reloads the checkpoints.
+
+    \b
+    Examples:
+      eulerlora serve
+      eulerlora serve checkpoint/ --port 9000
+      eulerlora serve --host 0.0.0.0 --keys keys.jsonl
     """
     set_openmp_wait_policy()
     signal.signal(signal.SIGTERM, _exit_cleanly)

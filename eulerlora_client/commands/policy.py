@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora_client.commands.program import Program
+from eulerlora_client.commands.program import POLICY_ENTRY_POINTS, Program
 from eulerlora_client.printable import printable
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ INPUT_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
-@click.group("policy", cls=Program, entry_group="eulerlora.policy_commands")
+@click.group("policy", cls=Program, entry_group=POLICY_ENTRY_POINTS)
 def policy_command() -> None:
     """Show, check and fit the triage policy."""
 

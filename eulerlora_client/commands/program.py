@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NoReturn
 
@@ -10,6 +11,19 @@ import click
 from eulerlora_client.printable import printable
 
 ENTRY_POINTS = "eulerlora.commands"
+POLICY_ENTRY_POINTS = "eulerlora.policy_commands"
+OTHER_DISTRIBUTION: Mapping[str, Mapping[str, Sequence[str]]] = {
+    ENTRY_POINTS: {
+        "eulerlora": ("predict", "backbone", "export", "import"),
+        "eulerlora[serve]": ("serve", "keys", "audit"),
+        "eulerlora[train]": (
+            "train", "evaluate", "calibrate", "site", "pretrain", "probe", "bayesianise", "card",
+            "reproduce",
+        ),
+    },
+    POLICY_ENTRY_POINTS: {"eulerlora[train]": ("fit",)},
+}  # fmt: skip
+"""What to install for the commands that an installation of the client alone does not have."""
 
 
 class Program(click.Group):
@@ -37,6 +51,10 @@ class Program(click.Group):
                     raise
                 return _unavailable(cmd_name, _missing_extra(entry_point, error))
             return command
+        for requirement, names in OTHER_DISTRIBUTION.get(self.entry_group, {}).items():
+            if cmd_name in names:
+                reason = f"{cmd_name} is not installed; run: pip install '{requirement}'"
+                return _unavailable(cmd_name, reason)
         return None
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -65,6 +66,7 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert "CheckpointError" in done.stderr
 
 
+ROOT = Path(__file__).parents[3]
 LINE = "eulerlora: work requires the module absent_module, which is not installed; "
 
 
@@ -105,6 +107,35 @@ def test_a_command_that_lacks_a_library_names_its_extra(
     done = run("work")
     assert (done.status, done.out) == (1, "")
     assert done.err == LINE + "run: pip install 'eulerlora[serve]'\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "requirement"),
+    [
+        (["serve", "checkpoint/", "--port", "1"], "eulerlora[serve]"),
+        (["predict"], "eulerlora"),
+        (["train", "--help"], "eulerlora[train]"),
+    ],
+)
+def test_a_command_of_the_other_distribution_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], requirement: str
+) -> None:
+    monkeypatch.setattr(program, "entry_points", lambda **_: EntryPoints([]))
+    done = run(*arguments)
+    assert (done.status, done.out) == (1, "")
+    assert f"pip install '{requirement}'" in done.err
+
+
+def test_the_commands_of_the_other_distribution_are_its_entry_points() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for group, targets in project["entry-points"].items():
+        if group in program.OTHER_DISTRIBUTION:
+            declared: dict[str, set[str]] = {}
+            for name, target in targets.items():
+                extra = target.partition(" ")[2]
+                declared.setdefault(f"eulerlora{extra}", set()).add(name)
+            named = program.OTHER_DISTRIBUTION[group]
+            assert {extra: set(names) for extra, names in named.items()} == declared
 
 
 def test_the_list_of_commands_includes_a_command_without_its_extra(
