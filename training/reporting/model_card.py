@@ -228,6 +228,13 @@ def _backbone_data(config: CheckpointConfig) -> Iterator[str]:
         for data in [*recipe["data"], *recipe.get("unlabelled", [])]
         if (licence := _licence(data["kind"], data["path"])) is not None
     )
+    imported = (origin.get("start") or {}).get("imported")
+    if imported is not None:
+        start = (
+            f"It started from imported weights of {imported['source']}, whose training data this "
+            "card does not know."
+        )
+        licences[LICENCES.get(imported["source"], start)] = None
     yield " ".join([f"The backbone was pretrained on {origin['data']}.", *licences])
 
 
@@ -342,12 +349,7 @@ def _backbone(config: CheckpointConfig) -> Iterator[str]:
     kept = "trained with the head" if is_whole_network(config) else "frozen"
     imported = config.backbone.provenance.get("imported")
     if imported is not None:
-        revision = f", revision {imported['revision']}" if imported["revision"] else ""
-        yield (
-            f"Backbone: imported from {imported['source']}{revision} ({imported['architecture']}; "
-            f"licence: {imported['licence'] or 'not stated'}; SHA-256 of its weights: "
-            f"{imported['sha256']}), {kept}."
-        )
+        yield f"Backbone: {_imported(imported)}, {kept}."
         return
     origin = pretraining(config)
     if origin is None:
@@ -359,9 +361,20 @@ def _backbone(config: CheckpointConfig) -> Iterator[str]:
     top_one = ", ".join(
         f"top-1 {share:.3f} on the test part of {name}" for name, share in origin["top_one"].items()
     )
+    imported = (origin.get("start") or {}).get("imported")
+    start = f", from weights {_imported(imported)}" if imported else ""
     yield (
-        f"Backbone: recipe `{origin['recipe']['name']}` on {origin['data']}: {stages}, on "
+        f"Backbone: recipe `{origin['recipe']['name']}` on {origin['data']}{start}: {stages}, on "
         f"{origin['hardware']}; {top_one}; {kept} afterwards."
+    )
+
+
+def _imported(imported: Mapping[str, Any]) -> str:
+    """Returns the origin of an imported backbone (`ImportedBackbone.provenance`)."""
+    revision = f", revision {imported['revision']}" if imported["revision"] else ""
+    return (
+        f"imported from {imported['source']}{revision} ({imported['architecture']}; licence: "
+        f"{imported['licence'] or 'not stated'}; SHA-256: {imported['sha256']})"
     )
 
 

@@ -4,10 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from timm.models.vision_transformer import VisionTransformer as TimmTransformer
+from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torchvision.transforms import v2
 
 from eulerlora.checkpoint.weights import load_backbone, save_backbone
+from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.settings import Preprocessing
 from tests.conftest import TINY_BACKBONE
 from training.pretraining.classifier import (
     TEMPERATURE,
@@ -102,6 +107,51 @@ def test_folding_the_stem_changes_no_feature_and_leaves_a_backbone_that_loads(
     loaded = load_backbone(tmp_path / "b.safetensors").backbone
     assert loaded.settings == settings
     torch.testing.assert_close(loaded.eval()(IMAGES), folded.backbone(IMAGES))
+
+
+@torch.inference_mode()
+def test_a_classifier_from_a_file_has_its_features_of_normalised_images(tmp_path: Path) -> None:
+    settings = TINY_BACKBONE.model_copy(update={"stem": "convolution"})
+    colours = Preprocessing(size=32, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
+    path = tmp_path / "b.safetensors"
+    save_backbone(path, VisionTransformer(settings), {}, torch.float32, colours)
+    start = load_backbone(path)
+    stage = PretrainingStage(epochs=1, image_size=32)
+    model = Classifier(settings, stage, CLASSES, start).eval()
+    expected = start.backbone.eval()(v2.Normalize(colours.mean, colours.std)(IMAGES))
+    torch.testing.assert_close(model(IMAGES).logits, model.head(expected))
+    assert model.preprocessing == colours
+    assert model.fold_stem() is model
+
+
+def test_learning_rates_decay_by_layer_as_in_timm() -> None:
+    objective = make_objective(learning_rate=1e-4, layer_decay=0.5, head_learning_rate=1e-3)
+    model = TimmTransformer(
+        img_size=32,
+        patch_size=8,
+        embed_dim=16,
+        depth=TINY_BACKBONE.layers,
+        num_heads=2,
+    )
+    groups = param_groups_layer_decay(model, layer_decay=0.5)
+    scales = {id(p): group["lr_scale"] for group in groups for p in group["params"]}
+    names = {
+        "cls_token": "class_token",
+        "pos_embed": "encoder.pos_embedding",
+        "patch_embed.proj.weight": "conv_proj.weight",
+        **{
+            f"blocks.{block}.mlp.fc1.weight": f"encoder.layers.encoder_layer_{block}.mlp.0.weight"
+            for block in range(TINY_BACKBONE.layers)
+        },
+    }
+    own = dict(objective.network.named_parameters())
+    for theirs, name in names.items():
+        assert f"backbone.{name}" in own
+        expected = scales[id(model.get_parameter(theirs))]
+        assert objective.lr_scale(f"backbone.{name}") == pytest.approx(expected)
+    assert objective.lr_scale("backbone.encoder.ln.weight") == 1
+    assert objective.lr_scale("head.weight") == pytest.approx(10)
+    assert make_objective().lr_scale("head.weight") == 1
 
 
 def test_padding_and_the_other_head_get_no_gradient() -> None:

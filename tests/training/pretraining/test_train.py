@@ -240,6 +240,28 @@ def test_unlabelled_images_take_part_and_a_convolutional_stem_is_stored_without_
     assert file.provenance["data"].endswith(f"; {image_folder.name}")
 
 
+def test_training_continues_from_a_backbone_file(
+    data: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    """With the least rates nothing but rounding changes: the file is that of the start."""
+    (data / "start.safetensors").write_bytes(pretrained.read_bytes())
+    text = RECIPE_TEXT.replace("[backbone]", "[unused]").split("[unused]")
+    stages = text[1][text[1].index("[[stages]]") :]
+    path = tmp_path / "from.toml"
+    path.write_text('start = "start.safetensors"\n' + text[0] + stages)
+    still = [f"stages.{stage}.learning_rate=1e-30" for stage in (0, 1)]
+    recipe = read_recipe(path, PretrainingRecipe, [*still, "stages.0.image_size=32"])
+    pretrain(recipe, data, tmp_path, CPU)
+    file = load_backbone(tmp_path / pretrained.name)
+    assert weights(tmp_path / pretrained.name) == weights(pretrained)
+    assert file.provenance["start"] == load_backbone(pretrained).provenance
+    with pytest.raises(SettingsError, match="backbone"):
+        recipe_of(tmp_path, "start=start.safetensors")
+    path.write_text(text[0] + stages)
+    with pytest.raises(SettingsError, match="start"):
+        read_recipe(path, PretrainingRecipe)
+
+
 @pytest.mark.parametrize(
     ("override", "named"),
     [
@@ -249,6 +271,8 @@ def test_unlabelled_images_take_part_and_a_convolutional_stem_is_stored_without_
         ("stages.0.micro_batch_rows=4", "stochastic_depth"),
         ("stages.0.activation_checkpointing=true", "stochastic_depth"),
         ("stages.0.ema_decay=1", "ema_decay"),
+        ("stages.0.layer_decay=0", "layer_decay"),
+        ("stages.0.head_learning_rate=0", "head_learning_rate"),
         ("stages.1.image_size=24", "last stage"),
         ("stages.0.repeats=[1]", "each of the 2 sets"),
         ("stages.0.repeats=[0, 0]", "one of them positive"),

