@@ -10,7 +10,8 @@ that the interval is rather too wide than too narrow:
 
 Equal images give equal resamples in all runs, so that metrics of two runs can be paired. Intervals
 and p values are those of Student's t with Satterthwaite's degrees of freedom (Biometrics Bulletin
-2, 110, 1946). They refer to new seeds and new lesions of the same population.
+2, 110, 1946). They refer to new seeds and new lesions of the same population. A difference that is
+not significant is not absent: `detectable` is the smallest one that such runs would show.
 """
 
 import csv
@@ -22,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.special import stdtr, stdtrit
+from scipy.special import nctdtrinc, stdtr, stdtrit
 
 from eulerlora.errors import DataError
 from eulerlora.scores.ood_scores import ScoreName
@@ -43,6 +44,7 @@ from training.tables.runs import TableRun
 from training.tables.table import Difference, ResultTable
 
 FEWEST_SEEDS = 2
+LEVEL, POWER = 1 - CONFIDENCE, 0.8
 REJECTED_GROUPS = ("far", "near")
 """Groups of sets that a score should reject; `shifted` images belong to classes."""
 
@@ -55,8 +57,11 @@ class EndpointResult:
     """A metric of `arm` minus that of `minus`.
 
     by_seed: one difference for each seed. low, high: 95% confidence interval. seeds_error,
-    lesions_error: standard errors from seeds and from lesions. p: two-sided. adjusted_p: corrected
-    by Holm over all secondary endpoints; None for the primary one.
+    lesions_error: standard errors from seeds and from lesions. freedom: degrees of freedom of both
+    together. p: two-sided. adjusted_p: corrected by Holm over all secondary endpoints; None for the
+    primary one. detectable: the difference, of either sign, that is significant with a probability
+    of POWER; its level is LEVEL for the primary endpoint and LEVEL divided by the number of
+    secondary endpoints for each of these (the first step of Holm).
     """
 
     metric: str
@@ -67,9 +72,16 @@ class EndpointResult:
     high: float
     p: float
     adjusted_p: float | None
+    detectable: float
     seeds_error: float
     lesions_error: float
+    freedom: float
     by_seed: tuple[float, ...]
+
+    @property
+    def shown(self) -> bool:
+        """True if the difference is significant, after the correction for a secondary endpoint."""
+        return (self.p if self.adjusted_p is None else self.adjusted_p) < LEVEL
 
     @property
     def same_sign(self) -> int:
@@ -144,7 +156,10 @@ def compare(table: ResultTable, runs: Sequence[TableRun]) -> TableComparison | N
         _tested(table.primary, seeds, results)[0]
         if table.primary is not None and table.primary in differences
         else None,
-        tuple(replace(result, adjusted_p=p) for result, p in zip(tested, adjusted, strict=True)),
+        tuple(
+            replace(result, adjusted_p=p, detectable=detectable(result, len(tested)))
+            for result, p in zip(tested, adjusted, strict=True)
+        ),
     )
 
 
@@ -260,7 +275,7 @@ def endpoint_result(
         freedom = float(variance**2 / parts)
     reach = error * float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
     p = float(2 * stdtr(freedom, -abs(difference) / error)) if error else float(difference == 0)
-    return EndpointResult(
+    result = EndpointResult(
         metric=metric,
         arm=arm,
         minus=minus,
@@ -269,10 +284,24 @@ def endpoint_result(
         high=difference + reach,
         p=p,
         adjusted_p=None,
+        detectable=0.0,
         seeds_error=float(np.sqrt(seeds_variance)),
         lesions_error=float(np.sqrt(lesions_variance)),
+        freedom=freedom,
         by_seed=tuple(by_seed.tolist()),
     )
+    return replace(result, detectable=detectable(result, 1))
+
+
+def detectable(result: EndpointResult, tests: int) -> float:
+    """Returns the smallest difference that is significant with a probability of POWER.
+
+    tests: number of endpoints among which the level is divided. The statistic has the noncentral t
+    distribution with the standard error and the degrees of freedom of the result.
+    """
+    error = float(np.hypot(result.seeds_error, result.lesions_error))
+    critical = stdtrit(result.freedom, 1 - LEVEL / tests / 2)
+    return error * float(nctdtrinc(result.freedom, 1 - POWER, critical))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -8,14 +8,20 @@ from statistics import mean
 from typing import Any
 
 from eulerlora_client.output_files import atomic_write
-from training.tables.comparison import REJECTED_GROUPS, EndpointResult, TableComparison, ood_metric
+from training.tables.comparison import (
+    LEVEL,
+    POWER,
+    REJECTED_GROUPS,
+    EndpointResult,
+    TableComparison,
+    ood_metric,
+)
 from training.tables.results import COMPARED_SCORES, METRIC_NAMES, row_results
 from training.tables.runs import TableRun
 from training.tables.table import ResultTable
 
 JSON_DIGITS = 5
 MARK = "primary"
-LEVEL = 0.05
 ENDPOINT_NAMES = METRIC_NAMES | {
     ood_metric(group, score): f"AUROC against {group} sets by {title}"
     for group in REJECTED_GROUPS
@@ -26,22 +32,26 @@ ENDPOINT_NAMES = METRIC_NAMES | {
 def comparison_markdown(comparison: TableComparison) -> str:
     """Returns a table of the endpoints, first the primary one, and notes on the method."""
     lines = [
-        "| endpoint | difference | 95% interval | same sign | p | p, Holm |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| endpoint | result | difference | 95% interval | detectable | same sign | p | p, Holm |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
         *([_line(comparison.primary, comparison.seeds, MARK)] if comparison.primary else []),
         *(_line(result, comparison.seeds) for result in comparison.secondary),
     ]
     seeds = len(comparison.seeds)
-    significant = sum((result.adjusted_p or 0.0) < LEVEL for result in comparison.secondary)
+    significant = sum(result.shown for result in comparison.secondary)
     notes = [
         "the difference is the mean over seeds of paired runs; its variance is that of the seeds "
         "plus that of a bootstrap of the lesions and, for the AUROC of scores (mean over the sets "
         "of a group), of the images outside; interval and p of Student's t with Satterthwaite's "
         "degrees of freedom",
+        f"no difference shown: p is at least {LEVEL:g} (after the correction, where there is one), "
+        "which does not mean that there is none; detectable: the smallest difference that runs of "
+        f"this precision would show with a probability of {POWER:.0%}, at the level {LEVEL:g} for "
+        "the primary endpoint and at that level divided by their number for the others",
         f"same sign: seeds whose difference has the sign of the mean; all {seeds} of {seeds} alone "
         f"have p = {2 * 0.5**seeds:.3f} (two-sided sign test)",
         f"Holm: over the {len(comparison.secondary)} endpoints without a mark together; "
-        f"{significant} of them have p < {LEVEL} after it",
+        f"{significant} of them have p < {LEVEL:g} after it",
     ]
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)]) + "\n"
 
@@ -101,8 +111,10 @@ def _line(result: EndpointResult, seeds: Sequence[int], mark: str = "") -> str:
     name = f"{ENDPOINT_NAMES[result.metric]}: {result.arm} - {result.minus}"
     cells = [
         f"**{name}** ({mark})" if mark else name,
+        ("higher" if result.difference > 0 else "lower") if result.shown else "no difference shown",
         f"{result.difference:+.4f}",
         f"{result.low:+.4f} to {result.high:+.4f}",
+        f"{result.detectable:.4f}",
         f"{result.same_sign} of {len(seeds)}",
         f"{result.p:.4f}",
         "-" if result.adjusted_p is None else f"{result.adjusted_p:.4f}",

@@ -18,7 +18,9 @@ from training.adaptation.train import REPORT
 from training.evaluation.intervals import RESAMPLES, cluster_indices, resampled
 from training.reporting.report import PREDICTIONS
 from training.tables.comparison import (
+    POWER,
     compare,
+    detectable,
     endpoint_result,
     holm,
     read_predictions,
@@ -225,13 +227,31 @@ def test_a_comparison_has_every_endpoint_of_the_table_with_paired_seeds(tmp_path
     assert cluster_indices(LESIONS).max() == 11
 
     text = comparison_markdown(comparison)
-    assert "| **NLL (nats): eulerlora-1 stoch - lora-20-sampled det** (primary) | -" in text
+    verdicts = {line.split(" | ")[0]: line.split(" | ")[1] for line in text.splitlines()[2:47]}
+    name = "**NLL (nats): eulerlora-1 stoch - lora-20-sampled det** (primary)"
+    assert verdicts[f"| {name}"] == "lower"
+    unchanged = "| NLL (nats): lora-20-sampled stoch - lora-20-sampled det"
+    assert verdicts[unchanged] == "no difference shown"
     assert "all 3 of 3 alone have p = 0.250" in text
     content = json.loads(comparison_json(TABLE, runs, comparison))
     assert content["primary"]["by_seed"] == pytest.approx(expected, abs=1e-5)
     assert content["seeds"] == list(SEEDS)
     assert content["rows"][0]["metrics_by_seed"]["nll"] == [0.5] * 3
     assert content["validation_by_epoch"]["probe"] == {"det": {"nll": [0.5, 0.416]}}
+
+
+@pytest.mark.parametrize(("seeds", "tests"), [(3, 1), (5, 1), (5, 44), (40, 44)])
+def test_the_detectable_difference_is_significant_with_the_stated_power(
+    seeds: int, tests: int
+) -> None:
+    """The reference is the noncentral t distribution. Lesions add no variance here."""
+    by_seed = np.linspace(-1, 1, seeds)
+    resamples = np.repeat(by_seed[:, None], 10, axis=1)
+    endpoint = endpoint_result("nll", "arm", "minus", resamples, np.zeros_like(resamples))
+    error = by_seed.std(ddof=1) / np.sqrt(seeds)
+    critical = stats.t.isf(0.025 / tests, seeds - 1)
+    power = stats.nct.sf(critical, seeds - 1, detectable(endpoint, tests) / error)
+    assert power == pytest.approx(POWER, abs=1e-4)
 
 
 def test_seeds_without_all_runs_are_left_out(tmp_path: Path) -> None:
@@ -253,8 +273,13 @@ def test_some_variants_of_a_table_have_the_endpoints_between_them(tmp_path: Path
     assert comparison is not None
     assert comparison.primary == whole.primary
     assert len(comparison.secondary) == 19
-    unadjusted = [replace(result, adjusted_p=None) for result in whole.secondary]
-    assert all(replace(result, adjusted_p=None) in unadjusted for result in comparison.secondary)
+    unadjusted = [replace(r, adjusted_p=None, detectable=0.0) for r in whole.secondary]
+    assert all(
+        replace(result, adjusted_p=None, detectable=0.0) in unadjusted
+        for result in comparison.secondary
+    )
+    first, same = comparison.secondary[0], whole.secondary[0]
+    assert 0 < first.detectable < same.detectable  # among fewer endpoints
     adjusted = holm([result.p for result in comparison.secondary])
     assert [result.adjusted_p for result in comparison.secondary] == adjusted
     content = json.loads(comparison_json(TABLE, chosen, comparison))
