@@ -1,3 +1,4 @@
+# ruff: noqa: F403, F405
 """Client of the EulerLoRA service.
 
 Names are imported on first use (PEP 562), so that importing the package and the `eulerlora`
@@ -8,80 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from eulerlora_client.client import AsyncTriageClient, RetryPolicy, Timeouts, TriageClient
-    from eulerlora_client.contract.answers import (
-        ClassName,
-        Disposition,
-        DispositionText,
-        ImageLimits,
-        ImageQuality,
-        MalignantGroup,
-        ModelDetails,
-        ModelShift,
-        ModelSummary,
-        OodScore,
-        OodScores,
-        PolicyDescription,
-        PolicyPerformance,
-        PolicyReference,
-        Prediction,
-        PredictionBatch,
-        PredictionSet,
-        PredictionSetOptions,
-        PredictionWarning,
-        ProblemDocument,
-        Reason,
-        ScoreThreshold,
-        ShiftSignal,
-        StandardError,
-        Threshold,
-        TriageBatch,
-        TriageReason,
-        TriageResult,
-        WarningCode,
-    )
-    from eulerlora_client.contract.problems import (
-        AuditUnavailable,
-        BadRequest,
-        BodyTooLarge,
-        ConnectionLost,
-        DeadlinePassed,
-        ForeignOrigin,
-        HeadersTooLarge,
-        InternalError,
-        InvalidParameter,
-        InvalidUpload,
-        MalformedBody,
-        MalformedRequest,
-        MetadataNotRemoved,
-        MethodNotAllowed,
-        MisdirectedRequest,
-        ModelFailure,
-        NoAnswer,
-        NotAcceptable,
-        NotAuthenticated,
-        NotFound,
-        NotReady,
-        OutOfMemory,
-        Overloaded,
-        PolicyNotApplicable,
-        Problem,
-        QuotaExceeded,
-        RequestRefused,
-        ServiceFailed,
-        TimedOut,
-        Unavailable,
-        UnexpectedAnswer,
-        UnknownModel,
-        Unprocessable,
-        Unreachable,
-        UnreadableFile,
-        UnsupportedMedia,
-        UnusableImage,
-        UploadTooSlow,
-    )
-    from eulerlora_client.errors import EulerLoRAError, SettingsError
-    from eulerlora_client.images import ImageFile
+    from eulerlora_client.client import *
+    from eulerlora_client.contract.answers import *
+    from eulerlora_client.contract.problems import *
+    from eulerlora_client.errors import *
+    from eulerlora_client.images import *
 
 __all__ = [
     "AsyncTriageClient",
@@ -160,13 +92,7 @@ __all__ = [
     "WarningCode",
 ]
 
-MODULES = (
-    "client",
-    "contract.answers",
-    "contract.problems",
-    "errors",
-    "images",
-)
+MODULES = ("client", "images", "errors", "contract.answers", "contract.problems")
 
 
 def __getattr__(name: str) -> object:
