@@ -16,7 +16,8 @@ from pydantic_core import to_jsonable_python
 
 from eulerlora.errors import DataError, ImageError, OutputPathError
 from eulerlora_client.commands.triage import SamplesParameter
-from eulerlora_client.contract.sampling import AUTO
+from eulerlora_client.contract.answers import missing_threshold, shows_figures
+from eulerlora_client.contract.sampling import AUTO, DEFAULT_SAMPLES
 from eulerlora_client.output_files import open_output
 from eulerlora_client.printable import csv_path, csv_text, printable
 
@@ -49,6 +50,11 @@ COLUMNS = (
 )
 AUTO_COLUMNS = ("msp_standard_error", "entropy_standard_error", "sampled", "rows")
 SET_COLUMN = "prediction_set"
+FIGURES = (
+    "label", "msp", "entropy", "expected_entropy", "mutual_information", *AUTO_COLUMNS[:2],
+    SET_COLUMN,
+)  # fmt: skip
+"""Columns that are empty for an unfamiliar image, as the probabilities are."""
 VERSIONS: "dict[str, TransformersVersion]" = {"4": 4, "5": 5}
 FORMATS = ("peft", "torchvision", "onnx")
 
@@ -85,7 +91,10 @@ class Coverage(click.ParamType[float]):
         return coverage
 
 
-@click.command("predict")
+@click.command(
+    "predict",
+    epilog="\b\nExample:\n  eulerlora predict checkpoint pictures/ --mode stoch --csv rows.csv",
+)
 @click.argument("checkpoint", type=PATH)
 @click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option(
@@ -100,6 +109,9 @@ class Coverage(click.ParamType[float]):
     help="Per adapter, only with stoch; default 4. auto: a pass in det, then samples where the "
     "label or a flag is not settled.",
 )
+@click.option("--csv", "csv_file", type=PATH, help="Write a CSV file.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), help="Default: derived from the image's content."
 )
@@ -109,9 +121,6 @@ class Coverage(click.ParamType[float]):
     help="Add the prediction set with this probability, such as 0.9, if the checkpoint is "
     "calibrated for it.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-@click.option("--csv", "csv_file", type=PATH, help="Write a CSV file.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option(
     "--precision",
     type=click.Choice(PRECISION_CHOICES),
@@ -132,6 +141,15 @@ def predict_command(
     precision: "PrecisionChoice",
 ) -> None:
     """Predict the classes of image files, or of all images below folders.
+
+    Prints a line for each file: its most probable class, the probability of this class (MSP), the
+    entropy H in nats, and flags. An unfamiliar image has no class and no figures, which are only in
+    the output of --json.
+
+    The columns of --csv: file, label, samples, msp, entropy, expected_entropy, mutual_information
+    (in nats), ood, energy, feature_distance, unfamiliar, warnings, and p_CLASS for each class; with
+    --samples auto also msp_standard_error, entropy_standard_error, sampled and rows; with
+    --coverage also prediction_set.
 
     A file that cannot be read is reported on stderr and the other files are predicted; the exit
     status is then 1.
@@ -203,12 +221,17 @@ def predict_files(
     It has the file, the fields of `eulerlora.prediction.answer.response_fields`, and the
     conversions of the image as warnings. options: of `EulerLoRA.predict`. on_failure: called with
     the reason for every file that cannot be read. on_warning: called once with every other warning,
-    and with every colour profile that is ignored. Raises NonFiniteError.
+    before the first file with that of a missing threshold, and with every colour profile that is
+    ignored. Raises NonFiniteError.
     """
     from eulerlora.images.files import Conversion, read_image  # noqa: PLC0415 - imports torch
     from eulerlora.prediction.answer import response_fields  # noqa: PLC0415
 
-    remaining, warned = iter(files), set[str]()
+    mode, remaining, warned = options["mode"], iter(files), set[str]()
+    samples = options["samples"] or (1 if mode == "det" else DEFAULT_SAMPLES)
+    if reason := missing_threshold(model.config.thresholds, mode, samples):
+        on_warning(reason)  # before the work
+        warned.add(reason)
     side = model.config.preprocessing.input_side
     batch: list[tuple[Path, tuple[ImageWarning, ...]]] = []
 
@@ -257,8 +280,9 @@ def text_line(answer: Mapping[str, Any], encoding: str = "utf-8") -> str:
 
     encoding: of the output. Control characters and bytes that are not UTF-8 are escaped.
     """
+    if not shows_figures(answer.get("unfamiliar")):
+        return printable(f"{answer['file']}: unfamiliar", encoding)
     flags = "  out of distribution" if answer["ood"] else ""
-    flags += "  unfamiliar" if answer.get("unfamiliar") else ""
     included = answer.get("prediction_set")
     labels = f"  {{{', '.join(included['labels'])}}}" if included else ""
     summary = f"{answer['label']} {answer['msp']:.3f}, H {answer['entropy']:.3f}"
@@ -287,19 +311,22 @@ def write_csv(
             values = _column_values(answer)
             cells = [_cell(values.get(column)) for column in columns]
             warnings = _cell([warning["message"] for warning in answer["warnings"]])
-            probabilities = [answer["probabilities"][label] for label in classes]
+            probabilities = [values["probabilities"].get(label) for label in classes]
             writer.writerow([shown, *cells, warnings, *probabilities])
 
 
 def _column_values(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of an answer by column; those within other values are its own columns."""
     errors, included = answer.get("standard_error") or {}, answer.get("prediction_set")
-    return {
+    values = {
         **answer,
         **{name: score["value"] for name, score in answer["ood_scores"].items() if score},
         **{f"{name}_standard_error": error for name, error in errors.items()},
         SET_COLUMN: included and included["labels"],
     }
+    if not shows_figures(answer.get("unfamiliar")):
+        values |= {**dict.fromkeys(FIGURES), "probabilities": {}}
+    return values
 
 
 def _cell(value: object) -> object:
@@ -313,7 +340,10 @@ def backbone_command() -> None:
     """Import Vision Transformers of other libraries as frozen backbones."""
 
 
-@backbone_command.command("import")
+@backbone_command.command(
+    "import",
+    epilog="\b\nExample:\n  eulerlora backbone import timm/vit_small_patch16_224.dino --out new",
+)
 @click.argument("source")
 @click.option("--out", required=True, type=PATH, help="A new folder.")
 @click.option(
@@ -345,7 +375,10 @@ def import_backbone_command(source: str, out: Path, image_size: int | None) -> N
     click.echo(f"train with: --set backbone.weights={out.resolve() / 'backbone.safetensors'}")
 
 
-@click.command("export")
+@click.command(
+    "export",
+    epilog="\b\nExample:\n  eulerlora export checkpoint --format onnx --out onnx",
+)
 @click.argument("checkpoint", type=PATH)
 @click.option("--format", "format_", type=click.Choice(FORMATS), required=True)
 @click.option("--out", required=True, type=PATH, help="A new folder.")
@@ -360,7 +393,8 @@ def import_backbone_command(source: str, out: Path, image_size: int | None) -> N
 def export_command(checkpoint: Path, format_: str, out: Path, version: str) -> None:
     """Write a checkpoint in mode det for another library.
 
-    The stochastic mode cannot be expressed in any of the formats.
+    onnx holds every backbone, torchvision and peft only those that these libraries have. No format
+    can express the stochastic mode.
     """
     set_openmp_wait_policy()
     # These import torch.
@@ -381,7 +415,10 @@ def export_command(checkpoint: Path, format_: str, out: Path, version: str) -> N
     click.echo(f"mode det in {out}; see {out / 'README.md'}")
 
 
-@click.command("import")
+@click.command(
+    "import",
+    epilog="\b\nExample:\n  eulerlora import lora_0 lora_1 --format peft --out checkpoint",
+)
 @click.argument("folders", nargs=-1, required=True, type=PATH)
 @click.option("--format", type=click.Choice(["peft"]), required=True, expose_value=False)
 @click.option("--out", required=True, type=PATH, help="A new folder: the checkpoint.")

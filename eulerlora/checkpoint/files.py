@@ -420,6 +420,8 @@ def _read_config(path: Path) -> tuple[bytes, CheckpointConfig]:
         text = path.read_bytes()
         return text, CheckpointConfig.model_validate_json(text)
     except OSError as error:
+        if not path.parent.is_dir():
+            raise CheckpointError(path.parent, "there is no such folder") from error
         raise CheckpointError(path, f"cannot be read ({error.strerror})") from error
     except ValidationError as error:
         raise CheckpointError(path, first_error(error)) from error

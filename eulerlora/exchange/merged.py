@@ -146,18 +146,40 @@ def merged_state(checkpoint: Checkpoint, member: Member) -> State:
     return state
 
 
-def check_options(settings: BackboneSettings, library: str, allowed: dict[str, object]) -> None:
-    """Raises SettingsError for an option that a library's Vision Transformer does not have.
+VIT_OPTIONS: dict[str, tuple[object, ...]] = {
+    "activation": ("gelu",),
+    "pre_norm": (False,),
+    "registers": (0,),
+    "attention": ("dot",),
+    "pooling": ("class",),
+    "final_norm": ("tokens", "pooled"),
+}
+FORMAT_OPTIONS: dict[str, dict[str, tuple[object, ...]]] = {
+    "peft": VIT_OPTIONS | {"stem": ("patch",), "activation": ("gelu", "gelu-tanh", "quick-gelu")},
+    "torchvision": VIT_OPTIONS,
+    "onnx": {},
+}
+"""For each format of `eulerlora export`, the options of a backbone that it can hold."""
 
-    allowed: by option, the values that it has.
-    """
-    for option, values in allowed.items():
-        value = getattr(settings, option)
-        if value not in (values if isinstance(values, tuple) else (values,)):
-            raise SettingsError(
-                f"expected a backbone with {option}={values}, got {value}: {library}'s Vision "
-                "Transformer has no such option"
-            )
+
+def check_format(settings: BackboneSettings, name: str) -> None:
+    """Raises SettingsError if a format cannot hold a backbone; it names those that can."""
+    unsupported = _unsupported(settings, name)
+    if unsupported:
+        others = [other for other in FORMAT_OPTIONS if not _unsupported(settings, other)]
+        raise SettingsError(
+            f"format {name}: cannot hold a backbone with {', '.join(unsupported)}; use --format "
+            f"{' or '.join(others)}"
+        )
+
+
+def _unsupported(settings: BackboneSettings, name: str) -> list[str]:
+    """Returns the options of a backbone that a format cannot hold, such as "stem=convolution"."""
+    return [
+        f"{option}={getattr(settings, option)}"
+        for option, values in FORMAT_OPTIONS[name].items()
+        if getattr(settings, option) not in values
+    ]
 
 
 def _check_exportable(checkpoint: Checkpoint) -> None:
@@ -225,18 +247,7 @@ checkpoint itself for those.
 def merged_model(checkpoint: Checkpoint, member: Member) -> models.VisionTransformer:
     """Returns torchvision's model of one adapter, with its head. Raises SettingsError."""
     settings = checkpoint.network.backbone.settings
-    check_options(
-        settings,
-        "torchvision",
-        {
-            "activation": "gelu",
-            "pre_norm": False,
-            "registers": 0,
-            "attention": "dot",
-            "pooling": "class",
-            "final_norm": ("tokens", "pooled"),
-        },
-    )
+    check_format(settings, "torchvision")
     model = empty_model(settings, member.head.out_features)
     head = {f"heads.head.{name}": tensor for name, tensor in member.head.state_dict().items()}
     model.load_state_dict(merged_state(checkpoint, member) | head)

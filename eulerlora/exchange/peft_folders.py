@@ -30,7 +30,7 @@ from eulerlora.exchange.libraries import ACTIVATIONS, VIT, Json
 from eulerlora.exchange.merged import (
     Member,
     State,
-    check_options,
+    check_format,
     members,
     readme,
     scaled_output,
@@ -243,21 +243,7 @@ def export_peft(checkpoint: Checkpoint, folder: Path, version: TransformersVersi
     version: of transformers, whose names the adapters have. Raises SettingsError for a backbone
     with an option that transformers' ViT does not have.
     """
-    network = checkpoint.network
-    settings = network.backbone.settings
-    check_options(
-        settings,
-        "transformers",
-        {
-            "stem": "patch",
-            "activation": ("gelu", "gelu-tanh", "quick-gelu"),
-            "pre_norm": False,
-            "registers": 0,
-            "attention": "dot",
-            "pooling": "class",
-            "final_norm": ("tokens", "pooled"),
-        },
-    )
+    check_format(checkpoint.network.backbone.settings, "peft")
     exported = members(checkpoint)
     _write_backbone(checkpoint, folder / BACKBONE)
     for index, member in enumerate(exported):

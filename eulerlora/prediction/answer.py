@@ -29,7 +29,7 @@ from eulerlora.scores.prediction_sets import (
 )
 from eulerlora.scores.uncertainty import StandardErrors, Uncertainty, standard_errors, summarise_all
 from eulerlora_client.contract import answers as contract
-from eulerlora_client.contract.answers import PredictionWarning, WarningCode
+from eulerlora_client.contract.answers import PredictionWarning, Threshold, WarningCode
 from eulerlora_client.contract.sampling import AUTO, Auto, Precision
 
 
@@ -109,7 +109,7 @@ def answer(
         trajectories=torch.cat(padded).flatten(1, 2),
         labels=tuple(classes[k] for k in summary.probabilities.argmax(dim=-1).tolist()),
         coverage=coverage,
-        warnings=tuple(_missing_thresholds(scores, options)),
+        warnings=tuple(_missing_thresholds(scores, options, config.thresholds)),
     )
     if coverage is None:
         return prediction
@@ -169,12 +169,16 @@ def _flag(flags: Tensor | None, index: int) -> bool | None:
     return None if flags is None else bool(flags[index])
 
 
-def _missing_thresholds(scores: ScoredByName, options: RunOptions) -> Iterator[PredictionWarning]:
+def _missing_thresholds(
+    scores: ScoredByName, options: RunOptions, thresholds: Sequence[Threshold]
+) -> Iterator[PredictionWarning]:
     """Yields the reason of every null flag; a missing threshold of the MSP explains all of them."""
     missing = [name for name, score in scores.items() if score.flagged is None]
     sampled = f" with samples={options.samples}" if options.mode == "stoch" else ""
     if "msp" in missing:
-        message = f"the checkpoint has no OOD threshold for mode {options.mode}{sampled}"
+        message = contract.missing_threshold(thresholds, options.mode, options.samples) or (
+            f"the checkpoint has no OOD threshold for mode {options.mode} with this sampler"
+        )
     elif missing:
         names = ", ".join(missing)
         message = f"the checkpoint has no threshold of {names} for mode {options.mode}{sampled}"

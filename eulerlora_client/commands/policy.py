@@ -30,7 +30,10 @@ def policy_command() -> None:
     """Show, check and fit the triage policy."""
 
 
-@click.command("show")
+@click.command(
+    "show",
+    epilog="\b\nExample:\n  eulerlora policy show > policy.toml",
+)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--performance",
@@ -56,7 +59,10 @@ def show_command(file: Path | None, measured: bool) -> None:
     click.echo(UNKNOWN if shown is None else shown.markdown)
 
 
-@click.command("check")
+@click.command(
+    "check",
+    epilog="\b\nExample:\n  eulerlora policy check policy.toml --images pictures/",
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--images",
@@ -96,7 +102,10 @@ def _rejected(policy: Policy, images: Sequence[Path]) -> Iterator[str]:
         yield f"{reason}: {count:,}"
 
 
-@click.command("monitor")
+@click.command(
+    "monitor",
+    epilog="\b\nExample:\n  eulerlora monitor confirmed.csv --policy policy.toml",
+)
 @click.argument("outcomes", type=INPUT_FILE)
 @click.option(
     "--policy", "policy_file", type=INPUT_FILE, help="Policy file; default: the packaged policy."

@@ -25,6 +25,16 @@ OTHER_DISTRIBUTION: Mapping[str, Mapping[str, Sequence[str]]] = {
 }  # fmt: skip
 """What to install for the commands that an installation of the client alone does not have."""
 
+MAX_SHORT_HELP = 100  # characters
+
+SECTIONS = {
+    "Use": ("predict", "triage", "export"),
+    "Train": ("train", "pretrain", "probe", "backbone", "import", "bayesianise"),
+    "Measure": ("evaluate", "calibrate", "policy", "site", "card", "reproduce"),
+    "Operate": ("serve", "keys", "audit", "monitor"),
+}
+"""The commands in the order of `eulerlora --help`; those of other distributions follow."""
+
 
 class Program(click.Group):
     """A group of commands that installed distributions declare as entry points.
@@ -57,6 +67,22 @@ class Program(click.Group):
                 return _unavailable(cmd_name, reason)
         return None
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the commands in sections; those of a smaller group in one."""
+        names = self.list_commands(ctx)
+        sectioned = {name for section in SECTIONS.values() for name in section}
+        others = tuple(name for name in names if name not in sectioned)
+        for title, section in {**SECTIONS, "Commands": others}.items():
+            commands = [(name, self.get_command(ctx, name)) for name in section if name in names]
+            lines = [
+                (name, command.get_short_help_str(MAX_SHORT_HELP))
+                for name, command in commands
+                if command is not None
+            ]
+            if lines:
+                with formatter.section(title):
+                    formatter.write_dl(lines)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Runs a command. Raises ClickException if a module of its extra is missing."""
         try:
@@ -88,7 +114,11 @@ def _unavailable(name: str, reason: str) -> click.Command:
     )
 
 
-@click.group("eulerlora", cls=Program)
+@click.group(
+    "eulerlora",
+    cls=Program,
+    epilog="\b\nExample:\n  eulerlora serve            # then open http://127.0.0.1:8000",
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(package_name="eulerlora-client")
 def program(debug: bool) -> None:

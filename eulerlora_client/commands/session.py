@@ -16,7 +16,7 @@ import click
 from tabulate import tabulate
 
 from eulerlora_client.client import AsyncTriageClient, RetryPolicy, TriageOptions, map_ordered
-from eulerlora_client.contract.answers import Disposition, ModelDetails
+from eulerlora_client.contract.answers import Disposition, ModelDetails, missing_threshold
 from eulerlora_client.contract.problems import BodyTooLarge, Problem, Unreachable, UnreadableFile
 from eulerlora_client.errors import PolicyError, SettingsError
 from eulerlora_client.images import image_bytes, select_files
@@ -81,7 +81,13 @@ def run_session(
         noun = "1 file" if selection.skipped == 1 else f"{selection.skipped} files"
         click.echo(f"{noun} without an image extension skipped", err=True)
     model, policy = asyncio.run(_model_and_policy(session))
-    session = replace(session, options=_with_defaults(session.options, policy))
+    options = _with_defaults(session.options, policy)
+    session = replace(session, options=options)
+    reason = missing_threshold(
+        model.thresholds, options.get("mode") or "det", options.get("samples") or 1
+    )
+    if reason is not None:
+        click.echo(f"warning: {reason}", err=True)
     rows: list[TriageRow] = []
     interrupt: BaseException | None = None
     try:

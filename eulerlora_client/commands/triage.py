@@ -36,10 +36,21 @@ class SamplesParameter(click.ParamType[int | Auto]):
         return samples
 
 
-@click.command("triage")
+@click.command(
+    "triage",
+    epilog="\b\nExample:\n  eulerlora triage pictures/ --report report.html --csv rows.csv",
+)
 @click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option(
     "--url", default="http://127.0.0.1:8000", show_default=True, help="Address of the service."
+)
+@click.option("--report", type=OUTPUT_FILE, help="Write a self-contained HTML report.")
+@click.option("--csv", type=OUTPUT_FILE, help="Write a CSV file.")
+@click.option(
+    "--strip-metadata",
+    is_flag=True,
+    help="Remove EXIF, GPS, XMP and comments of JPEG, PNG and WebP before they are sent; other "
+    "files are not sent.",
 )
 @click.option(
     "--key-file", type=INPUT_FILE, help=f"File with the API key; default: ${KEY_VARIABLE}."
@@ -67,15 +78,7 @@ class SamplesParameter(click.ParamType[int | Auto]):
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     help="Add a prediction set with this coverage, such as 0.9, to the output files.",
 )
-@click.option(
-    "--strip-metadata",
-    is_flag=True,
-    help="Remove EXIF, GPS, XMP and comments of JPEG, PNG and WebP before they are sent; other "
-    "files are not sent.",
-)
-@click.option("--csv", type=OUTPUT_FILE, help="Write a CSV file.")
 @click.option("--json-lines", type=OUTPUT_FILE, help="Write a JSON object per line.")
-@click.option("--report", type=OUTPUT_FILE, help="Write a self-contained HTML report.")
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 64),

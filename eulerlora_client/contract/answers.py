@@ -1,5 +1,6 @@
 """Response bodies: `/predict`, `/triage`, `/models`, their batches, problems and probes."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -247,11 +248,8 @@ class Prediction(WireModel):
 
     @property
     def shows_figures(self) -> bool:
-        """False for an unfamiliar image, about which its probabilities and scores say nothing.
-
-        Everything made for people then omits them: page, report, table, terminal and FHIR.
-        """
-        return not self.unfamiliar
+        """As the function of this name, for this prediction."""
+        return shows_figures(self.unfamiliar)
 
     @property
     def is_auto(self) -> bool:
@@ -263,6 +261,15 @@ class Prediction(WireModel):
         """The most probable class of each trajectory; () without trajectory_probabilities."""
         rows = self.trajectory_probabilities or ()
         return tuple(self.classes[row.index(max(row))] for row in rows)
+
+
+def shows_figures(unfamiliar: bool | None) -> bool:
+    """Returns False for an unfamiliar image, about which its probabilities say nothing.
+
+    Everything made for people then omits them, the label and the entropies: page, report, table,
+    CSV, terminal and FHIR. JSON has them. unfamiliar: the field of a prediction.
+    """
+    return not unfamiliar
 
 
 class ProblemDocument(WireModel):
@@ -571,6 +578,24 @@ class Threshold(Settings):
     def options(self) -> tuple[str, int | str]:
         """The predictions that the thresholds apply to, up to their precision."""
         return self.mode, self.samples
+
+
+def missing_threshold(
+    thresholds: Iterable[Threshold], mode: Mode, samples: int | Auto
+) -> str | None:
+    """Returns a text that names the options with a threshold; None if these options have one.
+
+    samples: per adapter, 1 in mode det.
+    """
+    known = {threshold.options: None for threshold in thresholds}
+    if (mode, samples) in known:
+        return None
+    asked = mode if mode == "det" else f"{mode} with samples={samples}"
+    counts = ", ".join(str(count) for name, count in known if name == "stoch")
+    modes = ["det"] if ("det", 1) in known else []
+    modes += [f"stoch with samples={counts}"] if counts else []
+    listed = f"; there is one for {' and '.join(modes)}" if modes else ""
+    return f"the checkpoint has no OOD threshold for mode {asked}{listed}"
 
 
 class PredictionSetOptions(WireModel):

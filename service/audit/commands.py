@@ -19,7 +19,10 @@ def audit_command() -> None:
     """Inspect the audit log of a service."""
 
 
-@audit_command.command("verify")
+@audit_command.command(
+    "verify",
+    epilog="\b\nExample:\n  eulerlora audit verify audit.log",
+)
 @click.argument("path", metavar="FILE", type=existing_file)
 @click.option(
     "--expect-last",

@@ -22,7 +22,10 @@ def keys_command() -> None:
     """Create, retire and list the API keys of the service's clients."""
 
 
-@keys_command.command("new")
+@keys_command.command(
+    "new",
+    epilog="\b\nExample:\n  eulerlora keys new clinic --file keys.json",
+)
 @click.argument("name")
 @file_option
 @click.option(
@@ -63,7 +66,10 @@ def new_command(name: str, path: Path, requests_per_minute: int | None) -> None:
     )
 
 
-@keys_command.command("retire")
+@keys_command.command(
+    "retire",
+    epilog="\b\nExample:\n  eulerlora keys retire clinic --file keys.json",
+)
 @click.argument("name")
 @file_option
 def retire_command(name: str, path: Path) -> None:
@@ -85,7 +91,10 @@ def retire_command(name: str, path: Path) -> None:
         click.echo(f"{name} has no keys left and is no longer a client")
 
 
-@keys_command.command("list")
+@keys_command.command(
+    "list",
+    epilog="\b\nExample:\n  eulerlora keys list --file keys.json",
+)
 @file_option
 def list_command(path: Path) -> None:
     """List clients with the first digits of their key hashes, and creation times."""

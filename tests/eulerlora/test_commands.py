@@ -15,7 +15,13 @@ from PIL import Image
 
 from eulerlora import EulerLoRA, SettingsError
 from eulerlora.checkpoint.files import read_config, write_config
-from eulerlora.commands import WAIT_POLICY, predict_files, set_openmp_wait_policy, write_csv
+from eulerlora.commands import (
+    WAIT_POLICY,
+    predict_files,
+    set_openmp_wait_policy,
+    text_line,
+    write_csv,
+)
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
 from tests.program import run
@@ -237,6 +243,33 @@ def test_labels_that_begin_as_a_formula_are_quoted(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.csv", [answer], ["label", "energy"], ["=1+1", "@b"])
     (row,) = read_csv(tmp_path / "a.csv")
     assert (row["label"], row["energy"], row["p_=1+1"]) == ("'=1+1\\x1b[2J", "-1.5", "0.5")
+
+
+def test_an_unfamiliar_image_has_its_figures_in_the_json_only(
+    images: Path, model: EulerLoRA, tmp_path: Path
+) -> None:
+    options = {"mode": "det", "samples": None}
+    (known,) = predict_files(model, [images / "a.png"], options, print, print)
+    unfamiliar = known | {"unfamiliar": True}
+    assert known["label"] == unfamiliar["label"]
+    columns = ["label", "msp", "entropy", "ood", "energy", "unfamiliar"]
+    write_csv(tmp_path / "a.csv", [known, unfamiliar], columns, model.classes)
+    first, second = read_csv(tmp_path / "a.csv")
+    hidden = {"label", "msp", "entropy", *(f"p_{name}" for name in model.classes)}
+    assert {name for name in first if first[name] and not second[name]} == hidden
+    assert second["unfamiliar"] == "True"
+    assert text_line(unfamiliar) == f"{images / 'a.png'}: unfamiliar"
+
+
+def test_a_missing_threshold_is_reported_before_any_image_is_read(
+    checkpoint_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    arguments = ("predict", checkpoint_folder, tmp_path / "broken.png", "--mode", "stoch")
+    done = run(*arguments, "--samples", "3")
+    warning, *others = done.err.splitlines()
+    assert "samples=3" in warning
+    assert not any("samples=3" in line for line in others)
 
 
 def test_control_characters_of_names_never_reach_the_terminal(

@@ -13,10 +13,38 @@ from eulerlora_client.contract.answers import (
     Prediction,
     PredictionBatch,
     ProblemDocument,
+    Threshold,
     item_id,
+    missing_threshold,
 )
 from eulerlora_client.contract.queries import PredictQuery
+from eulerlora_client.contract.sampling import Auto, Mode
 from service.telemetry.logs import WELL_FORMED
+
+FITTED = [
+    Threshold(mode="det", samples=1, msp=0.5, kept=0.95, images=10, data="d"),
+    Threshold(mode="stoch", samples=4, msp=0.5, kept=0.95, images=10, data="d"),
+    Threshold(mode="stoch", samples=8, msp=0.5, kept=0.95, images=10, data="d"),
+]
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "mode", "samples", "named"),
+    [
+        (FITTED, "det", 1, None),
+        (FITTED, "stoch", 8, None),
+        (FITTED, "stoch", 3, "det and stoch with samples=4, 8"),
+        (FITTED[:1], "stoch", "auto", "det"),
+        (FITTED[1:], "det", 1, "stoch with samples=4, 8"),
+        ([], "det", 1, "mode det"),
+    ],
+)
+def test_options_without_a_threshold_name_those_that_have_one(
+    thresholds: list[Threshold], mode: Mode, samples: int | Auto, named: str | None
+) -> None:
+    reason = missing_threshold(thresholds, mode, samples)
+    assert reason is None if named is None else (reason or "").endswith(named)
+
 
 CONTRACT: dict[str, Any] = json.loads("""
 {

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from eulerlora.methods.fitting import FitSettings
 
 
-@click.command("bayesianise")
+@click.command(
+    "bayesianise",
+    epilog="\b\nExample:\n  eulerlora bayesianise checkpoint --method swag --data data --out new",
+)
 @click.argument("checkpoint", type=PATH)
 @click.option(
     "--method", metavar="NAME", required=True, help="tfb, laplace or swag, or that of an extension."

@@ -55,7 +55,10 @@ samples_option = click.option(
 )
 
 
-@click.command("calibrate")
+@click.command(
+    "calibrate",
+    epilog="\b\nExample:\n  eulerlora calibrate checkpoint --data data --coverage 0.9",
+)
 @click.argument("checkpoint", type=PATH)
 @data_option
 @click.option(
@@ -109,6 +112,9 @@ def calibrate_command(
 ) -> None:
     """Set the OOD thresholds of a checkpoint from held-out images of its data set.
 
+    Changes the folder CHECKPOINT: replaces its config.json and ood.safetensors, which changes its
+    revision, so that a policy that was fitted to the earlier revision no longer applies.
+
     With --coverage also the thresholds of class-conditional prediction sets.
     """
     set_openmp_wait_policy()
@@ -138,7 +144,10 @@ def calibrate_command(
     click.echo(report_table(list(calibrated_parts(config))))
 
 
-@click.command("fit")
+@click.command(
+    "fit",
+    epilog="\b\nExample:\n  eulerlora policy fit checkpoint --data data --policy policy.toml",
+)
 @click.argument("checkpoint", type=PATH)
 @data_option
 @click.option(
@@ -274,7 +283,10 @@ def site_command() -> None:
     """Fit a checkpoint's thresholds to a site's own pictures."""
 
 
-@site_command.command("fit")
+@site_command.command(
+    "fit",
+    epilog="\b\nExample:\n  eulerlora site fit checkpoint --data pictures --out site",
+)
 @click.argument("checkpoint", type=PATH)
 @click.option(
     "--data",

@@ -20,9 +20,23 @@ from training.commands.options import (
 MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
 
 
-@click.command("evaluate")
+@click.command(
+    "evaluate",
+    epilog="\b\nExample:\n  eulerlora evaluate checkpoint --data data --mode stoch --out report",
+)
 @click.argument("checkpoint", type=PATH)
 @data_option
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for report.json, report.md, charts and predictions.csv.gz.",
+)
+@click.option("--mode", type=click.Choice(list(MODE_CHOICES)), default="both", show_default=True)
+@click.option(
+    "--samples",
+    type=click.IntRange(1, 64),
+    help="Samples per adapter in mode stoch; 4 by default.",
+)
 @click.option(
     "--ood",
     multiple=True,
@@ -44,12 +58,6 @@ MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     show_default=True,
     help="Evaluate also on N evenly spaced test images with blur, noise and changed brightness.",
 )
-@click.option("--mode", type=click.Choice(list(MODE_CHOICES)), default="both", show_default=True)
-@click.option(
-    "--samples",
-    type=click.IntRange(1, 64),
-    help="Samples per adapter in mode stoch; 4 by default.",
-)
 @click.option(
     "--sampler",
     type=click.Choice(SAMPLERS),
@@ -63,11 +71,6 @@ MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     "checkpoint's has no thresholds.",
 )
 @precision_option("float32", "Evaluate predictions")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for report.json, report.md, charts and predictions.csv.gz.",
-)
 @skip_bad_option
 @ignore_columns_option
 @device_option
@@ -127,7 +130,10 @@ def evaluate_command(
 CARD, FACTS = "model-card", "model-facts"
 
 
-@click.command("card")
+@click.command(
+    "card",
+    epilog="\b\nExample:\n  eulerlora card checkpoint --report report",
+)
 @click.argument("checkpoint", type=PATH)
 @click.option("--report", type=PATH, required=True, help="Folder written by `evaluate --out`.")
 @click.option(

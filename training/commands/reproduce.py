@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from training.tables.table import ResultTable
 
 
-@click.command("reproduce")
+@click.command(
+    "reproduce",
+    epilog="\b\nExample:\n  eulerlora reproduce ham10000-compact --data data --dry-run",
+)
 @click.argument("table", metavar="TABLE")
 @click.option("--data", type=PATH, default=Path("data"), show_default=True, help="Data directory.")
 @click.option(

@@ -32,22 +32,25 @@ if TYPE_CHECKING:
     from training.fit.run import Tracker
 
 
-@click.command("pretrain")
+@click.command(
+    "pretrain",
+    epilog="\b\nExample:\n  eulerlora pretrain dermoscopy-pretrain --data data --out backbone",
+)
 @recipe_argument
 @data_option
 @out_option
-@seed_option
 @set_option
 @resume_option
-@skip_bad_option
-@track_option
-@track_dir_option
 @click.option(
     "--hours",
     type=click.FloatRange(0, min_open=True),
     metavar="H",
     help="Stop after H hours of training and store the state; continue with --resume.",
 )
+@seed_option
+@skip_bad_option
+@track_option
+@track_dir_option
 @device_option
 def pretrain_command(
     recipe: str,
@@ -85,7 +88,10 @@ def pretrain_command(
             click.echo(f"{state_hint(states)}; use --resume to continue")
 
 
-@click.command("probe")
+@click.command(
+    "probe",
+    epilog="\b\nExample:\n  eulerlora probe backbone/backbone.safetensors --data data",
+)
 @click.argument("backbone", type=PATH)
 @data_option
 @click.option(
@@ -126,21 +132,21 @@ def probe_command(
 
 @click.command(
     "train",
-    epilog="eulerlora train RECIPE --show prints all keys of --set with their meaning; "
-    "docs/training.md says how to choose them.",
+    epilog="\b\nExample:\n  eulerlora train imagefolder --data pictures --out checkpoint\n\n"
+    "--show prints all keys of --set with their meaning; docs/training.md says how to choose them.",
 )
 @recipe_argument
 @click.option("--data", type=PATH, help="Data directory.")
 @click.option("--out", type=PATH, help="New or empty output folder.")
-@variant_option
-@seed_option
 @set_option
 @resume_option
+@click.option("--show", is_flag=True, help="Print the recipe: keys, their meaning, what sets them.")
+@variant_option
+@seed_option
 @skip_bad_option
 @ignore_columns_option
 @track_option
 @track_dir_option
-@click.option("--show", is_flag=True, help="Print the recipe: keys, their meaning, what sets them.")
 @device_option
 def train_command(
     recipe: str,

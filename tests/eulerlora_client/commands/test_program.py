@@ -1,8 +1,10 @@
 """The program: commands, missing extras, exit status and one-line errors."""
 
+import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -14,14 +16,54 @@ from eulerlora_client.commands import program
 from tests.program import run
 
 
-def test_every_command_is_listed_and_has_a_line_of_help() -> None:
+def test_every_command_is_in_one_section_and_has_a_line_of_help() -> None:
     done = run("--help")
     assert done.status == 0
-    names = entry_points(group="eulerlora.commands").names
-    assert {"serve", "predict", "train", "evaluate", "calibrate", "pretrain"} <= names
+    names = [name for section in program.SECTIONS.values() for name in section]
+    assert sorted(names) == sorted(entry_points(group="eulerlora.commands").names)
     for name in names:
-        line = next(line for line in done.out.splitlines() if line.strip().startswith(name))
+        line = next(line for line in done.out.splitlines() if line.strip().startswith(f"{name} "))
         assert len(line.split()) > 3
+
+
+def commands(group: click.Group, *names: str) -> Iterator[tuple[str, ...]]:
+    """Yields the names of all commands below a group."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, *names, name)
+        else:
+            yield (*names, name)
+
+
+@pytest.mark.parametrize("names", list(commands(program.program)), ids=" ".join)
+def test_the_help_of_a_command_has_examples_that_it_accepts(names: tuple[str, ...]) -> None:
+    done = run(*names, "--help")
+    assert done.status == 0
+    lines = map(str.strip, done.out.partition("Example")[2].splitlines())
+    examples = [line.partition(">")[0] for line in lines if line.startswith("eulerlora ")]
+    assert examples
+    command: click.Command = program.program
+    for name in names:
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), name)
+        assert found is not None
+        command = found
+    for example in examples:
+        _, *arguments = shlex.split(example)
+        assert tuple(arguments[: len(names)]) == names
+        command.make_parser(click.Context(command)).parse_args(arguments[len(names) :])
+
+
+def test_the_list_of_commands_is_printed_without_heavy_libraries() -> None:
+    code = (
+        "import sys; from eulerlora_client.commands.program import program;"
+        "program(['--help'], standalone_mode=False);"
+        "print('torch' in sys.modules, 'fastapi' in sys.modules, 'matplotlib' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False False False"
 
 
 @pytest.mark.parametrize(
@@ -40,7 +82,7 @@ def test_failed_work_is_status_1_and_one_line(tmp_path: Path) -> None:
     done = run("predict", tmp_path / "absent", image)
     assert done.status == 1
     assert len(done.err.splitlines()) == 1
-    assert "config.json" in done.err
+    assert f"{tmp_path / 'absent'}: " in done.err
 
 
 def test_control_characters_in_a_message_are_escaped(tmp_path: Path) -> None:
