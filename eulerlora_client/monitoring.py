@@ -14,7 +14,7 @@ The stake c is optimal (Kelly) for the probability p + c (1 - p).
 import csv
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -379,14 +379,19 @@ class LesionOutcome(Enum):
 
 @dataclass(frozen=True)
 class Promise:
-    """The tested hypothesis: a lesion of class `target` is missed with at most `tolerated`.
+    """The tested hypothesis: a lesion of `classes` is missed with at most `tolerated`.
 
     tolerated: probability, 0 to 1, exclusive. confidence: of the test and of each bound.
     """
 
-    target: str
+    classes: tuple[str, ...]
     tolerated: float
     confidence: float
+
+    @property
+    def title(self) -> str:
+        """The classes as text."""
+        return " or ".join(self.classes)
 
 
 @dataclass(frozen=True)
@@ -414,11 +419,11 @@ def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSum
 
     Raises OutcomesError if no lesion was confirmed as the target, or one as several classes.
     """
-    results = target_lesions(outcomes, promise.target)
+    results = target_lesions(outcomes, promise.classes)
     if not results:
         names = sorted({row.confirmed for row in outcomes} - {""})
         shown = printable(", ".join(names[:SHOWN_CLASSES])) or "no confirmed class"
-        raise OutcomesError(f"expected a lesion confirmed as {promise.target}, got {shown}")
+        raise OutcomesError(f"expected a lesion confirmed as {promise.title}, got {shown}")
     missed = [
         result is LesionOutcome.MISSED
         for result in results
@@ -432,7 +437,7 @@ def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSum
     )
 
 
-def target_lesions(outcomes: Iterable[Outcome], target: str) -> list[LesionOutcome]:
+def target_lesions(outcomes: Iterable[Outcome], target: Collection[str]) -> list[LesionOutcome]:
     """Returns the outcomes of the lesions that were confirmed as the target.
 
     An image without a confirmed class has that of its lesion's other images. Raises OutcomesError
@@ -449,7 +454,7 @@ def target_lesions(outcomes: Iterable[Outcome], target: str) -> list[LesionOutco
                 f"lesion {lesion}: expected one class, got {', '.join(sorted(classes))}"
             )
             raise OutcomesError(shown)
-        if target in classes:
+        if classes & set(target):
             results.append(lesion_outcome(images))
     return results
 

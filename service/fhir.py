@@ -199,7 +199,7 @@ def _figure(result: TriageResult, value: float, unit: str | None = None) -> Elem
 def _uncertainty_components(result: TriageResult) -> Iterator[Element]:
     prediction = result.prediction
     for name, display, value, unit in (
-        ("malignant", "Probability of the malignant classes", result.malignant.probability, None),
+        ("target", f"Probability of {result.target.name}", result.target.probability, None),
         ("msp", "Highest class probability", prediction.msp, None),
         ("entropy", "Entropy of the class probabilities", prediction.entropy, NATS),
         ("expected_entropy", "Mean entropy of trajectories", prediction.expected_entropy, NATS),

@@ -116,12 +116,12 @@ def test_the_client_reads_the_fitted_policy(checkpoint: Path, data: Path, policy
     assert after.quality == before.quality
     assert policy.read_text().startswith("# ours\n# The triage policy")
     for line in (
-        f"| urgent threshold | 1 lesions of mel | 12 | {after.malignant.urgent:g}: 12 of 12 found",
-        "| bound of 0.75 | 11 lesions of mel without a miss | 12 | established |",
+        f"| urgent threshold | 1 lesions of melanoma | 12 | {after.target.urgent:g}: ",
+        "| bound of 0.75 | 11 lesions of melanoma without a miss | 12 | established |",
         f"{after.uncertainty.entropy_nats:g} nats, reached by 0.000",
         f"6 lesions of mel: {measured.target.urgent} urgent, {measured.target.unfamiliar} unfamil",
         f"sensitivity: {measured.target.sensitivity:.3f} (urgent or unfamiliar; exact 95% interval",
-        f"13 lesions not malignant: {measured.others.urgent} urgent, ",
+        f"13 other lesions: {measured.others.urgent} urgent, ",
         f"{policy}: version {after.version}",
     ):
         assert line in printed
@@ -190,7 +190,7 @@ def test_a_model_of_other_classes_leaves_no_policy_file(
     arguments = ["fit", checkpoint, "--data", data, "--policy", path, "--device", "cpu"]
     done = CliRunner().invoke(policy_command, list(map(str, arguments)))
     assert isinstance(done.exception, DataError)
-    assert "expected a model with the policy's classes bcc, akiec" in str(done.exception)
+    assert "expected a model with the target classes bcc, akiec" in str(done.exception)
     assert not path.exists()
 
 
@@ -198,7 +198,7 @@ def test_too_few_melanomas_do_not_establish_the_sensitivity(
     checkpoint: Path, data: Path, policy: Path
 ) -> None:
     printed = fit(checkpoint, data, policy, "--mode", "det", "--precision", "bfloat16")
-    assert "| bound of 0.95 | 59 lesions of mel without a miss | 12 | too few |" in printed
+    assert "| bound of 0.95 | 59 lesions of melanoma without a miss | 12 | too few |" in printed
     evidence = read_policy(policy).evidence
     assert evidence is not None
     assert (evidence.mode, evidence.samples, evidence.fit.established) == ("det", 1, False)
@@ -225,14 +225,14 @@ def test_archives_are_measured_after_the_test_part(
     checkpoint: Path, data: Path, policy: Path, tmp_path: Path
 ) -> None:
     labels = tmp_path / "clinic.toml"
-    labels.write_text('title = "Clinic"\nmalignant = ["bkl"]\n[labels]\nmel = "mel"\nnv = "nv"\n')
+    labels.write_text('title = "Clinic"\noutside = ["bkl"]\n[labels]\nmel = "mel"\nnv = "nv"\n')
     printed = fit(checkpoint, data, policy, "--archive", f"{labels}={data / 'images' / 'test'}")
     evidence = read_policy(policy).evidence
     assert evidence is not None
     test, clinic = evidence.measured
     assert (clinic.data, clinic.images, clinic.target) == ("Clinic", 19, test.target)
-    assert clinic.other_malignant is not None
-    assert (clinic.other_malignant.labels, clinic.other_malignant.lesions) == (("bkl",), 5)
+    assert clinic.outside is not None
+    assert (clinic.outside.labels, clinic.outside.lesions) == (("bkl",), 5)
     assert (test.others.lesions, clinic.others.lesions) == (13, 8)
     assert "5 lesions of bkl: " in printed
 

@@ -116,7 +116,13 @@ def _rejected(policy: Policy, images: Sequence[Path]) -> Iterator[str]:
     show_default=True,
     help="Column with the class that was confirmed.",
 )
-@click.option("--target", help="Class whose lesions count; default: that of the policy's evidence.")
+@click.option(
+    "--target",
+    "classes",
+    multiple=True,
+    metavar="NAME",
+    help="Class whose lesions count; default: the policy's critical classes.",
+)
 @click.option(
     "--wanted", type=SHARE, help="Share not to be missed; default: that of the policy's evidence."
 )
@@ -127,7 +133,7 @@ def monitor_command(
     outcomes: Path,
     policy_file: Path | None,
     confirmed: str,
-    target: str | None,
+    classes: tuple[str, ...],
     wanted: float | None,
     confidence: float,
 ) -> None:
@@ -145,7 +151,7 @@ def monitor_command(
     from eulerlora_client.policy.policy import default_policy, read_policy  # noqa: PLC0415
 
     policy = default_policy() if policy_file is None else read_policy(policy_file)
-    promise = promise_of(policy, target, wanted, confidence)
+    promise = promise_of(policy, classes, wanted, confidence)
     rows = read_outcomes(outcomes, confirmed)
     check_decided_by(outcomes, rows, policy.hash)
     summary = outcome_summary(rows, promise)
@@ -153,26 +159,24 @@ def monitor_command(
         click.echo(line)
     if summary.alarm_at is not None:
         raise click.ClickException(
-            f"ALARM at lesion {summary.alarm_at}: more lesions confirmed as {promise.target} are "
+            f"ALARM at lesion {summary.alarm_at}: more lesions confirmed as {promise.title} are "
             f"missed than the tolerated share of {promise.tolerated:.3g}"
         )
 
 
 def promise_of(
-    policy: Policy, target: str | None, wanted: float | None, confidence: float
+    policy: Policy, classes: tuple[str, ...], wanted: float | None, confidence: float
 ) -> Promise:
-    """Returns what is tested. Raises UsageError if neither options nor evidence say it."""
+    """Returns what is tested. Raises UsageError if neither option nor evidence says `wanted`."""
     from eulerlora_client.monitoring import Promise  # noqa: PLC0415 - fast --help
 
-    evidence = policy.evidence
-    if evidence is not None:
-        target = target or evidence.target
-        wanted = wanted or evidence.wanted
-    if target is None or wanted is None:
-        raise click.UsageError("the policy has no evidence: expected --target and --wanted")
+    if wanted is None and policy.evidence is not None:
+        wanted = policy.evidence.wanted
+    if wanted is None:
+        raise click.UsageError("the policy has no evidence: expected --wanted")
     if not 0 < wanted < 1:
         raise click.UsageError(f"expected a wanted share between 0 and 1, got {wanted:g}")
-    return Promise(target, 1 - wanted, confidence)
+    return Promise(classes or policy.target.critical.classes, 1 - wanted, confidence)
 
 
 def report_lines(summary: OutcomeSummary, promise: Promise) -> list[str]:
@@ -187,7 +191,7 @@ def report_lines(summary: OutcomeSummary, promise: Promise) -> list[str]:
     else:
         verdict = f"no alarm: more than {promise.tolerated:.3g} is neither shown nor excluded"
     return [
-        f"lesions confirmed as {promise.target}: {counts.total()}",
+        f"lesions confirmed as {promise.title}: {counts.total()}",
         f"  urgent: {counts[LesionOutcome.URGENT]}",
         f"  unfamiliar, seen by a person: {counts[LesionOutcome.UNFAMILIAR]}",
         f"  missed: {counts[LesionOutcome.MISSED]}",

@@ -27,7 +27,7 @@ from eulerlora_client.policy.policy import (
     default_sampling,
     policy_of,
 )
-from eulerlora_client.policy.results import NOT_FITTED, WARNING, decided, interval
+from eulerlora_client.policy.results import WARNING, decided, interval
 from eulerlora_client.printable import printable
 from eulerlora_client.progress import ProgressCounter
 from eulerlora_client.report.exports import Outputs
@@ -123,10 +123,10 @@ async def _model_and_policy(session: Session) -> tuple[ModelDetails, Policy]:
         model, described = await client.model(name), await client.policy()
     policy = session.policy or policy_of(described.policy, "the policy of the service")
     classes = [entry.name for entry in model.classes]
-    missing = [name for name in policy.malignant.classes if name not in classes]
+    missing = [name for name in policy.target.classes if name not in classes]
     if missing:
         raise PolicyError(
-            f"the policy's malignant group requires the classes {', '.join(missing)}; the model "
+            f"the policy's target requires the classes {', '.join(missing)}; the model "
             f"{model.name} has {', '.join(classes)}"
         )
     return model, policy
@@ -215,7 +215,7 @@ FILE_WIDTH = 160
 """Columns of the table if the output is not a terminal."""
 
 MIN_COLUMN_WIDTH = 4
-HEADER = ("disposition", "malignant", "resembles", "entropy", "reasons", "file")
+HEADER = ("disposition", "target", "resembles", "entropy", "reasons", "file")
 ALIGNMENT = ("left", "right", "left", "right", "left", "left")
 
 GAP = "  "
@@ -258,17 +258,15 @@ def policy_notes(rows: Sequence[RankedRow], policy: Policy) -> list[str]:
     results = [row.row.result for row in rows if row.row.result is not None]
     if not results:
         return []
-    names = " + ".join(map(results[0].name_of, policy.malignant.classes))
+    names = " + ".join(map(results[0].name_of, policy.target.classes))
     notes = [
-        f"Policy version {policy.version}: urgent from {policy.malignant.urgent:.3g} on, {names}."
+        f"Policy version {policy.version}: urgent from {policy.target.urgent:.3g} on, {names}."
     ]
-    if any(row.fitted is False for row in rows):
-        notes.append(NOT_FITTED)
+    notes += dict.fromkeys(row.notice for row in rows if row.notice is not None)
     measured = next((result.policy.measured for result in results if result.policy.measured), ())
     for one in measured:
-        target = results[0].name_of(one.target)
         notes.append(
-            f"{one.data}: sensitivity for {target} "
+            f"{one.data}: sensitivity for {one.critical} "
             f"{interval(one.sensitivity, one.sensitivity_low, one.sensitivity_high)}, specificity "
             f"{interval(one.specificity, one.specificity_low, one.specificity_high)}."
         )
@@ -333,7 +331,7 @@ def _cells(ranked_row: RankedRow) -> list[str]:
     prediction = result.prediction
     return [
         title,
-        f"{result.malignant.probability:.3f}",
+        f"{result.target.probability:.3f}",
         f"{result.label_name} {prediction.msp:.3f}",
         f"{prediction.entropy:.2f}",
         ", ".join(reason.code.replace("_", " ") for reason in result.reasons),

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from eulerlora_client.contract.problems import SENT_BY_SERVICE
 from eulerlora_client.contract.sampling import MAX_SEED, Auto, Mode, Precision
 from eulerlora_client.settings import PositiveInt, Probability, Settings, optional
 
+NonEmpty = Annotated[str, Field(min_length=1)]
 Nats = Annotated[float, Field(ge=0)]
 Revision = Annotated[
     str, Field(description="SHA-256 of the model's files; changes whenever its answers may.")
@@ -322,7 +323,7 @@ class Reason(StrEnum):
     UNFAMILIAR = "unfamiliar"
     OUT_OF_DISTRIBUTION = "out_of_distribution"
     OOD_UNKNOWN = "ood_unknown"
-    MALIGNANT_GROUP = "malignant_group"
+    TARGET_CLASSES = "target_classes"
     HIGH_ENTROPY = "high_entropy"
     TRAJECTORIES_DISAGREE = "trajectories_disagree"
     TRAJECTORIES_UNKNOWN = "trajectories_unknown"
@@ -361,7 +362,9 @@ class PolicyPerformance(WireModel):
     """The measured performance of a policy on one data set; brackets hold exact 95% intervals."""
 
     data: Annotated[str, Field(description="The data set.")]
-    target: Annotated[str, Field(description="The class whose sensitivity is stated.")]
+    critical: Annotated[
+        str, Field(description="A word for the classes whose sensitivity is stated.")
+    ]
     sensitivity: Annotated[
         Probability,
         Field(description="Share of its lesions with urgent or unfamiliar images only."),
@@ -381,22 +384,30 @@ class PolicyReference(WireModel):
 
     version: Annotated[int, Field(description="Raised with every change of the policy.")]
     hash: Annotated[str, Field(description="SHA-256 of the policy's values.")]
+    established: Annotated[
+        bool,
+        Field(
+            description="True if the urgent threshold was set for this model, mode and samples, "
+            "and the lower bound of its sensitivity reached the required one."
+        ),
+    ]
     notice: Annotated[
         str | None,
-        Field(
-            description="A text if the urgent threshold was not set for this model, mode and "
-            "samples."
-        ),
+        Field(description="What is not known; to be shown with the result if not established."),
     ] = None
     measured: Annotated[
         tuple[PolicyPerformance, ...],
-        Field(description="One for each data set; empty with a notice, and if not measured."),
+        Field(
+            description="One for each data set; empty if the threshold was set for another model, "
+            "mode or samples, and if not measured."
+        ),
     ] = ()
 
 
-class MalignantGroup(WireModel):
-    """The malignant classes of the policy."""
+class TargetGroup(WireModel):
+    """The classes that count for the policy."""
 
+    name: Annotated[str, Field(description="A word for them, such as malignant.")]
     classes: tuple[str, ...]
     probability: Annotated[float, Field(description="Sum of their probabilities, 0 to 1.")]
     urgent: Annotated[
@@ -416,7 +427,7 @@ class TriageResult(WireModel):
     ]
     warning: Annotated[str, Field(description="To be shown with every result.")]
     policy: PolicyReference
-    malignant: MalignantGroup
+    target: TargetGroup
     quality: ImageQuality
     prediction: Prediction
     class_names: Annotated[
@@ -503,8 +514,44 @@ class ModelList(WireModel):
 class ClassName(Settings):
     """A class of a model: its short name and its description for people."""
 
-    name: Annotated[str, Field(min_length=1)]
+    name: NonEmpty
     description: Annotated[str, Field(min_length=1, description="For people.")]
+
+
+class ClassGroup(Settings):
+    """Classes that count together. name: a word for them that people read, such as malignant."""
+
+    name: NonEmpty
+    classes: Annotated[tuple[NonEmpty, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _unique_classes(self) -> Self:
+        if len(set(self.classes)) != len(self.classes):
+            raise ValueError(f"expected unique classes, got {', '.join(self.classes)}")
+        return self
+
+
+class TargetClasses(ClassGroup):
+    """The classes that count for triage: an image is urgent by their summed probability.
+
+    critical: those of them whose lesions a required sensitivity counts; all of them by default.
+    """
+
+    critical: ClassGroup
+
+    @model_validator(mode="before")
+    @classmethod
+    def _all_are_critical(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "critical" not in values:
+            group = {key: values[key] for key in ClassGroup.model_fields if key in values}
+            return {**values, "critical": group}
+        return values
+
+    @model_validator(mode="after")
+    def _critical_within_all(self) -> Self:
+        if not set(self.critical.classes) <= set(self.classes):
+            raise ValueError(f"expected critical classes of {', '.join(self.classes)}")
+        return self
 
 
 class ImageLimits(WireModel):

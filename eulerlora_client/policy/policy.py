@@ -1,14 +1,14 @@
 """The triage policy: the suggested next step for an image, with reasons.
 
 The first rule that applies decides: unfamiliar features -> unfamiliar; poor quality -> retake; out
-of distribution -> refer; the malignant group at or above its threshold -> urgent; an uncertain
+of distribution -> refer; the target classes at or above their threshold -> urgent; an uncertain
 model, or trajectories that disagree -> refer; anything else -> routine. One rule overrides the
 order: an MSP below the OOD threshold never lowers urgency. A value equal to its threshold counts as
 beyond it. A decision lists all reasons that apply.
 
-An unfamiliar image is never urgent: its malignant probability carries no information. Training on
-outliers makes the probabilities of such images nearly equal, so that the malignant classes, three
-of seven, add up to about 3/7 = 0.43, which is above any threshold that finds most melanomas.
+An unfamiliar image is never urgent: its target probability carries no information. Training on
+outliers makes the probabilities of such images nearly equal, so that three target classes of seven
+add up to about 3/7 = 0.43, which is above any threshold that finds most of their lesions.
 
 A policy is a TOML file; the classes below from `QualityRules` to `Policy` are its schema.
 """
@@ -25,7 +25,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from eulerlora_client.contract.answers import Disposition, ImageQuality, Prediction, Reason
+from eulerlora_client.contract.answers import (
+    Disposition,
+    ImageQuality,
+    Prediction,
+    Reason,
+    TargetClasses,
+)
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, Auto, Mode
 from eulerlora_client.errors import PolicyError, SettingsError
 from eulerlora_client.settings import PositiveInt, Probability, Settings, first_error, validated
@@ -55,7 +61,7 @@ SUGGESTED_DISPOSITIONS: Mapping[Reason, Disposition] = {
     Reason.UNFAMILIAR: Disposition.UNFAMILIAR,
     Reason.OUT_OF_DISTRIBUTION: Disposition.REFER,
     Reason.OOD_UNKNOWN: Disposition.REFER,
-    Reason.MALIGNANT_GROUP: Disposition.URGENT,
+    Reason.TARGET_CLASSES: Disposition.URGENT,
     Reason.HIGH_ENTROPY: Disposition.REFER,
     Reason.TRAJECTORIES_DISAGREE: Disposition.REFER,
     Reason.TRAJECTORIES_UNKNOWN: Disposition.REFER,
@@ -90,17 +96,10 @@ class QualityRules(Settings):
         return self
 
 
-class MalignantRules(Settings):
+class TargetRules(TargetClasses):
     """An image is urgent if the summed probability of `classes` is at least `urgent`."""
 
-    classes: Annotated[tuple[NonEmptyText, ...], Field(min_length=1)]
     urgent: Annotated[float, Field(gt=0, le=1)]
-
-    @model_validator(mode="after")
-    def _unique_classes(self) -> Self:
-        if len(set(self.classes)) != len(self.classes):
-            raise ValueError(f"expected unique classes, got {', '.join(self.classes)}")
-        return self
 
 
 class UncertaintyRules(Settings):
@@ -112,9 +111,9 @@ class UncertaintyRules(Settings):
 class FitEvidence(Settings):
     """The images on which `eulerlora policy fit` set the thresholds.
 
-    images: all images. lesions: those of class `target`; found: those with all images at or above
-    `malignant.urgent`; lower_bound: one-sided exact bound of found / lesions; established: whether
-    it is at least `wanted`. uncertain: share of the images with an entropy of at least
+    images: all images. lesions: those of the critical classes; found: those with all images at or
+    above `target.urgent`; lower_bound: one-sided exact bound of the sensitivity; established:
+    whether it is at least `wanted`. uncertain: share of the images with an entropy of at least
     `uncertainty.entropy_nats`.
     """
 
@@ -150,11 +149,11 @@ class LesionCounts(Settings):
         return self.lesions - self.urgent - self.unfamiliar
 
 
-class MalignantEvidence(LesionCounts):
-    """Malignant lesions.
+class TargetEvidence(LesionCounts):
+    """Lesions of target classes.
 
     urgent: all images are urgent; unfamiliar: all are urgent or unfamiliar, at least one of them
-    unfamiliar; reached: all have a malignant probability of at least `malignant.urgent`.
+    unfamiliar; reached: all have a target probability of at least `target.urgent`.
     sensitivity: (urgent + unfamiliar) / lesions, with its two-sided exact interval from
     sensitivity_low to sensitivity_high.
     """
@@ -164,17 +163,17 @@ class MalignantEvidence(LesionCounts):
     sensitivity_high: Probability
 
 
-class OutsideEvidence(MalignantEvidence):
-    """Malignant lesions of none of the model's classes. labels: their labels in the data."""
+class OutsideEvidence(TargetEvidence):
+    """Target lesions of none of the model's classes. labels: their labels in the data."""
 
     labels: Annotated[tuple[NonEmptyText, ...], Field(min_length=1)]
 
 
 class OtherEvidence(LesionCounts):
-    """Lesions that are not malignant.
+    """Lesions that are not of the target.
 
     urgent: at least one image is urgent; unfamiliar: none is urgent, at least one is unfamiliar;
-    reached: at least one has a malignant probability of at least `malignant.urgent`. specificity:
+    reached: at least one has a target probability of at least `target.urgent`. specificity:
     share of the lesions that are neither, with its two-sided exact interval from specificity_low
     to specificity_high.
     """
@@ -188,17 +187,17 @@ class MeasuredEvidence(Settings):
     """The performance of the thresholds on other images; image quality is not considered.
 
     images, lesions: all of them. referral_rate: share of all images that are urgent, unfamiliar or
-    referred. target: lesions of `Evidence.target`. malignant: lesions of the policy's malignant
-    classes. other_malignant: malignant lesions of none of the model's classes, if there are any.
+    referred. critical, target: lesions of the policy's critical and of all its target classes.
+    outside: target lesions of none of the model's classes, if there are any.
     """
 
     data: NonEmptyText
     images: PositiveInt
     lesions: PositiveInt
     referral_rate: Probability
-    target: MalignantEvidence
-    malignant: MalignantEvidence
-    other_malignant: OutsideEvidence | None = None
+    critical: TargetEvidence
+    target: TargetEvidence
+    outside: OutsideEvidence | None = None
     others: OtherEvidence
 
 
@@ -206,9 +205,9 @@ class Evidence(Settings):
     """What is known about the thresholds, written by `eulerlora policy fit`.
 
     model, revision, mode, samples: what the thresholds apply to. precision: of the predictions of
-    the fit and of all measurements. target: the class whose
-    sensitivity is to be at least `wanted`. confidence: of all bounds and intervals. measured: one
-    for each data set besides that of the fit.
+    the fit and of all measurements. wanted: required sensitivity to the critical classes.
+    confidence: of all bounds and intervals. measured: one for each data set besides that of the
+    fit.
     """
 
     model: NonEmptyText
@@ -216,7 +215,6 @@ class Evidence(Settings):
     precision: Literal["float32", "bfloat16"]
     mode: Literal["det", "stoch"]
     samples: PositiveInt
-    target: NonEmptyText
     wanted: Probability
     confidence: Probability
     fit: FitEvidence
@@ -239,7 +237,7 @@ class Policy(Settings):
     format_version: Literal[1]
     version: PositiveInt
     quality: QualityRules
-    malignant: MalignantRules
+    target: TargetRules
     uncertainty: UncertaintyRules
     evidence: Evidence | None = None
 
@@ -251,36 +249,23 @@ class Policy(Settings):
         )
         return "sha256:" + hashlib.sha256(content.encode()).hexdigest()
 
-    def refitted(self, urgent: float, entropy_nats: float, evidence: Evidence) -> Self:
-        """Returns the next version, with fitted thresholds and their evidence.
-
-        Raises SettingsError for a threshold out of its range.
-        """
-        fitted = {
-            "version": self.version + 1,
-            "malignant": {"classes": self.malignant.classes, "urgent": urgent},
-            "uncertainty": {"entropy_nats": entropy_nats},
-            "evidence": evidence.model_dump(),
-        }
-        return validated(type(self), self.model_dump() | fitted)
-
     def decide(self, prediction: Prediction, quality: ImageQuality) -> Decision:
-        """Returns the decision on an image. Raises PolicyError as `malignant_probability`."""
+        """Returns the decision on an image. Raises PolicyError as `target_probability`."""
         reasons = (*self.quality_reasons(quality), *self._prediction_reasons(prediction))
         return Decision(disposition_for(reasons), reasons, self.version, self.hash)
 
-    def malignant_probability(self, prediction: Prediction) -> float:
-        """Returns the summed probability of the malignant group.
+    def target_probability(self, prediction: Prediction) -> float:
+        """Returns the summed probability of the target classes.
 
-        Raises PolicyError if the model lacks a class of the group.
+        Raises PolicyError if the model lacks one of them.
         """
-        missing = [name for name in self.malignant.classes if name not in prediction.probabilities]
+        missing = [name for name in self.target.classes if name not in prediction.probabilities]
         if missing:
             raise PolicyError(
-                f"the policy's malignant group requires the classes {', '.join(missing)}; the "
+                f"the policy's target requires the classes {', '.join(missing)}; the "
                 f"model {prediction.model} has {', '.join(prediction.probabilities)}"
             )
-        return math.fsum(prediction.probabilities[name] for name in self.malignant.classes)
+        return math.fsum(prediction.probabilities[name] for name in self.target.classes)
 
     def fitted_to(self, prediction: Prediction) -> bool:
         """Returns True if the urgent threshold was set for this model, revision, mode and samples.
@@ -312,8 +297,8 @@ class Policy(Settings):
             yield Reason.OOD_UNKNOWN
         elif prediction.ood:
             yield Reason.OUT_OF_DISTRIBUTION
-        if self.malignant_probability(prediction) >= self.malignant.urgent:
-            yield Reason.MALIGNANT_GROUP
+        if self.target_probability(prediction) >= self.target.urgent:
+            yield Reason.TARGET_CLASSES
         if prediction.entropy >= self.uncertainty.entropy_nats:
             yield Reason.HIGH_ENTROPY
         labels = prediction.trajectory_labels

@@ -10,12 +10,13 @@ from eulerlora_client.contract.answers import (
     Disposition,
     DispositionText,
     ImageQuality,
-    MalignantGroup,
     PolicyDescription,
     PolicyPerformance,
     PolicyReference,
     Prediction,
     Reason,
+    TargetClasses,
+    TargetGroup,
     TriageReason,
     TriageResult,
 )
@@ -24,9 +25,9 @@ from eulerlora_client.policy.policy import (
     FAILED,
     SUGGESTED_DISPOSITIONS,
     Decision,
-    Evidence,
     MeasuredEvidence,
     Policy,
+    TargetEvidence,
     default_sampling,
 )
 
@@ -65,7 +66,7 @@ PATHWAYS: Mapping[Disposition, str] = {
 }
 RETAKE_BUT_URGENT = (
     "Suggested pathway: retake the image at once. If that is not possible, treat the lesion as "
-    "urgent: even this image reaches the urgent threshold of the malignant group."
+    "urgent: even this image reaches the urgent threshold."
 )
 UNFAMILIAR_AND_POOR = (
     "Suggested pathway: a person must look at this image; the model's figures say nothing about "
@@ -87,9 +88,7 @@ REASONS: Mapping[Reason, str] = {
         "The model has no threshold for this mode and number of samples, so it is unknown whether "
         "the image is like its training images."
     ),
-    Reason.MALIGNANT_GROUP: (
-        "The image resembles the malignant group at or above the urgent threshold."
-    ),
+    Reason.TARGET_CLASSES: 'The probability of "{target}" is at or above the urgent threshold.',
     Reason.HIGH_ENTROPY: "The model is uncertain between several classes.",
     Reason.TRAJECTORIES_DISAGREE: "Repeated passes of the model favour different classes.",
     Reason.TRAJECTORIES_UNKNOWN: (
@@ -101,6 +100,27 @@ NOT_FITTED = (
     "The urgent threshold was not set for this model, mode and number of samples: its sensitivity "
     "and specificity here are unknown."
 )
+
+
+def reason_words(reason: Reason, policy: Policy) -> str:
+    """Returns a reason for people, with the policy's word for its target."""
+    return REASONS[reason].format(target=policy.target.name)
+
+
+def not_established(policy: Policy) -> str | None:
+    """Returns what the fit of a policy did not show; None if its bound was reached."""
+    evidence = policy.evidence
+    if evidence is None:
+        return NOT_FITTED
+    fit = evidence.fit
+    if fit.established:
+        return None
+    return (
+        f"This policy is fitted, but not proven: {fit.lesions:,} lesions of "
+        f"{policy.target.critical.name} establish a sensitivity of at least "
+        f"{fit.lower_bound:.3f} (confidence {evidence.confidence:g}); {evidence.wanted:g} is "
+        "required."
+    )
 
 
 def pathway(decision: Decision) -> str:
@@ -125,23 +145,28 @@ def triage_result(
     class_names: the name of every class for people, by its code.
     """
     fitted = policy.fitted_to(prediction)
+    notice = not_established(policy) if fitted else NOT_FITTED
     item = prediction.model_dump(include={"index", "item_id"}, exclude_unset=True)
     return TriageResult(
         disposition=decision.disposition,
         title=TITLES[decision.disposition],
         pathway=pathway(decision),
-        reasons=tuple(TriageReason(code=code, words=REASONS[code]) for code in decision.reasons),
+        reasons=tuple(
+            TriageReason(code=code, words=reason_words(code, policy)) for code in decision.reasons
+        ),
         warning=WARNING,
         policy=PolicyReference(
             version=decision.policy_version,
             hash=decision.policy_hash,
-            notice=None if fitted else NOT_FITTED,
-            measured=measured_performance(policy.evidence) if fitted else (),
+            established=notice is None,
+            notice=notice,
+            measured=measured_performance(policy) if fitted else (),
         ),
-        malignant=MalignantGroup(
-            classes=policy.malignant.classes,
-            probability=policy.malignant_probability(prediction),
-            urgent=policy.malignant.urgent,
+        target=TargetGroup(
+            name=policy.target.name,
+            classes=policy.target.classes,
+            probability=policy.target_probability(prediction),
+            urgent=policy.target.urgent,
         ),
         quality=quality,
         prediction=prediction,
@@ -156,22 +181,22 @@ def decided(result: TriageResult, policy: Policy) -> TriageResult:
     return triage_result(result.prediction, result.quality, decision, policy, result.class_names)
 
 
-def measured_performance(evidence: Evidence | None) -> tuple[PolicyPerformance, ...]:
+def measured_performance(policy: Policy) -> tuple[PolicyPerformance, ...]:
     """Returns the performance of a policy on each data set; () if it was not measured."""
-    if evidence is None:
+    if policy.evidence is None:
         return ()
     return tuple(
         PolicyPerformance(
             data=measured.data,
-            target=evidence.target,
-            sensitivity=measured.target.sensitivity,
-            sensitivity_low=measured.target.sensitivity_low,
-            sensitivity_high=measured.target.sensitivity_high,
+            critical=policy.target.critical.name,
+            sensitivity=measured.critical.sensitivity,
+            sensitivity_low=measured.critical.sensitivity_low,
+            sensitivity_high=measured.critical.sensitivity_high,
             specificity=measured.others.specificity,
             specificity_low=measured.others.specificity_low,
             specificity_high=measured.others.specificity_high,
         )
-        for measured in evidence.measured
+        for measured in policy.evidence.measured
     )
 
 
@@ -196,22 +221,19 @@ def policy_description(policy: Policy) -> PolicyDescription:
     )
 
 
-NAMES = {"mel": "melanoma"}
-"""Words for the class whose sensitivity a policy promises; other classes keep their names."""
-
 UNKNOWN = "The sensitivity and specificity of this policy have not been measured."
 EXPLANATION = (
-    "All figures count lesions; brackets contain exact 95% intervals. A malignant lesion counts as "
-    "seen if every image of it is urgent or unfamiliar; unfamiliar means that the model says "
+    "All figures count lesions; brackets contain exact 95% intervals. A target lesion counts "
+    "as seen if every image of it is urgent or unfamiliar; unfamiliar means that the model says "
     "nothing about the image and a person has to look at it. Specificity is the share of the other "
     "lesions without any urgent or unfamiliar image. Image quality is not considered."
 )
 DETAIL_HEADER = ("lesions", "number", "urgent", "unfamiliar", "neither", "threshold alone")
 DETAIL_NOTE = (
-    "A malignant lesion that is neither is missed; any other lesion that is neither is spared. "
-    "Threshold alone ignores whether images are unfamiliar: the share of malignant lesions with a "
-    "malignant probability at or above the threshold in all images (sensitivity), or of other "
-    "lesions without an image that reaches it (specificity)."
+    "A target lesion that is neither is missed; any other lesion that is neither is spared. "
+    "Threshold alone ignores whether images are unfamiliar: the share of target lesions with a "
+    "probability at or above the threshold in all images (sensitivity), or of other lesions "
+    "without an image that reaches it (specificity)."
 )
 
 
@@ -247,36 +269,32 @@ class Performance:
         return "\n\n".join([*parts, DETAIL_NOTE])
 
 
-def performance(policy: Policy, names: Mapping[str, str] | None = None) -> Performance | None:
-    """Returns the performance of a policy's thresholds; None if it was not measured.
-
-    names: of classes for people, by their codes; other classes keep their codes.
-    """
+def performance(policy: Policy) -> Performance | None:
+    """Returns the performance of a policy's thresholds; None if it was not measured."""
     evidence = policy.evidence
     if evidence is None or not evidence.measured:
         return None
     return Performance(
-        f"Policy version {policy.version}: {', '.join(policy.malignant.classes)} together from a "
-        f"probability of {policy.malignant.urgent}, {evidence.model} in mode {evidence.mode} with "
+        f"Policy version {policy.version}: {', '.join(policy.target.classes)} together from a "
+        f"probability of {policy.target.urgent}, {evidence.model} in mode {evidence.mode} with "
         f"{evidence.samples} sample{'s' if evidence.samples > 1 else ''} "
         f"(revision {evidence.revision}).",
-        _summary(evidence, names or {}, policy),
+        _summary(evidence.measured, policy.target),
         MarkdownTable(
             DETAIL_HEADER,
-            [row for one in evidence.measured for row in _detail_rows(evidence, one, policy)],
+            [row for one in evidence.measured for row in _detail_rows(one, policy.target)],
         ),
     )
 
 
-def _group(policy: Policy, names: Mapping[str, str]) -> str:
-    *first, last = (names.get(code, code) for code in policy.malignant.classes)
-    return f"{', '.join(first)} or {last}" if first else last
+def lesions_by_group(one: MeasuredEvidence, target: TargetClasses) -> dict[str, TargetEvidence]:
+    """Returns the lesions of the critical and of all target classes; once if they are the same."""
+    return {target.critical.name: one.critical, target.name: one.target}
 
 
-def _summary(evidence: Evidence, names: Mapping[str, str], policy: Policy) -> MarkdownTable:
-    target = {**NAMES, **names}.get(evidence.target, evidence.target)
-    group = _group(policy, names)
-    header = ("images", f"sensitivity, {target}", f"sensitivity, {group}", "specificity")
+def _summary(measured: Sequence[MeasuredEvidence], target: TargetClasses) -> MarkdownTable:
+    groups = (f"sensitivity, {name}" for name in lesions_by_group(measured[0], target))
+    header = ("images", *groups, "specificity")
     rows = [
         (
             one.data,
@@ -284,21 +302,20 @@ def _summary(evidence: Evidence, names: Mapping[str, str], policy: Policy) -> Ma
                 f"{interval(counts.sensitivity, counts.sensitivity_low, counts.sensitivity_high)} "
                 f"({counts.lesions - counts.neither:,}/{counts.lesions:,}, of these "
                 f"{counts.unfamiliar:,} only as unfamiliar)"
-                for counts in (one.target, one.malignant)
+                for counts in lesions_by_group(one, target).values()
             ),
             f"{_specificity(one)} ({one.others.neither:,}/{one.others.lesions:,})",
         )
-        for one in evidence.measured
+        for one in measured
     ]
     return MarkdownTable(header, rows)
 
 
-def _detail_rows(evidence: Evidence, one: MeasuredEvidence, policy: Policy) -> Iterator[list[str]]:
-    named = [(evidence.target, one.target), (_group(policy, {}), one.malignant)]
-    if one.other_malignant is not None:
-        labels = ", ".join(one.other_malignant.labels)
-        named.append((f"{labels}, malignant without a class", one.other_malignant))
-    for name, counts in named:
+def _detail_rows(one: MeasuredEvidence, target: TargetClasses) -> Iterator[list[str]]:
+    groups = lesions_by_group(one, target)
+    if one.outside is not None:
+        groups[f"{', '.join(one.outside.labels)}, {target.name} without a class"] = one.outside
+    for name, counts in groups.items():
         alone = counts.reached / counts.lesions
         yield [
             f"{one.data}: {name}",

@@ -86,14 +86,14 @@ STANDARD_ERRORS = ("msp", "entropy")
 QUALITY_FIELDS = ("width", "height", "brightness", "dark_share", "bright_share", "sharpness")
 
 COLUMNS = (
-    "file", "disposition", "reasons", "problem", "problem_detail", "malignant_probability",
-    "urgent_threshold", "malignant_classes", "label", "label_name", *PREDICTION_COLUMNS,
+    "file", "disposition", "reasons", "problem", "problem_detail", "target_probability",
+    "urgent_threshold", "target_classes", "label", "label_name", *PREDICTION_COLUMNS,
     *(column for name in OOD_SCORES for column in (name, f"{name}_threshold")),
     *(f"{name}_standard_error" for name in STANDARD_ERRORS),
     "prediction_set", "prediction_set_coverage", "warnings",
     *(f"quality_{name}" for name in QUALITY_FIELDS), "policy_version", "policy_hash",
-    "policy_notice", "policy_measured_on", "policy_target", "policy_sensitivity",
-    "policy_specificity", "class_names",
+    "policy_established", "policy_notice", "policy_measured_on", "policy_critical",
+    "policy_sensitivity", "policy_specificity", "class_names",
 )  # fmt: skip
 """Columns of the CSV; the probabilities of the classes follow as p_CLASS."""
 
@@ -139,13 +139,13 @@ def _cells(row: TriageRow) -> dict[str, object]:
         return {"problem": row.problem.code, "problem_detail": row.problem.detail}
     if row.result is None:
         return {}
-    result, malignant = row.result, row.result.malignant
+    result, target = row.result, row.result.target
     return {
         "disposition": result.disposition.value,
         "reasons": _joined(reason.code for reason in result.reasons),
-        "malignant_probability": malignant.probability,
-        "urgent_threshold": malignant.urgent,
-        "malignant_classes": _joined(map(result.name_of, malignant.classes)),
+        "target_probability": target.probability,
+        "urgent_threshold": target.urgent,
+        "target_classes": _joined(map(result.name_of, target.classes)),
         "label": result.prediction.label,
         "label_name": result.label_name,
         "class_names": _joined(f"{code}: {name}" for code, name in result.class_names.items()),
@@ -157,13 +157,14 @@ def _cells(row: TriageRow) -> dict[str, object]:
 
 def _policy_cells(result: TriageResult) -> dict[str, object]:
     policy = result.policy
-    targets = dict.fromkeys(measured.target for measured in policy.measured)
+    critical = dict.fromkeys(measured.critical for measured in policy.measured)
     return {
         "policy_version": policy.version,
         "policy_hash": policy.hash,
+        "policy_established": policy.established,
         "policy_notice": policy.notice,
         "policy_measured_on": _joined(measured.data for measured in policy.measured),
-        "policy_target": _joined(map(result.name_of, targets)),
+        "policy_critical": _joined(critical),
         "policy_sensitivity": _joined(f"{one.sensitivity:g}" for one in policy.measured),
         "policy_specificity": _joined(f"{one.specificity:g}" for one in policy.measured),
     }

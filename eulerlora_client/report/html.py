@@ -127,7 +127,7 @@ def report_html(
             name_ranks=ranks_by_name(ranked_rows),
             settings_counts=counts_by_settings(ranked_rows),
             policy=policy,
-            performance=performance(policy, short_names),
+            performance=performance(policy),
             class_names=names,
             short_names=short_names,
             thumbnail_of=thumbnail_of_row,
@@ -210,7 +210,7 @@ def sort_keys(ranked_row: RankedRow, name_ranks: Mapping[str, int]) -> dict[str,
     return {
         "name": name_ranks[ranked_row.name],
         "urgency": ranked_row.urgency,
-        "malignant": ranked_row.malignant,
+        "target": ranked_row.target,
         "entropy": prediction.entropy if prediction else None,
         "mutual": prediction.mutual_information if prediction else None,
     }
@@ -258,11 +258,11 @@ class ClassBar:
     """One class: its probability as a bar, the probability of each trajectory as a point.
 
     probability, lowest, highest: in [0, 1]; the last two over trajectories, None without them.
-    malignant: whether the class is in the malignant group. points: SVG path data, "" for none.
+    in_target: whether the class is one of the target. points: SVG path data, "" for none.
     """
 
     name: str
-    malignant: bool
+    in_target: bool
     probability: float
     lowest: float | None
     highest: float | None
@@ -287,12 +287,12 @@ class EntropySplit:
 
 def class_bars(result: TriageResult) -> tuple[ClassBar, ...]:
     """Returns a bar per class, the most probable first; ties are in the model's order."""
-    prediction, malignant = result.prediction, result.malignant.classes
+    prediction, target = result.prediction, result.target.classes
     trajectories = prediction.trajectory_probabilities or ()
     bars = [
         _bar(
             result.name_of(code),
-            code in malignant,
+            code in target,
             probability,
             [row[index] for row in trajectories],
         )
@@ -329,10 +329,10 @@ def points_path(values: Sequence[float]) -> str:
     )
 
 
-def _bar(name: str, malignant: bool, probability: float, values: Sequence[float]) -> ClassBar:
+def _bar(name: str, in_target: bool, probability: float, values: Sequence[float]) -> ClassBar:
     return ClassBar(
         name=name,
-        malignant=malignant,
+        in_target=in_target,
         probability=probability,
         lowest=min(values, default=None),
         highest=max(values, default=None),

@@ -1,6 +1,6 @@
 """Rows of a triage run in order of urgency.
 
-A row that is to be retaken ranks directly below urgent rows if its malignant probability reaches
+A row that is to be retaken ranks directly below urgent rows if its target probability reaches
 the urgent threshold.
 """
 
@@ -41,21 +41,21 @@ STATUS_TITLES: Mapping[TriageStatus, str] = dict([*TITLES.items(), (FAILED, NOT_
 class RankedRow:
     """A row with its sort keys.
 
-    name: path below the common folder of all rows. urgency: rank, higher comes first. malignant:
-    probability of the malignant group; None without a result. fitted: whether the policy's urgent
-    threshold was set for this model, mode and samples; None without a result.
+    name: path below the common folder of all rows. urgency: rank, higher comes first. target:
+    probability of the target classes; None without a result. notice: what is not known about the
+    policy's urgent threshold; None if nothing, and without a result.
     """
 
     row: TriageRow
     name: str
     status: TriageStatus
     urgency: int
-    malignant: float | None
-    fitted: bool | None
+    target: float | None
+    notice: str | None
 
 
 def ranked(rows: Sequence[TriageRow]) -> list[RankedRow]:
-    """Returns the rows by urgency, malignant probability and entropy, then by name."""
+    """Returns the rows by urgency, target probability and entropy, then by name."""
     folder = _common_folder([row.path for row in rows])
     named = ((row, str(row.path.relative_to(folder) if folder else row.path)) for row in rows)
     return sorted((ranked_row(row, name) for row, name in named), key=sort_key)
@@ -72,27 +72,27 @@ def ranked_row(row: TriageRow, name: str) -> RankedRow:
     result = row.result
     if result is None:
         return RankedRow(row, name, FAILED, 2 * urgency(FAILED), None, None)
-    malignant = result.malignant
+    target = result.target
     rank = 2 * urgency(result.disposition)  # even for plain dispositions
-    if result.disposition is Disposition.RETAKE and malignant.probability >= malignant.urgent:
+    if result.disposition is Disposition.RETAKE and target.probability >= target.urgent:
         rank = 2 * urgency(Disposition.URGENT) - 1
     return RankedRow(
         row=row,
         name=name,
         status=result.disposition,
         urgency=rank,
-        malignant=malignant.probability,
-        fitted=result.policy.notice is None,
+        target=target.probability,
+        notice=result.policy.notice,
     )
 
 
 def sort_key(ranked: RankedRow) -> tuple[float, float, float, str, str]:
     """Returns a key that is lower for a row that comes earlier."""
     result = ranked.row.result
-    malignant = math.inf if ranked.malignant is None else -ranked.malignant
+    target = math.inf if ranked.target is None else -ranked.target
     entropy = -result.prediction.entropy if result else math.inf
     name = ranked.name
-    return -ranked.urgency, malignant, entropy, name.casefold(), name
+    return -ranked.urgency, target, entropy, name.casefold(), name
 
 
 def _common_folder(paths: Sequence[Path]) -> Path | None:

@@ -77,7 +77,7 @@ export class Analysis {
     const prediction = await this.service.predict(sent, options, signal);
     return {
       disposition: null, group: groupOf(prediction), reasons: [], prediction, quality: null,
-      policy: null, malignant: null,
+      policy: null, target: null,
     };
   }
 }

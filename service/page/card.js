@@ -5,11 +5,10 @@ import { button, html, part } from "./dom.js";
 import { figures } from "./figures.js";
 import { icon } from "./icons.js";
 import { advice, sentence } from "./problems.js";
-import { passes } from "./text.js";
+import { capitalised, passes } from "./text.js";
 import { decision, familiarity, reasonsOf, sureness } from "./words.js";
 
 const SHIFT = "distribution_shift";
-const MARK = "malignant group";
 
 /** The content of a card while there is no result. */
 export function pendingContent(item) {
@@ -56,7 +55,7 @@ function verdict(result) {
 
 function statements(result, names) {
   const entries = [
-    ["Malignant", decision(result, names)],
+    [capitalised(result.target?.name ?? ""), decision(result, names)],
     ["How sure is the model?", sureness(result, names)],
     ["How familiar is the image?", familiarity(result.prediction)],
   ].filter(([, statement]) => statement !== null);
@@ -83,7 +82,7 @@ function warnings(entries) {
 }
 
 /* Collapsed for an unfamiliar image, whose probabilities say nothing. */
-function probabilities({ prediction }, rows) {
+function probabilities({ prediction, target }, rows) {
   const legend = html(
     "p",
     { class: "note legend" },
@@ -92,7 +91,7 @@ function probabilities({ prediction }, rows) {
     html("span", { class: "swatch point", "aria-hidden": "true" }),
     "one pass; a wide spread means that the passes disagree",
   );
-  const chart = [classChart(rows, MARK), legend];
+  const chart = [classChart(rows, target?.name), legend];
   if (!prediction.unfamiliar) return part("Class probabilities", chart);
   return html(
     "details",
@@ -102,8 +101,8 @@ function probabilities({ prediction }, rows) {
   );
 }
 
-function classRows({ prediction, malignant }, names) {
-  const marked = malignant?.classes ?? [];
+function classRows({ prediction, target }, names) {
+  const marked = target?.classes ?? [];
   return Object.keys(prediction.probabilities)
     .map((name, index) => ({
       label: names(name),

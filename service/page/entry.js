@@ -138,14 +138,14 @@ function cellsOf(item, titles, names) {
   if (problem !== null || result === null) return [group];
   const cells = result.disposition === null
     ? [cell(names(result.prediction.label), percent(result.prediction.msp), "label")]
-    : [cell(malignantShare(result), "malignant", "malignant"), cell(qualityWords(result), "quality")];
+    : [cell(targetShare(result), result.target.name, "target"), cell(qualityWords(result), "quality")];
   if (result.prediction.unfamiliar) return [group, ...cells];
   return [group, ...cells, cell(sureness(result, names).word.toLowerCase(), "")];
 }
 
 /* An unfamiliar image has none that says anything. */
-function malignantShare({ malignant, prediction }) {
-  if (!prediction.unfamiliar) return percents(malignant.probability, malignant.urgent)[0];
+function targetShare({ target, prediction }) {
+  if (!prediction.unfamiliar) return percents(target.probability, target.urgent)[0];
   return [html("span", { "aria-hidden": "true" }, "–"), html("span", { class: "visually-hidden" }, "not")];
 }
 

@@ -2,7 +2,7 @@
 
 import { classTable, entropyChart, legend, thresholdChart } from "./charts.js";
 import { html, part } from "./dom.js";
-import { decimal, exact, passes, percent } from "./text.js";
+import { capitalised, decimal, exact, passes, percent } from "./text.js";
 import { reasonsOf } from "./words.js";
 
 const MSP_VERDICTS = {
@@ -26,7 +26,7 @@ export function figures(result, rows) {
     html(
       "div",
       { class: "scales" },
-      [malignantPart(result), entropyPart(prediction, rows.length), familiarityPart(prediction)],
+      [targetPart(result), entropyPart(prediction, rows.length), familiarityPart(prediction)],
     ),
     otherRulesPart(result),
     part("Probabilities as a table", classTable(rows)),
@@ -44,15 +44,15 @@ function otherRulesPart(result) {
   );
 }
 
-function malignantPart({ malignant, prediction }) {
-  if (malignant === null) return null;
-  const { probability, urgent } = malignant;
+function targetPart({ target, prediction }) {
+  if (target === null) return null;
+  const { probability, urgent } = target;
   const side = probability >= urgent ? "At or above" : "Below";
   const verdict = prediction.unfamiliar
     ? "It says nothing about an unfamiliar image."
     : `${side} the urgent threshold.`;
   return part(
-    "Malignant group",
+    capitalised(target.name),
     note(`${exact(probability)}, threshold ${exact(urgent)}`, verdict),
     thresholdChart({ probability, threshold: urgent, flagged: "above" }),
   );

@@ -35,15 +35,15 @@ export class Item {
     return this.result.disposition ?? this.result.group;
   }
 
-  /** The probability of the malignant group; -1 without one. */
-  get malignant() {
-    return this.result?.malignant?.probability ?? -1;
+  /** The probability of the target classes; -1 without one. */
+  get target() {
+    return this.result?.target?.probability ?? -1;
   }
 
   /** True if it must be retaken and reaches the urgent threshold: it then ranks below urgent. */
   get isRetakenAtOnce() {
-    const urgent = this.result?.malignant?.urgent ?? Infinity;
-    return this.status === "retake" && this.malignant >= urgent;
+    const urgent = this.result?.target?.urgent ?? Infinity;
+    return this.status === "retake" && this.target >= urgent;
   }
 
   /** @param {"queued" | "running"} state */

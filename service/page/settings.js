@@ -9,10 +9,10 @@ const DEFAULT = { mode: "stoch", samples: 4 };
  * images unlike the training images.
  * @typedef {{mode: string, samples: number | string | null, urgent: boolean, flag: boolean}} Setting */
 
-/** True if the policy decides on images of the model: it has all malignant classes. */
+/** True if the policy decides on images of the model: it has all target classes. */
 export function policyApplies(model, policy) {
   const classes = new Set(model.classes.map(({ name }) => name));
-  return policy !== null && policy.policy.malignant.classes.every((name) => classes.has(name));
+  return policy !== null && policy.policy.target.classes.every((name) => classes.has(name));
 }
 
 /** All settings of a model; first the recommended one, that of the policy or of the service unless

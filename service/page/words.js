@@ -30,34 +30,34 @@ export function reasonsOf({ reasons, prediction }) {
 
 /** Why the image goes first, or does not.
  * @returns {Statement | null}  null without a policy */
-export function decision({ malignant, policy, prediction }, names) {
-  if (malignant === null) return null;
-  const group = either(malignant.classes.map(names));
-  const [share, urgent] = percents(malignant.probability, malignant.urgent);
+export function decision({ target, policy, prediction }, names) {
+  if (target === null) return null;
+  const group = either(target.classes.map(names));
+  const [share, urgent] = percents(target.probability, target.urgent);
   if (prediction.unfamiliar) {
     const sentence = `${share} for ${group} together. On an unfamiliar image this says nothing.`;
     return { word: "No percentage counts", sentence };
   }
-  const reached = malignant.probability >= malignant.urgent;
+  const reached = target.probability >= target.urgent;
   const compared = reached
     ? `From ${urgent} on, an image goes first.`
     : `An image goes first from ${urgent} on. Being below rules out no disease.`;
   const sentence = [
     `For ${group} together. ${compared}`,
-    reached && !malignant.classes.includes(prediction.label)
+    reached && !target.classes.includes(prediction.label)
       ? `The class that it resembles most is ${names(prediction.label)}; the threshold is low, so ` +
-        "that few melanomas are missed."
+        "that few are missed."
       : null,
-    policy.notice ?? measuredSentence(policy.measured[0], names),
+    policy.notice ?? measuredSentence(policy.measured[0]),
   ];
   return { word: share, sentence: sentence.filter(Boolean).join(" ") };
 }
 
 /* What the threshold did in the first test, which resembles the training images most. */
-function measuredSentence(measured, names) {
+function measuredSentence(measured) {
   if (measured === undefined) return null;
   return (
-    `In tests, ${percent(measured.sensitivity)} of the lesions with ${names(measured.target)} went ` +
+    `In tests, ${percent(measured.sensitivity)} of the lesions with ${measured.critical} went ` +
     `first or were unfamiliar, and so did ${percent(1 - measured.specificity)} of the harmless ones ` +
     `(${measured.data}).`
   );

@@ -86,7 +86,7 @@ export class WorkList {
     return [...items].sort(
       (one, other) =>
         ranks.get(groupOf(one)) - ranks.get(groupOf(other)) ||
-        other.malignant - one.malignant ||
+        other.target - one.target ||
         one.name.localeCompare(other.name),
     );
   }

@@ -144,17 +144,17 @@ def disposition_is_settled(
 ) -> bool:
     """True if the disposition is the same whatever the decisions are that are not settled.
 
-    classes: of the model, in the order of the probabilities; with all malignant ones. rule: with
+    classes: of the model, in the order of the probabilities; with all of the target. rule: with
     the thresholds of the flags.
     """
     familiar = True if rule.msp is None else decisions.msp_reaches(rule.msp)
-    malignant = [classes.index(name) for name in policy.malignant.classes]
+    target = [classes.index(name) for name in policy.target.classes]
     states = {
         Reason.UNFAMILIAR: rule.feature_distance is not None
         and decisions.distance_reaches(rule.feature_distance),
         Reason.OOD_UNKNOWN: rule.msp is None,
         Reason.OUT_OF_DISTRIBUTION: None if familiar is None else not familiar,
-        Reason.MALIGNANT_GROUP: decisions.reaches(malignant, policy.malignant.urgent),
+        Reason.TARGET_CLASSES: decisions.reaches(target, policy.target.urgent),
         Reason.HIGH_ENTROPY: decisions.entropy_reaches(policy.uncertainty.entropy_nats),
         Reason.TRAJECTORIES_DISAGREE: decisions.trajectories_disagree,
     }

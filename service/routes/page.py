@@ -120,7 +120,7 @@ def page_files(
         _environment()
         .from_string(index.content.decode())
         .render(
-            about_lesions=set(policy.malignant.classes) <= set(classes),
+            about_lesions=set(policy.target.classes) <= set(classes),
             is_audited=is_audited,
             policy=policy,
             modules=sorted(name for name in by_name if name.endswith(".js")),

@@ -272,8 +272,8 @@ def _not_cached(response: Response) -> Response:
 
 
 def check_policy(policy: Policy, served: ServedModel) -> None:
-    """Raises PolicyNotApplicable if the model lacks a class of the malignant group."""
-    missing = [name for name in policy.malignant.classes if name not in served.model.classes]
+    """Raises PolicyNotApplicable if the model lacks a class of the target."""
+    missing = [name for name in policy.target.classes if name not in served.model.classes]
     if missing:
         raise PolicyNotApplicable(
             f"the policy needs the classes {', '.join(missing)}, which the model {served.name} "

@@ -58,8 +58,8 @@ def triage(*arguments: str | Path) -> Completed:
 def mel_policy() -> Policy:
     """Returns the packaged policy with mel as the only malignant class, urgent from 0.05 on."""
     policy = default_policy()
-    malignant = policy.malignant.model_copy(update={"classes": ("mel",), "urgent": 0.05})
-    return policy.model_copy(update={"malignant": malignant})
+    malignant = policy.target.model_copy(update={"classes": ("mel",), "urgent": 0.05})
+    return policy.model_copy(update={"target": malignant})
 
 
 def mel_policy_file(path: Path) -> Path:

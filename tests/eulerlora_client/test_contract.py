@@ -63,9 +63,9 @@ PROBLEM = {
 }  # fmt: skip
 TRIAGE: dict[str, Any] = {
     "disposition": "urgent", "title": "t", "pathway": "p", "warning": "w",
-    "reasons": [{"code": "malignant_group", "words": "w"}],
+    "reasons": [{"code": "target_classes", "words": "w"}],
     "policy": {"version": 1, "hash": "sha256:0", "notice": None},
-    "malignant": {"classes": ["mel"], "probability": 0.3, "urgent": 0.2},
+    "target": {"classes": ["mel"], "probability": 0.3, "urgent": 0.2},
     "quality": {
         "width": 64, "height": 48, "brightness": 0.5, "dark_share": 0.0, "bright_share": 0.0,
         "sharpness": 90.5,

@@ -22,7 +22,7 @@ from eulerlora_client.monitoring import (
 )
 from eulerlora_client.report.exports import COLUMNS
 
-PROMISE = Promise("mel", 0.05, 0.95)
+PROMISE = Promise(("mel",), 0.05, 0.95)
 
 
 def image(disposition: str | None, confirmed: str = "mel", lesion: str = "1") -> Outcome:
@@ -67,13 +67,13 @@ def test_a_lesion_counts_once_with_all_its_images() -> None:
         image("routine", confirmed=""),
         image("urgent", lesion="3"),
     ]
-    assert target_lesions(rows, "mel") == [LesionOutcome.MISSED, LesionOutcome.URGENT]
+    assert target_lesions(rows, ("mel",)) == [LesionOutcome.MISSED, LesionOutcome.URGENT]
 
 
 def test_a_lesion_with_two_classes_is_an_error() -> None:
     rows = [image("urgent", "mel", "a\n1"), image("urgent", "nv", "a\n1")]
     with pytest.raises(OutcomesError, match=r"^lesion a\\n1: expected one class, got mel, nv$"):
-        target_lesions(rows, "mel")
+        target_lesions(rows, ("mel",))
 
 
 def test_the_alarm_is_set_when_the_lower_bound_exceeds_the_tolerated_share() -> None:

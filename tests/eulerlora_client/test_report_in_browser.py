@@ -16,7 +16,7 @@ from tests.eulerlora_client.triage_rows import fixed_policy, rows_of_all_kinds
 pytestmark = pytest.mark.browser
 
 DESKTOP, PHONE = 1280, 390
-VALUES = {"malignant": "Malignant group", "entropy": "Entropy", "mutual": "Mutual information"}
+VALUES = {"target": "Malignant", "entropy": "Entropy", "mutual": "Mutual information"}
 
 
 @pytest.fixture(scope="module")

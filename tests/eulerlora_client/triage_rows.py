@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from eulerlora_client.contract.answers import ImageQuality, Prediction
-from eulerlora_client.policy.policy import MalignantRules, Policy, UncertaintyRules, default_policy
+from eulerlora_client.policy.policy import Policy, TargetRules, UncertaintyRules, default_policy
 from eulerlora_client.policy.results import triage_result
 from eulerlora_client.report.ranking import RowProblem, TriageRow
 
@@ -46,7 +46,7 @@ UNFAMILIAR = {
 def fixed_policy() -> Policy:
     """Returns the packaged policy with thresholds that do not change when it is fitted again."""
     changed = {
-        "malignant": MalignantRules(classes=("mel", "bcc", "akiec"), urgent=0.1),
+        "target": TargetRules(name="malignant", classes=("mel", "bcc", "akiec"), urgent=0.1),
         "uncertainty": UncertaintyRules(entropy_nats=1.2),
         "evidence": None,
     }

@@ -42,8 +42,8 @@ AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 def triage_app(model: EulerLoRA, settings: ServiceSettings) -> FastAPI:
     """Returns a service whose policy has one malignant class of the model."""
     packaged = default_policy()
-    malignant = packaged.malignant.model_copy(update={"classes": ("mel",), "urgent": 1e-9})
-    options = Options(policy=packaged.model_copy(update={"malignant": malignant}))
+    target = packaged.target.model_copy(update={"classes": ("mel",), "urgent": 1e-9})
+    options = Options(policy=packaged.model_copy(update={"target": target}))
     models = ServedModels([ServedModel.of(model, CARD)])
     return create_service(models, settings, Lifecycle(), options).application
 
@@ -88,8 +88,8 @@ def test_the_answer_is_a_valid_bundle_with_the_numbers_of_the_json_answer(
         assert float(component(observation, name).valueQuantity.value) == probability
     for name in ("msp", "entropy", "expected_entropy", "mutual_information"):
         assert float(component(observation, name).valueQuantity.value) == prediction[name]
-    malignant = component(observation, "malignant").valueQuantity
-    assert float(malignant.value) == answer["malignant"]["probability"]
+    malignant = component(observation, "target").valueQuantity
+    assert float(malignant.value) == answer["target"]["probability"]
     assert observation.valueCodeableConcept.coding[0].code == answer["disposition"]
     assert observation.valueCodeableConcept.text == answer["pathway"]
     assert {reason["words"] for reason in answer["reasons"]} <= {

@@ -1,6 +1,6 @@
-"""The thresholds of a triage policy, fitted to a required sensitivity to melanoma.
+"""The thresholds of a triage policy, fitted to a required sensitivity to its critical classes.
 
-The score of an image is the summed probability of the malignant classes. An image is urgent if its
+The score of an image is the summed probability of the target classes. An image is urgent if its
 score is at or above the threshold. Images of one lesion are not independent, so sensitivity counts
 lesions: a lesion is a hit if all of its images are urgent. Bounds are exact.
 """
@@ -23,6 +23,7 @@ from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FlaggedScore, ood_scores
 from eulerlora.scores.uncertainty import summarise
+from eulerlora_client.contract.answers import TargetClasses
 from eulerlora_client.output_files import atomic_write
 from eulerlora_client.policy.policy import (
     DEFAULT_FILE,
@@ -35,7 +36,6 @@ from eulerlora_client.policy.policy import (
 from training.data.images import OUTSIDE, LabelledImage
 from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
 from training.evaluation.intervals import CONFIDENCE, Bools, Floats
-from training.evaluation.report_schema import MELANOMA
 
 SIGNIFICANT_DIGITS = 4
 
@@ -74,10 +74,10 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class ThresholdCoverage:
-    """The share of all images below a threshold, and the melanomas among them.
+    """The share of all images below a threshold, and the critical ones among them.
 
-    missed_lesions: melanomas with at least one image below the threshold. missed_images: images
-    of melanoma below it.
+    missed_lesions: critical lesions with at least one image below the threshold. missed_images:
+    critical images below it.
     """
 
     coverage: float
@@ -128,30 +128,30 @@ def lesions_with_all(flags: Bools, lesions: Names) -> Bools:
     return np.array(lesion_scores(flags.astype(np.float64), lesions) == 1)
 
 
-def urgent_threshold(melanomas: Floats, required: float) -> float:
+def urgent_threshold(critical: Floats, required: float) -> float:
     """Returns the highest threshold whose lower bound reaches `required`.
 
-    melanomas: (m,) scores of lesions, m > 0. With too few lesions, returns the highest threshold
+    critical: (m,) scores of lesions, m > 0. With too few lesions, returns the highest threshold
     without a miss. The value is rounded down to four significant digits, so that rounding of
     scores elsewhere does not turn a tie into a miss.
     """
-    misses = allowed_misses(len(melanomas), required) or 0
-    return round_down(float(np.sort(melanomas)[misses]))
+    misses = allowed_misses(len(critical), required) or 0
+    return round_down(float(np.sort(critical)[misses]))
 
 
-def sensitivity_at(melanomas: Floats, threshold: float, required: float) -> Sensitivity:
-    """Returns the sensitivity of a threshold. melanomas: (m,) scores of lesions."""
-    return Sensitivity(int((melanomas >= threshold).sum()), len(melanomas), required)
+def sensitivity_at(critical: Floats, threshold: float, required: float) -> Sensitivity:
+    """Returns the sensitivity of a threshold. critical: (m,) scores of lesions."""
+    return Sensitivity(int((critical >= threshold).sum()), len(critical), required)
 
 
 def coverage_table(
-    scores: Floats, melanoma: Bools, lesions: Names, shares: Sequence[float]
+    scores: Floats, critical: Bools, lesions: Names, shares: Sequence[float]
 ) -> list[ThresholdCoverage]:
     """Returns, for each share, the highest threshold with at most that share of images below it.
 
-    scores, melanoma, lesions: (n,), of all images.
+    scores, critical, lesions: (n,), of all images.
     """
-    melanomas = lesion_scores(scores[melanoma], lesions[melanoma])
+    of_lesions = lesion_scores(scores[critical], lesions[critical])
     ranked = np.sort(scores)
     rows = []
     for share in shares:
@@ -161,8 +161,8 @@ def coverage_table(
             ThresholdCoverage(
                 coverage=float((scores < threshold).mean()),
                 threshold=threshold,
-                missed_lesions=int((melanomas < threshold).sum()),
-                missed_images=int((scores[melanoma] < threshold).sum()),
+                missed_lesions=int((of_lesions < threshold).sum()),
+                missed_images=int((scores[critical] < threshold).sum()),
             )
         )
     return rows
@@ -190,21 +190,21 @@ def _unit(value: Decimal) -> Decimal:
 class PolicyInputs:
     """The inputs of a policy for n images.
 
-    scores: (n,) summed probability of the malignant classes. melanoma_scores: (n,) probability of
-    melanoma. entropy: (n,) predictive entropy in nats. unfamiliar: (n,) flag of the feature
+    scores, critical_scores: (n,) summed probability of the target and of the critical classes.
+    entropy: (n,) predictive entropy in nats. unfamiliar: (n,) flag of the feature
     distance; all False without one. doubtful: (n,) True if an image is referred whatever its
     entropy: out of distribution, no OOD threshold, or trajectories with different labels.
-    melanoma, malignant: (n,) by the true label. outside: (n,) malignant lesions of none of the
+    critical, target: (n,) by the true label. outside: (n,) target lesions of none of the
     model's classes. lesions: (n,) names.
     """
 
     scores: Floats
-    melanoma_scores: Floats
+    critical_scores: Floats
     entropy: Floats
     unfamiliar: Bools
     doubtful: Bools
-    melanoma: Bools
-    malignant: Bools
+    critical: Bools
+    target: Bools
     outside: Bools
     lesions: Names
 
@@ -213,24 +213,24 @@ def score_images(
     model: EulerLoRA,
     images: Sequence[LabelledImage],
     options: SamplingOptions,
-    malignant: Sequence[str],
+    target: TargetClasses,
     label: str,
 ) -> PolicyInputs:
     """Returns a model's scores of labelled images; arguments and errors as in `score_outputs`.
 
     label: name of the progress bar.
     """
-    check_classes(model, malignant)
+    check_classes(model, target)
     (outputs,) = predict_all(model, images, [options], label)
-    return score_outputs(model, outputs, images, options, malignant)
+    return score_outputs(model, outputs, images, options, target)
 
 
-def check_classes(model: EulerLoRA, malignant: Sequence[str]) -> None:
-    """Raises DataError for a model without the policy's malignant classes or without melanoma."""
-    missing = [name for name in (*malignant, MELANOMA) if name not in model.classes]
+def check_classes(model: EulerLoRA, target: TargetClasses) -> None:
+    """Raises DataError for a model without one of the target classes."""
+    missing = [name for name in target.classes if name not in model.classes]
     if missing:
         raise DataError(
-            f"expected a model with the policy's classes {', '.join(missing)}, got "
+            f"expected a model with the target classes {', '.join(missing)}, got "
             f"{model.config.name} with {', '.join(model.classes)}"
         )
 
@@ -240,32 +240,32 @@ def score_outputs(
     outputs: ModelOutputs,
     images: Sequence[LabelledImage],
     options: SamplingOptions,
-    malignant: Sequence[str],
+    target: TargetClasses,
 ) -> PolicyInputs:
     """Returns the scores from a model's outputs for labelled images.
 
-    An image without a cluster is a lesion by itself. Images labelled OUTSIDE show malignant lesions
-    of none of the classes. options: of the outputs. malignant: classes of the policy's group.
+    An image without a cluster is a lesion by itself. Images labelled OUTSIDE show target lesions
+    of none of the classes. options: of the outputs.
     Raises DataError as `check_classes`.
     """
-    check_classes(model, malignant)
+    check_classes(model, target)
     trajectories = outputs.log_probabilities.flatten(1, 2).exp()
     summary = summarise(trajectories)
     thresholds = model.config.threshold(options.mode, options.samples)
     flags = ood_scores(outputs.scores(model.feature_distance), thresholds)
     labels = trajectories.argmax(dim=-1)  # (n, trajectories)
     disagree = (labels != labels[:, :1]).any(dim=1)
-    group = [model.classes.index(name) for name in malignant]
-    melanoma = model.classes.index(MELANOMA)
+    group = [model.classes.index(name) for name in target.classes]
+    critical = [model.classes.index(name) for name in target.critical.classes]
     true_labels = torch.tensor([image.label for image in images])
     return PolicyInputs(
         scores=summary.probabilities[:, group].sum(dim=1).numpy(),
-        melanoma_scores=summary.probabilities[:, melanoma].numpy(),
+        critical_scores=summary.probabilities[:, critical].sum(dim=1).numpy(),
         entropy=summary.entropy.numpy(),
         unfamiliar=_flags(flags.get("feature_distance"), len(images), unknown=False),
         doubtful=_flags(flags["msp"], len(images), unknown=True) | disagree.numpy(),
-        melanoma=(true_labels == melanoma).numpy(),
-        malignant=torch.isin(true_labels, torch.tensor(group)).numpy(),
+        critical=torch.isin(true_labels, torch.tensor(critical)).numpy(),
+        target=torch.isin(true_labels, torch.tensor(group)).numpy(),
         outside=(true_labels == OUTSIDE).numpy(),
         lesions=np.array([image.cluster or image.name for image in images]),
     )
@@ -283,8 +283,8 @@ def _flags(score: FlaggedScore | None, images: int, unknown: bool) -> Bools:
 class PolicyFit:
     """The thresholds of a policy, and what is known about them from the images of the fit.
 
-    urgent: of the malignant probability. entropy_nats: of the entropy. images, lesions: all of
-    them. melanoma: sensitivity by lesion. melanoma_hits: images of all melanoma_images at or above
+    urgent: of the target probability. entropy_nats: of the entropy. images, lesions: all of
+    them. critical: sensitivity by lesion. critical_hits: images of all critical_images at or above
     `urgent`. uncertain: share of the images at or above `entropy_nats`.
     """
 
@@ -292,9 +292,9 @@ class PolicyFit:
     entropy_nats: float
     images: int
     lesions: int
-    melanoma: Sensitivity
-    melanoma_hits: int
-    melanoma_images: int
+    critical: Sensitivity
+    critical_hits: int
+    critical_images: int
     uncertain: float
     coverages: Sequence[ThresholdCoverage]
 
@@ -302,27 +302,27 @@ class PolicyFit:
 def fit_policy(
     images: PolicyInputs, required: float, uncertain_share: float = UNCERTAIN_SHARE
 ) -> PolicyFit:
-    """Returns the thresholds for a required sensitivity to melanoma.
+    """Returns the thresholds for a required sensitivity to the critical classes.
 
     uncertain_share: largest share of the images that may reach the entropy threshold. The feature
-    distance has no influence: a lesion is a hit by its malignant probability, also if an image of
-    it is unfamiliar. Raises DataError if no image shows melanoma.
+    distance has no influence: a lesion is a hit by its target probability, also if an image of
+    it is unfamiliar. Raises DataError if no image is critical.
     """
-    if not images.melanoma.any():
-        raise DataError("expected images with melanoma, got none")
-    melanomas = lesion_scores(images.scores[images.melanoma], images.lesions[images.melanoma])
-    urgent = urgent_threshold(melanomas, required)
+    if not images.critical.any():
+        raise DataError("expected images of the critical classes, got none")
+    critical = lesion_scores(images.scores[images.critical], images.lesions[images.critical])
+    urgent = urgent_threshold(critical, required)
     entropy_nats = entropy_threshold(images.entropy, uncertain_share)
     return PolicyFit(
         urgent=urgent,
         entropy_nats=entropy_nats,
         images=len(images.scores),
         lesions=len(np.unique(images.lesions)),
-        melanoma=sensitivity_at(melanomas, urgent, required),
-        melanoma_hits=int((images.scores[images.melanoma] >= urgent).sum()),
-        melanoma_images=int(images.melanoma.sum()),
+        critical=sensitivity_at(critical, urgent, required),
+        critical_hits=int((images.scores[images.critical] >= urgent).sum()),
+        critical_images=int(images.critical.sum()),
         uncertain=float((images.entropy >= entropy_nats).mean()),
-        coverages=coverage_table(images.scores, images.melanoma, images.lesions, COVERAGES),
+        coverages=coverage_table(images.scores, images.critical, images.lesions, COVERAGES),
     )
 
 
@@ -358,7 +358,7 @@ class PolicyFile:
         return self.policy.model_copy(
             update={
                 "version": self.policy.version + 1,
-                "malignant": self.policy.malignant.model_copy(update=urgent),
+                "target": self.policy.target.model_copy(update=urgent),
                 "uncertainty": UncertaintyRules(entropy_nats=fit.entropy_nats),
                 "evidence": None,
             }
@@ -371,7 +371,7 @@ class PolicyFile:
         """
         document: Any = tomlkit.parse(self.text)
         document["version"] = policy.version
-        document["malignant"]["urgent"] = policy.malignant.urgent
+        document["target"]["urgent"] = policy.target.urgent
         document["uncertainty"]["entropy_nats"] = policy.uncertainty.entropy_nats
         if policy.evidence is not None:
             document["evidence"] = policy.evidence.model_dump(mode="json", exclude_defaults=True)

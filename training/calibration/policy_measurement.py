@@ -12,15 +12,17 @@ import numpy as np
 
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
+from eulerlora_client.contract.answers import TargetClasses
 from eulerlora_client.policy.policy import (
     Evidence,
     FitEvidence,
-    MalignantEvidence,
     MeasuredEvidence,
     OtherEvidence,
     OutsideEvidence,
     Policy,
+    TargetEvidence,
 )
+from eulerlora_client.policy.results import lesions_by_group
 from training.calibration.policy import (
     Names,
     PolicyFit,
@@ -43,10 +45,9 @@ from training.evaluation.intervals import (
     cluster_indices,
 )
 from training.evaluation.metrics import auroc, sensitivity_at_specificity
-from training.evaluation.report_schema import MELANOMA
 
 SPECIFICITY = 0.9
-"""Share of images without melanoma below the threshold at which its sensitivity is stated."""
+"""Specificity, by image, at which the sensitivity of the ranking is stated."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class PolicyMeasurement:
     """The dispositions of n images by a policy, and how a model orders them.
 
     evidence: counts of lesions, with the shares rounded against the policy. specificity: share of
-    the images that are not malignant (other_images) that are neither urgent nor unfamiliar.
+    the images that are not of the target (other_images) that are neither urgent nor unfamiliar.
     urgent, unfamiliar, refer, routine: shares of all images. ranking: by `ranking`.
     """
 
@@ -85,15 +86,15 @@ class _Flags:
         """True for an image that is urgent or unfamiliar."""
         return self.reached | self.unfamiliar
 
-    def malignant(self, chosen: Bools) -> MalignantEvidence:
-        """Returns the malignant lesions of the chosen images, at least one. chosen: (n,)."""
+    def target(self, chosen: Bools) -> TargetEvidence:
+        """Returns the target lesions of the chosen images, at least one. chosen: (n,)."""
         urgent, seen, reached = (
             lesions_with_all(flags[chosen], self.lesions[chosen])
             for flags in (self.urgent, self.seen, self.reached)
         )
         hits, lesions = int(seen.sum()), len(seen)
         low, high = clopper_pearson(hits, lesions)
-        return MalignantEvidence(
+        return TargetEvidence(
             lesions=lesions,
             urgent=int(urgent.sum()),
             unfamiliar=int((seen & ~urgent).sum()),
@@ -127,13 +128,13 @@ def measure_policy(
 ) -> PolicyMeasurement:
     """Returns the performance of a policy's thresholds on images.
 
-    data: name of the images. outside: their labels of malignant lesions of none of the model's
-    classes. Raises DataError if no image shows melanoma, none shows a malignant class, or all do.
+    data: name of the images. outside: their labels of target lesions of none of the model's
+    classes. Raises DataError if no image is critical, or all show the target.
     """
-    other = ~(images.malignant | images.outside)
-    if not (images.melanoma.any() and images.malignant.any() and other.any()):
-        raise DataError("expected images with melanoma and images outside the malignant classes")
-    reached = images.scores >= policy.malignant.urgent
+    other = ~(images.target | images.outside)
+    if not (images.critical.any() and other.any()):
+        raise DataError("expected images of the critical classes, and images outside the target")
+    reached = images.scores >= policy.target.urgent
     flags = _Flags(reached, images.unfamiliar, images.lesions)
     uncertain = images.entropy >= policy.uncertainty.entropy_nats
     refer = ~flags.seen & (images.doubtful | uncertain)
@@ -142,11 +143,9 @@ def measure_policy(
         images=len(images.scores),
         lesions=len(set(images.lesions.tolist())),
         referral_rate=_rounded_up(float((flags.seen | refer).mean())),
-        target=flags.malignant(images.melanoma),
-        malignant=flags.malignant(images.malignant),
-        other_malignant=OutsideEvidence(
-            **flags.malignant(images.outside).model_dump(), labels=tuple(outside)
-        )
+        critical=flags.target(images.critical),
+        target=flags.target(images.target),
+        outside=OutsideEvidence(**flags.target(images.outside).model_dump(), labels=tuple(outside))
         if images.outside.any()
         else None,
         others=flags.others(other),
@@ -166,22 +165,22 @@ def measure_policy(
 def ranking(images: PolicyInputs) -> Estimates:
     """Returns how a model orders images, whatever the thresholds, with intervals over lesions.
 
-    melanoma_auroc: AUROC of the probability of melanoma, melanoma against all other classes.
-    melanoma_sensitivity: share of its images that this probability finds at `SPECIFICITY`.
-    malignant_auroc: AUROC of the summed probability of the malignant classes against the others.
-    Malignant lesions of none of the model's classes are left out.
+    critical_auroc: AUROC of the probability of the critical classes, against all others.
+    critical_sensitivity: share of their images that this probability finds at `SPECIFICITY`.
+    target_auroc: AUROC of the probability of the target classes against the others.
+    Target lesions of none of the model's classes are left out.
     """
     kept = ~images.outside
-    melanoma, melanoma_scores = images.melanoma[kept], images.melanoma_scores[kept]
-    malignant, scores = images.malignant[kept], images.scores[kept]
+    critical, critical_scores = images.critical[kept], images.critical_scores[kept]
+    target, scores = images.target[kept], images.scores[kept]
 
     def metrics(weights: Weights) -> dict[str, Floats]:
         return {
-            "melanoma_auroc": auroc(melanoma_scores, melanoma, weights),
-            "melanoma_sensitivity": sensitivity_at_specificity(
-                SPECIFICITY, melanoma_scores, melanoma, weights
+            "critical_auroc": auroc(critical_scores, critical, weights),
+            "critical_sensitivity": sensitivity_at_specificity(
+                SPECIFICITY, critical_scores, critical, weights
             ),
-            "malignant_auroc": auroc(scores, malignant, weights),
+            "target_auroc": auroc(scores, target, weights),
         }
 
     return bootstrap(metrics, cluster_indices(images.lesions[kept].tolist()))
@@ -210,14 +209,14 @@ def measure_archive(
     names = LabelNames(
         classes=model.classes,
         renamed=labels.labels,
-        outside=labels.malignant,
+        outside=labels.outside,
         remedy="name it in the table labels of the archive: {0} = CLASS",
     )
     lesion = None if labels.lesion is None else re.compile(labels.lesion)
     local = read_local_images(archive.path, names, skip_bad, lesion)
     report_skipped(local)
-    scored = score_images(model, local.images, options, policy.malignant.classes, labels.title)
-    return measure_policy(scored, policy, labels.title, labels.malignant)
+    scored = score_images(model, local.images, options, policy.target, labels.title)
+    return measure_policy(scored, policy, labels.title, labels.outside)
 
 
 def evidence_of(
@@ -234,16 +233,15 @@ def evidence_of(
         precision=model.precision,
         mode=options.mode,
         samples=options.samples,
-        target=MELANOMA,
-        wanted=fit.melanoma.required,
+        wanted=fit.critical.required,
         confidence=CONFIDENCE,
         fit=FitEvidence(
             data=data,
             images=fit.images,
-            lesions=fit.melanoma.lesions,
-            found=fit.melanoma.hits,
-            lower_bound=_rounded_down(fit.melanoma.lower_bound),
-            established=fit.melanoma.established,
+            lesions=fit.critical.lesions,
+            found=fit.critical.hits,
+            lower_bound=_rounded_down(fit.critical.lower_bound),
+            established=fit.critical.established,
             uncertain=_rounded_up(fit.uncertain),
         ),
         measured=tuple(measurement.evidence for measurement in measured),
@@ -251,8 +249,8 @@ def evidence_of(
 
 
 def coverage_lines(fit: PolicyFit) -> Iterator[str]:
-    """Yields the melanomas that higher urgent thresholds would miss."""
-    yield "Melanoma missed if the threshold were higher, by share of all images below it:"
+    """Yields the critical lesions that higher urgent thresholds would miss."""
+    yield "Critical lesions missed if the threshold were higher, by share of all images below it:"
     yield "coverage  threshold  lesions missed  images missed"
     for row in fit.coverages:
         yield (
@@ -261,19 +259,19 @@ def coverage_lines(fit: PolicyFit) -> Iterator[str]:
         )
 
 
-def measured_lines(result: PolicyMeasurement) -> Iterator[str]:
+def measured_lines(result: PolicyMeasurement, target: TargetClasses) -> Iterator[str]:
     """Yields sensitivities, specificity, ranking and dispositions."""
     evidence, others = result.evidence, result.evidence.others
     yield (
         f"Measured on {evidence.data}: {evidence.images:,} images of {evidence.lesions:,} lesions."
     )
-    yield from _malignant_lines(MELANOMA, evidence.target)
-    yield from _malignant_lines("the malignant classes", evidence.malignant)
-    if evidence.other_malignant is not None:
-        labels = ", ".join(evidence.other_malignant.labels)
-        yield from _malignant_lines(labels, evidence.other_malignant)
+    for name, counts in lesions_by_group(evidence, target).items():
+        yield from _target_lines(name, counts)
+    if evidence.outside is not None:
+        labels = ", ".join(evidence.outside.labels)
+        yield from _target_lines(labels, evidence.outside)
     yield (
-        f"{others.lesions:,} lesions not malignant: {others.urgent:,} urgent, "
+        f"{others.lesions:,} other lesions: {others.urgent:,} urgent, "
         f"{others.unfamiliar:,} unfamiliar, {others.neither:,} neither"
     )
     yield (
@@ -283,11 +281,11 @@ def measured_lines(result: PolicyMeasurement) -> Iterator[str]:
     )
     yield f"  by image: {result.specificity:.3f} of {result.other_images:,} images"
     yield (
-        f"ranking of images: melanoma, AUROC {_estimate(result.ranking['melanoma_auroc'])}, "
-        f"sensitivity {_estimate(result.ranking['melanoma_sensitivity'])} at a specificity of "
-        f"{SPECIFICITY:.2f}"
+        f"ranking of images: {target.critical.name}, AUROC "
+        f"{_estimate(result.ranking['critical_auroc'])}, sensitivity "
+        f"{_estimate(result.ranking['critical_sensitivity'])} at a specificity of {SPECIFICITY:.2f}"
     )
-    yield f"  malignant classes, AUROC {_estimate(result.ranking['malignant_auroc'])}"
+    yield f"  {target.name}, AUROC {_estimate(result.ranking['target_auroc'])}"
     yield f"referral rate: {evidence.referral_rate:.3f} (all but routine, without image quality)"
     yield (
         f"urgent {result.urgent:.3f}, unfamiliar {result.unfamiliar:.3f}, "
@@ -295,7 +293,7 @@ def measured_lines(result: PolicyMeasurement) -> Iterator[str]:
     )
 
 
-def _malignant_lines(name: str, counts: MalignantEvidence) -> Iterator[str]:
+def _target_lines(name: str, counts: TargetEvidence) -> Iterator[str]:
     yield (
         f"{counts.lesions} lesions of {name}: {counts.urgent} urgent, {counts.unfamiliar} "
         f"unfamiliar (seen by a person), {counts.neither} missed"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.sampling.adaptive import MIN_IMAGES
 from eulerlora.scores.prediction_sets import ALWAYS_INCLUDED, min_units
+from eulerlora_client.contract.answers import TargetClasses
 from training.calibration.policy import PolicyFit, min_lesions
-from training.evaluation.report_schema import MELANOMA
 from training.reporting.tables import TOO_FEW, table
 
 TEMPERATURE, FEATURES, OOD = "temperature", "feature means", "OOD thresholds"
@@ -81,14 +81,16 @@ def calibrated_parts(config: CheckpointConfig) -> Iterator[FittedPart]:
         yield FittedPart(part, needed, max(sets.units), unit, f"1 - p up to {limits}")
 
 
-def policy_parts(fit: PolicyFit, units: str = "lesions") -> Iterator[FittedPart]:
+def policy_parts(
+    fit: PolicyFit, target: TargetClasses, units: str = "lesions"
+) -> Iterator[FittedPart]:
     """Yields the thresholds of a policy. units: "images" if every image counts as a lesion."""
-    melanoma = fit.melanoma
-    found = f"{melanoma.hits} of {melanoma.lesions} found"
-    urgent = f"{fit.urgent:g}: {found}, lower bound {melanoma.lower_bound:.3f}"
-    established = "established" if melanoma.established else "not established"
+    critical = fit.critical
+    found = f"{critical.hits} of {critical.lesions} found"
+    urgent = f"{fit.urgent:g}: {found}, lower bound {critical.lower_bound:.3f}"
+    established = "established" if critical.established else "not established"
     for part, result in zip(
-        _urgent_parts(melanoma.lesions, melanoma.required, units),
+        _urgent_parts(critical.lesions, critical.required, target, units),
         (urgent, established),
         strict=True,
     ):
@@ -112,7 +114,9 @@ class Needs:
     always_include_rare: bool = False
 
 
-def site_parts(lesions: Mapping[str, int], unit: str, needs: Needs) -> Iterator[FittedPart]:
+def site_parts(
+    lesions: Mapping[str, int], unit: str, needs: Needs, target: TargetClasses
+) -> Iterator[FittedPart]:
     """Yields the parts of a site's calibration in their order, without results.
 
     lesions: number of each of the checkpoint's classes. unit: "lesion", or "image" if every image
@@ -128,7 +132,8 @@ def site_parts(lesions: Mapping[str, int], unit: str, needs: Needs) -> Iterator[
     for coverage in needs.coverages:
         needed = min_units(coverage)
         yield FittedPart(sets_part(coverage), needed, available, f"{units} of {classes}")
-    yield from _urgent_parts(lesions.get(MELANOMA, 0), needs.sensitivity, units)
+    critical = sum(lesions.get(name, 0) for name in target.critical.classes)
+    yield from _urgent_parts(critical, needs.sensitivity, target, units)
 
 
 def sets_part(coverage: float) -> str:
@@ -136,8 +141,11 @@ def sets_part(coverage: float) -> str:
     return f"{SETS} {coverage:g}"
 
 
-def _urgent_parts(melanomas: int, sensitivity: float, units: str) -> Iterator[FittedPart]:
+def _urgent_parts(
+    critical: int, sensitivity: float, target: TargetClasses, units: str
+) -> Iterator[FittedPart]:
     """Yields the urgent threshold and its exact bound."""
-    yield FittedPart(URGENT, 1, melanomas, f"{units} of {MELANOMA}")
+    unit = f"{units} of {target.critical.name}"
+    yield FittedPart(URGENT, 1, critical, unit)
     bound, needed = f"bound of {sensitivity:g}", min_lesions(sensitivity)
-    yield FittedPart(bound, needed, melanomas, f"{units} of {MELANOMA} without a miss")
+    yield FittedPart(bound, needed, critical, f"{unit} without a miss")

@@ -65,7 +65,7 @@ from training.data.splits import MIN_FOR_SPLIT, SPLIT_SEED, Group, stratified_sp
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.intervals import Proportion, proportion
 from training.evaluation.prediction_sets import Lesions, data_sha256, set_coverages
-from training.evaluation.report_schema import MELANOMA, SetCoverage
+from training.evaluation.report_schema import SetCoverage
 from training.reporting.charts import RELIABILITY
 from training.reporting.model_card import site_sections
 from training.reporting.tables import table
@@ -98,7 +98,7 @@ class SiteMeasurement:
     """Results on labelled pictures.
 
     kept: pictures that an OOD score does not flag, by calibrated score. policy: None without a
-    policy, melanoma, or pictures outside the malignant classes. sets: for each coverage.
+    policy, critical pictures, or pictures outside the target. sets: for each coverage.
     """
 
     kept: Mapping[ScoreName, Proportion]
@@ -193,7 +193,7 @@ def calibrate_site(
     old = EulerLoRA(checkpoint, device, runtime, decision.reason)
     with_policy = site.parts[URGENT].met
     if with_policy:
-        check_classes(old, policy.malignant.classes)
+        check_classes(old, policy.target)
     fit = fit_site(checkpoint, site, device, runtime)
     fitted = _fitted_checkpoint(checkpoint, fit, _provenance(checkpoint, local, site, fit))
     new = EulerLoRA(fitted, device, runtime, decision.reason)
@@ -213,7 +213,7 @@ def calibrate_site(
             new, site.options, policy_fit, site.data, () if measured is None else (measured,)
         )
         new_policy = new_policy.model_copy(update={"evidence": evidence})
-        results |= {part.part: part.result for part in policy_parts(policy_fit)}
+        results |= {part.part: part.result for part in policy_parts(policy_fit, policy.target)}
     write_site_checkpoint(source, out, fitted, settings.policy, new_policy)
     return SiteReport(
         fitted=len(split.fit),
@@ -233,8 +233,9 @@ def site_images(
 ) -> SiteImages:
     """Returns the pictures of a fit with what they suffice for. Raises DataError for nothing."""
     names = [label.name for label in checkpoint.config.classes]
+    target = settings.policy.policy.target
     lesions = dict(zip(names, Lesions.of(images).counts(len(names)), strict=True))
-    parts = {part.part: part for part in site_parts(lesions, local.unit, settings.needs)}
+    parts = {part.part: part for part in site_parts(lesions, local.unit, settings.needs, target)}
     if not any(part.met for part in parts.values()):
         ood, urgent = parts[OOD], parts[URGENT]
         raise DataError(
@@ -276,8 +277,7 @@ def _fitted_checkpoint(
 
 
 def _fit_policy(model: EulerLoRA, site: SiteImages, policy: Policy) -> PolicyFit:
-    classes = policy.malignant.classes
-    scored = score_images(model, site.images, site.options, classes, "policy")
+    scored = score_images(model, site.images, site.options, policy.target, "policy")
     return fit_policy(scored, site.needs.sensitivity)
 
 
@@ -304,8 +304,8 @@ def measure_site(
     }
     measured = None
     if policy is not None:
-        scored = score_outputs(model, outputs, images, options, policy.malignant.classes)
-        if scored.melanoma.any() and not scored.malignant.all():
+        scored = score_outputs(model, outputs, images, options, policy.target)
+        if scored.critical.any() and not scored.target.all():
             measured = measure_policy(scored, policy, data)
     sampler = model.config.sampler
     sets = set_coverages(model, options, sampler, outputs.probabilities(), images)
@@ -315,15 +315,15 @@ def measure_site(
 def _rows(site: SiteMeasurement) -> Iterator[tuple[str, str]]:
     if site.policy is not None:
         policy = site.policy
-        melanoma = policy.evidence.target
+        critical = policy.evidence.critical
         yield (
-            f"sensitivity to {MELANOMA}, {melanoma.lesions} lesions",
-            f"{melanoma.sensitivity:.3f} [{melanoma.sensitivity_low:.3f}, "
-            f"{melanoma.sensitivity_high:.3f}]",
+            f"sensitivity, {critical.lesions} critical lesions",
+            f"{critical.sensitivity:.3f} [{critical.sensitivity_low:.3f}, "
+            f"{critical.sensitivity_high:.3f}]",
         )
-        yield f"{MELANOMA} urgent", str(melanoma.urgent)
-        yield f"{MELANOMA} unfamiliar", str(melanoma.unfamiliar)
-        others = f"{policy.other_images} images not malignant"
+        yield "critical lesions urgent", str(critical.urgent)
+        yield "critical lesions unfamiliar", str(critical.unfamiliar)
+        others = f"{policy.other_images} images outside the target"
         yield f"specificity, {others}", f"{policy.specificity:.3f}"
         yield "urgent, of all images", f"{policy.urgent:.3f}"
         yield "unfamiliar, of all images", f"{policy.unfamiliar:.3f}"

@@ -43,7 +43,7 @@ sensitivity_option = click.option(
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.95,
     show_default=True,
-    help="Required sensitivity to melanoma.",
+    help="Required sensitivity to the critical classes.",
 )
 mode_option = click.option(
     "--mode", type=click.Choice(["det", "stoch"]), default="stoch", show_default=True
@@ -195,10 +195,10 @@ def policy_fit_command(
 ) -> None:
     """Fit a policy's thresholds on the calibration part of the checkpoint's data set.
 
-    Sets the urgent threshold to a required sensitivity to melanoma, and the entropy threshold.
-    Measures both on the test part, which has no lesion of the other parts, and on other archives,
-    and writes them with this evidence to the policy file. A data set without a calibration part is
-    fitted on its test part, and only archives are measured.
+    Sets the urgent threshold to a required sensitivity to the critical classes, and the entropy
+    threshold. Measures both on the test part, which has no lesion of the other parts, and on
+    other archives, and writes them with this evidence to the policy file. A data set without a
+    calibration part is fitted on its test part, and only archives are measured.
     """
     set_openmp_wait_policy()
     # These import torch.
@@ -222,13 +222,13 @@ def policy_fit_command(
 
     options, others = _sampling_options(mode, samples), _archives(archives)
     file = PolicyFile.read(policy if policy.exists() else None)
-    classes = file.policy.malignant.classes
+    target = file.policy.target
     model = EulerLoRA.load(checkpoint, device, precision)
     images = checkpoint_dataset(model.config, data, skip_bad, ignore_columns)
     report_skipped(images)
 
     def scored(part: str) -> PolicyInputs:
-        return score_images(model, images.parts[part], options, classes, part)
+        return score_images(model, images.parts[part], options, target, part)
 
     part = CALIBRATION if CALIBRATION in images.parts else TEST
     name = f"{images.name}, {part} part"
@@ -241,10 +241,10 @@ def policy_fit_command(
     evidence = evidence_of(model, options, fit, name, measured)
     file.write(policy, fitted.model_copy(update={"evidence": evidence}))
     click.echo(f"Fitted on {name}: {fit.images:,} images of {fit.lesions:,} lesions.\n")
-    click.echo(f"{report_table(list(policy_parts(fit)))}\n")
+    click.echo(f"{report_table(list(policy_parts(fit, target)))}\n")
     click.echo("\n".join(coverage_lines(fit)))
     for measurement in measured:
-        click.echo("\n".join(measured_lines(measurement)))
+        click.echo("\n".join(measured_lines(measurement, target)))
     if part == TEST:
         click.echo("Not measured on a test part: the fit used it, without a calibration part.")
     settings = dataset_settings(model.config)
@@ -413,4 +413,4 @@ def _report_lines(report: SiteReport, out: Path) -> Iterator[str]:
     if report.has_policy:
         yield f"eulerlora serve {out} --policy {out / 'policy.toml'}"
     else:
-        yield "No policy was written: it needs a lesion of melanoma."
+        yield "No policy was written: it needs a lesion of a critical class."

@@ -30,8 +30,8 @@ class ArchiveLabels(Settings):
     """Name of the archive in reports."""
     labels: Annotated[Mapping[NonEmptyText, NonEmptyText], Field(min_length=1)]
     """Class by label."""
-    malignant: tuple[NonEmptyText, ...] = ()
-    """Labels of malignant lesions of none of the classes."""
+    outside: tuple[NonEmptyText, ...] = ()
+    """Labels of target lesions of none of the classes."""
     lesion: str | None = None
     """Regular expression that finds the lesion in the name of a picture, as its only group; None if
     every picture shows another lesion.

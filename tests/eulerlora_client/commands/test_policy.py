@@ -137,20 +137,18 @@ def test_enough_lesions_establish_the_promise(tmp_path: Path) -> None:
 def test_the_evidence_of_the_policy_is_the_default() -> None:
     policy = default_policy()
     assert policy.evidence is not None
-    promise = promise_of(policy, None, None, 0.9)
-    assert (promise.target, promise.confidence) == (policy.evidence.target, 0.9)
+    promise = promise_of(policy, (), None, 0.9)
+    assert (promise.classes, promise.confidence) == (("mel",), 0.9)
     assert promise.tolerated == pytest.approx(1 - policy.evidence.wanted)
-    assert promise_of(policy, "bcc", 0.8, 0.9).target == "bcc"
+    assert promise_of(policy, ("bcc",), 0.8, 0.9).classes == ("bcc",)
 
 
-def test_a_policy_without_evidence_needs_target_and_wanted(
-    tmp_path: Path, bare_policy: Path
-) -> None:
+def test_a_policy_without_evidence_needs_a_wanted_share(tmp_path: Path, bare_policy: Path) -> None:
     options = ["--policy", str(bare_policy)]
     done = monitored(tmp_path / "o.csv", ["urgent"], *options)
     assert done.exit_code == 2
-    assert "expected --target and --wanted" in done.stderr
-    done = monitored(tmp_path / "o.csv", ["urgent"], *options, "--target", "mel", "--wanted", "0.9")
+    assert "expected --wanted" in done.stderr
+    done = monitored(tmp_path / "o.csv", ["urgent"], *options, "--wanted", "0.9")
     assert done.exit_code == 0
 
 

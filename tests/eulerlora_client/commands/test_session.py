@@ -109,12 +109,12 @@ def test_another_policy_decides_on_the_prediction_and_quality_of_the_service(
     files: list[Path],
 ) -> None:
     policy = mel_policy()
-    malignant = policy.malignant.model_copy(update={"urgent": 0.01})
-    strict = policy.model_copy(update={"malignant": malignant})
+    malignant = policy.target.model_copy(update={"urgent": 0.01})
+    strict = policy.model_copy(update={"target": malignant})
     (row,) = rows_of(files[:1], FakeClient(ROUTINE), policy=strict)
     assert row.result is not None
     assert (row.result.disposition, row.result.title) == (Disposition.URGENT, "Urgent")
-    assert (row.result.policy.hash, row.result.malignant.urgent) == (strict.hash, 0.01)
+    assert (row.result.policy.hash, row.result.target.urgent) == (strict.hash, 0.01)
     assert row.result.prediction == ROUTINE.prediction
     assert row.result.quality == ROUTINE.quality
     assert row.result.class_names == ROUTINE.class_names
@@ -132,9 +132,9 @@ ROWS = [
     decided("routine.png", Disposition.ROUTINE, 0.01),
     undecided("broken.png"),
     decided("retake.png", Disposition.RETAKE, 0.01, Reason.TOO_DARK),
-    decided("urgent.png", Disposition.URGENT, 0.3, Reason.MALIGNANT_GROUP),
+    decided("urgent.png", Disposition.URGENT, 0.3, Reason.TARGET_CLASSES),
     decided("refer.png", Disposition.REFER, 0.01, Reason.HIGH_ENTROPY, Reason.OUT_OF_DISTRIBUTION),
-    decided("more urgent.png", Disposition.URGENT, 0.6, Reason.MALIGNANT_GROUP),
+    decided("more urgent.png", Disposition.URGENT, 0.6, Reason.TARGET_CLASSES),
 ]
 ORDER = ["more urgent", "urgent", "refer", "retake", "broken", "routine"]
 

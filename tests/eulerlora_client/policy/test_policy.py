@@ -45,7 +45,8 @@ too_bright = 0.875
 too_dark_share = 0.5
 too_bright_share = 0.125
 blurred = 8.0
-[malignant]
+[target]
+name = "malignant"
 classes = ["mel", "bcc"]
 urgent = 0.5
 [uncertainty]
@@ -76,7 +77,7 @@ class Case:
     bad: tuple[str, ...]
     unfamiliar: bool | None
     ood: bool | None
-    malignant: str
+    target: str
     entropy: str
     trajectories: str
 
@@ -89,7 +90,7 @@ class Case:
 
     @property
     def prediction(self) -> Prediction:
-        mel, bcc = MALIGNANT[self.malignant]
+        mel, bcc = MALIGNANT[self.target]
         return make_prediction(
             probabilities={"nv": 1 - mel - bcc, "bkl": 0.0, "mel": mel, "bcc": bcc},
             entropy=ENTROPIES[self.entropy],
@@ -106,8 +107,8 @@ class Case:
         if self.bad:
             return "retake"
         if self.ood is not False:
-            return "refer" if self.malignant == "below" else "urgent"
-        if self.malignant != "below":
+            return "refer" if self.target == "below" else "urgent"
+        if self.target != "below":
             return "urgent"
         if self.entropy != "below" or self.trajectories in ("disagree", "unknown"):
             return "refer"
@@ -118,8 +119,8 @@ class Case:
         reasons = list(self.bad)
         reasons += ["unfamiliar"] if self.unfamiliar else []
         reasons += {True: ["out_of_distribution"], None: ["ood_unknown"], False: []}[self.ood]
-        if self.malignant != "below":
-            reasons.append("malignant_group")
+        if self.target != "below":
+            reasons.append("target_classes")
         if self.entropy != "below":
             reasons.append("high_entropy")
         reasons += {
@@ -160,10 +161,10 @@ def test_for_a_good_image_one_more_reason_never_lowers_urgency() -> None:
 
 
 def worse_cases(case: Case) -> Iterator[Case]:
-    if case.malignant == "below":  # an urgent image that is unfamiliar is not urgent
+    if case.target == "below":  # an urgent image that is unfamiliar is not urgent
         yield replace(case, unfamiliar=True)
     yield replace(case, ood=True)
-    yield replace(case, malignant="equal" if case.malignant == "below" else "above")
+    yield replace(case, target="equal" if case.target == "below" else "above")
     yield replace(case, entropy="equal" if case.entropy == "below" else "above")
     yield replace(case, trajectories="disagree")
 
@@ -189,7 +190,7 @@ def test_a_quality_equal_to_its_threshold_means_retake_and_one_step_better_does_
     assert POLICY.decide(make_prediction(), GOOD.model_copy(update=past)).reasons == ()
 
 
-def test_a_model_without_the_malignant_classes_is_an_error_that_names_them() -> None:
+def test_a_model_without_the_target_classes_is_an_error_that_names_them() -> None:
     cifar = make_prediction(model="cifar10", probabilities={"cat": 0.5, "bcc": 0.5})
     with pytest.raises(
         PolicyError, match=r"requires the classes mel; the model cifar10 has cat, bcc"
@@ -198,9 +199,9 @@ def test_a_model_without_the_malignant_classes_is_an_error_that_names_them() -> 
 
 
 def test_the_hash_depends_only_on_the_content() -> None:
-    content = json.dumps(
-        tomllib.loads(TEXT) | {"evidence": None}, sort_keys=True, separators=(",", ":")
-    )
+    read = tomllib.loads(TEXT) | {"evidence": None}
+    read["target"]["critical"] = {"name": "malignant", "classes": ["mel", "bcc"]}
+    content = json.dumps(read, sort_keys=True, separators=(",", ":"))
     assert POLICY.hash == "sha256:" + hashlib.sha256(content.encode()).hexdigest()
     again = parse_policy("# said otherwise\n\n" + TEXT.replace(" = ", "="), "again")
     assert again.hash == POLICY.hash
@@ -217,9 +218,9 @@ def test_the_hash_depends_only_on_the_content() -> None:
         ("blurred = 8.0", "blurred = nan", r"quality\.blurred"),
         ("too_dark = 0.25", "too_dark = 0.875", "too_dark"),
         ("too_bright = 0.875", "too_bright = 1.1", r"quality\.too_bright"),
-        ("urgent = 0.5", "urgent = 0", r"malignant\.urgent"),
-        ("urgent = 0.5", "urgent = 1.01", r"malignant\.urgent"),
-        ('["mel", "bcc"]', "[]", r"malignant\.classes"),
+        ("urgent = 0.5", "urgent = 0", r"target\.urgent"),
+        ("urgent = 0.5", "urgent = 1.01", r"target\.urgent"),
+        ('["mel", "bcc"]', "[]", r"target\.classes"),
         ('["mel", "bcc"]', '["mel", "mel"]', "expected unique classes"),
         ("entropy_nats = 1.5", "entropy_nats = 0", r"uncertainty\.entropy_nats"),
         ("[uncertainty]", "[more]\nx = 1\n[uncertainty]", "more"),
@@ -255,9 +256,9 @@ def test_the_packaged_policy_is_valid_and_its_evidence_is_consistent() -> None:
     assert {one.data for one in measured} >= {"PH2", "PAD-UFES-20"}
     for one in measured:
         assert one.data != fit.data
-        outside = 0 if one.other_malignant is None else one.other_malignant.lesions
-        assert one.malignant.lesions + outside + one.others.lesions == one.lesions
-        for seen in (one.target, one.malignant):
+        outside = 0 if one.outside is None else one.outside.lesions
+        assert one.target.lesions + outside + one.others.lesions == one.lesions
+        for seen in (one.critical, one.target):
             share = 1 - seen.neither / seen.lesions
             assert seen.sensitivity == pytest.approx(share, abs=1e-4)
             assert seen.sensitivity_low <= seen.sensitivity <= seen.sensitivity_high
@@ -279,18 +280,6 @@ def test_a_threshold_is_fitted_to_one_model_mode_and_number_of_samples() -> None
         own.model_copy(update={"standard_error": StandardError(msp=0.01, entropy=0.02)})
     )  # of samples=auto
     assert not POLICY.fitted_to(own)
-
-
-def test_a_refitted_policy_is_the_next_version_with_new_thresholds_and_the_same_rules() -> None:
-    policy = default_policy()
-    assert policy.evidence is not None
-    refitted = policy.refitted(0.25, 1.5, policy.evidence)
-    assert (refitted.version, refitted.evidence) == (policy.version + 1, policy.evidence)
-    assert (refitted.malignant.urgent, refitted.uncertainty.entropy_nats) == (0.25, 1.5)
-    assert refitted.malignant.classes == policy.malignant.classes
-    assert refitted.quality == policy.quality
-    with pytest.raises(SettingsError):
-        policy.refitted(1.5, 1.5, policy.evidence)
 
 
 def evidence(mode: str, samples: int) -> Evidence:

@@ -21,17 +21,17 @@ def decision(*reasons: Reason) -> Decision:
 
 def test_the_pathway_of_a_retake_keeps_its_urgency() -> None:
     assert pathway(decision(Reason.BLURRED)) == PATHWAYS[Disposition.RETAKE]
-    urgent = pathway(decision(Reason.BLURRED, Reason.MALIGNANT_GROUP))
+    urgent = pathway(decision(Reason.BLURRED, Reason.TARGET_CLASSES))
     assert "retake the image" in urgent
     assert "urgent" in urgent
 
 
 def test_the_pathway_of_an_unfamiliar_image_suggests_a_retake_only_for_poor_quality() -> None:
-    text = pathway(decision(Reason.UNFAMILIAR, Reason.MALIGNANT_GROUP))
+    text = pathway(decision(Reason.UNFAMILIAR, Reason.TARGET_CLASSES))
     assert text == PATHWAYS[Disposition.UNFAMILIAR]
     assert "a person must look" in text
     assert "say nothing" in text
-    poor = pathway(decision(Reason.BLURRED, Reason.UNFAMILIAR, Reason.MALIGNANT_GROUP))
+    poor = pathway(decision(Reason.BLURRED, Reason.UNFAMILIAR, Reason.TARGET_CLASSES))
     assert "a person must look" in poor
     assert "retake the image" in poor
     assert "urgent" not in poor
@@ -52,8 +52,8 @@ MEASURED: dict[str, Any] = {
     "images": 1300,
     "lesions": 1244,
     "referral_rate": 0.9,
+    "critical": SEEN | shares("sensitivity", 0.975),
     "target": SEEN | shares("sensitivity", 0.975),
-    "malignant": SEEN | shares("sensitivity", 0.975),
     "others": SPARED | shares("specificity", 0.25),
 }
 
@@ -82,10 +82,10 @@ def test_the_summary_has_a_row_for_each_data_set() -> None:
 
 def test_the_details_state_what_the_threshold_alone_does() -> None:
     other = OUTSIDE | shares("sensitivity", 0.5)
-    rows = [tuple(row) for row in shown(MEASURED | {"other_malignant": other}).details.rows]
+    rows = [tuple(row) for row in shown(MEASURED | {"outside": other}).details.rows]
     assert rows == [
-        ("PH2: mel", "40", "13", "26", "1", "0.750"),
-        ("PH2: mel, bcc or akiec", "40", "13", "26", "1", "0.750"),
+        ("PH2: melanoma", "40", "13", "26", "1", "0.750"),
+        ("PH2: malignant", "40", "13", "26", "1", "0.750"),
         ("PH2: SCC, malignant without a class", "4", "1", "1", "2", "0.750"),
         ("PH2: other lesions", "1,200", "500", "400", "300", "0.250"),
     ]

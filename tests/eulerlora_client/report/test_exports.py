@@ -18,7 +18,7 @@ from tests.eulerlora_client.runs import decided, mel_policy, undecided
 from tests.eulerlora_client.triage_rows import UNFAMILIAR
 
 ROWS = [
-    decided("a.png", Disposition.URGENT, 0.4, Reason.MALIGNANT_GROUP, Reason.HIGH_ENTROPY),
+    decided("a.png", Disposition.URGENT, 0.4, Reason.TARGET_CLASSES, Reason.HIGH_ENTROPY),
     undecided('b, "c"\n.png'),
     decided("d.png", Disposition.ROUTINE),
 ]
@@ -36,7 +36,7 @@ def test_csv_has_a_line_per_row_and_empty_cells_for_missing_values(tmp_path: Pat
         urgent, broken, routine = csv.DictReader(file)
     assert list(urgent) == [*COLUMNS, "p_mel", "p_nv"]
     assert urgent["file"] == "a.png"
-    assert urgent["reasons"] == "malignant_group; high_entropy"
+    assert urgent["reasons"] == "target_classes; high_entropy"
     assert (urgent["disposition"], float(urgent["p_mel"])) == ("urgent", 0.4)
     assert (urgent["policy_version"], urgent["policy_hash"]) == ("3", "sha256:1")
     assert (urgent["ood"], urgent["warnings"], urgent["quality_width"]) == (
@@ -64,16 +64,16 @@ def test_csv_has_the_values_that_decide(tmp_path: Path) -> None:
     with path.open(newline="", encoding="utf-8") as file:
         measured, unknown = csv.DictReader(file)
     for written in (measured, unknown):
-        assert float(written["malignant_probability"]) == 0.4
-        assert float(written["urgent_threshold"]) == policy.malignant.urgent
+        assert float(written["target_probability"]) == 0.4
+        assert float(written["urgent_threshold"]) == policy.target.urgent
         assert (written["label"], written["label_name"]) == ("nv", "melanocytic nevus")
-        assert written["malignant_classes"] == "melanoma"
+        assert written["target_classes"] == "melanoma"
         assert written["class_names"] == "mel: melanoma; nv: melanocytic nevus (mole)"
     parts = evidence.measured
-    assert measured["policy_target"] == "melanoma"
+    assert measured["policy_critical"] == "melanoma"
     assert measured["policy_measured_on"] == "; ".join(one.data for one in parts)
     for name, values in (
-        ("sensitivity", [one.target.sensitivity for one in parts]),
+        ("sensitivity", [one.critical.sensitivity for one in parts]),
         ("specificity", [one.others.specificity for one in parts]),
     ):
         assert list(map(float, measured[f"policy_{name}"].split("; "))) == values
@@ -85,7 +85,7 @@ def test_json_lines_have_the_complete_prediction(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     write_json_lines(path, ROWS)
     urgent, broken, routine = map(json.loads, path.read_text().splitlines())
-    assert [reason["code"] for reason in urgent["reasons"]] == ["malignant_group", "high_entropy"]
+    assert [reason["code"] for reason in urgent["reasons"]] == ["target_classes", "high_entropy"]
     assert urgent["prediction"]["trajectory_probabilities"] == [[0.6, 0.4], [0.1, 0.9]]
     assert urgent["quality"]["sharpness"] == 50
     assert (urgent["disposition"], urgent["title"]) == ("urgent", "Urgent")

@@ -172,7 +172,7 @@ def test_an_unfamiliar_row_shows_its_distance_and_no_urgent_threshold(
     assert "says nothing about an unfamiliar image" in text
     assert "urgent from" not in text
     assert 'aria-label="feature distance 36.000, threshold 24.000"' in result
-    assert wording.REASONS[Reason.MALIGNANT_GROUP] in text
+    assert wording.reason_words(Reason.TARGET_CLASSES, policy) in text
 
 
 @pytest.mark.parametrize(

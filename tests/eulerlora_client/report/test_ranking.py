@@ -74,11 +74,11 @@ def test_a_poor_unfamiliar_image_is_among_the_unfamiliar_rows(policy: Policy) ->
     assert {result.status for result in ranked(rows[1:2])} == {Disposition.UNFAMILIAR}
 
 
-def test_within_a_status_the_malignant_probability_decides(policy: Policy) -> None:
+def test_within_a_status_the_target_probability_decides(policy: Policy) -> None:
     rows = [row(policy, str(margin), "mel", margin) for margin in (2, 6, 4)]
     results = ranked(rows)
     assert {result.status for result in results} == {Disposition.URGENT}
-    shares = [result.malignant or 0 for result in results]
+    shares = [result.target or 0 for result in results]
     assert all(one > other for one, other in pairwise(shares))
 
 

@@ -73,11 +73,11 @@ def test_a_line_contains_the_exact_prediction_and_no_image_content(log, path: Pa
 
 
 def test_a_line_of_a_triage_contains_disposition_and_policy(log, path: Path) -> None:
-    reasons = (policy.Reason.BLURRED, policy.Reason.MALIGNANT_GROUP)
+    reasons = (policy.Reason.BLURRED, policy.Reason.TARGET_CLASSES)
     record(log, "r1", triage=policy.Decision(policy.Disposition.URGENT, reasons, 3, "sha256:12"))
     assert json.loads(path.read_text().splitlines()[1])["triage"] == {
         "disposition": "urgent",
-        "reasons": ["blurred", "malignant_group"],
+        "reasons": ["blurred", "target_classes"],
         "policy_version": 3,
         "policy_hash": "sha256:12",
     }

@@ -389,7 +389,7 @@ def test_errors_of_the_warm_up_are_ignored(checked) -> None:
 
 
 POLICY = default_policy()
-CLASSES = POLICY.malignant.classes
+CLASSES = POLICY.target.classes
 
 
 def test_each_image_has_the_disposition_of_the_policy(checkpoint_folder: Path) -> None:
@@ -406,6 +406,6 @@ def test_each_image_has_the_disposition_of_the_policy(checkpoint_folder: Path) -
     if len(CLASSES) > 2:
         assert decide(prediction, names) == []  # a model without the policy's classes
     alone = POLICY.model_copy(
-        update={"malignant": POLICY.malignant.model_copy(update={"classes": CLASSES[:2]})}
+        update={"target": POLICY.target.model_copy(update={"classes": CLASSES[:2]})}
     )
     assert policy_dispositions(alone)(prediction, names) == ["urgent, False", "refer, True"]

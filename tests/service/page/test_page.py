@@ -47,7 +47,7 @@ def test_a_card_gives_reasons_then_words_then_figures(go) -> None:
 def test_the_decision_is_explained_with_its_threshold_and_what_it_did_in_tests(go) -> None:
     def urgent(answer: dict[str, Any]) -> None:
         answer.update(disposition="urgent", title="Urgent")
-        answer["malignant"] |= {"probability": 0.1204, "urgent": 0.06}
+        answer["target"] |= {"probability": 0.1204, "urgent": 0.06}
         answer["prediction"] |= {"label": "nv", "unfamiliar": False}
         answer["policy"]["measured"][0] |= {"sensitivity": 0.99, "specificity": 0.5, "data": "home"}
 
@@ -68,7 +68,7 @@ def test_the_decision_is_explained_with_its_threshold_and_what_it_did_in_tests(g
 
 def test_a_probability_just_below_the_threshold_is_not_rounded_to_it(go) -> None:
     def below(answer: dict[str, Any]) -> None:
-        answer["malignant"] |= {"probability": 0.06, "urgent": 0.0604}
+        answer["target"] |= {"probability": 0.06, "urgent": 0.0604}
         answer["prediction"]["unfamiliar"] = False
 
     with go() as visit:

@@ -42,7 +42,7 @@ def test_no_figure_of_an_unfamiliar_image_counts(go) -> None:
         expect(card.get_by_text("Low does not mean that the image is familiar")).to_be_visible()
         shown = card.inner_text()
         assert all(reason["words"] in shown for reason in answer["reasons"])
-        assert REASONS["malignant_group"] not in card.locator(".verdict").inner_text()
+        assert REASONS["target_classes"] not in card.locator(".verdict").inner_text()
 
 
 def test_unfamiliar_images_have_a_group_of_their_own(go) -> None:
@@ -52,7 +52,7 @@ def test_unfamiliar_images_have_a_group_of_their_own(go) -> None:
         group = visit.page.locator(".group[data-state=unfamiliar]")
         expect(group).to_contain_text(PATHWAYS["unfamiliar"])
         expect(group.get_by_role("article", name="fractal.png")).to_have_count(1)
-        expect(visit.row("fractal.png").locator(".malignant")).not_to_contain_text("%")
+        expect(visit.row("fractal.png").locator(".target")).not_to_contain_text("%")
         expect(visit.page.locator("#summary")).to_contain_text("1 unfamiliar")
 
 

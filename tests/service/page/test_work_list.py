@@ -22,7 +22,7 @@ def decided(dispositions: list[str]) -> Any:
         name = answer["disposition"] = dispositions.pop()
         answer["title"] = name.capitalize()
         at_once = name == "retake" and "retake" in dispositions
-        answer["malignant"]["probability"] = 0.9 if at_once or name == "urgent" else 0.001
+        answer["target"]["probability"] = 0.9 if at_once or name == "urgent" else 0.001
         if at_once:
             answer["pathway"] = "Suggested pathway: retake at once."
 
@@ -62,7 +62,7 @@ def test_a_row_has_image_disposition_probability_quality_and_name(go) -> None:
                 expect(row).to_contain_text("malignant")
                 expect(row).to_contain_text("quality")
         unfamiliar = visit.row("fractal.png")
-        expect(unfamiliar.locator(".malignant")).not_to_contain_text("%")
+        expect(unfamiliar.locator(".target")).not_to_contain_text("%")
 
 
 def test_cards_are_closed_in_a_list_and_open_from_it(go) -> None:

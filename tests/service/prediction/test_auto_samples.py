@@ -116,7 +116,7 @@ def decisions(policy: Policy, offsets: tuple[float, ...], distance: float) -> Se
     A margin is 1 in the unit of its value.
     """
     malignant, entropy, agreement = offsets
-    share = torch.logit(torch.tensor(policy.malignant.urgent).double()) + malignant
+    share = torch.logit(torch.tensor(policy.target.urgent).double()) + malignant
     probability = float(share.sigmoid())
     answer = RoundAnswer(
         samples=2,

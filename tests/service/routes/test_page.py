@@ -12,7 +12,7 @@ from eulerlora_client.policy.results import UNKNOWN, performance
 from service.routes.page import PageFile, documentation_files, measured_rows, page_files
 
 POLICY = default_policy()
-LESIONS = POLICY.malignant.classes
+LESIONS = POLICY.target.classes
 
 
 def files_of(

@@ -37,7 +37,7 @@ def policy(urgent: float = 0.5, **quality: float) -> Policy:
     return packaged.model_copy(
         update={
             "quality": packaged.quality.model_copy(update=lenient),
-            "malignant": packaged.malignant.model_copy(update={"urgent": urgent}),
+            "target": packaged.target.model_copy(update={"urgent": urgent}),
         }
     )
 
@@ -86,7 +86,7 @@ def test_the_result_has_a_disposition_and_its_evidence(urgent, png, photo) -> No
     chosen = policy(urgent=1e-9)
     assert (body["disposition"], body["title"]) == ("urgent", TITLES["urgent"])
     reasons = {reason["code"]: reason["words"] for reason in body["reasons"]}
-    assert "malignant_group" in reasons
+    assert "target_classes" in reasons
     assert reasons == {code: REASONS[code] for code in reasons}
     assert "urgent" in body["pathway"]
     assert body["warning"] == WARNING
@@ -95,8 +95,8 @@ def test_the_result_has_a_disposition_and_its_evidence(urgent, png, photo) -> No
     assert body["class_names"] == {name: name.upper() for name in NAMES}
     assert body["quality"] == rounded(measure_quality(photo).model_dump())
     probabilities = body["prediction"]["probabilities"]
-    assert body["malignant"]["classes"] == ["mel", "bcc", "akiec"]
-    assert body["malignant"]["probability"] == pytest.approx(
+    assert body["target"]["classes"] == ["mel", "bcc", "akiec"]
+    assert body["target"]["probability"] == pytest.approx(
         probabilities["mel"] + probabilities["bcc"] + probabilities["akiec"], abs=1e-5
     )
 
@@ -166,7 +166,7 @@ def test_quality_is_measured_on_the_original_image_and_decides_first(five_classe
         body = client.post("/triage", content=large, headers=HEADERS).json()
     assert (body["quality"]["width"], body["quality"]["height"]) == (900, 700)
     assert body["disposition"] == "retake"
-    assert {"too_dark", "malignant_group"} <= {reason["code"] for reason in body["reasons"]}
+    assert {"too_dark", "target_classes"} <= {reason["code"] for reason in body["reasons"]}
 
 
 def test_an_unfamiliar_image_is_not_urgent(checkpoint, png, encode) -> None:
@@ -180,7 +180,7 @@ def test_an_unfamiliar_image_is_not_urgent(checkpoint, png, encode) -> None:
     for answer in (body, poor):
         assert answer["prediction"]["unfamiliar"] is True
         assert (answer["disposition"], answer["title"]) == ("unfamiliar", TITLES["unfamiliar"])
-        assert {"unfamiliar", "malignant_group"} <= {each["code"] for each in answer["reasons"]}
+        assert {"unfamiliar", "target_classes"} <= {each["code"] for each in answer["reasons"]}
     assert "retake" not in body["pathway"]
     assert "retake" in poor["pathway"]
     assert "too_dark" in {each["code"] for each in poor["reasons"]}
@@ -241,7 +241,7 @@ def test_a_fitted_result_states_the_measured_performance(five_classes, png) -> N
     assert [
         (one["data"], one["sensitivity"], one["specificity"]) for one in body["policy"]["measured"]
     ] == [
-        (one.data, one.target.sensitivity, one.others.specificity)
+        (one.data, one.critical.sensitivity, one.others.specificity)
         for one in chosen.evidence.measured
     ]
 

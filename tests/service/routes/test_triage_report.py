@@ -32,7 +32,7 @@ HOSTILE = '"><img src=x onerror=alert(1)>.jpg'
 ROWS = [
     decided("routine.png", Disposition.ROUTINE, 0.01),
     undecided("notes.txt", "unsupported_media", "The media type is not supported: no image"),
-    decided(HOSTILE, Disposition.URGENT, 0.6, Reason.MALIGNANT_GROUP),
+    decided(HOSTILE, Disposition.URGENT, 0.6, Reason.TARGET_CLASSES),
 ]
 JSON = {"Content-Type": "application/json"}
 

@@ -19,11 +19,12 @@ from eulerlora_client.policy.policy import (
     Evidence,
     FitEvidence,
     Policy,
+    default_policy,
     default_policy_text,
     read_policy,
 )
 from tests.full_disk import file_size_limit
-from tests.training.calibration.policy_inputs import scored
+from tests.training.calibration.policy_inputs import MEL, scored
 from training.calibration.policy import (
     PolicyFile,
     PolicyFit,
@@ -172,19 +173,19 @@ def test_scores_entropy_and_doubt_agree_with_predictions(
     model = similar_adapters(checkpoint_folder)
     twins = [replace(image, cluster="twins") for image in images[:2]]
     shown = [*twins, *images[2:]]
-    actual = score_images(model, shown, SamplingOptions("stoch", 4), ("mel",), "test")
+    actual = score_images(model, shown, SamplingOptions("stoch", 4), MEL, "test")
     paths = [image_folder / "test" / image.name for image in images]
     predicted = model.predict(paths, "stoch", 4)
     mel = model.classes.index("mel")
     assert predicted.ood is not None
     assert actual.scores == pytest.approx(predicted.probabilities[:, mel].numpy(), abs=1e-6)
-    assert actual.melanoma_scores.tolist() == actual.scores.tolist()  # the group is melanoma alone
+    assert actual.critical_scores.tolist() == actual.scores.tolist()  # the group is melanoma alone
     assert actual.entropy == pytest.approx(predicted.entropy.numpy(), abs=1e-6)
     for index, rows in enumerate(predicted.trajectories.argmax(dim=-1).tolist()):
         assert actual.doubtful[index] == (predicted.ood[index] or len(set(rows)) > 1)
     assert actual.doubtful.any()
     assert not actual.doubtful.all()
-    assert actual.melanoma.tolist() == [image.label == mel for image in images]
+    assert actual.critical.tolist() == [image.label == mel for image in images]
     assert actual.lesions[:2].tolist() == ["twins", "twins"]
     assert len(set(actual.lesions.tolist())) == len(images) - 1
 
@@ -194,7 +195,7 @@ def test_the_feature_distance_flags_as_in_predictions(
 ) -> None:
     options = SamplingOptions("stoch", 4)
     model = familiar_half(checkpoint_folder, images, options)
-    actual = score_images(model, images, options, ("mel",), "test")
+    actual = score_images(model, images, options, MEL, "test")
     paths = [image_folder / "test" / image.name for image in images]
     predicted = model.predict(paths, "stoch", 4)
     assert predicted.unfamiliar is not None
@@ -226,7 +227,7 @@ def test_without_an_ood_threshold_every_image_is_doubtful(
     model: EulerLoRA, images: list[LabelledImage]
 ) -> None:
     options = SamplingOptions("stoch", 3)
-    actual = score_images(model, images[:3], options, ("mel",), "test")
+    actual = score_images(model, images[:3], options, MEL, "test")
     assert actual.doubtful.all()
     assert not actual.unfamiliar.any()
 
@@ -234,41 +235,41 @@ def test_without_an_ood_threshold_every_image_is_doubtful(
 def test_a_model_without_the_policy_s_classes_is_refused(
     model: EulerLoRA, images: list[LabelledImage]
 ) -> None:
-    with pytest.raises(DataError, match="classes bcc, got tiny with bkl, mel, nv"):
-        score_images(model, images, SamplingOptions("det"), ("mel", "bcc"), "test")
+    with pytest.raises(DataError, match="classes bcc, akiec, got tiny with bkl, mel, nv"):
+        score_images(model, images, SamplingOptions("det"), default_policy().target, "test")
 
 
-@pytest.mark.parametrize(("melanomas", "established"), [(58, False), (59, True)])
+@pytest.mark.parametrize(("critical", "established"), [(58, False), (59, True)])
 def test_59_melanomas_without_a_miss_establish_95_per_cent(
-    melanomas: int, established: bool
+    critical: int, established: bool
 ) -> None:
-    actual = fit_policy(scored(melanomas), 0.95)
+    actual = fit_policy(scored(critical), 0.95)
     assert actual.urgent == 0.5
-    assert (actual.melanoma.hits, actual.melanoma.share) == (melanomas, 1.0)
-    assert actual.melanoma.established is established
+    assert (actual.critical.hits, actual.critical.share) == (critical, 1.0)
+    assert actual.critical.established is established
 
 
 def test_a_lesion_with_one_image_below_the_threshold_is_missed() -> None:
-    images = scored(melanomas=100)
+    images = scored(critical=100)
     lesions = images.lesions.copy()
     lesions[1] = lesions[0]
     actual = fit_policy(replace(images, lesions=lesions), 0.95)
-    assert actual.melanoma.lesions == 99
+    assert actual.critical.lesions == 99
     assert actual.urgent == 0.502  # one miss is allowed: the lesion of the two lowest images
-    assert actual.melanoma.hits == 98
-    assert (actual.melanoma_hits, actual.melanoma_images) == (98, 100)
+    assert actual.critical.hits == 98
+    assert (actual.critical_hits, actual.critical_images) == (98, 100)
 
 
 def test_unfamiliar_images_do_not_change_the_fit() -> None:
-    images = scored(melanomas=60)
+    images = scored(critical=60)
     unfamiliar = np.ones_like(images.unfamiliar)
     assert fit_policy(images, 0.95) == fit_policy(replace(images, unfamiliar=unfamiliar), 0.95)
 
 
-@pytest.mark.parametrize(("melanomas", "others"), [(0, 10), (0, 0)])
-def test_a_fit_needs_melanomas(melanomas: int, others: int) -> None:
-    with pytest.raises(DataError, match="melanoma"):
-        fit_policy(scored(melanomas, others=others), 0.95)
+@pytest.mark.parametrize(("critical", "others"), [(0, 10), (0, 0)])
+def test_a_fit_needs_critical_images(critical: int, others: int) -> None:
+    with pytest.raises(DataError, match="critical"):
+        fit_policy(scored(critical, others=others), 0.95)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 0.333, 0.99])
@@ -288,16 +289,16 @@ def test_tied_entropies_are_all_below_the_entropy_threshold() -> None:
 
 
 def test_the_share_of_uncertain_images_is_measured() -> None:
-    images = scored(melanomas=60, others=40)
+    images = scored(critical=60, others=40)
     entropy = np.arange(100) / 100
     actual = fit_policy(replace(images, entropy=entropy), 0.95, uncertain_share=0.1)
     assert actual.entropy_nats == pytest.approx(0.89, abs=0.001)
     assert actual.uncertain == 0.1
 
 
-def fitted_file(file: PolicyFile, path: Path, melanomas: int = 62) -> Policy:
-    """Writes the file, fitted to so many melanomas, to a path."""
-    fit = fit_policy(scored(melanomas), 0.95)
+def fitted_file(file: PolicyFile, path: Path, critical: int = 62) -> Policy:
+    """Writes the file, fitted to so many critical images, to a path."""
+    fit = fit_policy(scored(critical), 0.95)
     fitted = file.fitted(fit).model_copy(update={"evidence": evidence(fit)})
     file.write(path, fitted)
     return fitted
@@ -305,10 +306,10 @@ def fitted_file(file: PolicyFile, path: Path, melanomas: int = 62) -> Policy:
 
 def evidence(fit: PolicyFit) -> Evidence:
     return Evidence(
-        model="tiny", revision="sha256:1", precision="float32", mode="det", samples=1, target="mel",
+        model="tiny", revision="sha256:1", precision="float32", mode="det", samples=1,
         wanted=0.95, confidence=0.95,
         fit=FitEvidence(
-            data="one", images=fit.images, lesions=fit.melanoma.lesions, found=fit.melanoma.hits,
+            data="one", images=fit.images, lesions=fit.critical.lesions, found=fit.critical.hits,
             lower_bound=0.9, established=True, uncertain=0,
         ),
     )  # fmt: skip
@@ -322,20 +323,20 @@ def test_a_fitted_policy_changes_thresholds_version_and_evidence_only(tmp_path: 
     fitted = fitted_file(before, own)
     after = read_policy(own)
     assert after == fitted
-    assert (after.version, after.malignant.urgent) == (before.policy.version + 1, 0.5)
+    assert (after.version, after.target.urgent) == (before.policy.version + 1, 0.5)
     assert after.uncertainty.entropy_nats == 1.001
-    assert (after.quality, after.malignant.classes) == (
+    assert (after.quality, after.target.classes) == (
         before.policy.quality,
-        before.policy.malignant.classes,
+        before.policy.target.classes,
     )
     comments = [line for line in own.read_text().splitlines() if line.startswith("#")]
     assert comments == [line for line in before.text.splitlines() if line.startswith("#")]
-    again = fitted_file(PolicyFile.read(own), own, melanomas=70)
+    again = fitted_file(PolicyFile.read(own), own, critical=70)
     assert again.version == after.version + 1
     assert read_policy(own) == again  # the new evidence replaces the old one
 
 
-@pytest.mark.parametrize("text", ["", "[malignant", "malignant = 3", None])
+@pytest.mark.parametrize("text", ["", "[target", "target = 3", None])
 def test_a_file_that_is_not_a_policy_is_refused(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "own.toml"
     if text is not None:

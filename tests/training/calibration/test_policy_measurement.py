@@ -31,7 +31,7 @@ def measured(images: PolicyInputs) -> PolicyMeasurement:
 
 
 def test_shares_are_counted_over_the_documented_images() -> None:
-    actual = measured(scored(melanomas=60, malignant=40, others=100))
+    actual = measured(scored(critical=60, target=40, others=100))
     assert (actual.evidence.images, actual.evidence.lesions, actual.other_images) == (200, 200, 100)
     assert actual.specificity == 0.5
     assert actual.urgent == (60 + 40 + 50) / 200
@@ -42,7 +42,7 @@ def test_shares_are_counted_over_the_documented_images() -> None:
 
 
 def test_a_high_entropy_is_referred() -> None:
-    images = scored(melanomas=60, others=100)
+    images = scored(critical=60, others=100)
     uncertain = replace(images, entropy=np.full(160, POLICY.uncertainty.entropy_nats))
     assert measured(uncertain).refer == 50 / 160
     below = replace(images, entropy=np.full(160, np.nextafter(POLICY.uncertainty.entropy_nats, 0)))
@@ -50,13 +50,13 @@ def test_a_high_entropy_is_referred() -> None:
 
 
 def test_an_unfamiliar_image_is_neither_urgent_nor_missed() -> None:
-    images = scored(melanomas=10, others=90)
+    images = scored(critical=10, others=90)
     scores = images.scores.copy()
     scores[:3] = 0.1  # below the threshold
     unfamiliar = np.zeros(100, bool)
     unfamiliar[[0, 5, 10, 99]] = True
     actual = measured(replace(images, scores=scores, unfamiliar=unfamiliar))
-    melanoma = actual.evidence.target
+    melanoma = actual.evidence.critical
     assert (melanoma.urgent, melanoma.unfamiliar, melanoma.neither) == (6, 2, 2)
     assert melanoma.sensitivity == 0.8
     assert actual.unfamiliar == 4 / 100
@@ -68,7 +68,7 @@ def test_an_unfamiliar_image_is_neither_urgent_nor_missed() -> None:
 
 
 def test_a_lesion_of_several_images_is_missed_if_one_image_is() -> None:
-    images = scored(melanomas=6)
+    images = scored(critical=6)
     scores = images.scores.copy()
     scores[[1, 3]] = 0.1
     unfamiliar = np.zeros(106, bool)
@@ -76,7 +76,7 @@ def test_a_lesion_of_several_images_is_missed_if_one_image_is() -> None:
     lesions = images.lesions.copy()
     lesions[:6] = ["a", "a", "b", "b", "c", "c"]  # one missed image; urgent, unfamiliar; urgent
     changed = replace(images, scores=scores, unfamiliar=unfamiliar, lesions=lesions)
-    melanoma = measured(changed).evidence.target
+    melanoma = measured(changed).evidence.critical
     assert (melanoma.lesions, melanoma.urgent, melanoma.unfamiliar, melanoma.neither) == (
         3,
         1,
@@ -87,7 +87,7 @@ def test_a_lesion_of_several_images_is_missed_if_one_image_is() -> None:
 
 
 def test_an_other_lesion_is_spared_only_if_all_its_images_are() -> None:
-    images = scored(melanomas=1, others=6)
+    images = scored(critical=1, others=6)
     scores = np.array([0.9, 0.1, 0.9, 0.1, 0.9, 0.1, 0.1])
     unfamiliar = np.array([False, False, False, False, True, False, False])
     lesions = np.array(["m", "a", "a", "b", "b", "c", "c"])  # urgent, unfamiliar, spared
@@ -99,20 +99,20 @@ def test_an_other_lesion_is_spared_only_if_all_its_images_are() -> None:
 
 
 def test_ranking_uses_images_and_the_probability_of_each_group() -> None:
-    images = scored(melanomas=10, malignant=10, others=100)
+    images = scored(critical=10, target=10, others=100)
     outside = np.zeros(120, bool)
     outside[-20:] = True  # scores of 0.8 and more
     generator = np.random.default_rng(0)
-    changed = replace(images, outside=outside, melanoma_scores=generator.random(120))
+    changed = replace(images, outside=outside, critical_scores=generator.random(120))
     actual = measured(changed).ranking
     kept = slice(100)
     expected = {
-        "melanoma_auroc": roc_auc_score(changed.melanoma[kept], changed.melanoma_scores[kept]),
-        "malignant_auroc": roc_auc_score(changed.malignant[kept], changed.scores[kept]),
+        "critical_auroc": roc_auc_score(changed.critical[kept], changed.critical_scores[kept]),
+        "target_auroc": roc_auc_score(changed.target[kept], changed.scores[kept]),
     }
-    negatives = np.sort(changed.melanoma_scores[10:100])
+    negatives = np.sort(changed.critical_scores[10:100])
     limit = negatives[81]  # 81 of 90 are below it, which is 0.9
-    expected["melanoma_sensitivity"] = (changed.melanoma_scores[:10] >= limit).mean()
+    expected["critical_sensitivity"] = (changed.critical_scores[:10] >= limit).mean()
     for name, value in expected.items():
         estimate = actual[name]
         assert estimate is not None
@@ -120,41 +120,41 @@ def test_ranking_uses_images_and_the_probability_of_each_group() -> None:
         assert estimate.low <= value <= estimate.high
 
 
-def test_malignant_lesions_without_a_class_count_in_no_other_group() -> None:
-    images = scored(melanomas=10, malignant=7, others=20)
+def test_target_lesions_without_a_class_count_in_no_other_group() -> None:
+    images = scored(critical=10, target=7, others=20)
     outside = np.zeros(37, bool)
     outside[[10, 11, 35, 36]] = True
-    malignant = images.malignant & ~outside
-    actual = measured(replace(images, malignant=malignant, outside=outside))
-    assert actual.evidence.other_malignant is not None
-    assert actual.evidence.other_malignant.lesions == actual.evidence.other_malignant.urgent == 4
-    assert (actual.evidence.malignant.lesions, actual.evidence.others.lesions) == (15, 18)
-    assert measured(images).evidence.other_malignant is None
+    inside = images.target & ~outside
+    actual = measured(replace(images, target=inside, outside=outside))
+    assert actual.evidence.outside is not None
+    assert actual.evidence.outside.lesions == actual.evidence.outside.urgent == 4
+    assert (actual.evidence.target.lesions, actual.evidence.others.lesions) == (15, 18)
+    assert measured(images).evidence.outside is None
 
 
 def test_the_interval_of_the_sensitivity_is_exact() -> None:
-    images = scored(melanomas=40)
+    images = scored(critical=40)
     scores = images.scores.copy()
     scores[:3] = 0
-    melanoma = measured(replace(images, scores=scores)).evidence.target
+    melanoma = measured(replace(images, scores=scores)).evidence.critical
     expected = binomtest(37, 40).proportion_ci(0.95, "exact")
     assert melanoma.sensitivity_low == math.floor(expected.low * 1e4) / 1e4
     assert melanoma.sensitivity_high == math.ceil(expected.high * 1e4) / 1e4
 
 
-@pytest.mark.parametrize(("melanomas", "others"), [(0, 10), (10, 0)])
-def test_a_measurement_needs_melanomas_and_other_images(melanomas: int, others: int) -> None:
-    with pytest.raises(DataError, match="melanoma"):
-        measured(scored(melanomas, others=others))
+@pytest.mark.parametrize(("critical", "others"), [(0, 10), (10, 0)])
+def test_a_measurement_needs_critical_and_other_images(critical: int, others: int) -> None:
+    with pytest.raises(DataError, match="critical"):
+        measured(scored(critical, others=others))
 
 
 def test_the_evidence_describes_model_fit_and_measurements(checkpoint_folder: Path) -> None:
     model = EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
-    fit = fit_policy(scored(melanomas=62), 0.95)
-    measurement = measured(scored(melanomas=30, others=60))
+    fit = fit_policy(scored(critical=62), 0.95)
+    measurement = measured(scored(critical=30, others=60))
     evidence = evidence_of(model, SamplingOptions("stoch", 4), fit, "one", [measurement])
     assert (evidence.model, evidence.revision) == ("tiny", model.revision)
-    assert (evidence.mode, evidence.samples, evidence.target) == ("stoch", 4, "mel")
+    assert (evidence.mode, evidence.samples) == ("stoch", 4)
     assert (evidence.precision, evidence.wanted, evidence.confidence) == ("float32", 0.95, 0.95)
     assert (evidence.fit.data, evidence.fit.images, evidence.fit.lesions) == ("one", 162, 62)
     assert (evidence.fit.found, evidence.fit.established) == (62, True)
@@ -163,10 +163,10 @@ def test_the_evidence_describes_model_fit_and_measurements(checkpoint_folder: Pa
 
 
 def test_the_lines_name_counts_and_ranking() -> None:
-    images = scored(melanomas=60, malignant=40, others=100)
-    reversed_ = replace(images, melanoma_scores=1 - np.arange(200) / 200)  # melanoma first
-    lines = "\n".join(measured_lines(measured(reversed_)))
+    images = scored(critical=60, target=40, others=100)
+    reversed_ = replace(images, critical_scores=1 - np.arange(200) / 200)  # melanoma first
+    lines = "\n".join(measured_lines(measured(reversed_), POLICY.target))
     assert "200 images of 200 lesions" in lines
     assert "60 urgent, 0 unfamiliar (seen by a person), 0 missed" in lines
     assert "AUROC 1.000 (95% interval 1.000 to 1.000)" in lines
-    assert "malignant classes, AUROC 0.563 (95% interval 0.4" in lines
+    assert "malignant, AUROC 0.563 (95% interval 0.4" in lines
