@@ -119,8 +119,8 @@ def test_the_client_reads_the_fitted_policy(checkpoint: Path, data: Path, policy
         f"| urgent threshold | 1 lesions of melanoma | 12 | {after.target.urgent:g}: ",
         "| bound of 0.75 | 11 lesions of melanoma without a miss | 12 | established |",
         f"{after.uncertainty.entropy_nats:g} nats, reached by 0.000",
-        f"6 lesions of mel: {measured.target.urgent} urgent, {measured.target.unfamiliar} unfamil",
-        f"sensitivity: {measured.target.sensitivity:.3f} (urgent or unfamiliar; exact 95% interval",
+        f"6 lesions of melanoma: {measured.critical.urgent} urgent, ",
+        f"sensitivity: {measured.critical.sensitivity:.3f} (urgent or unfamiliar; exact 95%",
         f"13 other lesions: {measured.others.urgent} urgent, ",
         f"{policy}: version {after.version}",
     ):

@@ -25,7 +25,7 @@ format_version = 1
 version = 7
 quality = { too_small_px = 0, too_dark = 0.01, too_bright = 0.99, too_dark_share = 1.0, \
 too_bright_share = 1.0, blurred = 0.0 }
-malignant = { classes = ["mel"], urgent = 1.0 }
+target = { name = "malignant", classes = ["mel"], urgent = 1.0 }
 uncertainty = { entropy_nats = 9.0 }
 """
 

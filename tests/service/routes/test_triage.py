@@ -13,10 +13,10 @@ from starlette.testclient import TestClient
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FEATURES_PER_WIDTH, FeatureDistance, FeatureStatistics
-from eulerlora_client.contract.answers import ClassName, PolicyDescription, ScoreThreshold
+from eulerlora_client.contract.answers import ClassName, PolicyDescription, Reason, ScoreThreshold
 from eulerlora_client.policy.policy import Policy, default_policy, policy_of
 from eulerlora_client.policy.quality import measure_quality
-from eulerlora_client.policy.results import NOT_FITTED, REASONS, TITLES, WARNING
+from eulerlora_client.policy.results import NOT_FITTED, TITLES, WARNING, reason_words
 from service.app import Options, create_service
 from service.audit.file import records
 from service.audit.log import AuditLog, AuditSettings
@@ -87,11 +87,16 @@ def test_the_result_has_a_disposition_and_its_evidence(urgent, png, photo) -> No
     assert (body["disposition"], body["title"]) == ("urgent", TITLES["urgent"])
     reasons = {reason["code"]: reason["words"] for reason in body["reasons"]}
     assert "target_classes" in reasons
-    assert reasons == {code: REASONS[code] for code in reasons}
+    assert reasons == {code: reason_words(Reason(code), chosen) for code in reasons}
     assert "urgent" in body["pathway"]
     assert body["warning"] == WARNING
     reference = {"version": chosen.version, "hash": chosen.hash}
-    assert body["policy"] == {**reference, "notice": NOT_FITTED, "measured": []}
+    assert body["policy"] == {
+        **reference,
+        "established": False,
+        "notice": NOT_FITTED,
+        "measured": [],
+    }
     assert body["class_names"] == {name: name.upper() for name in NAMES}
     assert body["quality"] == rounded(measure_quality(photo).model_dump())
     probabilities = body["prediction"]["probabilities"]
