@@ -182,7 +182,7 @@ def test_a_failed_fit_writes_nothing(site_source: Path, local: LocalImages, tmp_
     with pytest.raises(DataError, match="target classes bcc, akiec"):
         calibrate_site(site_source, local, tmp_path / "other", other, CPU)
     nevus = [image for image in local.images if image.label == 2][:5]
-    with pytest.raises(DataError, match="at least 19 lesions, or 1 lesions of mel.*got 4 and 0"):
+    with pytest.raises(DataError, match=r"at least 19 lesions, or 1 .*got 4 and 0"):
         calibrate_site(site_source, replace(local, images=nevus), tmp_path / "few", SETTINGS, CPU)
     assert [path.name for path in tmp_path.iterdir()] == ["used"]
 
