@@ -328,12 +328,15 @@ def _cells(ranked_row: RankedRow) -> list[str]:
     title = STATUS_TITLES[ranked_row.status]
     if result is None:
         return [title, "", "", "", row.problem.detail if row.problem else "", ranked_row.name]
-    prediction = result.prediction
+    reasons = ", ".join(reason.code.replace("_", " ") for reason in result.shown_reasons)
+    prediction = ranked_row.prediction
+    if prediction is None:
+        return [title, "", "", "", reasons, ranked_row.name]
     return [
         title,
         f"{result.target.probability:.3f}",
         f"{result.label_name} {prediction.msp:.3f}",
         f"{prediction.entropy:.2f}",
-        ", ".join(reason.code.replace("_", " ") for reason in result.reasons),
+        reasons,
         ranked_row.name,
     ]

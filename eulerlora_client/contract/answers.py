@@ -329,6 +329,12 @@ class Reason(StrEnum):
     TRAJECTORIES_UNKNOWN = "trajectories_unknown"
 
 
+WITHOUT_FIGURES = {
+    Reason.TOO_SMALL, Reason.TOO_DARK, Reason.TOO_BRIGHT, Reason.BLURRED, Reason.UNFAMILIAR,
+}  # fmt: skip
+"""The reasons that rest on no probability of the model."""
+
+
 class ImageQuality(WireModel):
     """Quality measurements of one image."""
 
@@ -440,6 +446,13 @@ class TriageResult(WireModel):
     def label_name(self) -> str:
         """The name of the most probable class, such as melanoma for mel."""
         return self.name_of(self.prediction.label)
+
+    @property
+    def shown_reasons(self) -> tuple[TriageReason, ...]:
+        """The reasons for people; of an unfamiliar image, those that rest on no figure."""
+        if self.prediction.shows_figures:
+            return self.reasons
+        return tuple(reason for reason in self.reasons if reason.code in WITHOUT_FIGURES)
 
     def name_of(self, label: str) -> str:
         """Returns the name of a class without its remarks in brackets; its code without a name."""

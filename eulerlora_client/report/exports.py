@@ -95,7 +95,15 @@ COLUMNS = (
     "policy_established", "policy_notice", "policy_measured_on", "policy_critical",
     "policy_sensitivity", "policy_specificity", "class_names",
 )  # fmt: skip
-"""Columns of the CSV; the probabilities of the classes follow as p_CLASS."""
+"""Columns of the CSV; the probabilities of the classes follow."""
+
+PROBABILITY = "p_"  # of a class, whose name follows
+FIGURES = {
+    "target_probability", "label", "label_name", "msp", "entropy", "expected_entropy",
+    "mutual_information", *(f"{name}_standard_error" for name in STANDARD_ERRORS),
+    "prediction_set", "prediction_set_coverage",
+}  # fmt: skip
+"""Columns that are empty for an unfamiliar image, as the probabilities are."""
 
 LIST_SEPARATOR = "; "
 BATCH_FIELDS = {"index", "item_id"}
@@ -114,7 +122,10 @@ def write_csv(path: Path, rows: Sequence[TriageRow]) -> None:
 def write_csv_rows(file: TextIO, rows: Sequence[TriageRow]) -> None:
     """Writes the header and the rows to an open file."""
     classes = dict.fromkeys(
-        f"p_{name}" for row in rows if row.result for name in row.result.prediction.classes
+        f"{PROBABILITY}{name}"
+        for row in rows
+        if row.result
+        for name in row.result.prediction.classes
     )
     names = [*COLUMNS, *classes]
     writer = csv.writer(file)
@@ -140,9 +151,9 @@ def _cells(row: TriageRow) -> dict[str, object]:
     if row.result is None:
         return {}
     result, target = row.result, row.result.target
-    return {
+    cells = {
         "disposition": result.disposition.value,
-        "reasons": _joined(reason.code for reason in result.reasons),
+        "reasons": _joined(reason.code for reason in result.shown_reasons),
         "target_probability": target.probability,
         "urgent_threshold": target.urgent,
         "target_classes": _joined(map(result.name_of, target.classes)),
@@ -153,6 +164,13 @@ def _cells(row: TriageRow) -> dict[str, object]:
         **_policy_cells(result),
         **_prediction_cells(result.prediction),
     }
+    if result.prediction.shows_figures:
+        return cells
+    return {name: cell for name, cell in cells.items() if not _is_figure(name)}
+
+
+def _is_figure(column: str) -> bool:
+    return column in FIGURES or column.startswith(PROBABILITY)
 
 
 def _policy_cells(result: TriageResult) -> dict[str, object]:
@@ -182,7 +200,7 @@ def _prediction_cells(prediction: Prediction) -> dict[str, object]:
         cells["prediction_set"] = _joined(prediction.prediction_set.labels)
         cells["prediction_set_coverage"] = prediction.prediction_set.coverage
     cells["warnings"] = _joined(warning.message for warning in prediction.warnings)
-    cells |= {f"p_{name}": value for name, value in prediction.probabilities.items()}
+    cells |= {f"{PROBABILITY}{name}": value for name, value in prediction.probabilities.items()}
     return cells
 
 

@@ -128,6 +128,7 @@ def report_html(
             settings_counts=counts_by_settings(ranked_rows),
             policy=policy,
             performance=performance(policy),
+            notices=notices_of(ranked_rows, policy),
             class_names=names,
             short_names=short_names,
             thumbnail_of=thumbnail_of_row,
@@ -206,7 +207,7 @@ def _inline(name: str) -> InlineResource:
 
 def sort_keys(ranked_row: RankedRow, name_ranks: Mapping[str, int]) -> dict[str, float | None]:
     """Returns the value that each column sorts a row by; None for a missing value."""
-    prediction = ranked_row.row.result and ranked_row.row.result.prediction
+    prediction = ranked_row.prediction
     return {
         "name": name_ranks[ranked_row.name],
         "urgency": ranked_row.urgency,
@@ -227,6 +228,12 @@ def counts_by_settings(rows: Sequence[RankedRow]) -> dict[ModelSettings, int]:
     results = (row.row.result for row in rows)
     counts = Counter(_settings(result.prediction) for result in results if result is not None)
     return dict(counts.most_common())
+
+
+def notices_of(rows: Sequence[RankedRow], policy: Policy) -> list[str]:
+    """Returns what is not known about the urgent threshold: of the rows, or of the policy."""
+    notices = [row.notice for row in rows] or [results.not_established(policy)]
+    return list(dict.fromkeys(notice for notice in notices if notice is not None))
 
 
 def names_of_classes(rows: Sequence[RankedRow]) -> dict[str, str]:

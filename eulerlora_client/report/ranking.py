@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from eulerlora_client.contract.answers import Disposition, TriageResult
+from eulerlora_client.contract.answers import Disposition, Prediction, TriageResult
 from eulerlora_client.policy.policy import FAILED, TriageStatus, urgency
 from eulerlora_client.policy.results import NOT_ASSESSED, TITLES
 
@@ -41,17 +41,26 @@ STATUS_TITLES: Mapping[TriageStatus, str] = dict([*TITLES.items(), (FAILED, NOT_
 class RankedRow:
     """A row with its sort keys.
 
-    name: path below the common folder of all rows. urgency: rank, higher comes first. target:
-    probability of the target classes; None without a result. notice: what is not known about the
-    policy's urgent threshold; None if nothing, and without a result.
+    name: path below the common folder of all rows. urgency: rank, higher comes first. prediction:
+    the figures that people see; None without a result, and for an unfamiliar image.
     """
 
     row: TriageRow
     name: str
     status: TriageStatus
     urgency: int
-    target: float | None
-    notice: str | None
+    prediction: Prediction | None = None
+
+    @property
+    def target(self) -> float | None:
+        """The probability of the target classes; None if it is not shown."""
+        result = self.row.result
+        return None if result is None or self.prediction is None else result.target.probability
+
+    @property
+    def notice(self) -> str | None:
+        """What is not known about the policy's urgent threshold; None if nothing."""
+        return self.row.result.policy.notice if self.row.result else None
 
 
 def ranked(rows: Sequence[TriageRow]) -> list[RankedRow]:
@@ -71,26 +80,20 @@ def ranked_row(row: TriageRow, name: str) -> RankedRow:
     """Returns a row with its sort keys."""
     result = row.result
     if result is None:
-        return RankedRow(row, name, FAILED, 2 * urgency(FAILED), None, None)
-    target = result.target
+        return RankedRow(row, name, FAILED, 2 * urgency(FAILED))
     rank = 2 * urgency(result.disposition)  # even for plain dispositions
-    if result.disposition is Disposition.RETAKE and target.probability >= target.urgent:
+    reached = result.target.probability >= result.target.urgent
+    if result.disposition is Disposition.RETAKE and reached:
         rank = 2 * urgency(Disposition.URGENT) - 1
-    return RankedRow(
-        row=row,
-        name=name,
-        status=result.disposition,
-        urgency=rank,
-        target=target.probability,
-        notice=result.policy.notice,
-    )
+    prediction = result.prediction
+    shown = prediction if prediction.shows_figures else None
+    return RankedRow(row, name, result.disposition, rank, shown)
 
 
 def sort_key(ranked: RankedRow) -> tuple[float, float, float, str, str]:
     """Returns a key that is lower for a row that comes earlier."""
-    result = ranked.row.result
     target = math.inf if ranked.target is None else -ranked.target
-    entropy = -result.prediction.entropy if result else math.inf
+    entropy = math.inf if ranked.prediction is None else -ranked.prediction.entropy
     name = ranked.name
     return -ranked.urgency, target, entropy, name.casefold(), name
 

@@ -175,6 +175,16 @@ def test_a_line_has_the_pathway_the_label_and_the_reasons() -> None:
     assert "it is broken" in broken
 
 
+def test_the_line_of_an_unfamiliar_image_has_no_figure_and_no_class() -> None:
+    row = decided("house.png", Disposition.UNFAMILIAR, 0.9, Reason.UNFAMILIAR, Reason.HIGH_ENTROPY)
+    assert row.result is not None
+    prediction = row.result.prediction.model_copy(update={"unfamiliar": True})
+    result = row.result.model_copy(update={"prediction": prediction})
+    text = printed([TriageRow(row.path, result)])
+    (line,) = [line for line in text.splitlines() if "house.png" in line]
+    assert line.split() == ["Unfamiliar", "unfamiliar", "house.png"]
+
+
 def test_the_counts_and_the_warning_follow_the_table() -> None:
     counts = summary(ranked(ROWS))
     assert counts == (

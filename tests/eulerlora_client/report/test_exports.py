@@ -101,19 +101,38 @@ def test_csv_has_the_scores_and_the_prediction_set(tmp_path: Path) -> None:
     assert row.result is not None
     sets = {"labels": ["mel", "nv"], "coverage": 0.9, "unit": "lesion", "calibrated_on": "here"}
     changed = row.result.prediction.model_dump() | UNFAMILIAR | {"prediction_set": sets}
-    write_csv(path, [with_prediction(row, Prediction.model_validate(changed)), ROWS[0]])
+    familiar = changed | {"unfamiliar": False}
+    rows = [with_prediction(row, Prediction.model_validate(one)) for one in (changed, familiar)]
+    write_csv(path, [*rows, ROWS[0]])
     with path.open(newline="", encoding="utf-8") as file:
-        unfamiliar, urgent = csv.DictReader(file)
+        unfamiliar, known, urgent = csv.DictReader(file)
     assert (unfamiliar["disposition"], unfamiliar["unfamiliar"]) == ("unfamiliar", "True")
     assert (unfamiliar["feature_distance"], unfamiliar["feature_distance_threshold"]) == (
         "36.0", "24.0"
     )  # fmt: skip
     assert (unfamiliar["energy"], unfamiliar["energy_threshold"]) == ("-1.5", "-2.5")
-    assert (unfamiliar["prediction_set"], unfamiliar["prediction_set_coverage"]) == (
-        "mel; nv", "0.9"
-    )  # fmt: skip
+    assert (known["prediction_set"], known["prediction_set_coverage"]) == ("mel; nv", "0.9")
     for name in ("unfamiliar", "feature_distance", "energy_threshold", "prediction_set"):
         assert urgent[name] == ""
+
+
+def test_csv_has_no_figure_of_an_unfamiliar_image_and_json_lines_have_all(tmp_path: Path) -> None:
+    reasons = (Reason.TOO_DARK, Reason.UNFAMILIAR, Reason.TARGET_CLASSES, Reason.HIGH_ENTROPY)
+    known = decided("a.png", Disposition.UNFAMILIAR, 0.4, *reasons)
+    assert known.result is not None
+    changed = known.result.prediction.model_copy(update={"unfamiliar": True})
+    write_csv(tmp_path / "rows.csv", [known, with_prediction(known, changed)])
+    with (tmp_path / "rows.csv").open(newline="", encoding="utf-8") as file:
+        shown, hidden = csv.DictReader(file)
+    assert {name for name in shown if shown[name] and not hidden[name]} == {
+        "target_probability", "label", "label_name", "msp", "entropy", "expected_entropy",
+        "mutual_information", "p_mel", "p_nv",
+    }  # fmt: skip
+    assert hidden["reasons"] == "too_dark; unfamiliar"
+    write_json_lines(tmp_path / "rows.jsonl", [with_prediction(known, changed)])
+    record = json.loads((tmp_path / "rows.jsonl").read_text())
+    assert record["prediction"]["probabilities"] == changed.probabilities
+    assert [reason["code"] for reason in record["reasons"]] == list(reasons)
 
 
 def test_names_that_are_not_utf_8_are_preserved(tmp_path: Path) -> None:

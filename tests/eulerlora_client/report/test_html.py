@@ -161,18 +161,29 @@ def test_a_row_shows_its_prediction_and_quality(write: Write, policy: Policy) ->
         assert part in text
 
 
-def test_an_unfamiliar_row_shows_its_distance_and_no_urgent_threshold(
+def test_an_unfamiliar_row_shows_its_distance_and_no_figure_of_a_class(
     write: Write, policy: Policy
 ) -> None:
     prediction = make_prediction(passes("mel", 7, 0.2, 0), **UNFAMILIAR)
     document = write([triaged(Path("a.jpg"), prediction, SHARP, policy)])
     (result,) = results(document)
-    text = text_of(result)
-    assert "Feature distance 36.000 , threshold 24.000" in text
-    assert "says nothing about an unfamiliar image" in text
-    assert "urgent from" not in text
     assert 'aria-label="feature distance 36.000, threshold 24.000"' in result
-    assert wording.reason_words(Reason.TARGET_CLASSES, policy) in text
+    text, _, details = text_of(result).partition("Details of this result")
+    assert "Feature distance 36.000 , threshold 24.000" in text
+    assert "%" not in text
+    assert f"{prediction.entropy:.3f}" not in text + details
+    assert f"{prediction.msp:.3f}" not in text + details
+    assert not any(name in text for name in ("melanoma", "nevus", "MSP", "Entropy 0"))
+    assert wording.REASONS[Reason.UNFAMILIAR] in text
+    assert wording.reason_words(Reason.TARGET_CLASSES, policy) not in text
+
+
+def test_what_is_not_known_about_the_policy_is_said_at_the_top(
+    write: Write, policy: Policy, rows: list[TriageRow]
+) -> None:
+    for shown in ([], rows):
+        top = text_of(write(shown).partition("<main>")[0])
+        assert top.count(wording.NOT_FITTED) == 1
 
 
 @pytest.mark.parametrize(
