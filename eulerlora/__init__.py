@@ -1,6 +1,6 @@
 """EulerLoRA: image classification with uncertainty from sampled low-rank adapters.
 
-`EulerLoRA` and `Prediction` are imported on first access: they import torch, which takes seconds.
+`EulerLoRA` and `Predictions` are imported on first access: they import torch, which takes seconds.
 """
 
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from eulerlora.errors import (
 
 if TYPE_CHECKING:
     from eulerlora.model import EulerLoRA
-    from eulerlora.prediction.answer import Prediction
+    from eulerlora.prediction.answer import Predictions
 
 __all__ = [
     "CheckpointError",
@@ -30,7 +30,7 @@ __all__ = [
     "ImageError",
     "NonFiniteError",
     "OutputPathError",
-    "Prediction",
+    "Predictions",
     "SettingsError",
     "StorageError",
 ]

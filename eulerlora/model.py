@@ -18,12 +18,12 @@ from eulerlora.checkpoint.hub import client
 from eulerlora.errors import ImageError, SettingsError
 from eulerlora.images.files import RgbImage, channels_first, read_image, unread_file, upright_rgb
 from eulerlora.images.preprocess import content_seed, network_input
-from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.nn.runtime import ImageOutput, Runtime, predict_adaptively, predict_images
-from eulerlora.prediction.answer import Prediction, answer
+from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput
+from eulerlora.nn.runtime import Runtime, predict_adaptively, predict_images
+from eulerlora.prediction.answer import Predictions, RunOptions, answer
 from eulerlora.prediction.precision import REQUESTED, decide_precision
 from eulerlora.sampling.adaptive import ROUNDS
-from eulerlora.scores.prediction_sets import RunOptions, check_coverage
+from eulerlora.scores.prediction_sets import check_coverage
 from eulerlora.settings import DEFAULT_RUNTIME, Draw, PrecisionChoice, RuntimeSettings
 from eulerlora_client.contract.answers import PredictionWarning
 from eulerlora_client.contract.sampling import (
@@ -164,7 +164,7 @@ class EulerLoRA:
         batch_size: int | None = None,
         sampler: Sampler | None = None,
         coverage: float | None = None,
-    ) -> Prediction:
+    ) -> Predictions:
         """Returns class probabilities and uncertainty of every image.
 
         images: PIL images, paths or NumPy arrays (height, width, 3), uint8 in RGB; or an array
@@ -217,13 +217,13 @@ class EulerLoRA:
 
         side = self.config.preprocessing.input_side
         inputs = itertools.starmap(prepared, enumerate(rgb_images(images, side)))
-        outputs: list[ImageOutput] = []
+        outputs: list[NetworkOutput] = []
         size = batch_size or self._images_per_pass(draw.samples)
         while batch := list(itertools.islice(inputs, size)):
             pixels = torch.stack([image for image, _ in batch]).to(self.device)
             outputs += self._outputs(pixels, [own for _, own in batch], adaptive)
         run = RunOptions(mode, AUTO if adaptive else draw.samples, draw.sampler, self.precision)
-        prediction = answer(outputs, self.config, run, self.feature_distance, coverage)
+        prediction = answer(outputs, self.config, run, coverage)
         return replace(prediction, warnings=(*prediction.warnings, *conversions))
 
     def _images_per_pass(self, samples: int) -> int:
@@ -231,13 +231,13 @@ class EulerLoRA:
         rows = self.network.settings.adapters * samples
         return max(1, min(MAX_BATCH_IMAGES, self.runtime.max_rows_per_pass // rows))
 
-    def _outputs(self, pixels: Tensor, draws: list[Draw], adaptive: bool) -> list[ImageOutput]:
+    def _outputs(self, pixels: Tensor, draws: list[Draw], adaptive: bool) -> list[NetworkOutput]:
         """Returns the output of the network for every image, in order."""
         temperature = self.config.temperature
-        if not adaptive:
-            return predict_images(self.runtime, pixels, draws, temperature)
-        rule = stopping_rule(self.config, draws[0].sampler)
         distance = self.feature_distance
+        if not adaptive:
+            return predict_images(self.runtime, pixels, draws, temperature, distance)
+        rule = stopping_rule(self.config, draws[0].sampler)
         return predict_adaptively(self.runtime, pixels, draws, rule, distance, temperature)
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from eulerlora.checkpoint.files import read_config, save_checkpoint, write_config
 from eulerlora.errors import DataError
-from eulerlora.model import EulerLoRA, Prediction
+from eulerlora.model import EulerLoRA, Predictions
 from eulerlora_client.commands.policy import policy_command
 from eulerlora_client.contract import answers as contract
 from eulerlora_client.contract.answers import ClassName, Disposition, Threshold
@@ -143,7 +143,7 @@ def test_the_client_decides_as_the_fit_counts(checkpoint: Path, data: Path, poli
     assert sum(counts[Disposition(name)] > 0 for name in order) >= 3  # the rules differ
 
 
-def prediction_of(predicted: Prediction, index: int) -> contract.Prediction:
+def prediction_of(predicted: Predictions, index: int) -> contract.Prediction:
     """Returns the response of the service for one image."""
     trajectories = predicted.trajectories[index]
     assert predicted.ood is not None

@@ -20,7 +20,7 @@ from eulerlora.images.preprocess import normalise
 from eulerlora.nn.attention import AttentionAdapters, BlockAdapters, attend
 from eulerlora.nn.backbone import EncoderBlock, VisionTransformer
 from eulerlora.nn.method import AnyMethod
-from eulerlora.nn.rows import BlockRows, RowDraws, Rows
+from eulerlora.nn.rows import BlockRows, DistinctRows, RowDraws, Rows
 from eulerlora.settings import Draw, Preprocessing
 
 
@@ -34,33 +34,20 @@ class PassPart:
     rows: Rows
     draws: RowDraws
 
+    def selected(self, distinct: DistinctRows) -> "PassPart":
+        """Returns the part of distinct rows, with the draws of the first row of each."""
+        return replace(self, rows=distinct.rows, draws=self.draws.rows(distinct.first))
 
-@dataclass(frozen=True)
-class DistinctRows:
-    """One row for all rows with the same features.
 
-    part: the part of these rows. position: (all rows,), the position of each row's features among
-    them; None if every row has its own.
+def rows_by_features(part: PassPart) -> DistinctRows | None:
+    """Returns the rows whose features differ; None if all do.
+
+    They do in a compiled pass, whose rows have no counts.
     """
-
-    part: PassPart
-    position: Tensor | None = None
-
-    def of_all(self, values: Tensor) -> Tensor:
-        """Returns (all rows, ...) from the values (rows, ...) of the distinct ones."""
-        return values if self.position is None else values[self.position]
-
-
-def distinct_rows(part: PassPart) -> DistinctRows:
-    """Returns the rows whose features differ; those of a compiled pass, without counts, all do."""
-    rows, differ = part.rows, part.network.method.features_differ
-    if differ == "draw" or not rows.counts:
-        return DistinctRows(part)
-    keys = torch.stack([rows.image, rows.adapter if differ == "adapter" else rows.image])
-    _, position, sizes = keys.unique_consecutive(return_inverse=True, return_counts=True, dim=1)
-    first = sizes.cumsum(0) - sizes
-    kept = Rows(rows.image[first], rows.adapter[first], ())
-    return DistinctRows(PassPart(part.network, part.images, kept, part.draws.rows(first)), position)
+    differ = part.network.method.features_differ
+    if differ == "draw" or not part.rows.counts:
+        return None
+    return part.rows.distinct(by_adapter=differ == "adapter")
 
 
 @dataclass(frozen=True)
@@ -101,12 +88,9 @@ def stages_of(parts: Sequence[PassPart], last: int) -> dict[int, Stage]:
     images = image_stage(parts)
     if not shared:
         return {0: images}
-    prefixes = [part.rows.prefixes(part.network.settings.adapters) for part in parts]
-    first = [
-        replace(part, rows=prefix.rows, draws=part.draws.rows(prefix.first))
-        for part, prefix in zip(parts, prefixes, strict=True)
-    ]
-    inputs = [RowInputs(prefix.of_row, len(prefix.rows)) for prefix in prefixes]
+    distinct = [part.rows.distinct() for part in parts]
+    first = [part.selected(rows) for part, rows in zip(parts, distinct, strict=True)]
+    inputs = [RowInputs(rows.of_row, len(rows.rows)) for rows in distinct]
     return {0: image_stage(first), shared: Stage(parts, inputs)}
 
 
@@ -127,16 +111,33 @@ MIN_STANDARD_DEVIATION = 1e-3
 
 
 class NetworkOutput(NamedTuple):
-    """The output of a pass, both in float32.
+    """The output for rows: those of a pass, in float32, or those of one image.
 
     logits: (rows, classes). features: (rows, 3 * width), for `eulerlora.scores.ood_scores`:
     the pooled features of the backbone; the mean patch token after the first block; and the
     logarithm of the standard deviation of the patch embeddings, which is low for an image without
     structure. The first two are scaled to unit length (Mahalanobis++, Mueller and Hein, ICML 2025).
+    distance: the feature distance of the mean features of an image, () float64; None without
+    feature statistics.
+    Those of one image (`eulerlora.nn.runtime.predict_images`) are on the CPU, and their logits are
+    float64, divided by the temperature.
     """
 
     logits: Tensor
     features: Tensor
+    distance: Tensor | None = None
+
+    @property
+    def log_probabilities(self) -> Tensor:
+        """(rows, classes) float64; a row with a logit that is not finite is NaN."""
+        exact = self.logits.double()
+        unusable = ~exact.isfinite().all(dim=-1, keepdim=True)
+        return exact.log_softmax(dim=-1).masked_fill(unusable, torch.nan)
+
+    @property
+    def log_partition(self) -> Tensor:
+        """(rows,) float64, log-sum-exp of the logits."""
+        return self.logits.double().logsumexp(dim=-1)
 
 
 @dataclass(frozen=True)
@@ -174,8 +175,11 @@ def run_pass(parts: Sequence[PassPart], block: Block | None = None) -> list[Netw
     block, backbone = block or adapted_block, parts[0].network.backbone
     layers, pooling = backbone.encoder.layers, backbone.settings.pooling
     last = len(layers) - 1
-    distinct = [distinct_rows(part) for part in parts]
-    chosen = [rows.part for rows in distinct]
+    distinct = [rows_by_features(part) for part in parts]
+    chosen = [
+        part if rows is None else part.selected(rows)
+        for part, rows in zip(parts, distinct, strict=True)
+    ]
     stages, image = stages_of(chosen, last), image_stage(chosen).index
     stage = stages[0]
     images = _joined_images(chosen)
@@ -197,11 +201,16 @@ def run_pass(parts: Sequence[PassPart], block: Block | None = None) -> list[Netw
     positions = slices_of([len(part.rows) for part in chosen])
     return [
         NetworkOutput(
-            part.network.heads(rows.of_all(output[own]), part.rows.adapter, part.draws.head),
-            rows.of_all(features[own]),
+            part.network.heads(of_all(output[own], rows), part.rows.adapter, part.draws.head),
+            of_all(features[own], rows),
         )
         for part, rows, own in zip(parts, distinct, positions, strict=True)
     ]
+
+
+def of_all(values: Tensor, distinct: DistinctRows | None) -> Tensor:
+    """Returns (all rows, ...) from the values (rows, ...) of the distinct ones."""
+    return values if distinct is None else values[distinct.of_row]
 
 
 def adapted_block(

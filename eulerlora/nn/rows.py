@@ -22,8 +22,8 @@ class Rows:
 
     image: (rows,) int64, index of the image in the batch, non-decreasing.
     adapter: (rows,) int64, index of the adapter whose head the row uses.
-    counts: number of rows of each image, in order; empty for rows of prefixes, of distinct features
-    and of compiled passes, which are not split.
+    counts: number of rows of each image, in order; empty for distinct rows and those of compiled
+    passes, which are not split.
     """
 
     image: Tensor
@@ -47,12 +47,12 @@ class Rows:
         counts = torch.bincount(image, minlength=len(self.counts) * adapters)
         return Rows(image, self.adapter, tuple(counts.tolist()))
 
-    def prefixes(self, adapters: int) -> "Prefixes":
-        """Returns a row for each image and adapter, which its trajectories share."""
-        key = self.image * adapters + self.adapter
-        _, of_row, counts = key.unique_consecutive(return_inverse=True, return_counts=True)
+    def distinct(self, by_adapter: bool = True) -> "DistinctRows":
+        """Returns a row for each image and adapter, or for each image, which its rows share."""
+        keys = torch.stack([self.image, self.adapter]) if by_adapter else self.image[None]
+        _, of_row, counts = keys.unique_consecutive(return_inverse=True, return_counts=True, dim=1)
         first = counts.cumsum(0) - counts
-        return Prefixes(Rows(self.image[first], self.adapter[first], ()), first, of_row)
+        return DistinctRows(Rows(self.image[first], self.adapter[first], ()), first, of_row)
 
     def __len__(self) -> int:
         return len(self.image)
@@ -103,11 +103,11 @@ class RowPart:
 
 
 @dataclass(frozen=True)
-class Prefixes:
-    """The computation that the trajectories of an image and adapter share.
+class DistinctRows:
+    """Rows of which each stands for several consecutive rows of a batch.
 
-    rows: one for each image and adapter. first: (prefixes,), position of the first row that each is
-    shared by. of_row: (rows,), index of the prefix of every row.
+    first: (distinct rows,), position of the first row that each stands for. of_row: (all rows,),
+    index of the distinct row of every row.
     """
 
     rows: Rows

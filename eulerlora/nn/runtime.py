@@ -1,9 +1,10 @@
 """Execution of a network: device, precision, compilation, rows per pass, passes that models share.
 
-`predict_images` gives log-probabilities and features of images, each with its own draw;
+`predict_images` gives logits and features of images, each with its own draw;
 `predict_adaptively` runs the rounds of `samples="auto"`; `predict_together` serves several models.
 """
 
+import itertools
 import math
 import sys
 from bisect import bisect_left
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from eulerlora.nn.backbone import LayerScale
 from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput, PassPart, run_pass
 from eulerlora.nn.rows import RowDraws, RowPart, Rows, padded
-from eulerlora.sampling.adaptive import AdaptiveSampling, StoppingRule
+from eulerlora.sampling.adaptive import StoppingRule, round_answers, round_draws
 from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.settings import DEFAULT_RUNTIME, AdapterSettings, Draw, RuntimeSettings
 
@@ -143,7 +144,8 @@ class Runtime:
             count = padded_count(len(rows), counts)
             output = run(count, images, rows, draws)
             # The next pass overwrites a CUDA graph's output.
-            return NetworkOutput(*(values[: len(rows)].clone() for values in output))
+            logits, features = (values[: len(rows)].clone() for values in output[:2])
+            return NetworkOutput(logits, features)
 
         return forward
 
@@ -197,7 +199,9 @@ def _pass_part(part: PassPart, rows: RowPart) -> PassPart:
 
 def _joined(parts: Sequence[NetworkOutput]) -> NetworkOutput:
     """Returns the output of consecutive rows."""
-    return NetworkOutput(*(torch.cat(values) for values in zip(*parts, strict=True)))
+    return NetworkOutput(
+        torch.cat([part.logits for part in parts]), torch.cat([part.features for part in parts])
+    )
 
 
 def max_rows_per_pass(network: AdaptedVisionTransformer, device: torch.device) -> int:
@@ -241,36 +245,25 @@ class RowNetwork(Protocol):
     def outputs(self, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput: ...
 
 
-@dataclass(frozen=True)
-class ImageOutput:
-    """The output of the network for one image; on the CPU.
-
-    log_probabilities: (trajectories, classes), float64; a trajectory with a logit that is not
-    finite is NaN. log_partition: (trajectories,), float64, log-sum-exp of the logits. features:
-    (trajectories, 3 * width), float32. distance: the feature distance of their mean, () float64, if
-    it was computed with the batch (`eulerlora.prediction.answer.with_distances`).
-    """
-
-    log_probabilities: Tensor
-    log_partition: Tensor
-    features: Tensor
-    distance: Tensor | None = None
-
-
 @torch.inference_mode()
 def predict_images(
-    network: RowNetwork, images: Tensor, draws: Sequence[Draw], temperature: float = 1.0
-) -> list[ImageOutput]:
+    network: RowNetwork,
+    images: Tensor,
+    draws: Sequence[Draw],
+    temperature: float = 1.0,
+    distance: FeatureDistance | None = None,
+) -> list[NetworkOutput]:
     """Returns the output of the network for every image.
 
     images: (n, 3, image_size, image_size) in [0, 1], on the network's device. draws: one per image;
     the rows of an image depend on its draw only, so that its result does not depend on the other
-    images of the batch. temperature: the logits are divided by it.
+    images of the batch. temperature: the logits are divided by it. distance: adds the feature
+    distances.
     """
     rows = Rows.of([draw.count for draw in draws], network.settings.adapters)
     drawn = network.draw_rows(draws).to(images)
     output = network.outputs(images, rows.to(images.device), drawn)
-    return _image_outputs(output, rows, temperature)
+    return _image_outputs(output, rows, temperature, distance)
 
 
 @dataclass(frozen=True)
@@ -281,10 +274,11 @@ class ModelImages:
     images: Tensor
     draws: Sequence[Draw]
     temperature: float = 1.0
+    distance: FeatureDistance | None = None
 
 
 @torch.inference_mode()
-def predict_together(models: Sequence[ModelImages]) -> list[list[ImageOutput]]:
+def predict_together(models: Sequence[ModelImages]) -> list[list[NetworkOutput]]:
     """Returns the output for every image of each model, from passes that all models share.
 
     The models may have different methods; their runtimes have equal `pass_key`s.
@@ -306,20 +300,31 @@ def predict_together(models: Sequence[ModelImages]) -> list[list[ImageOutput]]:
         ],
     )
     return [
-        _image_outputs(output, model_rows, model.temperature)
+        _image_outputs(output, model_rows, model.temperature, model.distance)
         for output, model_rows, model in zip(outputs, rows, models, strict=True)
     ]
 
 
-def _image_outputs(output: NetworkOutput, rows: Rows, temperature: float) -> list[ImageOutput]:
+def _image_outputs(
+    output: NetworkOutput, rows: Rows, temperature: float, distance: FeatureDistance | None
+) -> list[NetworkOutput]:
     logits = output.logits.to("cpu", torch.float64) / temperature
-    by_image = zip(
-        rows.by_image(log_probabilities(logits)),
-        rows.by_image(logits.logsumexp(dim=-1)),
-        rows.by_image(output.features.to("cpu", torch.float32)),
-        strict=True,
-    )
-    return [ImageOutput(*values) for values in by_image]
+    features = output.features.to("cpu", torch.float32)
+    by_image = zip(rows.by_image(logits), rows.by_image(features), strict=True)
+    return with_distances([NetworkOutput(*values) for values in by_image], distance)
+
+
+def with_distances(
+    outputs: Sequence[NetworkOutput], distance: FeatureDistance | None
+) -> list[NetworkOutput]:
+    """Returns the outputs of images with their feature distances; unchanged without `distance`.
+
+    Together they cost little more than a single one, which reads the whole covariance.
+    """
+    if distance is None or not outputs:
+        return list(outputs)
+    values = distance(torch.stack([output.features.mean(dim=0) for output in outputs]))
+    return [output._replace(distance=value) for output, value in zip(outputs, values, strict=True)]
 
 
 def predict_rows(network: RowNetwork, images: Tensor, draws: Sequence[Draw]) -> list[Tensor]:
@@ -330,6 +335,80 @@ def predict_rows(network: RowNetwork, images: Tensor, draws: Sequence[Draw]) -> 
     return [output.log_probabilities for output in predict_images(network, images, draws)]
 
 
+class AdaptiveSampling:
+    """The rounds of one image, without I/O: the caller runs each draw and adds its output.
+
+        sampling = AdaptiveSampling(draw, adapters, rule, distance)
+        while sampling.next_draw is not None:
+            sampling.add(run(sampling.next_draw))
+
+    draw: in mode `stoch`; its number of samples is ignored. adapters: number of adapters.
+    rule: with margins. distance: of the features, None without statistics.
+    """
+
+    def __init__(
+        self,
+        draw: Draw,
+        adapters: int,
+        rule: StoppingRule,
+        distance: FeatureDistance | None = None,
+    ) -> None:
+        assert rule.margins is not None
+        self._adapters, self._rule, self._distance = adapters, rule, distance
+        det = draw.model_copy(update={"mode": "det", "samples": 1, "first": 0})
+        self._remaining = itertools.chain([det], round_draws(draw))
+        self._output: NetworkOutput | None = None
+        self._draw = draw
+        self._rows = 0
+        self.next_draw: Draw | None = next(self._remaining)
+
+    def add(self, output: NetworkOutput) -> None:
+        """Adds the output of `next_draw` and selects the next round."""
+        assert self.next_draw is not None
+        self._rows += len(output.logits)
+        if self._output is not None and self._draw.mode != "det":  # whose rows are not samples
+            (output,) = with_distances([self._joined(self._output, output)], self._distance)
+        self._draw, self._output = self.next_draw, output
+        self.next_draw = None if self._ends() else next(self._remaining, None)
+
+    def _joined(self, earlier: NetworkOutput, later: NetworkOutput) -> NetworkOutput:
+        """Returns the rows of both, adapter by adapter."""
+
+        def join(*parts: Tensor) -> Tensor:
+            by_adapter = [part.unflatten(0, (self._adapters, -1)) for part in parts]
+            return torch.cat(by_adapter, dim=1).flatten(0, 1)
+
+        return NetworkOutput(
+            join(earlier.logits, later.logits), join(earlier.features, later.features)
+        )
+
+    def _ends(self) -> bool:
+        output = self.output
+        probabilities = output.log_probabilities.exp().unflatten(0, (self._adapters, -1))
+        if probabilities.isnan().any():
+            return True
+        samples = 0 if self._draw.mode == "det" else self._draw.samples
+        distances = None if output.distance is None else output.distance[None]
+        (answer,) = round_answers(probabilities[None], samples, distances)
+        return self._rule.ends(answer)
+
+    @property
+    def output(self) -> NetworkOutput:
+        """The output of the answer's rounds so far, with their samples in order."""
+        assert self._output is not None
+        return self._output
+
+    @property
+    def draw(self) -> Draw:
+        """The draw of all samples of the answer so far."""
+        return self._draw.model_copy(update={"first": 0})
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of all rounds, with those of the pass in mode det."""
+        return self._rows
+
+
 def predict_adaptively(
     network: RowNetwork,
     images: Tensor,
@@ -337,58 +416,22 @@ def predict_adaptively(
     rule: StoppingRule,
     distance: FeatureDistance | None = None,
     temperature: float = 1.0,
-) -> list[ImageOutput]:
+) -> list[NetworkOutput]:
     """Returns the output of the network for every image, for `samples="auto"`.
 
     Each round runs the images that have not ended. images, temperature: as in `predict_images`.
-    draws, rule, distance: as in `AdaptiveSampling`. Returns n outputs with the
-    trajectories of each image's answer, adapter by adapter.
+    draws, rule, distance: as in `AdaptiveSampling`.
     """
     adapters = network.settings.adapters
     samplings = [AdaptiveSampling(draw, adapters, rule, distance) for draw in draws]
-    rounds: list[list[ImageOutput]] = [[] for _ in draws]
     while pending := {
         index: sampling.next_draw
         for index, sampling in enumerate(samplings)
         if sampling.next_draw is not None
     }:
         outputs = predict_images(
-            network, images[list(pending)], list(pending.values()), temperature
+            network, images[list(pending)], list(pending.values()), temperature, distance
         )
         for index, output in zip(pending, outputs, strict=True):
             samplings[index].add(output)
-            rounds[index].append(output)
-    return [
-        join_rounds(outputs[-sampling.kept :], adapters)
-        for outputs, sampling in zip(rounds, samplings, strict=True)
-    ]
-
-
-def join_rounds(rounds: Sequence[ImageOutput], adapters: int) -> ImageOutput:
-    """Returns the output of one image from the outputs of its rounds, at least one.
-
-    The trajectories are ordered adapter by adapter, with the samples in the order of the rounds.
-    """
-
-    if len(rounds) == 1:
-        return rounds[0]
-
-    def joined(parts: Sequence[Tensor]) -> Tensor:
-        by_adapter = [part.unflatten(0, (adapters, -1)) for part in parts]
-        return torch.cat(by_adapter, dim=1).flatten(0, 1)
-
-    return ImageOutput(
-        log_probabilities=joined([output.log_probabilities for output in rounds]),
-        log_partition=joined([output.log_partition for output in rounds]),
-        features=joined([output.features for output in rounds]),
-    )
-
-
-def log_probabilities(logits: Tensor) -> Tensor:
-    """Returns the log-softmax over the last axis, float64 on the CPU.
-
-    A distribution with a logit that is not finite is NaN.
-    """
-    exact = logits.detach().to("cpu", torch.float64)
-    unusable = ~exact.isfinite().all(dim=-1, keepdim=True)
-    return exact.log_softmax(dim=-1).masked_fill(unusable, torch.nan)
+    return [sampling.output for sampling in samplings]

@@ -13,9 +13,8 @@ from torch.nn import functional as F
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.errors import NonFiniteError
-from eulerlora.nn.runtime import ImageOutput
+from eulerlora.nn.network import NetworkOutput
 from eulerlora.scores.ood_scores import (
-    FeatureDistance,
     ScoredByName,
     ScoreName,
     ood_scores,
@@ -24,18 +23,31 @@ from eulerlora.scores.ood_scores import (
 from eulerlora.scores.prediction_sets import (
     PredictionSetCalibration,
     PredictionSets,
-    RunOptions,
     prediction_sets,
 )
 from eulerlora.scores.uncertainty import StandardErrors, Uncertainty, standard_errors, summarise_all
 from eulerlora_client.contract import answers as contract
 from eulerlora_client.contract.answers import PredictionWarning, Threshold, WarningCode
-from eulerlora_client.contract.sampling import AUTO, Auto, Precision
+from eulerlora_client.contract.sampling import AUTO, Auto, Mode, Precision, Sampler
 
 
 @dataclass(frozen=True)
-class Prediction(Uncertainty):
-    """The prediction for n images; tensors are on the CPU, float64 unless stated otherwise.
+class RunOptions:
+    """The options of a prediction, which its prediction sets must have been calibrated for."""
+
+    mode: Mode
+    samples: int | Auto
+    sampler: Sampler
+    precision: Precision
+
+    def __str__(self) -> str:
+        sampled = f", {self.samples} samples, {self.sampler}" if self.mode == "stoch" else ""
+        return f"{self.mode}{sampled}, {self.precision}"
+
+
+@dataclass(frozen=True)
+class Predictions(Uncertainty):
+    """The answer for n images; tensors are on the CPU, float64 unless stated otherwise.
 
     ood: (n,) bool, True if the MSP is below the checkpoint's threshold; None without a threshold
     for this mode, number of samples and sampler.
@@ -68,36 +80,35 @@ class Prediction(Uncertainty):
 
 
 def answer(
-    outputs: Sequence[ImageOutput],
+    outputs: Sequence[NetworkOutput],
     config: CheckpointConfig,
     options: RunOptions,
-    distance: FeatureDistance | None,
     coverage: float | None = None,
-) -> Prediction:
+) -> Predictions:
     """Returns the answer for the images of `outputs`, in order.
 
     Library, command line, service and the choice of the precision all answer with it; evaluation
     computes its arrays with `summarise`.
-    config, distance: of the checkpoint; None for one without feature statistics. options: of the
+    outputs: with feature distances if the checkpoint has feature statistics. options: of the
     prediction. coverage: adds prediction sets; None for none. Raises NonFiniteError.
     """
     adapters = config.adapters.settings.adapters
     classes = [label.name for label in config.classes]
     adaptive = options.samples == AUTO
-    blocks = _blocks(outputs, adapters, len(classes), options.samples)
-    if not all(output.log_probabilities.isfinite().all() for output in outputs):
+    groups = _groups(outputs, adapters, len(classes), options.samples)
+    if not all(group.isfinite().all() for group in groups):
         raise NonFiniteError("expected finite logits from the network, got NaN or infinity")
-    summary = summarise_all([block.flatten(1, 2) for block in blocks])
+    summary = summarise_all([group.flatten(1, 2) for group in groups])
     thresholds = config.threshold(options.mode, options.samples, options.sampler)
-    scores = ood_scores(image_scores(outputs, summary.msp, distance), thresholds)
-    samples = torch.cat([torch.full(block.shape[:1], block.shape[2]) for block in blocks])
+    scores = ood_scores(_score_values(outputs, summary.msp), thresholds)
+    samples = torch.cat([torch.full(group.shape[:1], group.shape[2]) for group in groups])
     sampled = (
         (samples > 1) if adaptive else torch.full_like(samples, options.mode == "stoch").bool()
     )
     extra = sampled.long() if adaptive else torch.zeros_like(samples)  # passes in det
-    most = max(block.shape[2] for block in blocks)
-    padded = [F.pad(block, (0, 0, 0, most - block.shape[2]), value=torch.nan) for block in blocks]
-    prediction = Prediction(
+    most = max(group.shape[2] for group in groups)
+    padded = [F.pad(group, (0, 0, 0, most - group.shape[2]), value=torch.nan) for group in groups]
+    predictions = Predictions(
         **vars(summary),
         ood=scores["msp"].flagged,
         unfamiliar=scores["feature_distance"].flagged if "feature_distance" in scores else None,
@@ -105,18 +116,18 @@ def answer(
         samples=samples,
         sampled=sampled,
         rows=adapters * (samples + extra),
-        standard_errors=_standard_errors(blocks) if adaptive else None,
+        standard_errors=_standard_errors(groups) if adaptive else None,
         trajectories=torch.cat(padded).flatten(1, 2),
         labels=tuple(classes[k] for k in summary.probabilities.argmax(dim=-1).tolist()),
         coverage=coverage,
         warnings=tuple(_missing_thresholds(scores, options, config.thresholds)),
     )
     if coverage is None:
-        return prediction
-    return _with_prediction_sets(prediction, coverage, options, config, classes)
+        return predictions
+    return _with_prediction_sets(predictions, coverage, options, config, classes)
 
 
-def response_fields(prediction: Prediction, index: int, classes: Sequence[str]) -> dict[str, Any]:
+def response_fields(predictions: Predictions, index: int, classes: Sequence[str]) -> dict[str, Any]:
     """Returns what the response body for one image states about its answer.
 
     The keys are fields of `eulerlora_client.contract.answers.Prediction`. Those that the options
@@ -128,34 +139,34 @@ def response_fields(prediction: Prediction, index: int, classes: Sequence[str]) 
             threshold=score.threshold,
             flagged=_flag(score.flagged, index),
         )
-        for name, score in prediction.ood_scores.items()
+        for name, score in predictions.ood_scores.items()
     }
     fields: dict[str, Any] = {
-        "samples": int(prediction.samples[index]),
-        "label": prediction.labels[index],
-        "probabilities": dict(zip(classes, prediction.probabilities[index].tolist(), strict=True)),
-        "entropy": prediction.entropy[index].item(),
-        "expected_entropy": prediction.expected_entropy[index].item(),
-        "mutual_information": prediction.mutual_information[index].item(),
-        "msp": prediction.msp[index].item(),
+        "samples": int(predictions.samples[index]),
+        "label": predictions.labels[index],
+        "probabilities": dict(zip(classes, predictions.probabilities[index].tolist(), strict=True)),
+        "entropy": predictions.entropy[index].item(),
+        "expected_entropy": predictions.expected_entropy[index].item(),
+        "mutual_information": predictions.mutual_information[index].item(),
+        "msp": predictions.msp[index].item(),
         "ood": scores["msp"].flagged,
         "ood_threshold": scores["msp"].threshold,
         "ood_scores": contract.OodScores(**scores),
     }
     if "feature_distance" in scores:
         fields["unfamiliar"] = scores["feature_distance"].flagged
-    if (errors := prediction.standard_errors) is not None:
+    if (errors := predictions.standard_errors) is not None:
         fields |= {
-            "sampled": bool(prediction.sampled[index]),
-            "rows": int(prediction.rows[index]),
+            "sampled": bool(predictions.sampled[index]),
+            "rows": int(predictions.rows[index]),
         }
-        if prediction.sampled[index]:
+        if predictions.sampled[index]:
             fields["standard_error"] = contract.StandardError(
                 msp=errors.msp[index].item(), entropy=errors.entropy[index].item()
             )
-    if prediction.coverage is not None:
+    if predictions.coverage is not None:
         fields["prediction_set"] = None
-    if (sets := prediction.prediction_sets) is not None:
+    if (sets := predictions.prediction_sets) is not None:
         fields["prediction_set"] = contract.PredictionSet(
             labels=sets.labels[index],
             coverage=sets.coverage,
@@ -188,56 +199,63 @@ def _missing_thresholds(
 
 
 def _with_prediction_sets(
-    prediction: Prediction,
+    predictions: Predictions,
     coverage: float,
     options: RunOptions,
     config: CheckpointConfig,
     classes: Sequence[str],
-) -> Prediction:
-    """Returns the prediction with its sets, or with a warning if there is no calibration."""
+) -> Predictions:
+    """Returns the predictions with its sets, or with a warning if there is no calibration."""
     calibration = calibration_for(config, coverage, options)
     if calibration is None:
         reason = missing_calibration(config, coverage, options)
         warning = PredictionWarning(code=WarningCode.NO_PREDICTION_SET, message=reason)
-        return replace(prediction, warnings=(*prediction.warnings, warning))
-    sets = prediction_sets(prediction.probabilities, calibration, classes)
+        return replace(predictions, warnings=(*predictions.warnings, warning))
+    sets = prediction_sets(predictions.probabilities, calibration, classes)
     mismatch = precision_mismatch(calibration, options.precision)
     if mismatch is None:
-        return replace(prediction, prediction_sets=sets)
+        return replace(predictions, prediction_sets=sets)
     warning = PredictionWarning(code=WarningCode.OTHER_PRECISION, message=mismatch)
-    return replace(prediction, prediction_sets=sets, warnings=(*prediction.warnings, warning))
+    return replace(predictions, prediction_sets=sets, warnings=(*predictions.warnings, warning))
 
 
-def _blocks(
-    outputs: Sequence[ImageOutput], adapters: int, classes: int, samples: int | Auto
+def _groups(
+    outputs: Sequence[NetworkOutput], adapters: int, classes: int, samples: int | Auto
 ) -> list[Tensor]:
-    """Returns the probabilities in blocks (n, adapters, samples, classes), in order.
+    """Returns the probabilities in groups (n, adapters, samples, classes), in order.
 
-    All images are one block, unless their numbers of samples may differ: then each is a block.
+    All images are one group, unless their numbers of samples may differ: then each is a group.
     """
     probabilities = [output.log_probabilities.exp() for output in outputs]
     if not probabilities:
         most = 1 if samples == AUTO else samples
         return [torch.empty(0, adapters, most, classes, dtype=torch.float64)]
     if samples == AUTO:
-        blocks = [image[None] for image in probabilities]
+        groups = [image[None] for image in probabilities]
     else:
-        blocks = [torch.stack(probabilities)]
-    return [block.unflatten(1, (adapters, -1)) for block in blocks]
+        groups = [torch.stack(probabilities)]
+    return [group.unflatten(1, (adapters, -1)) for group in groups]
 
 
-def _unknown(block: Tensor) -> StandardErrors:
-    """Returns NaN for images that were not sampled."""
-    unknown = torch.full(block.shape[:1], torch.nan, dtype=torch.float64)
-    return StandardErrors(msp=unknown, margin=unknown, entropy=unknown)
-
-
-def _standard_errors(blocks: Sequence[Tensor]) -> StandardErrors:
-    errors = [standard_errors(block) if block.shape[2] > 1 else _unknown(block) for block in blocks]
+def _standard_errors(groups: Sequence[Tensor]) -> StandardErrors:
+    """Returns the errors of all images; NaN for those that were not sampled."""
+    errors = [standard_errors(group) for group in groups]
     return StandardErrors(
         msp=torch.cat([part.msp for part in errors]),
         margin=torch.cat([part.margin for part in errors]),
         entropy=torch.cat([part.entropy for part in errors]),
+    )
+
+
+def _score_values(outputs: Sequence[NetworkOutput], msp: Tensor) -> dict[ScoreName, Tensor]:
+    """Returns the scores (n,) of images by name. msp: (n,)."""
+    if not outputs:
+        return score_values(msp, msp, None)
+    distances = [output.distance for output in outputs if output.distance is not None]
+    return score_values(
+        msp,
+        torch.stack([output.log_partition.mean() for output in outputs]),
+        torch.stack(distances) if distances else None,
     )
 
 
@@ -294,40 +312,3 @@ def _descriptions(calibrations: Iterable[PredictionSetCalibration]) -> list[str]
         )
         coverages.setdefault(options, []).append(f"{calibration.coverage:g}")
     return [f"{' and '.join(values)} for {options}" for options, values in coverages.items()]
-
-
-def image_scores(
-    outputs: Sequence[ImageOutput], msp: Tensor, distance: FeatureDistance | None
-) -> dict[ScoreName, Tensor]:
-    """Returns the scores (n,) of images by name; arguments as in `score_values`."""
-    if not outputs:
-        return score_values(msp, msp, torch.empty(0, 1), None)
-    log_partition = torch.stack([output.log_partition.mean() for output in outputs])
-    scores = score_values(msp, log_partition, torch.empty(0, 1), None)
-    if distance is not None:
-        scores["feature_distance"] = _distances(outputs, distance)
-    return scores
-
-
-def with_distances(
-    outputs: Sequence[ImageOutput], distance: FeatureDistance | None
-) -> list[ImageOutput]:
-    """Returns the outputs with their feature distances; unchanged without feature statistics.
-
-    Together they cost little more than a single one, which reads the whole covariance.
-    """
-    if distance is None or not outputs:
-        return list(outputs)
-    values = _distances(outputs, distance)
-    return [replace(output, distance=value) for output, value in zip(outputs, values, strict=True)]
-
-
-def _distances(outputs: Sequence[ImageOutput], distance: FeatureDistance) -> Tensor:
-    """Returns the feature distance of every image, (n,) float64; those that are known as they are.
-
-    outputs: at least one.
-    """
-    known = [output.distance for output in outputs if output.distance is not None]
-    if len(known) == len(outputs):
-        return torch.stack(known)
-    return distance(torch.stack([output.features.mean(dim=0) for output in outputs]))

@@ -21,8 +21,7 @@ from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.errors import NonFiniteError
 from eulerlora.images.preprocess import network_input
 from eulerlora.nn.runtime import Runtime, predict_images
-from eulerlora.prediction.answer import Prediction, answer
-from eulerlora.scores.prediction_sets import RunOptions
+from eulerlora.prediction.answer import Predictions, RunOptions, answer
 from eulerlora.settings import Draw, PrecisionChoice, RuntimeSettings
 from eulerlora_client.contract.sampling import AUTO, DEFAULT_SAMPLES, PRECISIONS, Precision
 
@@ -32,8 +31,8 @@ REQUESTED = "set by the user"
 SLOW_KERNELS = ("DEFAULT", "NO AVX", "AVX2")
 """Kernels of torch without bfloat16, which ATEN_CPU_CAPABILITY can select on any CPU."""
 
-Dispositions = Callable[[Prediction, Sequence[str]], Sequence[str]]
-"""(prediction, class names) -> what a triage policy decides about each image."""
+Dispositions = Callable[[Predictions, Sequence[str]], Sequence[str]]
+"""(answers, class names) -> what a triage policy decides about each image."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def gate_fault(
     Arguments as in `decide_precision`. Runs a copy of the network, for det and for stoch.
     """
     network = copy.deepcopy(checkpoint.network)
-    answers: list[list[Prediction]] = []
+    answers: list[list[Predictions]] = []
     for precision in PRECISIONS:  # float32 first: bfloat16 changes the copy
         runtime = Runtime(network, device, RuntimeSettings(precision=precision))
         fitted = replace(checkpoint, config=checkpoint.config.in_precision(precision))
@@ -120,7 +119,7 @@ def gate_fault(
     return None
 
 
-def change_of(exact: Prediction, rounded: Prediction) -> str | None:
+def change_of(exact: Predictions, rounded: Predictions) -> str | None:
     """Returns the first change of a probability, label or flag that the gate refuses, or None."""
     change = (exact.probabilities - rounded.probabilities).abs().max().item()
     if change > MAX_CHANGE:
@@ -158,13 +157,15 @@ def _draws(checkpoint: Checkpoint) -> tuple[Draw, Draw]:
 
 def _answer(
     runtime: Runtime, checkpoint: Checkpoint, draw: Draw, precision: Precision
-) -> Prediction:
+) -> Predictions:
     config = checkpoint.config
     pictures = [network_input(drawn, config.preprocessing) for drawn in drawn_pictures()]
     images = torch.stack(pictures).to(runtime.device)
-    outputs = predict_images(runtime, images, [draw] * len(images), config.temperature)
+    outputs = predict_images(
+        runtime, images, [draw] * len(images), config.temperature, checkpoint.feature_distance
+    )
     options = RunOptions(draw.mode, draw.samples, draw.sampler, precision)
-    return answer(outputs, config, options, checkpoint.feature_distance)
+    return answer(outputs, config, options)
 
 
 def _changed(name: str, values: Sequence[object], others: Sequence[object]) -> str | None:

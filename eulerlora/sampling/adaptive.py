@@ -13,13 +13,11 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
-from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Draw, Margin
 from eulerlora_client.settings import PositiveInt, Probability, Settings
@@ -219,87 +217,6 @@ class StoppingRule:
         ]
         decided = self.policy is None or self.policy(settled)
         return settled.label_is_settled and settled.entropy_is_settled and all(known) and decided
-
-
-class RoundOutput(Protocol):
-    """The output of a round; see `eulerlora.nn.runtime.ImageOutput`."""
-
-    @property
-    def log_probabilities(self) -> Tensor: ...
-
-    @property
-    def features(self) -> Tensor: ...
-
-
-class AdaptiveSampling:
-    """The rounds of one image, without I/O: the caller runs each draw and adds its output.
-
-        sampling = AdaptiveSampling(draw, adapters, rule, distance)
-        while sampling.next_draw is not None:
-            sampling.add(run(sampling.next_draw))
-
-    draw: in mode `stoch`; its number of samples is ignored. adapters: number of adapters.
-    rule: with margins. distance: of the features, None without statistics.
-    """
-
-    def __init__(
-        self,
-        draw: Draw,
-        adapters: int,
-        rule: StoppingRule,
-        distance: FeatureDistance | None = None,
-    ) -> None:
-        assert rule.margins is not None
-        self._adapters, self._rule, self._distance = adapters, rule, distance
-        det = draw.model_copy(update={"mode": "det", "samples": 1, "first": 0})
-        self._remaining = itertools.chain([det], round_draws(draw))
-        self._rounds: list[RoundOutput] = []
-        self._draw = draw
-        self._rows = 0
-        self.next_draw: Draw | None = next(self._remaining)
-
-    def add(self, output: RoundOutput) -> None:
-        """Adds the output of `next_draw` and selects the next round."""
-        assert self.next_draw is not None
-        if self._draw.mode == "det":  # its rows are not part of a sampled answer
-            self._rounds.clear()
-        self._draw = self.next_draw
-        self._rounds.append(output)
-        self._rows += len(output.log_probabilities)
-        self.next_draw = None if self._ends() else next(self._remaining, None)
-
-    def _ends(self) -> bool:
-        trajectories = self.log_probabilities.exp()
-        if trajectories.isnan().any():
-            return True
-        distances = None
-        if self._distance is not None:
-            features = [part.features.unflatten(0, (self._adapters, -1)) for part in self._rounds]
-            distances = self._distance(torch.cat(features, dim=1).flatten(0, 1).mean(dim=0)[None])
-        samples = 0 if self._draw.mode == "det" else self._draw.samples
-        (answer,) = round_answers(trajectories[None], samples, distances)
-        return self._rule.ends(answer)
-
-    @property
-    def log_probabilities(self) -> Tensor:
-        """The output of the answer's rounds so far, (adapters, samples, classes)."""
-        parts = [part.log_probabilities for part in self._rounds]
-        return torch.cat([part.unflatten(0, (self._adapters, -1)) for part in parts], dim=1)
-
-    @property
-    def draw(self) -> Draw:
-        """The draw of all samples of the answer so far."""
-        return self._draw.model_copy(update={"first": 0})
-
-    @property
-    def kept(self) -> int:
-        """The number of last rounds that the answer consists of."""
-        return len(self._rounds)
-
-    @property
-    def rows(self) -> int:
-        """The number of rows of all rounds, with those of the pass in mode det."""
-        return self._rows
 
 
 def round_draws(draw: Draw) -> Iterator[Draw]:

@@ -123,16 +123,16 @@ ScoredByName = Mapping[ScoreName, FlaggedScore]
 
 
 def score_values(
-    msp: Tensor, log_partition: Tensor, features: Tensor, distance: FeatureDistance | None
+    msp: Tensor, log_partition: Tensor, distances: Tensor | None
 ) -> dict[ScoreName, Tensor]:
     """Returns the scores (n,) of images by name, float64.
 
-    msp: (n,). log_partition: (n,), mean over trajectories. features: (n, d), mean over
-    trajectories. distance: None without feature statistics.
+    msp: (n,). log_partition: (n,), mean over trajectories. distances: (n,), of the mean features
+    over trajectories; None without feature statistics.
     """
     values: dict[ScoreName, Tensor] = {"msp": msp, "energy": -log_partition}
-    if distance is not None:
-        values["feature_distance"] = distance(features)
+    if distances is not None:
+        values["feature_distance"] = distances
     return values
 
 

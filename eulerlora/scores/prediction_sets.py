@@ -24,7 +24,7 @@ from torch import Tensor
 
 from eulerlora.errors import SettingsError
 from eulerlora.settings import Sha256
-from eulerlora_client.contract.sampling import Auto, Mode, Precision, Sampler
+from eulerlora_client.contract.sampling import Mode, Precision, Sampler
 from eulerlora_client.settings import PositiveInt, Probability, Settings
 
 ALWAYS_INCLUDED = 1.0
@@ -71,20 +71,6 @@ class PredictionSets:
     coverage: float
     unit: str
     calibrated_on: str
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """The options of a prediction, which its prediction sets must have been calibrated for."""
-
-    mode: Mode
-    samples: int | Auto
-    sampler: Sampler
-    precision: Precision
-
-    def __str__(self) -> str:
-        sampled = f", {self.samples} samples, {self.sampler}" if self.mode == "stoch" else ""
-        return f"{self.mode}{sampled}, {self.precision}"
 
 
 def check_coverage(coverage: float) -> None:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -14,7 +13,8 @@ REPEATED_Z = 2.447
 """Normal quantile of 95% intervals that hold at all `ROUNDS` together (Pocock's bound; Jennison and
 Turnbull, Group Sequential Methods, 1999, chapter 9), for information proportional to the samples.
 """
-BISECTIONS = 60
+ANGLES = 1025
+"""Number of points of a numerical integral."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ def summarise(trajectories: Tensor) -> Uncertainty:
     )
 
 
-def summarise_all(blocks: Sequence[Tensor]) -> Uncertainty:
-    """Returns the uncertainty of all images of blocks with different numbers of trajectories.
+def summarise_all(groups: Sequence[Tensor]) -> Uncertainty:
+    """Returns the uncertainty of all images of groups with different numbers of trajectories.
 
-    blocks: at least one, each as in `summarise`.
+    groups: at least one, each as in `summarise`.
     """
-    summaries = [summarise(block) for block in blocks]
+    summaries = [summarise(group) for group in groups]
     names = [field.name for field in fields(Uncertainty)]
     return Uncertainty(
         **{name: torch.cat([getattr(part, name) for part in summaries]) for name in names}
@@ -85,39 +85,18 @@ def standard_errors(trajectories: Tensor) -> StandardErrors:
     samples at whatever round the image stops: the errors are widened by Student's quantile at
     `REPEATED_Z`, because the choice of the round depends on the samples, and few samples estimate
     their variance badly. Balanced samples have smaller errors. docs/sampling.md has the measured
-    coverage. trajectories: (..., adapters, samples, classes) probabilities, at least two samples.
-    """
-    errors = _errors_of_mean(trajectories)
-    widening = student_t_quantile(REPEATED_Z, _degrees_of_freedom(trajectories)) / INTERVAL_ERRORS
-    return StandardErrors(
-        msp=widening * errors.msp,
-        margin=widening * errors.margin,
-        entropy=widening * errors.entropy,
-    )
-
-
-def _errors_of_mean(trajectories: Tensor) -> StandardErrors:
-    """Returns the standard errors of the mean, by the variance of the samples of each adapter.
-
-    trajectories: as in `standard_errors`. The adapters are fixed and their samples are random:
-    Var = sum over a of s_a^2 / (adapters^2 samples). This is unbiased for independent samples and
-    on average too large for balanced ones.
+    coverage. trajectories: (..., adapters, samples, classes) probabilities; one sample has no
+    error, NaN.
     """
     exact = trajectories.double()
     mean = exact.mean(dim=(-3, -2))
     first, second = _probabilities_of(exact, mean.topk(2, dim=-1).indices)
     slope = torch.xlogy(exact, mean[..., None, None, :]).sum(dim=-1)  # of the entropy, negative
     return StandardErrors(
-        msp=_error_of_values(first),
-        margin=_error_of_values(first - second),
-        entropy=_error_of_values(slope),
+        msp=_error_of_mean(first),
+        margin=_error_of_mean(first - second),
+        entropy=_error_of_mean(slope),
     )
-
-
-def _degrees_of_freedom(trajectories: Tensor) -> int:
-    """Returns those of the variance over samples. trajectories: as in `standard_errors`."""
-    adapters, samples = trajectories.shape[-3:-1]
-    return adapters * (samples - 1)
 
 
 def _probabilities_of(trajectories: Tensor, classes: Tensor) -> tuple[Tensor, ...]:
@@ -126,36 +105,35 @@ def _probabilities_of(trajectories: Tensor, classes: Tensor) -> tuple[Tensor, ..
     return trajectories.gather(-1, indices).unbind(dim=-1)
 
 
-def _error_of_values(values: Tensor) -> Tensor:
-    """Returns (...): the standard error of the mean of values (..., adapters, samples)."""
-    adapters, samples = values.shape[-2:]
-    variance = (values - values.mean(dim=-1, keepdim=True)).square().sum(dim=-1) / (samples - 1)
-    return (variance.mean(dim=-1) / (adapters * samples)).sqrt()
+def _error_of_mean(values: Tensor) -> Tensor:
+    """Returns (...): the widened standard error of the mean of values (..., adapters, samples).
 
-
-@cache
-def student_t_quantile(normal_quantile: float, degrees_of_freedom: int) -> float:
-    """Returns the quantile of Student's t at the probability of a positive normal quantile.
-
-    degrees_of_freedom: at least 1.
+    The adapters are fixed and their samples are random: Var = sum over a of v_a with
+    v_a = s_a^2 / (adapters^2 samples). This is unbiased for independent samples and on average too
+    large for balanced ones. The variances s_a^2 may differ between adapters, so that the degrees of
+    freedom are (sum of v_a)^2 / sum of v_a^2 / (samples - 1) (Welch, Biometrika 34, 28, 1947;
+    Satterthwaite, Biometrics Bulletin 2, 110, 1946).
     """
-    wanted = math.erf(normal_quantile / math.sqrt(2))
-    low, high = 0.0, math.pi / 2
-    for _ in range(BISECTIONS):
-        angle = (low + high) / 2
-        if _central_probability(angle, degrees_of_freedom) < wanted:
-            low = angle
-        else:
-            high = angle
-    return math.sqrt(degrees_of_freedom) * math.tan(low)
+    adapters, samples = values.shape[-2:]
+    centred = values - values.mean(dim=-1, keepdim=True)
+    variances = centred.square().sum(dim=-1) / (samples - 1) / (adapters**2 * samples)
+    total, squares = variances.sum(dim=-1), variances.square().sum(dim=-1)
+    degrees = torch.where(squares > 0, (samples - 1) * total.square() / squares, 1)
+    return student_t_quantile(REPEATED_Z, degrees) / INTERVAL_ERRORS * total.sqrt()
 
 
-def _central_probability(angle: float, degrees_of_freedom: int) -> float:
-    """Returns P(|T| < sqrt(degrees_of_freedom) tan(angle)); Abramowitz and Stegun, 26.7.3-4."""
-    odd = degrees_of_freedom % 2
-    sine, cosine = math.sin(angle), math.cos(angle)
-    series, term = 0.0, cosine**odd
-    for power in range(odd, degrees_of_freedom - 1, 2):
-        series += term
-        term *= cosine**2 * (power + 1) / (power + 2)
-    return (angle + sine * series) * 2 / math.pi if odd else sine * series
+def student_t_quantile(normal_quantile: float, degrees_of_freedom: Tensor) -> Tensor:
+    """Returns the quantiles of Student's t at the probability of a positive normal quantile.
+
+    degrees_of_freedom: of any shape, at least 1, not necessarily whole.
+    With t = sqrt(degrees) tan(angle), the density of the angle is proportional to
+    cos(angle)^(degrees - 1), which is integrated by the trapezoidal rule.
+    """
+    degrees = degrees_of_freedom.double()
+    angles = torch.linspace(0, math.pi / 2, ANGLES, dtype=torch.float64)
+    mass = torch.cumulative_trapezoid(angles.cos() ** (degrees[..., None] - 1), angles)
+    wanted = math.erf(normal_quantile / math.sqrt(2)) * mass[..., -1:]
+    above = torch.searchsorted(mass, wanted).clamp(1, ANGLES - 2)
+    low, high = mass.gather(-1, above - 1), mass.gather(-1, above)
+    angle = angles[above] + (wanted - low) / (high - low) * angles[1]
+    return degrees.sqrt() * angle[..., 0].tan()

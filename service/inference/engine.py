@@ -11,8 +11,8 @@ from torch import Tensor
 
 from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
-from eulerlora.nn.runtime import ImageOutput, ModelImages, predict_together
-from eulerlora.prediction.answer import with_distances
+from eulerlora.nn.network import NetworkOutput
+from eulerlora.nn.runtime import ModelImages, predict_together
 from eulerlora.settings import Draw
 from eulerlora_client.contract.problems import OutOfMemory, UnknownModel
 
@@ -107,7 +107,7 @@ class Engine:
         """Returns the rows of an item with `samples` samples per adapter."""
         return self.model.network.settings.adapters * samples
 
-    def infer(self, items: Sequence[InferenceItem]) -> list[ImageOutput]:
+    def infer(self, items: Sequence[InferenceItem]) -> list[NetworkOutput]:
         """Returns the output for each item, from one batch.
 
         Items of different modes and numbers of samples share the batch. Raises OutOfMemory, and
@@ -120,24 +120,22 @@ class Engine:
         model = self.model
         pixels = torch.stack([item.pixels for item in items]).to(model.device)
         draws = [item.draw for item in items]
-        return ModelImages(model.runtime, pixels, draws, model.config.temperature)
+        return ModelImages(
+            model.runtime, pixels, draws, model.config.temperature, model.feature_distance
+        )
 
 
 def infer_together(
     batch: Sequence[tuple[Engine, Sequence[InferenceItem]]],
-) -> list[list[ImageOutput]]:
+) -> list[list[NetworkOutput]]:
     """Returns the outputs for the items of each engine, from passes that all engines share.
 
     They have feature distances if the model has feature statistics. The engines have equal
     `pass_key`s. Raises as `Engine.infer`.
     """
-    outputs = with_device_errors(
+    return with_device_errors(
         lambda: predict_together([engine.images(items) for engine, items in batch])
     )
-    return [
-        with_distances(results, engine.model.feature_distance)
-        for (engine, _), results in zip(batch, outputs, strict=True)
-    ]
 
 
 class CoreAllocation:

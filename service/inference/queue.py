@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from eulerlora.nn.runtime import ImageOutput
+from eulerlora.nn.network import NetworkOutput
 from eulerlora_client.contract.problems import DeadlinePassed, NotReady, Overloaded, Problem
 from service.inference.engine import Engine, InferenceItem, infer_together
 from service.inference.fair_sharing import INTERNAL, FairQueue, RecentClients, SharedCapacity
@@ -28,7 +28,7 @@ class InferenceResult:
     queued_s: in the queue. ran_s: of its batch.
     """
 
-    output: ImageOutput
+    output: NetworkOutput
     queued_s: float
     ran_s: float
 
@@ -105,7 +105,7 @@ def tickets_by_engine(tickets: Sequence[Ticket]) -> dict[Engine, list[Ticket]]:
     return groups
 
 
-def infer_tickets(tickets: Sequence[Ticket]) -> list[ImageOutput]:
+def infer_tickets(tickets: Sequence[Ticket]) -> list[NetworkOutput]:
     """Returns the output for the item of each ticket, in order, from one batch.
 
     The engines have equal `pass_key`s. Raises as `Engine.infer`.

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
-from eulerlora.nn.runtime import ImageOutput
+from eulerlora.nn.network import NetworkOutput
 from eulerlora_client.contract.problems import ModelFailure, OutOfMemory, Problem
 from service.inference.engine import CoreAllocation, DeviceFailed, Engine, InferenceItem
 from service.inference.queue import Batch, InferenceResult, RequestQueue, Ticket, infer_tickets
@@ -26,10 +26,10 @@ CHECKS_PER_LIMIT = 10  # checks for hung passes per `max_batch_s`
 
 
 def run_with_retry(
-    infer: Callable[[Sequence[Item]], list[ImageOutput]],
+    infer: Callable[[Sequence[Item]], list[NetworkOutput]],
     items: Sequence[Item],
     may_split: bool = True,
-) -> list[ImageOutput | Problem]:
+) -> list[NetworkOutput | Problem]:
     """Returns the output of `infer` or a problem for each item, in order.
 
     A batch that is out of memory is split in two once. A batch that fails otherwise is run again
@@ -144,7 +144,7 @@ class Batcher:
                 queued_s = started_at - ticket.queued_at
                 ticket.resolve(InferenceResult(output, queued_s, seconds))
 
-    def _infer(self, tickets: Sequence[Ticket]) -> list[ImageOutput]:
+    def _infer(self, tickets: Sequence[Ticket]) -> list[NetworkOutput]:
         thread_id = threading.get_ident()
         self._pass_started_at[thread_id] = time.monotonic()
         try:

@@ -34,7 +34,7 @@ from eulerlora.checkpoint.hub import PREFIX, Repository, download
 from eulerlora.errors import CheckpointError
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.runtime import Runtime
-from eulerlora.prediction.answer import Prediction, response_fields
+from eulerlora.prediction.answer import Predictions, response_fields
 from eulerlora.prediction.precision import Dispositions, PrecisionDecision, calibration_mismatch
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_client.contract import answers as contract
@@ -232,11 +232,11 @@ def policy_dispositions(policy: Policy) -> Dispositions:
     the policy's classes.
     """
 
-    def dispositions(prediction: Prediction, classes: Sequence[str]) -> list[str]:
+    def dispositions(predictions: Predictions, classes: Sequence[str]) -> list[str]:
         try:
             decisions = [
-                policy.decide(_wire(prediction, classes, index), FAULTLESS)
-                for index in range(len(prediction.labels))
+                policy.decide(_wire(predictions, classes, index), FAULTLESS)
+                for index in range(len(predictions.labels))
             ]
         except PolicyError:
             return []
@@ -248,20 +248,20 @@ def policy_dispositions(policy: Policy) -> Dispositions:
     return dispositions
 
 
-def _wire(prediction: Prediction, classes: Sequence[str], index: int) -> contract.Prediction:
+def _wire(predictions: Predictions, classes: Sequence[str], index: int) -> contract.Prediction:
     """Returns one image of a prediction as an answer of the service, with what a policy reads."""
     return contract.Prediction.model_construct(
         request_id="",
         model="",
         revision="",
-        mode="stoch" if prediction.sampled[index] else "det",
+        mode="stoch" if predictions.sampled[index] else "det",
         seed=0,
         warnings=(),
-        trajectories=prediction.trajectories.shape[1],
+        trajectories=predictions.trajectories.shape[1],
         trajectory_probabilities=tuple(
-            tuple(row) for row in prediction.trajectories[index].tolist()
+            tuple(row) for row in predictions.trajectories[index].tolist()
         ),
-        **response_fields(prediction, index, classes),
+        **response_fields(predictions, index, classes),
     )
 
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eulerlora.errors import NonFiniteError
-from eulerlora.prediction.answer import answer, response_fields
-from eulerlora.scores.prediction_sets import RunOptions
+from eulerlora.prediction.answer import RunOptions, answer, response_fields
 from eulerlora_client.contract.answers import (
     ImageQuality,
     Prediction,
@@ -55,7 +54,7 @@ def response_body(
     model, output = served.model, sampled.result.output
     options = RunOptions(query.mode, request.samples, draw.sampler, model.precision)
     try:
-        answered = answer([output], model.config, options, model.feature_distance, query.coverage)
+        answered = answer([output], model.config, options, query.coverage)
     except NonFiniteError as error:
         reason = "the output of the model for this image is not finite"
         raise ModelFailure(reason) from error
@@ -68,7 +67,7 @@ def response_body(
         model=served.name,
         revision=served.revision,
         mode=query.mode,
-        trajectories=len(output.log_probabilities),
+        trajectories=len(output.logits),
         seed=draw.seed,
         warnings=(*warnings, *answered.warnings, *request.warnings),
         **fields,

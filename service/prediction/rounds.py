@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
-from eulerlora.nn.runtime import join_rounds
-from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, AdaptiveSampling, StoppingRule
+from eulerlora.nn.runtime import AdaptiveSampling
+from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, StoppingRule
 from eulerlora.settings import Draw
 from eulerlora_client.contract.problems import DeadlinePassed
 from eulerlora_client.contract.sampling import AUTO, Auto
@@ -77,8 +77,7 @@ class QueuedInference:
         self._average_passes[engine] = SMOOTHING * average + (1 - SMOOTHING) * taken
         ran_s = sum(result.ran_s for result in results)
         queued_s = results[-1].queued_s - (ran_s - results[-1].ran_s)  # counts from the first round
-        outputs = [result.output for result in results[-sampling.kept :]]
-        result = InferenceResult(join_rounds(outputs, engine.rows(1)), queued_s, ran_s)
+        result = InferenceResult(sampling.output, queued_s, ran_s)
         return SampledResult(result, sampling.draw)
 
     async def _infer(

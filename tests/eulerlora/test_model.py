@@ -20,7 +20,7 @@ from eulerlora.checkpoint.files import (
 from eulerlora.errors import CheckpointError, ImageError, NonFiniteError, SettingsError
 from eulerlora.images.files import upright_rgb
 from eulerlora.images.preprocess import content_seed
-from eulerlora.model import EulerLoRA, Prediction, choose_device
+from eulerlora.model import EulerLoRA, Predictions, choose_device
 from eulerlora.scores.uncertainty import standard_errors, summarise
 from eulerlora_client.contract.answers import Threshold
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
@@ -46,7 +46,7 @@ def tensors() -> Tensor:
     return torch.rand(COUNT, 3, 32, 32, generator=Generator().manual_seed(0))
 
 
-def assert_same(actual: Prediction, expected: Prediction, atol: float = 1e-6) -> None:
+def assert_same(actual: Predictions, expected: Predictions, atol: float = 1e-6) -> None:
     torch.testing.assert_close(actual.trajectories, expected.trajectories, rtol=0, atol=atol)
     torch.testing.assert_close(actual.entropy, expected.entropy, rtol=0, atol=10 * atol)
 

@@ -27,7 +27,7 @@ def test_every_public_error_is_exported_and_descends_from_one_base() -> None:
 
 
 def test_the_names_of_the_contract_are_public() -> None:
-    assert {"EulerLoRA", "Prediction"} <= set(eulerlora.__all__)
+    assert {"EulerLoRA", "Predictions"} <= set(eulerlora.__all__)
 
 
 def test_dir_lists_the_public_names() -> None:

@@ -11,7 +11,8 @@ from torch.utils.data import Dataset
 from eulerlora.errors import NonFiniteError
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.model import EulerLoRA
-from eulerlora.nn.runtime import ImageOutput, predict_images
+from eulerlora.nn.network import NetworkOutput
+from eulerlora.nn.runtime import predict_images
 from eulerlora.scores.ood_scores import FeatureDistance, ScoreName, score_values
 from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Draw
@@ -59,12 +60,11 @@ class ModelOutputs:
         return score_values(
             self.probabilities(samples).amax(dim=-1),
             self.log_partition[:, :, first].mean(dim=(1, 2)),
-            self.features[:, :, first].mean(dim=(1, 2)),
-            distance,
+            None if distance is None else distance(self.features[:, :, first].mean(dim=(1, 2))),
         )
 
     @classmethod
-    def of(cls, outputs: Sequence[ImageOutput], samples: int) -> "ModelOutputs":
+    def of(cls, outputs: Sequence[NetworkOutput], samples: int) -> "ModelOutputs":
         """Returns the outputs of at least one image, with `samples` samples per adapter.
 
         Raises NonFiniteError for NaN or infinite logits.
@@ -111,7 +111,7 @@ def predict_all(
     sampler = sampler or model.config.sampler
     batch_size = max(_images_per_pass(model, choice.samples) for choice in options)
     batches = load(_SeededImages(images, model), workers=1, batch_size=batch_size)
-    outputs: list[list[ImageOutput]] = [[] for _ in options]
+    outputs: list[list[NetworkOutput]] = [[] for _ in options]
     for pixels, seeds in track(batches, label, "batches", math.ceil(len(images) / batch_size)):
         for choice, output in zip(options, outputs, strict=True):
             output.extend(_predict_batch(model, pixels.to(model.device), seeds, choice, sampler))
@@ -123,7 +123,7 @@ def predict_all(
 
 def _predict_batch(
     model: EulerLoRA, pixels: Tensor, seeds: Tensor, options: SamplingOptions, sampler: Sampler
-) -> Iterator[ImageOutput]:
+) -> Iterator[NetworkOutput]:
     """Yields the output for each image, with at most BATCH_ROWS rows in a pass."""
     size = _images_per_pass(model, options.samples)
     for images, image_seeds in zip(pixels.split(size), seeds.split(size), strict=True):

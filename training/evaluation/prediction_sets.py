@@ -12,11 +12,10 @@ from torch import Tensor
 
 from eulerlora.errors import DataError, SettingsError
 from eulerlora.model import EulerLoRA
-from eulerlora.prediction.answer import calibrations_for
+from eulerlora.prediction.answer import RunOptions, calibrations_for
 from eulerlora.scores.prediction_sets import (
     ALWAYS_INCLUDED,
     PredictionSetCalibration,
-    RunOptions,
     check_coverage,
     class_threshold,
     included_classes,

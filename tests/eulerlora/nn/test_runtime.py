@@ -17,7 +17,6 @@ from eulerlora.nn.runtime import (
     CPU_VALUES,
     ROW_COUNTS,
     Runtime,
-    log_probabilities,
     max_rows_per_pass,
     padded_count,
     predict_rows,
@@ -206,13 +205,13 @@ def images() -> Tensor:
 
 def test_log_probabilities_are_scipys_log_softmax_in_float64() -> None:
     logits = 50 * torch.randn(6, 4, generator=Generator().manual_seed(0))
-    actual = log_probabilities(logits)
+    actual = NetworkOutput(logits, logits).log_probabilities
     assert actual.dtype == torch.float64
     np.testing.assert_allclose(actual, special.log_softmax(logits.double(), axis=-1), rtol=1e-12)
 
 
 def test_log_probabilities_stay_finite_where_the_probability_is_not_representable() -> None:
-    actual = log_probabilities(torch.tensor([[0.0, 5000.0]]))
+    actual = NetworkOutput(torch.tensor([[0.0, 5000.0]]), torch.empty(0)).log_probabilities
     assert actual.tolist() == [[-5000.0, 0.0]]
 
 
@@ -222,7 +221,7 @@ def test_a_row_with_a_logit_that_is_not_finite_is_all_nan_and_other_rows_are_not
 ) -> None:
     logits = torch.zeros(3, 4)
     logits[1, 2] = broken
-    actual = log_probabilities(logits)
+    actual = NetworkOutput(logits, logits).log_probabilities
     assert actual[1].isnan().all()
     assert actual[[0, 2]].isfinite().all()
 

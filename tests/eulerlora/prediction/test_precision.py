@@ -12,7 +12,7 @@ import torch
 
 from eulerlora.checkpoint.files import Checkpoint, load_checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora.prediction.answer import Prediction
+from eulerlora.prediction.answer import Predictions
 from eulerlora.prediction.precision import (
     HEIGHT,
     MAX_CHANGE,
@@ -38,7 +38,7 @@ def checkpoint(checkpoint_folder: Path) -> Checkpoint:
 
 
 @pytest.fixture(scope="module")
-def answer(checkpoint_folder: Path) -> Prediction:
+def answer(checkpoint_folder: Path) -> Predictions:
     return EulerLoRA.load(checkpoint_folder, "cpu").predict(torch.rand(3, 3, 32, 32))
 
 
@@ -132,7 +132,7 @@ def test_kernels_without_avx512_give_float32() -> None:
     assert done.stdout.strip() != "None"
 
 
-def test_a_changed_probability_closes_the_gate(answer: Prediction) -> None:
+def test_a_changed_probability_closes_the_gate(answer: Predictions) -> None:
     assert change_of(answer, answer) is None
     moved = answer.probabilities.clone()
     moved[1, 0] += 0.9 * MAX_CHANGE
@@ -143,7 +143,7 @@ def test_a_changed_probability_closes_the_gate(answer: Prediction) -> None:
     )
 
 
-def test_a_changed_label_or_flag_closes_the_gate(answer: Prediction) -> None:
+def test_a_changed_label_or_flag_closes_the_gate(answer: Predictions) -> None:
     other = replace(answer, labels=("other", *answer.labels[1:]))
     assert change_of(answer, other) == "the label of 1 of 3 drawn pictures changes"
     msp = answer.ood_scores["msp"]
@@ -158,9 +158,9 @@ def test_a_changed_disposition_closes_the_gate(
 ) -> None:
     monkeypatch.setattr("eulerlora.prediction.precision.MAX_CHANGE", 1.0)
     monkeypatch.setattr("eulerlora.prediction.precision.change_of", lambda *_: None)
-    seen: list[Prediction] = []
+    seen: list[Predictions] = []
 
-    def dispositions(prediction: Prediction, classes: Sequence[str]) -> list[str]:
+    def dispositions(prediction: Predictions, classes: Sequence[str]) -> list[str]:
         assert list(classes) == ["bkl", "mel", "nv"]
         seen.append(prediction)
         return ["urgent" if len(seen) == 2 else "routine"] * len(prediction.labels)

@@ -1,6 +1,5 @@
 """OOD scores; feature distances against scikit-learn, scipy, pytorch-ood; damaged files."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +18,15 @@ from eulerlora.checkpoint.files import (
 )
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.errors import CheckpointError
-from eulerlora.nn.runtime import ImageOutput
-from eulerlora.prediction.answer import image_scores, with_distances
+from eulerlora.nn.network import NetworkOutput
+from eulerlora.nn.runtime import with_distances
 from eulerlora.scores.ood_scores import (
     FeatureConfig,
     FeatureDistance,
     FeatureStatistics,
     fit_feature_statistics,
     ood_scores,
+    score_values,
 )
 from eulerlora_client.contract.answers import ScoreThreshold, Threshold
 
@@ -47,12 +47,9 @@ THRESHOLDS = Threshold(
 
 @pytest.fixture(scope="module")
 def scores() -> dict[str, Tensor]:
-    outputs = [
-        ImageOutput(logits.log_softmax(-1), logits.logsumexp(-1), features)
-        for logits, features in zip(LOGITS, ROW_FEATURES, strict=True)
-    ]
     msp = LOGITS.softmax(-1).mean(dim=1).amax(dim=-1)
-    return image_scores(outputs, msp, DISTANCE)
+    log_partition = LOGITS.logsumexp(-1).mean(dim=1)
+    return score_values(msp, log_partition, DISTANCE(ROW_FEATURES.mean(dim=1)))
 
 
 def test_the_energy_is_minus_the_mean_log_sum_exp_of_the_logits(scores) -> None:
@@ -96,28 +93,20 @@ def test_without_thresholds_nothing_is_known(scores) -> None:
 
 
 def test_without_statistics_there_is_no_feature_distance() -> None:
-    output = ImageOutput(LOGITS[0].log_softmax(-1), LOGITS[0].logsumexp(-1), ROW_FEATURES[0])
-    assert set(image_scores([output], torch.tensor([0.5]), None)) == {"msp", "energy"}
-    assert set(image_scores([], torch.empty(0), None)) == {"msp", "energy"}
+    assert set(score_values(torch.tensor([0.5]), torch.tensor([1.0]), None)) == {"msp", "energy"}
 
 
-def test_distances_of_a_batch_are_those_of_its_images_and_are_not_computed_again() -> None:
+def test_distances_of_a_batch_are_those_of_the_images_mean_features() -> None:
     generator = torch.Generator().manual_seed(0)
     factor = torch.randn(9, 5, generator=generator)
     statistics = FeatureStatistics(torch.randn(3, 5, generator=generator), factor.T @ factor)
     distance = FeatureDistance(statistics)
     outputs = [
-        ImageOutput(torch.zeros(t, 2), torch.zeros(t), torch.randn(t, 5, generator=generator))
-        for t in (1, 2, 4)
+        NetworkOutput(torch.zeros(t, 2), torch.randn(t, 5, generator=generator)) for t in (1, 2, 4)
     ]
-    scored = with_distances(outputs, distance)
-    msp = torch.full((3,), 0.5)
-    values = [image_scores(given, msp, distance)["feature_distance"] for given in (outputs, scored)]
-    torch.testing.assert_close(*values)
-    means = torch.stack([output.features.mean(dim=0) for output in outputs])
-    torch.testing.assert_close(values[1], distance(means))
-    known = replace(scored[0], distance=torch.tensor(7.0))
-    assert image_scores([known], msp[:1], distance)["feature_distance"].item() == 7
+    for output, alone in zip(with_distances(outputs, distance), outputs, strict=True):
+        expected = distance(alone.features.mean(dim=0, keepdim=True))[0]
+        torch.testing.assert_close(output.distance, expected)
     assert with_distances(outputs, None) == outputs
 
 

@@ -12,10 +12,14 @@ from torch import Generator, Tensor
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.errors import SettingsError
-from eulerlora.prediction.answer import calibration_for, missing_calibration, precision_mismatch
+from eulerlora.prediction.answer import (
+    RunOptions,
+    calibration_for,
+    missing_calibration,
+    precision_mismatch,
+)
 from eulerlora.scores.prediction_sets import (
     PredictionSetCalibration,
-    RunOptions,
     check_coverage,
     class_threshold,
     included_classes,

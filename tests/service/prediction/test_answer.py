@@ -8,7 +8,7 @@ from scipy.stats import entropy as scipy_entropy
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora.nn.runtime import ImageOutput
+from eulerlora.nn.network import NetworkOutput
 from eulerlora.settings import Draw
 from eulerlora_client.contract.answers import Prediction, PredictionWarning, Threshold
 from eulerlora_client.contract.problems import ModelFailure
@@ -55,7 +55,7 @@ def body_of(
     query = PredictQuery(mode=draw.mode, detail="trajectories" if detailed else None)
     request = PredictRequest(query, served, draw.samples, "the-id", warnings=(OF_REQUEST,))
     features = torch.zeros(len(trajectories), 3 * served.model.config.backbone.settings.width)
-    output = ImageOutput(trajectories.log(), trajectories.sum(dim=-1), features)
+    output = NetworkOutput(trajectories.log(), features)
     result = InferenceResult(output, queued_s=0, ran_s=0)
     return response_body(SampledResult(result, draw), request, (OF_IMAGE,))
 
