@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from pydantic_core import to_jsonable_python
 
 from eulerlora.errors import DataError, ImageError, OutputPathError
 from eulerlora_client.commands.triage import SamplesParameter
@@ -224,6 +223,8 @@ def predict_files(
     before the first file with that of a missing threshold, and with every colour profile that is
     ignored. Raises NonFiniteError.
     """
+    from pydantic_core import to_jsonable_python  # noqa: PLC0415
+
     from eulerlora.images.files import Conversion, read_image  # noqa: PLC0415 - imports torch
     from eulerlora.prediction.answer import response_fields  # noqa: PLC0415
 
