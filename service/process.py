@@ -6,12 +6,12 @@ import os
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import uvicorn
@@ -25,29 +25,27 @@ from eulerlora.settings import PrecisionChoice, RuntimeSettings
 from eulerlora_client.policy.policy import default_policy, read_policy
 from eulerlora_client.settings import validated
 from service.app import Options, create_service
-from service.audit.log import AuditLog, AuditSettings, read_secret
+from service.audit.log import AuditLog, read_secret
 from service.auth.access import allowed_hosts, check_exposure
 from service.auth.keys import Keys
 from service.decoding.pool import Decoder
 from service.http.middleware import MAX_HEADER_BYTES
 from service.http.protocol import protocol_of
-from service.inference.engine import ServedModels
 from service.lifecycle.loading import (
-    Load,
     checkpoint_folder,
     is_loading,
     load_checked,
     policy_dispositions,
 )
 from service.lifecycle.phase import Gate, Lifecycle, Server
-from service.lifecycle.supervisor import Service, ServiceParts, Supervisor
+from service.lifecycle.supervisor import ServiceParts, Supervisor
 from service.settings import (
     LifeSettings,
     ServiceSettings,
     check_consistency,
     settings_of_environment,
 )
-from service.telemetry.logs import LogChoice, LogSettings, log_config
+from service.telemetry.logs import LogChoice, log_config, log_format
 
 if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace
     from opentelemetry.sdk.trace import TracerProvider
@@ -87,16 +85,6 @@ class ServeOptions:
     drain_s: float | None
 
 
-@dataclass(frozen=True)
-class Assembly:
-    """The folders with checkpoints, and the functions of `ServiceParts`."""
-
-    folders: Sequence[Path]
-    prepare: Callable[[], Coroutine[Any, Any, None]]
-    load: Load
-    create: Callable[[ServedModels], Service]
-
-
 def run(options: ServeOptions) -> None:
     """Serves until a signal or a failure ends the process.
 
@@ -105,26 +93,36 @@ def run(options: ServeOptions) -> None:
     ClickException with the reason for a failure after the start.
     """
     settings = effective_settings(options.drain_s, options.compiled)
-    log_format = LogSettings(format=options.log_format).format_for(sys.stderr)
-    logging.config.dictConfig(log_config(log_format))
+    logging.config.dictConfig(log_config(log_format(options.log_format, sys.stderr)))
     lifecycle = Lifecycle()
     with ExitStack() as resources:
-        served = assemble(options, settings, lifecycle, resources)
+        parts = service_parts(options, settings, lifecycle, resources)
         listener = resources.enter_context(listen(options.host, options.port))
         url = server_url(options.host, listener.getsockname()[1])
-        parts = ServiceParts(
-            prepare=served.prepare,
-            load=served.load,
-            create=served.create,
-            on_ready=lambda models: click.echo(f"serving {', '.join(models)} on {url}", err=True),
+        gate = Gate(lifecycle)
+        supervisor = Supervisor(
+            parts,
+            gate,
+            lifecycle,
+            settings.life,
+            lambda models: click.echo(f"serving {', '.join(models)} on {url}", err=True),
         )
-        serve(served.folders, parts, settings, lifecycle, listener)
+        config = uvicorn.Config(
+            Router(default=gate, lifespan=supervisor.running),
+            http=protocol_of(settings.connections, gate.count_problem),
+            ws="none",
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+        )
+        Server(config, lifecycle, settings.life).run([listener])
     _exit(lifecycle)
 
 
-def assemble(
+def service_parts(
     options: ServeOptions, settings: ServiceSettings, lifecycle: Lifecycle, resources: ExitStack
-) -> Assembly:
+) -> ServiceParts:
     """Returns the folders to serve and the functions that load and create; logs a warning if open.
 
     resources: closed after serving. Raises as `run`.
@@ -142,7 +140,7 @@ def assemble(
     resources.callback(decoder.close)
     app_options = replace(_app_options(options, settings, resources), decoder=decoder)
     dispositions = policy_dispositions(app_options.policy or default_policy())
-    return Assembly(
+    return ServiceParts(
         folders,
         decoder.start,
         partial(
@@ -171,34 +169,6 @@ def effective_settings(drain_s: float | None, compiled: bool) -> ServiceSettings
     effective = settings.model_copy(update={"life": life, "max_batch_s": max_batch_s})
     check_consistency(effective)
     return effective
-
-
-def serve(
-    folders: Sequence[Path],
-    parts: ServiceParts,
-    settings: ServiceSettings,
-    lifecycle: Lifecycle,
-    listener: socket.socket,
-) -> None:
-    """Serves the checkpoints in `folders` on a listening socket until the lifecycle ends."""
-    gate = Gate(lifecycle)
-    supervisor = Supervisor(folders, parts, gate, lifecycle, settings.life)
-    config = uvicorn.Config(
-        Router(default=gate, lifespan=supervisor.running),
-        http=protocol_of(settings.connections, gate.count_problem),
-        ws="none",
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-    )
-    Server(config, lifecycle, settings.life).run([listener])
-
-
-def open_log(file: Path, secret_file: Path | None) -> AuditLog:
-    """Returns the audit log in `file`. Raises SettingsError if there is no secret."""
-    settings = AuditSettings(file=file, secret_file=secret_file)
-    return AuditLog(settings, read_secret(secret_file, os.environ))
 
 
 def traces() -> "AbstractContextManager[TracerProvider]":
@@ -232,9 +202,12 @@ def server_url(host: str, port: int) -> str:
 
 
 def _app_options(options: ServeOptions, settings: ServiceSettings, resources: ExitStack) -> Options:
+    audit = None
+    if options.audit is not None:
+        audit = AuditLog(options.audit, read_secret(options.audit_secret, os.environ))
     return Options(
         keys=None if options.keys is None else Keys(options.keys),
-        audit=None if options.audit is None else open_log(options.audit, options.audit_secret),
+        audit=audit,
         traces=resources.enter_context(traces()) if options.trace else None,
         policy=None if options.policy is None else read_policy(options.policy),
         hosts=allowed_hosts(options.host, options.keys is not None, settings.allowed_hosts),

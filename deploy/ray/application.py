@@ -92,8 +92,8 @@ def create_replica(arguments: Arguments) -> Router:
     # These import torch.
     from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT  # noqa: PLC0415
     from service.lifecycle.phase import Gate, Lifecycle  # noqa: PLC0415
-    from service.lifecycle.supervisor import ServiceParts, Supervisor  # noqa: PLC0415
-    from service.process import ServeOptions, assemble, effective_settings  # noqa: PLC0415
+    from service.lifecycle.supervisor import Supervisor  # noqa: PLC0415
+    from service.process import ServeOptions, effective_settings, service_parts  # noqa: PLC0415
 
     options = ServeOptions(
         checkpoints=arguments.checkpoints or (str(DEFAULT_CHECKPOINT),),
@@ -117,11 +117,8 @@ def create_replica(arguments: Arguments) -> Router:
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         with ExitStack() as resources:
-            served = assemble(options, settings, lifecycle, resources)
-            parts = ServiceParts(
-                served.prepare, served.load, served.create, on_ready=lambda _: None
-            )
-            supervisor = Supervisor(served.folders, parts, gate, lifecycle, settings.life)
+            parts = service_parts(options, settings, lifecycle, resources)
+            supervisor = Supervisor(parts, gate, lifecycle, settings.life)
             async with supervisor.running():
                 while lifecycle.phase == "starting":
                     await asyncio.sleep(POLL_S)

@@ -85,8 +85,9 @@ def end_after(record: Record) -> ChainEnd:
 class AuditFile:
     """Appends records to the hash chain in a file.
 
-    secret_id: identifies the secret of the file's image hashes. sync: waits for the disk after
-    every write. after: the chain that an empty or missing file continues.
+    Every write waits for the disk, so that records survive a power failure.
+    secret_id: identifies the secret of the file's image hashes. after: the chain that an empty or
+    missing file continues.
     Raises SettingsError if another process has locked the file, if it is not an audit log, or if
     it belongs to another secret; StorageError if the disk is full; OSError if it cannot be opened.
 
@@ -94,10 +95,9 @@ class AuditFile:
     It is removed, and a record of kind `repair` states its length and SHA-256.
     """
 
-    def __init__(self, path: Path, secret_id: str, sync: bool, after: ChainEnd) -> None:
+    def __init__(self, path: Path, secret_id: str, after: ChainEnd) -> None:
         self.path = path
         self.end = after
-        self._sync = sync
         self._has_partial_write = False
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -191,8 +191,7 @@ class AuditFile:
             while content:
                 written = os.pwrite(self._descriptor, content, position)
                 position, content = position + written, content[written:]
-            if self._sync:
-                os.fdatasync(self._descriptor)
+            os.fdatasync(self._descriptor)
         except OSError:
             self._has_partial_write = True
             with suppress(OSError):  # otherwise the next write does it

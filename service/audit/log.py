@@ -20,7 +20,6 @@ from eulerlora_client.contract.answers import Prediction
 from eulerlora_client.contract.problems import AuditUnavailable
 from eulerlora_client.contract.sampling import Auto
 from eulerlora_client.policy import policy
-from eulerlora_client.settings import Settings
 from service.audit.file import DECISION, AuditFile, ChainEnd, Record
 from service.auth.keys import warn_if_world_readable
 
@@ -85,18 +84,6 @@ def image_hash(secret: bytes, content: bytes) -> str:
     return hmac.digest(secret, content, hashlib.sha256).hex()
 
 
-class AuditSettings(Settings):
-    """Settings of the audit log.
-
-    secret_file: contains the secret of the image hashes; None reads EULERLORA_AUDIT_SECRET.
-    sync: waits for the disk, so that records survive a power failure.
-    """
-
-    file: Path
-    secret_file: Path | None = None
-    sync: bool = True
-
-
 @dataclass(frozen=True)
 class AuditEntry:
     """A prediction with its client (None without keys) and the uploaded image file.
@@ -119,15 +106,15 @@ class _PendingEntry:
 
 
 class AuditLog:
-    """Writes entries in order of arrival, in a dedicated thread.
+    """Writes entries to a file in order of arrival, in a dedicated thread.
 
-    Entries that arrive during a write are written and synced together. Raises as AuditFile at
-    construction. A context manager: the thread runs within the block; on exit it writes the
-    pending entries.
+    secret: of the image hashes. Entries that arrive during a write are written and synced
+    together. Raises as AuditFile at construction. A context manager: the thread runs within the
+    block; on exit it writes the pending entries.
     """
 
-    def __init__(self, settings: AuditSettings, secret: bytes) -> None:
-        self._settings = settings
+    def __init__(self, path: Path, secret: bytes) -> None:
+        self._path = path
         self._secret = secret
         self._file = self._open_file(ChainEnd())
         self._queue: SimpleQueue[_PendingEntry | None] = SimpleQueue()
@@ -159,8 +146,7 @@ class AuditLog:
         await asyncio.wrap_future(pending.written)
 
     def _open_file(self, after: ChainEnd) -> AuditFile:
-        settings = self._settings
-        return AuditFile(settings.file, secret_id(self._secret), settings.sync, after)
+        return AuditFile(self._path, secret_id(self._secret), after)
 
     def _run(self) -> None:
         stopping = False

@@ -40,10 +40,9 @@ from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_client.contract import answers as contract
 from eulerlora_client.contract.answers import ImageQuality, Reason
 from eulerlora_client.contract.problems import OutOfMemory
-from eulerlora_client.contract.sampling import Precision
 from eulerlora_client.errors import PolicyError
 from eulerlora_client.policy.policy import Policy
-from service.inference.engine import InferenceItem
+from service.inference.engine import InferenceItem, ServedModel
 
 THREAD_NAME = "loading"
 MAX_CARD_BYTES = 1_000_000
@@ -69,21 +68,26 @@ RETRY_INTERVAL_S = 0.1
 class CheckedModel:
     """A model that gave its known answer.
 
-    folder: where it came from. card: the model card in Markdown, empty if there is none. source:
-    the repository at the served commit, None for a folder of the user.
+    folder: where it came from.
     """
 
     folder: Path
-    model: EulerLoRA
     known: KnownAnswer
-    precision: Precision
-    card: str = ""
-    source: str | None = None
+    served: ServedModel
+
+    @property
+    def model(self) -> EulerLoRA:
+        """The model itself."""
+        return self.served.model
 
     @property
     def name(self) -> str:
         """The model's name in requests."""
-        return self.model.config.name
+        return self.served.name
+
+    def fault(self, answers: Sequence[Tensor]) -> str | None:
+        """Returns why the answers for DRAWS are wrong, or None."""
+        return self.known.fault(answers, self.model.precision)
 
 
 Load = Callable[[Path, Iterable[EulerLoRA]], CheckedModel]
@@ -129,12 +133,12 @@ def load_checked(
     answers = predict_known_answer(
         uncompiled, known.pixels.to(device), checkpoint.config.temperature
     )
-    fault = known.fault(answers, model.precision)
+    served = ServedModel.of(model, read_card(folder), sources.get(folder))
+    checked = CheckedModel(folder, known, served)
+    fault = checked.fault(answers)
     if fault is not None:
         raise CheckpointError(folder / EXPECTED_FILE, fault)
-    return CheckedModel(
-        folder, model, known, model.precision, read_card(folder), sources.get(folder)
-    )
+    return checked
 
 
 def _in_precision(
@@ -282,7 +286,7 @@ async def health_check(checked: CheckedModel, infer: Infer, timeout_s: float | N
         return f"model {checked.name}: no known answer within {timeout_s:g} s"
     except Exception as error:
         return f"model {checked.name}: no known answer ({type(error).__name__}: {error})"
-    fault = checked.known.fault(answers, checked.precision)
+    fault = checked.fault(answers)
     return None if fault is None else f"model {checked.name}: {fault}"
 
 

@@ -49,45 +49,40 @@ class Service:
 
 @dataclass(frozen=True)
 class ServiceParts:
-    """The functions that the supervisor builds a service with.
+    """The folders with checkpoints, and the functions that build a service with their models.
 
     prepare: starts what needs no model, while the models are loaded. load: loads and checks the
     model in a folder. create: returns the service for all models, which waits for what `prepare`
-    starts. on_ready: called once, when the service is ready.
+    starts.
     """
 
+    folders: Sequence[Path]
     prepare: Callable[[], Coroutine[Any, Any, None]]
     load: Load
     create: Callable[[ServedModels], Service]
-    on_ready: Callable[[ServedModels], None]
-
-
-@dataclass(frozen=True)
-class _Supervised:
-    checked: CheckedModel
-    served: ServedModel
 
 
 class Supervisor:
-    """Runs a service with the checkpoints in `folders`, from loading to shutdown.
+    """Runs a service, from loading its checkpoints to shutdown.
 
-    Reports every failure to the lifecycle, which ends the process.
+    Reports every failure to the lifecycle, which ends the process. on_ready: called once, when the
+    service is ready.
     """
 
     def __init__(
         self,
-        folders: Sequence[Path],
         parts: ServiceParts,
         gate: Gate,
         lifecycle: Lifecycle,
         settings: LifeSettings,
+        on_ready: Callable[[ServedModels], None] = lambda _: None,
     ) -> None:
-        self._folders = folders
         self._parts = parts
         self._gate = gate
         self._lifecycle = lifecycle
         self._settings = settings
-        self._supervised: list[_Supervised] = []
+        self._on_ready = on_ready
+        self._supervised: list[CheckedModel] = []
         self._reload = asyncio.Event()
 
     @asynccontextmanager
@@ -113,7 +108,7 @@ class Supervisor:
         preparation = asyncio.create_task(self._parts.prepare())
         try:
             await self._load()
-            models = ServedModels(supervised.served for supervised in self._supervised)
+            models = ServedModels(checked.served for checked in self._supervised)
             service = self._parts.create(models)
             application = service.application
             async with application.router.lifespan_context(application):
@@ -133,34 +128,31 @@ class Supervisor:
     async def _serve(self, service: Service, models: ServedModels) -> None:
         self._gate.open(service.application, service.count_problem)
         self._lifecycle.become_ready()
-        self._parts.on_ready(models)
+        self._on_ready(models)
         await asyncio.gather(self._probe_forever(service), self._reload_forever(service, models))
 
     async def _load(self) -> None:
-        for folder in self._folders:
-            checked = await run_in_daemon_thread(partial(self._parts.load, folder, self._models))
+        for folder in self._parts.folders:
             self._supervised.append(
-                _Supervised(checked, ServedModel.of(checked.model, checked.card, checked.source))
+                await run_in_daemon_thread(partial(self._parts.load, folder, self._models))
             )
 
     @property
     def _models(self) -> list[EulerLoRA]:
-        return [supervised.checked.model for supervised in self._supervised]
+        return [checked.model for checked in self._supervised]
 
     async def _check_health(self, service: Service, timeout_s: float | None) -> bool:
         """Returns True if all models are healthy; otherwise reports the failure."""
-        for supervised in tuple(self._supervised):
-            infer = partial(service.infer, supervised.served)
-            fault = await health_check(supervised.checked, infer, timeout_s)
+        for checked in tuple(self._supervised):
+            fault = await health_check(checked, partial(service.infer, checked.served), timeout_s)
             if fault is not None:
                 self._lifecycle.fail(fault)
                 return False
         return True
 
     async def _warm_up(self, service: Service) -> None:
-        for supervised in self._supervised:
-            infer = partial(service.infer, supervised.served)
-            await warm_up(supervised.checked, infer, service.batch_rows)
+        for checked in self._supervised:
+            await warm_up(checked, partial(service.infer, checked.served), service.batch_rows)
 
     async def _probe_forever(self, service: Service) -> None:
         healthy = True
@@ -177,7 +169,7 @@ class Supervisor:
 
     async def _reload_model(self, index: int, service: Service, models: ServedModels) -> None:
         """Serves the new revision in a folder; keeps the current one if that fails."""
-        old = self._supervised[index].checked
+        old = self._supervised[index]
         try:
             new = await run_in_daemon_thread(
                 lambda: newer_revision(old, self._parts.load, self._models)
@@ -185,19 +177,19 @@ class Supervisor:
             if new is None:
                 logger.info("model %s: revision %s, verified", old.name, old.model.revision)
                 return
-            served = ServedModel.of(new.model, new.card, new.source)
-            fault = await health_check(new, partial(service.infer, served), timeout_s=None)
+            infer = partial(service.infer, new.served)
+            fault = await health_check(new, infer, timeout_s=None)
             if fault is not None:
                 raise CheckpointError(new.folder, fault)
-            await warm_up(new, partial(service.infer, served), service.batch_rows)
-            models.replace(served)
+            await warm_up(new, infer, service.batch_rows)
+            models.replace(new.served)
         except Exception as error:
             is_defect = not isinstance(error, EulerLoRAError | OSError)
             consequence = f"model {old.name}: still serving revision {old.model.revision}"
             logger.error("%s; %s", consequence, str(error), exc_info=is_defect)
             error.__traceback__ = None  # it holds the new model, in a cycle with the error
             return
-        self._supervised[index] = _Supervised(new, served)
+        self._supervised[index] = new
         logger.info("model %s: revision %s -> %s", old.name, old.model.revision, new.model.revision)
 
 

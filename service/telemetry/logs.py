@@ -14,7 +14,6 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eulerlora_client.printable import printable
-from eulerlora_client.settings import Settings
 
 REQUEST_ID_HEADER = "X-Request-ID"
 WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -58,16 +57,11 @@ def request_id_of(request: Request) -> str:
     return request_id
 
 
-class LogSettings(Settings):
-    """Settings of the log. auto: text on a terminal, otherwise JSON."""
-
-    format: LogChoice = "auto"
-
-    def format_for(self, stream: TextIO) -> LogFormat:
-        """Returns the format of a log on `stream`."""
-        if self.format == "auto":
-            return "text" if stream.isatty() else "json"
-        return self.format
+def log_format(choice: LogChoice, stream: TextIO) -> LogFormat:
+    """Returns the format of a log on a stream. auto: text on a terminal, otherwise JSON."""
+    if choice == "auto":
+        return "text" if stream.isatty() else "json"
+    return choice
 
 
 def log_config(log_format: LogFormat) -> dict[str, Any]:

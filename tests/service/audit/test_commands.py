@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from service.audit.file import records
-from service.audit.log import AuditLog, AuditSettings
+from service.audit.log import AuditLog
 from tests.program import run
 from tests.service.audit_entries import SECRET, audit_entry
 
@@ -15,7 +15,7 @@ from tests.service.audit_entries import SECRET, audit_entry
 def path(tmp_path: Path) -> Path:
     """A log of three decisions on the images `one`, `two` and `one`."""
     path = tmp_path / "audit.jsonl"
-    with AuditLog(AuditSettings(file=path), SECRET) as log:
+    with AuditLog(path, SECRET) as log:
         for name, image in (("r1", b"one"), ("r2", b"two"), ("r3", b"one")):
             asyncio.run(log.record(audit_entry(name, image)))
     return path

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from service.audit.file import ChainEnd
 from service.audit.file import AuditFile
-file = AuditFile(Path(sys.argv[1]), "id", sync=True, after=ChainEnd())
+file = AuditFile(Path(sys.argv[1]), "id", after=ChainEnd())
 print("locked", flush=True)
 sys.stdin.readline()
 """
@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def opened(path: Path, secret_id: str = "id") -> AuditFile:
-    return AuditFile(path, secret_id, sync=True, after=ChainEnd())
+    return AuditFile(path, secret_id, after=ChainEnd())
 
 
 def write(path: Path, *names: str) -> None:

@@ -17,7 +17,7 @@ from eulerlora_client.policy import policy
 from service.audit import file as audit_file
 from service.audit import log as audit_log
 from service.audit.file import AuditFile, records
-from service.audit.log import AuditLog, AuditSettings, image_hash
+from service.audit.log import AuditLog, image_hash
 from tests.full_disk import file_size_limit
 from tests.service.audit_entries import SECRET, audit_entry
 
@@ -36,7 +36,7 @@ def log(path: Path) -> Iterator[AuditLog]:
 
 
 def open_log(path: Path) -> AuditLog:
-    return AuditLog(AuditSettings(file=path), SECRET)
+    return AuditLog(path, SECRET)
 
 
 def record(log: AuditLog, *names: str, **changes: Any) -> None:
@@ -139,13 +139,6 @@ def test_an_entry_cancelled_before_its_write_is_not_recorded(path: Path, monkeyp
         asyncio.run(one_leaves(log))
         monkeypatch.undo()
     assert ids(path) == ["stays", "stays too"]
-
-
-def test_lines_without_sync_are_the_same(path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(audit_file.os, "fdatasync", lambda _: pytest.fail("waited for the disk"))
-    with AuditLog(AuditSettings(file=path, sync=False), SECRET) as log:
-        record(log, "r1")
-    assert ids(path) == ["r1"]
 
 
 @contextmanager

@@ -15,7 +15,7 @@ Lines = list[bytes]
 def path(tmp_path: Path) -> Path:
     """A log of a header and four decisions."""
     path = tmp_path / "audit.jsonl"
-    file = AuditFile(path, "id", sync=False, after=ChainEnd())
+    file = AuditFile(path, "id", after=ChainEnd())
     file.append([{"kind": "decision", "msp": 1 / 3, "ood": None, "label": name} for name in "abcd"])
     file.close()
     return path

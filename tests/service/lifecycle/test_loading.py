@@ -26,7 +26,7 @@ from eulerlora.settings import DEFAULT_RUNTIME, RuntimeSettings
 from eulerlora_client.contract.problems import OutOfMemory
 from eulerlora_client.contract.sampling import PRECISIONS
 from eulerlora_client.policy.policy import default_policy
-from service.inference.engine import InferenceItem, ServedModel
+from service.inference.engine import InferenceItem
 from service.lifecycle.loading import (
     THREAD_NAME,
     CheckedModel,
@@ -71,7 +71,7 @@ def frozen_weights(model: EulerLoRA) -> list[torch.nn.Parameter]:
 
 def gives_known_answer(checked: CheckedModel) -> bool:
     answers = predict_known_answer(checked.model.runtime, checked.known.pixels)
-    return checked.known.fault(answers, checked.precision) is None
+    return checked.fault(answers) is None
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -117,13 +117,14 @@ def test_a_model_is_served_in_the_precision_that_is_decided(
     exact = load(save("first", seed=1), ())
     with caplog.at_level("INFO"):
         rounded = load(save("second", seed=2), [exact.model], decide=lambda _: decision)
-    assert (rounded.precision, rounded.model.precision_reason) == ("bfloat16", "a drawn reason")
+    assert (rounded.model.precision, rounded.model.precision_reason) == (
+        "bfloat16",
+        "a drawn reason",
+    )
     assert "model second: precision bfloat16: a drawn reason" in caplog.text
     pointers = {weight.data_ptr() for weight in frozen_weights(exact.model)}
     assert pointers.isdisjoint(weight.data_ptr() for weight in frozen_weights(rounded.model))
-    details = model_details(
-        ServedModel.of(rounded.model, rounded.card, rounded.source), ServiceSettings(), None
-    )
+    details = model_details(rounded.served, ServiceSettings(), None)
     assert (details.precision, details.precision_reason) == ("bfloat16", "a drawn reason")
 
 
@@ -290,10 +291,9 @@ def test_a_repository_of_the_hub_is_served_at_its_commit(
         folder = checkpoint_folder_of(f"hf://{NAME}@main", sources)
     assert sources == {folder: f"hf://{NAME}@{COMMIT}"}
     checked = load(folder, (), sources=sources)
-    assert checked.source == f"hf://{NAME}@{COMMIT}"
-    served = ServedModel.of(checked.model, checked.card, checked.source)
-    assert model_details(served, ServiceSettings(), None).source == checked.source
-    assert load(checkpoint_folder, (), sources=sources).source is None
+    details = model_details(checked.served, ServiceSettings(), None)
+    assert details.source == f"hf://{NAME}@{COMMIT}"
+    assert load(checkpoint_folder, (), sources=sources).served.source is None
 
 
 def test_the_card_is_served_without_its_front_matter(checkpoint_copy: Path) -> None:

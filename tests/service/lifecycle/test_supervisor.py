@@ -64,11 +64,14 @@ class SupervisorHarness:
             "prepare": self.prepare,
             "load": partial(load_checked, device=torch.device("cpu"), runtime=DEFAULT_RUNTIME),
             "create": self.create,
-            "on_ready": lambda models: self.events.append(f"ready with {', '.join(models)}"),
         }
         settings = LifeSettings(probe_interval_s=probe_interval_s, probe_timeout_s=TIMEOUT_S)
         return Supervisor(
-            folders, ServiceParts(**chosen | parts), self.gate, self.lifecycle, settings
+            ServiceParts(folders, **chosen | parts),
+            self.gate,
+            self.lifecycle,
+            settings,
+            lambda models: self.events.append(f"ready with {', '.join(models)}"),
         )
 
     async def prepare(self) -> None:

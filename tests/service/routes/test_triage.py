@@ -19,7 +19,7 @@ from eulerlora_client.policy.quality import measure_quality
 from eulerlora_client.policy.results import NOT_FITTED, TITLES, WARNING, reason_words
 from service.app import Options, create_service
 from service.audit.file import records
-from service.audit.log import AuditLog, AuditSettings
+from service.audit.log import AuditLog
 from service.http.responses import rounded
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
@@ -150,7 +150,7 @@ def test_the_audit_log_and_the_metrics_have_every_disposition_of_a_batch(
     five_classes, png, tmp_path: Path
 ) -> None:
     path = tmp_path / "audit.jsonl"
-    log = AuditLog(AuditSettings(file=path), SECRET)
+    log = AuditLog(path, SECRET)
     with TestClient(app_of(five_classes, policy(urgent=1e-9), log)) as client:
         results = post_batch(client, png, png, b"no image").json()["results"]
         client.post("/triage", content=png, headers=HEADERS)

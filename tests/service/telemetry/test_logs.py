@@ -18,11 +18,11 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocket
 
 from service.telemetry.logs import (
-    LogSettings,
     RequestIdMiddleware,
     TextFormatter,
     current_request_id,
     log_config,
+    log_format,
     request_id_of,
 )
 
@@ -189,9 +189,9 @@ def test_text_shows_the_duration_of_a_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "stream", "log_format"),
+    ("chosen", "stream", "expected"),
     [("auto", Terminal(), "text"), ("auto", io.StringIO(), "json"), ("json", Terminal(), "json"),
      ("text", io.StringIO(), "text")],
 )  # fmt: skip
-def test_auto_is_text_on_a_terminal_and_json_elsewhere(chosen, stream, log_format) -> None:
-    assert LogSettings(format=chosen).format_for(stream) == log_format
+def test_auto_is_text_on_a_terminal_and_json_elsewhere(chosen, stream, expected) -> None:
+    assert log_format(chosen, stream) == expected
