@@ -1,12 +1,9 @@
-"""JPEG files for requests: synthetic, or images of HAM10000."""
+"""Synthetic JPEG files for requests."""
 
 from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
-
-from eulerlora.images.files import image_files
 
 SIZE = (600, 450)  # width and height of the images of HAM10000
 QUALITY = 90
@@ -18,14 +15,6 @@ def synthetic_images(count: int, seed: int = 0, size: tuple[int, int] = SIZE) ->
     size: width and height.
     """
     return [_synthetic_image(np.random.default_rng([seed, index]), size) for index in range(count)]
-
-
-def ham10000_images(folder: Path, count: int) -> list[bytes]:
-    """Returns the first images of HAM10000 below a folder. Raises ValueError if there are none."""
-    files = [file for file in image_files(folder) if file.name.startswith("ISIC_")][:count]
-    if not files:
-        raise ValueError(f"{folder}: expected files ISIC_*.jpg of HAM10000, got none")
-    return [file.read_bytes() for file in files]
 
 
 def _synthetic_image(random: np.random.Generator, size: tuple[int, int]) -> bytes:

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from http.client import HTTPConnection, HTTPException
 
 import numpy as np
 import torch
@@ -86,11 +85,6 @@ def overload(plan: Plan) -> Iterator[Result]:
         target=at_least(1.0),
     )
     yield share.reading(float(np.mean(timely)), timely, CPU, sizes)
-    by_status = [float(exchange.status in (OK, UNAVAILABLE)) for exchange in exchanges]
-    responded = Measurement(
-        name=f"{load}: answered or refused at all", ours="by status, 200 or 503", unit="share"
-    )
-    yield responded.reading(float(np.mean(by_status)), by_status, CPU, sizes)
     grown = growth(samples, WARMUP * plan.overload_s)
     memory_growth = Measurement(
         name=f"{load}: memory growth after the first quarter",
@@ -212,7 +206,7 @@ def recovery_seconds(port: int, image: bytes, probe_s: float) -> tuple[float, fl
     while not _ready(port, probe_s):
         _pause(started)
     ready = time.monotonic() - started
-    while not _predicts(port, image):
+    while status(port, "/predict", TIMEOUT_S, image) != OK:
         _pause(started)
     return ready, time.monotonic() - started
 
@@ -220,17 +214,6 @@ def recovery_seconds(port: int, image: bytes, probe_s: float) -> tuple[float, fl
 def _ready(port: int, probe_s: float) -> bool:
     sent_s = time.monotonic()
     return status(port, "/readyz") == 200 and time.monotonic() - sent_s <= probe_s
-
-
-def _predicts(port: int, image: bytes) -> bool:
-    connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
-    try:
-        connection.request("POST", "/predict", image, {"Content-Type": "image/jpeg"})
-        return connection.getresponse().status == 200
-    except (OSError, HTTPException):
-        return False
-    finally:
-        connection.close()
 
 
 def _pause(started: float) -> None:

@@ -1,7 +1,5 @@
 """Sizes and durations of the service benchmarks."""
 
-from pathlib import Path
-
 from eulerlora_client.contract.sampling import Mode
 from eulerlora_client.settings import PositiveInt, Settings
 
@@ -20,17 +18,15 @@ class ResponseCounts(Settings):
 class Plan(Settings):
     """A run of `benchmarks.service`; the defaults are those of the published results.
 
-    options: of `eulerlora serve`. real_images: a folder with HAM10000, to measure throughput on
-    its images too. image_count: number of different images. batch_rows: rows per pass of the
-    engine without a service. clients, responses, runs: of throughput. single_requests: number of
-    requests one after another. deadline_s: maximum time to a response; refusal_s: maximum time to
-    a refusal. overload_s: duration of a load of `overload` times the capacity, measured over
-    `capacity_responses`; ready_within_s: time to recover from it. victim_requests: of a client,
-    with and without an attacker, in `attack_runs` alternating runs.
+    options: of `eulerlora serve`. image_count: number of different images. batch_rows: rows per
+    pass of the engine without a service. clients, responses, runs: of throughput. single_requests:
+    number of requests one after another. deadline_s: maximum time to a response; refusal_s: maximum
+    time to a refusal. overload_s: duration of a load of `overload` times the capacity, measured
+    over `capacity_responses`; ready_within_s: time to recover from it. victim_requests: of a
+    client, with and without an attacker, in `attack_runs` alternating runs.
     """
 
     options: tuple[str, ...] = ()
-    real_images: Path | None = None
     image_count: PositiveInt = 64
     batch_rows: PositiveInt = 128
     clients: PositiveInt = 16

@@ -24,21 +24,9 @@ MEASUREMENTS: Mapping[str, Callable[[Plan], Iterator[Result]]] = {
 @click.option(
     "--only", multiple=True, type=click.Choice(list(MEASUREMENTS)), help="Run only these."
 )
-@click.option(
-    "--data",
-    envvar="EULERLORA_DATA",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A folder with HAM10000, for throughput on its images too.",
-)
 @click.option("--out", type=click.Path(path_type=Path), help="JSON Lines file for the results.")
 @click.argument("options", nargs=-1, metavar="[-- OPTIONS OF eulerlora serve]")
-def main(
-    small: bool,
-    only: tuple[str, ...],
-    data: Path | None,
-    out: Path | None,
-    options: tuple[str, ...],
-) -> None:
+def main(small: bool, only: tuple[str, ...], out: Path | None, options: tuple[str, ...]) -> None:
     """Measure the service on this machine and print a table."""
-    plan = (SMALL if small else FULL).model_copy(update={"options": options, "real_images": data})
+    plan = (SMALL if small else FULL).model_copy(update={"options": options})
     report((result for name in only or MEASUREMENTS for result in MEASUREMENTS[name](plan)), out)

@@ -6,10 +6,12 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPException
 from pathlib import Path
 from statistics import median
 
@@ -19,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 180.0
 TERMINATE_TIMEOUT_S = 60.0
 ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
+WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 WINDOW = 0.05  # share of the time at its start and at its end
 
 
@@ -167,16 +170,21 @@ def _wait_until_ready(server: Server, path: str, log: int) -> None:
     raise ServerStartError(f"expected a ready server within {START_TIMEOUT_S:.0f} s: {_text(log)}")
 
 
-def status(port: int, path: str, timeout_s: float = 5.0) -> int | None:
-    """Returns the status of a GET on a new connection, or None if the connection fails."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+def status(port: int, path: str, timeout_s: float = 5.0, image: bytes | None = None) -> int | None:
+    """Returns the status of a request on a new connection, or None if the connection fails.
+
+    image: JPEG to POST; None for a GET.
+    """
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", image, {"Content-Type": "image/jpeg"}
+    )
     try:
-        connection.request("GET", path)
-        return connection.getresponse().status
+        with WITHOUT_PROXY.open(request, timeout=timeout_s) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
     except (OSError, HTTPException):
         return None
-    finally:
-        connection.close()
 
 
 def _check_alive(process: "subprocess.Popen[bytes]", log: int) -> None:
