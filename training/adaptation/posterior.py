@@ -68,10 +68,7 @@ class Source:
 
         Held-out images are those of the part `calibration`, or else `test`.
         """
-        if part == "train":
-            name = "train"
-        else:
-            name = "calibration" if "calibration" in self.images.parts else "test"
+        name = "train" if part == "train" else self.images.held_out
         chosen = evenly_spaced(self.images.parts[name], count)
         preprocessing = self.config.preprocessing
         pixels = [network_input(read_image(i.name, i.source), preprocessing) for i in chosen]

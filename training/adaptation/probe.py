@@ -1,5 +1,6 @@
 """Linear probes: heads that are logistic regressions on the features of a frozen backbone."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,19 +10,31 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, balanced_accuracy_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
+from torch import Tensor
 
 from eulerlora.images.preprocess import normalise
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Preprocessing
 from training.data.images import ImageParts, LabelledImage, pixel_batches
-from training.evaluation.intervals import Floats, Ints, unit_weights
-from training.evaluation.metrics import macro_auroc
+from training.evaluation.evaluated_sets import EvaluatedSet
+from training.evaluation.intervals import (
+    Floats,
+    Ints,
+    Weights,
+    bootstrap,
+    cluster_indices,
+    unit_weights,
+)
+from training.evaluation.metrics import macro_auroc, weighted_mean
+from training.evaluation.report_schema import ProbeComparison
 
 BATCH = 256
 INVERSE_PENALTY = 0.01
 """Inverse of the ridge penalty on standardised features (scikit-learn's C)."""
 ABSENT_CLASS_BIAS = -20.0
+MIN_GROUPS = 20
+"""Groups of test images below which a bootstrap interval is too short to be shown."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +103,44 @@ def fit_heads(
 
 
 @torch.inference_mode()
-def head_accuracy(network: AdaptedVisionTransformer, images: Sequence[LabelledImage]) -> float:
-    """Returns the accuracy of the mean probability of the heads on the frozen features."""
+def head_log_probabilities(
+    network: AdaptedVisionTransformer, images: Sequence[LabelledImage]
+) -> Tensor:
+    """Returns (n, classes), of the mean probability of the heads on the frozen features."""
     features = torch.from_numpy(_features(network.backbone, images, network.preprocessing)).float()
     heads = network.heads
     logits = torch.einsum("nf,acf->nac", features, heads.weight.cpu()) + heads.bias.cpu()
-    predicted = logits.softmax(dim=-1).mean(dim=1).argmax(dim=-1)
-    return float(accuracy_score(_labels(images), predicted.numpy()))
+    return logits.log_softmax(dim=-1).logsumexp(dim=1) - math.log(logits.shape[1])
+
+
+def compare_with_probe(test: EvaluatedSet, probe: Tensor) -> ProbeComparison:
+    """Returns the comparison of a model, in the report's first mode, with a probe.
+
+    probe: (n, classes) log-probabilities of the same test images. The intervals are those of the
+    paired differences, resampled by group.
+    """
+    labels, model = test.labels, test.predictions[0].log_probabilities
+    log_mean = model.logsumexp(dim=1) - math.log(model.shape[1])
+    index = np.arange(len(labels))
+    nll = (probe.double() - log_mean.double()).numpy()[index, labels]
+    right = [(p.argmax(dim=-1).numpy() == labels).astype(np.float64) for p in (log_mean, probe)]
+    clusters = cluster_indices(test.clusters)
+
+    def differences(weights: Weights) -> dict[str, Floats]:
+        return {
+            "nll": weighted_mean(nll, weights),
+            "accuracy": weighted_mean(right[0] - right[1], weights),
+        }
+
+    groups = int(clusters.max()) + 1
+    estimates = bootstrap(differences, clusters) if groups >= MIN_GROUPS else {}
+    return ProbeComparison(
+        accuracy=float(right[1].mean()),
+        images=len(labels),
+        groups=groups,
+        nll_difference=estimates.get("nll"),
+        accuracy_difference=estimates.get("accuracy"),
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
 """Training of adapters or whole networks, to a calibrated checkpoint with report and model card."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +16,6 @@ from eulerlora.errors import SettingsError
 from eulerlora.methods.registry import method_type
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.prediction.precision import fastest_precision, missing_bfloat16
-from eulerlora.settings import PrecisionChoice
-from eulerlora_client.printable import printable
 from training.adaptation.network import (
     FrozenBackbone,
     available_source,
@@ -31,9 +28,19 @@ from training.adaptation.network import (
 )
 from training.adaptation.objective import objective_and_batches, trained_images
 from training.adaptation.posterior import fit_posterior
-from training.adaptation.probe import fit_heads, head_accuracy
+from training.adaptation.probe import compare_with_probe, fit_heads, head_log_probabilities
+from training.adaptation.summary import (
+    basis_lines,
+    check_lines,
+    data_lines,
+    pretraining_notes,
+    print_lines,
+    result_lines,
+    run_lines,
+)
 from training.adaptation.validation import EpochValidation
 from training.calibration.calibrate import calibrate
+from training.data.check import check_images
 from training.data.datasets import (
     pretraining_images,
     read_dataset,
@@ -45,15 +52,12 @@ from training.data.images import (
     ImageParts,
     LabelledImage,
     OodSet,
-    class_counts,
     report_skipped,
 )
 from training.evaluation.evaluate import evaluate
 from training.evaluation.inference import SamplingOptions
-from training.evaluation.report_schema import Report
 from training.fit.batches import RunLength
 from training.fit.loop import fit
-from training.fit.optimisation import warmup_steps
 from training.fit.run import (
     Run,
     Tracking,
@@ -64,7 +68,7 @@ from training.fit.run import (
 )
 from training.recipe.schema import AdapterRecipe
 from training.reporting.model_card import model_card, write_model_card
-from training.reporting.report import seen_note, write_report
+from training.reporting.report import write_report
 
 REPORT = "report"
 
@@ -79,8 +83,19 @@ class TrainingImages:
 
 
 @dataclass(frozen=True)
-class _Training:
-    """A run and what its members share.
+class Probe:
+    """The heads that a training starts from, fitted to the features of the frozen backbone.
+
+    heads: their state. log_probabilities: (n, classes) of the test images.
+    """
+
+    heads: Mapping[str, Tensor]
+    log_probabilities: Tensor
+
+
+@dataclass(frozen=True)
+class _SharedRun:
+    """What the members of a run share.
 
     source: the backbone before the training. pretrained: images of the data set with which it was
     pretrained. folders: of the members' checkpoints.
@@ -104,6 +119,18 @@ class _Training:
             "adapters": image_digests(used).unique(),
             "backbone": image_digests(self.pretrained).unique(),
         }
+
+    @cached_property
+    def probe(self) -> Probe | None:
+        """The probe that the first member starts from; None if it starts from a random head."""
+        recipe, images = member_recipe(self.recipe, 0), self.sets.images
+        if recipe.training.head == "random":
+            return None
+        network = initial_network(recipe, self.source, len(images.classes))
+        bootstrap = recipe.training.head == "bootstrap-probes"
+        fit_heads(network, images, self.accelerator.device, recipe.seed if bootstrap else None)
+        tested = head_log_probabilities(network, images.parts["test"])
+        return Probe(network.heads.state_dict(), tested)
 
 
 def train(
@@ -136,59 +163,78 @@ def train(
             check_free(folder)
     sets = _read_images(recipe, data, skip_bad)
     accelerator = accelerator_on(device)
-    if accelerator.is_main_process:
+    main = accelerator.is_main_process
+    if main:
         report_skipped(sets.images, *sets.ood, *([sets.outliers] if sets.outliers else []))
-        _print(data_lines(sets.images))
-    if not all(finished):
-        recipe = recipe.model_copy(update={"backbone": available_source(recipe.backbone)})
-        source = read_backbone(recipe.backbone, recipe_folder, getattr(torch, recipe.stored))
-        pretrained = pretraining_images(source.provenance, recipe.data, data)
-        if accelerator.is_main_process:
-            _print(pretraining_notes(sets.images, pretrained))
-        training = _Training(
-            recipe, source, sets, pretrained, folders, accelerator, resume, tracking
-        )
-        for index, done in enumerate(finished):
-            if not done:
-                _train_member(training, index)
-            accelerator.wait_for_everyone()
-    if accelerator.is_main_process:
-        _evaluate_checkpoints(recipe, sets, folders, out, device)
+        print_lines(data_lines(sets.images))
+    recipe = recipe.model_copy(update={"backbone": available_source(recipe.backbone)})
+    source = read_backbone(recipe.backbone, recipe_folder, getattr(torch, recipe.stored))
+    pretrained = pretraining_images(source.provenance, recipe.data, data)
+    if main:
+        print_lines(pretraining_notes(sets.images, pretrained))
+        if recipe.data.kind == "imagefolder":  # the parts of others are as published
+            check = check_images(sets.images, source.preprocessing.size)
+            print_lines(check_lines(check, sets.images, source.preprocessing.size))
+            check.refuse_copies()
+        print_lines(basis_lines(sets.images))
+    shared = _SharedRun(recipe, source, sets, pretrained, folders, accelerator, resume, tracking)
+    for index, done in enumerate(finished):
+        if not done:
+            _train_member(shared, index)
+        accelerator.wait_for_everyone()
+    if main:
+        _evaluate_checkpoints(shared, out)
     accelerator.wait_for_everyone()
 
 
-def _train_member(training: _Training, index: int) -> None:
+def check_data(recipe: AdapterRecipe, recipe_folder: Path, data: Path) -> bool:
+    """Checks the data of a recipe and prints what it finds; returns True if `train` takes them.
+
+    Unreadable images are listed. Raises DataError for labels and folders that cannot be used.
+    """
+    images = read_dataset(recipe.data, data, skip_bad=True)
+    report_skipped(images)
+    print_lines(data_lines(images))
+    source = available_source(recipe.backbone)
+    side = read_backbone(source, recipe_folder, torch.float32).preprocessing.size
+    check = check_images(images, side)
+    print_lines([*check_lines(check, images, side), *basis_lines(images)])
+    return not (images.skipped or check.in_classes or check.in_parts)
+
+
+def _train_member(shared: _SharedRun, index: int) -> None:
     """Trains a member, counted from 0, and writes its checkpoint."""
-    sets, accelerator, folders = training.sets, training.accelerator, training.folders
+    sets, accelerator, folders = shared.sets, shared.accelerator, shared.folders
     folder, images, device = folders[index], sets.images, accelerator.device
-    recipe = member_recipe(training.recipe, index)
+    recipe = member_recipe(shared.recipe, index)
     dtype: torch.dtype = getattr(torch, recipe.stored)
-    source = training.source
+    source = shared.source
     previous = folders[index - 1] if starts_from_previous(recipe, index) else None
     network = initial_network(recipe, source, len(images.classes), previous)
-    initial: Provenance = {}
-    if previous is None and recipe.training.head != "random":
+    if index == 0 and shared.probe is not None:
+        network.heads.load_state_dict(shared.probe.heads)
+    elif previous is None and recipe.training.head != "random":
         seed = recipe.seed if recipe.training.head == "bootstrap-probes" else None
         fit_heads(network, images, device, seed)
-        initial["initial_accuracy"] = head_accuracy(network, images.parts["test"])
-    length = _length(recipe, sets)
+    length = RunLength.of(recipe.training, len(trained_images(images, sets.outliers)))
+    recipe = recipe.model_copy(update={"training": length.settled(recipe.training)})
     if accelerator.is_main_process:
-        _print([f"member {index + 1} of {len(folders)}"] if len(folders) > 1 else [])
+        print_lines([f"member {index + 1} of {len(folders)}"] if len(folders) > 1 else [])
         trainable = sum(p.numel() for p in network.parameters() if p.requires_grad)
-        _print(run_lines(recipe, source, trainable, length, device))
-    tracking = training.tracking
+        print_lines(run_lines(recipe, source, trainable, length, device))
+    tracking = shared.tracking
     if tracking is not None and len(folders) > 1:
         name = f"{tracking.run}-{folder.name}"
         tracking = replace(tracking, run=name, folder=tracking.folder / folder.name)
-    settings = _without_auto(recipe, length).without_source
-    run = Run(accelerator, recipe.seed, settings, state_file(folder), training.resume, tracking)
-    result = initial | train_adapters(network, recipe, images, sets.outliers, run)
+    settings, state = recipe.without_source, state_file(folder)
+    run = Run(accelerator, recipe.seed, settings, state, shared.resume, tracking)
+    result = train_adapters(network, recipe, images, sets.outliers, run)
     network.cpu()
     whole = recipe.whole_network is not None
     round_parameters(network.named_parameters() if whole else network.adapter_parameters(), dtype)
     if not accelerator.is_main_process:
         return
-    provenance = run_provenance(training.recipe, device) | data_provenance(images, sets.outliers)
+    provenance = run_provenance(shared.recipe, device) | data_provenance(images, sets.outliers)
     provenance |= {"training": result}
     if whole:
         source = fine_tuned(source)
@@ -198,15 +244,9 @@ def _train_member(training: _Training, index: int) -> None:
         network, config = fit_posterior(
             recipe.posterior, network, config, images, device, lambda: sets.outliers
         )
-    save_checkpoint(
-        folder,
-        network,
-        config,
-        model_card(config, None),
-        dtype,
-        training.digests,
-    )
-    run.state.unlink(missing_ok=True)
+    card = model_card(config, None)
+    save_checkpoint(folder, network, config, card, dtype, shared.digests)
+    state.unlink(missing_ok=True)
 
 
 def state_file(out: Path) -> Path:
@@ -267,19 +307,13 @@ def _read_images(recipe: AdapterRecipe, data: Path, skip_bad: bool) -> TrainingI
     return TrainingImages(images, ood, outliers)
 
 
-def _evaluate_checkpoints(
-    recipe: AdapterRecipe,
-    sets: TrainingImages,
-    folders: Sequence[Path],
-    out: Path,
-    device: torch.device,
-) -> None:
+def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:
     """Calibrates the checkpoints of a run, and evaluates them as one model.
 
-    folders: `out`, or those of an ensemble's members. Writes the report to `out`, and the model
-    card of a single checkpoint.
+    Writes the report to `out`, and the model card of a single checkpoint.
     """
-    settings = recipe.evaluation
+    settings, sets, folders = shared.recipe.evaluation, shared.sets, shared.folders
+    device = shared.accelerator.device
     for folder in folders:
         calibrate(folder, sets.images, device, settings.calibrated, settings.sampler)
     model, *others = [EulerLoRA(load_checkpoint(folder), device) for folder in folders]
@@ -287,26 +321,15 @@ def _evaluate_checkpoints(
     evaluation = evaluate(
         model, sets.images, sets.ood, options, settings.ood_images, others=others, folder=folders[0]
     )
+    if shared.probe is not None:
+        test = evaluation.sets.test
+        probe = compare_with_probe(test, shared.probe.log_probabilities)
+        evaluation = replace(evaluation, report=replace(evaluation.report, probe=probe))
     write_report(out / REPORT, evaluation)
     if not others:
         write_model_card(out, out / REPORT)
     training = model.config.provenance["training"]
-    _print(result_lines(evaluation.report, training, folders[0], out / REPORT))
-
-
-def _length(recipe: AdapterRecipe, sets: TrainingImages) -> RunLength:
-    return RunLength.of(recipe.training, len(trained_images(sets.images, sets.outliers)))
-
-
-def _without_auto(recipe: AdapterRecipe, length: RunLength) -> AdapterRecipe:
-    """Returns the recipe with the length of its run: the state of a run continues no other."""
-    numbers = {"epochs": length.epochs, "batch_size": length.batch_size}
-    return recipe.model_copy(update={"training": recipe.training.model_copy(update=numbers)})
-
-
-def _print(lines: Iterable[str]) -> None:
-    for line in lines:
-        print(printable(line), flush=True)
+    print_lines(result_lines(evaluation.report, training, folders[0], out / REPORT))
 
 
 def _checkpoint_config(
@@ -332,123 +355,3 @@ def _checkpoint_config(
         preprocessing=network.preprocessing,
         provenance=provenance,
     )
-
-
-PARTS = ("train", "validation", "calibration", "test")
-
-
-def data_lines(images: ImageParts) -> list[str]:
-    """Returns a table of images and groups by class and part, and the notes of the data set."""
-    parts = [part for part in PARTS if part in images.parts]
-    counts = {part: class_counts(images.parts[part], len(images.classes)) for part in parts}
-    rows = [("class", *parts, "")]
-    for index, name in enumerate(images.classes):
-        described = "" if name.description == name.name else name.description
-        rows.append((name.name, *(f"{counts[part][index]:,}" for part in parts), described))
-    rows.append(("images", *(f"{len(images.parts[part]):,}" for part in parts), ""))
-    groups = {part: {image.cluster for image in images.parts[part]} - {None} for part in parts}
-    if any(groups.values()):
-        note = "no group is in two parts"
-        if sum(map(len, groups.values())) > len(set().union(*groups.values())):
-            note = "some groups are in two parts"
-        rows.append(("groups", *(f"{len(groups[part]):,}" for part in parts), note))
-    title = f"data: {images.name}; {len(images.classes)} classes"
-    return [title, *_columns(rows), *(f"note: {note}" for note in images.notes)]
-
-
-def pretraining_notes(images: ImageParts, pretrained: Sequence[LabelledImage]) -> Iterator[str]:
-    """Yields a note for each held-out part with images with which the backbone was pretrained."""
-    names = {image.name for image in pretrained}
-    for part in (name for name in images.parts if name != "train"):
-        held_out = images.parts[part]
-        if seen := sum(image.name in names for image in held_out):
-            yield (
-                f"note: the backbone was pretrained with {seen:,} of the {len(held_out):,} {part} "
-                "images; figures that rest on them are too good"
-            )
-
-
-def run_lines(
-    recipe: AdapterRecipe,
-    frozen: FrozenBackbone,
-    trainable: int,
-    length: RunLength,
-    device: torch.device,
-) -> list[str]:
-    """Returns what a run trains, for how long and on which device. trainable: parameters."""
-    adapters, training = recipe.adapters, recipe.training
-    method = method_type(recipe.method)
-    size = frozen.preprocessing.size
-    weights = sum(parameter.numel() for parameter in frozen.backbone.parameters())
-    sampled = training.sampling and method.is_sampled(adapters)
-    where = torch.cuda.get_device_name(device) if device.type == "cuda" else (
-        f"CPU, {torch.get_num_threads()} thread(s)"
-    )  # fmt: skip
-    sampling = f"{method.law_text(recipe.method, adapters)}, {training.samples} sample(s) a step"
-    parts = (
-        f"{method.members_text(adapters)} with a head each; {trainable:,} parameters; "
-        f"{sampling if sampled else 'not sampled'}"
-    )
-    if recipe.whole_network is not None:
-        parts = f"all weights and a head; {trainable:,} parameters"
-    if recipe.posterior is not None:
-        parts += f"; then {recipe.posterior.name} is fitted to them"
-    kept = "frozen" if recipe.whole_network is None else "trained"
-    lines = [
-        f"backbone: {recipe.backbone.weights}, {kept}; {weights:,} weights, {size} x {size} pixels",
-        f"trained: {parts}",
-        f"device: {where}, {_precision(training.precision, device)}",
-    ]
-    if not length.epochs:
-        return [*lines, f"run: no steps; the {training.head} head is the result"]
-    return [
-        *lines,
-        f"run: {length.steps:,} steps = {length.epochs} epochs of {length.images:,} images in "
-        f"batches of {length.batch_size}; {warmup_steps(length.steps, training.warmup_steps)} "
-        f"steps of warm-up; learning rate {training.learning_rate:g}; {training.head} head",
-    ]
-
-
-def _precision(choice: PrecisionChoice, device: torch.device) -> str:
-    """Returns the precision of a run, and why it is slow where the device does not have it."""
-    precision = fastest_precision(choice, device)
-    missing = missing_bfloat16(device) if precision == "bfloat16" else None
-    return precision if missing is None else f"{precision}, which is slow: {missing}"
-
-
-def result_lines(report: Report, training: Provenance, out: Path, report_folder: Path) -> list[str]:
-    """Returns the accuracy on the test part by mode, where the results are, and what to do next."""
-    lines = []
-    for mode in report.modes:
-        samples = "" if mode.mode == "det" else f", {mode.samples} samples per adapter"
-        accuracy = mode.metrics["accuracy"]
-        assert accuracy is not None
-        lines.append(
-            f"test accuracy, {mode.mode}{samples}: {accuracy.value:.3f} "
-            f"[{accuracy.low:.3f}, {accuracy.high:.3f}] (95% interval, {report.images:,} images)"
-        )
-    if "initial_accuracy" in training:
-        lines.append(
-            f"the linear probe that the run started from: {training['initial_accuracy']:.3f}"
-        )
-    if "best_epoch" in training:
-        lines.append(f"kept: the adapters of epoch {training['best_epoch']}")
-    return [
-        *lines,
-        *([f"note: {seen_note(report)}"] if report.seen else []),
-        f"report: {report_folder / 'report.md'}; model card: {out / 'README.md'}",
-        f"next: eulerlora serve {out}, or eulerlora predict {out} IMAGE --mode stoch",
-    ]
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the rows as lines with aligned columns; all but the first and last to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    last = len(widths) - 1
-    return [
-        "  ".join(
-            cell.ljust(width) if index in (0, last) else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

@@ -81,7 +81,7 @@ def calibrate(
             "prediction_sets": (),
         }
     )
-    part = "calibration" if "calibration" in images.parts else "test"
+    part = images.held_out
     held_out, data = images.parts[part], f"{images.name}, {part} part"
     names = [label.name for label in uncalibrated.classes]
     check_lesions(held_out, names, coverage)

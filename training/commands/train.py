@@ -140,6 +140,7 @@ def probe_command(
 @click.option("--out", type=PATH, help="New or empty output folder.")
 @set_option
 @resume_option
+@click.option("--check", is_flag=True, help="Check the data only; writes nothing.")
 @click.option("--show", is_flag=True, help="Print the recipe: keys, their meaning, what sets them.")
 @variant_option
 @seed_option
@@ -160,6 +161,7 @@ def train_command(
     ignore_columns: bool,
     trackers: tuple[Tracker, ...],
     track_dir: Path | None,
+    check: bool,
     show: bool,
     device: str,
 ) -> None:
@@ -181,14 +183,18 @@ def train_command(
         for line in recipe_with_sources(path, AdapterRecipe, overrides, variant):
             click.echo(line)
         return
-    if data is None or out is None:
+    if data is None or (out is None and not check):
         raise click.UsageError(f"Missing option '--{'data' if data is None else 'out'}'.")
     # These import torch.
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.adaptation.network import member_folders  # noqa: PLC0415
-    from training.adaptation.train import state_file, train  # noqa: PLC0415
+    from training.adaptation.train import check_data, state_file, train  # noqa: PLC0415
 
     settings = read_recipe(path, AdapterRecipe, overrides, variant)
+    if out is None or check:
+        if not check_data(settings, path.parent, data):
+            raise click.ClickException("a training would refuse these data")
+        return
     curves = tracking(trackers, track_dir, out, settings)
     folders = member_folders(settings, out)
     states = [state_file(folder) for folder in folders]

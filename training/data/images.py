@@ -197,6 +197,11 @@ class ImageParts:
     target: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def held_out(self) -> str:
+        """The part that thresholds are fitted to: calibration, or test in a split without one."""
+        return "calibration" if "calibration" in self.parts else "test"
+
 
 @dataclass(frozen=True)
 class OodSet:

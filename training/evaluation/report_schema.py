@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -10,7 +11,7 @@ from eulerlora.errors import DataError
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora_client.contract.sampling import Mode, Precision, Sampler
 from eulerlora_client.settings import first_error
-from training.evaluation.intervals import Estimates, Proportion
+from training.evaluation.intervals import Estimate, Estimates, Proportion
 from training.recipe.schema import OodGroup
 
 TEST = "test"
@@ -172,13 +173,36 @@ class OodSetFacts:
 
 
 @dataclass(frozen=True)
+class ProbeComparison:
+    """A trained model, in the report's first mode, and the linear probe that it started from.
+
+    accuracy: of the probe. images, groups: of the test part. nll_difference, accuracy_difference:
+    model minus probe, with paired intervals; None for too few groups.
+    """
+
+    accuracy: float
+    images: int
+    groups: int
+    nll_difference: Estimate | None
+    accuracy_difference: Estimate | None
+
+    @property
+    def verdict(self) -> Literal["better", "no difference shown", "worse"]:
+        """By the interval of the NLL, which measures probabilities and not only labels."""
+        nll = self.nll_difference
+        if nll is None or nll.low <= 0 <= nll.high:
+            return "no difference shown"
+        return "better" if nll.value < 0 else "worse"
+
+
+@dataclass(frozen=True)
 class Report:
     """Results of an evaluation and the data behind them.
 
     precision: of the predictions. clusters: of the test images; equal to images if no clusters are
     known. seen: test images that the training of the adapters or of the backbone was shown; None if
     it is not known. target: classes whose sensitivity is reported together. ood_sets: by name.
-    corrupted: test images that were corrupted.
+    corrupted: test images that were corrupted. probe: only from the training itself.
     """
 
     model: str
@@ -192,6 +216,7 @@ class Report:
     ood_sets: Mapping[str, OodSetFacts]
     corrupted: Subset
     modes: Sequence[ModeReport]
+    probe: ProbeComparison | None = None
 
 
 _JSON = TypeAdapter(Report)

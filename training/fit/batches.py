@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ MIN_EPOCHS, MAX_EPOCHS, FEW_STEPS = 10, 40, 300
 """An automatic length is at least 10 epochs; up to 40 if fewer make less than 300 steps."""
 MIN_BATCH, MAX_BATCH, FEW_BATCHES = 8, 32, 10
 """An automatic batch is a power of two from 8 to 32 that makes 10 steps per epoch or more."""
+
+AnySettings = TypeVar("AnySettings", bound=AdamWSettings)
 
 IGNORED = -100
 """Label of padding; the losses give it no weight."""
@@ -113,6 +115,10 @@ class RunLength:
         steps_per_epoch = max(1, -(-images // size))
         epochs = min(MAX_EPOCHS, max(MIN_EPOCHS, -(-FEW_STEPS // steps_per_epoch)))
         return cls(images, size, epochs)
+
+    def settled(self, settings: AnySettings) -> AnySettings:
+        """Returns the settings with this length in place of `auto`."""
+        return settings.model_copy(update={"epochs": self.epochs, "batch_size": self.batch_size})
 
     @property
     def steps_per_epoch(self) -> int:

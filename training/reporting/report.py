@@ -25,7 +25,13 @@ from eulerlora.scores.ood_scores import SCORES
 from eulerlora_client.output_files import atomic_write
 from training.evaluation.evaluate import Evaluation
 from training.evaluation.evaluated_sets import EvaluatedSet, SetPredictions
-from training.evaluation.report_schema import JSON, ModeReport, Report, report_json
+from training.evaluation.report_schema import (
+    JSON,
+    ModeReport,
+    ProbeComparison,
+    Report,
+    report_json,
+)
 from training.reporting.charts import chart_files, png
 from training.reporting.tables import (
     FEW_IMAGES,
@@ -104,6 +110,8 @@ def markdown(report: Report) -> str:
 def summary_sections(report: Report) -> list[str]:
     """Returns the paragraphs on the test part: data, metrics, differences between modes, notes."""
     sections = [data_summary(report), metrics_table(report), difference_note(report)]
+    if report.probe is not None:
+        sections.append(probe_note(report.probe))
     return [section for section in [*sections, intervals_note(report)] if section]
 
 
@@ -113,6 +121,25 @@ def data_summary(report: Report) -> str:
     precision = "" if report.precision == "float32" else f", predicted in {report.precision}"
     measured = f"Measured on {report.data}: {report.images:,} images{lesions}{precision}."
     return f"{measured} **{seen_note(report)}.**" if report.seen else measured
+
+
+def probe_note(probe: ProbeComparison) -> str:
+    """Returns how the model compares with the linear probe that its training started from."""
+    basis = f"{probe.images:,} test images of {probe.groups:,} groups"
+    started = f"the linear probe that the training started from (accuracy {probe.accuracy:.3f})"
+    nll, accuracy = probe.nll_difference, probe.accuracy_difference
+    if nll is None or accuracy is None:
+        return f"No difference to {started} is shown: too few groups for an interval ({basis})"
+    verdict = {
+        "better": f"Better than {started}",
+        "no difference shown": f"No difference to {started} is shown",
+        "worse": f"Worse than {started}",
+    }[probe.verdict]
+    return (
+        f"{verdict}: NLL {nll.value:+.3f} [{nll.low:+.3f}, {nll.high:+.3f}], accuracy "
+        f"{accuracy.value:+.3f} [{accuracy.low:+.3f}, {accuracy.high:+.3f}] (paired 95% intervals, "
+        f"{basis})"
+    )
 
 
 def seen_note(report: Report) -> str:

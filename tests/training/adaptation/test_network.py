@@ -1,16 +1,33 @@
-"""Whole networks against plain modules, and the ties of queries and keys."""
+"""The network of a run: its backbone, whole networks, and the members of an ensemble."""
+
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, load_checkpoint
+from eulerlora.errors import SettingsError
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import RowDraws, Rows
 from eulerlora.settings import Draw, Preprocessing
 from tests.conftest import TINY_BACKBONE, random_backbone
-from training.adaptation.network import PROJECTED, count_trained, whole_network
-from training.recipe.schema import WholeNetworkSettings
+from training.adaptation import network as backbone
+from training.adaptation.network import (
+    DOWNLOADED,
+    EMBEDDED,
+    PROJECTED,
+    available_source,
+    count_trained,
+    member_folders,
+    member_recipe,
+    read_backbone,
+    starts_from_previous,
+    whole_network,
+)
+from training.recipe.file import read_recipe
+from training.recipe.schema import AdapterRecipe, BackboneSource, WholeNetworkSettings
 
 CLASSES = 3
 WIDTH = TINY_BACKBONE.width
@@ -104,3 +121,99 @@ def test_tied_parameters_count_once() -> None:
     assert count_trained(network_of()) == backbone + head
     tied = TINY_BACKBONE.layers * WIDTH * (WIDTH + 1)
     assert count_trained(network_of("l2")) == backbone + head - tied
+
+
+def unavailable(name: str, file: Path | None = None) -> None:
+    raise SettingsError(f"{name} cannot be downloaded")
+
+
+def test_without_weights_auto_is_the_embedded_backbone_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(backbone, "published_backbone", unavailable)
+    assert available_source(BackboneSource()) == BackboneSource(weights=EMBEDDED)
+    message = capsys.readouterr().err
+    assert "using the embedded backbone" in message
+    assert f"{DOWNLOADED} cannot be downloaded" in message
+    assert len(message.splitlines()) == 1
+
+
+def test_with_weights_auto_is_the_published_backbone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(backbone, "published_backbone", lambda _name: random_backbone())
+    assert available_source(BackboneSource()) == BackboneSource(weights=DOWNLOADED)
+    assert capsys.readouterr() == ("", "")
+    sized = BackboneSource(image_size=32)
+    assert available_source(sized) == BackboneSource(weights=EMBEDDED, image_size=32)
+
+
+def test_other_sources_are_not_replaced() -> None:
+    for weights in (EMBEDDED, DOWNLOADED, "absent.safetensors"):
+        source = BackboneSource(weights=weights)
+        assert available_source(source) is source
+
+
+def test_the_embedded_backbone_is_that_of_the_packaged_checkpoint(tmp_path: Path) -> None:
+    frozen = read_backbone(BackboneSource(weights=EMBEDDED), tmp_path, torch.float16)
+    packaged = load_checkpoint(DEFAULT_CHECKPOINT).network.backbone
+    assert frozen.published is None
+    for name, tensor in packaged.state_dict().items():
+        assert torch.equal(frozen.backbone.state_dict()[name], tensor), name
+
+
+WHOLE = (
+    "adapters={adapters = 1, rank = 1, min_rank = 1}",
+    "training.samples=1",
+    "training.epochs=6",
+)
+
+
+def recipe_of(file: Path, *overrides: str) -> AdapterRecipe:
+    return read_recipe(file, AdapterRecipe, (*WHOLE, *overrides))
+
+
+def test_members_of_an_explicit_ensemble_differ_in_their_seed_alone(recipe_file: Path) -> None:
+    recipe = recipe_of(recipe_file, "whole_network={members = 4}")
+    members = [member_recipe(recipe, index) for index in range(4)]
+    assert members[0] == recipe
+    assert len({member.seed for member in members}) == 4
+    assert all(m.model_copy(update={"seed": recipe.seed}) == recipe for m in members)
+    assert not any(starts_from_previous(recipe, index) for index in range(4))
+
+
+def test_snapshots_share_the_epochs_of_one_run_and_warm_up_once(recipe_file: Path) -> None:
+    recipe = recipe_of(recipe_file, 'whole_network={members = 3, ensemble = "snapshot"}')
+    members = [member_recipe(recipe, index) for index in range(3)]
+    assert [member.training.epochs for member in members] == [2, 2, 2]
+    uneven = recipe_of(recipe_file, 'whole_network={members = 4, ensemble = "snapshot"}')
+    epochs = [member_recipe(uneven, index).training.epochs for index in range(4)]
+    assert epochs == [2, 2, 1, 1]
+    assert [member.training.warmup_steps for member in members] == [2, 0, 0]
+    assert [starts_from_previous(recipe, index) for index in range(3)] == [False, True, True]
+
+
+def test_a_single_network_is_in_the_folder_of_its_run(recipe_file: Path) -> None:
+    out = Path("out")
+    assert member_folders(recipe_of(recipe_file, "whole_network={}"), out) == [out]
+    ensemble = recipe_of(recipe_file, "whole_network={members = 12}")
+    assert member_folders(ensemble, out)[::11] == [out / "members/01", out / "members/12"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["whole_network={}", "adapters.rank=2"], "expected adapters=1, rank=1 and min_rank=1"),
+        (["whole_network={}", "training.samples=2"], "expected training.samples=1 with whole_net"),
+        (
+            ['whole_network={members = 7, ensemble = "snapshot"}'],
+            "expected training.epochs of at least 7 with as many snapshots, got 6",
+        ),
+        (['whole_network={ensemble = "snapshot"}'], "expected members of at least 2"),
+    ],
+)
+def test_settings_that_whole_networks_lack_are_refused(
+    recipe_file: Path, overrides: list[str], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        recipe_of(recipe_file, *overrides)

@@ -1,16 +1,19 @@
-"""The objective of adapter training; the same losses for any number of processes."""
+"""The objective of adapter training: losses, draws and dropout, for any number of processes."""
 
 import os
 import socket
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from torch import Tensor
+from torch import Generator, Tensor, nn
 from torch.multiprocessing.spawn import spawn
+from torch.nn import functional as F
 
+from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import COEFFICIENTS, RowDraws, Rows
 from eulerlora.nn.runtime import predict_images
 from eulerlora.settings import Draw, Preprocessing
@@ -18,13 +21,20 @@ from tests.conftest import random_network
 from training.adaptation.objective import (
     AdapterDraw,
     AdapterObjective,
+    DropoutBlock,
+    balanced_counts,
+    effective_number_weights,
+    image_weights,
+    log_frequency_ratio,
+    log_mean_probability,
+    mean_probability_loss,
     target_probabilities,
     trajectory_loss,
 )
 from training.data.augmentation import training_view
 from training.data.datasets import read_dataset
 from training.data.images import OUTSIDE
-from training.fit.batches import LoadedBatches
+from training.fit.batches import IGNORED, LoadedBatches
 from training.fit.loop import fit
 from training.fit.optimisation import Optimisation, Step
 from training.fit.run import Run
@@ -225,3 +235,192 @@ def _write_losses(
     if process == 0:
         torch.save(losses, out)
     return losses
+
+
+GENERATOR = torch.Generator().manual_seed(0)
+LOGITS = torch.randn(5, 8, 3, generator=GENERATOR, dtype=torch.float64) * 3
+LABELS = torch.tensor([0, 2, 1, 1, 0])
+CLASS_WEIGHTS = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+ONES = torch.ones(3, dtype=torch.float64)
+LOSSES = (trajectory_loss, mean_probability_loss)
+
+
+def loss_of(
+    loss, logits: Tensor, labels: Tensor, weights: Tensor, outlier_weight: float = 1.0
+) -> Tensor:
+    """Returns the weighted mean over a batch."""
+    per_image = image_weights(labels, weights, outlier_weight)
+    return loss(logits, target_probabilities(labels, 3), per_image) / per_image.sum()
+
+
+def test_the_trajectory_loss_is_the_mean_loss_of_the_trajectories() -> None:
+    for weights in (ONES, CLASS_WEIGHTS):
+        losses = [F.cross_entropy(LOGITS[:, t], LABELS, weight=weights) for t in range(8)]
+        actual = loss_of(trajectory_loss, LOGITS, LABELS, weights)
+        torch.testing.assert_close(actual, torch.stack(losses).mean())
+
+
+def test_padding_has_no_loss_and_no_weight() -> None:
+    padded = torch.cat([LABELS, torch.tensor([IGNORED, IGNORED])])
+    logits = torch.cat([LOGITS, LOGITS[:2]])
+    for loss in LOSSES:
+        actual = loss_of(loss, logits, padded, CLASS_WEIGHTS)
+        torch.testing.assert_close(actual, loss_of(loss, LOGITS, LABELS, CLASS_WEIGHTS))
+    assert image_weights(padded, CLASS_WEIGHTS, 1.0)[5:].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("weights", [ONES, CLASS_WEIGHTS])
+def test_the_loss_of_an_outlier_is_its_cross_entropy_with_the_uniform_distribution(
+    weights: Tensor,
+) -> None:
+    labels = torch.tensor([0, 2, OUTSIDE, 1, OUTSIDE])
+    outlier = 0.5 * weights.mean()
+    per_image = torch.stack([weights[0], weights[2], outlier, weights[1], outlier])
+    uniform = torch.full((8, 3), 1 / 3, dtype=torch.float64)
+    losses = torch.stack(
+        [
+            F.cross_entropy(LOGITS[i], uniform if label == OUTSIDE else label.expand(8))
+            for i, label in enumerate(labels)
+        ]
+    )
+    actual = loss_of(trajectory_loss, LOGITS, labels, weights, outlier_weight=0.5)
+    torch.testing.assert_close(actual, (per_image * losses).sum() / per_image.sum())
+
+
+def test_the_mean_probability_loss_is_the_cross_entropy_of_the_mean_probability() -> None:
+    mean = LOGITS.softmax(-1).mean(dim=1)
+    expected = -mean[range(5), LABELS].log().mean()
+    actual = loss_of(mean_probability_loss, LOGITS, LABELS, ONES)
+    torch.testing.assert_close(actual, expected)
+    assert actual < loss_of(trajectory_loss, LOGITS, LABELS, ONES)  # Jensen
+
+
+def test_the_log_mean_probability_is_finite_if_the_probability_underflows() -> None:
+    logits = torch.tensor([[[0.0, -2000.0], [0.0, -2001.0]]], dtype=torch.float64)
+    assert logits.softmax(-1).mean(dim=1)[0, 1] == 0
+    actual = log_mean_probability(logits)[0, 1]
+    torch.testing.assert_close(
+        actual,
+        torch.logsumexp(torch.tensor([-2000.0, -2001.0]).double(), 0) - torch.tensor(2.0).log(),
+    )
+
+
+HAM10000_TRAINING_COUNTS = torch.tensor([879, 5364, 92, 890, 114, 411, 262])
+
+
+def test_the_class_weights_of_ham10000_agree_with_the_paper() -> None:
+    weights = effective_number_weights(HAM10000_TRAINING_COUNTS, 0.9991)
+    expected = [0.0516, 0.0284, 0.3546, 0.0511, 0.2890, 0.0911, 0.1342]
+    torch.testing.assert_close(weights, torch.tensor(expected).double(), atol=5e-5, rtol=0)
+    assert float(weights.sum()) == pytest.approx(1)
+
+
+def test_class_weights_are_equal_for_beta_0_and_inverse_frequencies_for_beta_near_1() -> None:
+    counts = torch.tensor([1, 10, 100])
+    equal = torch.full((3,), 1 / 3).double()
+    torch.testing.assert_close(effective_number_weights(counts, 0.0), equal)
+    inverse = (1 / counts.double()) / (1 / counts.double()).sum()
+    torch.testing.assert_close(
+        effective_number_weights(counts, 1 - 1e-9), inverse, atol=1e-6, rtol=0
+    )
+
+
+@pytest.mark.parametrize(
+    ("class_balance", "expected"),
+    [(0.0, [9, 4, 1]), (0.5, [7, 14 / 3, 7 / 3]), (1.0, [14 / 3] * 3)],
+)
+def test_classes_are_drawn_in_proportion_to_a_power_of_their_size(
+    class_balance: float, expected: list[float]
+) -> None:
+    labels = np.repeat([0, 1, 2, OUTSIDE], [9, 4, 1, 3])
+    counts = balanced_counts(labels, class_balance)
+    drawn = [counts[labels == label].sum() for label in (0, 1, 2)]
+    np.testing.assert_allclose(drawn, expected)
+    assert (counts[labels == OUTSIDE] == 1).all()
+
+
+def test_the_adjusted_loss_of_balanced_draws_is_least_at_the_probabilities_of_the_images() -> None:
+    labels = np.repeat([0, 1], [9, 1])
+    counts = balanced_counts(labels, 1.0)
+    adjustment = log_frequency_ratio(labels, counts, 3)
+    assert adjustment[2] == 0
+    logits = torch.zeros(3, requires_grad=True)
+    optimiser = torch.optim.LBFGS([logits], max_iter=100)
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        log_probabilities = (logits + adjustment)[:2].log_softmax(dim=-1)
+        weights = torch.from_numpy(counts)
+        loss = -(weights * log_probabilities.double()[torch.from_numpy(labels)]).mean()
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    torch.testing.assert_close(
+        logits[:2].softmax(dim=-1), torch.tensor([0.9, 0.1]), atol=1e-4, rtol=0
+    )
+
+
+ROWS = Rows.of([2, 1], 2)
+IMAGES = torch.rand(2, 3, 32, 32, generator=Generator().manual_seed(0))
+DROPOUT_COEFFICIENTS = torch.rand(6, 2, 4, 8, generator=Generator().manual_seed(1))
+DRAWS = RowDraws.of_coefficients(DROPOUT_COEFFICIENTS)
+ZEROS = RowDraws.of_coefficients(0 * DROPOUT_COEFFICIENTS)
+
+
+@pytest.fixture
+def network() -> AdaptedVisionTransformer:
+    return random_network()
+
+
+def block(probability: float) -> DropoutBlock:
+    return DropoutBlock(probability, Generator().manual_seed(2))
+
+
+def test_no_dropout_is_the_block_of_prediction(network: AdaptedVisionTransformer) -> None:
+    plain = network(IMAGES, ROWS, DRAWS)
+    torch.testing.assert_close(network(IMAGES, ROWS, DRAWS, block=block(0.0)), plain)
+    assert not torch.allclose(network(IMAGES, ROWS, DRAWS, block=block(0.5)), plain)
+
+
+def test_dropout_leaves_the_frozen_network_alone(network: AdaptedVisionTransformer) -> None:
+    frozen = network(IMAGES, ROWS, ZEROS)
+    torch.testing.assert_close(network(IMAGES, ROWS, ZEROS, block=block(0.5)), frozen)
+
+
+def test_kept_elements_are_scaled_to_the_same_mean() -> None:
+    dropped = block(0.25).dropped(torch.full((200, 50), 3.0))
+    assert set(dropped.unique().tolist()) == {0.0, 4.0}
+    assert (dropped == 0).float().mean().item() == pytest.approx(0.25, abs=0.02)
+
+
+def test_a_projection_is_that_of_peft(network: AdaptedVisionTransformer) -> None:
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    base = nn.Sequential(nn.Linear(16, 16))
+    config = peft.LoraConfig(r=8, lora_alpha=8, lora_dropout=0.5, target_modules=["0"])
+    layer = peft.get_peft_model(base, config).base_model.model[0]
+    adapters, frozen = network.blocks[0], network.backbone.encoder.layers[0].self_attention
+    with torch.no_grad():  # the output projection
+        layer.base_layer.weight.copy_(frozen.out_proj.weight)
+        layer.base_layer.bias.copy_(frozen.out_proj.bias)
+        layer.lora_A.default.weight.copy_(adapters.down[3].flatten(0, 1))
+        layer.lora_B.default.weight.copy_(adapters.up[3].flatten(0, 1).T)
+    inputs, dropping = torch.rand(6, 5, 16), block(0.5)
+    ours = dropping.projection(
+        inputs, frozen.out_proj.weight, frozen.out_proj.bias, adapters, 3, torch.ones(6, 4, 8)
+    )
+    kept = block(0.5).dropped(torch.ones_like(inputs))
+    layer.lora_dropout["default"] = Multiplied(kept)
+    torch.testing.assert_close(ours, layer(inputs))
+
+
+class Multiplied(nn.Module):
+    """Multiplies by given factors, in place of PEFT's own draw."""
+
+    def __init__(self, factors: torch.Tensor) -> None:
+        super().__init__()
+        self.factors = factors
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs * self.factors

@@ -9,20 +9,29 @@ import pytest
 import torch
 from click.testing import CliRunner
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+from sklearn.metrics import balanced_accuracy_score, log_loss, roc_auc_score
 from sklearn.preprocessing import StandardScaler
 
 from eulerlora.checkpoint.weights import save_backbone
 from eulerlora.images.preprocess import resize
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.runtime import predict_images, predict_rows
+from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import AdapterSettings, Draw, Preprocessing
 from eulerlora_client.contract.answers import ClassName
 from tests.conftest import random_backbone
-from training.adaptation.probe import INVERSE_PENALTY, fit_heads, head_accuracy, linear_probe
+from training.adaptation.probe import (
+    INVERSE_PENALTY,
+    compare_with_probe,
+    fit_heads,
+    head_log_probabilities,
+    linear_probe,
+)
 from training.adaptation.validation import EpochValidation
 from training.commands.train import probe_command
 from training.data.images import ImageParts, LabelledImage
+from training.evaluation.evaluated_sets import EvaluatedSet, SetPredictions
+from training.evaluation.report_schema import ProbeComparison
 
 CPU = torch.device("cpu")
 
@@ -157,7 +166,7 @@ def test_the_command_prints_the_metrics_at_the_given_size(
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-def test_the_accuracy_of_the_heads_is_that_of_the_untrained_network(
+def test_the_probabilities_of_the_heads_are_those_of_the_untrained_network(
     images: ImageParts, seed: int | None
 ) -> None:
     network = build_network(random_backbone(), AdapterSettings(rank=4, min_rank=2), 3)
@@ -166,9 +175,37 @@ def test_the_accuracy_of_the_heads_is_that_of_the_untrained_network(
     held_out = images.parts["validation"]
     pixels = torch.stack([resize(image.source, 32) for image in held_out])
     outputs = predict_images(network, pixels, [Draw(mode="det")] * len(held_out))
-    predicted = [int(o.log_probabilities.exp().mean(dim=0).argmax()) for o in outputs]
-    correct = [label == image.label for label, image in zip(predicted, held_out, strict=True)]
-    assert head_accuracy(network, held_out) == pytest.approx(np.mean(correct))
+    expected = torch.stack([output.log_probabilities.exp().mean(dim=0) for output in outputs])
+    actual = head_log_probabilities(network, held_out).exp()
+    torch.testing.assert_close(actual, expected.float(), atol=1e-4, rtol=1e-4)
+
+
+def test_a_comparison_with_a_probe_is_paired_and_by_group() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(3, (60,), generator=generator)
+    shown = [LabelledImage(str(n), b"", int(y), f"g{n // 2}") for n, y in enumerate(labels)]
+    probe = torch.randn(60, 3, generator=generator).double().log_softmax(dim=-1)
+    better = (probe + 0.5 * torch.nn.functional.one_hot(labels, 3)).log_softmax(dim=-1)
+
+    def comparison(model: torch.Tensor, count: int = 60) -> ProbeComparison:
+        trajectories = model[:count].unsqueeze(1)
+        predictions = SetPredictions(trajectories, summarise(trajectories.exp()), {})
+        test = EvaluatedSet("test", "test", shown[:count], True, (predictions,))
+        return compare_with_probe(test, probe[:count])
+
+    found = comparison(better)
+    assert (found.verdict, found.images, found.groups) == ("better", 60, 30)
+    assert found.nll_difference is not None
+    assert found.accuracy_difference is not None
+    losses = [log_loss(labels, p.exp(), labels=range(3)) for p in (better, probe)]
+    assert found.nll_difference.value == pytest.approx(losses[0] - losses[1], abs=1e-5)
+    right = [float((p.argmax(dim=-1) == labels).float().mean()) for p in (better, probe)]
+    assert found.accuracy == pytest.approx(right[1])
+    assert found.accuracy_difference.value == pytest.approx(right[0] - right[1], abs=1e-6)
+    noise = 0.1 * torch.randn(60, 3, generator=generator)
+    assert comparison((probe + noise).log_softmax(dim=-1)).verdict == "no difference shown"
+    few = comparison(better, 38)
+    assert (few.nll_difference, few.verdict) == (None, "no difference shown")
 
 
 def test_features_and_validation_hold_one_batch_of_images(

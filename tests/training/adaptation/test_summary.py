@@ -9,8 +9,10 @@ from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.answers import ClassName
 from tests.conftest import random_backbone
 from training.adaptation.network import FrozenBackbone
-from training.adaptation.train import data_lines, run_lines
+from training.adaptation.summary import basis_lines, data_lines, probe_advice, run_lines
 from training.data.images import ImageParts, LabelledImage
+from training.evaluation.intervals import Estimate
+from training.evaluation.report_schema import ProbeComparison
 from training.fit.batches import RunLength
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
@@ -65,10 +67,41 @@ def test_the_device_line_has_the_precision_of_the_steps(
     recipe_file: Path, monkeypatch: pytest.MonkeyPatch, precision: str, native: bool, line: str
 ) -> None:
     missing = None if native else "no instructions"
-    for module in ("eulerlora.prediction.precision", "training.adaptation.train"):
+    for module in ("eulerlora.prediction.precision", "training.adaptation.summary"):
         monkeypatch.setattr(f"{module}.missing_bfloat16", lambda _device: missing)
     overrides = ["training.warmup_steps=auto", f"training.precision={precision}"]
     recipe = read_recipe(recipe_file, AdapterRecipe, overrides)
     frozen = FrozenBackbone(random_backbone(), None, {}, Preprocessing(size=32))
     lines = run_lines(recipe, frozen, 1, RunLength(100, 8, 15), torch.device("cpu"))
     assert lines[2].endswith(f"thread(s), {line}")
+
+
+def test_figures_rest_on_the_groups_of_the_rarest_class() -> None:
+    parts = {
+        "train": images(0, 1),
+        "calibration": images(*[0] * 8, *[1] * 3, groups="aabbccdd" + "eef"),
+        "test": images(*[0] * 99, 1),
+    }
+    rows = [line.split("  ") for line in basis_lines(ImageParts("x", CLASSES, parts))]
+    cells = {row[0]: [cell.strip() for cell in row[1:] if cell.strip()] for row in rows[1:]}
+    assert cells["accuracy and ECE"] == ["100 test images"]
+    assert cells["results by class"][0].startswith("1 test images")
+    assert cells["OOD thresholds"] == ["6 calibration groups", "too few: 19 are needed"]
+    assert cells["prediction sets of 0.9"] == [
+        "2 calibration groups of nv",
+        "too few: 9 are needed",
+    ]
+    assert cells["samples=auto"] == ["11 calibration images", "too few: 100 are needed"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict", "advised"),
+    [(-0.2, -0.1, "better", 0), (-0.2, 0.1, "no difference shown", 1), (0.1, 0.2, "worse", 1)],
+)
+def test_a_model_that_is_not_better_than_its_probe_gets_advice(
+    low: float, high: float, verdict: str, advised: int
+) -> None:
+    difference = Estimate((low + high) / 2, low, high)
+    probe = ProbeComparison(0.8, 50, 40, difference, difference)
+    assert probe.verdict == verdict
+    assert len(list(probe_advice(probe))) == advised

@@ -8,10 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eulerlora.errors import DataError
+from eulerlora.errors import DataError, SettingsError
 from tests.training.conftest import write_image
 from training.data.images import OUTSIDE
-from training.data.local_images import LabelNames, read_archive_labels, read_local_images
+from training.data.local_images import (
+    LabelNames,
+    archive_names,
+    read_archive_labels,
+    read_local_images,
+)
 
 CLASSES = ("bkl", "mel", "nv")
 NEVUS = LabelNames(CLASSES, {"nevus": "nv"})
@@ -139,3 +144,32 @@ def test_the_lesions_of_pad_ufes_20_are_those_of_its_metadata(real_data: Path) -
         found = re.search(labels.lesion, row["image_id"])
         assert found is not None
         assert found[1] == f"{row['patient_id'].removeprefix('PAT_')}_{row['lesion_id']}"
+
+
+def test_every_packaged_archive_is_valid_and_maps_melanoma() -> None:
+    assert archive_names() == ["pad-ufes-20", "ph2"]
+    for name in archive_names():
+        assert "mel" in read_archive_labels(name).labels.values()
+
+
+def test_an_unknown_name_is_refused_with_the_packaged_names() -> None:
+    with pytest.raises(SettingsError, match=r"one of pad-ufes-20, ph2, got 'ph3'"):
+        read_archive_labels("ph3")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "title"),
+        ('title = "A"\n[labels]\n', "labels"),
+        ('title = "A"\nlesion = "("\n[labels]\na = "mel"\n', "expected a regular expression, got"),
+        ('title = "A"\nlesion = "a"\n[labels]\na = "mel"\n', "expression with one group, got a"),
+        ('title = "A"\nlesions = "a"\n[labels]\na = "mel"\n', "did you mean lesion"),
+        ("title", "expected TOML"),
+    ],
+)
+def test_an_error_in_a_file_names_file_and_key(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=rf"own\.toml: .*{message}"):
+        read_archive_labels(str(path))

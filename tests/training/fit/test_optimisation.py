@@ -1,13 +1,23 @@
-"""Learning rate schedule."""
+"""Learning rate schedule, and steps with activation checkpointing."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from eulerlora.errors import SettingsError
-from training.fit.optimisation import OPTIMISERS, warmup_cosine
+from eulerlora.settings import BackboneSettings
+from tests.conftest import TINY_BACKBONE, random_backbone, random_network
+from training.adaptation.objective import AdapterObjective, trajectory_loss
+from training.fit.batches import RunLength
+from training.fit.optimisation import OPTIMISERS, Objective, Optimisation, warmup_cosine
+from training.pretraining.classifier import Classifier, ClassifierObjective
+from training.recipe.pretraining import PretrainingStage
+from training.recipe.schema import AdapterTraining
 
 CIFAR_STEPS = 16 * 1563
 
@@ -66,3 +76,91 @@ def test_the_optimiser_decays_weights_or_adds_the_decay_to_the_gradient(name: st
         corrected = first / (1 - beta_1**step), second / (1 - beta_2**step)
         weight -= rate * corrected[0] / (math.sqrt(corrected[1]) + 1e-8)
         assert parameter.item() == pytest.approx(weight)
+
+
+DEEP = BackboneSettings(image_size=32, patch_size=8, layers=6, heads=2, width=16, mlp_width=24)
+IMAGES = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+LABELS = torch.tensor([0, 1, 2, 1, 0, 2])
+
+MakeObjective = Callable[..., Objective]
+
+
+def adapters(recompute: bool, backbone: BackboneSettings = TINY_BACKBONE) -> Objective:
+    network = random_network(backbone=random_backbone(backbone))
+    weights = torch.tensor([0.2, 0.5, 0.3])
+    return AdapterObjective(network, 2, trajectory_loss, weights, recompute=recompute)
+
+
+def classifier(recompute: bool, backbone: BackboneSettings = TINY_BACKBONE) -> Objective:
+    stage = PretrainingStage(
+        epochs=1, image_size=32, label_smoothing=0.1, activation_checkpointing=recompute
+    )
+    torch.manual_seed(0)
+    return ClassifierObjective(Classifier(backbone, stage, (3,)), stage)
+
+
+BOTH = pytest.mark.parametrize("objective", [adapters, classifier])
+
+
+def labels_for(objective: Objective) -> Tensor:
+    one_hot = isinstance(objective, ClassifierObjective)
+    return nn.functional.one_hot(LABELS, 3 + 1).float() if one_hot else LABELS
+
+
+def gradients(
+    objective: Objective, precision: str, micro_batch_rows: int | None
+) -> dict[str, Tensor]:
+    """Returns the gradients of one training step by parameter name."""
+    settings = AdapterTraining(
+        epochs=1, precision=precision, micro_batch_rows=micro_batch_rows, clip_norm=1e9
+    )
+    optimisation = Optimisation(
+        objective, settings, RunLength(16_032, 32, 1), Accelerator(cpu=True), seed=4
+    )
+    optimisation.step(3, IMAGES, labels_for(objective))
+    parameters = objective.network.named_parameters()
+    return {name: p.grad for name, p in parameters if p.grad is not None}
+
+
+@BOTH
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("micro_batch_rows", [None, 8])
+def test_recomputation_changes_no_gradient(
+    objective: MakeObjective, precision: str, micro_batch_rows: int | None
+) -> None:
+    plain = gradients(objective(False), precision, micro_batch_rows)
+    recomputed = gradients(objective(True), precision, micro_batch_rows)
+    assert plain.keys() == recomputed.keys()
+    assert any(gradient.abs().max() > 1e-3 for gradient in plain.values())
+    torch.testing.assert_close(recomputed, plain, atol=1e-6, rtol=1e-6)
+
+
+def stored_bytes(objective: Objective) -> int:
+    """Returns the bytes of activations that a forward pass stores for the backward pass."""
+    parameters = {p.untyped_storage().data_ptr() for p in objective.network.parameters()}
+    sizes: dict[int, int] = {}
+    alive: list[Tensor] = []
+
+    def record(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            sizes[storage.data_ptr()] = storage.nbytes()
+            alive.append(tensor)
+        return tensor
+
+    with saved_tensors_hooks(record, lambda tensor: tensor):
+        draw = objective.draw(4, 0, 0)
+        objective.loss(objective.network, IMAGES, labels_for(objective), draw)
+    return sum(sizes.values())
+
+
+@BOTH
+def test_recomputation_stores_the_inputs_of_blocks_only(objective: MakeObjective) -> None:
+    plain, recomputed = stored_bytes(objective(False, DEEP)), stored_bytes(objective(True, DEEP))
+    assert recomputed < plain / 3
+
+
+@BOTH
+def test_recomputation_changes_no_parameter_name(objective: MakeObjective) -> None:
+    plain, recomputed = (objective(recompute).network.state_dict() for recompute in (False, True))
+    assert list(plain) == list(recomputed)

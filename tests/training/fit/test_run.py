@@ -1,15 +1,27 @@
-"""Device and provenance of a run."""
+"""Device and provenance of a run; its stored state; rounding of stored weights."""
 
 import json
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
+from eulerlora.errors import CheckpointError, NonFiniteError, SettingsError
+from eulerlora.methods.ivon import IVON
+from tests.conftest import random_network
 from training.fit import run
-from training.fit.run import accelerator_on, run_provenance
+from training.fit.run import (
+    Progress,
+    TrainedState,
+    accelerator_on,
+    load_state,
+    round_parameters,
+    run_provenance,
+    save_state,
+)
 from training.recipe.file import read_recipe
-from training.recipe.schema import AdapterRecipe
+from training.recipe.schema import AdapterRecipe, OptimisationSettings
 
 
 @pytest.mark.parametrize(
@@ -33,3 +45,117 @@ def test_provenance_is_json_and_contains_the_whole_recipe(recipe_file: Path) -> 
     assert provenance["versions"]["torch"] == torch.__version__
     assert "CPU thread" in provenance["hardware"]
     assert len(provenance["date"]) == len("2026-01-01")
+
+
+SETTINGS = OptimisationSettings(epochs=3)
+PROGRESS = Progress(step=7, seconds=1.5, waited_s=0.5, epoch_loss=3.0, epoch_steps=2)
+
+
+def untrained() -> TrainedState:
+    """A network, the first layer of it frozen, before its first step."""
+    network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    network[0].requires_grad_(False)
+    return TrainedState(network, torch.optim.AdamW(network[1].parameters(), lr=0.1))
+
+
+def take_step(trained: TrainedState) -> None:
+    trained.optimiser.zero_grad()
+    trained.network(torch.ones(1, 3)).square().sum().backward()
+    trained.optimiser.step()
+
+
+@pytest.fixture
+def stepped() -> TrainedState:
+    """The state after three steps."""
+    torch.manual_seed(0)
+    trained = untrained()
+    for _ in range(3):
+        take_step(trained)
+    return trained
+
+
+@pytest.fixture
+def path(tmp_path: Path, stepped: TrainedState) -> Path:
+    """The stored state of `stepped`."""
+    path = tmp_path / "below" / "state.safetensors"
+    save_state(path, stepped, PROGRESS, SETTINGS)
+    return path
+
+
+def test_a_loaded_state_continues_like_the_saved_one(path: Path, stepped: TrainedState) -> None:
+    loaded = untrained()
+    loaded.network[0].load_state_dict(stepped.network[0].state_dict())
+    assert load_state(path, loaded, SETTINGS) == PROGRESS
+    for trained in (loaded, stepped):
+        take_step(trained)
+    torch.testing.assert_close(
+        loaded.network.state_dict(), stepped.network.state_dict(), atol=0, rtol=0
+    )
+
+
+def test_the_state_of_ivon_continues_too(tmp_path: Path) -> None:
+    def started() -> TrainedState:
+        network = nn.ParameterDict({"a": torch.ones(3), "a_root": torch.zeros(3)})
+        law = {"effective_images": 9.0, "initial_curvature": 1.0, "curvature_decay": 0.5}
+        optimiser = IVON([network["a"]], [network["a_root"]], **law, weight_decay=0.1)
+        optimiser.param_groups[0]["lr"] = 0.1
+        return TrainedState(network, optimiser)
+
+    def step(trained: TrainedState) -> None:
+        trained.optimiser.zero_grad()
+        parameters = trained.network
+        (parameters["a"] + parameters["a_root"].square()).pow(3).sum().backward()
+        trained.optimiser.step()
+
+    stepped, loaded = started(), started()
+    for _ in range(3):
+        step(stepped)
+    save_state(tmp_path / "state.safetensors", stepped, PROGRESS, SETTINGS)
+    load_state(tmp_path / "state.safetensors", loaded, SETTINGS)
+    for trained in (loaded, stepped):
+        step(trained)
+    torch.testing.assert_close(dict(loaded.network), dict(stepped.network), atol=0, rtol=0)
+
+
+def test_frozen_weights_are_not_stored(path: Path) -> None:
+    loaded = untrained()
+    before = loaded.network[0].weight.clone()
+    load_state(path, loaded, SETTINGS)
+    assert torch.equal(loaded.network[0].weight, before)
+
+
+def test_averages_are_stored(tmp_path: Path, stepped: TrainedState) -> None:
+    path = tmp_path / "state.safetensors"
+    saved = TrainedState(stepped.network, stepped.optimiser, {"sum": torch.ones(2)})
+    save_state(path, saved, PROGRESS, SETTINGS)
+    averages = {"sum": torch.zeros(2)}
+    fresh = untrained()
+    load_state(path, TrainedState(fresh.network, fresh.optimiser, averages), SETTINGS)
+    assert averages["sum"].tolist() == [1, 1]
+
+
+def test_a_state_of_other_settings_is_refused(path: Path) -> None:
+    with pytest.raises(SettingsError, match="other settings"):
+        load_state(path, untrained(), OptimisationSettings(epochs=4))
+
+
+def test_a_damaged_state_is_refused_with_its_path(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(CheckpointError, match=r"state\.safetensors"):
+        load_state(path, untrained(), SETTINGS)
+
+
+def test_a_failed_save_preserves_the_older_state(path: Path, stepped: TrainedState) -> None:
+    before = path.read_bytes()
+    path.with_name(".state.safetensors.partial").mkdir()  # blocks the new file
+    with pytest.raises(OSError):
+        save_state(path, stepped, Progress(step=9), SETTINGS)
+    assert path.read_bytes() == before
+
+
+def test_rounding_that_overflows_is_refused() -> None:
+    network = random_network()
+    with torch.no_grad():
+        next(network.adapter_parameters())[1].fill_(1e6)
+    with pytest.raises(NonFiniteError, match="float16"):
+        round_parameters(network.adapter_parameters(), torch.float16)

@@ -1,0 +1,215 @@
+"""What a run prints: its data and their check, its length, and its result."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from tabulate import tabulate
+
+from eulerlora.checkpoint.config import Provenance
+from eulerlora.methods.registry import method_type
+from eulerlora.prediction.precision import fastest_precision, missing_bfloat16
+from eulerlora.sampling.adaptive import MIN_IMAGES
+from eulerlora.scores.prediction_sets import min_units
+from eulerlora.settings import PrecisionChoice
+from eulerlora_client.printable import printable
+from training.adaptation.network import FrozenBackbone
+from training.data.check import Copies, DataCheck
+from training.data.images import ImageParts, LabelledImage, class_counts
+from training.evaluation.report_schema import ProbeComparison, Report
+from training.fit.batches import RunLength
+from training.fit.optimisation import warmup_steps
+from training.recipe.schema import AdapterRecipe
+from training.reporting.report import probe_note, seen_note
+
+PARTS = ("train", "validation", "calibration", "test")
+KEPT, COVERAGE = 0.95, 0.9
+"""The share of images that an OOD threshold keeps, and the usual coverage of prediction sets."""
+FEW = 100
+"""Images below which a share of the test part has an interval of 10 points or more to each side."""
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Prints lines that may contain names of files."""
+    for line in lines:
+        print(printable(line), flush=True)
+
+
+def data_lines(images: ImageParts) -> list[str]:
+    """Returns a table of images and groups by class and part, and the notes of the data set."""
+    parts = [part for part in PARTS if part in images.parts]
+    counts = {part: class_counts(images.parts[part], len(images.classes)) for part in parts}
+    rows = [("class", *parts, "")]
+    for index, name in enumerate(images.classes):
+        described = "" if name.description == name.name else name.description
+        rows.append((name.name, *(f"{counts[part][index]:,}" for part in parts), described))
+    rows.append(("images", *(f"{len(images.parts[part]):,}" for part in parts), ""))
+    groups = {part: {image.cluster for image in images.parts[part]} - {None} for part in parts}
+    if any(groups.values()):
+        note = "no group is in two parts"
+        if sum(map(len, groups.values())) > len(set().union(*groups.values())):
+            note = "some groups are in two parts"
+        rows.append(("groups", *(f"{len(groups[part]):,}" for part in parts), note))
+    title = f"data: {images.name}; {len(images.classes)} classes"
+    return [title, *_columns(rows), *(f"note: {note}" for note in images.notes)]
+
+
+def check_lines(check: DataCheck, images: ImageParts, input_side: int) -> list[str]:
+    """Returns a table of what a check has found; only rows with images, unless there are none."""
+    unreadable = f"{len(images.skipped):,}" if images.skipped else ""
+    rows = [
+        ("unreadable", unreadable, ", ".join(list(images.skipped)[:2])),
+        _found("same image in two classes", check.in_classes),
+        _found("same image in two parts", check.in_parts),
+        _found("same image twice in a part", check.repeated),
+        _found("nearly the same in two classes or parts", check.similar),
+        _found(f"smaller than the input of {input_side} pixels", check.small),
+    ]
+    shown = [row for row in rows if row[1]]
+    if not shown:
+        return ["check: no copies, no unreadable images, none smaller than the input"]
+    return ["check:", *_columns([("found", "images", "such as"), *shown])]
+
+
+def _found(what: str, found: Sequence[Copies]) -> tuple[str, str, str]:
+    if not found:
+        return what, "", ""
+    return what, f"{len(found):,}", " and ".join(entry.text for entry in found[0][:2])
+
+
+def basis_lines(images: ImageParts) -> list[str]:
+    """Returns a table of the images that later figures rest on, and what is too few for them."""
+    test, held_out = images.parts["test"], images.parts[images.held_out]
+    grouped = any(image.cluster is not None for image in held_out)
+    unit = f"{images.held_out} {'groups' if grouped else 'images'}"
+    total = len({image.cluster or image.name for image in held_out})
+    tested, (fewest, rarest) = _rarest(images, "test")[0], _rarest(images, images.held_out)
+    few = {
+        "accuracy and ECE": (f"{len(test):,} test images", len(test), FEW),
+        "results by class": (f"{tested:,} test images of the rarest class", tested, FEW // 10),
+        "OOD thresholds": (f"{total:,} {unit}", total, min_units(KEPT)),
+        f"prediction sets of {COVERAGE}": (f"{fewest:,} {unit} of {rarest}", fewest,
+                                           min_units(COVERAGE)),
+        "samples=auto": (f"{len(held_out):,} {images.held_out} images", len(held_out), MIN_IMAGES),
+    }  # fmt: skip
+    rows = [("figure", "rests on", "")]
+    for figure, (basis, count, needed) in few.items():
+        rows.append((figure, basis, "" if count >= needed else f"too few: {needed} are needed"))
+    return _columns(rows)
+
+
+def _rarest(images: ImageParts, part: str) -> tuple[int, str]:
+    """Returns the number of groups, or images without one, of a part's rarest class, and it."""
+    units = {(image.label, image.cluster or image.name) for image in images.parts[part]}
+    counts = Counter(label for label, _ in units)
+    label = min(range(len(images.classes)), key=lambda index: counts[index])
+    return counts[label], images.classes[label].name
+
+
+def pretraining_notes(images: ImageParts, pretrained: Sequence[LabelledImage]) -> Iterator[str]:
+    """Yields a note for each held-out part with images with which the backbone was pretrained."""
+    names = {image.name for image in pretrained}
+    for part in (name for name in images.parts if name != "train"):
+        held_out = images.parts[part]
+        if seen := sum(image.name in names for image in held_out):
+            yield (
+                f"note: the backbone was pretrained with {seen:,} of the {len(held_out):,} {part} "
+                "images; figures that rest on them are too good"
+            )
+
+
+def run_lines(
+    recipe: AdapterRecipe,
+    frozen: FrozenBackbone,
+    trainable: int,
+    length: RunLength,
+    device: torch.device,
+) -> list[str]:
+    """Returns what a run trains, for how long and on which device. trainable: parameters."""
+    adapters, training = recipe.adapters, recipe.training
+    method = method_type(recipe.method)
+    size = frozen.preprocessing.size
+    weights = sum(parameter.numel() for parameter in frozen.backbone.parameters())
+    sampled = training.sampling and method.is_sampled(adapters)
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else (
+        f"CPU, {torch.get_num_threads()} thread(s)"
+    )  # fmt: skip
+    sampling = f"{method.law_text(recipe.method, adapters)}, {training.samples} sample(s) a step"
+    parts = (
+        f"{method.members_text(adapters)} with a head each; {trainable:,} parameters; "
+        f"{sampling if sampled else 'not sampled'}"
+    )
+    if recipe.whole_network is not None:
+        parts = f"all weights and a head; {trainable:,} parameters"
+    if recipe.posterior is not None:
+        parts += f"; then {recipe.posterior.name} is fitted to them"
+    kept = "frozen" if recipe.whole_network is None else "trained"
+    lines = [
+        f"backbone: {recipe.backbone.weights}, {kept}; {weights:,} weights, {size} x {size} pixels",
+        f"trained: {parts}",
+        f"device: {where}, {_precision(training.precision, device)}",
+    ]
+    if not length.epochs:
+        return [*lines, f"run: no steps; the {training.head} head is the result"]
+    return [
+        *lines,
+        f"run: {length.steps:,} steps = {length.epochs} epochs of {length.images:,} images in "
+        f"batches of {length.batch_size}; {warmup_steps(length.steps, training.warmup_steps)} "
+        f"steps of warm-up; learning rate {training.learning_rate:g}; {training.head} head",
+    ]
+
+
+def _precision(choice: PrecisionChoice, device: torch.device) -> str:
+    """Returns the precision of a run, and why it is slow where the device does not have it."""
+    precision = fastest_precision(choice, device)
+    missing = missing_bfloat16(device) if precision == "bfloat16" else None
+    return precision if missing is None else f"{precision}, which is slow: {missing}"
+
+
+def result_lines(report: Report, training: Provenance, out: Path, report_folder: Path) -> list[str]:
+    """Returns the accuracy on the test part by mode, where the results are, and what to do next."""
+    lines = []
+    for mode in report.modes:
+        samples = "" if mode.mode == "det" else f", {mode.samples} samples per adapter"
+        accuracy = mode.metrics["accuracy"]
+        assert accuracy is not None
+        lines.append(
+            f"test accuracy, {mode.mode}{samples}: {accuracy.value:.3f} "
+            f"[{accuracy.low:.3f}, {accuracy.high:.3f}] (95% interval, {report.images:,} images)"
+        )
+    if report.probe is not None:
+        lines += [f"verdict: {probe_note(report.probe)}", *probe_advice(report.probe)]
+    if "best_epoch" in training:
+        lines.append(f"kept: the adapters of epoch {training['best_epoch']}")
+    return [
+        *lines,
+        *([f"note: {seen_note(report)}"] if report.seen else []),
+        f"report: {report_folder / 'report.md'}; model card: {out / 'README.md'}",
+        f"next: eulerlora serve {out}, or eulerlora predict {out} IMAGE --mode stoch",
+    ]
+
+
+def probe_advice(probe: ProbeComparison) -> Iterator[str]:
+    """Yields what to try with a model that is not better than the probe that it started from."""
+    if probe.verdict == "worse":
+        yield (
+            "try: --set data.split=lesion-best-epoch --set training.best_epoch=true, which keeps "
+            "the best epoch; a lower training.learning_rate; fewer training.epochs"
+        )
+    elif probe.verdict == "no difference shown":
+        yield (
+            "try: more images or groups, of rare classes first; more training.epochs; another "
+            "backbone. The probe alone (training.epochs=0) may be enough"
+        )
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the rows as lines with aligned columns; numbers to the right."""
+    inner = len(rows[0]) - 2
+    numbers = all(
+        cell.replace(",", "").isdigit() or not cell for row in rows[1:] for cell in row[1:-1]
+    )
+    align = ("left", *["right" if numbers else "left"] * inner, "left")
+    table = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=align)
+    return [line.rstrip() for line in table.splitlines()]
