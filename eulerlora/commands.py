@@ -15,8 +15,6 @@ import click
 
 from eulerlora.errors import DataError, ImageError, OutputPathError
 from eulerlora_client.commands.triage import SamplesParameter
-from eulerlora_client.contract.answers import missing_threshold, shows_figures
-from eulerlora_client.contract.sampling import AUTO, DEFAULT_SAMPLES
 from eulerlora_client.output_files import open_output
 from eulerlora_client.printable import csv_path, csv_text, printable
 
@@ -160,6 +158,7 @@ def predict_command(
         raise click.UsageError("expected one of --json and --csv, got both")
 
     from eulerlora.model import EulerLoRA  # noqa: PLC0415 - imports torch
+    from eulerlora_client.contract.sampling import AUTO  # noqa: PLC0415
 
     files = expand_folders(images)
     if csv_file is not None:
@@ -227,6 +226,8 @@ def predict_files(
 
     from eulerlora.images.files import Conversion, read_image  # noqa: PLC0415 - imports torch
     from eulerlora.prediction.answer import response_fields  # noqa: PLC0415
+    from eulerlora_client.contract.answers import missing_threshold  # noqa: PLC0415
+    from eulerlora_client.contract.sampling import DEFAULT_SAMPLES  # noqa: PLC0415
 
     mode, remaining, warned = options["mode"], iter(files), set[str]()
     samples = options["samples"] or (1 if mode == "det" else DEFAULT_SAMPLES)
@@ -281,6 +282,8 @@ def text_line(answer: Mapping[str, Any], encoding: str = "utf-8") -> str:
 
     encoding: of the output. Control characters and bytes that are not UTF-8 are escaped.
     """
+    from eulerlora_client.contract.answers import shows_figures  # noqa: PLC0415 - imports pydantic
+
     if not shows_figures(answer.get("unfamiliar")):
         return printable(f"{answer['file']}: unfamiliar", encoding)
     flags = "  out of distribution" if answer["ood"] else ""
@@ -325,6 +328,8 @@ def _column_values(answer: Mapping[str, Any]) -> dict[str, Any]:
         **{f"{name}_standard_error": error for name, error in errors.items()},
         SET_COLUMN: included and included["labels"],
     }
+    from eulerlora_client.contract.answers import shows_figures  # noqa: PLC0415 - imports pydantic
+
     if not shows_figures(answer.get("unfamiliar")):
         values |= {**dict.fromkeys(FIGURES), "probabilities": {}}
     return values

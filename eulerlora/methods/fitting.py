@@ -66,6 +66,11 @@ class FittedMethod(Method[SettingsType_co]):
     fit_settings: ClassVar[type[FitSettings]]
 
     @classmethod
+    def fits_to_held_out(cls, settings: Any) -> bool:
+        """Returns True if `fit` needs images that the network was not trained on."""
+        return False
+
+    @classmethod
     @abstractmethod
     def fit(cls, settings: Any, source: FitSource) -> AdaptedVisionTransformer:
         """Returns a network of this method. settings: of the class `fit_settings`.

@@ -81,7 +81,7 @@ class LaplaceFit(FitSettings):
     structure: Literal["diagonal", "kron"] = "diagonal"
     """Of the curvature: its diagonal, or Kronecker factors of every matrix."""
     prior_precision: Annotated[float, Field(gt=0)] | None = None
-    """Of every element; None uses the best of 1, 10, ..., 1e8 on held-out images."""
+    """Of every element; None uses the best of 1, 10, ..., 1e8 on the calibration part."""
 
 
 class LaplaceMethod(GaussianWeightsMethod[LaplaceSettings], FittedMethod[LaplaceSettings]):
@@ -94,6 +94,10 @@ class LaplaceMethod(GaussianWeightsMethod[LaplaceSettings], FittedMethod[Laplace
         self.sampled_weights = LAYERS[settings.layers]
         self.rotated = settings.structure == "kron"
         super().__init__(settings, shape)
+
+    @classmethod
+    def fits_to_held_out(cls, settings: LaplaceFit) -> bool:
+        return settings.prior_precision is None
 
     @classmethod
     def fit(cls, settings: LaplaceFit, source: FitSource) -> AdaptedVisionTransformer:

@@ -62,7 +62,8 @@ class BlockAdapters(nn.Module, ABC):
     def divergence(self) -> Tensor | None:
         """Returns the weighted divergence of learned laws from their priors, a scalar in nats.
 
-        Training adds it to the loss, divided by the number of images; None without such a law.
+        It is the sum over adapters. Training adds it to the loss, divided by the number of images
+        and by that of adapters, over which the loss is a mean; None without such a law.
         """
         return None
 

@@ -182,7 +182,7 @@ class AdapterObjective(Objective[AdapterDraw]):
     class_weights: (classes,), on the network's device. outlier_weight: as in
     `image_weights`. recompute: use activation checkpointing; not with dropout. sampling:
     False trains with the draws of mode det. dropout: probability of adapter dropout. image_count:
-    of the training images, by which the divergence of a learned law from its prior is divided.
+    of the training images, all of which each adapter's learned law is fitted to.
     """
 
     def __init__(
@@ -257,7 +257,9 @@ class AdapterObjective(Objective[AdapterDraw]):
         divergence = self.divergence()
         if divergence is None:
             return loss
-        return loss + divergence / self.image_count * weights.sum()
+        # The likelihood is a mean over adapters, the divergence a sum over them.
+        divergence = divergence / (self.settings.adapters * self.image_count)
+        return loss + divergence * weights.sum()
 
     def after_step(self) -> None:
         """Moves the tensors into the admissible sets of the method."""

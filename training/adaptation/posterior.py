@@ -66,9 +66,9 @@ class Source:
     def inputs(self, part: Literal["train", "held-out"], count: int) -> Inputs:
         """Returns at most `count` evenly spaced images, as in a prediction.
 
-        Held-out images are those of the part `calibration`, or else `test`.
+        Held-out images are those of the part `calibration`.
         """
-        name = "train" if part == "train" else self.images.held_out
+        name = "train" if part == "train" else "calibration"
         chosen = evenly_spaced(self.images.parts[name], count)
         preprocessing = self.config.preprocessing
         pixels = [network_input(read_image(i.name, i.source), preprocessing) for i in chosen]
@@ -134,8 +134,9 @@ def fit_posterior(
 
     network: finished, with plain adapters; it is not usable afterwards. config: its config, with a
     recipe in the provenance. outliers: reads those of the recipe. The weights are rounded to the
-    type of the stored ones; the config has no thresholds.
+    type of the stored ones; the config has no thresholds. Raises DataError as `check_parts`.
     """
+    check_parts(settings, images)
     method = fitted_methods()[settings.name]
     fitted = method.fit(settings, Source(network.to(device), config, images, device, outliers))
     fitted.cpu()
@@ -152,6 +153,19 @@ def fit_posterior(
             "prediction_sets": (),
         }
     )
+
+
+def check_parts(settings: FitSettings, images: ImageParts) -> None:
+    """Raises DataError for a fit to held-out images if the split has no calibration part.
+
+    The test part may choose nothing, and the network was trained on the others.
+    """
+    held_out = fitted_methods()[settings.name].fits_to_held_out(settings)
+    if held_out and "calibration" not in images.parts:
+        raise DataError(
+            "posterior.prior_precision: expected a value for a split without a calibration part "
+            f"to choose it on, got none and the parts {', '.join(images.parts)}"
+        )
 
 
 def _stored_dtype(config: CheckpointConfig) -> torch.dtype:

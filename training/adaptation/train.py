@@ -27,7 +27,7 @@ from training.adaptation.network import (
     starts_from_previous,
 )
 from training.adaptation.objective import objective_and_batches, trained_images
-from training.adaptation.posterior import fit_posterior
+from training.adaptation.posterior import check_parts, fit_posterior
 from training.adaptation.probe import compare_with_probe, fit_heads, head_log_probabilities
 from training.adaptation.summary import (
     basis_lines,
@@ -162,6 +162,8 @@ def train(
         if not done:
             check_free(folder)
     sets = _read_images(recipe, data, skip_bad)
+    if recipe.posterior is not None:
+        check_parts(recipe.posterior, sets.images)
     accelerator = accelerator_on(device)
     main = accelerator.is_main_process
     if main:

@@ -9,7 +9,7 @@ from torch import Tensor
 from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.methods.variational import BLoBSettings, GaussianCoefficientsSettings
 from eulerlora.nn.rows import Rows
-from tests.conftest import random_network
+from tests.conftest import TINY_ADAPTERS, random_network
 from training.adaptation.objective import AdapterObjective, trajectory_loss
 from training.adaptation.train import train
 from training.recipe.file import read_recipe
@@ -42,7 +42,32 @@ def test_the_loss_adds_the_divergence_per_image(name: str, images: Tensor) -> No
     logits = network(images, Rows.of([2] * 4, 2), draws).unflatten(0, (4, 4))
     own = logits.log_softmax(dim=-1)[torch.arange(4), :, LABELS].mean(dim=1)
     likelihood = -(own * WEIGHTS[LABELS]).sum() / weight
-    torch.testing.assert_close(actual, likelihood + network.divergence() / 50)
+    torch.testing.assert_close(actual, likelihood + network.divergence() / (2 * 50))
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("adapters", [2, 4])
+def test_equal_adapters_have_the_loss_of_one_of_them(
+    name: str, adapters: int, images: Tensor
+) -> None:
+    """In mode det, so that they answer alike."""
+
+    def loss(count: int) -> Tensor:
+        settings = TINY_ADAPTERS.model_copy(update={"adapters": count})
+        network = random_network(settings, method=METHODS[name])
+        with torch.no_grad():
+            for part, parameter in network.adapter_parameters():
+                own = dict(one.adapter_parameters())[part]
+                shape = parameter.shape
+                parameter.copy_(own.expand(shape) if own.ndim == len(shape) else own)
+        objective = AdapterObjective(
+            network, 1, trajectory_loss, WEIGHTS, sampling=False, image_count=50
+        )
+        return objective.loss(network, images, LABELS, objective.draw(1, 2, 0))
+
+    one = random_network(TINY_ADAPTERS.model_copy(update={"adapters": 1}), method=METHODS[name])
+    assert one.divergence() > 5  # not negligible
+    torch.testing.assert_close(loss(adapters), loss(1))
 
 
 def test_images_share_coefficient_noise_but_have_weight_noise_of_their_own() -> None:

@@ -15,7 +15,7 @@ from eulerlora.checkpoint.files import (
     read_training_images,
 )
 from eulerlora.checkpoint.weights import save_backbone
-from eulerlora.errors import CheckpointError
+from eulerlora.errors import CheckpointError, DataError
 from eulerlora.methods.laplace import LaplaceSettings
 from eulerlora.methods.swag import SWAGSettings
 from eulerlora.methods.tfb import TFBSettings
@@ -176,6 +176,16 @@ def test_wrong_settings_are_refused_before_any_work(
     assert result.exit_code == 2
     assert parameter in result.output
     assert not (tmp_path / "out").exists()
+
+
+def test_a_prior_precision_is_not_chosen_on_the_test_part(
+    recipe_file: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    overrides = (*OVERRIDES, "data.split=paper", "posterior={name='laplace'}")
+    recipe = read_recipe(recipe_file, AdapterRecipe, overrides)
+    with pytest.raises(DataError, match=r"posterior\.prior_precision"):
+        train(recipe, recipe_file.parent, image_folder, tmp_path / "run", torch.device("cpu"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_fitted_checkpoint_is_no_source(source: Path, image_folder: Path, tmp_path: Path) -> None:
