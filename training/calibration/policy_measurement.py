@@ -30,6 +30,7 @@ from training.calibration.policy import (
     lesions_with_all,
     score_images,
 )
+from training.data.digests import named_with_seen
 from training.data.images import report_skipped
 from training.data.local_images import ArchiveLabels, LabelNames, read_local_images
 from training.evaluation.inference import SamplingOptions
@@ -196,6 +197,7 @@ class Archive:
 
 def measure_archive(
     model: EulerLoRA,
+    folder: Path,
     archive: Archive,
     options: SamplingOptions,
     policy: Policy,
@@ -203,7 +205,8 @@ def measure_archive(
 ) -> PolicyMeasurement:
     """Returns the performance of a policy on an archive that had no part in anything.
 
-    skip_bad, errors: as in `read_local_images`; also DataError as `measure_policy`.
+    folder: of the model's checkpoint, which knows the images of its training. skip_bad, errors: as
+    in `read_local_images`; also DataError as `measure_policy`.
     """
     labels = archive.labels
     names = LabelNames(
@@ -216,7 +219,8 @@ def measure_archive(
     local = read_local_images(archive.path, names, skip_bad, lesion)
     report_skipped(local)
     scored = score_images(model, local.images, options, policy.target, labels.title)
-    return measure_policy(scored, policy, labels.title, labels.outside)
+    title = named_with_seen(labels.title, folder, local.images)
+    return measure_policy(scored, policy, title, labels.outside)
 
 
 def evidence_of(

@@ -217,6 +217,7 @@ def policy_fit_command(
     )
     from training.calibration.report import policy_parts, report_table  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset, dataset_settings  # noqa: PLC0415
+    from training.data.digests import named_with_seen  # noqa: PLC0415
     from training.data.images import report_skipped  # noqa: PLC0415
     from training.evaluation.report_schema import TEST  # noqa: PLC0415
 
@@ -231,13 +232,19 @@ def policy_fit_command(
         return score_images(model, images.parts[part], options, target, part)
 
     part = CALIBRATION if CALIBRATION in images.parts else TEST
-    name = f"{images.name}, {part} part"
+
+    def named(part: str) -> str:
+        return named_with_seen(f"{images.name}, {part} part", checkpoint, images.parts[part])
+
     fit = fit_policy(scored(part), sensitivity, uncertain)
     fitted = file.fitted(fit)
     measured = []
     if part != TEST:
-        measured.append(measure_policy(scored(TEST), fitted, f"{images.name}, {TEST} part"))
-    measured += [measure_archive(model, archive, options, fitted, skip_bad) for archive in others]
+        measured.append(measure_policy(scored(TEST), fitted, named(TEST)))
+    measured += [
+        measure_archive(model, checkpoint, archive, options, fitted, skip_bad) for archive in others
+    ]
+    name = named(part)
     evidence = evidence_of(model, options, fit, name, measured)
     file.write(policy, fitted.model_copy(update={"evidence": evidence}))
     click.echo(f"Fitted on {name}: {fit.images:,} images of {fit.lesions:,} lesions.\n")

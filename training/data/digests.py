@@ -43,3 +43,12 @@ def images_in_training(folder: Path, images: Sequence[LabelledImage]) -> list[La
         return None
     seen = torch.isin(image_digests(images), torch.cat(list(stored.values()))).tolist()
     return [image for image, found in zip(images, seen, strict=True) if found]
+
+
+def named_with_seen(name: str, folder: Path, images: Sequence[LabelledImage]) -> str:
+    """Returns the name of a set with the number of its images that the training was shown, if any.
+
+    folder: of the checkpoint.
+    """
+    seen = images_in_training(folder, images)
+    return f"{name} (training was shown {len(seen):,} of its images)" if seen else name

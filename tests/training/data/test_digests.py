@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from eulerlora.checkpoint.files import TRAINING_IMAGES
 from eulerlora.errors import CheckpointError
-from training.data.digests import image_digests, images_in_training
+from training.data.digests import image_digests, images_in_training, named_with_seen
 from training.data.images import LabelledImage
 
 
@@ -45,6 +45,8 @@ def test_lossless_copies_are_recognised_and_other_images_are_not(
     seen = images_in_training(tmp_path, list(copies.values()))
     assert seen is not None
     assert [image.name for image in seen] == ["png", "metadata", "webp", "shape"]
+    assert " 4 of its images" in named_with_seen("set", tmp_path, list(copies.values()))
+    assert named_with_seen("set", tmp_path, [copies["jpeg"]]) == "set"
 
 
 @pytest.mark.parametrize("content", [b"", {"adapters": torch.zeros(3)}])
