@@ -8,6 +8,7 @@ served models, and problem codes.
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from prometheus_client import (
@@ -119,112 +120,57 @@ class Gauges:
     shift: Callable[[], Mapping[str, ModelShift]]
 
 
-class RequestMetrics:
-    """Metrics of HTTP requests and problems."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.refusals = Counter(
-            "eulerlora_refusals", "Problems in responses, by code.", ["reason"],
-            registry=registry,
-        )  # fmt: skip
-        for reason in PROBLEM_CODES:
-            self.refusals.labels(reason=reason)  # 0, so that the first problem is an increase
-        self._requests = Counter(
-            "eulerlora_requests", "Completed HTTP requests; 499 for a disconnected client.",
-            ["method", "route", "status", "client"], registry=registry,
-        )  # fmt: skip
-        self._duration = Histogram(
-            "eulerlora_request_duration_seconds", "Time from headers to the end of the response.",
-            ["method", "route"], buckets=DURATIONS_S, registry=registry,
-        )  # fmt: skip
-        self._body = Histogram(
-            "eulerlora_request_body_bytes", "Received bytes of a request body.",
-            ["route"], buckets=BODY_BYTES, registry=registry,
-        )  # fmt: skip
-
-    def add(self, request: CompletedRequest) -> None:
-        method, route = request.method, request.route
-        self._requests.labels(
-            method=method, route=route, status=str(request.status), client=request.client
-        ).inc()
-        self._duration.labels(method=method, route=route).observe(request.duration_s)
-        self._body.labels(route=route).observe(request.body_bytes)
-
-
-class BatchMetrics:
-    """Metrics of batches."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        def histogram(name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(name, help_text, ["model"], buckets=buckets, registry=registry)
-
-        self._rows = histogram("eulerlora_batch_rows", "Rows of a batch.", ROWS)
-        self._items = histogram("eulerlora_batch_questions", "Images in a batch.", ROWS)
-        self._seconds = histogram("eulerlora_batch_seconds", "Run time of a batch.", DURATIONS_S)
-
-    def add(self, model: str, run: BatchRun) -> None:
-        self._rows.labels(model=model).observe(run.rows)
-        self._items.labels(model=model).observe(run.items)
-        self._seconds.labels(model=model).observe(run.seconds)
-
-
 class PredictionMetrics:
     """Metrics of predictions."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, help_text: str) -> Counter:
-            return Counter(name, help_text, ["model", "mode"], registry=registry)
-
-        def histogram(
-            name: str,
-            help_text: str,
-            buckets: tuple[float, ...],
-            labels: tuple[str, ...] = ("model",),
-        ) -> Histogram:
-            return Histogram(name, help_text, labels, buckets=buckets, registry=registry)
-
-        by_mode = ("model", "mode")
-        self._predictions = Counter(
-            "eulerlora_predictions", "Predictions.", ["model", "mode", "client"], registry=registry
-        )
-        self._dispositions = Counter(
+        counter = partial(Counter, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        by_model, by_mode = ("model",), ("model", "mode")
+        self._predictions = counter("eulerlora_predictions", "Predictions.", (*by_mode, "client"))
+        self._dispositions = counter(
             "eulerlora_dispositions", "Dispositions of the triage policy.",
-            ["model", "disposition"], registry=registry,
+            (*by_model, "disposition"),
         )  # fmt: skip
-        self._checked = counter("eulerlora_ood_checked", "Images compared with an OOD threshold.")
-        self._ood = counter("eulerlora_ood", "Images flagged as out of distribution.")
+        self._checked = counter(
+            "eulerlora_ood_checked", "Images compared with an OOD threshold.", by_mode
+        )
+        self._ood = counter("eulerlora_ood", "Images flagged as out of distribution.", by_mode)
         self._distance_checked = counter(
-            "eulerlora_unfamiliar_checked", "Images compared with a threshold of feature_distance."
-        )
-        self._unfamiliar = counter("eulerlora_unfamiliar", "Images flagged as unfamiliar.")
+            "eulerlora_unfamiliar_checked", "Images compared with a threshold of feature_distance.",
+            by_mode,
+        )  # fmt: skip
+        self._unfamiliar = counter("eulerlora_unfamiliar", "Images flagged as unfamiliar.", by_mode)
         self._entropy = histogram(
-            "eulerlora_entropy_nats", "Entropy of the mean prediction.", ENTROPIES_NATS, by_mode
-        )
+            "eulerlora_entropy_nats", "Entropy of the mean prediction.", by_mode,
+            buckets=ENTROPIES_NATS,
+        )  # fmt: skip
         self._information = histogram(
             "eulerlora_mutual_information_nats", "Mutual information between class and trajectory.",
-            INFORMATION_NATS, by_mode,
+            by_mode, buckets=INFORMATION_NATS,
         )  # fmt: skip
         self._msp = histogram(
-            "eulerlora_msp_ratio", "Probability of the most likely class.", PROBABILITIES, by_mode
-        )
+            "eulerlora_msp_ratio", "Probability of the most likely class.", by_mode,
+            buckets=PROBABILITIES,
+        )  # fmt: skip
         self._auto = histogram(
             "eulerlora_auto_samples",
             "Samples per adapter with samples=auto; 1 for an answer without sampling.",
-            AUTO_SAMPLES,
-        )
+            by_model, buckets=AUTO_SAMPLES,
+        )  # fmt: skip
         self._decode = histogram(
-            "eulerlora_decode_seconds",
-            "Time from file to network input.",
-            DURATIONS_S,
-        )
+            "eulerlora_decode_seconds", "Time from file to network input.", by_model,
+            buckets=DURATIONS_S,
+        )  # fmt: skip
         self._queue = histogram(
             "eulerlora_queue_wait_seconds",
             "Time of an image from the end of its body to its pass, without decoding.",
-            DURATIONS_S,
-        )
+            by_model, buckets=DURATIONS_S,
+        )  # fmt: skip
         self._model = histogram(
-            "eulerlora_model_seconds", "Run time of the batch of an image.", DURATIONS_S
-        )
+            "eulerlora_model_seconds", "Run time of the batch of an image.", by_model,
+            buckets=DURATIONS_S,
+        )  # fmt: skip
 
     def add(self, model: str, completed: CompletedPrediction, client: ClientClass) -> None:
         body, timing = completed.prediction, completed.timing
@@ -333,29 +279,60 @@ class Metrics:
 
     def __init__(self, gauges: Gauges) -> None:
         self.registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        PlatformCollector(registry=registry)
-        GCCollector(registry=registry)
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=registry)
         registry.register(GaugeCollector(gauges))
         self._revisions = gauges.revisions
-        self._requests = RequestMetrics(registry)
-        self._batches = BatchMetrics(registry)
         self._predictions = PredictionMetrics(registry)
         self.exposition = Expositions(registry)
+        counter = partial(Counter, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        self._refusals = counter(
+            "eulerlora_refusals", "Problems in responses, by code.", ("reason",)
+        )
+        for reason in PROBLEM_CODES:
+            self._refusals.labels(reason=reason)  # 0, so that the first problem is an increase
+        self._requests = counter(
+            "eulerlora_requests", "Completed HTTP requests; 499 for a disconnected client.",
+            ("method", "route", "status", "client"),
+        )  # fmt: skip
+        self._duration = histogram(
+            "eulerlora_request_duration_seconds", "Time from headers to the end of the response.",
+            ("method", "route"), buckets=DURATIONS_S,
+        )  # fmt: skip
+        self._body = histogram(
+            "eulerlora_request_body_bytes", "Received bytes of a request body.", ("route",),
+            buckets=BODY_BYTES,
+        )  # fmt: skip
+        self._rows = histogram("eulerlora_batch_rows", "Rows of a batch.", ("model",), buckets=ROWS)
+        self._items = histogram(
+            "eulerlora_batch_questions", "Images in a batch.", ("model",), buckets=ROWS
+        )
+        self._seconds = histogram(
+            "eulerlora_batch_seconds", "Run time of a batch.", ("model",), buckets=DURATIONS_S
+        )
 
     def count_request(self, request: CompletedRequest) -> None:
         """Counts a completed request and the problem of its response."""
-        self._requests.add(request)
+        method, route = request.method, request.route
+        self._requests.labels(
+            method=method, route=route, status=str(request.status), client=request.client
+        ).inc()
+        self._duration.labels(method=method, route=route).observe(request.duration_s)
+        self._body.labels(route=route).observe(request.body_bytes)
         if request.problem is not None:
             self.count_problem(request.problem)
 
     def count_problem(self, code: str) -> None:
         """Counts a problem that is not the response to a whole request."""
-        self._requests.refusals.labels(reason=code if code in PROBLEM_CODES else OTHER).inc()
+        self._refusals.labels(reason=code if code in PROBLEM_CODES else OTHER).inc()
 
     def count_batch(self, run: BatchRun) -> None:
         """Counts a batch; called from the worker threads."""
-        self._batches.add(self._model_label(run.model), run)
+        model = self._model_label(run.model)
+        self._rows.labels(model=model).observe(run.rows)
+        self._items.labels(model=model).observe(run.items)
+        self._seconds.labels(model=model).observe(run.seconds)
 
     def count_prediction(
         self, completed: CompletedPrediction, client: ClientClass = "anonymous"
