@@ -13,6 +13,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from eulerlora_client.contract.answers import TriageResult
 from eulerlora_client.contract.problems import NotAcceptable
+from service.http.responses import JSON
 
 Element = dict[str, Any]
 URN = "urn:eulerlora"
@@ -30,7 +31,7 @@ EXTENSION = f"{GUIDE}/StructureDefinition/aitransparency"
 NATS = "nat"
 SOFTWARE = "EulerLoRA"
 FHIR_VERSION = "4.0.1"
-JSON, FHIR_JSON = "application/json", "application/fhir+json"
+FHIR_JSON = "application/fhir+json"
 OFFERED = (JSON, FHIR_JSON)  # the first one wins among equals
 FHIR_VERSIONS = ("4.0", "4.0.1")
 

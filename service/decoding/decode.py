@@ -70,7 +70,7 @@ class Declared:
 
     def disagrees(self, file_format: Format) -> bool:
         """Returns True if the media type or the extension belongs to another format."""
-        media_type = (self.media_type or "").partition(";")[0].strip().lower()
+        media_type = without_parameters(self.media_type or "")
         extension = PurePath(self.filename or "").suffix.lower()
         return (media_type not in NEUTRAL and FORMATS.get(media_type) != file_format) or (
             extension != "" and EXTENSIONS.get(extension) != file_format
@@ -92,6 +92,11 @@ class DecodedImage:
     width: int
     height: int
     warnings: tuple[PredictionWarning, ...]
+
+
+def without_parameters(media_type: str) -> str:
+    """Returns a media type in lower case, without its parameters."""
+    return media_type.partition(";")[0].strip().lower()
 
 
 def header_of(data: bytes, limits: ImageSettings) -> ImageHeader:

@@ -26,7 +26,7 @@ from eulerlora_client.contract.problems import (
     Problem,
     UnsupportedMedia,
 )
-from service.decoding.decode import FORMATS, MEDIA_TYPES, Declared
+from service.decoding.decode import FORMATS, MEDIA_TYPES, Declared, without_parameters
 
 Query = TypeVar("Query", bound=BaseModel)
 
@@ -123,7 +123,7 @@ def _media_type(request: Request) -> str:
     length = request.headers.get("content-length", "0")
     if length == "0" and "transfer-encoding" not in request.headers:
         raise InvalidUpload("the file is empty: the request has no body")
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return without_parameters(request.headers.get("content-type", ""))
 
 
 async def _read_form(

@@ -40,7 +40,7 @@ from service.telemetry.metrics import CLIENT_CLOSED_REQUEST, Timing
 
 logger = logging.getLogger(__name__)
 
-MEDIA_TYPE = "application/problem+json"
+JSON, MEDIA_TYPE = "application/json", "application/problem+json"
 OPEN_INFERENCE = "/v2"
 """The root of the paths of the Open Inference Protocol."""
 PRINTABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -179,7 +179,7 @@ def detail_without_value(error: ErrorDetails) -> str:
 def json_response(
     body: BaseModel | Mapping[str, Any],
     timings: Sequence[Timing] = (),
-    media_type: str = "application/json",
+    media_type: str = JSON,
 ) -> Response:
     """Returns the response with a body, and a Server-Timing header if there are predictions.
 

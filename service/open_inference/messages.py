@@ -24,6 +24,8 @@ from eulerlora_client.contract.problems import (
 )
 from eulerlora_client.contract.queries import PredictQuery
 from eulerlora_client.settings import expected_value
+from service.decoding.decode import without_parameters
+from service.http.responses import JSON
 
 DataType = Literal["BOOL", "BYTES", "FP64"]
 Parameter = bool | int | float | str
@@ -33,7 +35,7 @@ IMAGE_INPUT = "image"
 
 BINARY_OUTPUT = "binary_data_output"
 MODEL, DETAIL = "model", "detail"
-JSON, BINARY = "application/json", "application/octet-stream"
+BINARY = "application/octet-stream"
 HEADER_LENGTH = "Inference-Header-Content-Length"
 MAX_JSON_ITEMS = 1000
 """Members and elements in the JSON object; parsing millions of them would block the service."""
@@ -199,7 +201,7 @@ async def read_body(request: Request) -> InferBody:
 
     Raises UnsupportedMedia, MalformedBody, and InvalidUpload for an empty image.
     """
-    media_type = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    media_type = without_parameters(request.headers.get("content-type", JSON))
     if media_type not in (JSON, BINARY) or "content-encoding" in request.headers:
         raise UnsupportedMedia(f"expected {JSON} or {BINARY}, not compressed")
     header_length = request.headers.get(HEADER_LENGTH)

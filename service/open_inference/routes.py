@@ -16,14 +16,19 @@ from eulerlora_client.contract.answers import Prediction
 from eulerlora_client.contract.problems import InvalidParameter, UnknownModel
 from service.decoding.decode import UNDECLARED
 from service.http.requests import Upload
-from service.http.responses import OPEN_INFERENCE, json_response, rounded, server_timing
+from service.http.responses import (
+    JSON,
+    OPEN_INFERENCE,
+    json_response,
+    rounded,
+    server_timing,
+)
 from service.inference.engine import ServedModel, ServedModels
 from service.open_inference.messages import (
     BINARY,
     ELEMENT_LENGTH,
     HEADER_LENGTH,
     IMAGE_INPUT,
-    JSON,
     DataType,
     InferRequest,
     InferResponse,

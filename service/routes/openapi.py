@@ -14,7 +14,7 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 from eulerlora_client.contract import problems
 from eulerlora_client.contract.answers import ProblemDocument
 from eulerlora_client.contract.problems import Problem
-from service.http.responses import MEDIA_TYPE, problem_document, problem_headers
+from service.http.responses import JSON, MEDIA_TYPE, problem_document, problem_headers
 from service.telemetry.logs import REQUEST_ID_HEADER
 
 API_VERSION = "1.0.0"
@@ -103,7 +103,7 @@ def documented(
     """
     success: dict[str, Any] = {"headers": _described((REQUEST_ID_HEADER, *headers))}
     if operation in _examples():
-        success["content"] = {"application/json": {"example": _examples()[operation]}}
+        success["content"] = {JSON: {"example": _examples()[operation]}}
     by_status = groupby(sorted(set(kinds), key=_status_and_code), key=lambda kind: kind.status)
     return {200: success, **{status or 0: _problems(list(same)) for status, same in by_status}}
 

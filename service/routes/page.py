@@ -92,15 +92,24 @@ def page_routes(policy: Policy, classes: Collection[str], is_audited: bool) -> A
     policy: the page shows its performance. classes: of the default model; the page is about lesions
     if the policy applies to them. is_audited: whether decisions are recorded.
     """
-    by_name = page_files(policy, classes, is_audited)
+    return _file_routes("/", "/page", page_files(policy, classes, is_audited))
+
+
+def documentation_routes() -> APIRouter:
+    """Returns the routes of the documentation and its files."""
+    return _file_routes("/docs", "/docs", documentation_files())
+
+
+def _file_routes(index: str, folder: str, by_name: Mapping[str, PageFile]) -> APIRouter:
+    """Returns the routes of a page at the path `index` and of its files in `folder`."""
     router = APIRouter(include_in_schema=False)
 
-    @router.api_route("/", methods=["GET", "HEAD"])
+    @router.get(index)
     async def page(request: Request) -> Response:
         """Returns the page."""
         return file_response(request, by_name[INDEX])
 
-    @router.api_route("/page/{name}", methods=["GET", "HEAD"])
+    @router.get(f"{folder}/{{name}}")
     async def page_file(request: Request, name: str) -> Response:
         """Returns a file that the page uses."""
         if name not in by_name or name == INDEX:
@@ -176,26 +185,6 @@ def file_response(request: Request, file: PageFile) -> Response:
     if file.tag in (tag.strip().removeprefix("W/") for tag in cached_tags.split(",")):
         return Response(status_code=304, headers=headers)
     return Response(file.content, headers=headers, media_type=file.media_type)
-
-
-def documentation_routes() -> APIRouter:
-    """Returns the routes of the documentation and its files."""
-    by_name = documentation_files()
-    router = APIRouter(include_in_schema=False)
-
-    @router.get("/docs")
-    async def documentation(request: Request) -> Response:
-        """Returns the page."""
-        return file_response(request, by_name[INDEX])
-
-    @router.get("/docs/{name}")
-    async def documentation_file(request: Request, name: str) -> Response:
-        """Returns a file that the page uses."""
-        if name not in by_name or name == INDEX:
-            raise HTTPException(404)
-        return file_response(request, by_name[name])
-
-    return router
 
 
 def documentation_files() -> Mapping[str, PageFile]:

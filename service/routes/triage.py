@@ -37,9 +37,10 @@ from eulerlora_client.policy.policy import Policy, default_sampling
 from eulerlora_client.policy.results import policy_description, triage_result
 from eulerlora_client.report import submitted
 from eulerlora_client.report.submitted import INVALID_REQUEST, ReportJob
-from service.fhir import FHIR_JSON, JSON, chosen_media_type, triage_bundle
+from service.decoding.decode import without_parameters
+from service.fhir import FHIR_JSON, chosen_media_type, triage_bundle
 from service.http.requests import strict_query_route, while_connected
-from service.http.responses import json_response
+from service.http.responses import JSON, json_response
 from service.inference.engine import ServedModel, ServedModels
 from service.inference.fair_sharing import client_of
 from service.prediction.answer import Predicted
@@ -54,7 +55,6 @@ from service.routes.openapi import (
 from service.routes.predict import UPLOAD, UPLOADS
 from service.settings import ServiceSettings
 
-REPORT_MEDIA_TYPE = "application/json"
 MAX_WAITING_REPORTS = 8
 RETRY_AFTER_S = 2.0
 
@@ -97,9 +97,8 @@ class ReportWriter:
 
         Raises Problem and ClientDisconnect.
         """
-        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media_type != REPORT_MEDIA_TYPE:
-            raise UnsupportedMedia(f"expected the content type {REPORT_MEDIA_TYPE}")
+        if without_parameters(request.headers.get("content-type", "")) != JSON:
+            raise UnsupportedMedia(f"expected the content type {JSON}")
         content = await request.body()
         client = client_of(request.scope)
         if client in self._clients or len(self._clients) == MAX_WAITING_REPORTS:
@@ -207,7 +206,7 @@ def policy_routes(policy: Policy) -> APIRouter:
     )
     async def triage_policy() -> Response:
         """Returns the policy, its measured performance, and the defaults of `/triage`."""
-        return Response(content, headers=NOT_CACHED, media_type="application/json")
+        return Response(content, headers=NOT_CACHED, media_type=JSON)
 
     return router
 

@@ -21,7 +21,8 @@ from eulerlora_client.contract.problems import NotAcceptable
 from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.policy.results import WARNING
 from service.app import Options, create_service
-from service.fhir import FHIR_JSON, JSON, chosen_media_type, triage_bundle
+from service.fhir import FHIR_JSON, chosen_media_type, triage_bundle
+from service.http.responses import JSON
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
