@@ -174,7 +174,8 @@ class EulerLoRA:
         samples: S per adapter, only in mode `stoch`; `auto` samples only where a pass in `det` does
         not settle the label and flags, in rounds until they are settled, for a checkpoint with
         decision margins; None for `DEFAULT_SAMPLES`.
-        seed: of the draws of every image; None derives one from the image and the model's revision.
+        seed: of the draws of every image; None derives one from the image and the
+        model's weights and sampler.
         batch_size: images per batch, at least 1; None for as many as run in one pass, up to 32.
         sampler: how the samples of an image are drawn; None for the checkpoint's sampler.
         coverage: adds `prediction_sets` with this probability, such as 0.9, or a warning if the
@@ -202,7 +203,7 @@ class EulerLoRA:
                 "sampled_from_block": self.config.sampled_from_block,
             },
         )
-        conversions: list[PredictionWarning] = []
+        digest, conversions = self.config.sampling_digest, list[PredictionWarning]()
 
         def prepared(index: int, image: RgbImage) -> tuple[Tensor, Draw]:
             """Returns the network's input and its draw."""
@@ -212,7 +213,7 @@ class EulerLoRA:
             )
             own = draw
             if seed is None and mode == "stoch":
-                own = draw.model_copy(update={"seed": content_seed(image.pixels, self.revision)})
+                own = draw.model_copy(update={"seed": content_seed(image.pixels, digest)})
             return network_input(image.pixels, self.config.preprocessing), own
 
         side = self.config.preprocessing.input_side

@@ -133,11 +133,11 @@ class InProcessDecoder(Decoder):
         content: bytes,
         declared: Declared,
         preprocessing: Preprocessing,
-        revision: str,
+        sampling_digest: str,
         with_quality: bool = False,
         on_cpu_s: Callable[[float], None] = lambda _: None,
     ) -> Decoded:
-        job = DecodeJob(content, declared, preprocessing, revision, with_quality)
+        job = DecodeJob(content, declared, preprocessing, sampling_digest, with_quality)
         done = run_job(job, LIMITS)
         if isinstance(done, DecodeFailure):
             raise done.error

@@ -46,7 +46,7 @@ def decode(model: EulerLoRA, data: bytes, mode: Mode) -> InferenceInput:
     """Decodes an image file; the seed is that of its content."""
     with Image.open(BytesIO(data)) as image:
         (rgb,) = rgb_images([image], model.config.preprocessing.input_side)
-    seed = content_seed(rgb.pixels, model.revision)
+    seed = content_seed(rgb.pixels, model.config.sampling_digest)
     samples = SAMPLES if mode == "stoch" else 1
     pixels = network_input(rgb.pixels, model.config.preprocessing)
     return InferenceInput(pixels, Draw(mode=mode, samples=samples, seed=seed))

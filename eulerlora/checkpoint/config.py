@@ -1,5 +1,6 @@
 """The schema of `config.json`, the description of a checkpoint."""
 
+import hashlib
 from collections.abc import Hashable, Sequence
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -132,6 +133,17 @@ class CheckpointConfig(Settings):
         if len(set(keys)) != len(keys):
             raise ValueError("two prediction_sets are for the same coverage and options")
         return self
+
+    @property
+    def sampling_digest(self) -> str:
+        """SHA-256 of what determines sampled trajectories: the weights and the law of the draws.
+
+        Content seeds derive from it, so that new thresholds, texts or a temperature do not move
+        sampled answers (docs/sampling.md).
+        """
+        fields = {"adapters", "method", "sampler", "sampled_from_block"}
+        parts = [self.backbone.sha256, self.model_dump_json(include=fields)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def in_precision(self, precision: Precision) -> Self:
         """Returns the config with the thresholds and prediction sets of one precision.

@@ -87,13 +87,13 @@ def _center(pixels: Tensor, size: int) -> Tensor:
     return pixels[..., top : top + size, left : left + size]
 
 
-def content_seed(pixels: Tensor, revision: str) -> int:
-    """Returns a seed in [0, 2**32) from an image's pixels and the model's revision.
+def content_seed(pixels: Tensor, sampling_digest: str) -> int:
+    """Returns a seed in [0, 2**32) from an image's pixels and what determines its trajectories.
 
     pixels: any shape and dtype, as decoded and before resizing. The metadata of the image file has
-    no influence.
+    no influence. sampling_digest: of the model's config, or another text.
     """
-    digest = hashlib.sha256(revision.encode())
+    digest = hashlib.sha256(sampling_digest.encode())
     digest.update(f"{pixels.dtype}{list(pixels.shape)}".encode())
     digest.update(pixels.contiguous().cpu().numpy().data)
     return int.from_bytes(digest.digest()[:4], "big")

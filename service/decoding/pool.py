@@ -232,22 +232,23 @@ class Decoder:
         content: bytes,
         declared: Declared,
         preprocessing: Preprocessing,
-        revision: str,
+        sampling_digest: str,
         with_quality: bool = False,
         on_cpu_s: Callable[[float], None] = lambda _: None,
     ) -> Decoded:
         """Returns the image in `content` as input of a model with this preprocessing.
 
-        declared: the type that the client declared. revision: of the model, for the content seed.
-        with_quality: also measure the image quality. on_cpu_s: called with the CPU seconds of every
-        attempt, also if it fails or the caller has left. Raises the problems of `decode.decode`,
+        declared: the type that the client declared. sampling_digest: of the model, for the content
+        seed. with_quality: also measure the image quality. on_cpu_s: called with the CPU seconds of
+        every attempt, also if it fails or the caller has left. Raises the problems of
+        `decode.decode`,
         UnusableImage for an image that exceeds the limits on CPU time or memory or that crashes its
         decoder twice, and NotReady if decoders fail for another reason. If the caller is cancelled
         while the image waits, it is not decoded.
         """
         if not (self._running and self._passed_test):
             raise NotReady("the image decoder does not work", RETRY_AFTER_S)
-        job = DecodeJob(content, declared, preprocessing, revision, with_quality)
+        job = DecodeJob(content, declared, preprocessing, sampling_digest, with_quality)
         return await self._decode(job, on_cpu_s)
 
     async def _decode(

@@ -37,14 +37,14 @@ READY = "ready"
 class DecodeJob:
     """An image file to decode.
 
-    preprocessing: of the model. revision: of the model, for the content seed. with_quality: also
-    measure the image quality.
+    preprocessing: of the model. sampling_digest: of the model, for the content seed.
+    with_quality: also measure the image quality.
     """
 
     content: bytes
     declared: Declared
     preprocessing: Preprocessing
-    revision: str
+    sampling_digest: str
     with_quality: bool = False
 
 
@@ -53,8 +53,8 @@ class Decoded:
     """A decoded image as the network's input.
 
     pixels: (3, size, size) float32 in [0, 1]. content_seed: a seed derived from the decoded image
-    and the model's revision. warnings: for the user. decode_s: seconds from bytes to pixels. cpu_s:
-    CPU seconds of the whole job. quality: of the whole image, None if not measured.
+    and the model's sampling digest. warnings: for the user. decode_s: seconds from bytes to pixels.
+    cpu_s: CPU seconds of the whole job. quality: of the whole image, None if not measured.
     """
 
     pixels: npt.NDArray[np.float32]
@@ -127,7 +127,7 @@ def _decoded(job: DecodeJob, limits: ImageSettings) -> Decoded:
     image = decode(job.content, limits, job.declared, job.preprocessing.input_side)
     return Decoded(
         pixels=network_input(image.pixels, job.preprocessing).numpy(),
-        content_seed=content_seed(image.pixels, job.revision),
+        content_seed=content_seed(image.pixels, job.sampling_digest),
         warnings=image.warnings,
         decode_s=time.monotonic() - started_at,
         quality=_quality(image) if job.with_quality else None,

@@ -217,7 +217,7 @@ class Pipeline:
             upload.content,
             upload.declared,
             served.model.config.preprocessing,
-            served.revision,
+            served.model.config.sampling_digest,
             request.policy is not None,
         )
         try:

@@ -132,7 +132,7 @@ def test_without_a_seed_an_image_has_its_content_seed(
     for images in (photos, tensors):
         actual = model.predict(images, mode="stoch").trajectories
         pixels = images if isinstance(images, Tensor) else [upright_rgb(i).pixels for i in images]
-        seeds = [content_seed(image, model.revision) for image in pixels]
+        seeds = [content_seed(image, model.config.sampling_digest) for image in pixels]
         assert len(set(seeds)) == COUNT
         for index, seed in enumerate(seeds):
             alone = model.predict(images[index : index + 1], mode="stoch", seed=seed)

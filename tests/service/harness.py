@@ -73,7 +73,7 @@ class FakeDecoder:
         content: bytes,
         declared: Declared,
         preprocessing: Preprocessing,
-        revision: str,
+        sampling_digest: str,
         with_quality: bool = False,
         on_cpu_s: Callable[[float], None] = lambda _: None,
     ) -> Decoded:
@@ -81,7 +81,7 @@ class FakeDecoder:
         await self.gate.wait()
         on_cpu_s(self.cpu_s)
         image = decode(content, ServiceSettings().images, declared)
-        seed = content_seed(image.pixels, revision)
+        seed = content_seed(image.pixels, sampling_digest)
         return Decoded(
             network_input(image.pixels, preprocessing).numpy(),
             seed,

@@ -11,7 +11,6 @@ from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import (
     Checkpoint,
     load_checkpoint,
-    revision_of,
     sampled_from,
     write_config,
     write_feature_statistics,
@@ -62,8 +61,7 @@ def calibrate(
 
     Fits the statistics on the training part, and the thresholds on the calibration part, or the
     test part of a split without one; the config names them. Replaces `ood.safetensors` and
-    `config.json`. The seeds come from the revision without thresholds, so a second calibration
-    gives the same thresholds.
+    `config.json`.
     sampler, sampled_from_block: new ones of the checkpoint; None keeps the present ones.
     precisions: of the predictions; each has thresholds and sets of its own, and the first one has
     the statistics and margins. `auto` is decided by `eulerlora.prediction.precision`.
@@ -85,8 +83,7 @@ def calibrate(
     held_out, data = images.parts[part], f"{images.name}, {part} part"
     names = [label.name for label in uncalibrated.classes]
     check_lesions(held_out, names, coverage)
-    revision = revision_of(uncalibrated)
-    source = replace(checkpoint, config=uncalibrated, revision=revision)
+    source = replace(checkpoint, config=uncalibrated)
     models = _models(source, precisions, device)
     statistics, features = compute_feature_statistics(models[0], images)
     fitted = uncalibrated.model_copy(update={"features": features})

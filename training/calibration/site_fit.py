@@ -15,7 +15,7 @@ from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.checkpoint.files import Checkpoint, revision_of
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
@@ -94,12 +94,11 @@ def fit_site(
 ) -> SiteFit:
     """Fits the parts that have enough lesions.
 
-    The pictures are predicted at temperature 1. The seeds come from a revision without thresholds,
-    so a second fit gives the same ones.
+    The pictures are predicted at temperature 1.
     """
     update = {"temperature": 1.0, "thresholds": (), "prediction_sets": ()}
     config = checkpoint.config.model_copy(update=update)
-    source = replace(checkpoint, config=config, revision=revision_of(config))
+    source = replace(checkpoint, config=config)
     outputs = CalibrationOutputs.of(EulerLoRA(source, device, runtime), site.images, SAMPLES)
     fit = SiteFit(checkpoint.config, checkpoint.feature_distance, outputs, {})
     for step in (_with_temperature, _with_feature_means, _with_thresholds, _with_prediction_sets):

@@ -85,7 +85,7 @@ class _SeededImages(Dataset[tuple[Tensor, int]]):
     def __init__(self, images: Sequence[LabelledImage], model: EulerLoRA) -> None:
         self.images = images
         self.preprocessing = model.config.preprocessing
-        self.revision = model.revision
+        self.sampling_digest = model.config.sampling_digest
 
     def __len__(self) -> int:
         return len(self.images)
@@ -93,7 +93,7 @@ class _SeededImages(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image = self.images[index]
         pixels = read_image(image.name, image.source)
-        return network_input(pixels, self.preprocessing), content_seed(pixels, self.revision)
+        return network_input(pixels, self.preprocessing), content_seed(pixels, self.sampling_digest)
 
 
 def predict_all(

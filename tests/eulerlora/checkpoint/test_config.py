@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.methods.dropout import RankDropoutSettings
 from eulerlora_client.contract.answers import Threshold
 
 Fields = dict[str, Any]
@@ -32,6 +33,29 @@ def fields(config: CheckpointConfig) -> Fields:
 
 def test_a_config_round_trips_through_json(config: CheckpointConfig) -> None:
     assert CheckpointConfig.model_validate_json(config.model_dump_json(indent=2)) == config
+
+
+def test_the_sampling_digest_is_that_of_weights_and_draws_only(config: CheckpointConfig) -> None:
+    def digest(**changes: object) -> str:
+        return config.model_copy(update=changes).sampling_digest
+
+    unrelated = {
+        "name": "other", "thresholds": (), "temperature": 2.0, "margins": None, "features": None,
+        "prediction_sets": (), "provenance": {}, "classes": config.classes[::-1],
+    }  # fmt: skip
+    assert {digest(**{name: value}) for name, value in unrelated.items()} == {digest()}
+    backbone = config.backbone.model_copy(update={"sha256": "0" * 64})
+    adapters = config.adapters.model_copy(update={"sha256": "0" * 64})
+    settings = config.adapters.settings.model_copy(update={"scale": 0.5})
+    changed = [
+        digest(backbone=backbone),
+        digest(adapters=adapters),
+        digest(adapters=config.adapters.model_copy(update={"settings": settings})),
+        digest(method=RankDropoutSettings()),
+        digest(sampler="balanced" if config.sampler == "independent" else "independent"),
+        digest(sampled_from_block=1),
+    ]
+    assert len({digest(), *changed}) == 7
 
 
 def test_a_config_is_immutable(config: CheckpointConfig) -> None:

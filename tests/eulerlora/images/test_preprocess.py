@@ -618,7 +618,7 @@ def test_the_network_applies_the_method_first() -> None:
     assert not torch.allclose(plain(IMAGES, rows, draws), expected)
 
 
-REVISION = "sha256:" + "0" * 64
+DIGEST = "sha256:" + "0" * 64
 
 
 @pytest.fixture
@@ -637,15 +637,15 @@ def test_a_seed_is_valid_for_a_draw(pixels: Tensor) -> None:
     assert max(seeds) > 3 * 2**30
 
 
-def test_the_seed_depends_on_revision_values_shape_and_dtype_only(pixels: Tensor) -> None:
+def test_the_seed_depends_on_digest_values_shape_and_dtype_only(pixels: Tensor) -> None:
     strided = pixels.permute(1, 2, 0).contiguous().permute(2, 0, 1)
     assert not strided.is_contiguous()
-    assert content_seed(strided, REVISION) == content_seed(pixels, REVISION)
+    assert content_seed(strided, DIGEST) == content_seed(pixels, DIGEST)
     changed = pixels.clone()
     changed[2, 3, 5] ^= 1
     others = [changed, pixels.reshape(3, 6, 4), pixels.view(torch.int8), pixels.float()]
-    seeds = {content_seed(values, REVISION) for values in (pixels, *others)}
-    assert len(seeds | {content_seed(pixels, REVISION[:-1] + "1")}) == 6
+    seeds = {content_seed(values, DIGEST) for values in (pixels, *others)}
+    assert len(seeds | {content_seed(pixels, DIGEST[:-1] + "1")}) == 6
 
 
 def test_a_files_metadata_does_not_change_the_seed(pixels: Tensor) -> None:
@@ -657,5 +657,5 @@ def test_a_files_metadata_does_not_change_the_seed(pixels: Tensor) -> None:
         file = io.BytesIO()
         image.save(file, "PNG", **options)
         with Image.open(file) as opened:
-            seeds.add(content_seed(upright_rgb(opened).pixels, REVISION))
-    assert seeds == {content_seed(pixels, REVISION)}
+            seeds.add(content_seed(upright_rgb(opened).pixels, DIGEST))
+    assert seeds == {content_seed(pixels, DIGEST)}

@@ -54,7 +54,7 @@ def decoder() -> Iterator[Decoder]:
 
 @pytest.fixture(scope="module")
 def faulty() -> Iterator[Decoder]:
-    """Two workers with a time limit of a few seconds; the revision of a job selects a fault."""
+    """Two workers with a time limit of a few seconds; the digest of a job selects a fault."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool, "run_worker", run_faulty_worker)
         decoder = Decoder(LIMITS, FAULTY_SETTINGS)
@@ -64,16 +64,16 @@ def faulty() -> Iterator[Decoder]:
 
 
 def run_faulty_worker(*args: Any) -> None:
-    """Runs a worker that fails as the revision of a job says.
+    """Runs a worker that fails as the digest of a job says.
 
-    With the path of a file in the revision, it fails once and then deletes the file.
+    With the path of a file in the digest, it fails once and then deletes the file.
     """
     run_job = worker.run_job
 
     def run_faulty_job(
         job: worker.DecodeJob, limits: ImageSettings
     ) -> worker.Decoded | worker.DecodeFailure:
-        fault, _, path = job.revision.partition(":")
+        fault, _, path = job.sampling_digest.partition(":")
         if path:
             try:
                 Path(path).unlink()
@@ -86,14 +86,14 @@ def run_faulty_worker(*args: Any) -> None:
         if fault in signal.Signals.__members__:
             os.kill(os.getpid(), signal.Signals[fault])
             time.sleep(HANG_S)  # SIGSTOP
-        if job.revision == "slow":
+        if job.sampling_digest == "slow":
             time.sleep(0.5)
-        if job.revision == "grow":
+        if job.sampling_digest == "grow":
             return run_with(lambda: bytearray(3 * 1024**3))
-        if job.revision == "device":
+        if job.sampling_digest == "device":
             device = os.environ.get("CUDA_VISIBLE_DEVICES")
             return worker.DecodeFailure(UnusableImage(repr(device)), 0)
-        if job.revision == "defect":
+        if job.sampling_digest == "defect":
             return run_with(lambda: 1 // 0)
         return run_job(job, limits)
 
@@ -110,13 +110,13 @@ def run_faulty_worker(*args: Any) -> None:
 RUN_WORKER = worker.run_worker
 
 
-def submit(decoder: Decoder, content: bytes, revision: str = "r") -> Awaitable[Decoded]:
-    return decoder.decode(content, Declared("image/png", "a.png"), INPUT, revision)
+def submit(decoder: Decoder, content: bytes, sampling_digest: str = "r") -> Awaitable[Decoded]:
+    return decoder.decode(content, Declared("image/png", "a.png"), INPUT, sampling_digest)
 
 
-def decode_with(decoder: Decoder, content: bytes, revision: str = "r") -> Decoded:
+def decode_with(decoder: Decoder, content: bytes, sampling_digest: str = "r") -> Decoded:
     async def wait() -> Decoded:
-        return await submit(decoder, content, revision)
+        return await submit(decoder, content, sampling_digest)
 
     return RUNNER.run(wait())
 
@@ -161,7 +161,7 @@ def test_a_worker_gives_the_same_result_as_this_process(decoder, png) -> None:
     assert decoded.content_seed == content_seed(image.pixels, "r")
     assert decoded.warnings == ()
     assert decoded.decode_s > 0
-    assert decode_with(decoder, png, "another revision").content_seed != decoded.content_seed
+    assert decode_with(decoder, png, "another").content_seed != decoded.content_seed
 
 
 def test_a_hanging_decoder_fails_one_request(faulty, png) -> None:
@@ -198,8 +198,8 @@ def test_the_image_of_a_lost_decoder_is_decoded_in_another_one(
     used: list[float] = []
 
     async def once() -> Decoded:
-        revision = f"{fault}:{fault_flag}"
-        return await faulty.decode(png, Declared(), INPUT, revision, on_cpu_s=used.append)
+        sampling_digest = f"{fault}:{fault_flag}"
+        return await faulty.decode(png, Declared(), INPUT, sampling_digest, on_cpu_s=used.append)
 
     before = idle_pids(faulty)
     assert RUNNER.run(once()).warnings == ()

@@ -23,8 +23,10 @@ UNDECLARED = Declared()
 INPUT = Preprocessing(size=32)
 
 
-def run(content: bytes, declared: Declared = UNDECLARED, revision: str = REVISION) -> Decoded:
-    result = run_job(DecodeJob(content, declared, INPUT, revision), LIMITS)
+def run(
+    content: bytes, declared: Declared = UNDECLARED, sampling_digest: str = REVISION
+) -> Decoded:
+    result = run_job(DecodeJob(content, declared, INPUT, sampling_digest), LIMITS)
     assert isinstance(result, Decoded), result
     return result
 
@@ -36,12 +38,12 @@ def test_the_pixels_are_resized(png, photo) -> None:
     assert result.decode_s > 0
 
 
-def test_the_content_seed_depends_on_pixels_and_revision_only(photo, encode, png) -> None:
+def test_the_content_seed_depends_on_pixels_and_digest_only(photo, encode, png) -> None:
     expected = content_seed(upright_rgb(photo).pixels, REVISION)
     assert run(png).content_seed == expected
     assert run(encode(photo, "WEBP", lossless=True)).content_seed == expected
     assert run(encode(photo.rotate(90), "PNG")).content_seed != expected
-    assert run(png, revision="sha256:1").content_seed != expected
+    assert run(png, sampling_digest="sha256:1").content_seed != expected
 
 
 def test_quality_is_measured_on_the_whole_upright_image_on_request(encode, photo) -> None:
