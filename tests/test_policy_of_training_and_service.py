@@ -22,9 +22,9 @@ from eulerlora_client.policy.policy import default_policy, default_policy_text, 
 from tests.conftest import THRESHOLDS, MakeConfig, MakeNetwork
 from tests.eulerlora_client.policy_inputs import GOOD, make_prediction
 from training.calibration.calibrate import calibrate
-from training.calibration.policy import min_lesions
 from training.commands.calibrate import policy_fit_command
 from training.data.datasets import checkpoint_dataset
+from training.evaluation.intervals import tolerance_sample_size
 
 ROOT = Path(__file__).parents[1]
 CLASSES = ("bkl", "mel", "nv")
@@ -110,7 +110,7 @@ def test_the_client_reads_the_fitted_policy(checkpoint: Path, data: Path, policy
     )
     assert (evidence.fit.images, evidence.fit.lesions, evidence.fit.found) == (16, 12, 12)
     assert (evidence.wanted, evidence.fit.established) == (SENSITIVITY, True)
-    assert min_lesions(SENSITIVITY) == 11
+    assert tolerance_sample_size(SENSITIVITY) == 11
     assert (measured.images, measured.lesions, measured.target.lesions) == (19, 19, 6)
     assert after.uncertainty.entropy_nats != before.uncertainty.entropy_nats
     assert after.quality == before.quality
@@ -198,7 +198,10 @@ def test_too_few_melanomas_do_not_establish_the_sensitivity(
     checkpoint: Path, data: Path, policy: Path
 ) -> None:
     printed = fit(checkpoint, data, policy, "--mode", "det", "--precision", "bfloat16")
-    assert "| bound of 0.95 | 59 lesions of melanoma without a miss | 12 | too few |" in printed
+    assert (
+        "| bound of 0.95 | 59 lesions of melanoma without a miss | 12 | not established; too few |"
+        in printed
+    )
     evidence = read_policy(policy).evidence
     assert evidence is not None
     assert (evidence.mode, evidence.samples, evidence.fit.established) == ("det", 1, False)

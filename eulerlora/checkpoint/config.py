@@ -12,7 +12,7 @@ from eulerlora.sampling.adaptive import DecisionMargins, StoppingRule
 from eulerlora.scores.ood_scores import FeatureConfig
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from eulerlora.settings import AdapterSettings, BackboneSettings, Preprocessing, Sha256
-from eulerlora_client.contract.answers import ClassName, Threshold
+from eulerlora_client.contract.answers import ClassName, TargetClasses, Threshold
 from eulerlora_client.contract.sampling import Auto, Mode, Precision, Sampler
 from eulerlora_client.settings import Settings, optional
 
@@ -74,7 +74,8 @@ class CheckpointConfig(Settings):
     method: how rows are drawn and computed; `adapters` has the settings that all methods share.
     sampler: the default sampler of an image; the thresholds of `stoch` are valid for it only.
     sampled_from_block: the first block that is sampled (`Draw`), below the number of blocks.
-    temperature: the logits are divided by it before the softmax. features: describes the feature
+    target: the classes that count for triage; None if none were named. temperature: the logits are
+    divided by it before the softmax. features: describes the feature
     statistics; None if they were not fitted.
     """
 
@@ -84,6 +85,7 @@ class CheckpointConfig(Settings):
     adapters: AdapterConfig
     method: StoredMethod = optional(DEFAULT_METHOD)
     classes: Annotated[tuple[ClassName, ...], Field(min_length=2)]
+    target: TargetClasses | None = optional(None)
     preprocessing: Preprocessing
     sampler: Sampler = "independent"
     sampled_from_block: int = optional(0, ge=0)
@@ -99,6 +101,9 @@ class CheckpointConfig(Settings):
         names = [label.name for label in self.classes]
         if len(set(names)) != len(names):
             raise ValueError("two classes have the same name")
+        unknown = set() if self.target is None else set(self.target.classes) - set(names)
+        if unknown:
+            raise ValueError(f"expected target classes of {', '.join(names)}, got {unknown.pop()}")
         keys = [(entry.options, entry.precision) for entry in self.thresholds]
         if len(set(keys)) != len(keys):
             raise ValueError("two thresholds are for the same mode, samples and precision")

@@ -532,10 +532,12 @@ class ClassName(Settings):
 
 
 class ClassGroup(Settings):
-    """Classes that count together. name: a word for them that people read, such as malignant."""
+    """Classes that count together."""
 
     name: NonEmpty
+    """A word for the classes that people read, such as malignant."""
     classes: Annotated[tuple[NonEmpty, ...], Field(min_length=1)]
+    """Names of classes."""
 
     @model_validator(mode="after")
     def _unique_classes(self) -> Self:
@@ -545,12 +547,10 @@ class ClassGroup(Settings):
 
 
 class TargetClasses(ClassGroup):
-    """The classes that count for triage: an image is urgent by their summed probability.
-
-    critical: those of them whose lesions a required sensitivity counts; all of them by default.
-    """
+    """The classes that count for triage: an image is urgent by their summed probability."""
 
     critical: ClassGroup
+    """Those of them whose lesions a required sensitivity counts; all of them by default."""
 
     @model_validator(mode="before")
     @classmethod
@@ -602,6 +602,29 @@ class ScoreThreshold(Settings):
     ]
 
 
+class Tolerance(Settings):
+    """What a threshold keeps of new images like those of its calibration."""
+
+    share: Annotated[Probability, Field(description="Of new units, all images of which are kept.")]
+    confidence: Annotated[
+        Probability,
+        Field(
+            description="That at least this share is kept; below 0.95 if there were too few units "
+            "(59 for a share of 0.95)."
+        ),
+    ]
+    units: Annotated[PositiveInt, Field(description="Number of independent units.")]
+    unit: Annotated[str, Field(description="`lesion`, or `image` if no lesions are known.")]
+
+    @property
+    def summary(self) -> str:
+        """The statement in words."""
+        return (
+            f"at least {self.share:.0%} of new {self.unit}s with a confidence of "
+            f"{self.confidence:.0%} ({self.units:,} {self.unit}s)"
+        )
+
+
 class Threshold(Settings):
     """The OOD thresholds of a mode and a number of samples; checkpoints contain them too.
 
@@ -622,6 +645,9 @@ class Threshold(Settings):
     feature_distance: Annotated[
         ScoreThreshold | None, Field(description="Null if it was not calibrated.")
     ] = None
+    tolerance: Tolerance | None = optional(
+        None, description="Of each score alone; null if it was not computed."
+    )
     label_shares: Annotated[
         tuple[Probability, ...] | None,
         Field(

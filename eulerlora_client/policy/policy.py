@@ -113,7 +113,8 @@ class FitEvidence(Settings):
 
     images: all images. lesions: those of the critical classes; found: those with all images at or
     above `target.urgent`; lower_bound: one-sided exact bound of the sensitivity; established:
-    whether it is at least `wanted`. uncertain: share of the images with an entropy of at least
+    whether it is at least `wanted` and no image of the fit was in the model's training, as
+    `in_training` of them were. uncertain: share of the images with an entropy of at least
     `uncertainty.entropy_nats`.
     """
 
@@ -123,6 +124,7 @@ class FitEvidence(Settings):
     found: Count
     lower_bound: Probability
     established: bool
+    in_training: Count = 0
     uncertain: Probability
 
 

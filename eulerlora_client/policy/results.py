@@ -115,6 +115,11 @@ def not_established(policy: Policy) -> str | None:
     fit = evidence.fit
     if fit.established:
         return None
+    if fit.in_training:
+        return (
+            f"This policy is fitted, but not proven: the model was trained on {fit.in_training:,} "
+            "of the images of the fit, which makes it too optimistic."
+        )
     return (
         f"This policy is fitted, but not proven: {fit.lesions:,} lesions of "
         f"{policy.target.critical.name} establish a sensitivity of at least "

@@ -95,10 +95,21 @@ function thresholdTable(thresholds) {
           html("th", { scope: "row" }, passesOf(threshold)),
           html("td", {}, withKept(threshold.msp, threshold.kept)),
           html("td", {}, distanceThreshold(threshold.feature_distance)),
-          html("td", {}, `${threshold.data}; ${count(threshold.images, "image")}`),
+          html("td", {}, `${threshold.data}; ${count(threshold.images, "image")}${kept(threshold)}`),
         ),
       ),
     ),
+  );
+}
+
+/* What the thresholds promise; "" if the checkpoint does not say. */
+function kept({ tolerance }) {
+  if (!tolerance) return "";
+  const { share, confidence, units, unit } = tolerance;
+  const few = confidence < 0.95 ? " Too few to rely on." : "";
+  return (
+    `. Keeps at least ${percent(share)} of new ${unit}s with a confidence of ` +
+    `${percent(confidence)} (${count(units, unit)}).${few}`
   );
 }
 

@@ -302,6 +302,11 @@ def _validation(
 
 def _read_images(recipe: AdapterRecipe, data: Path, skip_bad: bool) -> TrainingImages:
     images = read_dataset(recipe.data, data, skip_bad)
+    names = [label.name for label in images.classes]
+    if recipe.target is not None and not set(recipe.target.classes) <= set(names):
+        raise SettingsError(
+            f"expected target.classes of {', '.join(names)}, got {', '.join(recipe.target.classes)}"
+        )
     ood = [read_ood_set(settings, data, skip_bad) for settings in recipe.evaluation.ood]
     outliers = None
     if recipe.outliers is not None:
@@ -354,6 +359,7 @@ def _checkpoint_config(
         ),
         method=recipe.method,
         classes=images.classes,
+        target=recipe.target,
         preprocessing=network.preprocessing,
         provenance=provenance,
     )

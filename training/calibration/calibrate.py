@@ -89,8 +89,8 @@ def calibrate(
     fitted = uncalibrated.model_copy(update={"features": features})
     distance = FeatureDistance(statistics)
     for model in models:
-        outputs = CalibrationOutputs.of(model, held_out, samples)
-        fitted = with_thresholds(fitted, outputs, data, distance, samples)
+        outputs = CalibrationOutputs.of(model, held_out, data, samples)
+        fitted = with_thresholds(fitted, outputs, distance, samples)
         sets = fit_prediction_sets(
             outputs.probabilities(samples), held_out, names, coverage, fitted.sampler,
             outputs.precision, data,

@@ -5,7 +5,6 @@ score is at or above the threshold. Images of one lesion are not independent, so
 lesions: a lesion is a hit if all of its images are urgent. Bounds are exact.
 """
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ import numpy as np
 import tomlkit
 import torch
 from numpy.typing import NDArray
-from scipy.special import betaincinv
 
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
@@ -28,6 +26,7 @@ from eulerlora_client.output_files import atomic_write
 from eulerlora_client.policy.policy import (
     DEFAULT_FILE,
     Policy,
+    TargetRules,
     UncertaintyRules,
     default_policy_text,
     parse_policy,
@@ -35,7 +34,7 @@ from eulerlora_client.policy.policy import (
 )
 from training.data.images import OUTSIDE, LabelledImage
 from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
-from training.evaluation.intervals import CONFIDENCE, Bools, Floats
+from training.evaluation.intervals import Bools, Floats, lower_bound, tolerance_bound
 
 SIGNIFICANT_DIGITS = 4
 
@@ -51,21 +50,18 @@ UNCERTAIN_SHARE = 0.05
 class Sensitivity:
     """Hits of a number of lesions, and the required sensitivity.
 
-    lower_bound: one-sided exact 95% lower confidence bound. established: True if the bound reaches
-    `required`.
+    lower_bound: one-sided exact 95% lower confidence bound of a threshold set on the same lesions.
+    established: True if it reaches `required`.
     """
 
     hits: int
     lesions: int
     required: float
+    lower_bound: float
 
     @property
     def share(self) -> float:
         return self.hits / self.lesions
-
-    @property
-    def lower_bound(self) -> float:
-        return lower_bound(self.hits, self.lesions)
 
     @property
     def established(self) -> bool:
@@ -86,35 +82,6 @@ class ThresholdCoverage:
     missed_images: int
 
 
-def lower_bound(hits: int, lesions: int) -> float:
-    """Returns the one-sided 95% lower bound of Clopper and Pearson (Biometrika 26, 404, 1934).
-
-    It is also exact if the threshold was set on the same lesions to give this number of misses,
-    because the population share above an order statistic has the same beta distribution (Wilks,
-    Ann. Math. Statist. 12, 91, 1941). The number of misses must depend on `lesions` only.
-    """
-    return float(betaincinv(hits, lesions - hits + 1, 1 - CONFIDENCE)) if hits else 0.0
-
-
-def allowed_misses(lesions: int, required: float) -> int | None:
-    """Returns the largest number of misses with a lower bound of at least `required`.
-
-    None if the bound is lower even without a miss; 0.95 needs at least 59 lesions.
-    """
-    if lower_bound(lesions, lesions) < required:
-        return None
-    return next(
-        misses - 1
-        for misses in range(1, lesions + 1)
-        if lower_bound(lesions - misses, lesions) < required
-    )
-
-
-def min_lesions(required: float) -> int:
-    """Returns the smallest number of lesions that establishes `required` without a miss."""
-    return next(count for count in itertools.count(1) if lower_bound(count, count) >= required)
-
-
 def lesion_scores(scores: Floats, lesions: Names) -> Floats:
     """Returns the lowest score of each lesion's images. scores, lesions: (n,)."""
     _, index = np.unique(lesions, return_inverse=True)
@@ -128,20 +95,19 @@ def lesions_with_all(flags: Bools, lesions: Names) -> Bools:
     return np.array(lesion_scores(flags.astype(np.float64), lesions) == 1)
 
 
-def urgent_threshold(critical: Floats, required: float) -> float:
-    """Returns the highest threshold whose lower bound reaches `required`.
+def fit_urgent(critical: Floats, required: float) -> tuple[float, Sensitivity]:
+    """Returns the highest threshold whose lower bound reaches `required`, and its sensitivity.
 
     critical: (m,) scores of lesions, m > 0. With too few lesions, returns the highest threshold
-    without a miss. The value is rounded down to four significant digits, so that rounding of
-    scores elsewhere does not turn a tie into a miss.
+    without a miss. It is rounded down to four significant digits, so that rounding of scores
+    elsewhere does not turn a tie into a miss. The bound is that of the permitted number of misses,
+    which depends on m only: fewer misses by a tie or by the rounding do not raise it.
     """
-    misses = allowed_misses(len(critical), required) or 0
-    return round_down(float(np.sort(critical)[misses]))
-
-
-def sensitivity_at(critical: Floats, threshold: float, required: float) -> Sensitivity:
-    """Returns the sensitivity of a threshold. critical: (m,) scores of lesions."""
-    return Sensitivity(int((critical >= threshold).sum()), len(critical), required)
+    bound = tolerance_bound(critical, required)
+    threshold = round_down(bound.threshold)
+    hits = int((critical >= threshold).sum())
+    lower = lower_bound(bound.units - bound.misses, bound.units)
+    return threshold, Sensitivity(hits, bound.units, required, lower)
 
 
 def coverage_table(
@@ -311,14 +277,14 @@ def fit_policy(
     if not images.critical.any():
         raise DataError("expected images of the critical classes, got none")
     critical = lesion_scores(images.scores[images.critical], images.lesions[images.critical])
-    urgent = urgent_threshold(critical, required)
+    urgent, sensitivity = fit_urgent(critical, required)
     entropy_nats = entropy_threshold(images.entropy, uncertain_share)
     return PolicyFit(
         urgent=urgent,
         entropy_nats=entropy_nats,
         images=len(images.scores),
         lesions=len(np.unique(images.lesions)),
-        critical=sensitivity_at(critical, urgent, required),
+        critical=sensitivity,
         critical_hits=int((images.scores[images.critical] >= urgent).sum()),
         critical_images=int(images.critical.sum()),
         uncertain=float((images.entropy >= entropy_nats).mean()),
@@ -346,11 +312,18 @@ class PolicyFile:
     policy: Policy
 
     @classmethod
-    def read(cls, path: Path | None) -> "PolicyFile":
-        """Reads a policy file; None for the packaged one. Raises SettingsError with the path."""
+    def read(cls, path: Path | None, target: TargetClasses | None = None) -> "PolicyFile":
+        """Reads a policy file; None for the packaged one. Raises SettingsError with the path.
+
+        target: replaces that of the file.
+        """
         name = DEFAULT_FILE if path is None else str(path)
         text = default_policy_text() if path is None else read_policy_text(path)
-        return cls(name, text, parse_policy(text, name))
+        policy = parse_policy(text, name)
+        if target is not None:
+            rules = TargetRules(**target.model_dump(), urgent=policy.target.urgent)
+            policy = policy.model_copy(update={"target": rules})
+        return cls(name, text, policy)
 
     def fitted(self, fit: PolicyFit) -> Policy:
         """Returns the next version of the policy, with fitted thresholds and without evidence."""
@@ -371,7 +344,9 @@ class PolicyFile:
         """
         document: Any = tomlkit.parse(self.text)
         document["version"] = policy.version
-        document["target"]["urgent"] = policy.target.urgent
+        for key, value in policy.target.model_dump(mode="json").items():
+            if document["target"].get(key) != value:
+                document["target"][key] = value
         document["uncertainty"]["entropy_nats"] = policy.uncertainty.entropy_nats
         if policy.evidence is not None:
             document["evidence"] = policy.evidence.model_dump(mode="json", exclude_defaults=True)

@@ -229,8 +229,13 @@ def evidence_of(
     fit: PolicyFit,
     data: str,
     measured: Sequence[PolicyMeasurement],
+    in_training: int = 0,
 ) -> Evidence:
-    """Returns the evidence of a fitted policy. data: name of the images of the fit."""
+    """Returns the evidence of a fitted policy.
+
+    data: name of the images of the fit. in_training: those of them that the model was trained on;
+    a fit to such images establishes nothing.
+    """
     return Evidence(
         model=model.config.name,
         revision=model.revision,
@@ -245,7 +250,8 @@ def evidence_of(
             lesions=fit.critical.lesions,
             found=fit.critical.hits,
             lower_bound=_rounded_down(fit.critical.lower_bound),
-            established=fit.critical.established,
+            established=fit.critical.established and not in_training,
+            in_training=in_training,
             uncertain=_rounded_up(fit.uncertain),
         ),
         measured=tuple(measurement.evidence for measurement in measured),
@@ -310,9 +316,7 @@ def _target_lines(name: str, counts: TargetEvidence) -> Iterator[str]:
 
 
 def _estimate(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return "not defined"
-    return f"{estimate.value:.3f} (95% interval {estimate.low:.3f} to {estimate.high:.3f})"
+    return "not defined" if estimate is None else estimate.text()
 
 
 def _rounded_down(share: float) -> float:

@@ -10,7 +10,9 @@ from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.sampling.adaptive import MIN_IMAGES
 from eulerlora.scores.prediction_sets import ALWAYS_INCLUDED, min_units
 from eulerlora_client.contract.answers import TargetClasses
-from training.calibration.policy import PolicyFit, min_lesions
+from training.calibration.policy import PolicyFit
+from training.calibration.thresholds import KEPT_SHARE
+from training.evaluation.intervals import tolerance_sample_size
 from training.reporting.tables import TOO_FEW, table
 
 TEMPERATURE, FEATURES, OOD = "temperature", "feature means", "OOD thresholds"
@@ -50,7 +52,7 @@ def report_table(parts: Sequence[FittedPart]) -> str:
             part.part,
             f"{part.needed} {part.unit}",
             f"{part.available:,}",
-            part.result if part.met else TOO_FEW,
+            part.result if part.met else f"{part.result}; {TOO_FEW}" if part.result else TOO_FEW,
         ]
         for part in parts
     ]
@@ -64,8 +66,10 @@ def calibrated_parts(config: CheckpointConfig) -> Iterator[FittedPart]:
         yield FittedPart(FEATURES, 1, features.images, "images", f"{features.components} means")
     for entry in config.thresholds:
         part = f"{OOD}, {entry.mode} {entry.samples} in {entry.precision}"
-        result = f"MSP >= {entry.msp:.4f} keeps {entry.kept:.1%}"
-        yield FittedPart(part, 1, entry.images, "images", result)
+        result = f"MSP >= {entry.msp:.4f} keeps {entry.kept:.1%} of the images"
+        if (tolerance := entry.tolerance) is not None:
+            needed, units = tolerance_sample_size(tolerance.share), f"{tolerance.unit}s"
+            yield FittedPart(part, needed, tolerance.units, units, f"{result}; {tolerance.summary}")
     if margins is not None:
         agreement = f"label and flags of {margins.compared_with} samples in {margins.agreement:.1%}"
         result = f"{agreement} (level {margins.level:g})"
@@ -103,12 +107,10 @@ def policy_parts(
 class Needs:
     """What a site wants to fit.
 
-    kept: share of the lesions that the OOD thresholds keep. sensitivity: required of the urgent
-    threshold. coverages: of the prediction sets. always_include_rare: True if a class with too few
-    lesions for a coverage is in every set.
+    sensitivity: required of the urgent threshold. coverages: of the prediction sets.
+    always_include_rare: True if a class with too few lesions for a coverage is in every set.
     """
 
-    kept: float
     sensitivity: float
     coverages: Sequence[float]
     always_include_rare: bool = False
@@ -125,7 +127,7 @@ def site_parts(
     units, total, fewest = f"{unit}s", sum(lesions.values()), min(lesions.values())
     yield FittedPart(TEMPERATURE, MIN_TEMPERATURE, fewest, f"{units} of each class")
     yield FittedPart(FEATURES, MIN_FEATURES, total, units)
-    yield FittedPart(OOD, min_units(needs.kept), total, units)
+    yield FittedPart(OOD, min_units(KEPT_SHARE), total, units)
     available, classes = fewest, "each class"
     if needs.always_include_rare:
         available, classes = max(lesions.values()), "a class"
@@ -147,5 +149,5 @@ def _urgent_parts(
     """Yields the urgent threshold and its exact bound."""
     unit = f"{units} of {target.critical.name}"
     yield FittedPart(URGENT, 1, critical, unit)
-    bound, needed = f"bound of {sensitivity:g}", min_lesions(sensitivity)
+    bound, needed = f"bound of {sensitivity:g}", tolerance_sample_size(sensitivity)
     yield FittedPart(bound, needed, critical, f"{unit} without a miss")

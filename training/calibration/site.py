@@ -36,6 +36,7 @@ from eulerlora.scores.ood_scores import ScoreName, ood_scores
 from eulerlora.settings import PrecisionChoice, RuntimeSettings
 from eulerlora_client.output_files import storage_errors
 from eulerlora_client.policy.policy import Policy
+from eulerlora_client.policy.results import not_established
 from training.calibration.policy import (
     PolicyFile,
     PolicyFit,
@@ -59,6 +60,7 @@ from training.calibration.report import (
     site_parts,
 )
 from training.calibration.site_fit import SiteFit, SiteImages, fit_site, group_indices
+from training.data.digests import images_in_training
 from training.data.images import LabelledImage
 from training.data.local_images import LocalImages
 from training.data.splits import MIN_FOR_SPLIT, SPLIT_SEED, Group, stratified_split, whole_groups
@@ -126,15 +128,19 @@ class Comparison:
 class SiteReport:
     """What came of a fit.
 
-    fitted, measured: numbers of pictures. parts: with results. revision: of the new checkpoint.
-    has_policy: True if a policy was written.
+    fitted, measured: numbers of pictures. in_training: those of both that the checkpoint was
+    trained on; None if it does not record its training images. parts: with results. revision: of
+    the new checkpoint. notice: what the policy did not establish; None if it did, and without a
+    policy. has_policy: True if a policy was written.
     """
 
     fitted: int
     measured: int
+    in_training: int | None
     parts: Sequence[FittedPart]
     comparison: Comparison | None
     revision: str
+    notice: str | None
     has_policy: bool
 
     @property
@@ -184,6 +190,8 @@ def calibrate_site(
     """
     check_free(out)
     checkpoint, policy = load_checkpoint(source), settings.policy.policy
+    seen = images_in_training(source, local.images)
+    seen_names = {image.name for image in seen or ()}
     split = HoldOut(local.images, ())
     if settings.hold_out is not None:
         split = split_groups(local.images, settings.hold_out)
@@ -195,7 +203,10 @@ def calibrate_site(
     if with_policy:
         check_classes(old, policy.target)
     fit = fit_site(checkpoint, site, device, runtime)
-    fitted = _fitted_checkpoint(checkpoint, fit, _provenance(checkpoint, local, site, fit))
+    facts = _provenance(checkpoint, local, site, fit)
+    if seen is not None:
+        facts["in_training"] = len(seen)
+    fitted = _fitted_checkpoint(checkpoint, fit, facts)
     new = EulerLoRA(fitted, device, runtime, decision.reason)
     policy_fit = _fit_policy(new, site, policy) if with_policy else None
     new_policy = None if policy_fit is None else settings.policy.fitted(policy_fit)
@@ -210,7 +221,12 @@ def calibrate_site(
     if policy_fit is not None and new_policy is not None:
         measured = None if compared is None else compared.after.policy
         evidence = evidence_of(
-            new, site.options, policy_fit, site.data, () if measured is None else (measured,)
+            new,
+            site.options,
+            policy_fit,
+            site.data,
+            () if measured is None else (measured,),
+            sum(image.name in seen_names for image in split.fit),
         )
         new_policy = new_policy.model_copy(update={"evidence": evidence})
         results |= {part.part: part.result for part in policy_parts(policy_fit, policy.target)}
@@ -218,9 +234,11 @@ def calibrate_site(
     return SiteReport(
         fitted=len(split.fit),
         measured=len(split.measure),
+        in_training=None if seen is None else len(seen),
         parts=[replace(part, result=results.get(name, "")) for name, part in site.parts.items()],
         comparison=compared,
         revision=new.revision,
+        notice=None if new_policy is None else not_established(new_policy),
         has_policy=new_policy is not None,
     )
 

@@ -19,12 +19,13 @@ from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
-from eulerlora.scores.prediction_sets import PredictionSetCalibration, threshold_rank
+from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from eulerlora.settings import RuntimeSettings
 from training.calibration.report import FEATURES, OOD, TEMPERATURE, FittedPart, Needs, sets_part
 from training.calibration.thresholds import (
+    KEPT_SHARE,
     CalibrationOutputs,
-    threshold_at_tpr,
+    upper_quantile,
     with_thresholds,
 )
 from training.data.images import LabelledImage
@@ -58,12 +59,6 @@ class SiteImages:
     def labels(self) -> Tensor:
         """(n,) class indices."""
         return torch.tensor([image.label for image in self.images])
-
-    @property
-    def kept(self) -> float:
-        """The share of the n pictures whose rank bounds `needs.kept` of new pictures."""
-        # Half a picture less, so that rounding cannot raise the rank.
-        return (threshold_rank(len(self.images), self.needs.kept) - 0.5) / len(self.images)
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,9 @@ def fit_site(
     update = {"temperature": 1.0, "thresholds": (), "prediction_sets": ()}
     config = checkpoint.config.model_copy(update=update)
     source = replace(checkpoint, config=config)
-    outputs = CalibrationOutputs.of(EulerLoRA(source, device, runtime), site.images, SAMPLES)
+    outputs = CalibrationOutputs.of(
+        EulerLoRA(source, device, runtime), site.images, site.data, SAMPLES
+    )
     fit = SiteFit(checkpoint.config, checkpoint.feature_distance, outputs, {})
     for step in (_with_temperature, _with_feature_means, _with_thresholds, _with_prediction_sets):
         fit = step(fit, site)
@@ -136,7 +133,7 @@ def _with_feature_means(fit: SiteFit, site: SiteImages) -> SiteFit:
         return fit.with_result(FEATURES, "not fitted: the checkpoint has no mean for each class")
     features = fit.outputs.det.features.mean(dim=(1, 2))
     groups = group_indices(site.images)
-    offset = fit_offset(distance, features, site.labels, groups, site.kept)
+    offset = fit_offset(distance, features, site.labels, groups)
     fit = fit.with_result(FEATURES, offset.summary)
     if not offset.helps:
         return fit
@@ -161,12 +158,12 @@ def _with_thresholds(fit: SiteFit, site: SiteImages) -> SiteFit:
     config = with_thresholds(
         fit.config.model_copy(update={"thresholds": (), "margins": None}),
         fit.outputs,
-        site.data,
         fit.distance,
         SAMPLES,
-        site.kept,
     )
-    return replace(fit, config=config).with_result(OOD, FITTED)
+    tolerance = config.thresholds[0].tolerance
+    assert tolerance is not None
+    return replace(fit, config=config).with_result(OOD, f"keep {tolerance.summary}")
 
 
 def _with_prediction_sets(fit: SiteFit, site: SiteImages) -> SiteFit:
@@ -325,13 +322,12 @@ class SiteOffset:
 
 
 def fit_offset(
-    distance: FeatureDistance, features: Tensor, labels: Tensor, groups: Ints, tpr: float
+    distance: FeatureDistance, features: Tensor, labels: Tensor, groups: Ints
 ) -> SiteOffset:
     """Returns the offset of a site's pictures, with cross-fitted offsets.
 
     distance: with one mean for each class. features: (n, d). labels: (n,) class indices. groups:
-    (n,), at least two; they stay together in the two folds. tpr: share of the pictures that a
-    threshold keeps.
+    (n,), at least two; they stay together in the two folds.
     """
     differences = features - distance.statistics.means[labels]
     by_picture = torch.empty_like(differences)
@@ -341,8 +337,8 @@ def fit_offset(
     return SiteOffset(
         offset=_mean(differences, groups),
         by_picture=by_picture,
-        threshold_before=-threshold_at_tpr(-distance(features), tpr),
-        threshold_after=-threshold_at_tpr(-distance(features - by_picture), tpr),
+        threshold_before=upper_quantile(distance(features), KEPT_SHARE),
+        threshold_after=upper_quantile(distance(features - by_picture), KEPT_SHARE),
     )
 
 

@@ -3,6 +3,9 @@
 A model predicts the images once: without samples, and with the largest number of samples. All
 numbers of samples share these draws: the first s of the largest number have the distribution of s
 samples with both samplers.
+
+A threshold is a tolerance bound over lesions, because images of one lesion are not independent: at
+least KEPT_SHARE of new lesions have no image beyond it, with 95% confidence.
 """
 
 import math
@@ -26,13 +29,16 @@ from eulerlora.sampling.adaptive import (
     round_answers,
 )
 from eulerlora.scores.ood_scores import FeatureDistance, ScoreName
-from eulerlora_client.contract.answers import ScoreThreshold, Threshold
+from eulerlora.scores.prediction_sets import unit_scores
+from eulerlora_client.contract.answers import ScoreThreshold, Threshold, Tolerance
 from eulerlora_client.contract.sampling import AUTO, Auto, Mode, Precision
 from training.data.images import LabelledImage
 from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
+from training.evaluation.intervals import ToleranceBound, tolerance_bound
+from training.evaluation.prediction_sets import Lesions
 
-TARGET_TPR = 0.95
-"""Share of the held-out images that a threshold keeps."""
+KEPT_SHARE = 0.95
+"""Share of new lesions that a threshold keeps."""
 QUARTER = 0.25
 
 
@@ -61,22 +67,28 @@ class ScoredImages:
 class CalibrationOutputs:
     """The outputs of a model for the calibration images, without and with samples.
 
-    precision: of the model.
+    precision: of the model. data: name of the images.
     """
 
     det: ModelOutputs
     stoch: ModelOutputs
     precision: Precision
+    lesions: Lesions
+    data: str
 
     @classmethod
     def of(
-        cls, model: EulerLoRA, images: Sequence[LabelledImage], samples: Sequence[int | Auto]
+        cls,
+        model: EulerLoRA,
+        images: Sequence[LabelledImage],
+        data: str,
+        samples: Sequence[int | Auto],
     ) -> "CalibrationOutputs":
         """Predicts the images, with the largest of `samples`."""
         largest = max(count if isinstance(count, int) else MAX_AUTO_SAMPLES for count in samples)
         options = [SamplingOptions("det"), SamplingOptions("stoch", largest)]
         det, stoch = predict_all(model, images, options, "calibrate")
-        return cls(det, stoch, model.precision)
+        return cls(det, stoch, model.precision, Lesions.of(images), data)
 
     def probabilities(self, samples: Sequence[int | Auto]) -> dict[SamplingOptions, Tensor]:
         """Returns the mean probabilities (n, classes) of `det` and of every number of samples."""
@@ -106,61 +118,56 @@ class CalibrationOutputs:
             for samples, (outputs, count) in self.rounds().items()
         }
 
+    def bound(self, scores: Tensor) -> ToleranceBound:
+        """Returns the threshold of a score that is high in distribution. scores: (n,)."""
+        lowest = -unit_scores(-scores, self.lesions.indices)
+        return tolerance_bound(lowest.double().numpy(), KEPT_SHARE)
+
 
 def with_thresholds(
     config: CheckpointConfig,
     outputs: CalibrationOutputs,
-    data: str,
     distance: FeatureDistance | None,
     samples: Sequence[int | Auto],
-    tpr: float = TARGET_TPR,
 ) -> CheckpointConfig:
     """Returns the config with further thresholds, and with margins if it has none.
 
     Arguments as in `compute_thresholds`.
     """
-    margins = config.margins or compute_margins(outputs, data, distance, samples, tpr)
-    thresholds = compute_thresholds(outputs, data, distance, samples, tpr, margins)
+    margins = config.margins or compute_margins(outputs, distance, samples)
+    thresholds = compute_thresholds(outputs, distance, samples, margins)
     update = {"thresholds": (*config.thresholds, *thresholds), "margins": margins}
     return config.model_copy(update=update)
 
 
 def compute_thresholds(
     outputs: CalibrationOutputs,
-    data: str,
     distance: FeatureDistance | None,
     samples: Sequence[int | Auto],
-    tpr: float = TARGET_TPR,
     margins: DecisionMargins | None = None,
 ) -> tuple[Threshold, ...]:
     """Returns the thresholds of `det` and of `stoch` with each of `samples`, `auto` last.
 
-    A share of at least `tpr` of the images reaches each threshold. data: name of the images.
     distance: None to leave out its thresholds. margins: of `auto`, which has no threshold without.
     """
     det = ScoredImages.of(outputs.det, distance, 1)
     thresholds = [
-        _threshold("det", 1, det, data, tpr),
-        *_fixed_thresholds(outputs.stoch, distance, samples, data, tpr),
+        _threshold("det", 1, det, outputs),
+        *_fixed_thresholds(outputs, distance, samples),
     ]
     if AUTO in samples and margins is not None:
         rule = replace(_rule(thresholds[1:]), margins=margins)
         scored = {
-            samples: ScoredImages.of(outputs, distance, count)
-            for samples, (outputs, count) in outputs.rounds().items()
+            samples: ScoredImages.of(of_round, distance, count)
+            for samples, (of_round, count) in outputs.rounds().items()
         }
         ends = last_rounds(outputs.answers(distance), rule)
-        thresholds.append(_threshold("stoch", AUTO, _at_rounds(scored, ends), data, tpr))
-    recorded = {"precision": outputs.precision}
-    return tuple(threshold.model_copy(update=recorded) for threshold in thresholds)
+        thresholds.append(_threshold("stoch", AUTO, _at_rounds(scored, ends), outputs))
+    return tuple(thresholds)
 
 
 def compute_margins(
-    outputs: CalibrationOutputs,
-    data: str,
-    distance: FeatureDistance | None,
-    samples: Sequence[int | Auto],
-    tpr: float = TARGET_TPR,
+    outputs: CalibrationOutputs, distance: FeatureDistance | None, samples: Sequence[int | Auto]
 ) -> DecisionMargins | None:
     """Returns the margins of `auto`; None if `samples` lack it, or for too few images.
 
@@ -168,27 +175,13 @@ def compute_margins(
     """
     if AUTO not in samples:
         return None
-    rule = _rule(_fixed_thresholds(outputs.stoch, distance, samples, data, tpr))
-    return fit_margins(outputs.answers(distance), rule, data)
+    rule = _rule(_fixed_thresholds(outputs, distance, samples))
+    return fit_margins(outputs.answers(distance), rule, outputs.data)
 
 
-def threshold_at_tpr(scores: Tensor, tpr: float) -> float:
-    """Returns the highest threshold that at least a share `tpr` of the scores reach.
-
-    scores: (n,).
-    """
-    accepted = math.ceil(tpr * len(scores))
-    return float(scores.sort(descending=True).values[accepted - 1])
-
-
-def score_threshold(scores: Tensor, tpr: float = TARGET_TPR) -> ScoreThreshold:
-    """Returns the lowest threshold that a share `tpr` of the scores do not exceed. scores: (n,)."""
-    threshold = -threshold_at_tpr(-scores, tpr)
-    return ScoreThreshold(
-        threshold=threshold,
-        kept=_share(scores <= threshold),
-        upper_quartile=-threshold_at_tpr(-scores, 1 - QUARTER),
-    )
+def upper_quantile(scores: Tensor, share: float) -> float:
+    """Returns the lowest limit that at least `share` of the scores do not exceed. scores: (n,)."""
+    return float(scores.sort().values[math.ceil(share * len(scores)) - 1])
 
 
 def _fixed(samples: Sequence[int | Auto]) -> list[int]:
@@ -196,15 +189,11 @@ def _fixed(samples: Sequence[int | Auto]) -> list[int]:
 
 
 def _fixed_thresholds(
-    outputs: ModelOutputs,
-    distance: FeatureDistance | None,
-    samples: Sequence[int | Auto],
-    data: str,
-    tpr: float,
+    outputs: CalibrationOutputs, distance: FeatureDistance | None, samples: Sequence[int | Auto]
 ) -> list[Threshold]:
-    """Returns the thresholds of the fixed numbers of samples. outputs: with the largest of them."""
+    """Returns the thresholds of the fixed numbers of samples."""
     return [
-        _threshold("stoch", count, ScoredImages.of(outputs, distance, count), data, tpr)
+        _threshold("stoch", count, ScoredImages.of(outputs.stoch, distance, count), outputs)
         for count in _fixed(samples)
     ]
 
@@ -238,21 +227,38 @@ def _at_rounds(scored: Mapping[int, ScoredImages], ends: Sequence[int]) -> Score
 
 
 def _threshold(
-    mode: Mode, samples: int | Auto, images: ScoredImages, data: str, tpr: float
+    mode: Mode, samples: int | Auto, images: ScoredImages, outputs: CalibrationOutputs
 ) -> Threshold:
     msp, distances = images.scores["msp"], images.scores.get("feature_distance")
-    threshold = threshold_at_tpr(msp, tpr)
+    bound = outputs.bound(msp)
     counts = torch.bincount(images.labels, minlength=images.classes)
     return Threshold(
         mode=mode,
         samples=samples,
-        msp=threshold,
-        kept=_share(msp >= threshold),
+        msp=bound.threshold,
+        kept=_share(msp >= bound.threshold),
         images=len(msp),
-        data=data,
-        energy=score_threshold(images.scores["energy"], tpr),
-        feature_distance=None if distances is None else score_threshold(distances, tpr),
+        data=outputs.data,
+        energy=_score_threshold(images.scores["energy"], outputs),
+        feature_distance=None if distances is None else _score_threshold(distances, outputs),
+        tolerance=Tolerance(
+            share=bound.share,
+            confidence=bound.confidence,
+            units=bound.units,
+            unit=outputs.lesions.unit,
+        ),
         label_shares=tuple((counts.double() / len(images.labels)).tolist()),
+        precision=outputs.precision,
+    )
+
+
+def _score_threshold(scores: Tensor, outputs: CalibrationOutputs) -> ScoreThreshold:
+    """Returns the threshold of a score that is low in distribution. scores: (n,)."""
+    threshold = -outputs.bound(-scores).threshold
+    return ScoreThreshold(
+        threshold=threshold,
+        kept=_share(scores <= threshold),
+        upper_quartile=upper_quantile(scores, 1 - QUARTER),
     )
 
 

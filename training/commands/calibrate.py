@@ -26,7 +26,9 @@ from training.commands.options import (
 )
 
 if TYPE_CHECKING:
+    from eulerlora.checkpoint.config import CheckpointConfig
     from eulerlora.settings import PrecisionChoice
+    from eulerlora_client.contract.answers import TargetClasses
     from eulerlora_client.contract.sampling import Mode, Sampler
     from training.calibration.policy import PolicyInputs
     from training.calibration.policy_measurement import Archive
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
     from training.data.local_images import LocalImages
     from training.evaluation.inference import SamplingOptions
 
-KEPT = 0.95
-"""Share of a site's pictures that the OOD thresholds keep."""
 CALIBRATION = "calibration"
 
 sensitivity_option = click.option(
@@ -222,9 +222,10 @@ def policy_fit_command(
     from training.evaluation.report_schema import TEST  # noqa: PLC0415
 
     options, others = _sampling_options(mode, samples), _archives(archives)
-    file = PolicyFile.read(policy if policy.exists() else None)
-    target = file.policy.target
     model = EulerLoRA.load(checkpoint, device, precision)
+    start = (policy, None) if policy.exists() else (None, model.config.target)
+    file = PolicyFile.read(*start)
+    target = file.policy.target
     images = checkpoint_dataset(model.config, data, skip_bad, ignore_columns)
     report_skipped(images)
 
@@ -313,6 +314,16 @@ def site_command() -> None:
     "--ignore", "ignored", multiple=True, metavar="LOCAL", help="Leave out pictures of this label."
 )
 @click.option("--policy", type=PATH, help="Policy to start from; the packaged one by default.")
+@click.option(
+    "--target",
+    "target",
+    multiple=True,
+    metavar="CLASS",
+    help="A class that counts: images are urgent by the summed probability of these, and "
+    "--sensitivity is that to their lesions. Repeat it for several. Default: those of the "
+    "checkpoint, or of the policy.",
+)
+@click.option("--target-name", metavar="WORD", help="A word for all of them, such as malignant.")
 @sensitivity_option
 @click.option(
     "--coverage",
@@ -345,6 +356,8 @@ def site_fit_command(
     renamed: tuple[str, ...],
     ignored: tuple[str, ...],
     policy: Path | None,
+    target: tuple[str, ...],
+    target_name: str | None,
     sensitivity: float,
     coverage: tuple[float, ...],
     always_include_rare: bool,
@@ -371,21 +384,43 @@ def site_fit_command(
     from training.data.images import report_skipped  # noqa: PLC0415
     from training.data.local_images import LabelNames, read_local_images  # noqa: PLC0415
 
+    config = read_config(checkpoint)
     settings = SiteSettings(
-        needs=Needs(KEPT, sensitivity, coverage, always_include_rare),
+        needs=Needs(sensitivity, coverage, always_include_rare),
         options=_sampling_options(mode, samples),
-        policy=PolicyFile.read(policy),
+        policy=PolicyFile.read(policy, _target(config, target, target_name, policy)),
         hold_out=hold_out,
         precision=precision,
     )
     check_free(out)  # fails before the long work rather than after it
-    classes = [label.name for label in read_config(checkpoint).classes]
+    classes = [label.name for label in config.classes]
     names = LabelNames(classes, _mapping(renamed), ignored)
     local = read_local_images(data, names, skip_bad, ignore_columns=ignore_columns)
     report_skipped(local)
     click.echo("\n".join(_data_lines(local, classes)))
     report = calibrate_site(checkpoint, local, out, settings, choose_device(device))
     click.echo("\n".join(_report_lines(report, out)))
+
+
+def _target(
+    config: CheckpointConfig, classes: tuple[str, ...], word: str | None, policy: Path | None
+) -> TargetClasses | None:
+    """Returns the target of --target, or the checkpoint's for a new policy; None for a policy's.
+
+    Raises UsageError for a class that the checkpoint lacks.
+    """
+    from eulerlora_client.contract.answers import TargetClasses  # noqa: PLC0415
+
+    if not classes:
+        if word is not None:
+            raise click.UsageError("--target-name requires --target")
+        return config.target if policy is None else None
+    names = {label.name: label.description.partition(" (")[0] for label in config.classes}
+    for name in classes:
+        if name not in names:
+            raise click.UsageError(f"--target: expected one of {', '.join(names)}, got {name}")
+    name = word or " or ".join(names[name] for name in classes)
+    return TargetClasses.model_validate({"name": name, "classes": classes})
 
 
 def _mapping(renamed: tuple[str, ...]) -> dict[str, str]:
@@ -415,9 +450,18 @@ def _data_lines(local: LocalImages, classes: list[str]) -> Iterator[str]:
 def _report_lines(report: SiteReport, out: Path) -> Iterator[str]:
     measured = f", measured on {report.measured:,} others" if report.measured else ""
     yield f"Fitted on {report.fitted:,} images{measured}.\n"
+    if report.in_training is None:
+        yield "note: the checkpoint does not record its training images; use none of them here"
+    elif report.in_training:
+        yield (
+            f"warning: the checkpoint was trained on {report.in_training:,} of the pictures; the "
+            "fit is too optimistic, and the policy is not established"
+        )
     yield f"{report.tables}\n"
     yield f"{out}: revision {report.revision[:19]}"
+    if report.notice is not None:
+        yield f"warning: {report.notice}"
     if report.has_policy:
         yield f"eulerlora serve {out} --policy {out / 'policy.toml'}"
     else:
-        yield "No policy was written: it needs a lesion of a critical class."
+        yield "No policy was written: it needs a lesion of a target class; name one with --target."

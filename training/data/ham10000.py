@@ -32,7 +32,6 @@ DESCRIPTIONS = {
     "nv": "melanocytic nevus",
     "vasc": "vascular lesion (angioma, angiokeratoma, pyogenic granuloma, haemorrhage)",
 }
-MALIGNANT = ("mel", "bcc", "akiec")
 AGE_GROUPS = {39: "0 to 39", 59: "40 to 59", 200: "60 and over"}
 """Age groups by their highest age in years."""
 UNKNOWN = "unknown"
@@ -91,8 +90,7 @@ def read_ham10000(folder: Path, split: Split, on_bad: OnBad = refuse) -> ImagePa
         for part, members in parts.items()
     }
     classes = tuple(ClassName(name=name, description=DESCRIPTIONS[name]) for name in names)
-    target = tuple(name for name in MALIGNANT if name in names)
-    return ImageParts(f"{TITLE}, {split} split", classes, labelled, target=target)
+    return ImageParts(f"{TITLE}, {split} split", classes, labelled)
 
 
 def read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[Ham10000Row], list[str]]:

@@ -186,15 +186,14 @@ class ImageParts:
     """A labelled data set, split.
 
     name: title in reports, with the split. parts: images of train, validation and calibration (not
-    in every split) and test. skipped: reasons by name for skipped images or rows. target: classes
-    whose joint sensitivity matters most, if the data set has any. notes: remarks for the user.
+    in every split) and test. skipped: reasons by name for skipped images or rows. notes: remarks
+    for the user.
     """
 
     name: str
     classes: tuple[ClassName, ...]
     parts: Mapping[str, Sequence[LabelledImage]]
     skipped: Mapping[str, str] = field(default_factory=dict)
-    target: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

@@ -12,10 +12,13 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora.scores.uncertainty import Uncertainty
+from eulerlora_client.contract.answers import TargetClasses
 from eulerlora_client.contract.sampling import Sampler
+from eulerlora_client.policy.policy import default_policy
 from training.data.digests import images_in_training
 from training.data.images import ImageParts, LabelledImage, OodSet, evenly_spaced
 from training.evaluation.corruptions import CORRUPTIONS, with_corruption
@@ -40,6 +43,7 @@ from training.evaluation.intervals import (
     bootstrap,
     cluster_indices,
     proportion,
+    share_estimates,
 )
 from training.evaluation.metrics import (
     auroc,
@@ -55,7 +59,6 @@ from training.evaluation.prediction_sets import set_coverages
 from training.evaluation.report_schema import (
     CLEAN,
     FLAG_METRICS,
-    MELANOMA,
     TEST,
     ClassMetrics,
     GroupMetrics,
@@ -116,7 +119,8 @@ def evaluate(
     used = [replace(outside, images=evenly_spaced(outside.images, ood_images)) for outside in ood]
     predict = partial(_evaluated, (model, *others), options, sampler)
     sets = _evaluated_sets(predict, images.parts[TEST], used, corrupted_images)
-    truth = ground_truth(images)
+    target = target_of(model.config)
+    truth = ground_truth(images, target)
     report = Report(
         model=model.config.name,
         revision=_revision((model, *others)),
@@ -125,7 +129,7 @@ def evaluate(
         images=len(truth.labels),
         clusters=len(set(truth.clusters.tolist())),
         seen=_seen(folder, images.parts[TEST]),
-        target=images.target,
+        target=() if target is None else target.classes,
         ood_sets={
             outside.name: OodSetFacts(
                 group=outside.group,
@@ -265,7 +269,14 @@ def _ood_metrics(test: EvaluatedSet, outside: EvaluatedSet, index: int) -> OodMe
     )
 
 
-def ground_truth(images: ImageParts) -> GroundTruth:
+def target_of(config: CheckpointConfig) -> TargetClasses | None:
+    """Returns the classes that count: the checkpoint's, or the packaged policy's if it has them."""
+    packaged = default_policy().target
+    names = {label.name for label in config.classes}
+    return config.target or (packaged if set(packaged.classes) <= names else None)
+
+
+def ground_truth(images: ImageParts, target: TargetClasses | None) -> GroundTruth:
     """Returns labels and attributes of the test part of a data set."""
     test = images.parts[TEST]
     attributes = dict.fromkeys(attribute for image in test for attribute in image.groups)
@@ -277,7 +288,7 @@ def ground_truth(images: ImageParts) -> GroundTruth:
         labels=np.array([image.label for image in test]),
         clusters=cluster_indices([image.cluster or image.name for image in test]),
         groups={attribute: values for attribute, values in groups.items() if len(set(values)) > 1},
-        target=[classes.index(name) for name in images.target],
+        target=[] if target is None else [classes.index(name) for name in target.classes],
     )
 
 
@@ -295,7 +306,8 @@ def metric_estimates(
         scores = classification_metrics(log_probabilities, truth.labels, weights)
         return scores | selective_metrics(curve)
 
-    return bootstrap(metrics, truth.clusters)
+    shares = share_estimates({"accuracy": ~wrong}, truth.clusters)
+    return bootstrap(metrics, truth.clusters) | shares
 
 
 def difference_estimates(
@@ -317,7 +329,7 @@ def difference_estimates(
 def class_metrics(
     predicted: Ints, truth: GroundTruth, classes: Sequence[str]
 ) -> dict[str, ClassMetrics]:
-    """Returns sensitivity, specificity and predictive value by class, melanoma first.
+    """Returns sensitivity, specificity and predictive value by class, the target first.
 
     predicted: (n,) class indices.
     """
@@ -329,7 +341,7 @@ def class_metrics(
             specificity=proportion(~is_predicted[~is_true], truth.clusters[~is_true]),
             predictive_value=proportion(is_true[is_predicted], truth.clusters[is_predicted]),
         )
-    first = {MELANOMA: by_class[MELANOMA]} if MELANOMA in by_class else {}
+    first = {classes[index]: by_class[classes[index]] for index in truth.target}
     return first | by_class
 
 
@@ -378,22 +390,24 @@ def _group(
     predicted = probabilities.argmax(axis=1)
     positive = np.isin(labels, truth.target)
 
+    correct = predicted == labels
+
     def metrics(weights: Weights) -> dict[str, Floats]:
-        correct = predicted == labels
-        values = {
-            "accuracy": weighted_mean(correct, weights),
+        return {
             "overconfidence": weighted_mean(msp - correct, weights),
             "auroc": auroc(probabilities[:, truth.target].sum(axis=1), positive, weights)
             if truth.target
             else macro_auroc(probabilities, labels, weights),
         }
-        return values | _flagged({score: flag[members] for score, flag in flagged.items()}, weights)
 
+    shares = {"accuracy": correct} | _flags(
+        {name: flags[members] for name, flags in flagged.items()}
+    )
     return GroupMetrics(
         images=len(labels),
         clusters=int(clusters.max()) + 1,
         target=int(positive.sum()),
-        metrics=bootstrap(metrics, clusters),
+        metrics=bootstrap(metrics, clusters) | share_estimates(shares, clusters),
         sensitivity=proportion(np.isin(predicted[positive], truth.target), clusters[positive]),
     )
 
@@ -407,23 +421,19 @@ def _corruption(
 
     def metrics(weights: Weights) -> dict[str, Floats]:
         values = {
-            "accuracy": weighted_mean(correct, weights),
             "msp": weighted_mean(msp, weights),
             "entropy": weighted_mean(corrupted.uncertainty.entropy.numpy(), weights),
         }
         if corrupted is not clean:  # an image and its corruption are resampled together
             values["auroc"] = auroc(all_msp, is_clean, np.tile(weights, 2))
-        return values | _flagged(corrupted.flags, weights)
+        return values
 
-    return bootstrap(metrics, clusters)
+    shares = {"accuracy": correct} | _flags(corrupted.flags)
+    return bootstrap(metrics, clusters) | share_estimates(shares, clusters)
 
 
-def _flagged(flagged: Mapping[ScoreName, Bools], weights: Weights) -> dict[str, Floats]:
-    return {
-        name: weighted_mean(flagged[score], weights)
-        for score, name in FLAG_METRICS.items()
-        if score in flagged
-    }
+def _flags(flagged: Mapping[ScoreName, Bools]) -> dict[str, Bools]:
+    return {name: flagged[score] for score, name in FLAG_METRICS.items() if score in flagged}
 
 
 def _predicted(uncertainty: Uncertainty) -> Ints:

@@ -1,12 +1,16 @@
-"""95% confidence intervals for clustered images: of metrics by bootstrap, and of proportions."""
+"""95% confidence statements about clustered images.
 
+Intervals of metrics by bootstrap and of proportions; thresholds that a share of new units reaches.
+"""
+
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
-from scipy.special import betaincinv, stdtrit
+from scipy.special import betainc, betaincinv, stdtrit
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -14,6 +18,9 @@ Bools = NDArray[np.bool_]
 Weights = NDArray[np.float64]
 """(resamples, n): how often each of n images counts in each resample."""
 
+MIN_CLUSTERS = 20
+"""Clusters of every set that a percentile bootstrap needs; with fewer, its intervals are much too
+narrow."""
 RESAMPLES = 1000
 CHUNK = 100
 CONFIDENCE = 0.95
@@ -22,11 +29,26 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Estimate:
-    """The value of a metric with its 95% confidence interval."""
+    """The value of a metric with its 95% confidence interval.
+
+    low, high: None if there are fewer than MIN_CLUSTERS clusters, which a bootstrap needs, or if
+    all resamples give the same value, which says nothing about other images.
+    """
 
     value: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def differs(self) -> bool:
+        """True if there is an interval and it does not contain 0."""
+        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+
+    def text(self, form: str = ".3f") -> str:
+        """Returns the value and the interval; form: format of the numbers."""
+        if self.low is None or self.high is None:
+            return f"{self.value:{form}} (no interval)"
+        return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
 
 
 Estimates = Mapping[str, Estimate | None]
@@ -59,10 +81,26 @@ def bootstrap(
     metrics: takes weights of all images and returns (resamples,) values by name.
     clusters: (n,) cluster index of each image, one array for each independently sampled set.
     The weights list the images of these sets in this order. Equal clusters give equal resamples,
-    whatever the metrics. Resamples without a defined value do not enter the interval.
+    whatever the metrics. Resamples without a defined value do not enter the interval. A set with
+    fewer than MIN_CLUSTERS clusters leaves all metrics without an interval.
     """
+    if min(len(np.unique(indices)) for indices in clusters) < MIN_CLUSTERS:
+        of_images = metrics(unit_weights(sum(map(len, clusters))))
+        return {
+            name: None if np.isnan(value) else Estimate(float(value))
+            for name, (value,) in of_images.items()
+        }
     return {
         name: _percentile_estimate(values) for name, values in resampled(metrics, *clusters).items()
+    }
+
+
+def share_estimates(hits: Mapping[str, Bools], clusters: Ints) -> dict[str, Estimate | None]:
+    """Returns the share of hits with the interval of `proportion` by name; None for no images."""
+    shares = {name: proportion(of_name, clusters) for name, of_name in hits.items()}
+    return {
+        name: None if share is None else Estimate(share.share, share.low, share.high)
+        for name, share in shares.items()
     }
 
 
@@ -167,4 +205,59 @@ def _percentile_estimate(values: Floats) -> Estimate | None:
         return None
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.nanpercentile(values[1:], [tail, 100 - tail])
-    return Estimate(float(values[0]), float(low), float(high))
+    return Estimate(float(values[0]), *((float(low), float(high)) if low < high else ()))
+
+
+@dataclass(frozen=True)
+class ToleranceBound:
+    """A threshold that at least `share` of new units reach, with `confidence`.
+
+    threshold: the value of the unit at rank `misses` of `units`, counted from the lowest one.
+    """
+
+    threshold: float
+    misses: int
+    units: int
+    share: float
+
+    @property
+    def confidence(self) -> float:
+        """The probability that at least `share` of the population reaches such a threshold.
+
+        That share has a beta distribution, whatever that of the values (Wilks, Ann. Math. Statist.
+        12, 91, 1941); the number of misses depends on the number of units only.
+        """
+        return float(1 - betainc(self.units - self.misses, self.misses + 1, self.share))
+
+
+def tolerance_bound(values: Floats, share: float) -> ToleranceBound:
+    """Returns the highest threshold that at least `share` of new units reach with CONFIDENCE.
+
+    values: (n,), one for each unit, n > 0. With fewer than
+    `tolerance_sample_size(share)` units, returns the lowest value, whose confidence is lower.
+    """
+    misses = allowed_misses(len(values), share) or 0
+    return ToleranceBound(float(np.sort(values)[misses]), misses, len(values), share)
+
+
+def lower_bound(hits: int, units: int) -> float:
+    """Returns the one-sided 95% lower bound of a share (Clopper and Pearson, Biometrika 26, 1934).
+
+    It also holds for the share of new units that reach a `tolerance_bound` with these hits.
+    """
+    return float(betaincinv(hits, units - hits + 1, 1 - CONFIDENCE)) if hits else 0.0
+
+
+def allowed_misses(units: int, share: float) -> int | None:
+    """Returns the largest number of misses with a lower bound of at least `share`.
+
+    None if the bound is lower even without a miss.
+    """
+    misses = np.arange(units)
+    reached = betaincinv(units - misses, misses + 1, 1 - CONFIDENCE) >= share
+    return int(reached.sum()) - 1 if reached.any() else None
+
+
+def tolerance_sample_size(share: float) -> int:
+    """Returns the smallest number of units that establishes a share without a miss; 59 for 0.95."""
+    return math.ceil(math.log(1 - CONFIDENCE) / math.log(share))

@@ -17,7 +17,6 @@ from training.recipe.schema import OodGroup
 TEST = "test"
 CLEAN = "none, the same images"
 """Row name of the uncorrupted images that the corruptions are compared with."""
-MELANOMA = "mel"
 FLAG_METRICS: Mapping[ScoreName, str] = {"msp": "flagged", "feature_distance": "unfamiliar"}
 """Names of the flagged shares of groups and corruptions, by score."""
 JSON = "report.json"

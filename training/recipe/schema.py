@@ -16,6 +16,7 @@ from eulerlora.methods.registry import (
     trained_methods,
 )
 from eulerlora.settings import AdapterSettings, ColourConstancy, PrecisionChoice
+from eulerlora_client.contract.answers import TargetClasses
 from eulerlora_client.contract.sampling import AUTO, Auto, Sampler
 from eulerlora_client.settings import PositiveInt, Settings, optional
 
@@ -330,6 +331,8 @@ class AdapterRecipe(Recipe):
 
     data: DataSettings
     """The images."""
+    target: TargetClasses | None = optional(None)
+    """The classes that count for triage and have a joint sensitivity in reports."""
     outliers: OutlierSettings | None = None
     """None trains on the images of `data` only, as in the paper."""
     backbone: BackboneSource = BackboneSource()

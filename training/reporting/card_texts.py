@@ -91,8 +91,8 @@ HAM10000 = CardTexts(
         "consensus or confocal microscopy, and almost all of these are `nv`.",
         INTERVALS,
         "Small classes and groups have wide intervals: read the interval before the value.",
-        "Each OOD threshold keeps 95% of in-distribution images. This does not determine the share "
-        "of out-of-distribution images that it flags; section Out-of-distribution images gives "
+        "What an OOD threshold keeps of in-distribution images does not determine the share of "
+        "out-of-distribution images that it flags; section Out-of-distribution images gives "
         "that share for the listed sets only, and says which of them resemble what training was "
         "shown.",
         "The flags miss some changes of camera and light: the sets of group `shifted` show "

@@ -13,6 +13,7 @@ from eulerlora.methods.registry import DEFAULT_METHOD, method_type
 from eulerlora_client.output_files import atomic_write
 from eulerlora_client.progress import format_duration
 from training.data.local_images import archive_names
+from training.evaluation.intervals import CONFIDENCE
 from training.evaluation.ood_sets import GENERATED
 from training.evaluation.report_schema import Report, read_report
 from training.recipe.file import RECIPES
@@ -98,7 +99,7 @@ def model_card(
         ("Classes", _list([f"`{label.name}`: {label.description}" for label in config.classes])),
         *([("Results", "Not evaluated yet.")] if report is None else _results(report)),
         *([("Comparison", _demote_headings(comparison))] if comparison else []),
-        ("Limits", _list(texts.limits)),
+        ("Limits", _list([*texts.limits, *tolerances(config)])),
         ("Data and licence", _data(config, texts)),
         ("Training", training_facts(config)),
         ("Reproduction", reproduction_steps(config, report, bool(comparison), bool(performance))),
@@ -133,7 +134,7 @@ def model_facts(config: CheckpointConfig, report: Report, performance: str = "")
         ("Validation and performance", "\n\n".join(validation)),
         ("Uses and directions", f"{texts.intended}\n\n{DIRECTIONS}"),
         ("Warnings", "Do not use the model for:\n\n" + _list(texts.misuses)),
-        ("Generalizability", _list(texts.limits)),
+        ("Generalizability", _list([*texts.limits, *tolerances(config)])),
         ("Stop using it", STOP),
         ("Other information", f"{texts.licence} The model card (README.md) has all results."),
     ]
@@ -303,6 +304,14 @@ def reproduction_steps(
         lines.append(f"eulerlora card run/ --report report/{comparison}{performance}")
     commands = "\n".join(lines)
     return f"{placeholders}.\n\n```\n{commands}\n```\n\n{REPRODUCIBILITY}"
+
+
+def tolerances(config: CheckpointConfig) -> Iterator[str]:
+    """Yields what the OOD thresholds keep, with a warning if too few units were calibrated on."""
+    tolerance = next((entry.tolerance for entry in config.thresholds), None)
+    if tolerance is not None:
+        few = "" if tolerance.confidence >= CONFIDENCE else " Too few to rely on these thresholds."
+        yield f"The threshold of each OOD score keeps {tolerance.summary}.{few}"
 
 
 def site_calibration(site: Mapping[str, Any]) -> str:

@@ -209,8 +209,8 @@ def _difference(first: ModeReport, mode: ModeReport) -> str:
     if nll is None:
         return ""
     relation = "an NLL that does not differ measurably from that"
-    if nll.low > 0 or nll.high < 0:
-        relation = f"a {'higher' if nll.low > 0 else 'lower'} NLL than that"
+    if nll.differs:
+        relation = f"a {'higher' if nll.value > 0 else 'lower'} NLL than that"
     differences = enumeration(
         [f"{METRICS[key]} {signed(mode.difference.get(key))}" for key in DIFFERENCES], "and"
     )

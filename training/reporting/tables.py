@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
 from eulerlora.scores.ood_scores import ScoreName
-from training.evaluation.intervals import RESAMPLES, Estimate, Proportion
+from training.evaluation.intervals import MIN_CLUSTERS, RESAMPLES, Estimate, Proportion
 from training.evaluation.metrics import MEAN_LOGITS
 from training.evaluation.report_schema import (
     FLAG_METRICS,
@@ -76,10 +76,12 @@ def intervals_note(report: Report) -> str:
             "images of a lesion"
         )
     return (
-        "Brackets contain 95% confidence intervals. The intervals of shares with counts in "
-        f"parentheses {binomial}. All other intervals are percentile bootstrap intervals from "
-        f"{RESAMPLES:,} resamples of the {unit}. The intervals cover the choice of test images, "
-        "not another training run or another clinic. Sampling noise increases the ECE, so its "
+        "Brackets contain 95% confidence intervals. The intervals of shares, such as the accuracy, "
+        f"{binomial}. All other intervals are percentile bootstrap intervals from "
+        f"{RESAMPLES:,} resamples of the {unit}. There is no interval for fewer than "
+        f"{MIN_CLUSTERS} {unit.partition(';')[0]}, nor for a value that is the same in all "
+        "resamples. The intervals cover the choice of test images, not another training run or "
+        "another clinic. Sampling noise increases the ECE, so its "
         "interval is biased upwards."
     )
 
@@ -202,9 +204,7 @@ def _flag_metrics(mode: ModeReport) -> list[str]:
 
 def signed(estimate: Estimate | None) -> str:
     """Returns a difference with a sign and its interval."""
-    if estimate is None:
-        return "n/a"
-    return f"{estimate.value:+.4f} [{estimate.low:+.4f}, {estimate.high:+.4f}]"
+    return "n/a" if estimate is None else estimate.text("+.4f")
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -216,9 +216,7 @@ def _number(value: float | None) -> str:
 
 
 def estimate_text(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return "n/a"
-    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+    return "n/a" if estimate is None else estimate.text()
 
 
 def _counts(proportion: Proportion | None, clustered: bool) -> list[str]:

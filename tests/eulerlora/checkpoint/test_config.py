@@ -162,6 +162,7 @@ def same_options(fields: Fields) -> None:
         (set_at("classes", 0, "name", value=""), "name"),
         (set_at("classes", 0, "description", value=""), "description"),
         (same_names, "two classes have the same name"),
+        (set_at("target", value={"name": "bad", "classes": ["none"]}), "target classes"),
         (set_at("thresholds", 0, "msp", value=1.1), "msp"),
         (set_at("thresholds", 0, "msp", value=-0.1), "msp"),
         (set_at("thresholds", 0, "msp", value=None), "msp"),

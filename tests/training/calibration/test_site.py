@@ -35,7 +35,7 @@ CPU = torch.device("cpu")
 TEXT = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
 POLICY = PolicyFile("own.toml", TEXT, parse_policy(TEXT, "own.toml"))
 SETTINGS = SiteSettings(
-    needs=Needs(kept=0.95, sensitivity=0.75, coverages=(0.9, 0.95)),
+    needs=Needs(sensitivity=0.75, coverages=(0.9, 0.95)),
     options=SamplingOptions("stoch", 4),
     policy=POLICY,
 )
@@ -168,7 +168,7 @@ def test_parts_with_too_few_lesions_stay_as_they_were(
     before, after = read_config(site_source), read_config(tmp_path / "out")
     assert (after.thresholds, after.features) == (before.thresholds, before.features)
     assert after.temperature == 1
-    assert "11 lesions of melanoma without a miss | 2 | too few |" in report.tables
+    assert "11 lesions of melanoma without a miss | 2 | not established; too few |" in report.tables
     assert "2 of 2 found, lower bound 0.224" in report.tables
 
 

@@ -1,13 +1,18 @@
 """`eulerlora site fit` on the command line: its output, its files and its errors."""
 
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
+from safetensors.torch import save_file
 
-from eulerlora.checkpoint.files import stored_revision
+from eulerlora.checkpoint.files import TRAINING_IMAGES, stored_revision
 from eulerlora_client.policy.policy import default_policy_text, read_policy
 from training.commands.calibrate import site_command
+from training.data.digests import image_digests
+from training.data.images import LabelledImage
 
 NEVUS = ("--class", "nevus=nv")
 
@@ -37,7 +42,10 @@ def test_a_fit_prints_what_it_did_and_writes_a_policy_that_the_client_reads(
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "clinic: 90 images (18 bkl, 30 mel, 42 nv), 0 ignored" in done.output
-    assert "| OOD thresholds | 19 lesions | 30 | fitted |" in done.output
+    assert (
+        "| OOD thresholds | 19 lesions | 30 | keep at least 95% of new lesions with a confidence of 79%"
+        in done.output
+    )
     assert "| held-out pictures | before | after |" in done.output
     assert f"eulerlora serve {out} --policy {out / 'policy.toml'}" in done.output
     assert "counts as a lesion" not in done.output
@@ -68,6 +76,47 @@ def test_images_without_lesions_are_counted_one_by_one_and_the_output_says_so(
     assert (evidence.mode, evidence.samples, evidence.measured) == ("det", 1, ())
 
 
+def test_other_classes_can_be_the_target(
+    site_source: Path, local_folder: Path, tmp_path: Path
+) -> None:
+    """The packaged policy names classes that this model lacks."""
+    done = fit(
+        site_source, "--data", local_folder, "--out", tmp_path / "out", "--class", "nevus=nv",
+        "--target", "nv", "--target", "bkl", "--target-name", "mole", "--mode", "det",
+        "--sensitivity", 0.9,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    policy = read_policy(tmp_path / "out" / "policy.toml")
+    assert (policy.target.name, policy.target.classes) == ("mole", ("nv", "bkl"))
+    assert policy.target.critical.classes == ("nv", "bkl")
+    assert policy.evidence is not None
+    assert (policy.evidence.fit.lesions, policy.evidence.fit.established) == (40, True)
+    assert "| urgent threshold | 1 lesions of mole | 40 |" in done.output
+    assert "warning:" not in done.output
+
+
+@pytest.mark.parametrize(("sensitivity", "trained"), [(0.9, 2), (0.95, 0)])
+def test_what_a_fit_does_not_establish_is_stored_and_printed(
+    site_source: Path, local_folder: Path, tmp_path: Path, sensitivity: float, trained: int
+) -> None:
+    """40 lesions are too few for 0.95, and pictures of the training establish nothing."""
+    source = shutil.copytree(site_source, tmp_path / "source")
+    shown = [local_folder / f"nevus-{number}-0.png" for number in range(trained)]
+    digests = image_digests([LabelledImage(path.name, path, 0) for path in shown])
+    stored = torch.cat([digests, torch.tensor([3])]).sort().values
+    save_file({"adapters": stored}, source / TRAINING_IMAGES)
+    done = fit(
+        source, "--data", local_folder, "--out", tmp_path / "out", "--class", "nevus=nv",
+        "--target", "nv", "--target", "bkl", "--mode", "det", "--sensitivity", sensitivity,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    evidence = read_policy(tmp_path / "out" / "policy.toml").evidence
+    assert evidence is not None
+    assert (evidence.fit.established, evidence.fit.in_training) == (False, trained)
+    assert "warning: This policy is fitted, but not proven" in done.output
+    assert (f"trained on {trained} of the pictures" in done.output) is (trained > 0)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -75,6 +124,8 @@ def test_images_without_lesions_are_counted_one_by_one_and_the_output_says_so(
         (["--class", "nevus=nv", "--class", "nevus=mel"], "expected one class for nevus"),
         (["--mode", "det", "--samples", "4"], "expected --samples only with --mode stoch"),
         (["--hold-out", "1"], "--hold-out"),
+        (["--target", "scc"], "--target: expected one of bkl, mel, nv, got scc"),
+        (["--target-name", "mole"], "--target-name requires --target"),
         (["--coverage", "1.5"], "--coverage"),
     ],
 )

@@ -63,7 +63,6 @@ def test_nll_is_that_of_the_mean_probability() -> None:
 
 
 CLASSES, WIDTH = 3, 4
-TPR = 0.95
 
 
 def features_of(labels: Tensor, seed: int) -> Tensor:
@@ -86,7 +85,7 @@ def labels() -> Tensor:
 def test_means_follow_a_common_change(distance: FeatureDistance, labels: Tensor) -> None:
     change = torch.tensor([4.0, 0, -3, 6])
     local = features_of(labels, 1) + change
-    offset = fit_offset(distance, local, labels, np.arange(200), TPR)
+    offset = fit_offset(distance, local, labels, np.arange(200))
     assert offset.helps
     assert torch.allclose(offset.offset, change, atol=0.3)
     new = FeatureDistance(moved(distance.statistics, offset.offset))
@@ -101,7 +100,7 @@ def test_means_stay_if_one_picture_would_move_them(
 ) -> None:
     local = features_of(labels, 3)
     local[0] += 1000
-    offset = fit_offset(distance, local, labels, np.arange(200), TPR)
+    offset = fit_offset(distance, local, labels, np.arange(200))
     assert not offset.helps
     assert "not moved" in offset.summary
 
@@ -110,11 +109,11 @@ def test_the_offset_of_a_picture_does_not_depend_on_its_group(
     distance: FeatureDistance, labels: Tensor
 ) -> None:
     local, groups = features_of(labels, 1), np.arange(200) // 4
-    offset = fit_offset(distance, local, labels, groups, TPR)
+    offset = fit_offset(distance, local, labels, groups)
     changed = local.clone()
     changed[:4] += 100  # the first group
     assert torch.equal(
-        fit_offset(distance, changed, labels, groups, TPR).by_picture[:4], offset.by_picture[:4]
+        fit_offset(distance, changed, labels, groups).by_picture[:4], offset.by_picture[:4]
     )
 
 
@@ -130,8 +129,8 @@ def test_groups_count_alike_whatever_their_pictures(
     distance: FeatureDistance, labels: Tensor
 ) -> None:
     local = features_of(labels[:20], 1)
-    once = fit_offset(distance, local, labels[:20], np.arange(20), TPR)
+    once = fit_offset(distance, local, labels[:20], np.arange(20))
     times = torch.arange(20) % 3 + 1
     copies = torch.arange(20).repeat_interleave(times)
-    often = fit_offset(distance, local[copies], labels[copies], copies.numpy(), TPR)
+    often = fit_offset(distance, local[copies], labels[copies], copies.numpy())
     assert torch.allclose(often.offset, once.offset, atol=1e-5)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -19,11 +20,12 @@ from training.calibration.thresholds import (
     CalibrationOutputs,
     compute_margins,
     compute_thresholds,
-    threshold_at_tpr,
+    upper_quantile,
 )
 from training.data.images import ImageParts, LabelledImage, list_images
 from training.evaluation.inference import ModelOutputs
-from training.evaluation.prediction_sets import CoverageSettings
+from training.evaluation.intervals import tolerance_bound
+from training.evaluation.prediction_sets import CoverageSettings, Lesions
 from training.recipe.schema import SAMPLES
 
 
@@ -41,23 +43,16 @@ def images(image_folder: Path) -> list[LabelledImage]:
 def thresholds_of(
     model: EulerLoRA, images: Sequence[LabelledImage], samples: Sequence[int | Auto] = SAMPLES
 ) -> tuple[Threshold, ...]:
-    outputs = CalibrationOutputs.of(model, images, samples)
-    return compute_thresholds(outputs, "squares", None, samples)
+    outputs = CalibrationOutputs.of(model, images, "squares", samples)
+    return compute_thresholds(outputs, None, samples)
 
 
 @pytest.mark.parametrize("count", [1, 19, 20, 21, 1002])
-def test_a_threshold_is_the_highest_with_the_required_tpr(count: int) -> None:
+def test_a_quantile_is_the_lowest_that_the_required_share_does_not_exceed(count: int) -> None:
     scores = torch.rand(count, generator=torch.Generator().manual_seed(count)).double()
-    threshold = threshold_at_tpr(scores, 0.95)
-    assert (scores >= threshold).double().mean() >= 0.95
-    higher = scores[scores > threshold]
-    assert len(higher) / count < 0.95
-
-
-def test_equal_scores_are_accepted_together() -> None:
-    scores = torch.tensor([0.75] * 10 + [0.5] * 10)
-    assert threshold_at_tpr(scores, 0.95) == 0.5
-    assert threshold_at_tpr(scores, 0.5) == 0.75
+    limit = upper_quantile(scores, 0.95)
+    assert (scores <= limit).double().mean() >= 0.95
+    assert len(scores[scores < limit]) / count < 0.95
 
 
 def test_thresholds_agree_with_predictions_for_every_number_of_samples(
@@ -69,12 +64,16 @@ def test_thresholds_agree_with_predictions_for_every_number_of_samples(
         ("det", 1),
         *(("stoch", count) for count in SAMPLES[:-1]),
     ]
+    # Fewer than 59 images: the lowest score.
     det = model.predict(paths, "det").msp
-    assert thresholds[0].msp == pytest.approx(threshold_at_tpr(det, 0.95), abs=1e-6)
+    assert thresholds[0].msp == pytest.approx(float(det.min()), abs=1e-6)
     stoch = model.predict(paths, "stoch", SAMPLES[-2]).msp
-    assert thresholds[-1].msp == pytest.approx(threshold_at_tpr(stoch, 0.95), abs=1e-6)
+    assert thresholds[-1].msp == pytest.approx(float(stoch.min()), abs=1e-6)
     for threshold in thresholds:
-        assert threshold.kept >= 0.95
+        assert threshold.kept == 1
+        assert threshold.tolerance is not None
+        assert (threshold.tolerance.units, threshold.tolerance.unit) == (len(paths), "image")
+        assert threshold.tolerance.confidence == pytest.approx(1 - 0.95 ** len(paths))
         assert threshold.images == len(paths)
         assert threshold.data == "squares"
 
@@ -90,7 +89,7 @@ def test_balanced_thresholds_agree_with_predictions_by_the_calibrated_checkpoint
     model = EulerLoRA(replace(checkpoint, config=config), torch.device("cpu"))
     for threshold in thresholds[1:]:
         msp = model.predict(paths, "stoch", threshold.samples).msp
-        assert threshold.msp == pytest.approx(threshold_at_tpr(msp, 0.95), abs=1e-6)
+        assert threshold.msp == pytest.approx(float(msp.min()), abs=1e-6)
 
 
 def test_the_auto_threshold_is_that_of_each_image_s_last_round() -> None:
@@ -99,12 +98,16 @@ def test_the_auto_threshold_is_that_of_each_image_s_last_round() -> None:
     logits = 4 * torch.randn(120, 1, 1, 3, generator=generator, dtype=torch.float64)
     noise = torch.randn(120, 2, MAX_AUTO_SAMPLES, 3, generator=generator, dtype=torch.float64)
     outputs = CalibrationOutputs(
-        outputs_of(logits.expand(-1, 2, -1, -1)), outputs_of(logits + noise / 4), "float32"
+        outputs_of(logits.expand(-1, 2, -1, -1)),
+        outputs_of(logits + noise / 4),
+        "float32",
+        Lesions(torch.arange(120), torch.zeros(120, dtype=torch.int64), "image"),
+        "squares",
     )
     samples: tuple[int | Auto, ...] = (2, 8, MAX_AUTO_SAMPLES, "auto")
-    margins = compute_margins(outputs, "squares", None, samples)
+    margins = compute_margins(outputs, None, samples)
     assert margins is not None
-    *fixed, auto = compute_thresholds(outputs, "squares", None, samples, margins=margins)
+    *fixed, auto = compute_thresholds(outputs, None, samples, margins)
     assert (auto.mode, auto.samples) == ("stoch", "auto")
     rule = StoppingRule(fixed[-1].msp, margins=margins)
     answers = outputs.answers(None)
@@ -115,7 +118,19 @@ def test_the_auto_threshold_is_that_of_each_image_s_last_round() -> None:
         scores.append(answers[end][index].msp)
         ends.add(end)
     assert len(ends) > 1
-    assert auto.msp == pytest.approx(threshold_at_tpr(torch.tensor(scores).double(), 0.95))
+    assert auto.msp == pytest.approx(tolerance_bound(np.array(scores), 0.95).threshold)
+
+
+def test_a_lesion_counts_once_by_its_image_that_is_most_out_of_distribution() -> None:
+    generator = torch.Generator().manual_seed(3)
+    outputs = outputs_of(4 * torch.randn(180, 1, 1, 3, generator=generator, dtype=torch.float64))
+    lesions = Lesions(torch.arange(180) // 2, torch.zeros(90, dtype=torch.int64), "lesion")
+    calibration = CalibrationOutputs(outputs, outputs, "float32", lesions, "pairs")
+    (threshold,) = compute_thresholds(calibration, None, [])
+    of_lesions = outputs.probabilities().amax(dim=-1).view(90, 2).amin(dim=1).numpy()
+    assert threshold.msp == np.sort(of_lesions)[0]  # 90 lesions allow no miss, 93 one
+    assert threshold.tolerance is not None
+    assert (threshold.tolerance.units, threshold.tolerance.unit) == (90, "lesion")
 
 
 def test_too_few_images_for_margins_leave_auto_without_a_threshold(

@@ -12,11 +12,16 @@ from training.evaluation.intervals import (
     Ints,
     Proportion,
     Weights,
+    allowed_misses,
     bootstrap,
     clopper_pearson,
     cluster_indices,
+    lower_bound,
     proportion,
     ratio,
+    share_estimates,
+    tolerance_bound,
+    tolerance_sample_size,
     unit_weights,
 )
 from training.evaluation.metrics import weighted_mean
@@ -68,16 +73,16 @@ def test_sets_are_resampled_independently_with_their_number_of_clusters() -> Non
         seen.append(weights)
         return {"none": np.zeros(len(weights))}
 
-    clusters = np.array([0, 1, 1, 2])
-    bootstrap(record, clusters, np.arange(5), np.arange(5))
-    assert (seen[0] == unit_weights(14)).all()
+    clusters = np.array([0, 1, 1, *range(2, 20)])
+    bootstrap(record, clusters, np.arange(25), np.arange(25))
+    assert (seen[0] == unit_weights(71)).all()
     drawn = np.concatenate(seen[1:])
     assert len(drawn) == 1000
     assert (drawn[:, 1] == drawn[:, 2]).all()
-    assert (drawn[:, [0, 1, 3]].sum(axis=1) == 3).all()
-    first, second = drawn[:, 4:9], drawn[:, 9:]
-    assert (first.sum(axis=1) == 5).all()
-    assert (second.sum(axis=1) == 5).all()
+    assert (np.delete(drawn[:, :21], 2, axis=1).sum(axis=1) == 20).all()
+    first, second = drawn[:, 21:46], drawn[:, 46:]
+    assert (first.sum(axis=1) == 25).all()
+    assert (second.sum(axis=1) == 25).all()
     assert drawn.std(axis=0).min() > 0.5
     assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.1
 
@@ -88,13 +93,57 @@ def test_intervals_are_deterministic() -> None:
 
 
 def test_an_undefined_metric_is_none_and_undefined_resamples_are_ignored() -> None:
-    positive = np.arange(6) < 2
-
     def metrics(weights: Weights) -> dict[str, Floats]:
-        chosen = (weights * positive).sum(axis=1)
+        chosen = (weights * (np.arange(weights.shape[1]) < 2)).sum(axis=1)
         return {"undefined": np.full(len(weights), np.nan), "rarely": ratio(chosen, chosen)}
 
-    assert bootstrap(metrics, np.arange(6)) == {"undefined": None, "rarely": Estimate(1, 1, 1)}
+    expected = {"undefined": None, "rarely": Estimate(1)}  # no interval from a constant value
+    assert bootstrap(metrics, np.arange(6)) == bootstrap(metrics, np.arange(30)) == expected
+
+
+@pytest.mark.parametrize(("clusters", "has_interval"), [(19, False), (20, True)])
+def test_few_clusters_have_no_bootstrap_interval(clusters: int, has_interval: bool) -> None:
+    estimate = mean_of(np.arange(40.0), np.arange(40) % clusters)
+    assert estimate.value == 19.5
+    assert (estimate.low is not None) is has_interval
+
+
+def test_a_share_has_an_interval_at_the_edge_and_from_two_images() -> None:
+    estimate = share_estimates({"accuracy": np.ones(2, bool)}, np.arange(2))["accuracy"]
+    assert estimate is not None
+    assert (estimate.value, estimate.high) == (1, 1)
+    assert estimate.low == pytest.approx(0.025**0.5)  # Clopper and Pearson
+
+
+@pytest.mark.parametrize("units", [1, 2, 58, 59, 123])
+def test_the_lower_bound_agrees_with_scipy_for_every_count(units: int) -> None:
+    for hits in range(units + 1):
+        expected = binomtest(hits, units, alternative="greater").proportion_ci(0.95, "exact").low
+        assert lower_bound(hits, units) == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_sensitivity_of_95_per_cent_permits_published_numbers_of_misses() -> None:
+    permitted = {58: None, 59: 0, 92: 0, 93: 1, 123: 1, 124: 2}
+    assert {units: allowed_misses(units, 0.95) for units in permitted} == permitted
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8, 0.9, 0.95, 0.99])
+def test_one_more_miss_than_allowed_is_below_the_bound(share: float) -> None:
+    minimum = tolerance_sample_size(share)
+    assert allowed_misses(minimum - 1, share) is None
+    for units in (minimum, minimum + 1, 2 * minimum, 500):
+        misses = allowed_misses(units, share)
+        assert misses is not None
+        assert lower_bound(units - misses, units) >= share > lower_bound(units - misses - 1, units)
+
+
+@pytest.mark.parametrize("units", [20, 59, 93, 200, 747])
+def test_the_stated_confidence_of_a_threshold_holds(units: int) -> None:
+    """At least 95% of new units reach a threshold in the stated share of the runs."""
+    values = np.random.default_rng(units).random((4000, units))  # uniform: P(below t) = t
+    bounds = [tolerance_bound(run, 0.95) for run in values]
+    held = np.mean([bound.threshold <= 0.05 for bound in bounds])
+    assert held == pytest.approx(bounds[0].confidence, abs=4 * np.sqrt(0.05 / 4000))
 
 
 def test_cluster_indices_follow_the_order_of_the_names() -> None:
