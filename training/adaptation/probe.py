@@ -33,8 +33,6 @@ BATCH = 256
 INVERSE_PENALTY = 0.01
 """Inverse of the ridge penalty on standardised features (scikit-learn's C)."""
 ABSENT_CLASS_BIAS = -20.0
-MIN_GROUPS = 20
-"""Groups of test images below which a bootstrap interval is too short to be shown."""
 
 
 @dataclass(frozen=True)
@@ -132,14 +130,13 @@ def compare_with_probe(test: EvaluatedSet, probe: Tensor) -> ProbeComparison:
             "accuracy": weighted_mean(right[0] - right[1], weights),
         }
 
-    groups = int(clusters.max()) + 1
-    estimates = bootstrap(differences, clusters) if groups >= MIN_GROUPS else {}
+    estimates = bootstrap(differences, clusters)
     return ProbeComparison(
         accuracy=float(right[1].mean()),
         images=len(labels),
-        groups=groups,
-        nll_difference=estimates.get("nll"),
-        accuracy_difference=estimates.get("accuracy"),
+        groups=int(clusters.max()) + 1,
+        nll_difference=estimates["nll"],
+        accuracy_difference=estimates["accuracy"],
     )
 
 

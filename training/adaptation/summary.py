@@ -175,8 +175,8 @@ def result_lines(report: Report, training: Provenance, out: Path, report_folder:
         accuracy = mode.metrics["accuracy"]
         assert accuracy is not None
         lines.append(
-            f"test accuracy, {mode.mode}{samples}: {accuracy.value:.3f} "
-            f"[{accuracy.low:.3f}, {accuracy.high:.3f}] (95% interval, {report.images:,} images)"
+            f"test accuracy, {mode.mode}{samples}: {accuracy.text()} (95% "
+            f"interval, {report.images:,} images)"
         )
     if report.probe is not None:
         lines += [f"verdict: {probe_note(report.probe)}", *probe_advice(report.probe)]

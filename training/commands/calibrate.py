@@ -217,7 +217,7 @@ def policy_fit_command(
     )
     from training.calibration.report import policy_parts, report_table  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset, dataset_settings  # noqa: PLC0415
-    from training.data.digests import named_with_seen  # noqa: PLC0415
+    from training.data.digests import images_in_training, named_with_seen  # noqa: PLC0415
     from training.data.images import report_skipped  # noqa: PLC0415
     from training.evaluation.report_schema import TEST  # noqa: PLC0415
 
@@ -246,7 +246,8 @@ def policy_fit_command(
         measure_archive(model, checkpoint, archive, options, fitted, skip_bad) for archive in others
     ]
     name = named(part)
-    evidence = evidence_of(model, options, fit, name, measured)
+    seen = images_in_training(checkpoint, images.parts[part]) or ()
+    evidence = evidence_of(model, options, fit, name, measured, len(seen))
     file.write(policy, fitted.model_copy(update={"evidence": evidence}))
     click.echo(f"Fitted on {name}: {fit.images:,} images of {fit.lesions:,} lesions.\n")
     click.echo(f"{report_table(list(policy_parts(fit, target)))}\n")

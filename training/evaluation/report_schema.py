@@ -176,7 +176,7 @@ class ProbeComparison:
     """A trained model, in the report's first mode, and the linear probe that it started from.
 
     accuracy: of the probe. images, groups: of the test part. nll_difference, accuracy_difference:
-    model minus probe, with paired intervals; None for too few groups.
+    model minus probe, with paired intervals.
     """
 
     accuracy: float
@@ -189,7 +189,7 @@ class ProbeComparison:
     def verdict(self) -> Literal["better", "no difference shown", "worse"]:
         """By the interval of the NLL, which measures probabilities and not only labels."""
         nll = self.nll_difference
-        if nll is None or nll.low <= 0 <= nll.high:
+        if nll is None or not nll.differs:
             return "no difference shown"
         return "better" if nll.value < 0 else "worse"
 

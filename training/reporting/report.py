@@ -128,7 +128,7 @@ def probe_note(probe: ProbeComparison) -> str:
     basis = f"{probe.images:,} test images of {probe.groups:,} groups"
     started = f"the linear probe that the training started from (accuracy {probe.accuracy:.3f})"
     nll, accuracy = probe.nll_difference, probe.accuracy_difference
-    if nll is None or accuracy is None:
+    if nll is None or nll.low is None or accuracy is None:
         return f"No difference to {started} is shown: too few groups for an interval ({basis})"
     verdict = {
         "better": f"Better than {started}",
@@ -136,9 +136,8 @@ def probe_note(probe: ProbeComparison) -> str:
         "worse": f"Worse than {started}",
     }[probe.verdict]
     return (
-        f"{verdict}: NLL {nll.value:+.3f} [{nll.low:+.3f}, {nll.high:+.3f}], accuracy "
-        f"{accuracy.value:+.3f} [{accuracy.low:+.3f}, {accuracy.high:+.3f}] (paired 95% intervals, "
-        f"{basis})"
+        f"{verdict}: NLL {nll.text('+.3f')}, accuracy {accuracy.text('+.3f')} (paired 95% "
+        f"intervals, {basis})"
     )
 
 
