@@ -58,7 +58,9 @@ SECRET_IN = {
     "a file's name": Case("", post_form([Part("file", b"text", SECRET)]), only(415)),
     "a preamble": Case("", post(SECRET.encode() + form([SENT]), FORM), only(400)),
     "a boundary": Case("", post(b"x", f"multipart/form-data; boundary={SECRET}"), only(400)),
-    "a path": Case("", f"GET /{SECRET} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(), only(404)),
+    "a query": Case(
+        "", f"GET /unknown?{SECRET} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(), only(404)
+    ),
     "a method": Case(
         "", f"{SECRET} /predict HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(), only(405)
     ),

@@ -111,84 +111,43 @@ def test_another_media_type_is_unsupported_and_the_body_not_read(content_type) -
     assert body.taken == 0
 
 
-@pytest.mark.parametrize("content_type", [None, "image/png", MULTIPART, "application/json"])
-def test_a_missing_body_is_an_invalid_upload(content_type) -> None:
-    with pytest.raises(InvalidUpload, match="no body"):
-        read(b"", content_type)
+FIELD_HEADERS = b'Content-Disposition: form-data; name="x"'
+FORM = multipart((FILE_HEADERS, CONTENT))
 
 
 @pytest.mark.parametrize(
-    ("body", "content_type"),
+    ("body", "content_type", "problem"),
     [
-        (Body([b""]), "image/png"),
-        (multipart((FILE_HEADERS, b"")), MULTIPART),
+        (b"", None, InvalidUpload),
+        (b"", "image/png", InvalidUpload),
+        (b"", MULTIPART, InvalidUpload),
+        (b"", "application/json", InvalidUpload),
+        (Body([b""]), "image/png", InvalidUpload),
+        (multipart((FILE_HEADERS, b"")), MULTIPART, InvalidUpload),
+        (multipart(), MULTIPART, InvalidUpload),
+        (multipart((FILE_HEADERS.replace(b"file", b"x", 1), CONTENT)), MULTIPART, InvalidUpload),
+        (multipart(*[(FILE_HEADERS, CONTENT)] * 2), MULTIPART, InvalidUpload),
+        (multipart((FILE_HEADERS, CONTENT), (FIELD_HEADERS, b"1")), MULTIPART, InvalidUpload),
+        (multipart((FIELD_HEADERS.replace(b"x", b"file"), bytes(100))), MULTIPART, InvalidUpload),
+        (multipart((FIELD_HEADERS.replace(b"x", b"file"), bytes(5000))), MULTIPART, InvalidUpload),
+        (FORM, "multipart/form-data", MalformedBody),
+        (FORM, "multipart/form-data; boundary=", MalformedBody),
+        (FORM, "multipart/form-data; boundary=other", MalformedBody),
+        (FORM, f"multipart/form-data; boundary={'x' * 500}", MalformedBody),
+        (FORM[:-4], MULTIPART, MalformedBody),
+        (FORM[:-300], MULTIPART, MalformedBody),
+        (b"hello, this is no multipart body", MULTIPART, MalformedBody),
+        (multipart((b"Content-Type: image/png", CONTENT)), MULTIPART, MalformedBody),
+        (multipart((b"Content-Disposition: form-data", CONTENT)), MULTIPART, MalformedBody),
+        (multipart((b"no colon here", CONTENT)), MULTIPART, MalformedBody),
+        (multipart(*[(FILE_HEADERS, b"x")] * (MAX_PARTS + 1)), MULTIPART, MalformedBody),
+        (multipart(*[(FIELD_HEADERS, b"x")] * (MAX_PARTS + 1)), MULTIPART, MalformedBody),
     ],
 )
-def test_an_empty_file_is_an_invalid_upload(body, content_type) -> None:
-    with pytest.raises(InvalidUpload, match="empty"):
+def test_a_body_other_than_one_file_is_refused(body, content_type, problem) -> None:
+    """test_hostile_forms has the forms that are too large."""
+    with pytest.raises(problem):
         read(body, content_type)
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        [],
-        [(FILE_HEADERS.replace(b"file", b"image", 1), CONTENT)],
-        [(FILE_HEADERS, CONTENT), (FILE_HEADERS, CONTENT)],
-        [(FILE_HEADERS, CONTENT), (b'Content-Disposition: form-data; name="seed"', b"1")],
-    ],
-    ids=["none", "another name", "two files", "a field beside it"],
-)
-def test_other_parts_than_one_file_are_an_invalid_upload(parts) -> None:
-    with pytest.raises(InvalidUpload, match=r"expected (one file|only files)"):
-        read(multipart(*parts), MULTIPART)
-
-
-@pytest.mark.parametrize(
-    "size",
-    [100, 5000],
-)
-def test_a_part_without_a_filename_is_an_invalid_upload(size) -> None:
-    with pytest.raises(InvalidUpload, match="filename"):
-        read(multipart((b'Content-Disposition: form-data; name="file"', bytes(size))), MULTIPART)
-
-
-@pytest.mark.parametrize(
-    "content_type",
-    ["multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data; boundary=other",
-     f"multipart/form-data; boundary={'x' * 500}"],
-)  # fmt: skip
-def test_a_missing_or_wrong_boundary_is_a_malformed_body(content_type) -> None:
-    with pytest.raises(MalformedBody):
-        read(multipart((FILE_HEADERS, CONTENT)), content_type)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"hello, this is no multipart body",
-        b"preamble " * 1000 + b"\r\n" + multipart((FILE_HEADERS, CONTENT)),
-        multipart((b"Content-Type: image/png", CONTENT)),
-        multipart((b"Content-Disposition: form-data", CONTENT)),
-        multipart((FILE_HEADERS + b"\r\nX-More: y" * 8, CONTENT)),
-        multipart((FILE_HEADERS + b"\r\nX-Long: " + b"y" * 5000, CONTENT)),
-        multipart((b"no colon here", CONTENT)),
-        multipart(*[(FILE_HEADERS, b"x")] * (MAX_PARTS + 1)),
-        multipart(*[(b'Content-Disposition: form-data; name="x"', b"x")] * (MAX_PARTS + 1)),
-        multipart((b'Content-Disposition: form-data; name="x"', bytes(2000))),
-    ],
-    ids=["no boundary in it", "preamble", "no disposition", "no name", "too many headers",
-         "long header", "bad header", "too many files", "too many fields", "large field"],
-)  # fmt: skip
-def test_a_body_that_is_not_a_small_form_is_malformed(body) -> None:
-    with pytest.raises(MalformedBody):
-        read(body, MULTIPART)
-
-
-@pytest.mark.parametrize("cut", [4, 300])
-def test_a_body_without_its_last_boundary_is_malformed(cut) -> None:
-    with pytest.raises(MalformedBody):
-        read(multipart((FILE_HEADERS, CONTENT))[:-cut], MULTIPART)
 
 
 def test_the_boundary_can_be_quoted_with_any_legal_character() -> None:
@@ -230,22 +189,19 @@ def test_all_files_are_read_in_order_with_declared_type_and_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "problem", "detail"),
+    ("body", "problem"),
     [
-        (part(b"x") * 4 + b"--b--\r\n", InvalidUpload, "at most 3 files"),
-        (part(b"x") + part(b"x", name="file") + b"--b--\r\n", InvalidUpload, "only files"),
-        (part(b"x", filename=None) + b"--b--\r\n", InvalidUpload, "filename"),
-        (part(b"x", name="note", filename=None) + b"--b--\r\n", InvalidUpload, "only files"),
-        (b"--b--\r\n", InvalidUpload, "got none"),
-        (part(b"x"), MalformedBody, "closing boundary"),
-        (b"nonsense", MalformedBody, "cannot be parsed"),
+        (part(b"x") * 4 + b"--b--\r\n", InvalidUpload),
+        (part(b"x") + part(b"x", name="file") + b"--b--\r\n", InvalidUpload),
+        (part(b"x", filename=None) + b"--b--\r\n", InvalidUpload),
+        (part(b"x", name="note", filename=None) + b"--b--\r\n", InvalidUpload),
+        (b"--b--\r\n", InvalidUpload),
+        (part(b"x"), MalformedBody),
+        (b"nonsense", MalformedBody),
     ],
-    ids=["too many", "another name", "no filename", "a field", "no part", "no end", "nonsense"],
 )
-def test_a_body_with_other_parts_than_files_is_refused(
-    body: bytes, problem: type[Problem], detail: str
-) -> None:
-    with pytest.raises(problem, match=detail):
+def test_a_body_with_other_parts_than_files_is_refused(body: bytes, problem: type[Problem]) -> None:
+    with pytest.raises(problem):
         read_many(body)
 
 
