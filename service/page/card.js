@@ -6,7 +6,9 @@ import { figures } from "./figures.js";
 import { icon } from "./icons.js";
 import { advice, sentence } from "./problems.js";
 import { capitalised, passes } from "./text.js";
-import { decision, familiarity, reasonsOf, sureness } from "./words.js";
+import {
+  agreement, decision, familiarity, resemblance, shownReasons, showsFigures,
+} from "./words.js";
 
 const SHIFT = "distribution_shift";
 
@@ -30,18 +32,19 @@ export function problemContent(item, retry) {
 
 /** The content of a card with a result. names: from a class code to its description. */
 export function resultContent(result, names) {
-  const rows = classRows(result, names);
+  const isShown = showsFigures(result.prediction);
+  const rows = isShown ? classRows(result, names) : [];
   return [
     result.disposition === null ? null : verdict(result),
     statements(result, names),
     warnings(result.prediction.warnings),
-    probabilities(result, rows),
+    isShown ? probabilities(result, rows) : null,
     figures(result, rows),
   ].filter((content) => content !== null);
 }
 
 function verdict(result) {
-  const reasons = reasonsOf(result).counting.map(({ words }) => html("li", {}, words));
+  const reasons = shownReasons(result).map(({ words }) => html("li", {}, words));
   return html(
     "div",
     { class: "verdict" },
@@ -54,11 +57,15 @@ function verdict(result) {
 }
 
 function statements(result, names) {
-  const entries = [
-    [capitalised(result.target?.name ?? ""), decision(result, names)],
-    ["How sure is the model?", sureness(result, names)],
-    ["How familiar is the image?", familiarity(result.prediction)],
-  ].filter(([, statement]) => statement !== null);
+  const figures = showsFigures(result.prediction)
+    ? [
+      ["Looks like", resemblance(result, names)],
+      [capitalised(result.target?.name ?? ""), decision(result, names)],
+      ["Do the passes agree?", agreement(result, names)],
+    ]
+    : [];
+  const entries = [...figures, ["How familiar is the image?", familiarity(result.prediction)]]
+    .filter(([, statement]) => statement !== null);
   return html(
     "dl",
     { class: "statements" },
@@ -81,7 +88,6 @@ function warnings(entries) {
   return part("Notes", html("ul", { class: "reasons" }, lines));
 }
 
-/* Collapsed for an unfamiliar image, whose probabilities say nothing. */
 function probabilities({ prediction, target }, rows) {
   const legend = html(
     "p",
@@ -91,14 +97,7 @@ function probabilities({ prediction, target }, rows) {
     html("span", { class: "swatch point", "aria-hidden": "true" }),
     "one pass; a wide spread means that the passes disagree",
   );
-  const chart = [classChart(rows, target?.name), legend];
-  if (!prediction.unfamiliar) return part("Class probabilities", chart);
-  return html(
-    "details",
-    { class: "figures" },
-    html("summary", {}, "Show the probabilities, which say nothing about an unfamiliar image"),
-    chart,
-  );
+  return part("Class probabilities", [classChart(rows, target?.name), legend]);
 }
 
 function classRows({ prediction, target }, names) {

@@ -5,9 +5,14 @@ import { button, html } from "./dom.js";
 import { icon } from "./icons.js";
 import { show } from "./preview.js";
 import { sentence } from "./problems.js";
-import { percent, percents } from "./text.js";
-import { qualityWords, reasonsOf, sureness } from "./words.js";
+import { percents } from "./text.js";
+import {
+  agreementWords, lineWords, looksLike, qualityFault, shownReasons, showsFigures,
+} from "./words.js";
+import { zoom } from "./zoom.js";
 
+const IDENTIFIER = ["identifier", "Identifier", 100]; // field of the item, label, characters
+const NOTE = ["note", "Note", 500];
 
 export class Entry {
   /** @param {import("./item.js").Item} item
@@ -17,6 +22,7 @@ export class Entry {
     this.actions = actions;
     this.shown = []; // state, progress, result and problem of the last update
     this.name = html("span", { class: "row-name", id: `name-${item.id}` }, item.name);
+    this.identifier = html("span", { class: "row-identifier" }, item.identifier);
     this.note = html("span", { class: "row-note" });
     this.cells = html("span", { class: "row-cells" });
     this.button = button([], () => this.#toggle(), {
@@ -46,7 +52,7 @@ export class Entry {
    * its description. */
   update(titles, names) {
     const { item } = this;
-    const version = [item.state, item.progress, item.result, item.problem];
+    const version = [item.state, item.progress, item.result, item.problem, item.sameAs];
     if (version.every((part, index) => part === this.shown[index])) return;
     this.shown = version;
     this.article.dataset.state = item.status;
@@ -55,7 +61,10 @@ export class Entry {
     this.note.textContent = noteOf(item);
     this.cells.replaceChildren(...cellsOf(item, titles, names));
     const quality = item.result?.quality;
-    this.facts.textContent = quality ? `${quality.width} × ${quality.height} pixels` : "";
+    this.facts.textContent = [
+      quality ? `${quality.width} × ${quality.height} pixels` : "",
+      item.sameAs === null ? "" : `the same file as ${item.sameAs.name}`,
+    ].filter(Boolean).join(", ");
     if (item.isPending && item.result !== null) return; // shows the earlier result until then
     this.content.replaceChildren(...this.#contentOf(names));
   }
@@ -70,10 +79,14 @@ export class Entry {
   #build() {
     const { item } = this;
     this.thumbnail = html("span", { class: "row-image", "aria-hidden": "true" });
-    this.picture = html("div", { class: "card-image" });
+    this.picture = button([], () => zoom(item), {
+      class: "card-image",
+      "aria-label": `Enlarge ${item.name}`,
+      disabled: true, // until there is a preview
+    });
     this.button.append(
       this.thumbnail,
-      html("span", { class: "row-text" }, this.name, this.note),
+      html("span", { class: "row-text" }, this.name, this.identifier, this.note),
       this.cells,
       html("span", { class: "row-arrow", "aria-hidden": "true" }),
     );
@@ -82,7 +95,11 @@ export class Entry {
       "aria-label": `Remove ${item.name}`,
     });
     this.card.append(
-      html("div", { class: "card-side" }, this.picture, this.facts, remove),
+      html(
+        "div",
+        { class: "card-side" },
+        this.picture, this.facts, this.#field(IDENTIFIER), this.#field(NOTE), remove,
+      ),
       this.content,
     );
     this.article = html(
@@ -94,14 +111,27 @@ export class Entry {
     this.element.append(this.article);
   }
 
+  #field([name, label, maxlength]) {
+    const { item } = this;
+    const input = html("input", {
+      id: `${name}-${item.id}`, type: "text", autocomplete: "off", maxlength, value: item[name],
+    });
+    input.addEventListener("input", () => {
+      item[name] = input.value;
+      this.identifier.textContent = item.identifier;
+    });
+    return html("div", { class: "field" }, html("label", { for: input.id }, label), input);
+  }
+
   async #showPreview() {
     const picture = await this.item.preview;
     if (picture === null) {
       this.picture.replaceChildren(html("span", { class: "no-preview" }, "No preview"));
       return;
     }
-    for (const [frame, alt] of [[this.thumbnail, ""], [this.picture, `The image ${this.item.name}`]]) {
-      const image = html("img", { alt });
+    this.picture.disabled = false;
+    for (const frame of [this.thumbnail, this.picture]) {
+      const image = html("img", { alt: "" }); // the button has a name
       show(image, picture);
       frame.replaceChildren(image);
     }
@@ -122,31 +152,44 @@ export class Entry {
 export function announcement(item) {
   if (item.problem !== null) return `${item.name}: ${sentence(item.problem.title)}`;
   const { result } = item;
-  if (result.disposition === null) return `${item.name}: ${result.prediction.label}.`;
-  return `${item.name}: ${result.title}. ${result.reasons.map(({ words }) => words).join(" ")}`;
+  if (result.disposition !== null) {
+    return `${item.name}: ${result.title}. ${reasonsText(result)}`;
+  }
+  const isShown = showsFigures(result.prediction);
+  return `${item.name}: ${isShown ? result.prediction.label : "unfamiliar"}.`;
 }
 
-function noteOf({ problem, result, isPending, progress }) {
+function reasonsText(result) {
+  return shownReasons(result).map(({ words }) => words).join(" ");
+}
+
+function noteOf({ problem, result, isPending, progress, sameAs }) {
   if (isPending) return progress;
   if (problem !== null) return sentence(problem.title);
-  return reasonsOf(result).counting.map(({ words }) => words).join(" ");
+  const same = sameAs === null ? "" : `The same file as ${sameAs.name}. `;
+  return same + reasonsText(result);
 }
 
 function cellsOf(item, titles, names) {
   const { problem, result, status } = item;
   const group = html("span", { class: "pill" }, icon(status), titles(status));
   if (problem !== null || result === null) return [group];
-  const cells = result.disposition === null
-    ? [cell(names(result.prediction.label), percent(result.prediction.msp), "label")]
-    : [cell(targetShare(result), result.target.name, "target"), cell(qualityWords(result), "quality")];
-  if (result.prediction.unfamiliar) return [group, ...cells];
-  return [group, ...cells, cell(sureness(result, names).word.toLowerCase(), "")];
+  const fault = qualityFault(result);
+  const quality = fault === null ? null : cell(fault, "quality");
+  if (!showsFigures(result.prediction)) return [group, quality].filter(Boolean);
+  return [
+    group,
+    cell(looksLike(result.prediction, names), "looks like", "label"),
+    result.target === null ? null : targetCell(result),
+    cell(agreementWords(result.prediction), ""),
+    quality,
+  ].filter(Boolean);
 }
 
-/* An unfamiliar image has none that says anything. */
-function targetShare({ target, prediction }) {
-  if (!prediction.unfamiliar) return percents(target.probability, target.urgent)[0];
-  return [html("span", { "aria-hidden": "true" }, "–"), html("span", { class: "visually-hidden" }, "not")];
+function targetCell(result) {
+  const { target } = result;
+  const [share] = percents(target.probability, target.urgent);
+  return cell(share, `${target.name}, ${lineWords(result)}`, "target");
 }
 
 function cell(value, label, kind = "") {

@@ -6,26 +6,67 @@ import { Problem, sentence } from "./problems.js";
 import { count } from "./text.js";
 
 const COPIED = "Copied";
-const MAX_NAME = 1000; // characters, accepted by the service
+const FORMULA = /^[=+\-@\t\r\n]/; // a spreadsheet reads such a text as a formula
 
-/** The finished items as the service's report takes them. */
+/** The finished items as the service's report takes them. Names, identifiers and notes are not
+ * sent: `named` fills them in. */
 export async function reportImages(items) {
+  const tokens = tokensOf(items);
   return Promise.all(
-    items.map(async ({ name, problem, result, preview }) => ({
-      file: name.slice(0, MAX_NAME),
-      ...(problem === null ? { result } : { problem: documentOf(problem) }),
-      thumbnail: await reportThumbnail(await preview),
+    items.map(async (item) => ({
+      file: tokens.get(item),
+      ...(item.problem === null ? { result: item.result } : { problem: documentOf(item.problem) }),
+      thumbnail: await reportThumbnail(await item.preview),
     })),
   );
 }
 
-/** The finished items as JSON: the answers of the service, each with its file name. */
+/** The report of `reportImages` with the names, identifiers and notes of the items.
+ * @param {Blob} report
+ * @param {"html" | "csv"} format */
+export async function named(report, items, format) {
+  const byToken = new Map([...tokensOf(items)].map(([item, token]) => [token, item]));
+  const text = await report.text();
+  const filled = format === "html"
+    ? text.replace(/<bdi>(image-\d{4})<\/bdi>/g, (_, token) => nameMarkup(byToken.get(token)))
+    : text.replace(/^file(?=,)/, "file,identifier,note")
+      .replace(/^image-\d{4}(?=,)/gm, (token) => nameCells(byToken.get(token)));
+  return new Blob([filled], { type: report.type });
+}
+
+/* The report sorts by name: the order of the tokens is that of the names. */
+function tokensOf(items) {
+  const sorted = [...items].sort((one, other) => one.name.localeCompare(other.name));
+  return new Map(sorted.map((item, index) => [item, `image-${String(index + 1).padStart(4, "0")}`]));
+}
+
+function nameMarkup({ name, identifier, note }) {
+  const parts = [["identifier", identifier], ["remark", note]]
+    .filter(([, text]) => text !== "")
+    .map(([kind, text]) => html("span", { class: kind }, printable(text)));
+  return [html("bdi", {}, printable(name)), ...parts].map((one) => one.outerHTML).join("");
+}
+
+function nameCells({ name, identifier, note }) {
+  const path = FORMULA.test(name) ? `./${name}` : name; // names the same file
+  const texts = [identifier, note].map((text) => (FORMULA.test(text) ? `'${text}` : text));
+  return [path, ...texts].map((text) => `"${printable(text).replaceAll('"', '""')}"`).join(",");
+}
+
+/* Control characters, and marks that reverse a text, as escapes. */
+function printable(text) {
+  return text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (one) =>
+    `\\u${one.codePointAt(0).toString(16).padStart(4, "0")}`);
+}
+
+/** The finished items as JSON: the answers of the service, each with its file name, identifier and
+ * note. */
 export function asJson(items) {
-  const entries = items.map(({ name, problem, result }) =>
-    problem === null
-      ? { file: name, problem: null, ...(result.disposition === null ? result.prediction : result) }
-      : { file: name, problem: documentOf(problem) },
-  );
+  const entries = items.map(({ name, identifier, note, problem, result }) => {
+    const file = { file: name, identifier, note };
+    if (problem !== null) return { ...file, problem: documentOf(problem) };
+    return { ...file, problem: null, ...(result.disposition === null ? result.prediction : result) };
+  });
   return JSON.stringify(entries, null, 2);
 }
 

@@ -3,7 +3,7 @@
 import { classTable, entropyChart, legend, thresholdChart } from "./charts.js";
 import { html, part } from "./dom.js";
 import { capitalised, decimal, exact, passes, percent } from "./text.js";
-import { reasonsOf } from "./words.js";
+import { showsFigures } from "./words.js";
 
 const MSP_VERDICTS = {
   true: "Below its threshold: as low as for images unlike the training images.",
@@ -16,9 +16,10 @@ const DISTANCE_VERDICTS = {
   null: "There is no threshold for this number of samples.",
 };
 
-/** All figures of a result. rows: the classes, as for `classTable`. */
+/** All figures of a result that are shown. rows: the classes, as for `classTable`. */
 export function figures(result, rows) {
   const { prediction } = result;
+  const isShown = showsFigures(prediction);
   return html(
     "details",
     { class: "figures" },
@@ -26,34 +27,21 @@ export function figures(result, rows) {
     html(
       "div",
       { class: "scales" },
-      [targetPart(result), entropyPart(prediction, rows.length), familiarityPart(prediction)],
+      isShown ? [targetPart(result), entropyPart(prediction, rows.length)] : null,
+      familiarityPart(prediction),
     ),
-    otherRulesPart(result),
-    part("Probabilities as a table", classTable(rows)),
+    isShown ? part("Probabilities as a table", classTable(rows)) : null,
     originPart(result),
   );
 }
 
-/* Rules that apply to figures of an unfamiliar image, which say nothing. */
-function otherRulesPart(result) {
-  const { others } = reasonsOf(result);
-  if (others.length === 0) return null;
-  return part(
-    "Rules that do not count for an unfamiliar image",
-    html("ul", { class: "reasons" }, others.map(({ words }) => html("li", {}, words))),
-  );
-}
-
-function targetPart({ target, prediction }) {
+function targetPart({ target }) {
   if (target === null) return null;
   const { probability, urgent } = target;
   const side = probability >= urgent ? "At or above" : "Below";
-  const verdict = prediction.unfamiliar
-    ? "It says nothing about an unfamiliar image."
-    : `${side} the urgent threshold.`;
   return part(
     capitalised(target.name),
-    note(`${exact(probability)}, threshold ${exact(urgent)}`, verdict),
+    note(`${exact(probability)}, threshold ${exact(urgent)}`, `${side} the urgent threshold.`),
     thresholdChart({ probability, threshold: urgent, flagged: "above" }),
   );
 }
@@ -81,11 +69,15 @@ function entropyPart(prediction, classes) {
   );
 }
 
-function familiarityPart({ msp, ood, ood_threshold: threshold, ood_scores: scores }) {
-  return part(
-    "Familiarity",
+function familiarityPart(prediction) {
+  const { msp, ood, ood_threshold: threshold, ood_scores: scores } = prediction;
+  const highest = [
     note(`Highest probability (MSP) ${against(msp, threshold)}`, MSP_VERDICTS[ood]),
     thresholdChart({ probability: msp, threshold, flagged: "below" }),
+  ];
+  return part(
+    "Familiarity",
+    showsFigures(prediction) ? highest : null,
     distanceContent(scores?.feature_distance ?? null),
   );
 }

@@ -14,8 +14,8 @@ const SHAPES = {
   routine: ["M12 2.5a9.5 9.5 0 1 0 0 19 9.5 9.5 0 0 0 0-19Z", "M12 7v5l3.5 2"],
   problem: ["M3 3h18v18H3Z", "M8.5 8.5l7 7", "M15.5 8.5l-7 7"],
   pending: ["M12 2.5a9.5 9.5 0 1 0 0 19 9.5 9.5 0 0 0 0-19Z", "M8 12h.6", "M12 12h.6", "M16 12h.6"],
-  unsure: ["M12 2 22 12 12 22 2 12Z", "M8 10c2-2 4 2 8 0", "M8 14c2-2 4 2 8 0"],
-  sure: ["M4 20V12", "M10 20V4", "M16 20V9", "M22 20H2"],
+  unclear: ["M12 2 22 12 12 22 2 12Z", "M8 10c2-2 4 2 8 0", "M8 14c2-2 4 2 8 0"],
+  agreed: ["M4 20V12", "M10 20V4", "M16 20V9", "M22 20H2"],
 };
 
 /** The icon of a group; decorative, hidden from screen readers. */

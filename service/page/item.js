@@ -6,8 +6,23 @@ let created = 0;
 
 /** Groups of a model that the policy does not apply to. */
 export const UNFAMILIAR = "unfamiliar";
-export const UNSURE = "unsure";
-export const SURE = "sure";
+export const UNCLEAR = "unclear";
+export const AGREED = "agreed";
+
+/** Returns the first item with the bytes of a file, or null.
+ * @param {Blob} file
+ * @param {Item[]} items */
+export async function itemWith(file, items) {
+  for (const item of items.filter((one) => one.file.size === file.size)) {
+    const [one, other] = await Promise.all([file, item.file].map(bytesOf));
+    if (one.every((byte, index) => byte === other[index])) return item;
+  }
+  return null;
+}
+
+async function bytesOf(file) {
+  return new Uint8Array(await file.arrayBuffer());
+}
 
 export class Item {
   /** @param {File} file */
@@ -22,6 +37,10 @@ export class Item {
     this.result = null; // of an earlier request while the state is queued or running
     this.problem = null;
     this.preview = preview(file);
+    this.identifier = ""; // these two stay in the browser
+    this.note = "";
+    /** @type {Item | null} an earlier item with the same bytes */
+    this.sameAs = null;
   }
 
   get isPending() {
@@ -35,9 +54,10 @@ export class Item {
     return this.result.disposition ?? this.result.group;
   }
 
-  /** The probability of the target classes; -1 without one. */
+  /** The probability of the target classes; -1 without one, and for an unfamiliar image. */
   get target() {
-    return this.result?.target?.probability ?? -1;
+    const isShown = this.status !== UNFAMILIAR;
+    return isShown ? this.result?.target?.probability ?? -1 : -1;
   }
 
   /** True if it must be retaken and reaches the urgent threshold: it then ranks below urgent. */

@@ -5,23 +5,27 @@ import { Controls } from "./controls.js";
 import { byId, html } from "./dom.js";
 import { announcement } from "./entry.js";
 import {
-  asJson, copy, curlLine, describePrint, onClick, reportImages, save,
+  asJson, copy, curlLine, describePrint, named, onClick, reportImages, save,
 } from "./exports.js";
 import { acceptFiles } from "./intake.js";
-import { Item } from "./item.js";
+import { Item, itemWith } from "./item.js";
 import { KeyForm } from "./key_form.js";
 import { showLimits, showModel } from "./model_dialog.js";
 import { Problem, sentence } from "./problems.js";
 import { Progress } from "./progress.js";
 import { Service } from "./service.js";
 import { showShiftNotice } from "./shift.js";
+import { count } from "./text.js";
 import { namesOf } from "./words.js";
 import { WorkList } from "./work_list.js";
 
 const ANNOUNCED_ONE_BY_ONE = 3; // images; a longer list is announced as a whole
+const NARROW = "(max-width: 44rem)"; // where new results are below the fold
 
 const service = new Service();
 const items = [];
+let removed = []; // what Undo brings back
+let isNew = false; // images were added whose results are not on the screen yet
 const progress = new Progress();
 const list = new WorkList({ retry: (item) => analysis.submit(item), remove });
 const controls = new Controls(repeatAll, showSubject);
@@ -57,9 +61,22 @@ async function currentRequest() {
 
 function add(files) {
   if (items.length === 0) byId("privacy").open = false; // leaves room for the results
-  const added = files.map((file) => new Item(file));
-  items.push(...added);
-  added.forEach(submit);
+  for (const item of files.map((file) => new Item(file))) {
+    compare(item, [...items]);
+    items.push(item);
+    submit(item);
+  }
+  isNew = true;
+}
+
+/** Says whether one of the other items has the same bytes. */
+async function compare(item, others) {
+  item.sameAs = await itemWith(item.file, others).catch(() => null); // an unreadable file fails later
+  if (item.sameAs === null || !items.includes(item)) return;
+  if (items.length <= ANNOUNCED_ONE_BY_ONE) {
+    announce(`${item.name} is the same file as ${item.sameAs.name}.`);
+  }
+  update();
 }
 
 function submit(item) {
@@ -75,11 +92,27 @@ function repeatAll() {
 function remove(item) {
   const order = list.sorted(items);
   const next = order[order.indexOf(item) + 1] ?? order[order.indexOf(item) - 1];
-  drop(item);
+  removeAll([item]);
+  if (next !== undefined) list.focus(next);
+}
+
+function removeAll(gone) {
+  removed = gone;
+  gone.forEach(drop);
   update();
-  if (next === undefined) byId("choose").focus();
-  else list.focus(next);
-  announce(`${item.name} is removed.`);
+  byId("undo-text").textContent =
+    gone.length === 1 ? `${gone[0].name} is removed.` : `${count(gone.length, "image")} removed.`;
+  byId("undo-bar").hidden = false;
+  byId("undo").focus();
+}
+
+function undo() {
+  items.push(...removed);
+  update();
+  removed.filter(({ isPending }) => isPending).forEach(submit); // their requests were cancelled
+  byId("undo-bar").hidden = true;
+  list.focus(removed[0]);
+  removed = [];
 }
 
 function drop(item) {
@@ -96,7 +129,17 @@ function changed(item) {
   const isLast = !items.some(({ isPending }) => isPending);
   if (items.length <= ANNOUNCED_ONE_BY_ONE) announce(announcement(item));
   else if (isLast) announce(list.summary(items));
-  if (isLast) updateShiftNotice();
+  if (isLast) {
+    updateShiftNotice();
+    showNewResults();
+  }
+}
+
+/** Scrolls to new results, unless a person is reading or typing below them. */
+function showNewResults() {
+  const isReading = byId("results").contains(document.activeElement);
+  if (isNew && !isReading && matchMedia(NARROW).matches) byId("groups").scrollIntoView();
+  isNew = false;
 }
 
 function update() {
@@ -110,6 +153,7 @@ function update() {
   byId("open-all").hidden = byId("remove-all").hidden = items.length < 2;
   byId("retry-all").textContent = `Retry ${failed} without a result`;
   const notices = new Set(items.map(({ result }) => result?.policy?.notice).filter(Boolean));
+  notices.delete(byId("policy-notice")?.textContent); // at the top of the page
   byId("notices").replaceChildren(
     ...[...notices].map((notice) => html("p", { class: "warning" }, notice)),
   );
@@ -161,7 +205,9 @@ function showCurl() {
 }
 
 async function saveReport(format) {
-  save(await service.report(await reportImages(finished()), format), `triage.${format}`);
+  const shown = finished();
+  const report = await service.report(await reportImages(shown), format);
+  save(await named(report, shown, format), `triage.${format}`);
 }
 
 acceptFiles(add);
@@ -170,11 +216,8 @@ byId("retry-all").addEventListener("click", () => {
   byId("results").focus(); // the button may disappear
   items.filter(({ problem }) => problem !== null).forEach(submit);
 });
-byId("remove-all").addEventListener("click", () => {
-  [...items].forEach(drop);
-  update();
-  byId("choose").focus();
-});
+byId("remove-all").addEventListener("click", () => removeAll([...items]));
+byId("undo").addEventListener("click", undo);
 byId("open-all").addEventListener("click", ({ target }) => {
   const isOpen = target.getAttribute("aria-pressed") !== "true";
   target.setAttribute("aria-pressed", String(isOpen));

@@ -3,7 +3,7 @@
 import { byId, html } from "./dom.js";
 import { render, sectionAbout, sectionsOf } from "./markdown.js";
 import { shiftSection } from "./shift.js";
-import { count, exact, percent } from "./text.js";
+import { count, dataName, exact, percent } from "./text.js";
 
 const OPEN_SECTIONS = ["intended use", "out-of-scope", "licen", "classes"];
 
@@ -26,17 +26,23 @@ export function showModel(details, card) {
   byId("model-dialog").showModal();
 }
 
-/** Shows what the model is not for, and its licence, beside the upload. card: in Markdown. */
+/** Shows what the model is not for, and its licence, with the disclaimer. card: in Markdown. */
 export function showLimits(card) {
   const sections = sectionsOf(card);
   const parts = [["not-for", sectionAbout(sections, "out-of-scope")],
     ["licence", sectionAbout(sections, "licen")]];
   for (const [id, found] of parts) {
     const element = byId(id);
-    element.replaceChildren(element.firstElementChild, ...(found ? render(found.lines) : []));
+    const lines = found?.lines.map(plain) ?? [];
+    element.replaceChildren(element.firstElementChild, ...render(lines));
     element.hidden = found === undefined;
   }
   byId("limits").hidden = parts.every(([, found]) => found === undefined);
+}
+
+/* Without names of splits, and without references to other sections, which are not on the page. */
+function plain(line) {
+  return dataName(line).replace(/(?:: |,? and )section [A-Z][^;.]*/g, "");
 }
 
 function cardSection({ title, lines }) {
@@ -61,7 +67,7 @@ function modelFacts(details) {
   const { provenance, image_limits: limits } = details;
   const known = [
     ["Revision", details.revision],
-    ["Trained on", provenance.data],
+    ["Trained on", dataName(String(provenance.data ?? ""))],
     ["Recipe", provenance.recipe?.name ?? provenance.recipe],
     ["Created", provenance.date],
     ["Hardware", provenance.hardware],
@@ -95,7 +101,11 @@ function thresholdTable(thresholds) {
           html("th", { scope: "row" }, passesOf(threshold)),
           html("td", {}, withKept(threshold.msp, threshold.kept)),
           html("td", {}, distanceThreshold(threshold.feature_distance)),
-          html("td", {}, `${threshold.data}; ${count(threshold.images, "image")}${kept(threshold)}`),
+          html(
+            "td",
+            {},
+            `${dataName(threshold.data)}; ${count(threshold.images, "image")}${kept(threshold)}`,
+          ),
         ),
       ),
     ),

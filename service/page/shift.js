@@ -1,7 +1,7 @@
 /* The shift monitor: whether the images here differ from those of the calibration. */
 
 import { byId, html } from "./dom.js";
-import { count, decimal, percent } from "./text.js";
+import { count, dataName, decimal, percent } from "./text.js";
 
 const SIGNALS = {
   feature_distance: "unfamiliar image",
@@ -15,7 +15,7 @@ const COLUMNS = ["Signal", "Images", "Share", "Expected", "Tolerated", "Evidence
 export function showShiftNotice({ name, shift, thresholds }) {
   const notice = shift?.alarm
     ? `The images here differ from those that the thresholds of ${name} were checked on ` +
-      `(${thresholds[0].data}). Do not rely on the groups until a site calibration ` +
+      `(${dataName(thresholds[0].data)}). Do not rely on the groups until a site calibration ` +
       "(eulerlora site fit) has checked the thresholds on images of this site. “About the model” " +
       "shows the measurements."
     : "";

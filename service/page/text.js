@@ -49,6 +49,11 @@ export function shortened(description) {
   return description.replace(/\s*\([^)]*\)/g, "").trim() || description;
 }
 
+/** The name of a data set without that of its split. */
+export function dataName(text) {
+  return text.replace(/, [\w-]+ split\b/, "");
+}
+
 /** The number and kind of passes: "8 sampled passes". */
 export function passes(prediction) {
   const kind = prediction.sampled ?? prediction.mode === "stoch" ? "sampled" : "fixed";

@@ -1,53 +1,83 @@
-/* A result in words: the decision, how sure the model is, how familiar the image is. */
+/* A result in words: what the image looks like, why it goes first, whether the passes agree. */
 
-import { SURE, UNFAMILIAR, UNSURE } from "./item.js";
-import { either, passes, percent, percents, shortened } from "./text.js";
+import { AGREED, UNCLEAR, UNFAMILIAR } from "./item.js";
+import { dataName, either, passes, percent, percents, shortened } from "./text.js";
 
-const UNFAMILIAR_REASON = "unfamiliar";
 const QUALITY_FAULTS = ["too_small", "too_dark", "too_bright", "blurred"];
+const WITHOUT_FIGURES = ["unfamiliar", ...QUALITY_FAULTS];
 const MAJORITY = 0.5;
+const SHOWN_SHARE = 0.01; // a second class below it is left out
+const LOW_SHARE = 0.1;
+const FEW_PIXELS = 300; // of the shorter side: details that a person looks for are lost
 
 /** The words of a result. `names`: the description of each class, by code.
  * @typedef {{word: string, sentence: string}} Statement */
 
-/** The quality of the image in a word or two; null if it was not measured. */
-export function qualityWords(result) {
-  if (result.quality === null) return null;
-  const codes = result.reasons.map(({ code }) => code);
-  const faults = codes.filter((code) => QUALITY_FAULTS.includes(code));
-  return faults.length === 0 ? "ok" : faults.map((code) => code.replaceAll("_", " ")).join(", ");
+/** False for an unfamiliar image: its label, probabilities and entropies are not shown. */
+export function showsFigures({ unfamiliar }) {
+  return !unfamiliar;
 }
 
-/** The reasons that count, and the others: no figure of an unfamiliar image counts. */
-export function reasonsOf({ reasons, prediction }) {
-  const counts = ({ code }) =>
-    !prediction.unfamiliar || code === UNFAMILIAR_REASON || QUALITY_FAULTS.includes(code);
-  return {
-    counting: reasons.filter(counts),
-    others: reasons.filter((reason) => !counts(reason)),
-  };
+/** What is wrong with the image in a word or two; null if nothing is, or it was not measured. */
+export function qualityFault({ quality, reasons }) {
+  if (quality === null) return null;
+  const faults = reasons.map(({ code }) => code).filter((code) => QUALITY_FAULTS.includes(code));
+  if (faults.length > 0) return faults.map((code) => code.replaceAll("_", " ")).join(", ");
+  return Math.min(quality.width, quality.height) < FEW_PIXELS ? "few pixels" : null;
+}
+
+/** The reasons for people: of an unfamiliar image, those that rest on none of its figures. */
+export function shownReasons({ reasons, prediction }) {
+  if (showsFigures(prediction)) return reasons;
+  return reasons.filter(({ code }) => WITHOUT_FIGURES.includes(code));
+}
+
+/** The one or two classes that the image looks like most, with their probabilities. */
+export function looksLike({ probabilities }, names) {
+  const [first, second] = ranking(probabilities);
+  return [first, second]
+    .filter((name) => name === first || probabilities[name] >= SHOWN_SHARE)
+    .map((name) => `${names(name)} ${percent(probabilities[name])}`)
+    .join(", ");
+}
+
+/** Where the probability of the target lies. The line is cautious: it is low, so that few lesions
+ * are missed. */
+export function lineWords({ target, prediction }) {
+  if (target.probability < target.urgent) return "below the cautious line";
+  const isLow = target.probability < LOW_SHARE && !target.classes.includes(prediction.label);
+  return isLow ? "low, but above the cautious line" : "above the cautious line";
+}
+
+/** Whether the passes put the same class first. */
+export function agreementWords(prediction) {
+  if (prediction.trajectories === 1) return "one pass";
+  return votesOf(prediction).size > 1 ? "passes disagree" : "passes agree";
+}
+
+/** What the image looks like.
+ * @returns {Statement} */
+export function resemblance({ prediction, reasons }, names) {
+  const isUnclear = reasons.some(({ code }) => code === "high_entropy") || prediction.msp < MAJORITY;
+  const sentence = [
+    isUnclear ? "No class stands out." : null,
+    "It is compared only with the classes that the model knows; this is no diagnosis.",
+  ];
+  return { word: looksLike(prediction, names), sentence: sentence.filter(Boolean).join(" ") };
 }
 
 /** Why the image goes first, or does not.
  * @returns {Statement | null}  null without a policy */
 export function decision({ target, policy, prediction }, names) {
   if (target === null) return null;
-  const group = either(target.classes.map(names));
   const [share, urgent] = percents(target.probability, target.urgent);
-  if (prediction.unfamiliar) {
-    const sentence = `${share} for ${group} together. On an unfamiliar image this says nothing.`;
-    return { word: "No percentage counts", sentence };
-  }
   const reached = target.probability >= target.urgent;
-  const compared = reached
-    ? `From ${urgent} on, an image goes first.`
-    : `An image goes first from ${urgent} on. Being below rules out no disease.`;
+  const line = lineWords({ target, prediction });
   const sentence = [
-    `For ${group} together. ${compared}`,
-    reached && !target.classes.includes(prediction.label)
-      ? `The class that it resembles most is ${names(prediction.label)}; the threshold is low, so ` +
-        "that few are missed."
-      : null,
+    `For ${either(target.classes.map(names))} together: ${line} of ${urgent}.`,
+    reached
+      ? "From this line on, an image goes first, so that few are missed."
+      : "From this line on, an image goes first. Being below rules out no disease.",
     policy.notice ?? measuredSentence(policy.measured[0]),
   ];
   return { word: share, sentence: sentence.filter(Boolean).join(" ") };
@@ -59,30 +89,24 @@ function measuredSentence(measured) {
   return (
     `In tests, ${percent(measured.sensitivity)} of the lesions with ${measured.critical} went ` +
     `first or were unfamiliar, and so did ${percent(1 - measured.specificity)} of the harmless ones ` +
-    `(${measured.data}).`
+    `(${dataName(measured.data)}).`
   );
 }
 
-/** How sure the model is.
+/** Whether the passes agree, and what a pass is.
  * @returns {Statement} */
-export function sureness({ prediction, reasons }, names) {
-  const votes = votesOf(prediction);
-  const [first, second] = ranking(prediction);
-  const codes = reasons.map(({ code }) => code);
-  if (prediction.unfamiliar) {
-    const sentence = "Passes can agree on an image unlike those that the model learned from.";
-    return { word: "Does not count", sentence };
-  }
-  if (votes.size > 1) return { word: "The passes disagree", sentence: disagreement(prediction, names) };
-  if (codes.includes("high_entropy") || prediction.msp < MAJORITY) {
-    const sentence =
-      `No class stands out: ${names(first)} ${percent(prediction.probabilities[first])}, ` +
-      `${names(second)} ${percent(prediction.probabilities[second])}.`;
-    return { word: "Unsure", sentence };
-  }
-  const agreed = `All ${passes(prediction)} put ${names(first)} first`;
-  const sentence = `${agreed}, with ${percent(prediction.msp)} on average. They can be wrong together.`;
-  return { word: "Sure", sentence };
+export function agreement({ prediction }, names) {
+  const votes = [...votesOf(prediction)].sort((one, other) => other[1] - one[1]);
+  const meaning = prediction.mode === "stoch"
+    ? "A pass runs the model once, with random parts of it."
+    : "A pass runs one part of the model.";
+  const [first] = votes[0];
+  const result = votes.length > 1
+    ? `Of ${passes(prediction)}, ` +
+      `${votes.map(([name, number]) => `${number} put ${names(name)} first`).join(", ")}.`
+    : `All ${passes(prediction)} put ${names(first)} first. They can be wrong together.`;
+  const word = agreementWords(prediction);
+  return { word: word.charAt(0).toUpperCase() + word.slice(1), sentence: `${result} ${meaning}` };
 }
 
 /** How familiar the image is to the model.
@@ -91,7 +115,8 @@ export function familiarity({ unfamiliar, ood }) {
   if (unfamiliar) {
     return {
       word: "Unlike the images it learned from",
-      sentence: "Another camera, another condition, or something else. Its percentages say nothing.",
+      sentence: "Another camera, another condition, or something else. A person must look at it: " +
+        "what the model computes for it says nothing and is not shown.",
     };
   }
   if (ood) {
@@ -111,8 +136,9 @@ export function familiarity({ unfamiliar, ood }) {
 
 /** The group of a prediction without a disposition, in the list. */
 export function groupOf(prediction) {
-  if (prediction.unfamiliar || prediction.ood) return UNFAMILIAR;
-  return votesOf(prediction).size > 1 || prediction.msp < MAJORITY ? UNSURE : SURE;
+  if (!showsFigures(prediction)) return UNFAMILIAR;
+  const isClear = votesOf(prediction).size === 1 && prediction.msp >= MAJORITY && !prediction.ood;
+  return isClear ? AGREED : UNCLEAR;
 }
 
 /** How many passes put their class first, by class. */
@@ -126,13 +152,7 @@ function votesOf({ probabilities, trajectory_probabilities: rows }) {
   return votes;
 }
 
-function disagreement(prediction, names) {
-  const votes = [...votesOf(prediction)].sort((one, other) => other[1] - one[1]);
-  const parts = votes.map(([name, number]) => `${number} put ${names(name)} first`);
-  return `Of ${passes(prediction)}, ${parts.join(", ")}.`;
-}
-
-function ranking({ probabilities }) {
+function ranking(probabilities) {
   return Object.keys(probabilities).sort((one, other) => probabilities[other] - probabilities[one]);
 }
 

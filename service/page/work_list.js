@@ -11,18 +11,18 @@ const RETAKE_AT_ONCE = "retake-at-once"; // a part of the group retake
 /** The groups, the most urgent first. status: of the items in a group. */
 const GROUPS = [
   ["urgent", "urgent"], [RETAKE_AT_ONCE, "retake"], ["unfamiliar", "unfamiliar"],
-  ["refer", "refer"], ["retake", "retake"], ["unsure", "unsure"], ["sure", "sure"],
+  ["refer", "refer"], ["retake", "retake"], ["unclear", "unclear"], ["agreed", "agreed"],
   ["problem", "problem"], ["routine", "routine"], ["pending", "pending"],
 ];
-const STATUSES = ["urgent", "unfamiliar", "refer", "retake", "routine", "unsure", "sure", "problem"];
+const STATUSES = ["urgent", "unfamiliar", "refer", "retake", "routine", "unclear", "agreed", "problem"];
 const TITLES = {
-  unfamiliar: "Unfamiliar", unsure: "Unsure", sure: "Sure", problem: "Not assessed",
+  unfamiliar: "Unfamiliar", unclear: "Unclear", agreed: "Passes agree", problem: "Not assessed",
   pending: "In progress",
 };
 const NOTES = {
-  unfamiliar: "The model has not learned from images like these: its figures say nothing about them.",
-  unsure: "The passes disagree, or no class has more than half of the probability.",
-  sure: "All passes put the same class first. They can be wrong together.",
+  unfamiliar: "The model has not learned from images like these. A person must look at them.",
+  unclear: "The passes disagree, or no class stands out.",
+  agreed: "All passes put the same class first. They can be wrong together.",
   problem: "The file or the request failed.",
 };
 

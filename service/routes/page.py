@@ -4,6 +4,7 @@ Files are read once, at start.
 """
 
 import hashlib
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -169,8 +170,13 @@ def _environment() -> Environment:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(percent=percent)
+    environment.filters.update(percent=percent, data_name=data_name)
     return environment
+
+
+def data_name(text: str) -> str:
+    """Returns the name of a data set without that of its split, as text.js of the page."""
+    return re.sub(r", [\w-]+ split\b", "", text)
 
 
 def percent(share: float) -> str:

@@ -61,11 +61,35 @@ def test_the_csv_has_a_row_for_every_image_in_the_order_of_the_list(three, tmp_p
     assert {row["seed"] for row in rows if row["seed"]} == seeds
 
 
+@pytest.mark.parametrize(("button", "name"), [("Save report", "html"), ("CSV", "csv")])
+def test_names_identifiers_and_notes_are_in_the_report_and_never_sent(
+    three, tmp_path, button, name
+) -> None:
+    values = {"Identifier": "=Jane", "Note": '<b>"left"</b> \u202earm'}
+    three.row("lesion.jpg").click()
+    for label, value in values.items():
+        three.card("lesion.jpg").get_by_label(label).fill(value)
+    sent: list[bytes] = []
+    three.page.on("request", lambda request: sent.append(request.post_data_buffer or b""))
+    content = download(three, button, tmp_path).read_text(encoding="utf-8")
+    assert all(word not in body for body in sent for word in (b"Jane", b"left", b"lesion.jpg"))
+    if name == "csv":
+        (row,) = (
+            row for row in csv.DictReader(content.splitlines()) if row["file"] == "lesion.jpg"
+        )
+        assert (row["identifier"], row["note"]) == ("'=Jane", '<b>"left"</b> \\u202earm')
+    else:
+        assert '<span class="identifier">=Jane</span>' in content
+        assert '<span class="remark">&lt;b&gt;"left"&lt;/b&gt; \\u202earm</span>' in content
+    assert "image-000" not in content
+
+
 def test_the_json_is_the_answer_of_the_service_with_the_file_name(three) -> None:
     three.page.get_by_role("button", name="Copy as JSON").click()
     expect(three.page.get_by_role("button", name="Copied")).to_be_visible()
     copied = json.loads(three.page.evaluate("navigator.clipboard.readText()"))
-    answers = [{key: one[key] for key in one if key not in ("file", "problem")} for one in copied]
+    added = ("file", "identifier", "note", "problem")
+    answers = [{key: one[key] for key in one if key not in added} for one in copied]
     assert sorted(one["file"] for one in copied) == sorted(FILES)
     for answer in three.answers():
         assert answer in answers

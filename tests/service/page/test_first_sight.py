@@ -5,6 +5,7 @@ import pytest
 from eulerlora.checkpoint.files import CARD, DEFAULT_CHECKPOINT, read_config
 from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.policy.results import WARNING, performance
+from service.routes.page import data_name
 from tests.server_process import serving
 from tests.service.audit_entries import SECRET
 from tests.service.page.browser import expect
@@ -26,10 +27,13 @@ def test_the_page_says_what_it_is_for_and_what_was_measured_before_any_image(go)
     with go() as visit:
         page = visit.page
         expect(page.get_by_role("heading", name="Add dermatoscopic images")).to_be_visible()
-        expect(page.get_by_text(WARNING)).to_be_visible()
+        disclaimer, explanation = WARNING.split(". ", 1)
+        expect(page.get_by_text(explanation)).to_be_hidden()
+        page.get_by_text(f"{disclaimer}.").click()
+        expect(page.get_by_text(explanation)).to_be_visible()
         facts = page.get_by_role("region", name="What was measured")
         for one in policy.evidence.measured:
-            row = facts.get_by_role("row", name=one.data).first
+            row = facts.get_by_role("row", name=data_name(one.data)).first
             expect(row).to_contain_text(f"{100 * one.target.sensitivity:.1f}".removesuffix(".0"))
             expect(row).to_contain_text(f"{100 * one.others.specificity:.1f}".removesuffix(".0"))
         expect(facts.get_by_text(measured.origin)).to_be_hidden()
@@ -38,11 +42,14 @@ def test_the_page_says_what_it_is_for_and_what_was_measured_before_any_image(go)
         limits = page.get_by_role("region", name="Limits and licence")
         expect(limits).to_contain_text("CC BY-NC 4.0")
         expect(limits).to_contain_text("images other than dermatoscopic images")
+        expect(limits).not_to_contain_text("section")
+        assert " split" not in page.locator("body").inner_text()
 
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_of_the_first_sight_overflows_or_covers_content(go, width) -> None:
     with go(width=width) as visit:
+        visit.page.locator("#disclaimer summary").click()
         expect(visit.page.get_by_text("CC BY-NC 4.0").first).to_be_visible()
         assert visit.page.evaluate("document.documentElement.scrollWidth") == width
         positions = """[...document.querySelectorAll("body *")].filter((element) =>
@@ -57,13 +64,9 @@ def test_an_example_is_analysed_and_is_not_called_a_photograph(go) -> None:
         for number, (label, name) in enumerate(EXAMPLES.items(), start=1):
             example = page.locator(f"[data-example='{name}']")
             expect(example).to_have_text(label)
-            if number == 1:
-                example.click()  # the examples make room for the results then
-                visit.wait(1)
-                expect(example).to_be_hidden()
-            else:
-                example.evaluate("element => element.click()")
-                visit.wait(number)
+            example.click()
+            visit.wait(number)
+            expect(example).to_be_focused()
             expect(visit.card(name)).to_have_count(1)
         house = next(one for one in visit.answers() if one["disposition"] == "unfamiliar")
         assert house["prediction"]["unfamiliar"]

@@ -98,7 +98,7 @@ def test_another_model_has_neutral_words_and_no_policy(go) -> None:
             assert words not in text
         names = card.locator(".class-name").all_inner_texts()
         assert sorted(names) == ["BKL", "MEL", "NV"]  # the descriptions, without the codes
-        expect(card.locator(".statements > div")).to_have_count(2)
+        expect(card.locator(".statements > div")).to_have_count(3)
         assert not any("/triage?" in url for url in visit.requests)
 
 
@@ -123,8 +123,8 @@ def test_images_of_another_model_are_grouped_by_certainty(go) -> None:
         states = [
             group.get_attribute("data-state") for group in page.locator(".group:visible").all()
         ]
-        assert states == ["unsure", "sure"]
-        expect(page.locator("#summary")).to_have_text("2 images: 1 unsure, 1 sure")
+        assert states == ["unclear", "agreed"]
+        expect(page.locator("#summary")).to_have_text("2 images: 1 unclear, 1 passes agree")
 
 
 def test_the_request_for_use_via_api_gives_the_answer_of_the_page(go) -> None:

@@ -7,7 +7,17 @@ import pytest
 
 from tests.browser import TIMEOUT_MS
 from tests.service.page.browser import expect
-from tests.service.page.lesions import DARK, SMALL, broken, fractal, lesion
+from tests.service.page.lesions import (
+    DARK,
+    RAGGED,
+    SMALL,
+    broken,
+    file_of,
+    fractal,
+    lesion,
+    lesion_image,
+    upload,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -59,10 +69,55 @@ def test_a_row_has_image_disposition_probability_quality_and_name(go) -> None:
             for row in rows.all():
                 expect(row.locator("img")).to_have_count(1)
                 expect(row.locator(".pill")).to_have_text(state.capitalize())
-                expect(row).to_contain_text("malignant")
-                expect(row).to_contain_text("quality")
-        unfamiliar = visit.row("fractal.png")
-        expect(unfamiliar.locator(".target")).not_to_contain_text("%")
+                if state != "unfamiliar":
+                    expect(row.locator(".label")).to_contain_text("looks like")
+                    expect(row.locator(".target")).to_contain_text("malignant, ")
+                    expect(row).to_contain_text("cautious line")
+                    expect(row).to_contain_text("passes")
+        expect(visit.row("fractal.png")).not_to_contain_text("%")
+
+
+def test_an_image_of_few_pixels_is_said_to_have_few(go) -> None:
+    small = upload("small.jpg", file_of(lesion_image(RAGGED, 200, 150)))
+    with go() as visit:
+        visit.add(small, lesion("large.jpg"))
+        visit.wait(2)
+        expect(visit.row("small.jpg")).to_contain_text("few pixels quality")
+        expect(visit.row("large.jpg")).not_to_contain_text("quality")
+
+
+def test_the_same_file_twice_is_said(go) -> None:
+    with go() as visit:
+        visit.add(lesion("first.jpg"), lesion("other.jpg", DARK), lesion("again.jpg"))
+        visit.wait(3)
+        words = "The same file as first.jpg."
+        expect(visit.row("again.jpg")).to_contain_text(words)
+        expect(visit.page.locator(".row-note", has_text=words)).to_have_count(1)
+
+
+def test_a_picture_can_be_enlarged(go) -> None:
+    with go() as visit:
+        visit.add(lesion("lesion.jpg"))
+        visit.wait(1)
+        visit.page.get_by_role("button", name="Enlarge lesion.jpg").click()
+        picture = visit.page.get_by_role("dialog").get_by_role("img")
+        width = "element => element.complete && element.naturalWidth"
+        expect(picture).to_be_visible()
+        assert picture.evaluate("element => element.decode()") is None
+        assert picture.evaluate(width) == 600  # the file, not the preview
+        visit.page.get_by_role("button", name="Full size").click()
+        expect(picture).to_have_class("full")
+        visit.page.keyboard.press("Escape")
+        expect(picture).to_have_count(0)
+        expect(visit.page.get_by_role("button", name="Enlarge lesion.jpg")).to_be_focused()
+        assert visit.page.evaluate("livingBlobUrls()") == 0
+
+
+def test_a_new_result_is_scrolled_into_view_on_a_narrow_screen(go) -> None:
+    with go(width=390) as visit:
+        visit.page.locator("[data-example='example-even.jpg']").click()
+        visit.wait(1)
+        expect(visit.row("example-even.jpg")).to_be_in_viewport()
 
 
 def test_cards_are_closed_in_a_list_and_open_from_it(go) -> None:
@@ -151,10 +206,18 @@ def test_images_can_be_removed_one_by_one_and_all(go) -> None:
         expect(visit.card(first)).to_have_count(0)
         expect(visit.row(second)).to_be_focused()
         expect(page.locator("#summary")).to_contain_text("2 images: ")
+        visit.row(second).click()
+        visit.card(second).get_by_label("Identifier").fill("Patient 7")
+        names = page.locator(".row-name").all_inner_texts()
         page.get_by_role("button", name="Remove all").click()
         expect(page.locator("article")).to_have_count(0)
-        expect(page.get_by_role("button", name="Choose images")).to_be_focused()
-        expect(page.locator("#examples")).to_be_visible()
+        expect(page.get_by_text("2 images removed.")).to_be_visible()
+        expect(page.get_by_role("button", name="Undo")).to_be_focused()
+        page.keyboard.press("Enter")
+        visit.wait(2)
+        assert page.locator(".row-name").all_inner_texts() == names
+        expect(visit.row(second)).to_contain_text("Patient 7")
+        expect(page.get_by_role("button", name="Undo")).to_be_hidden()
 
 
 def test_a_row_keeps_the_focus_when_the_list_is_sorted_again(go) -> None:

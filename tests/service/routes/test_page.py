@@ -8,8 +8,14 @@ from importlib.resources import as_file, files
 import pytest
 
 from eulerlora_client.policy.policy import Policy, default_policy
-from eulerlora_client.policy.results import UNKNOWN, performance
-from service.routes.page import PageFile, documentation_files, measured_rows, page_files
+from eulerlora_client.policy.results import UNKNOWN, not_established, performance
+from service.routes.page import (
+    PageFile,
+    data_name,
+    documentation_files,
+    measured_rows,
+    page_files,
+)
 
 POLICY = default_policy()
 LESIONS = POLICY.target.classes
@@ -34,12 +40,24 @@ def test_the_page_shows_the_measured_performance_of_its_policy() -> None:
     shown = index()
     for table in (measured.summary, measured.details):
         for cell in (*table.header, *(cell for row in table.rows for cell in row)):
-            assert escape(cell) in shown
+            assert escape(data_name(cell)) in shown
     for row in measured_rows(POLICY):
-        assert escape(row.measured.data) in shown and escape(row.images) in shown
+        assert escape(data_name(row.measured.data)) in shown and escape(row.images) in shown
     assert shown.count("Of no use here") == sum(not row.helps for row in measured_rows(POLICY))
     unmeasured = POLICY.model_copy(update={"evidence": None})
     assert escape(UNKNOWN) in index(unmeasured)
+
+
+def test_a_policy_that_is_not_established_is_named_at_the_top() -> None:
+    assert POLICY.evidence is not None
+    fit = POLICY.evidence.fit.model_copy(update={"established": False})
+    unproven = POLICY.model_copy(
+        update={"evidence": POLICY.evidence.model_copy(update={"fit": fit})}
+    )
+    notice = not_established(unproven)
+    assert notice is not None
+    assert escape(notice) in index(unproven).partition('id="intake"')[0]
+    assert "policy-notice" not in index()
 
 
 def test_the_page_is_about_lesions_only_if_the_policy_applies_to_the_default_model() -> None:

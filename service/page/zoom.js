@@ -1,0 +1,23 @@
+/* A picture in a dialog: as large as the window, or in its full size. */
+
+import { byId, html } from "./dom.js";
+
+/** Opens the dialog with the picture of an item. */
+export function zoom({ name, file }) {
+  const url = URL.createObjectURL(file);
+  const size = byId("zoom-size");
+  const picture = html("img", { src: url, alt: `The image ${name}` });
+  byId("zoom-title").textContent = name;
+  byId("zoom-picture").replaceChildren(picture);
+  size.setAttribute("aria-pressed", "false");
+  size.onclick = () => {
+    const isFull = picture.classList.toggle("full");
+    size.setAttribute("aria-pressed", String(isFull));
+  };
+  byId("zoom-close").onclick = () => byId("zoom-dialog").close();
+  byId("zoom-dialog").onclose = () => {
+    byId("zoom-picture").replaceChildren();
+    URL.revokeObjectURL(url);
+  };
+  byId("zoom-dialog").showModal();
+}
