@@ -91,7 +91,7 @@ LARGEST = {"width": 16_384, "mlp_width": 65_536, "layers": 256, "heads": 2}
 """Numbers of a backbone that are each within their bounds."""
 
 LOADING = {
-    "no folder": Damage(CONFIG, "cannot be read", shutil.rmtree),
+    "no folder": Damage(".", "no such folder", shutil.rmtree),
     "no config": Damage(CONFIG, "cannot be read", removed(CONFIG)),
     "empty config": Damage(CONFIG, "JSON", overwritten(CONFIG, b"")),
     "truncated config": Damage(CONFIG, "JSON", truncated(CONFIG)),
