@@ -207,15 +207,16 @@ def _difference(first: ModeReport, mode: ModeReport) -> str:
     nll = mode.difference.get("nll")
     if nll is None:
         return ""
-    relation = "an NLL that does not differ measurably from that"
+    result = f"No difference in NLL between mode {mode.title} and mode {first.title} is shown"
     if nll.differs:
-        relation = f"a {'higher' if nll.value > 0 else 'lower'} NLL than that"
+        relation = "higher" if nll.value > 0 else "lower"
+        result = f"Mode {mode.title} has a {relation} NLL than mode {first.title}"
     differences = enumeration(
         [f"{METRICS[key]} {signed(mode.difference.get(key))}" for key in DIFFERENCES], "and"
     )
     return (
-        f"Mode {mode.title} has {relation} of mode {first.title}. Its metrics less those of "
-        f"{first.title}, for the same images: {differences}."
+        f"{result}. Metrics of {mode.title} less those of {first.title}, for the same images: "
+        f"{differences}."
     )
 
 
