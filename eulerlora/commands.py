@@ -53,7 +53,7 @@ FIGURES = (
 )  # fmt: skip
 """Columns that are empty for an unfamiliar image, as the probabilities are."""
 VERSIONS: "dict[str, TransformersVersion]" = {"4": 4, "5": 5}
-FORMATS = ("peft", "torchvision", "onnx")
+EXPORT_FORMATS = ("peft", "torchvision", "onnx")
 
 WAIT_POLICY = {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "10000"}
 """The policy "active" spins 1000 times. The count is for machines with at least as many cores as
@@ -71,7 +71,7 @@ def set_openmp_wait_policy() -> None:
         os.environ.update(WAIT_POLICY)
 
 
-class Coverage(click.ParamType[float]):
+class CoverageParameter(click.ParamType[float]):
     """The coverage of prediction sets, above 0 and below 1."""
 
     name = "0-1"
@@ -114,7 +114,7 @@ class Coverage(click.ParamType[float]):
 )
 @click.option(
     "--coverage",
-    type=Coverage(),
+    type=CoverageParameter(),
     help="Add the prediction set with this probability, such as 0.9, if the checkpoint is "
     "calibrated for it.",
 )
@@ -386,7 +386,7 @@ def import_backbone_command(source: str, out: Path, image_size: int | None) -> N
     epilog="\b\nExample:\n  eulerlora export checkpoint --format onnx --out onnx",
 )
 @click.argument("checkpoint", type=PATH)
-@click.option("--format", "format_", type=click.Choice(FORMATS), required=True)
+@click.option("--format", "format_", type=click.Choice(EXPORT_FORMATS), required=True)
 @click.option("--out", required=True, type=PATH, help="A new folder.")
 @click.option(
     "--transformers",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eulerlora.checkpoint.config import CheckpointConfig, check_adaptive, stopping_rule
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint
-from eulerlora.checkpoint.hub import client
+from eulerlora.checkpoint.hub import Repository, download, upload
 from eulerlora.errors import ImageError, SettingsError
 from eulerlora.images.files import RgbImage, channels_first, read_image, unread_file, upright_rgb
 from eulerlora.images.preprocess import content_seed, network_input
@@ -125,23 +125,21 @@ class EulerLoRA:
         repository: ORGANISATION/NAME, or a checkpoint folder. revision: a branch, a tag or a
         commit. Other arguments as in `load`. Raises HubError and CheckpointError.
         """
-        client()  # raises HubError without the extra
-        from eulerlora.checkpoint.hub_checkpoint import load_folder  # noqa: PLC0415
+        folder = Path(repository)
+        if not folder.is_dir():
+            folder = download(Repository(repository, revision)).folder
+        return cls.load(folder, device, precision, compiler)
 
-        return cls.load(load_folder(repository, revision), device, precision, compiler)
-
-    def push_to_hub(self, repository: str, **options: Any) -> str:
+    def push_to_hub(self, repository: str, private: bool | None = None, **options: Any) -> str:
         """Uploads the model's checkpoint to a repository of the Hugging Face Hub.
 
-        options: of huggingface_hub's `ModelHubMixin.push_to_hub`, such as `private=True`. Returns
-        the URL of the commit. Raises HubError, and SettingsError for a model without a folder.
+        private: of a new repository. options: of huggingface_hub's `HfApi.upload_folder`, such as
+        `commit_message`, and `token`. Returns the URL of the commit. Raises HubError, and
+        SettingsError for a model without a folder.
         """
         if self.folder is None:
             raise SettingsError("expected a model that was loaded from a folder")
-        client()  # raises HubError without the extra
-        from eulerlora.checkpoint.hub_checkpoint import push_folder  # noqa: PLC0415
-
-        return push_folder(self.folder, repository, **options)
+        return upload(self.folder, Repository(repository), private, **options)
 
     def __repr__(self) -> str:
         return (

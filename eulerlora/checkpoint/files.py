@@ -226,8 +226,8 @@ def _network_input(path: Path, content: bytes, preprocessing: Preprocessing) -> 
         raise CheckpointError(path, str(error)) from error
 
 
-FEATURES, TRAINING_IMAGES = "ood.safetensors", "training_images.safetensors"
-CONFIG, ADAPTERS, BACKBONE, CARD = (
+FEATURES_FILE, TRAINING_IMAGES_FILE = "ood.safetensors", "training_images.safetensors"
+CONFIG_FILE, ADAPTERS_FILE, BACKBONE_FILE, CARD_FILE = (
     "config.json",
     "adapters.safetensors",
     "backbone.safetensors",
@@ -260,7 +260,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     numbers in `config.json` alone allocate nothing. Raises CheckpointError, with file and reason,
     if the checkpoint is not intact.
     """
-    text, config = _read_config(folder / CONFIG)
+    text, config = _read_config(folder / CONFIG_FILE)
     backbone = _read_backbone(folder, config)
     with torch.device("meta"):
         network = build_network(
@@ -271,8 +271,8 @@ def load_checkpoint(folder: Path) -> Checkpoint:
             config.method,
         )
     trained = dict(network.adapter_parameters())
-    tensors = read_tensors(folder / ADAPTERS, trained)
-    check_digest(folder / ADAPTERS, tensors, config.adapters.sha256)
+    tensors = read_tensors(folder / ADAPTERS_FILE, trained)
+    check_digest(folder / ADAPTERS_FILE, tensors, config.adapters.sha256)
     network.load_state_dict(tensors, strict=False, assign=True)
     distance = read_feature_distance(folder, config)
     return Checkpoint(network.eval(), config, _revision(text), distance, folder)
@@ -309,7 +309,7 @@ def stored_revision(folder: Path) -> str:
 
     Raises CheckpointError for a missing or damaged `config.json`.
     """
-    return _revision(_read_config(folder / CONFIG)[0])
+    return _revision(_read_config(folder / CONFIG_FILE)[0])
 
 
 def read_config(folder: Path) -> CheckpointConfig:
@@ -317,7 +317,7 @@ def read_config(folder: Path) -> CheckpointConfig:
 
     Raises CheckpointError for a missing or damaged `config.json`.
     """
-    return _read_config(folder / CONFIG)[1]
+    return _read_config(folder / CONFIG_FILE)[1]
 
 
 def save_checkpoint(
@@ -336,18 +336,18 @@ def save_checkpoint(
     """
     check_free(folder)
     with storage_errors(folder), new_folder(folder) as partial:
-        write_tensors(partial / ADAPTERS, dict(network.adapter_parameters()), dtype, {})
+        write_tensors(partial / ADAPTERS_FILE, dict(network.adapter_parameters()), dtype, {})
         if config.backbone.published is None:
             without_constancy = {"colour_constancy": "none"}  # a recipe chooses it
             save_backbone(
-                partial / BACKBONE,
+                partial / BACKBONE_FILE,
                 network.backbone,
                 config.backbone.provenance,
                 dtype,
                 config.preprocessing.model_copy(update=without_constancy),
             )
         if training_images:
-            with atomic_write(partial / TRAINING_IMAGES) as file:
+            with atomic_write(partial / TRAINING_IMAGES_FILE) as file:
                 save_file(dict(training_images), file)
         write_card(partial, card)
         write_config(partial, config)
@@ -360,7 +360,7 @@ def read_training_images(folder: Path) -> dict[str, Tensor]:
     They are (images,) int64, sorted, by what was trained: `adapters`, with the heads, or
     `backbone`; empty if they are not known. Raises CheckpointError for a damaged file.
     """
-    path = folder / TRAINING_IMAGES
+    path = folder / TRAINING_IMAGES_FILE
     if not path.exists():
         return {}
     try:
@@ -375,12 +375,12 @@ def read_training_images(folder: Path) -> dict[str, Tensor]:
 
 def write_config(folder: Path, config: CheckpointConfig) -> None:
     """Replaces the folder's `config.json` in one step."""
-    _write(folder / CONFIG, _text(config))
+    _write(folder / CONFIG_FILE, _text(config))
 
 
 def write_card(folder: Path, card: str) -> None:
     """Replaces the folder's model card, `README.md`, in one step."""
-    _write(folder / CARD, card)
+    _write(folder / CARD_FILE, card)
 
 
 def check_free(folder: Path) -> None:
@@ -430,12 +430,12 @@ def _read_config(path: Path) -> tuple[bytes, CheckpointConfig]:
 def _read_backbone(folder: Path, config: CheckpointConfig) -> VisionTransformer:
     expected = config.backbone
     if expected.published is None:
-        path = folder / BACKBONE
+        path = folder / BACKBONE_FILE
         backbone = read_backbone_weights(path, expected.settings)
     else:
         from eulerlora.checkpoint.published_weights import published_backbone  # noqa: PLC0415 - torchvision
 
-        path = folder / CONFIG
+        path = folder / CONFIG_FILE
         try:
             backbone = published_backbone(expected.published)
         except (SettingsError, OSError) as error:
@@ -448,7 +448,7 @@ def _read_backbone(folder: Path, config: CheckpointConfig) -> VisionTransformer:
 
 def write_feature_statistics(folder: Path, statistics: FeatureStatistics) -> None:
     """Writes `ood.safetensors` to a checkpoint's folder atomically. Raises StorageError."""
-    write_tensors(folder / FEATURES, statistics.tensors, torch.float32, {})
+    write_tensors(folder / FEATURES_FILE, statistics.tensors, torch.float32, {})
 
 
 def read_feature_distance(folder: Path, config: CheckpointConfig) -> FeatureDistance | None:
@@ -458,7 +458,7 @@ def read_feature_distance(folder: Path, config: CheckpointConfig) -> FeatureDist
     """
     if config.features is None:
         return None
-    path = folder / FEATURES
+    path = folder / FEATURES_FILE
     width = FEATURES_PER_WIDTH * config.backbone.settings.width
     with torch.device("meta"):  # only the shapes matter
         expected = {

@@ -61,6 +61,29 @@ def download(repository: Repository, **options: Any) -> Snapshot:
     return snapshot
 
 
+def upload(
+    folder: Path, repository: Repository, private: bool | None = None, **options: Any
+) -> str:
+    """Uploads the checkpoint in a folder, without a report; returns the URL of the commit.
+
+    private: of a repository that does not exist yet; None for the default of its owner. options: of
+    `HfApi.upload_folder`, such as `token`. Raises HubError.
+    """
+    with hub_errors(repository):
+        api = client().HfApi(token=options.pop("token", None))
+        api.create_repo(repository.name, private=private, exist_ok=True)
+        return str(
+            api.upload_folder(
+                repo_id=repository.name,
+                folder_path=folder,
+                allow_patterns=list(FILES),
+                ignore_patterns="*/*",
+                revision=repository.revision,
+                **options,
+            )
+        )
+
+
 @contextmanager
 def hub_errors(name: object) -> Iterator[None]:
     """Turns errors of the Hub's client into a HubError about the repository `name`."""

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from eulerlora.checkpoint.config import Provenance
-from eulerlora.checkpoint.files import BACKBONE, CARD, check_free, new_folder
+from eulerlora.checkpoint.files import BACKBONE_FILE, CARD_FILE, check_free, new_folder
 from eulerlora.checkpoint.hub import PREFIX, Repository, download
 from eulerlora.checkpoint.weights import STORED_DTYPES, at_image_size, save_backbone, with_weights
 from eulerlora.errors import CheckpointError, SettingsError
@@ -41,7 +41,7 @@ from eulerlora.settings import Preprocessing
 from eulerlora_client.settings import validated
 
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-WEIGHTS = (
+WEIGHT_FILES = (
     "model.safetensors",
     "open_clip_model.safetensors",
     "open_clip_pytorch_model.safetensors",
@@ -52,12 +52,12 @@ MAX_SHARDS = 1000
 LICENCE = re.compile(r"^license(?:_name)?:\s*[\"']?([^\"'\n]+?)[\"']?\s*$", re.MULTILINE)
 PILLOW_FILTERS = {2: "bilinear-antialias", 3: "bicubic-antialias"}
 """By Pillow's numbers, which `preprocessor_config.json` has."""
-LEVELS = 255
+PIXEL_LEVELS = 255
 KNOWN = (*TRANSFORMERS_MODELS, "timm's VisionTransformer", "open_clip with a timm trunk")
 
 
 @dataclass(frozen=True)
-class Source:
+class WeightsSource:
     """A folder with the files that a library saves: weights, `config.json` and others.
 
     name: of the model, for the provenance. revision: of the repository on the Hub, if it is from
@@ -101,10 +101,10 @@ class Source:
                 if not shards or len(shards) > MAX_SHARDS or any(Path(s).name != s for s in shards):
                     raise CheckpointError(self.folder / name, "expected a map of file names")
                 return [self.folder / shard for shard in shards]
-        for name in WEIGHTS:
+        for name in WEIGHT_FILES:
             if (self.folder / name).is_file():
                 return [self.folder / name]
-        raise CheckpointError(self.folder, f"expected weights in one of {', '.join(WEIGHTS)}")
+        raise CheckpointError(self.folder, f"expected weights in one of {', '.join(WEIGHT_FILES)}")
 
     @property
     def sha256(self) -> str:
@@ -129,7 +129,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class OnnxSource(Source):
+class OnnxSource(WeightsSource):
     """An ONNX file with a DINOv2 trunk, as a source in the form of transformers.
 
     folder: the file, or a wheel with one such file. content: of the ONNX file. stated_licence: in
@@ -174,7 +174,7 @@ class ImportedBackbone:
     backbone: VisionTransformer
     preprocessing: Preprocessing
     architecture: str
-    source: Source
+    source: WeightsSource
     sha256: str
     stated_input: bool
 
@@ -192,7 +192,7 @@ class ImportedBackbone:
         }
 
 
-def find_source(name: str) -> Source:
+def find_source(name: str) -> WeightsSource:
     """Returns a folder, an ONNX file or a wheel on this machine, or a downloaded repository.
 
     name: a path, or ORGANISATION/NAME of the Hub with an optional `hf://` and @REVISION. Raises
@@ -200,14 +200,14 @@ def find_source(name: str) -> Source:
     """
     path = Path(name)
     if not name.startswith(PREFIX) and path.is_dir():
-        return Source(path, path.resolve().name)
+        return WeightsSource(path, path.resolve().name)
     if path.suffix in (".onnx", ".whl"):
         return _onnx_source(path)
     if name.startswith((".", "/", "~")):
         raise CheckpointError(path, "expected a folder, an ONNX file or a wheel, got none")
     repository = Repository.of_url(name)
     snapshot = download(repository)
-    return Source(snapshot.folder, repository.name, snapshot.revision)
+    return WeightsSource(snapshot.folder, repository.name, snapshot.revision)
 
 
 def _onnx_source(path: Path) -> OnnxSource:
@@ -247,7 +247,9 @@ def read_any_tensors(path: Path) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in content.items() if isinstance(tensor, Tensor)}
 
 
-def import_backbone(source: Source, out: Path, image_size: int | None = None) -> ImportedBackbone:
+def import_backbone(
+    source: WeightsSource, out: Path, image_size: int | None = None
+) -> ImportedBackbone:
     """Writes the backbone of a source to a new folder, with a card, and returns it.
 
     Errors as in `read_source`, and CheckpointError if `out` is not empty.
@@ -255,14 +257,14 @@ def import_backbone(source: Source, out: Path, image_size: int | None = None) ->
     check_free(out)
     imported = read_source(source, image_size)
     with new_folder(out) as partial:
-        path = partial / BACKBONE
+        path = partial / BACKBONE_FILE
         backbone, origin = imported.backbone, imported.provenance
         save_backbone(path, backbone, origin, torch.float32, imported.preprocessing)
-        (partial / CARD).write_text(card(imported), encoding="utf-8")
+        (partial / CARD_FILE).write_text(card(imported), encoding="utf-8")
     return imported
 
 
-def read_source(source: Source, image_size: int | None = None) -> ImportedBackbone:
+def read_source(source: WeightsSource, image_size: int | None = None) -> ImportedBackbone:
     """Returns the backbone in a folder of transformers, timm or open_clip.
 
     image_size: of the backbone in pixels; None for that of the source's preprocessing. Raises
@@ -369,8 +371,8 @@ def _side(size: object) -> object:
 
 def _colours(config: Json) -> Json:
     """Returns mean and standard deviation for pixels in [0, 1]."""
-    factor = config.get("rescale_factor", 1 / LEVELS) if _does(config, "rescale") else 1.0
-    scale = 1.0 if isclose(LEVELS * factor, 1) else LEVELS * factor
+    factor = config.get("rescale_factor", 1 / PIXEL_LEVELS) if _does(config, "rescale") else 1.0
+    scale = 1.0 if isclose(PIXEL_LEVELS * factor, 1) else PIXEL_LEVELS * factor
     mean, std = [0.0] * 3, [1.0] * 3
     if _does(config, "normalize"):
         mean, std = config.get("image_mean", mean), config.get("image_std", std)
@@ -381,7 +383,7 @@ def _does(config: Json, step: str) -> bool:
     return bool(config.get(f"do_{step}", True))
 
 
-def _describe(source: Source, config: Json) -> Described:
+def _describe(source: WeightsSource, config: Json) -> Described:
     """Returns the model of a source. Raises SettingsError for an unknown one."""
     architecture = config.get("model_type")
     if architecture in TRANSFORMERS_MODELS:
@@ -394,7 +396,7 @@ def _describe(source: Source, config: Json) -> Described:
     raise SettingsError(f"unknown architecture {name}; known are {', '.join(KNOWN)}")
 
 
-def _timm_model(source: Source, config: Json) -> Described | None:
+def _timm_model(source: WeightsSource, config: Json) -> Described | None:
     if is_timm(source.tensors):
         return describe_timm(config, source.tensors)
     trunk = timm_trunk(source.tensors)
@@ -414,7 +416,7 @@ def _pool(vision: Mapping[str, str]) -> str:
     return vision.get("timm_pool") or "token"
 
 
-def _preprocessing(source: Source, config: Json, model: Described) -> Preprocessing | None:
+def _preprocessing(source: WeightsSource, config: Json, model: Described) -> Preprocessing | None:
     """Returns the preprocessing that a source states, None if it states none."""
     size = model.settings.image_size
     processor = source.json("preprocessor_config.json")

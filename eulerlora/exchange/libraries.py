@@ -155,14 +155,14 @@ def _with_class_position(positions: Tensor, settings: BackboneSettings) -> Tenso
     return positions
 
 
-ACTIVATIONS: dict[str, Activation] = {
+TRANSFORMERS_ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu-tanh",
     "gelu_pytorch_tanh": "gelu-tanh",
     "quick_gelu": "quick-gelu",
 }
 ATTENTION = tuple(f"attention.attention.{name}" for name in ("query", "key", "value"))
-IGNORED = ("classifier.", "pooler.", "embeddings.mask_token", "decoder.", "logit_scale")
+IGNORED_TENSORS = ("classifier.", "pooler.", "embeddings.mask_token", "decoder.", "logit_scale")
 VIT = Layout(
     class_token="embeddings.cls_token",
     positions="embeddings.position_embeddings",
@@ -174,7 +174,7 @@ VIT = Layout(
     norm_2="layernorm_after",
     mlp=("intermediate.dense", "output.dense"),
     final_norm="layernorm",
-    ignored=IGNORED,
+    ignored=IGNORED_TENSORS,
 )
 DINOV2 = Layout(
     class_token="embeddings.cls_token",
@@ -190,7 +190,7 @@ DINOV2 = Layout(
     scale_1="layer_scale1.lambda1",
     scale_2="layer_scale2.lambda1",
     final_norm="layernorm",
-    ignored=IGNORED,
+    ignored=IGNORED_TENSORS,
 )
 DINOV2_GATED = Layout(**(vars(DINOV2) | {"mlp": ("mlp.weights_in", "mlp.weights_out")}))
 CLIP = Layout(
@@ -281,8 +281,10 @@ TRANSFORMERS_MODELS: dict[str, Callable[[Json, Mapping[str, Tensor]], Described]
 def _settings(config: Json, options: Json) -> BackboneSettings:
     """Returns the shape of a model. options: replace the values of the config."""
     activation = config.get("hidden_act", "gelu")
-    if activation not in ACTIVATIONS:
-        raise SettingsError(f"expected hidden_act among {', '.join(ACTIVATIONS)}, got {activation}")
+    if activation not in TRANSFORMERS_ACTIVATIONS:
+        raise SettingsError(
+            f"expected hidden_act among {', '.join(TRANSFORMERS_ACTIVATIONS)}, got {activation}"
+        )
     if config.get("num_channels", 3) != 3:
         raise SettingsError(f"expected num_channels=3, got {config['num_channels']}")
     defaults = {
@@ -292,7 +294,7 @@ def _settings(config: Json, options: Json) -> BackboneSettings:
         "heads": config.get("num_attention_heads", 12),
         "width": config.get("hidden_size", 768),
         "mlp_width": config.get("intermediate_size", 3072),
-        "activation": ACTIVATIONS[activation],
+        "activation": TRANSFORMERS_ACTIVATIONS[activation],
         "positions": "cells",
     }
     return validated(BackboneSettings, defaults | options)

@@ -18,7 +18,7 @@ from torch import Generator, Tensor, nn
 from torchvision import models
 from torchvision.models.vision_transformer import ConvStemConfig
 
-from eulerlora.checkpoint.files import CARD, Checkpoint
+from eulerlora.checkpoint.files import CARD_FILE, Checkpoint
 from eulerlora.checkpoint.weights import with_weights, write_tensors
 from eulerlora.errors import NonFiniteError, SettingsError
 from eulerlora.images.preprocess import normalise
@@ -284,7 +284,7 @@ def export_torchvision(checkpoint: Checkpoint, folder: Path) -> None:
     channels = settings.stem_channels
     use = TORCHVISION_USE + (STEM + ", ".join(map(str, channels)) + "." if channels else "")
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    (folder / CARD).write_text(readme(checkpoint, "torchvision", use), encoding="utf-8")
+    (folder / CARD_FILE).write_text(readme(checkpoint, "torchvision", use), encoding="utf-8")
 
 
 def _arguments(settings: BackboneSettings, classes: int) -> dict[str, int]:
@@ -351,7 +351,7 @@ def export_onnx(checkpoint: Checkpoint, folder: Path) -> float:
             f"ONNX Runtime: expected the checkpoint's probabilities within {MAX_DIFFERENCE}, got a "
             f"difference of {difference:.2g}"
         )
-    (folder / CARD).write_text(readme(checkpoint, "ONNX", ONNX_USE), encoding="utf-8")
+    (folder / CARD_FILE).write_text(readme(checkpoint, "ONNX", ONNX_USE), encoding="utf-8")
     return difference
 
 

@@ -19,7 +19,7 @@ Graph = Any
 Constants = dict[str, np.ndarray[Any, Any]]
 
 CLASS_TOKEN = "embeddings.cls_token"
-POSITIONS = "embeddings.position_embeddings"
+POSITION_EMBEDDINGS = "embeddings.position_embeddings"
 PATCHES = "embeddings.patch_embeddings.projection.weight"
 HEAD_WIDTH = 64
 """Of every published DINOv2; the file does not state the number of heads."""
@@ -62,12 +62,12 @@ def trunk_tensors(content: bytes) -> dict[str, Tensor]:
 def trunk_config(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """Returns what transformers' `config.json` would state of the trunk. Raises SettingsError."""
     first = "encoder.layer.0.mlp.fc1.weight"
-    missing = [name for name in (PATCHES, POSITIONS, first) if name not in tensors]
+    missing = [name for name in (PATCHES, POSITION_EMBEDDINGS, first) if name not in tensors]
     if missing:
         raise SettingsError(f"expected tensors of a DINOv2, got none for {', '.join(missing)}")
     width, _, patch_size, _ = tensors[PATCHES].shape
     blocks = {name.split(".")[2] for name in tensors if name.startswith("encoder.layer.")}
-    side = round((tensors[POSITIONS].shape[1] - 1) ** 0.5)
+    side = round((tensors[POSITION_EMBEDDINGS].shape[1] - 1) ** 0.5)
     return {
         "model_type": "dinov2",
         "hidden_size": width,
@@ -104,4 +104,8 @@ def _positions(graph: Graph, constants: Constants, prefix: str) -> Constants:
     }
     if len(parts) < 2:
         return {}
-    return {f"{prefix}{POSITIONS}": np.concatenate([parts["Concat"], parts["Reshape"]], axis=1)}
+    return {
+        f"{prefix}{POSITION_EMBEDDINGS}": np.concatenate(
+            [parts["Concat"], parts["Reshape"]], axis=1
+        )
+    }

@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 
 from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
-from eulerlora.checkpoint.files import CARD, Checkpoint, save_checkpoint
+from eulerlora.checkpoint.files import CARD_FILE, Checkpoint, save_checkpoint
 from eulerlora.checkpoint.weights import POSITIONS, tensors_sha256, write_tensors
 from eulerlora.errors import CheckpointError, SettingsError
 from eulerlora.exchange.importing import (
     ImportedBackbone,
-    Source,
+    WeightsSource,
     find_source,
     read_any_tensors,
     read_source,
 )
-from eulerlora.exchange.libraries import ACTIVATIONS, VIT, Json
+from eulerlora.exchange.libraries import TRANSFORMERS_ACTIVATIONS, VIT, Json
 from eulerlora.exchange.merged import (
     Member,
     State,
@@ -43,7 +43,7 @@ from eulerlora_client.contract.answers import ClassName
 from eulerlora_client.settings import validated
 
 TransformersVersion = Literal[4, 5]
-PREFIX = "base_model.model."
+MODULE_PREFIX = "base_model.model."
 LORA = ("lora_A.weight", "lora_B.weight")
 
 VIT_BLOCKS: dict[TransformersVersion, str] = {4: "vit.encoder.layer.{}.", 5: "vit.layers.{}."}
@@ -58,7 +58,7 @@ VIT_PROJECTIONS: dict[TransformersVersion, tuple[str, ...]] = {
 }
 """Q, K, V and O of a block."""
 CLIP_PROJECTIONS = tuple(f"self_attn.{name}_proj" for name in ("q", "k", "v", "out"))
-PROJECTIONS = (*VIT_PROJECTIONS.values(), CLIP_PROJECTIONS)
+KNOWN_PROJECTIONS = (*VIT_PROJECTIONS.values(), CLIP_PROJECTIONS)
 TARGETS: dict[TransformersVersion, tuple[str, ...]] = {
     4: ("query", "key", "value", "attention.output.dense"),
     5: ("q_proj", "k_proj", "v_proj", "o_proj"),
@@ -68,8 +68,8 @@ TARGETS: dict[TransformersVersion, tuple[str, ...]] = {
 MODULE = re.compile(r"(?:^|\.)layers?\.(\d+)\.(.+)$")
 
 
-CONFIG = "adapter_config.json"
-WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 TENSOR = re.compile(r"^(.*)\.lora_([AB])(?:\.default)?\.weight$")
 HEAD = re.compile(r"^classifier(?:\.modules_to_save(?:\.default)?)?\.(weight|bias)$")
 UNSUPPORTED: Json = {"use_dora": False, "bias": "none", "fan_in_fan_out": False, "lora_bias": False}
@@ -89,7 +89,7 @@ def projection_of(module: str) -> Projection | None:
     found = MODULE.search(module)
     if found is None:
         return None
-    for names in PROJECTIONS:
+    for names in KNOWN_PROJECTIONS:
         if found[2] in names:
             return Projection(int(found[1]), names.index(found[2]))
     return None
@@ -131,9 +131,9 @@ def read_adapter(folder: Path, shape: BackboneSettings) -> ImportedAdapter:
 
 
 def adapter_config(folder: Path) -> Json:
-    config = Source(folder, folder.name).json(CONFIG)
+    config = WeightsSource(folder, folder.name).json(ADAPTER_CONFIG)
     if config is None:
-        raise CheckpointError(folder, f"expected a PEFT folder with {CONFIG}, got none")
+        raise CheckpointError(folder, f"expected a PEFT folder with {ADAPTER_CONFIG}, got none")
     return config
 
 
@@ -147,13 +147,13 @@ def _check(config: Json) -> None:
 
 
 def _adapter(folder: Path, config: Json, shape: BackboneSettings) -> ImportedAdapter:
-    path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    path = next((folder / name for name in ADAPTER_WEIGHTS if (folder / name).is_file()), None)
     if path is None:
-        raise SettingsError(f"expected weights in one of {', '.join(WEIGHTS)}")
+        raise SettingsError(f"expected weights in one of {', '.join(ADAPTER_WEIGHTS)}")
     matrices: dict[tuple[str, str], Tensor] = {}
     head: dict[str, Tensor] = {}
     for full_name, tensor in read_any_tensors(path).items():
-        name = full_name.removeprefix(PREFIX)
+        name = full_name.removeprefix(MODULE_PREFIX)
         if (lora := TENSOR.match(name)) is not None:
             matrices[lora[1], lora[2]] = tensor.float()
         elif (part := HEAD.match(name)) is not None:
@@ -218,7 +218,7 @@ def _matches(pattern: str, module: str) -> bool:
         ) from error
 
 
-BACKBONE = "backbone"
+BACKBONE_FOLDER = "backbone"
 USE = """```python
 import torch
 from peft import PeftModel
@@ -245,11 +245,11 @@ def export_peft(checkpoint: Checkpoint, folder: Path, version: TransformersVersi
     """
     check_format(checkpoint.network.backbone.settings, "peft")
     exported = members(checkpoint)
-    _write_backbone(checkpoint, folder / BACKBONE)
+    _write_backbone(checkpoint, folder / BACKBONE_FOLDER)
     for index, member in enumerate(exported):
         _write_adapter(checkpoint, member, folder / f"adapter_{index}", version)
     use = USE.format(count=len(exported), version=version)
-    (folder / CARD).write_text(readme(checkpoint, "PEFT", use), encoding="utf-8")
+    (folder / CARD_FILE).write_text(readme(checkpoint, "PEFT", use), encoding="utf-8")
 
 
 def _write_backbone(checkpoint: Checkpoint, folder: Path) -> None:
@@ -303,11 +303,12 @@ def _write_adapter(
 ) -> None:
     original = checkpoint.network.backbone.state_dict()
     tensors = {
-        f"{PREFIX}classifier.{name}": tensor for name, tensor in member.head.state_dict().items()
+        f"{MODULE_PREFIX}classifier.{name}": tensor
+        for name, tensor in member.head.state_dict().items()
     }
     for index, block in enumerate(member.blocks):
         scaled = scaled_output(block, original, index)
-        prefix = PREFIX + VIT_BLOCKS[version].format(index)
+        prefix = MODULE_PREFIX + VIT_BLOCKS[version].format(index)
         for module, down, up in zip(VIT_PROJECTIONS[version], scaled.down, scaled.up, strict=True):
             tensors |= {f"{prefix}{module}.{LORA[0]}": down, f"{prefix}{module}.{LORA[1]}": up}
     folder.mkdir()
@@ -316,7 +317,7 @@ def _write_adapter(
     config = {
         "peft_type": "LORA",
         "task_type": None,
-        "base_model_name_or_path": f"../{BACKBONE}",
+        "base_model_name_or_path": f"../{BACKBONE_FOLDER}",
         "r": rank,
         "lora_alpha": rank,
         "lora_dropout": 0.0,
@@ -331,7 +332,9 @@ def _write_adapter(
 def _vit_config(config: CheckpointConfig) -> dict[str, object]:
     shape = config.backbone.settings
     names = [label.name for label in config.classes]
-    activation = next(name for name, own in ACTIVATIONS.items() if own == shape.activation)
+    activation = next(
+        name for name, own in TRANSFORMERS_ACTIVATIONS.items() if own == shape.activation
+    )
     return {
         "architectures": ["ViTForImageClassification"],
         "model_type": "vit",
@@ -407,7 +410,7 @@ def import_peft(
     return config
 
 
-def _base(folders: Sequence[Path]) -> Source:
+def _base(folders: Sequence[Path]) -> WeightsSource:
     """Returns the source of the backbone that all adapters name. Raises SettingsError."""
     names = {str(adapter_config(folder).get("base_model_name_or_path") or "") for folder in folders}
     if len(names) != 1 or "" in names:
@@ -420,7 +423,7 @@ def _base(folders: Sequence[Path]) -> Source:
     return find_source(str(beside.resolve() if beside.is_dir() else name))
 
 
-def _head(adapter: ImportedAdapter, source: Source) -> tuple[Tensor, Tensor]:
+def _head(adapter: ImportedAdapter, source: WeightsSource) -> tuple[Tensor, Tensor]:
     """Returns weight (classes, width) and bias of an adapter's head, or that of its backbone."""
     weight, bias = adapter.head_weight, adapter.head_bias
     if weight is None or bias is None:
@@ -440,7 +443,7 @@ def _head(adapter: ImportedAdapter, source: Source) -> tuple[Tensor, Tensor]:
     return weight, bias
 
 
-def _class_names(classes: Sequence[str], source: Source, count: int) -> list[str]:
+def _class_names(classes: Sequence[str], source: WeightsSource, count: int) -> list[str]:
     stated = (source.json("config.json") or {}).get("id2label") or {}
     names = list(classes) or [str(stated.get(str(i), f"class_{i}")) for i in range(count)]
     if len(names) != count:

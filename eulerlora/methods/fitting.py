@@ -14,8 +14,8 @@ from eulerlora.nn.runtime import predict_images
 from eulerlora.settings import Draw
 from eulerlora_client.settings import Settings
 
-BATCH = 32
-SAMPLES = 4
+FIT_BATCH = 32
+FIT_SAMPLES = 4
 """Samples per adapter when a fit compares predictions."""
 
 
@@ -98,8 +98,8 @@ class FittedMethod(Method[SettingsType_co]):
         return network.eval()
 
 
-def mean_probabilities(
-    network: AdaptedVisionTransformer, pixels: Tensor, samples: int | None = SAMPLES
+def predicted_probabilities(
+    network: AdaptedVisionTransformer, pixels: Tensor, samples: int | None = FIT_SAMPLES
 ) -> Tensor:
     """Returns the mean probabilities (n, classes), float64 on the CPU.
 
@@ -112,9 +112,9 @@ def mean_probabilities(
     ]
     outputs = [
         output.log_probabilities.exp().mean(dim=0)
-        for start in range(0, len(pixels), BATCH)
+        for start in range(0, len(pixels), FIT_BATCH)
         for output in predict_images(
-            network, pixels[start : start + BATCH], draws[start : start + BATCH]
+            network, pixels[start : start + FIT_BATCH], draws[start : start + FIT_BATCH]
         )
     ]
     return torch.stack(outputs)

@@ -34,7 +34,7 @@ from eulerlora.methods.fitting import (
     FitSource,
     FittedMethod,
     Inputs,
-    mean_probabilities,
+    predicted_probabilities,
 )
 from eulerlora.methods.gaussian import GaussianAdapters, GaussianWeightsMethod, Weight
 from eulerlora.nn.attention import AttentionAdapters
@@ -45,8 +45,8 @@ from eulerlora.sampling.masks import PROJECTIONS
 from eulerlora.settings import Draw, Positive
 from eulerlora_client.settings import PositiveInt, optional
 
-BATCH = 8
-PRECISIONS = tuple(10.0**exponent for exponent in range(9))
+CURVATURE_BATCH = 8
+PRIOR_PRECISIONS = tuple(10.0**exponent for exponent in range(9))
 """Prior precisions that a search compares."""
 LAYERS: Mapping[str, tuple[Weight, ...]] = {
     "last": ("head",),
@@ -128,8 +128,8 @@ class LaplaceMethod(GaussianWeightsMethod[LaplaceSettings], FittedMethod[Laplace
         """Returns the network with its posterior.
 
         training: (n, 3, size, size), images of the curvature, which stand for `image_count`.
-        held_out: replaces the prior precision of `settings` by that of `PRECISIONS` whose mean
-        probability has the lowest negative log-likelihood on these images.
+        held_out: replaces the prior precision of `settings` by that of `PRIOR_PRECISIONS` whose
+        mean probability has the lowest negative log-likelihood on these images.
         """
         network, scale = cls.network_of(settings, source), image_count / len(training)
         if settings.structure == "kron":
@@ -145,11 +145,11 @@ class LaplaceMethod(GaussianWeightsMethod[LaplaceSettings], FittedMethod[Laplace
 
             def loss(precision: float) -> float:
                 set_precision(precision)
-                probabilities = mean_probabilities(network, tested.pixels)
+                probabilities = predicted_probabilities(network, tested.pixels)
                 own = probabilities[torch.arange(len(probabilities)), tested.labels]
                 return -own.clamp_min(torch.finfo(own.dtype).tiny).log().mean().item()
 
-            precision = min(PRECISIONS, key=loss)
+            precision = min(PRIOR_PRECISIONS, key=loss)
         set_precision(precision)
         network.method.settings = settings.model_copy(update={"prior_precision": precision})
         return network
@@ -168,7 +168,7 @@ def gauss_newton_diagonal(network: AdaptedVisionTransformer, images: Tensor) -> 
             if name.endswith("_root"):
                 parameter.fill_(1.0)
     total: dict[str, Tensor] = {}
-    for part in images.split(BATCH):
+    for part in images.split(CURVATURE_BATCH):
         for name, value in _part_diagonal(network, part).items():
             total[name] = total[name] + value if name in total else value
     return total
@@ -281,7 +281,7 @@ def kronecker_factors(network: AdaptedVisionTransformer, images: Tensor) -> dict
     images: (n, 3, size, size).
     """
     sums: dict[str, tuple[Tensor, Tensor]] = {}
-    for part in images.split(BATCH):
+    for part in images.split(CURVATURE_BATCH):
         for name, (left, right) in _covariances(network, part):
             before = sums.get(name, (torch.zeros_like(left), torch.zeros_like(right)))
             sums[name] = before[0] + left, before[1] + right

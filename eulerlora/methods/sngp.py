@@ -39,7 +39,7 @@ from eulerlora.nn.rows import COEFFICIENTS, RowDraws, Rows
 from eulerlora.settings import AdapterSettings, Positive
 from eulerlora_client.settings import PositiveInt
 
-NOISE = "logit_noise"
+LOGIT_NOISE = "logit_noise"
 """Standard normal noise of the logits, (rows, classes)."""
 SAMPLED = "sampled"
 """(rows, 1): 1 if the row draws its logits; 0 if it has those of the mean field."""
@@ -108,7 +108,7 @@ class GaussianProcessHeads(AdapterHeads):
             mean_field = logits / (1 + MEAN_FIELD * variance).sqrt()
             if not draws:
                 return mean_field
-            sampled = logits + variance.sqrt() * draws[NOISE]
+            sampled = logits + variance.sqrt() * draws[LOGIT_NOISE]
             return torch.where(draws[SAMPLED] > 0, sampled, mean_field)
 
     @torch.no_grad()
@@ -173,7 +173,7 @@ class SNGPMethod(NoiseMethod[SNGPSettings]):
 
     def __init__(self, settings: SNGPSettings, shape: NetworkShape) -> None:
         super().__init__(settings, shape)
-        self.noise = {NOISE: (shape.classes,)}
+        self.noise = {LOGIT_NOISE: (shape.classes,)}
 
     def block(self) -> BlockAdapters:
         width = self.shape.backbone.width

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from eulerlora.methods.fitting import FitSettings, FitSource, FittedMethod, mean_probabilities
+from eulerlora.methods.fitting import FitSettings, FitSource, FittedMethod, predicted_probabilities
 from eulerlora.methods.gaussian import (
     GaussianAdapters,
     GaussianWeightsMethod,
@@ -77,11 +77,11 @@ class TFBMethod(GaussianWeightsMethod[TFBSettings], FittedMethod[TFBSettings]):
         stated = TFBSettings(deviation=0.0, tolerance=tolerance, anchors=len(anchors))
         network = cls.network_of(stated, source)
         values = rotate(network)
-        labels = mean_probabilities(network, anchors, samples=None).argmax(dim=-1)
+        labels = predicted_probabilities(network, anchors, samples=None).argmax(dim=-1)
 
         def changed(deviation: float) -> float:
             set_deviation(network, values, deviation)
-            sampled = mean_probabilities(network, anchors).argmax(dim=-1)
+            sampled = predicted_probabilities(network, anchors).argmax(dim=-1)
             return (sampled != labels).double().mean().item()
 
         deviation = largest_accepted(lambda value: changed(value) <= tolerance)

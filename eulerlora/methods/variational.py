@@ -30,7 +30,7 @@ from eulerlora.nn.rows import COEFFICIENTS, BlockRows, RowDraws
 from eulerlora.sampling.masks import PROJECTIONS, on_stacked_ranks
 from eulerlora.settings import AdapterSettings, Positive
 
-NOISE = "coefficient_noise"
+COEFFICIENT_NOISE = "coefficient_noise"
 
 
 class BLoBSettings(MethodSettings):
@@ -131,9 +131,9 @@ class GaussianCoefficientAdapters(AttentionAdapters):
     def coefficients(self, rows: BlockRows) -> Tensor:
         """Returns (rows, 4, adapters * rank); zero on the directions of other adapters."""
         coefficients = rows.draws[COEFFICIENTS] * self.mean.flatten(1)
-        if NOISE not in rows.draws:
+        if COEFFICIENT_NOISE not in rows.draws:
             return coefficients
-        return coefficients + rows.draws[NOISE] * self.log_scale.exp().flatten(1)
+        return coefficients + rows.draws[COEFFICIENT_NOISE] * self.log_scale.exp().flatten(1)
 
     def divergence(self) -> Tensor:
         """Returns the weighted divergence of the coefficients' law from the prior, in nats."""
@@ -152,12 +152,12 @@ class GaussianCoefficientsMethod(NoiseMethod[GaussianCoefficientsSettings]):
         width, rank = shape.backbone.width, shape.adapters.rank
         if rank > width:
             raise SettingsError(f"adapters.rank: expected a rank of at most {width}, got {rank}")
-        self.noise = {NOISE: (self.depth, len(PROJECTIONS), self.adapters.rank)}
+        self.noise = {COEFFICIENT_NOISE: (self.depth, len(PROJECTIONS), self.adapters.rank)}
 
     def block(self) -> BlockAdapters:
         width = self.shape.backbone.width
         return GaussianCoefficientAdapters(width, self.adapters, self.settings)
 
     def with_noise(self, coefficients: Tensor, noise: Mapping[str, Tensor]) -> RowDraws:
-        stacked = on_stacked_ranks(noise[NOISE], self.adapters.adapters)
-        return RowDraws({COEFFICIENTS: coefficients, NOISE: stacked})
+        stacked = on_stacked_ranks(noise[COEFFICIENT_NOISE], self.adapters.adapters)
+        return RowDraws({COEFFICIENTS: coefficients, COEFFICIENT_NOISE: stacked})

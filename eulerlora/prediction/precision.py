@@ -26,7 +26,7 @@ from eulerlora.settings import Draw, PrecisionChoice, RuntimeSettings
 from eulerlora_client.contract.sampling import AUTO, DEFAULT_SAMPLES, PRECISIONS, Precision
 
 MAX_CHANGE = 0.01
-SEED = 20260101
+COMPARISON_SEED = 20260101
 REQUESTED = "set by the user"
 SLOW_KERNELS = ("DEFAULT", "NO AVX", "AVX2")
 """Kernels of torch without bfloat16, which ATEN_CPU_CAPABILITY can select on any CPU."""
@@ -151,7 +151,7 @@ def class_names(config: CheckpointConfig) -> list[str]:
 
 def _draws(checkpoint: Checkpoint) -> tuple[Draw, Draw]:
     sampler = checkpoint.config.sampler
-    stoch = Draw(mode="stoch", samples=DEFAULT_SAMPLES, seed=SEED, sampler=sampler)
+    stoch = Draw(mode="stoch", samples=DEFAULT_SAMPLES, seed=COMPARISON_SEED, sampler=sampler)
     return Draw(), stoch
 
 

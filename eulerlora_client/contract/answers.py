@@ -655,10 +655,9 @@ class Threshold(Settings):
             "if it was not recorded."
         ),
     ] = None
-    precision: Precision = optional(
-        "float32",
-        description="Of the predictions that the thresholds were fitted to; absent for float32.",
-    )
+    precision: Annotated[
+        Precision, Field(description="Of the predictions that the thresholds were fitted to.")
+    ] = "float32"
 
     @property
     def options(self) -> tuple[str, int | str]:

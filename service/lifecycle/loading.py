@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from eulerlora.checkpoint.files import (
-    CARD,
-    CONFIG,
+    CARD_FILE,
+    CONFIG_FILE,
     DRAWS,
     EXPECTED_FILE,
     Checkpoint,
@@ -163,7 +163,7 @@ def read_card(folder: Path) -> str:
     It is empty if it is missing or unreadable.
     """
     try:
-        with (folder / CARD).open("rb") as file:
+        with (folder / CARD_FILE).open("rb") as file:
             text = file.read(MAX_CARD_BYTES).decode("utf-8", errors="replace")
     except OSError:
         return ""
@@ -198,7 +198,8 @@ def newer_revision(
         return None
     if loaded.name != current.name:
         raise CheckpointError(
-            current.folder / CONFIG, f"expected a model named {current.name}, got {loaded.name}"
+            current.folder / CONFIG_FILE,
+            f"expected a model named {current.name}, got {loaded.name}",
         )
     return loaded
 

@@ -134,7 +134,10 @@ def model_details(
         image_limits=ImageLimits(**settings.images.model_dump()),
         max_body_bytes=settings.bodies.max_bytes,
         max_samples=MAX_SAMPLES,
-        thresholds=config.thresholds,
+        # A config may leave the precision out; the response states it.
+        thresholds=tuple(
+            entry.model_copy(update={"precision": entry.precision}) for entry in config.thresholds
+        ),
         prediction_sets=tuple(
             _set_options(entry, served.model.classes) for entry in config.prediction_sets
         ),

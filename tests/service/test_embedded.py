@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.checkpoint.files import BACKBONE, DEFAULT_CHECKPOINT
+from eulerlora.checkpoint.files import BACKBONE_FILE, DEFAULT_CHECKPOINT
 
 MAX_BYTES = 25_000_000
 IMAGES = 17
@@ -53,7 +53,7 @@ def first_images(archive: Path) -> list[tuple[str, bytes]]:
 
 def test_the_checkpoint_is_small_and_complete(config: CheckpointConfig) -> None:
     assert sum(path.stat().st_size for path in DEFAULT_CHECKPOINT.iterdir()) <= MAX_BYTES
-    assert (DEFAULT_CHECKPOINT / BACKBONE).exists()
+    assert (DEFAULT_CHECKPOINT / BACKBONE_FILE).exists()
     assert {name.name for name in config.classes} == {
         "akiec", "bcc", "bkl", "df", "mel", "nv", "vasc"
     }  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
-from eulerlora.checkpoint.files import CONFIG
+from eulerlora.checkpoint.files import CONFIG_FILE
 from eulerlora.settings import BackboneSettings, Preprocessing
 from eulerlora_client.contract.answers import ClassName
 from training.adaptation.train import REPORT
@@ -58,7 +58,7 @@ def finish(
     (run.out / REPORT).mkdir(parents=True)
     for folder in run.checkpoints:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / CONFIG).write_text(config.model_dump_json())
+        (folder / CONFIG_FILE).write_text(config.model_dump_json())
     (run.out / REPORT / JSON).write_text(json.dumps(report))
     return run.out
 

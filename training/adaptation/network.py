@@ -17,7 +17,7 @@ import torch
 from torch import Generator, Tensor
 
 from eulerlora.checkpoint.config import Provenance
-from eulerlora.checkpoint.files import BACKBONE, DEFAULT_CHECKPOINT, load_checkpoint
+from eulerlora.checkpoint.files import BACKBONE_FILE, DEFAULT_CHECKPOINT, load_checkpoint
 from eulerlora.checkpoint.published_weights import published_backbone
 from eulerlora.checkpoint.weights import at_image_size, load_backbone, with_weights
 from eulerlora.errors import SettingsError
@@ -98,7 +98,7 @@ def read_backbone(
                 "expected backbone.file only with published weights, got backbone.weights="
                 f"{source.weights}"
             )
-        packaged = DEFAULT_CHECKPOINT / BACKBONE
+        packaged = DEFAULT_CHECKPOINT / BACKBONE_FILE
         file = load_backbone(
             packaged if source.weights == EMBEDDED else recipe_folder / source.weights
         )

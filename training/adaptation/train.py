@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig, Provenance
-from eulerlora.checkpoint.files import CONFIG, check_free, load_checkpoint, save_checkpoint
+from eulerlora.checkpoint.files import CONFIG_FILE, check_free, load_checkpoint, save_checkpoint
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.errors import SettingsError
 from eulerlora.methods.registry import method_type
@@ -157,7 +157,7 @@ def train(
     if tracking is not None and tracking.folder.resolve().is_relative_to(out.resolve()):
         raise SettingsError(f"expected a --track-dir outside of {out}, got {tracking.folder}")
     folders = member_folders(recipe, out)
-    finished = [resume and (folder / CONFIG).exists() for folder in folders]
+    finished = [resume and (folder / CONFIG_FILE).exists() for folder in folders]
     for folder, done in zip(folders, finished, strict=True):
         if not done:
             check_free(folder)

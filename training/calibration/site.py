@@ -15,10 +15,10 @@ import torch
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import (
-    ADAPTERS,
-    BACKBONE,
-    CARD,
-    TRAINING_IMAGES,
+    ADAPTERS_FILE,
+    BACKBONE_FILE,
+    CARD_FILE,
+    TRAINING_IMAGES_FILE,
     Checkpoint,
     check_free,
     load_checkpoint,
@@ -73,7 +73,7 @@ from training.reporting.model_card import site_sections
 from training.reporting.tables import table
 
 POLICY = "policy.toml"
-COPIED = (ADAPTERS, BACKBONE, RELIABILITY, TRAINING_IMAGES)
+COPIED = (ADAPTERS_FILE, BACKBONE_FILE, RELIABILITY, TRAINING_IMAGES_FILE)
 SECTION = re.compile(r"^## ", re.MULTILINE)
 ALL, FIT, HELD_OUT = "site pictures", "site pictures of the fit", "held-out site pictures"
 NOT_MEASURED = "n/a"
@@ -375,7 +375,7 @@ def write_site_checkpoint(
                 shutil.copyfile(source / name, partial / name)
         if checkpoint.feature_distance is not None:
             write_feature_statistics(partial, checkpoint.feature_distance.statistics)
-        write_card(partial, site_card((source / CARD).read_text(encoding="utf-8"), config))
+        write_card(partial, site_card((source / CARD_FILE).read_text(encoding="utf-8"), config))
         write_config(partial, config)
         write_known_answer(partial, load_checkpoint(partial).network, config)
         if policy is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from eulerlora.commands import PRECISION_CHOICES, Coverage
+from eulerlora.commands import PRECISION_CHOICES, CoverageParameter
 from eulerlora.errors import CheckpointError, NonFiniteError, StorageError
 
 if TYPE_CHECKING:
@@ -86,7 +86,9 @@ class Coverages(click.ParamType[tuple[float, ...]]):
     ) -> tuple[float, ...]:
         if isinstance(value, tuple):
             return value
-        coverages = tuple(Coverage().convert(part, param, ctx) for part in value.split(","))
+        coverages = tuple(
+            CoverageParameter().convert(part, param, ctx) for part in value.split(",")
+        )
         if len(set(coverages)) < len(coverages):
             self.fail(f"expected different coverages, got {value}", param, ctx)
         return coverages

@@ -10,7 +10,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.checkpoint.files import BACKBONE, DEFAULT_CHECKPOINT
+from eulerlora.checkpoint.files import BACKBONE_FILE, DEFAULT_CHECKPOINT
 from eulerlora.checkpoint.published_weights import PUBLISHED, absent_weights, from_torchvision
 from eulerlora.checkpoint.weights import read_metadata
 from eulerlora.images.files import image_files
@@ -196,7 +196,7 @@ def backbone_shape(source: BackboneSource, folder: Path) -> BackboneSettings | N
         builder, weights = PUBLISHED[name]
         with torch.device("meta"):
             return from_torchvision(builder(image_size=weights.meta["min_size"][0])).settings
-    path = DEFAULT_CHECKPOINT / BACKBONE if name == EMBEDDED else folder / name
+    path = DEFAULT_CHECKPOINT / BACKBONE_FILE if name == EMBEDDED else folder / name
     if not path.exists():
         return None
     shape = BackboneSettings.model_validate_json(read_metadata(path)["settings"])

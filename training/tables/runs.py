@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.checkpoint.files import CONFIG, read_config
+from eulerlora.checkpoint.files import CONFIG_FILE, read_config
 from eulerlora.checkpoint.published_weights import absent_weights
 from eulerlora.errors import DataError, SettingsError
 from eulerlora_client.contract.sampling import AUTO
@@ -50,7 +50,7 @@ class TableRun:
         """`new`, `begun` (saved state), `trained` (checkpoint) or `finished` (report)."""
         if self.report_file.exists():
             return "finished"
-        trained = [(folder / CONFIG).exists() for folder in self.checkpoints]
+        trained = [(folder / CONFIG_FILE).exists() for folder in self.checkpoints]
         if all(trained):
             return "trained"
         states = [state_file(folder).exists() for folder in self.checkpoints]
@@ -64,7 +64,7 @@ class TableRun:
     def check(self) -> None:
         """Raises DataError if the folder has a checkpoint of other settings than the run's."""
         for folder in self.checkpoints:
-            if not (folder / CONFIG).exists():
+            if not (folder / CONFIG_FILE).exists():
                 continue
             recipe = read_config(folder).provenance.get("recipe", {})
             try:

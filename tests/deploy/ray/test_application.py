@@ -17,7 +17,7 @@ from benchmarks.service.images import synthetic_images
 from benchmarks.service.load import Load, closed_loop, post
 from benchmarks.service.server import eulerlora_server, server_process, tree
 from deploy.ray.application import MAX_ONGOING_REQUESTS, Arguments, build, create_replica
-from eulerlora.checkpoint.files import ADAPTERS
+from eulerlora.checkpoint.files import ADAPTERS_FILE
 from eulerlora_client.settings import validated
 from service.settings import ServiceSettings
 from tests.eulerlora_client.runs import random_png
@@ -63,9 +63,9 @@ def test_a_replica_answers_as_the_service_while_its_lifespan_runs(
 
 
 def test_a_replica_with_a_broken_checkpoint_does_not_start(checkpoint_copy: Path) -> None:
-    (checkpoint_copy / ADAPTERS).write_bytes(b"broken")
+    (checkpoint_copy / ADAPTERS_FILE).write_bytes(b"broken")
     replica = create_replica(Arguments(checkpoints=(str(checkpoint_copy),), open_to_all=True))
-    with pytest.raises(RuntimeError, match=ADAPTERS), TestClient(replica):
+    with pytest.raises(RuntimeError, match=ADAPTERS_FILE), TestClient(replica):
         pass
 
 

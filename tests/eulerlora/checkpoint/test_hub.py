@@ -1,12 +1,15 @@
 """Models on the Hub: the real client against a server on this machine."""
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
 import torch
+from huggingface_hub.utils import filter_repo_objects
 from torch import Tensor
 
 from eulerlora import EulerLoRA, HubError
@@ -88,18 +91,24 @@ def test_a_pushed_model_has_the_files_of_its_checkpoint(
     checkpoint_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (checkpoint_copy / "report").mkdir()
-    (checkpoint_copy / "report" / "predictions.csv.gz").touch()
+    (checkpoint_copy / "report" / "report.json").touch()
     uploaded: list[Path] = []
 
-    def upload(_: object, *, folder_path: Path, repo_id: str, **__: object) -> str:
+    def upload(
+        _: object, *, folder_path: Path, repo_id: str, revision: None, **patterns: Any
+    ) -> str:
         assert repo_id == NAME
-        for path in Path(folder_path).iterdir():
-            uploaded.append(Path(path.rename(tmp_path / "pushed" / path.name)))
+        files = [path for path in folder_path.rglob("*") if path.is_file()]
+        names = [path.relative_to(folder_path).as_posix() for path in files]
+        for name in filter_repo_objects(names, **patterns):
+            uploaded.append(Path(shutil.copy(folder_path / name, tmp_path / "pushed" / name)))
         return "https://hub.test/commit"
 
+    def create(_: object, name: str, *, private: bool, **__: object) -> None:
+        assert (name, private) == (NAME, True)
+
     (tmp_path / "pushed").mkdir()
-    created = type("Created", (), {"repo_id": NAME})
-    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", lambda *_, **__: created)
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", create)
     monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload)
     model = EulerLoRA.load(checkpoint_copy, "cpu")
     assert model.push_to_hub(NAME, private=True) == "https://hub.test/commit"

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from eulerlora.checkpoint.hub import Repository
 from eulerlora.checkpoint.weights import load_backbone
 from eulerlora.errors import CheckpointError, HubError
-from eulerlora.exchange.importing import Source, find_source, import_backbone, read_source
+from eulerlora.exchange.importing import WeightsSource, find_source, import_backbone, read_source
 from eulerlora.settings import Preprocessing
 from tests.eulerlora.exchange.sources import MODELS, SavedModel, of_timm, of_transformers
 from tests.program import run
@@ -35,7 +35,7 @@ def test_an_imported_backbone_has_the_features_of_its_library(
     save: Callable[[Path], SavedModel], tmp_path: Path
 ) -> None:
     saved = save(tmp_path / "source")
-    imported = import_backbone(Source(tmp_path / "source", "tiny"), tmp_path / "out")
+    imported = import_backbone(WeightsSource(tmp_path / "source", "tiny"), tmp_path / "out")
     assert imported.architecture == saved.architecture
     backbone = load_backbone(tmp_path / "out" / "backbone.safetensors").backbone.eval()
     pixels = images(backbone.settings.image_size)
@@ -51,7 +51,7 @@ def test_positions_for_another_image_size_are_those_of_the_library(
 ) -> None:
     of_transformers(tmp_path / "source", kind)
     model = getattr(transformers, f"{kind}Model").from_pretrained(tmp_path / "source").eval()
-    imported = read_source(Source(tmp_path / "source", "tiny"), image_size=48)
+    imported = read_source(WeightsSource(tmp_path / "source", "tiny"), image_size=48)
     options = {"interpolate_pos_encoding": True} if kind == "ViT" else {}
     expected = model(images(48), **options).last_hidden_state[:, 0]
     actual = imported.backbone.eval()(images(48))
@@ -62,7 +62,7 @@ def test_positions_for_another_image_size_are_those_of_the_library(
 @torch.inference_mode()
 def test_positions_of_timm_for_another_image_size_are_those_of_timm(tmp_path: Path) -> None:
     of_timm(tmp_path / "source")
-    source = Source(tmp_path / "source", "tiny")
+    source = WeightsSource(tmp_path / "source", "tiny")
     small, large = (read_source(source, size).backbone for size in (32, 48))
     positions = small.encoder.pos_embedding
     expected = timm.layers.resample_abs_pos_embed(positions, [6, 6], num_prefix_tokens=1)
@@ -72,7 +72,7 @@ def test_positions_of_timm_for_another_image_size_are_those_of_timm(tmp_path: Pa
 def test_shards_are_read_by_their_index(tmp_path: Path) -> None:
     of_transformers(tmp_path / "source", "ViT", intermediate_size=24)
     whole = tmp_path / "source" / "model.safetensors"
-    expected = read_source(Source(tmp_path / "source", "tiny")).backbone.state_dict()
+    expected = read_source(WeightsSource(tmp_path / "source", "tiny")).backbone.state_dict()
     tensors = load_file(whole)
     whole.unlink()
     weight_map = {}
@@ -82,11 +82,11 @@ def test_shards_are_read_by_their_index(tmp_path: Path) -> None:
         weight_map |= dict.fromkeys(shard, f"model-{part}.safetensors")
     index = tmp_path / "source" / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": weight_map}))
-    actual = read_source(Source(tmp_path / "source", "tiny")).backbone.state_dict()
+    actual = read_source(WeightsSource(tmp_path / "source", "tiny")).backbone.state_dict()
     assert all(torch.equal(actual[name], expected[name]) for name in expected)
     index.write_text(json.dumps({"weight_map": {"a": "../model.safetensors"}}))
     with pytest.raises(CheckpointError, match="map of file names"):
-        read_source(Source(tmp_path / "source", "tiny"))
+        read_source(WeightsSource(tmp_path / "source", "tiny"))
 
 
 def test_a_pickle_is_read_without_running_its_code(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_pickle_is_read_without_running_its_code(tmp_path: Path) -> None:
     (tmp_path / "source" / "model.safetensors").unlink()
     torch.save({"payload": Touch()}, tmp_path / "source" / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match="without code"):
-        read_source(Source(tmp_path / "source", "tiny"))
+        read_source(WeightsSource(tmp_path / "source", "tiny"))
     assert not trace.exists()
 
 
@@ -142,7 +142,7 @@ def test_a_model_that_is_not_known_is_refused_in_one_line(
     of_transformers(tmp_path / "source", "ViT", intermediate_size=24)
     change(tmp_path / "source", **values)
     with pytest.raises(CheckpointError, match=reason) as caught:
-        import_backbone(Source(tmp_path / "source", "tiny"), tmp_path / "out")
+        import_backbone(WeightsSource(tmp_path / "source", "tiny"), tmp_path / "out")
     assert len(str(caught.value).splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
@@ -155,7 +155,7 @@ def test_a_model_of_timm_with_other_modules_is_refused(
 ) -> None:
     of_timm(tmp_path / "source", **options)
     with pytest.raises(CheckpointError, match=r"class token|unknown tensor"):
-        read_source(Source(tmp_path / "source", "tiny"))
+        read_source(WeightsSource(tmp_path / "source", "tiny"))
 
 
 def test_a_folder_without_weights_or_with_damaged_files_is_refused(tmp_path: Path) -> None:
@@ -164,10 +164,10 @@ def test_a_folder_without_weights_or_with_damaged_files_is_refused(tmp_path: Pat
         copy = shutil.copytree(tmp_path / "source", tmp_path / f"no-{name}")
         (copy / name).write_text(content)
         with pytest.raises(CheckpointError):
-            read_source(Source(copy, "tiny"))
+            read_source(WeightsSource(copy, "tiny"))
     (tmp_path / "source" / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match="expected weights in one of"):
-        read_source(Source(tmp_path / "source", "tiny"))
+        read_source(WeightsSource(tmp_path / "source", "tiny"))
     with pytest.raises(CheckpointError):
         find_source(str(tmp_path / "nothing"))
 
@@ -175,14 +175,14 @@ def test_a_folder_without_weights_or_with_damaged_files_is_refused(tmp_path: Pat
 def processor(folder: Path, **values: object) -> Preprocessing:
     """Returns the preprocessing of a source with this `preprocessor_config.json`."""
     (folder / "preprocessor_config.json").write_text(json.dumps(values))
-    return read_source(Source(folder, "tiny")).preprocessing
+    return read_source(WeightsSource(folder, "tiny")).preprocessing
 
 
 def test_the_preprocessing_is_that_of_the_source(tmp_path: Path) -> None:
     folder = tmp_path / "source"
     of_transformers(folder, "ViT", intermediate_size=24)
-    assert read_source(Source(folder, "tiny")).preprocessing == Preprocessing(size=32)
-    assert not read_source(Source(folder, "tiny")).stated_input
+    assert read_source(WeightsSource(folder, "tiny")).preprocessing == Preprocessing(size=32)
+    assert not read_source(WeightsSource(folder, "tiny")).stated_input
     colours = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.2, 0.2]}
     squash = processor(folder, size={"height": 32, "width": 32}, resample=2, **colours)
     assert squash == Preprocessing(size=32, mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.2))
@@ -201,12 +201,12 @@ def test_the_preprocessing_is_that_of_the_source(tmp_path: Path) -> None:
 
 def test_the_preprocessing_of_timm_and_open_clip_is_read(tmp_path: Path) -> None:
     of_timm(tmp_path / "timm")
-    assert read_source(Source(tmp_path / "timm", "tiny")).preprocessing == Preprocessing(
+    assert read_source(WeightsSource(tmp_path / "timm", "tiny")).preprocessing == Preprocessing(
         size=32, resize="crop", shorter_side=35, interpolation="bicubic-antialias",
         mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25),
     )  # fmt: skip
     MODELS["open_clip with a timm trunk"](tmp_path / "clip")
-    preprocessing = read_source(Source(tmp_path / "clip", "tiny")).preprocessing
+    preprocessing = read_source(WeightsSource(tmp_path / "clip", "tiny")).preprocessing
     assert (preprocessing.size, preprocessing.shorter_side) == (224, 224)
     assert preprocessing.mean == (0.48, 0.46, 0.41)
 

@@ -9,10 +9,10 @@ from laplace.utils import Kron
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.methods.fitting import Inputs, mean_probabilities
+from eulerlora.methods.fitting import Inputs, predicted_probabilities
 from eulerlora.methods.gaussian import GaussianHeads
 from eulerlora.methods.laplace import (
-    PRECISIONS,
+    PRIOR_PRECISIONS,
     Factors,
     LaplaceMethod,
     LaplaceSettings,
@@ -131,19 +131,19 @@ def test_a_subset_of_images_stands_for_all_training_images(images: Tensor) -> No
 
 def test_the_search_takes_the_prior_precision_with_the_lowest_loss(images: Tensor) -> None:
     source = random_network()
-    labels = mean_probabilities(source, images, samples=None).argmin(dim=-1)  # noise helps
+    labels = predicted_probabilities(source, images, samples=None).argmin(dim=-1)  # noise helps
     held_out, settings = Inputs(images, labels), settings_of("adapters")
     network = LaplaceMethod.with_posterior(source, images, 11, settings, held_out)
     found = network.method.settings
     losses = []
-    for precision in PRECISIONS:
+    for precision in PRIOR_PRECISIONS:
         fixed = settings.model_copy(update={"prior_precision": precision})
         other = LaplaceMethod.with_posterior(source, images, 11, fixed)
-        own = mean_probabilities(other, images)[torch.arange(11), labels]
+        own = predicted_probabilities(other, images)[torch.arange(11), labels]
         losses.append(-own.log().mean().item())
-    assert found.prior_precision == PRECISIONS[losses.index(min(losses))]
-    assert found.prior_precision < PRECISIONS[-1]
-    own = mean_probabilities(network, images)[torch.arange(11), labels]
+    assert found.prior_precision == PRIOR_PRECISIONS[losses.index(min(losses))]
+    assert found.prior_precision < PRIOR_PRECISIONS[-1]
+    own = predicted_probabilities(network, images)[torch.arange(11), labels]
     assert -own.log().mean().item() == pytest.approx(min(losses))
 
 

@@ -12,7 +12,7 @@ from eulerlora.errors import SettingsError
 from eulerlora.exchange.merged import members
 from eulerlora.methods.registry import build_network
 from eulerlora.methods.sngp import (
-    NOISE,
+    LOGIT_NOISE,
     SAMPLED,
     BoundedAdapters,
     GaussianProcessHeads,
@@ -56,7 +56,7 @@ def test_mean_variance_and_draws_are_those_of_the_posterior_in_closed_form() -> 
     sampled = torch.tensor([[1.0], [0.0], [1.0], [1.0]])
     rows = torch.tensor([0, 1, 1, 0])
     det = heads(tested, rows)
-    stoch = heads(tested, rows, {NOISE: noise, SAMPLED: sampled})
+    stoch = heads(tested, rows, {LOGIT_NOISE: noise, SAMPLED: sampled})
     for row, index in enumerate(rows.tolist()):
         precision = 0.3 * torch.eye(20, dtype=torch.float64)
         weight, bias = heads.weight[index].double(), heads.bias[index].double()
@@ -103,7 +103,9 @@ def test_the_variance_grows_from_the_training_images_to_that_of_the_prior() -> N
 def test_noise_has_no_effect_and_finite_gradients_before_the_covariance_is_set() -> None:
     heads, features = heads_of(), features_of(4).requires_grad_()
     adapter = torch.tensor([0, 0, 1, 1])
-    logits = heads(features, adapter, {NOISE: torch.ones(4, CLASSES), SAMPLED: torch.ones(4, 1)})
+    logits = heads(
+        features, adapter, {LOGIT_NOISE: torch.ones(4, CLASSES), SAMPLED: torch.ones(4, 1)}
+    )
     assert torch.equal(logits, heads(features, adapter))
     logits.square().sum().backward()
     for gradient in (features.grad, heads.weight.grad):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.methods.fitting import mean_probabilities
+from eulerlora.methods.fitting import predicted_probabilities
 from eulerlora.methods.tfb import (
     TFBMethod,
     TFBSettings,
@@ -77,10 +77,12 @@ def test_the_fit_keeps_the_labels_of_most_anchors_and_twice_the_noise_does_not(
     source = random_network()
     network = TFBMethod.with_largest_noise(source, anchors, tolerance=0.1)
     settings = network.method.settings
-    labels = mean_probabilities(source, anchors, samples=None).argmax(dim=-1)
+    labels = predicted_probabilities(source, anchors, samples=None).argmax(dim=-1)
 
     def changed() -> float:
-        return (mean_probabilities(network, anchors).argmax(-1) != labels).double().mean().item()
+        return (
+            (predicted_probabilities(network, anchors).argmax(-1) != labels).double().mean().item()
+        )
 
     assert settings == TFBSettings(deviation=settings.deviation, tolerance=0.1, anchors=20)
     assert settings.deviation > 0

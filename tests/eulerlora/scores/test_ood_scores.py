@@ -11,7 +11,7 @@ from sklearn.covariance import empirical_covariance
 from torch import Tensor
 
 from eulerlora.checkpoint.files import (
-    FEATURES,
+    FEATURES_FILE,
     load_checkpoint,
     write_config,
     write_feature_statistics,
@@ -206,10 +206,10 @@ def test_a_checkpoint_loads_its_statistics_if_it_has_any(
 
 @pytest.mark.parametrize("length", [None, 100])
 def test_a_missing_or_truncated_file_is_refused(fitted_folder: Path, length: int | None) -> None:
-    content = (fitted_folder / FEATURES).read_bytes()
-    (fitted_folder / FEATURES).unlink()
+    content = (fitted_folder / FEATURES_FILE).read_bytes()
+    (fitted_folder / FEATURES_FILE).unlink()
     if length is not None:
-        (fitted_folder / FEATURES).write_bytes(content[:length])
+        (fitted_folder / FEATURES_FILE).write_bytes(content[:length])
     with pytest.raises(CheckpointError, match=r"ood\.safetensors"):
         load_checkpoint(fitted_folder)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eulerlora.checkpoint.files import CARD, DEFAULT_CHECKPOINT, read_config
+from eulerlora.checkpoint.files import CARD_FILE, DEFAULT_CHECKPOINT, read_config
 from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.policy.results import WARNING, performance
 from service.routes.page import data_name
@@ -73,7 +73,7 @@ def test_an_example_is_analysed_and_is_not_called_a_photograph(go) -> None:
 
 
 def test_about_the_model_opens_its_card(go) -> None:
-    card = (DEFAULT_CHECKPOINT / CARD).read_text("utf-8")
+    card = (DEFAULT_CHECKPOINT / CARD_FILE).read_text("utf-8")
     headings = [line.removeprefix("## ") for line in card.splitlines() if line.startswith("## ")]
     with go() as visit:
         visit.page.get_by_role("button", name="About the model").click()

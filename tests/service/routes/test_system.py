@@ -10,7 +10,7 @@ from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from starlette.testclient import TestClient
 
-from eulerlora.checkpoint.files import CARD, Checkpoint
+from eulerlora.checkpoint.files import CARD_FILE, Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.answers import Threshold
 from service.app import create_service
@@ -65,6 +65,7 @@ def test_a_model_has_classes_limits_thresholds_and_provenance(client, model) -> 
         ("stoch", 4),
     }
     assert body["thresholds"] == [entry.model_dump() for entry in model.config.thresholds]
+    assert {entry["precision"] for entry in body["thresholds"]} == {"float32"}
     assert body["provenance"] == model.config.provenance
 
 
@@ -230,7 +231,7 @@ def test_a_model_without_a_card_has_an_empty_one_and_an_unknown_model_is_a_probl
 
 def test_a_card_is_read_from_the_checkpoint_up_to_a_limit(tmp_path) -> None:
     assert read_card(tmp_path) == ""
-    (tmp_path / CARD).write_bytes(CARD_TEXT.encode() + b"\xff")
+    (tmp_path / CARD_FILE).write_bytes(CARD_TEXT.encode() + b"\xff")
     assert read_card(tmp_path) == CARD_TEXT + "\N{REPLACEMENT CHARACTER}"
-    (tmp_path / CARD).write_bytes(bytes(MAX_CARD_BYTES + 1))
+    (tmp_path / CARD_FILE).write_bytes(bytes(MAX_CARD_BYTES + 1))
     assert len(read_card(tmp_path)) == MAX_CARD_BYTES

@@ -8,7 +8,7 @@ import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import save_file
 
-from eulerlora.checkpoint.files import TRAINING_IMAGES, stored_revision
+from eulerlora.checkpoint.files import TRAINING_IMAGES_FILE, stored_revision
 from eulerlora_client.policy.policy import default_policy_text, read_policy
 from training.commands.calibrate import site_command
 from training.data.digests import image_digests
@@ -101,7 +101,7 @@ def test_what_a_fit_does_not_establish_is_stored_and_printed(
     shown = [local_folder / f"nevus-{number}-0.png" for number in range(trained)]
     digests = image_digests([LabelledImage(path.name, path, 0) for path in shown])
     stored = torch.cat([digests, torch.tensor([3])]).sort().values
-    save_file({"adapters": stored}, source / TRAINING_IMAGES)
+    save_file({"adapters": stored}, source / TRAINING_IMAGES_FILE)
     done = fit(
         source, "--data", local_folder, "--out", tmp_path / "out", "--class", "nevus=nv",
         "--target", "nv", "--target", "bkl", "--mode", "det", "--sensitivity", sensitivity,

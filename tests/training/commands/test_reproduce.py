@@ -17,7 +17,7 @@ import pytest
 import torch
 from torchvision.models import ViT_B_32_Weights
 
-from eulerlora.checkpoint.files import ADAPTERS
+from eulerlora.checkpoint.files import ADAPTERS_FILE
 from eulerlora.checkpoint.weights import save_backbone
 from tests.conftest import TINY_BACKBONE, random_backbone
 from tests.program import Completed, run
@@ -236,7 +236,7 @@ def test_every_run_has_a_checkpoint_a_report_and_a_log(reproduced: Reproduced) -
         assert (
             folder.with_name(f"{folder.name}.log").read_text().endswith(f"checkpoint in {folder}\n")
         )
-    first, second = ((folder / ADAPTERS).read_bytes() for folder in folders)
+    first, second = ((folder / ADAPTERS_FILE).read_bytes() for folder in folders)
     assert first != second
 
 
@@ -257,7 +257,7 @@ def test_a_run_without_a_report_is_evaluated_again_while_another_fails(
     reproduced: Reproduced, copied: Path
 ) -> None:
     evaluated, broken = reproduced.folders(copied)
-    report, adapters = (evaluated / REPORT / JSON), (evaluated / ADAPTERS)
+    report, adapters = (evaluated / REPORT / JSON), (evaluated / ADAPTERS_FILE)
     before = [path.read_bytes() for path in (report, adapters)]
     report.unlink()
     shutil.rmtree(broken)
@@ -343,7 +343,7 @@ def test_a_run_of_a_lost_machine_gives_the_weights_of_an_undisturbed_run(
     assert done.status == 0, done.err
     assert "| 1 seed |" in table_of(done)
     assert "continuing after step" in log_text(disturbed)
-    assert (disturbed / ADAPTERS).read_bytes() == (undisturbed / ADAPTERS).read_bytes()
+    assert (disturbed / ADAPTERS_FILE).read_bytes() == (undisturbed / ADAPTERS_FILE).read_bytes()
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from eulerlora.checkpoint.files import TRAINING_IMAGES
+from eulerlora.checkpoint.files import TRAINING_IMAGES_FILE
 from eulerlora.errors import CheckpointError
 from training.data.digests import image_digests, images_in_training, named_with_seen
 from training.data.images import LabelledImage
@@ -41,7 +41,7 @@ def test_lossless_copies_are_recognised_and_other_images_are_not(
 ) -> None:
     assert images_in_training(tmp_path, list(copies.values())) is None
     other, own = image_digests([copies["shape"]]), image_digests([copies["png"]])
-    save_file({"backbone": other, "adapters": own}, tmp_path / TRAINING_IMAGES)
+    save_file({"backbone": other, "adapters": own}, tmp_path / TRAINING_IMAGES_FILE)
     seen = images_in_training(tmp_path, list(copies.values()))
     assert seen is not None
     assert [image.name for image in seen] == ["png", "metadata", "webp", "shape"]
@@ -51,7 +51,7 @@ def test_lossless_copies_are_recognised_and_other_images_are_not(
 
 @pytest.mark.parametrize("content", [b"", {"adapters": torch.zeros(3)}])
 def test_a_damaged_file_is_refused(content: object, tmp_path: Path) -> None:
-    path = tmp_path / TRAINING_IMAGES
+    path = tmp_path / TRAINING_IMAGES_FILE
     if isinstance(content, dict):
         save_file(content, path)
     else:

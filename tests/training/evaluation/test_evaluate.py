@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from eulerlora.checkpoint.files import TRAINING_IMAGES, load_checkpoint
+from eulerlora.checkpoint.files import TRAINING_IMAGES_FILE, load_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.answers import ClassName, TargetClasses
 from training.data.digests import image_digests
@@ -220,7 +220,7 @@ def test_images_of_the_training_are_counted_in_every_set(
     model = EulerLoRA.load(checkpoint_folder)
     test, other = labelled(image_folder / "test", [0, 1, 2]), labelled(image_folder / "other", [-1])
     stored = image_digests([*test[3:], *other[:2]]).sort().values
-    save_file({"adapters": stored[:9], "backbone": stored[9:]}, tmp_path / TRAINING_IMAGES)
+    save_file({"adapters": stored[:9], "backbone": stored[9:]}, tmp_path / TRAINING_IMAGES_FILE)
     sets = [OodSet("other", other)]
     report = evaluate(model, dataset(model, test), sets, [DET], folder=tmp_path).report
     assert (report.seen, report.ood_sets["other"].seen) == (len(test) - 3, 2)

@@ -9,7 +9,7 @@ import pytest
 from torchvision import datasets
 from torchvision.models import ViT_B_32_Weights
 
-from eulerlora.checkpoint.files import CONFIG
+from eulerlora.checkpoint.files import CONFIG_FILE
 from eulerlora.errors import CheckpointError, DataError, SettingsError
 from tests.conftest import TinyPublished
 from tests.training.synthetic_runs import finish
@@ -88,10 +88,10 @@ def test_a_run_may_be_continued_only_with_its_settings(tmp_path: Path) -> None:
 def test_a_damaged_config_and_one_without_a_recipe_are_errors(tmp_path: Path) -> None:
     out = finish(first_run(tmp_path))
     config = first_run(tmp_path).config()
-    (out / CONFIG).write_text("{")
+    (out / CONFIG_FILE).write_text("{")
     with pytest.raises(CheckpointError, match=r"config\.json"):
         first_run(tmp_path).check()
-    (out / CONFIG).write_text(config.model_copy(update={"provenance": {}}).model_dump_json())
+    (out / CONFIG_FILE).write_text(config.model_copy(update={"provenance": {}}).model_dump_json())
     with pytest.raises(DataError, match="seed-0: expected a recipe"):
         first_run(tmp_path).check()
 
