@@ -17,6 +17,7 @@ from eulerlora_client.printable import printable
 from training.adaptation.network import FrozenBackbone
 from training.data.check import Copies, DataCheck
 from training.data.images import ImageParts, LabelledImage, class_counts
+from training.evaluation.intervals import tolerance_sample_size
 from training.evaluation.report_schema import ProbeComparison, Report
 from training.fit.batches import RunLength
 from training.fit.optimisation import warmup_steps
@@ -88,7 +89,7 @@ def basis_lines(images: ImageParts) -> list[str]:
     few = {
         "accuracy and ECE": (f"{len(test):,} test images", len(test), FEW),
         "results by class": (f"{tested:,} test images of the rarest class", tested, FEW // 10),
-        "OOD thresholds": (f"{total:,} {unit}", total, min_units(KEPT)),
+        "OOD thresholds": (f"{total:,} {unit}", total, tolerance_sample_size(KEPT)),
         f"prediction sets of {COVERAGE}": (f"{fewest:,} {unit} of {rarest}", fewest,
                                            min_units(COVERAGE)),
         "samples=auto": (f"{len(held_out):,} {images.held_out} images", len(held_out), MIN_IMAGES),

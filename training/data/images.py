@@ -15,7 +15,6 @@ from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from eulerlora.errors import DataError, ImageError
 from eulerlora.images.files import EXTENSIONS, Conversion, RgbImage, image_files, is_image_name
@@ -25,7 +24,6 @@ from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.answers import ClassName
 from eulerlora_client.printable import printable
 from eulerlora_client.progress import track
-from training.data.augmentation import Transform
 from training.recipe.schema import OodGroup
 
 Encoded = Path | bytes
@@ -215,21 +213,6 @@ class OodSet:
     skipped: Mapping[str, str] = field(default_factory=dict)
     group: OodGroup = "far"
     generated: bool = False
-
-
-class ImageDataset(Dataset[tuple[Tensor, int]]):
-    """A torch data set of transformed images and their labels."""
-
-    def __init__(self, images: Sequence[LabelledImage], transform: Transform) -> None:
-        self.images = images
-        self.transform = transform
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        image = self.images[index]
-        return self.transform(index, read_image(image.name, image.source)), image.label
 
 
 def pixel_batches(

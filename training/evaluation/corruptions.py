@@ -15,12 +15,9 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
 from eulerlora.images.preprocess import content_seed
-from training.data.augmentation import seeded
+from training.data.augmentation import CPU, seeded
 from training.data.images import LabelledImage, read_image
 from training.evaluation.generated_images import tensor_of, text_page
-
-CPU = torch.device("cpu")
-
 
 BRIGHTER, DARKER = 1.8, 0.4
 WARM, COLD = (1.25, 1.0, 0.7), (0.7, 1.0, 1.25)  # gains of red, green and blue

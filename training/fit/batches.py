@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from training.data.augmentation import Transform
-from training.data.images import ImageDataset, LabelledImage
+from training.data.images import LabelledImage, read_image
 from training.data.loading import load
 from training.recipe.schema import AdamWSettings, OptimisationSettings
 
@@ -79,19 +79,24 @@ class LoadedBatches:
         shards = shard_indices(
             self.images, self.settings, self.seed, epoch, self.shard, self.expected_counts
         )
-        dataset = _PaddedDataset(ImageDataset(self.labelled_images, self.view(epoch)))
+        dataset = ImageDataset(self.labelled_images, self.view(epoch))
         return load(dataset, self.settings.workers, batch_sampler=list(shards)[skip:])
 
 
-class _PaddedDataset(Dataset[tuple[Tensor, int]]):
-    """A data set in which index -1 is padding: the first image with the label IGNORED."""
+class ImageDataset(Dataset[tuple[Tensor, int]]):
+    """A torch data set of transformed images and their labels.
 
-    def __init__(self, images: ImageDataset) -> None:
+    Index -1 is padding: the first image with the label IGNORED.
+    """
+
+    def __init__(self, images: Sequence[LabelledImage], transform: Transform) -> None:
         self.images = images
+        self.transform = transform
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        pixels, label = self.images[max(index, 0)]
-        return pixels, IGNORED if index < 0 else label
+        image = self.images[max(index, 0)]
+        pixels = self.transform(max(index, 0), read_image(image.name, image.source))
+        return pixels, IGNORED if index < 0 else image.label
 
 
 @dataclass(frozen=True)

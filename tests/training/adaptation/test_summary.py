@@ -86,7 +86,7 @@ def test_figures_rest_on_the_groups_of_the_rarest_class() -> None:
     cells = {row[0]: [cell.strip() for cell in row[1:] if cell.strip()] for row in rows[1:]}
     assert cells["accuracy and ECE"] == ["100 test images"]
     assert cells["results by class"][0].startswith("1 test images")
-    assert cells["OOD thresholds"] == ["6 calibration groups", "too few: 19 are needed"]
+    assert cells["OOD thresholds"] == ["6 calibration groups", "too few: 59 are needed"]
     assert cells["prediction sets of 0.9"] == [
         "2 calibration groups of nv",
         "too few: 9 are needed",

@@ -220,6 +220,29 @@ def test_a_non_empty_output_folder_is_refused_before_training(
     assert [path.name for path in out.iterdir()] == ["precious"]
 
 
+def test_a_check_refuses_what_a_training_refuses_and_writes_nothing(
+    recipe_file: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    data, out = Path(shutil.copytree(image_folder, tmp_path / "data")), tmp_path / "run"
+    command = ["train", recipe_file, "--data", data, *set_options(("evaluation.ood=[]",))]
+    assert run(*command, "--check").status == 0
+
+    broken = data / "test" / "blue" / "broken.png"
+    broken.write_bytes(b"broken")
+    done = run(*command, "--check")
+    assert (done.status, "test/blue/broken.png" in done.out) == (1, True)
+    broken.unlink()
+
+    shutil.copy(data / "train" / "red" / "00.png", data / "test" / "red" / "copy.png")
+    for options in (["--check"], ["--out", out]):
+        done = run(*command, *options)
+        assert done.status == 1
+        shown = done.out if "--check" in options else done.err
+        assert "train/red/00.png" in shown
+        assert "test/red/copy.png (test, red)" in shown
+    assert not out.exists()
+
+
 @pytest.mark.parametrize(
     ("overrides", "named"),
     [

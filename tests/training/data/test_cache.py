@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader
 
 from training.data import cache as pixel_cache
 from training.data.cache import INDEX, PIXELS, cache_folder, decoded_images
-from training.data.images import ImageDataset, LabelledImage, list_images, read_image
+from training.data.images import LabelledImage, list_images, read_image
+from training.fit.batches import ImageDataset
 
 
 @pytest.fixture(autouse=True)
@@ -164,7 +165,9 @@ def test_worker_processes_read_the_cache_and_cannot_change_its_file(
     images = [LabelledImage(name, source, 0) for name, source in sources.items()]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        loader = DataLoader(ImageDataset(images, blackened), batch_size=6, num_workers=1)
+        loader = DataLoader(
+            ImageDataset(images, blackened), batch_sampler=[range(18)], num_workers=1
+        )
         images = torch.cat([pixels for pixels, _ in loader])
         sources["red/00.png"].zero_()
     assert images.shape == (18, 3, 36, 48)

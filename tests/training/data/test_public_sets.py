@@ -17,8 +17,9 @@ from torchvision import datasets
 from eulerlora.errors import DataError
 from tests.training.conftest import plain_view
 from training.data.datasets import read_dataset, read_ood_set
-from training.data.images import ImageDataset, class_counts
+from training.data.images import class_counts
 from training.data.public_sets import read_tiny_imagenet
+from training.fit.batches import ImageDataset
 from training.recipe.schema import DataSettings, OodSettings
 
 COUNTS = {"cifar10": (10, 20, 10), "cifar100": (100, 10, 1), "svhn": (10, 20, 3)}
