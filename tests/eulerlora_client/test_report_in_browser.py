@@ -102,8 +102,8 @@ def test_a_heading_sorts_by_its_values_and_missing_values_come_last(opened: Any,
         assert sort_by(page, VALUES[key]) == direction
         values = keys(page, key)
         known = [value for value in values if value is not None]
-        assert len(known) == 9
-        assert values == [*sorted(known, reverse=reverse), None, None]
+        assert len(known) == 8  # neither the failed rows nor the unfamiliar one
+        assert values == [*sorted(known, reverse=reverse), *[None] * 3]
 
 
 def test_file_names_sort_alphabetically(opened: Any) -> None:
