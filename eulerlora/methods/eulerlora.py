@@ -51,9 +51,8 @@ class EulerLoRAMethod(Method[EulerLoRASettings]):
         return self._draws(draw_trajectories(count, self.depth, self.adapters, generator))
 
     def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
-        count = self.adapters.adapters * samples
         return self._draws(
-            draw_balanced_trajectories(count, self.depth, self.adapters, generator, first)
+            draw_balanced_trajectories(samples, self.depth, self.adapters, generator, first)
         )
 
     def _draws(self, coefficients: Tensor) -> RowDraws:

@@ -87,18 +87,18 @@ def on_stacked_ranks(coefficients: Tensor, adapters: int) -> Tensor:
 
 
 def draw_balanced_trajectories(
-    count: int, blocks: int, settings: AdapterSettings, generator: Generator, first: int = 0
+    samples: int, blocks: int, settings: AdapterSettings, generator: Generator, first: int = 0
 ) -> Tensor:
-    """Returns coefficients (count, blocks, 4, rank), adapter by adapter.
+    """Returns coefficients (adapters * samples, blocks, 4, rank), adapter by adapter.
 
     The trajectories of an adapter are balanced against each other; each alone has the law of
     `draw_trajectories`. Adapters, blocks, projections and steps are independent. The first
     trajectories of an adapter do not depend on how many are drawn.
-    count: of all adapters together. first: trajectories of each adapter to skip.
+    samples: of each adapter, after its `first` ones, which are drawn and left out.
     """
     masks = draw_balanced_masks(
         (INPUTS + settings.steps, settings.adapters, blocks),
-        first + count // settings.adapters,
+        first + samples,
         settings.rank,
         settings.min_rank,
         generator,

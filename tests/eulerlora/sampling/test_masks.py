@@ -301,7 +301,7 @@ def test_draws_are_independent_over_trajectories_blocks_and_projections() -> Non
 def test_balanced_draws_are_independent_over_adapters_blocks_and_projections() -> None:
     """For all pairs of samples, and for their numbers of active directions."""
     draws, settings = 10_000, AdapterSettings(adapters=2, rank=4, min_rank=1, steps=1)
-    drawn = draw_balanced_trajectories(2 * 2, draws, settings, seeded(5)).double()
+    drawn = draw_balanced_trajectories(2, draws, settings, seeded(5)).double()
     groups = drawn.unflatten(0, (2, 2)).permute(2, 0, 3, 1, 4)  # (.., adapter, projection, sample)
     features = torch.stack([groups[..., 0], groups[..., 1], (groups[..., 0] - 1) ** 2], dim=-1)
     correlations = torch.corrcoef(features.flatten(1).T)
