@@ -19,7 +19,13 @@ DECODER_MODULE = "service.decoding.worker"
 """What a decoder process runs; not imported here, because it imports torch."""
 
 
-@click.command("serve")
+@click.command(
+    "serve",
+    epilog="\b\nExamples:\n"
+    "  eulerlora serve\n"
+    "  eulerlora serve checkpoint/ --port 9000\n"
+    "  eulerlora serve --host 0.0.0.0 --keys keys.jsonl",
+)
 @click.argument("checkpoints", nargs=-1, metavar="[CHECKPOINT ...]")
 @click.option(
     "--port",
@@ -64,12 +70,6 @@ def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
 
     Environment variables EULERLORA_SERVE_* set the limits; docs/service.md lists them. SIGHUP
     reloads the checkpoints.
-
-    \b
-    Examples:
-      eulerlora serve
-      eulerlora serve checkpoint/ --port 9000
-      eulerlora serve --host 0.0.0.0 --keys keys.jsonl
     """
     set_openmp_wait_policy()
     signal.signal(signal.SIGTERM, _exit_cleanly)
