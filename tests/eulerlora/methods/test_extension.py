@@ -36,7 +36,7 @@ def run(*arguments):
 run("train", recipe, "--out", out)
 run("calibrate", out)
 run("evaluate", out, "--out", out + "-report", "--samples", "2")
-run("bayesianise", out, "--out", out + "-tfb", "--method", "tfb", "--images", "4")
+run("bayesianise", out, "--out", out + "-tfb", "--method", "tfb", "--set", "images=4")
 lifecycle = Lifecycle()
 lifecycle.become_ready()
 served = ServedModels([ServedModel.of(EulerLoRA.load(out, "cpu"))])
