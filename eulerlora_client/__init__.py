@@ -78,6 +78,7 @@ __all__ = [
     "Threshold",
     "TimedOut",
     "Timeouts",
+    "Tolerance",
     "TriageBatch",
     "TriageClient",
     "TriageReason",
