@@ -51,7 +51,7 @@ export function shortened(description) {
 
 /** The name of a data set without that of its split. */
 export function dataName(text) {
-  return text.replace(/, [\w-]+ split\b/, "");
+  return text.replace(/, [\w-]+ split\b/g, "");
 }
 
 /** The number and kind of passes: "8 sampled passes". */
