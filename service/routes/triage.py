@@ -128,7 +128,7 @@ class ReportWriter:
             sent = job.model_dump_json().encode() + b"\n" + content
             report, reason = await process.communicate(sent)
         finally:
-            _end(process)
+            await _end(process)
         if process.returncode == INVALID_REQUEST:
             raise MalformedBody(reason.decode())
         if process.returncode != 0:  # ended by a limit on its resources
@@ -136,9 +136,11 @@ class ReportWriter:
         return report
 
 
-def _end(process: Process) -> None:
+async def _end(process: Process) -> None:
+    """Kills a process that still runs and reads its pipes to their end, which closes them."""
     if process.returncode is None:
         process.kill()
+        await process.communicate()
 
 
 def triage_routes(pipeline: Pipeline, models: ServedModels, policy: Policy) -> APIRouter:
