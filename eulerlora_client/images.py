@@ -73,7 +73,7 @@ def select_files(paths: Iterable[Path]) -> FileSelection:
     selected: dict[str, Path] = {}
     skipped = 0
     for path in paths:
-        files = sorted(_files_below(path)) if path.is_dir() else [path]
+        files = sorted(files_below(path)) if path.is_dir() else [path]
         for file in files:
             if file == path or file.suffix.lower() in EXTENSIONS:
                 selected.setdefault(os.path.abspath(file), file)  # noqa: PTH100 - keeps links
@@ -85,8 +85,11 @@ def select_files(paths: Iterable[Path]) -> FileSelection:
     return FileSelection(tuple(selected.values()), skipped)
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
-    """Yields all files below a folder; linked folders are followed, each is listed once."""
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yields all files below a folder, unsorted; follows links to folders and lists each once.
+
+    Raises ImageFilesError if a folder cannot be listed.
+    """
     visited = set()  # a link may lead to a folder above it
     for parent, folders, names in os.walk(folder, onerror=_raise_unlistable, followlinks=True):
         real = Path(parent).resolve()

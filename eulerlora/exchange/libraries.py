@@ -7,7 +7,7 @@ architecture instead of all its options; the tensors have most of them.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt
 from typing import Any
 
@@ -176,23 +176,16 @@ VIT = Layout(
     final_norm="layernorm",
     ignored=IGNORED_TENSORS,
 )
-DINOV2 = Layout(
-    class_token="embeddings.cls_token",
-    positions="embeddings.position_embeddings",
-    patches="embeddings.patch_embeddings.projection",
+DINOV2 = replace(
+    VIT,
     registers="embeddings.register_tokens",
-    block="encoder.layer.{}.",
     norm_1="norm1",
-    qkv=ATTENTION,
-    output="attention.output.dense",
     norm_2="norm2",
     mlp=("mlp.fc1", "mlp.fc2"),
     scale_1="layer_scale1.lambda1",
     scale_2="layer_scale2.lambda1",
-    final_norm="layernorm",
-    ignored=IGNORED_TENSORS,
 )
-DINOV2_GATED = Layout(**(vars(DINOV2) | {"mlp": ("mlp.weights_in", "mlp.weights_out")}))
+DINOV2_GATED = replace(DINOV2, mlp=("mlp.weights_in", "mlp.weights_out"))
 CLIP = Layout(
     class_token="embeddings.class_embedding",
     positions="embeddings.position_embedding.weight",
@@ -328,7 +321,7 @@ TIMM = Layout(
     final_norm="norm",
     ignored=("head.", "mask_token"),
 )
-TIMM_MEAN_POOLED = Layout(**(vars(TIMM) | {"final_norm": "fc_norm"}))
+TIMM_MEAN_POOLED = replace(TIMM, final_norm="fc_norm")
 TIMM_TRUNK = "visual.trunk."
 HEAD_WIDTH = 64
 HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}

@@ -6,7 +6,6 @@ LittleCMS converts colours through the embedded ICC profile.
 import os
 import struct
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, lru_cache
@@ -22,6 +21,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
 from eulerlora.errors import ImageError
+from eulerlora_client.images import files_below
 from eulerlora_client.policy.quality import CONVERTIBLE, INPUT_MODES
 
 EXTENSIONS = (".jpeg", ".jpg", ".png", ".webp")
@@ -94,20 +94,8 @@ def is_image_name(name: str) -> bool:
 
 
 def image_files(folder: Path) -> list[Path]:
-    """Returns all image files below a folder, sorted; follows links to folders."""
-    return sorted(path for path in _files_below(folder) if is_image_name(path.name))
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    """Yields all files below a folder, unsorted; follows links to folders and lists each once."""
-    visited = set()  # a link may point to one of its parent folders
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        real = Path(parent).resolve()
-        if real in visited:
-            folders.clear()
-            continue
-        visited.add(real)
-        yield from (Path(parent, name) for name in names)
+    """Returns all image files below a folder, sorted; raises as `files_below`."""
+    return sorted(path for path in files_below(folder) if is_image_name(path.name))
 
 
 def read_pixels(file: Path | BinaryIO, name: str, input_side: int | None = None) -> Tensor:
