@@ -1,15 +1,15 @@
-# The service with its embedded checkpoint. It uses a GPU if there is one. docs/deploy.md describes
+# The service with its embedded checkpoint. It uses a GPU if there is one. docs/how-to/deploy.md describes
 # the options; the commands are:
 #
 #   docker build -t eulerlora .                                     5 GB, for a GPU or a CPU
-#   docker build -t eulerlora --build-arg TORCH_INDEX=URL .         1 GB, for a CPU (docs/deploy.md)
+#   docker build -t eulerlora --build-arg TORCH_INDEX=URL .         1 GB, for a CPU (docs/how-to/deploy.md)
 #   docker run --read-only --tmpfs /tmp -p 127.0.0.1:8000:8000 eulerlora
 #   docker run --read-only --tmpfs /tmp -p 127.0.0.1:8000:8000 -v "$PWD/checkpoint:/checkpoint:ro" \
 #       eulerlora eulerlora serve /checkpoint --host 0.0.0.0 --port 8000 --open
 #
 # The image runs under any user id (`--user 12345`) and writes only to /tmp. It has no training
 # dependencies: `eulerlora train` reports what to install.
-# For a deployment, name the base with its digest: --build-arg BASE=NAME@sha256:... (docs/deploy.md)
+# For a deployment, name the base with its digest: --build-arg BASE=NAME@sha256:... (docs/how-to/deploy.md)
 ARG BASE=python:3.12-slim-bookworm
 
 FROM ${BASE} AS build

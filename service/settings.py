@@ -163,7 +163,7 @@ def settings_of_environment() -> ServiceSettings:
     known = set(variables(ServiceSettings))
     for name in os.environ:
         if name.upper().startswith(PREFIX) and name.upper() not in known:
-            raise SettingsError(f"{name}: unknown setting; docs/service.md lists all settings")
+            raise SettingsError(f"{name}: unknown setting; docs/how-to/serve.md lists all settings")
     try:
         return ServiceSettings()
     except ValidationError as error:

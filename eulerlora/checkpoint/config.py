@@ -144,7 +144,7 @@ class CheckpointConfig(Settings):
         """SHA-256 of what determines sampled trajectories: the weights and the law of the draws.
 
         Content seeds derive from it, so that new thresholds, texts or a temperature do not move
-        sampled answers (docs/sampling.md).
+        sampled answers (docs/explanation/sampling.md).
         """
         fields = {"adapters", "method", "sampler", "sampled_from_block"}
         parts = [self.backbone.sha256, self.model_dump_json(include=fields)]

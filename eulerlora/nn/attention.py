@@ -272,7 +272,7 @@ def _has_slow_gradient(*heads: Tensor) -> bool:
     """True if the gradient would be that of torch's CPU kernel in bfloat16.
 
     It takes 14 times as long as that in float32 for 10 tokens, 4 times for 37 and 1.4 times for
-    197 (docs/performance.md).
+    197 (docs/results/performance.md).
     """
     return (
         torch.is_grad_enabled()

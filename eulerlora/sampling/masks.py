@@ -6,9 +6,10 @@ per stacked direction. They are zero on the directions of other adapters, so tha
 trajectories of any adapter, mode and number of samples.
 
 Masks are independent, or balanced: drawn jointly to reduce the variance of the mean of several
-samples. Each balanced sample alone has exactly the law of `draw_masks`; docs/sampling.md has the
-proof. Samples come in groups of four. A group places the directions on a circle in random order,
-and its samples take consecutive arcs: two of K directions, then two of K' = min_rank + rank - K.
+samples. Each balanced sample alone has exactly the law of `draw_masks`
+(docs/explanation/sampling.md has the proof). Samples come in groups of four. A group places the
+directions on a circle in random order, and its samples take consecutive arcs: two of K directions,
+then two of K' = min_rank + rank - K.
 """
 
 import math

@@ -84,9 +84,9 @@ def standard_errors(trajectories: Tensor) -> StandardErrors:
     A statistic plus and minus `INTERVAL_ERRORS` errors is a 95% interval for independent normal
     samples at whatever round the image stops: the errors are widened by Student's quantile at
     `REPEATED_Z`, because the choice of the round depends on the samples, and few samples estimate
-    their variance badly. Balanced samples have smaller errors. docs/sampling.md has the measured
-    coverage. trajectories: (..., adapters, samples, classes) probabilities; one sample has no
-    error, NaN.
+    their variance badly. Balanced samples have smaller errors; the measured coverage is in
+    docs/explanation/sampling.md. trajectories: (..., adapters, samples, classes) probabilities;
+    one sample has no error, NaN.
     """
     exact = trajectories.double()
     mean = exact.mean(dim=(-3, -2))

@@ -43,7 +43,7 @@ class StandardError(WireModel):
     """Standard errors of a result that ran in rounds, compared with unlimited samples.
 
     Rounds are those of `samples=auto`. The value plus and minus two errors is a 95% interval that
-    accounts for the adaptive number of samples (docs/sampling.md has the measured coverage).
+    accounts for the adaptive number of samples.
     """
 
     msp: Annotated[float, Field(ge=0, description="Of the highest probability.")]
@@ -485,9 +485,7 @@ class PolicyDescription(WireModel):
     samples: Annotated[
         PositiveInt | None, Field(description="The default of `samples`; null for mode det.")
     ]
-    policy: Annotated[
-        dict[str, Any], Field(description="The policy file as JSON (docs/triage-policy.md).")
-    ]
+    policy: Annotated[dict[str, Any], Field(description="The policy file as JSON.")]
     dispositions: Annotated[
         tuple[DispositionText, ...], Field(description="The most urgent first.")
     ]
@@ -720,9 +718,7 @@ class ShiftSignal(WireModel):
     rate: Annotated[Probability, Field(description="Share of them with the event.")]
     expected: Annotated[Probability, Field(description="Its share among calibration images.")]
     tolerated: Annotated[Probability, Field(description="The highest rate that is no shift.")]
-    evidence: Annotated[
-        float, Field(description="Log10 of the statistic of the test (docs/monitoring.md).")
-    ]
+    evidence: Annotated[float, Field(description="Log10 of the statistic of the test.")]
     alarm: Annotated[bool, Field(description="The evidence has reached its limit.")]
 
 

@@ -18,7 +18,7 @@ from service.http.responses import JSON, MEDIA_TYPE, problem_document, problem_h
 from service.telemetry.logs import REQUEST_ID_HEADER
 
 API_VERSION = "1.0.0"
-"""Of the interface, not of the package; docs/service.md has the compatibility promise."""
+"""Of the interface, not of the package; docs/how-to/serve.md has the compatibility promise."""
 
 PREDICTIONS, TRIAGE, MODELS, OPERATIONS = "predictions", "triage", "models", "operations"
 

@@ -66,7 +66,7 @@ PROBLEMS = (*UPLOAD_PROBLEMS, PolicyNotApplicable)
 HEADERS = ("Server-Timing", "Cache-Control")
 NOT_CACHED = {"Cache-Control": "no-store"}
 _TRIAGE = documented("triage", (*PROBLEMS, NotAcceptable), HEADERS)
-_BUNDLE = {"schema": {"type": "object", "description": "A FHIR R4 Bundle (docs/protocols.md)."}}
+_BUNDLE = {"schema": {"type": "object", "description": "A FHIR R4 Bundle."}}
 TRIAGED = {
     **_TRIAGE,
     200: {**_TRIAGE[200], "content": {**_TRIAGE[200]["content"], FHIR_JSON: _BUNDLE}},

@@ -1,6 +1,6 @@
 """The Prometheus metrics of the service, and the events that they count.
 
-docs/metrics.md lists the metric families; names and units follow
+docs/reference/metrics.md lists the metric families; names and units follow
 https://prometheus.io/docs/practices/naming. Label values are bounded: path templates, names of
 served models, and problem codes.
 """
@@ -221,7 +221,7 @@ class GaugeCollector(Collector):
             "eulerlora_shift_pictures", "Pictures that the shift monitor compared.", labels=by
         )
         evidence = GaugeMetricFamily(
-            "eulerlora_shift_evidence", "Evidence for a shift (log10); see monitoring.md.",
+            "eulerlora_shift_evidence", "Evidence for a shift (log10); see docs/how-to/site.md.",
             labels=by,
         )  # fmt: skip
         alarm = GaugeMetricFamily(

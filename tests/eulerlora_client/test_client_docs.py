@@ -1,4 +1,4 @@
-"""docs/client.md and the client's README: their examples run."""
+"""docs/how-to/clients.md and the client's README: their examples run."""
 
 import re
 import shlex
@@ -18,7 +18,7 @@ from tests.service.conftest import app_of
 from tests.service.real_server import run_server
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+DOCUMENT = (ROOT / "docs" / "how-to" / "clients.md").read_text(encoding="utf-8")
 README = (ROOT / "eulerlora_client" / "README.md").read_text(encoding="utf-8")
 TOUR = [
     (block, output.code)

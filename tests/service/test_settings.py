@@ -19,7 +19,7 @@ from service.settings import (
     settings_of_environment,
 )
 
-DOCUMENTATION = Path(__file__).parents[2] / "docs" / "service.md"
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "how-to" / "serve.md"
 
 
 def test_variables_set_top_level_and_grouped_settings(monkeypatch) -> None:

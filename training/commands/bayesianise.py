@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Setting of the fit, such as images=256; docs/methods.md has those of each method.",
+    help="Setting of the fit, such as images=256; docs/explanation/methods.md lists them.",
 )
 @skip_bad_option
 @ignore_columns_option
@@ -55,8 +55,8 @@ def bayesianise_command(
 ) -> None:
     """Fit a weight distribution to the adapters of a finished checkpoint.
 
-    Writes a new, calibrated checkpoint to --out (docs/methods.md): tfb adds noise that hardly
-    changes labels, laplace uses the curvature of the loss, swag the weights along some more steps.
+    Writes a new, calibrated checkpoint to --out: tfb adds noise that hardly changes labels,
+    laplace uses the curvature of the loss, swag the weights along some more steps.
     """
     set_openmp_wait_policy()
     fit = _fit_settings(method, settings)

@@ -133,7 +133,7 @@ def probe_command(
 @click.command(
     "train",
     epilog="\b\nExample:\n  eulerlora train imagefolder --data pictures --out checkpoint\n\n"
-    "--show prints all keys of --set with their meaning; docs/training.md says how to choose them.",
+    "--show prints all keys of --set with their meaning, docs/how-to/train.md how to choose them.",
 )
 @recipe_argument
 @click.option("--data", type=PATH, help="Data directory.")

@@ -178,7 +178,8 @@ def dermoscopy_view(preprocessing: Preprocessing) -> View:
 def dermoscopy_or_camera_view(preprocessing: Preprocessing) -> View:
     """Returns a random view for dermoscopy that is one by another camera in half of the cases.
 
-    Camera views alone lower the accuracy on images of the training images' cameras (docs/log.md).
+    Camera views alone lower the accuracy on images of the training images' cameras
+    (docs/results/lessons.md).
     """
     views = [dermoscopy_view(preprocessing), camera_view(preprocessing.size)]
     view: View = v2.RandomChoice(views)

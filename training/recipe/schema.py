@@ -342,7 +342,7 @@ class AdapterRecipe(Recipe):
     adapters: AdapterSettings = AdapterSettings()
     """What is trained."""
     method: TrainedMethod = optional(DEFAULT_METHOD)
-    """How the adapters are sampled (docs/methods.md)."""
+    """How the adapters are sampled (docs/explanation/methods.md)."""
     whole_network: WholeNetworkSettings | None = optional(None)
     """Trains all weights instead; None trains adapters."""
     posterior: Fit | None = optional(None)

@@ -172,7 +172,7 @@ def _shape(config: CheckpointConfig) -> str:
     if is_whole_network(config):
         trained = "all weights of a"
     law = kind.law_text(config.method, adapters)
-    method = "" if config.method == DEFAULT_METHOD else f" Method: {law} (docs/methods.md)."
+    method = "" if config.method == DEFAULT_METHOD else f" Method: {law}."
     return (
         f"An EulerLoRA checkpoint: {trained} Vision Transformer ({shape.layers} blocks of width "
         f"{shape.width}, {shape.image_size} x {shape.image_size} pixels, patches of "

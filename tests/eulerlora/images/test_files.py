@@ -74,7 +74,7 @@ def test_a_reduced_jpeg_gives_the_same_input_within_a_hundredth(tmp_path: Path) 
 def test_a_reduced_jpeg_gives_the_same_probabilities_within_the_documented_bound(
     content: str, tmp_path: Path
 ) -> None:
-    """The bound of docs/service.md, for both factors."""
+    """The bound of docs/how-to/serve.md, for both factors."""
     model = EulerLoRA.default("cpu")
     small = Image.open(EXAMPLE) if content == "lesion" else Image.effect_noise((400, 300), 80)
     for width, factor in ((2016, 2), (4032, 4)):

@@ -1,4 +1,4 @@
-"""A method of another distribution: the example of docs/methods.md, from training to serving."""
+"""A method of another distribution: the documents' example, from training to serving."""
 
 import json
 import os
@@ -16,6 +16,7 @@ from tests.training.conftest import RECIPE, image_folder
 __all__ = ["image_folder"]  # a fixture
 
 ROOT = Path(__file__).parents[3]
+DOCUMENT = ROOT / "docs" / "explanation" / "methods.md"
 PROGRAM = """\
 import json, sys
 from pathlib import Path
@@ -55,7 +56,7 @@ def test_a_method_of_another_distribution_is_trained_evaluated_and_served(
     site = tmp_path / "site"
     information = site / "jitter-1.0.dist-info"
     information.mkdir(parents=True)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/methods.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     (site / "jitter.py").write_text(blocks[0])
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: jitter\nVersion: 1.0\n")
     (information / "entry_points.txt").write_text(

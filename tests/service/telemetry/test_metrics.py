@@ -193,7 +193,7 @@ def test_buckets_cover_the_range_of_values(metrics) -> None:
 
 def test_the_documentation_lists_exactly_these_metrics(metrics) -> None:
     count_everything(metrics)
-    written = (ROOT / "docs" / "metrics.md").read_text()
+    written = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     assert [line for line in written.splitlines() if line.startswith("| `")] == table(metrics)
 
 

@@ -10,7 +10,7 @@ from training.recipe.file import RECIPES, read_recipe
 from training.recipe.keys import RecipeKey, recipe_keys, recipe_with_sources
 from training.recipe.schema import AdapterRecipe
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "training.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "train.md"
 SET_BY_THE_PROGRAM = {"file", "variant", "overrides"}
 
 
