@@ -147,7 +147,7 @@ def observation(result: TriageResult, device_url: str, issued: str) -> Element:
         "category": [
             {"coding": [{"system": f"{TERMINOLOGY}/observation-category", "code": "imaging"}]}
         ],
-        "code": concept("observation", "triage", "Triage of a picture of a skin lesion"),
+        "code": concept("observation", "triage", "Triage of a picture"),
         "issued": issued,
         "valueCodeableConcept": concept(
             "disposition", result.disposition, result.title, result.pathway

@@ -11,14 +11,19 @@ import pytest
 import torch
 from click.testing import CliRunner
 from PIL import Image
+from starlette.testclient import TestClient
 
 from eulerlora.checkpoint.files import read_config, save_checkpoint, write_config
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA, Predictions
 from eulerlora_client.commands.policy import policy_command
 from eulerlora_client.contract import answers as contract
-from eulerlora_client.contract.answers import ClassName, Disposition, Threshold
+from eulerlora_client.contract.answers import ClassName, Disposition, TargetClasses, Threshold
 from eulerlora_client.policy.policy import default_policy, default_policy_text, read_policy
+from service.app import Options, create_service
+from service.inference.engine import ServedModel, ServedModels
+from service.lifecycle.phase import Lifecycle
+from service.settings import ServiceSettings
 from tests.conftest import THRESHOLDS, MakeConfig, MakeNetwork
 from tests.eulerlora_client.policy_inputs import GOOD, make_prediction
 from training.calibration.calibrate import calibrate
@@ -181,6 +186,41 @@ def test_a_missing_policy_file_starts_as_the_packaged_policy(
     assert fitted.quality == packaged.quality
     assert fitted.evidence is not None
     assert fitted.evidence.model == "tiny"
+
+
+def test_a_target_of_other_classes_is_fitted_and_decides_over_http(
+    tmp_path: Path, data: Path, make_network: MakeNetwork, make_config: MakeConfig
+) -> None:
+    for part in ("train", "test"):
+        for name, source in {"melanoma": "mel", "mole": "nv"}.items():
+            folder = Path("images") / part
+            shutil.copytree(data / folder / source, tmp_path / "data" / folder / name)
+    network = make_network(classes=2)
+    config = make_config(
+        network,
+        classes=tuple(ClassName(name=name, description=name) for name in ("melanoma", "mole")),
+        thresholds=THRESHOLDS,
+        target=TargetClasses.model_validate({"name": "dangerous", "classes": ["melanoma"]}),
+        provenance={"recipe": {"data": {"kind": "imagefolder", "path": "images"}}, "seed": 0},
+    )
+    save_checkpoint(tmp_path / "tiny", network, config, "# tiny\n")
+    path = tmp_path / "own.toml"
+    fit(tmp_path / "tiny", tmp_path / "data", path, "--sensitivity", str(SENSITIVITY))
+    lifecycle = Lifecycle()
+    lifecycle.become_ready()
+    models = ServedModels([ServedModel.of(EulerLoRA.load(tmp_path / "tiny", "cpu"))])
+    settings = ServiceSettings(deadline_s=600)
+    service = create_service(models, settings, lifecycle, Options(policy=read_policy(path)))
+    picture = next((data / "images" / "test" / "mel").iterdir()).read_bytes()
+    with TestClient(service.application) as client:
+        answer = client.post("/triage", files={"file": ("one.png", picture)})
+        page = client.get("/").text
+    result = contract.TriageResult.model_validate(answer.json())
+    assert result.policy.established
+    assert (result.target.name, result.target.classes) == ("dangerous", ("melanoma",))
+    expected = result.prediction.probabilities["melanoma"]
+    assert result.target.probability == pytest.approx(expected, rel=1e-5)
+    assert 'data-subject="triage"' in page and "dangerous" in page
 
 
 def test_a_model_of_other_classes_leaves_no_policy_file(

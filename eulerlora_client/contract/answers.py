@@ -379,7 +379,7 @@ class PolicyPerformance(WireModel):
     sensitivity_high: Annotated[Probability, Field(description="Upper end of its interval.")]
     specificity: Annotated[
         Probability,
-        Field(description="Share of harmless lesions without urgent and unfamiliar images."),
+        Field(description="Share of other lesions without urgent and unfamiliar images."),
     ]
     specificity_low: Annotated[Probability, Field(description="Lower end of its interval.")]
     specificity_high: Annotated[Probability, Field(description="Upper end of its interval.")]

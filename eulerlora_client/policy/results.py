@@ -46,7 +46,7 @@ NOT_ASSESSED = "Not assessed"
 
 PATHWAYS: Mapping[Disposition, str] = {
     Disposition.URGENT: (
-        "Suggested pathway: urgent. Have a clinician look at this lesion before the others."
+        "Suggested pathway: urgent. Have a clinician look at this image before the others."
     ),
     Disposition.UNFAMILIAR: (
         "Suggested pathway: a person must look at this image; the model's figures say nothing "
@@ -65,8 +65,8 @@ PATHWAYS: Mapping[Disposition, str] = {
     ),
 }
 RETAKE_BUT_URGENT = (
-    "Suggested pathway: retake the image at once. If that is not possible, treat the lesion as "
-    "urgent: even this image reaches the urgent threshold."
+    "Suggested pathway: retake the image at once. If that is not possible, treat it as urgent: "
+    "even this image reaches the urgent threshold."
 )
 UNFAMILIAR_AND_POOR = (
     "Suggested pathway: a person must look at this image; the model's figures say nothing about "

@@ -61,7 +61,7 @@ export class Controls {
     this.settings = settingsOf(this.model, policy);
     byId("unlock").checked = false;
     byId("unlock-field").hidden = !this.settings.some((setting) => this.#isLocked(setting));
-    byId("unlock-hint").textContent = consequence(this.settings[0]);
+    byId("unlock-hint").textContent = consequence(this.settings[0], this.policy);
     byId("passes").value = "0";
     this.#showSettings();
     this.selected(this.model, this.hasPolicy);

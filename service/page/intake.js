@@ -17,7 +17,7 @@ export function acceptFiles(add) {
     add(files);
   });
   acceptDroppedFiles(add);
-  for (const example of byId("examples").querySelectorAll("[data-example]")) {
+  for (const example of document.querySelectorAll("[data-example]")) {
     example.addEventListener("click", async () => add([await exampleFile(example.dataset.example)]));
   }
 }

@@ -44,10 +44,10 @@ async function loadModels() {
   byId("trouble").textContent = "";
 }
 
-/** Shows the page for a model: its words, limits and notices. hasPolicy: for lesions. */
+/** Shows the page for a model: its words, limits and notices. hasPolicy: for triage. */
 async function showSubject(model, hasPolicy) {
-  document.body.dataset.subject = hasPolicy ? "lesions" : "images";
-  document.title = `${hasPolicy ? "Lesion triage" : "Image classification"} · EulerLoRA`;
+  document.body.dataset.subject = hasPolicy ? "triage" : "images";
+  document.title = `${hasPolicy ? "Triage of images" : "Image classification"} · EulerLoRA`;
   showShiftNotice(model);
   showCurl();
   showLimits(await service.card(model.name).catch(() => "")); // the dialog shows the problem

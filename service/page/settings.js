@@ -64,12 +64,12 @@ export function labelOf(setting, model, recommended) {
   return [mode === "det" ? fixed : passes, ...notes].join("; ");
 }
 
-/** What is unknown with a locked setting, in words. */
-export function consequence(recommended) {
+/** What is unknown with a locked setting, in words. policy: of GET /triage/policy. */
+export function consequence(recommended, { policy: { target } }) {
   return [
     recommended.urgent
-      ? "Without an urgent threshold it is unknown how many melanomas go first, and how many " +
-        "harmless lesions."
+      ? "Without an urgent threshold it is unknown how many images of " +
+        `${target.critical.name} go first, and how many of those that are not ${target.name}.`
       : null,
     recommended.flag
       ? "Without a flag, no image is called unfamiliar, whatever it shows."

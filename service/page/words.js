@@ -41,8 +41,8 @@ export function looksLike({ probabilities }, names) {
     .join(", ");
 }
 
-/** Where the probability of the target lies. The line is cautious: it is low, so that few lesions
- * are missed. */
+/** Where the probability of the target lies. The line is cautious: it is low, so that few images of
+ * the target are missed. */
 export function lineWords({ target, prediction }) {
   if (target.probability < target.urgent) return "below the cautious line";
   const isLow = target.probability < LOW_SHARE && !target.classes.includes(prediction.label);
@@ -87,8 +87,8 @@ export function decision({ target, policy, prediction }, names) {
 function measuredSentence(measured) {
   if (measured === undefined) return null;
   return (
-    `In tests, ${percent(measured.sensitivity)} of the lesions with ${measured.critical} went ` +
-    `first or were unfamiliar, and so did ${percent(1 - measured.specificity)} of the harmless ones ` +
+    `In tests, ${percent(measured.sensitivity)} of the cases of ${measured.critical} went first or ` +
+    `were unfamiliar, and so did ${percent(1 - measured.specificity)} of the harmless ones ` +
     `(${dataName(measured.data)}).`
   );
 }

@@ -14,7 +14,7 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from jinja2 import Environment, StrictUndefined
 
 from eulerlora_client.policy import results as texts
-from eulerlora_client.policy.policy import MeasuredEvidence, Policy
+from eulerlora_client.policy.policy import MeasuredEvidence, Policy, default_policy
 from eulerlora_client.policy.results import WARNING
 
 INDEX = "index.html"
@@ -90,8 +90,9 @@ class MeasuredRow:
 def page_routes(policy: Policy, classes: Collection[str], is_audited: bool) -> APIRouter:
     """Returns the routes of the page and its files.
 
-    policy: the page shows its performance. classes: of the default model; the page is about lesions
-    if the policy applies to them. is_audited: whether decisions are recorded.
+    policy: the page takes the words for its target, and shows its performance. classes: of the
+    default model; without those of the target, the page classifies only. is_audited: whether
+    decisions are recorded.
     """
     return _file_routes("/", "/page", page_files(policy, classes, is_audited))
 
@@ -130,7 +131,8 @@ def page_files(
         _environment()
         .from_string(index.content.decode())
         .render(
-            about_lesions=set(policy.target.classes) <= set(classes),
+            applies=set(policy.target.classes) <= set(classes),
+            of_skin=policy.target.classes == default_policy().target.classes,
             is_audited=is_audited,
             policy=policy,
             modules=sorted(name for name in by_name if name.endswith(".js")),

@@ -26,7 +26,7 @@ def test_the_page_says_what_it_is_for_and_what_was_measured_before_any_image(go)
     assert measured is not None
     with go() as visit:
         page = visit.page
-        expect(page.get_by_role("heading", name="Add dermatoscopic images")).to_be_visible()
+        expect(page.get_by_role("heading", name="Add images")).to_be_visible()
         disclaimer, explanation = WARNING.split(". ", 1)
         expect(page.get_by_text(explanation)).to_be_hidden()
         page.get_by_text(f"{disclaimer}.").click()

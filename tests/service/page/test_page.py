@@ -71,7 +71,7 @@ def test_the_decision_is_explained_with_its_threshold_and_what_it_did_in_tests(g
             "8.0 %",
             "low, but above the cautious line of 6.0 %.",
             "From this line on, an image goes first",
-            "99 % of the lesions with melanoma went first or were unfamiliar, and so did 50 % of "
+            "99 % of the cases of melanoma went first or were unfamiliar, and so did 50 % of "
             "the harmless ones (home).",
         ):
             expect(malignant).to_contain_text(sentence)

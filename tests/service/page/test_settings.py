@@ -49,7 +49,9 @@ def test_settings_without_a_threshold_need_consent_that_states_the_consequence(g
         locked = page.locator("#passes option", has_text="no urgent threshold")
         expect(locked.first).to_be_attached()
         assert all(option.get_attribute("disabled") is not None for option in locked.all())
-        expect(page.get_by_text("it is unknown how many melanomas go first")).to_be_visible()
+        expect(
+            page.get_by_text("it is unknown how many images of melanoma go first")
+        ).to_be_visible()
         page.get_by_label("Allow settings without a threshold").check()
         value = locked.first.get_attribute("value")
         page.get_by_label("Passes of the model").select_option(value)

@@ -60,10 +60,19 @@ def test_a_policy_that_is_not_established_is_named_at_the_top() -> None:
     assert "policy-notice" not in index()
 
 
-def test_the_page_is_about_lesions_only_if_the_policy_applies_to_the_default_model() -> None:
-    lesions, other = index(), index(classes=("cat", "dog"))
-    assert 'data-subject="lesions"' in lesions and "<title>Lesion triage" in lesions
+def test_the_page_is_about_triage_only_if_the_policy_applies_to_the_default_model() -> None:
+    triage, other = index(), index(classes=("cat", "dog"))
+    assert 'data-subject="triage"' in triage and "<title>Triage" in triage
     assert 'data-subject="images"' in other and "<title>Image classification" in other
+
+
+def test_a_policy_of_another_target_brings_its_words_and_no_skin() -> None:
+    rules = POLICY.model_dump(exclude={"evidence"})
+    rules["target"] = {"name": "broken", "classes": ("crack",), "urgent": 0.1}
+    shown = index(Policy.model_validate(rules), ("crack", "whole"))
+    assert 'data-subject="triage"' in shown and "broken" in shown
+    assert not re.search("dermatoscop|melanoma|malignant|data-example", shown)
+    assert "data-example" in index() and "dermatoscope" in index()
 
 
 def test_the_page_says_what_the_server_records_and_keeps_files_for_the_audit_as_they_are() -> None:
