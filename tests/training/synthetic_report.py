@@ -7,7 +7,7 @@ from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora_client.contract.answers import ScoreThreshold, Threshold
 from training.data.images import LabelledImage
 from training.evaluation.evaluate import EvaluatedSet, EvaluatedSets, Evaluation
-from training.evaluation.evaluated_sets import set_predictions
+from training.evaluation.evaluated_sets import SetPredictions
 from training.evaluation.inference import ModelOutputs
 from training.evaluation.intervals import Estimate, Proportion, proportion
 from training.evaluation.report_schema import (
@@ -141,7 +141,7 @@ def synthetic_evaluation(report: Report) -> Evaluation:
         mode="det", samples=1, msp=0.55, kept=0.95, images=3, data="squares",
         feature_distance=ScoreThreshold(threshold=2.5, kept=0.95, upper_quartile=2.0),
     )  # fmt: skip
-    predictions = [set_predictions(outputs, distance, thresholds) for _ in report.modes]
+    predictions = [SetPredictions.of(outputs, distance, thresholds) for _ in report.modes]
 
     def images(name: str, group: str, labels: tuple[int, ...]) -> EvaluatedSet:
         shown = [

@@ -23,7 +23,6 @@ from training.evaluation.intervals import (
     Ints,
     Weights,
     bootstrap,
-    cluster_indices,
     unit_weights,
 )
 from training.evaluation.metrics import macro_auroc, weighted_mean
@@ -122,7 +121,7 @@ def compare_with_probe(test: EvaluatedSet, probe: Tensor) -> ProbeComparison:
     index = np.arange(len(labels))
     nll = (probe.double() - log_mean.double()).numpy()[index, labels]
     right = [(p.argmax(dim=-1).numpy() == labels).astype(np.float64) for p in (log_mean, probe)]
-    clusters = cluster_indices(test.clusters)
+    clusters = test.clusters
 
     def differences(weights: Weights) -> dict[str, Floats]:
         return {

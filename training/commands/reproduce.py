@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING
 
 import click
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="List the runs with hours of training and settings, and missing inputs.",
+    help="List the runs with their settings, and missing inputs.",
 )
 def reproduce_command(
     table: str,
@@ -85,7 +86,6 @@ def reproduce_command(
     """
     set_openmp_wait_policy()
     # These import torch.
-    from training.tables.local import all_devices  # noqa: PLC0415
     from training.tables.results import further_tables, markdown_table  # noqa: PLC0415
     from training.tables.runs import read_inputs, runs_of  # noqa: PLC0415
     from training.tables.table import read_table, table_names  # noqa: PLC0415
@@ -97,11 +97,10 @@ def reproduce_command(
     runs = runs_of(selected, _seeds(selected, seeds), overrides, out, variants)
     for run in runs:
         run.check()
-    unfinished = [run for run in runs if run.status != "finished"]
     if dry_run:
-        _list(runs, data, devices or all_devices())
+        _list(runs, data)
         return
-    read_inputs([(run.recipe, run.file.parent) for run in unfinished], data)
+    read_inputs([run for run in runs if run.status != "finished"], data)
     failures = train(runs, data)
     click.echo(markdown_table(selected, runs))
     click.echo(further_tables(selected, runs))
@@ -152,7 +151,6 @@ def _compare(table: ResultTable, runs: Sequence[TableRun], path: Path) -> None:
     # These import torch.
     from training.tables.comparison import FEWEST_SEEDS, compare  # noqa: PLC0415
     from training.tables.comparison_report import (  # noqa: PLC0415
-        comparison_json,
         comparison_markdown,
         write_comparison,
     )
@@ -162,37 +160,32 @@ def _compare(table: ResultTable, runs: Sequence[TableRun], path: Path) -> None:
         click.echo(f"no endpoints: expected at least {FEWEST_SEEDS} seeds with all runs finished")
         return
     click.echo(comparison_markdown(comparison))
-    write_comparison(path, comparison_json(table, runs, comparison))
+    write_comparison(path, table, runs, comparison)
     click.echo(f"results by seed and epoch in {path}")
 
 
-def _list(runs: Sequence[TableRun], data: Path, devices: Sequence[str]) -> None:
-    """Prints the runs with hours of training and differing settings, and what is missing."""
-    # These import torch.
-    from eulerlora.model import choose_device  # noqa: PLC0415
-    from training.tables.costs import estimated_hours  # noqa: PLC0415
-    from training.tables.runs import missing_inputs  # noqa: PLC0415
+def _list(runs: Sequence[TableRun], data: Path) -> None:
+    """Prints the runs with their hours and differing settings, and what is missing."""
+    from training.tables.runs import missing_inputs  # noqa: PLC0415 - imports torch
 
-    device = choose_device(devices[0])
-    finished = [run for run in runs if run.status == "finished"]
+    hours: dict[str | None, list[float]] = {}
+    for run in runs:
+        if run.status == "finished":
+            hours.setdefault(run.recipe.variant, []).append(run.hours)
     settings = [dict(_flat(run.recipe.without_source.model_dump(mode="json"))) for run in runs]
-    total, missing = 0.0, dict[str, None]()
+    missing = dict[str, None]()
     for run, values in zip(runs, settings, strict=True):
-        hours = "done"
-        if run not in finished:
-            estimate = estimated_hours(run, finished, data, device)
-            hours = "unknown hours" if estimate is None else f"about {_hours(estimate)}"
-            total += estimate or 0.0
+        facts = []
+        if run.status != "finished":
             missing |= dict.fromkeys(missing_inputs(run.recipe, run.file.parent, data))
-        differing = [
+            if run.recipe.variant in hours:
+                facts.append(f"about {mean(hours[run.recipe.variant]):.2f} h")
+        facts += [
             f"{key} = {value}"
             for key, value in values.items()
             if any(others.get(key) != value for others in settings)
         ]
-        click.echo(f"{run.status:9}{run.name}: {'; '.join([hours, *differing])}")
-    click.echo(
-        f"in total: about {_hours(total / len(devices))} of training on {', '.join(devices)}"
-    )
+        click.echo(f"{run.status:9}{run.name}: {'; '.join(facts)}")
     for name in missing:
         click.echo(f"missing: {name}")
     if not missing:
@@ -206,7 +199,3 @@ def _flat(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
-
-
-def _hours(hours: float) -> str:
-    return f"{hours:.2f} h" if hours < 1 else f"{hours:,.1f} h"

@@ -4,18 +4,14 @@ Every result has a confidence interval over the clusters of images.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.model import EulerLoRA
-from eulerlora.scores.ood_scores import ScoreName
-from eulerlora.scores.uncertainty import Uncertainty
 from eulerlora_client.contract.answers import TargetClasses
 from eulerlora_client.contract.sampling import Sampler
 from eulerlora_client.policy.policy import default_policy
@@ -25,13 +21,9 @@ from training.evaluation.corruptions import CORRUPTIONS, with_corruption
 from training.evaluation.evaluated_sets import (
     EvaluatedSet,
     EvaluatedSets,
-    ResamplingUnits,
     SetPredictions,
-    accuracy,
-    ensemble_predictions,
     flagged_shares,
     score_metrics,
-    set_predictions,
 )
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.intervals import (
@@ -41,7 +33,6 @@ from training.evaluation.intervals import (
     Ints,
     Weights,
     bootstrap,
-    cluster_indices,
     proportion,
     share_estimates,
 )
@@ -74,20 +65,6 @@ CORRUPTED = "corrupted"
 
 
 @dataclass(frozen=True)
-class GroundTruth:
-    """Labels and attributes of n test images.
-
-    labels: (n,). clusters: (n,) indices. groups: n values for each attribute; attributes with
-    a single value are left out. target: indices of the target classes.
-    """
-
-    labels: Ints
-    clusters: Ints
-    groups: Mapping[str, Sequence[str]]
-    target: Sequence[int]
-
-
-@dataclass(frozen=True)
 class Evaluation:
     """A report and the predictions behind it. classes: in the order of the probabilities."""
 
@@ -115,20 +92,36 @@ def evaluate(
     members of an ensemble, which answers with the mean over all of them. folder: the model's
     checkpoint, which knows the images of its training. Each image is read once for each member.
     """
-    sampler = sampler or model.config.sampler
+    models, sampler = (model, *others), sampler or model.config.sampler
+    shown = images.parts[TEST]
+
+    def evaluated(
+        name: str, group: str, of_set: Sequence[LabelledImage], of_test: bool
+    ) -> EvaluatedSet:
+        predictions = _predictions(models, of_set, options, name, sampler)
+        return EvaluatedSet(name, group, of_set, of_test, predictions)
+
     used = [replace(outside, images=evenly_spaced(outside.images, ood_images)) for outside in ood]
-    predict = partial(_evaluated, (model, *others), options, sampler)
-    sets = _evaluated_sets(predict, images.parts[TEST], used, corrupted_images)
+    chosen = list(evenly_spaced(range(len(shown)), corrupted_images))
+    corrupted = {
+        corruption.name: with_corruption([shown[index] for index in chosen], corruption)
+        for corruption in (CORRUPTIONS if chosen else ())
+    }
+    sets = EvaluatedSets(
+        test=evaluated(TEST, TEST, shown, True),
+        ood={o.name: evaluated(o.name, o.group, o.images, o.generated) for o in used},
+        corrupted={name: evaluated(name, CORRUPTED, of, True) for name, of in corrupted.items()},
+        chosen=np.array(chosen, dtype=np.int64),
+    )
     target = target_of(model.config)
-    truth = ground_truth(images, target)
     report = Report(
         model=model.config.name,
-        revision=_revision((model, *others)),
+        revision=_revision(models),
         precision=model.precision,
         data=f"{images.name}, test part",
-        images=len(truth.labels),
-        clusters=len(set(truth.clusters.tolist())),
-        seen=_seen(folder, images.parts[TEST]),
+        images=len(shown),
+        clusters=len(set(sets.test.cluster_names)),
+        seen=_seen(folder, shown),
         target=() if target is None else target.classes,
         ood_sets={
             outside.name: OodSetFacts(
@@ -140,10 +133,9 @@ def evaluate(
             )
             for outside, whole in zip(used, ood, strict=True)
         },
-        corrupted=Subset(len(sets.chosen), len(truth.labels)),
+        corrupted=Subset(len(chosen), len(shown)),
         modes=[
-            _mode_report(model, mode, sampler, index, sets, truth)
-            for index, mode in enumerate(options)
+            _mode_report(model, mode, sampler, index, sets) for index, mode in enumerate(options)
         ],
     )
     return Evaluation(report, model.classes, sets)
@@ -155,57 +147,27 @@ def _seen(folder: Path | None, images: Sequence[LabelledImage]) -> int | None:
     return None if seen is None else len(seen)
 
 
-def _evaluated_sets(
-    predict: Callable[[str, str, Sequence[LabelledImage], bool], EvaluatedSet],
-    test: Sequence[LabelledImage],
-    ood: Sequence[OodSet],
-    corrupted_images: int,
-) -> EvaluatedSets:
-    """predict: `_evaluated` with the model and its options."""
-    chosen = list(evenly_spaced(range(len(test)), corrupted_images))
-    corrupted = {
-        corruption.name: with_corruption([test[index] for index in chosen], corruption)
-        for corruption in (CORRUPTIONS if chosen else ())
-    }
-    return EvaluatedSets(
-        test=predict(TEST, TEST, test, True),
-        ood={
-            outside.name: predict(outside.name, outside.group, outside.images, outside.generated)
-            for outside in ood
-        },
-        corrupted={
-            name: predict(name, CORRUPTED, shown, True) for name, shown in corrupted.items()
-        },
-        chosen=np.array(chosen, dtype=np.int64),
-    )
-
-
-def _evaluated(
+def _predictions(
     models: Sequence[EulerLoRA],
-    options: Sequence[SamplingOptions],
-    sampler: Sampler,
-    name: str,
-    group: str,
     images: Sequence[LabelledImage],
-    of_test: bool,
-) -> EvaluatedSet:
+    options: Sequence[SamplingOptions],
+    name: str,
+    sampler: Sampler,
+) -> list[SetPredictions]:
+    """Returns the predictions of a model, or of an ensemble, for each of the options."""
     outputs = [predict_all(model, images, options, name, sampler) for model in models]
+    distances = [model.feature_distance for model in models]
     if len(models) > 1:
-        distances = [model.feature_distance for model in models]
-        by_mode = [
-            ensemble_predictions(members, distances) for members in zip(*outputs, strict=True)
+        return [
+            SetPredictions.of_ensemble(members, distances) for members in zip(*outputs, strict=True)
         ]
-        return EvaluatedSet(name, group, images, of_test, by_mode)
-    (model,) = models
-    predictions = [
-        set_predictions(
-            output,
-            model.feature_distance,
-            model.config.threshold(choice.mode, choice.samples, sampler),
+    config = models[0].config
+    return [
+        SetPredictions.of(
+            output, distances[0], config.threshold(choice.mode, choice.samples, sampler)
         )
         for choice, output in zip(options, outputs[0], strict=True)
     ]
-    return EvaluatedSet(name, group, images, of_test, predictions)
 
 
 def _revision(models: Sequence[EulerLoRA]) -> str:
@@ -216,59 +178,6 @@ def _revision(models: Sequence[EulerLoRA]) -> str:
     return f"sha256:{hashlib.sha256(revisions.encode()).hexdigest()}"
 
 
-def _mode_report(
-    model: EulerLoRA,
-    options: SamplingOptions,
-    sampler: Sampler,
-    index: int,
-    sets: EvaluatedSets,
-    truth: GroundTruth,
-) -> ModeReport:
-    """index: of the mode in the report."""
-    inside, first = sets.test.predictions[index], sets.test.predictions[0]
-    return ModeReport(
-        mode=options.mode,
-        samples=options.samples,
-        sampler=sampler if options.mode == "stoch" else None,
-        trajectories=inside.log_probabilities.shape[1],
-        metrics=metric_estimates(inside.log_probabilities, inside.uncertainty, truth),
-        difference=difference_estimates(inside.log_probabilities, first.log_probabilities, truth)
-        if index
-        else {},
-        error_ranking=error_ranking(
-            inside.uncertainty, inside.labels != truth.labels, truth.clusters
-        ),
-        classes=class_metrics(inside.labels, truth, model.classes),
-        thresholds={
-            name: score.threshold
-            for name, score in inside.scores.items()
-            if score.threshold is not None
-        },
-        flagged=flagged_shares(inside, truth.clusters),
-        ood={name: _ood_metrics(sets.test, outside, index) for name, outside in sets.ood.items()},
-        groups=group_metrics(inside.uncertainty, truth, inside.flags),
-        corruptions=corruption_metrics(
-            inside.selected(sets.chosen),
-            {name: images.predictions[index] for name, images in sets.corrupted.items()},
-            truth.labels[sets.chosen],
-            np.unique(truth.clusters[sets.chosen], return_inverse=True)[1],
-        ),
-        prediction_sets=set_coverages(
-            model, options, sampler, inside.uncertainty.probabilities, sets.test.images
-        ),
-    )
-
-
-def _ood_metrics(test: EvaluatedSet, outside: EvaluatedSet, index: int) -> OodMetrics:
-    """index: of the mode in the report."""
-    predictions = outside.predictions[index]
-    units = ResamplingUnits.of(test.clusters, outside.clusters, shared=outside.of_test)
-    return OodMetrics(
-        scores=score_metrics(test.predictions[index], predictions, units),
-        accuracy=accuracy(outside.labels, predictions, units.outside),
-    )
-
-
 def target_of(config: CheckpointConfig) -> TargetClasses | None:
     """Returns the classes that count: the checkpoint's, or the packaged policy's if it has them."""
     packaged = default_policy().target
@@ -276,89 +185,143 @@ def target_of(config: CheckpointConfig) -> TargetClasses | None:
     return config.target or (packaged if set(packaged.classes) <= names else None)
 
 
-def ground_truth(images: ImageParts, target: TargetClasses | None) -> GroundTruth:
-    """Returns labels and attributes of the test part of a data set."""
-    test = images.parts[TEST]
-    attributes = dict.fromkeys(attribute for image in test for attribute in image.groups)
-    groups = {
-        attribute: [image.groups.get(attribute, "") for image in test] for attribute in attributes
-    }
-    classes = [label.name for label in images.classes]
-    return GroundTruth(
-        labels=np.array([image.label for image in test]),
-        clusters=cluster_indices([image.cluster or image.name for image in test]),
-        groups={attribute: values for attribute, values in groups.items() if len(set(values)) > 1},
-        target=[] if target is None else [classes.index(name) for name in target.classes],
+def _mode_report(
+    model: EulerLoRA, options: SamplingOptions, sampler: Sampler, index: int, sets: EvaluatedSets
+) -> ModeReport:
+    """index: of the mode in the report."""
+    test, inside, first = sets.test, sets.test.predictions[index], sets.test.predictions[0]
+    labels, clusters, target = test.labels, test.clusters, target_of(model.config)
+    classes = target.classes if target is not None else ()
+    corrupted = {name: images.predictions[index] for name, images in sets.corrupted.items()}
+    return ModeReport(
+        mode=options.mode,
+        samples=options.samples,
+        sampler=sampler if options.mode == "stoch" else None,
+        trajectories=inside.log_probabilities.shape[1],
+        metrics=metric_estimates(inside, labels, clusters),
+        difference=difference_estimates(inside, first, labels, clusters) if index else {},
+        error_ranking=error_ranking(inside.uncertainty, inside.labels != labels, clusters),
+        classes=class_metrics(inside.labels, labels, clusters, model.classes, classes),
+        thresholds={
+            name: score.threshold
+            for name, score in inside.scores.items()
+            if score.threshold is not None
+        },
+        flagged=flagged_shares(inside, clusters),
+        ood={name: _ood_metrics(test, outside, index) for name, outside in sets.ood.items()},
+        groups=group_metrics(test, index, [model.classes.index(name) for name in classes]),
+        corruptions=corruption_metrics(
+            inside.selected(sets.chosen),
+            corrupted,
+            labels[sets.chosen],
+            np.unique(clusters[sets.chosen], return_inverse=True)[1],
+        ),
+        prediction_sets=set_coverages(
+            model, options, sampler, inside.uncertainty.probabilities, test.images
+        ),
     )
 
 
-def metric_estimates(
-    log_probabilities: Tensor, uncertainty: Uncertainty, truth: GroundTruth
-) -> Estimates:
-    """Returns the paper's metrics, AURC and AUGRC.
+def _ood_metrics(test: EvaluatedSet, outside: EvaluatedSet, index: int) -> OodMetrics:
+    """index: of the mode in the report."""
+    labels, predicted = outside.labels, outside.predictions[index].labels
+    labelled = bool((labels >= 0).all())
+    return OodMetrics(
+        scores=score_metrics(test, outside, index),
+        accuracy=proportion(predicted == labels, outside.clusters) if labelled else None,
+    )
 
-    log_probabilities: (n, trajectories, classes).
-    """
-    wrong = _predicted(uncertainty) != truth.labels
+
+def metric_estimates(inside: SetPredictions, labels: Ints, clusters: Ints) -> Estimates:
+    """Returns the paper's metrics, AURC and AUGRC. labels, clusters: (n,)."""
+    wrong, msp = inside.labels != labels, inside.uncertainty.msp.numpy()
 
     def metrics(weights: Weights) -> dict[str, Floats]:
-        curve = risk_coverage(uncertainty.msp.numpy(), wrong, weights)
-        scores = classification_metrics(log_probabilities, truth.labels, weights)
-        return scores | selective_metrics(curve)
+        scores = classification_metrics(inside.log_probabilities, labels, weights)
+        return scores | selective_metrics(risk_coverage(msp, wrong, weights))
 
-    shares = share_estimates({"accuracy": ~wrong}, truth.clusters)
-    return bootstrap(metrics, truth.clusters) | shares
+    return bootstrap(metrics, clusters) | share_estimates({"accuracy": ~wrong}, clusters)
 
 
 def difference_estimates(
-    log_probabilities: Tensor, reference: Tensor, truth: GroundTruth
+    inside: SetPredictions, reference: SetPredictions, labels: Ints, clusters: Ints
 ) -> Estimates:
     """Returns the classification metrics less those of a reference for the same images.
 
-    log_probabilities, reference: (n, trajectories, classes). Both are resampled together.
+    Both are resampled together. labels, clusters: (n,).
     """
 
     def metrics(weights: Weights) -> dict[str, Floats]:
-        ours = classification_metrics(log_probabilities, truth.labels, weights)
-        others = classification_metrics(reference, truth.labels, weights)
+        ours = classification_metrics(inside.log_probabilities, labels, weights)
+        others = classification_metrics(reference.log_probabilities, labels, weights)
         return {name: ours[name] - others[name] for name in ours}
 
-    return bootstrap(metrics, truth.clusters)
+    return bootstrap(metrics, clusters)
 
 
 def class_metrics(
-    predicted: Ints, truth: GroundTruth, classes: Sequence[str]
+    predicted: Ints, labels: Ints, clusters: Ints, classes: Sequence[str], target: Sequence[str]
 ) -> dict[str, ClassMetrics]:
     """Returns sensitivity, specificity and predictive value by class, the target first.
 
-    predicted: (n,) class indices.
+    predicted, labels: (n,) class indices. clusters: (n,). target: names of the target classes.
     """
     by_class = {}
     for index, name in enumerate(classes):
-        is_predicted, is_true = predicted == index, truth.labels == index
+        is_predicted, is_true = predicted == index, labels == index
         by_class[name] = ClassMetrics(
-            sensitivity=proportion(is_predicted[is_true], truth.clusters[is_true]),
-            specificity=proportion(~is_predicted[~is_true], truth.clusters[~is_true]),
-            predictive_value=proportion(is_true[is_predicted], truth.clusters[is_predicted]),
+            sensitivity=proportion(is_predicted[is_true], clusters[is_true]),
+            specificity=proportion(~is_predicted[~is_true], clusters[~is_true]),
+            predictive_value=proportion(is_true[is_predicted], clusters[is_predicted]),
         )
-    first = {classes[index]: by_class[classes[index]] for index in truth.target}
-    return first | by_class
+    return {name: by_class[name] for name in target} | by_class
 
 
 def group_metrics(
-    uncertainty: Uncertainty, truth: GroundTruth, flagged: Mapping[ScoreName, Bools]
+    test: EvaluatedSet, index: int, target: Sequence[int]
 ) -> dict[str, dict[str, GroupMetrics]]:
     """Returns the results by attribute, then by value in alphabetical order.
 
-    flagged: (n,) by score with a threshold.
+    An attribute with a single value is left out. index: of the mode. target: indices of the target
+    classes.
     """
-    return {
-        attribute: {
-            value: _group(uncertainty, truth, flagged, np.array(values) == value)
-            for value in sorted(set(values))
+    attributes = dict.fromkeys(name for image in test.images for name in image.groups)
+    by_attribute = {}
+    for attribute in attributes:
+        values = np.array([image.groups.get(attribute, "") for image in test.images])
+        if len(groups := np.unique(values).tolist()) > 1:
+            by_attribute[attribute] = {
+                value: _group(test, index, target, np.flatnonzero(values == value))
+                for value in groups
+            }
+    return by_attribute
+
+
+def _group(test: EvaluatedSet, index: int, target: Sequence[int], members: Ints) -> GroupMetrics:
+    """members: indices of the group's images."""
+    predictions = test.predictions[index].selected(members)
+    labels = test.labels[members]
+    clusters = np.unique(test.clusters[members], return_inverse=True)[1]
+    probabilities = predictions.uncertainty.probabilities.numpy()
+    msp, correct = predictions.uncertainty.msp.numpy(), predictions.labels == labels
+    positive = np.isin(labels, target)
+
+    def metrics(weights: Weights) -> dict[str, Floats]:
+        return {
+            "overconfidence": weighted_mean(msp - correct, weights),
+            "auroc": auroc(probabilities[:, target].sum(axis=1), positive, weights)
+            if target
+            else macro_auroc(probabilities, labels, weights),
         }
-        for attribute, values in truth.groups.items()
-    }
+
+    shares = {"accuracy": correct} | _flags(predictions)
+    return GroupMetrics(
+        images=len(labels),
+        clusters=int(clusters.max()) + 1,
+        target=int(positive.sum()),
+        metrics=bootstrap(metrics, clusters) | share_estimates(shares, clusters),
+        sensitivity=proportion(np.isin(predictions.labels[positive], target), clusters[positive]),
+    )
 
 
 def corruption_metrics(
@@ -374,42 +337,6 @@ def corruption_metrics(
         name: _corruption(clean, predictions, labels, clusters)
         for name, predictions in {CLEAN: clean, **corrupted}.items()
     }
-
-
-def _group(
-    uncertainty: Uncertainty,
-    truth: GroundTruth,
-    flagged: Mapping[ScoreName, Bools],
-    members: Bools,
-) -> GroupMetrics:
-    """flagged, members: (n,)."""
-    labels = truth.labels[members]
-    clusters = np.unique(truth.clusters[members], return_inverse=True)[1]
-    probabilities = uncertainty.probabilities.numpy()[members]
-    msp = uncertainty.msp.numpy()[members]
-    predicted = probabilities.argmax(axis=1)
-    positive = np.isin(labels, truth.target)
-
-    correct = predicted == labels
-
-    def metrics(weights: Weights) -> dict[str, Floats]:
-        return {
-            "overconfidence": weighted_mean(msp - correct, weights),
-            "auroc": auroc(probabilities[:, truth.target].sum(axis=1), positive, weights)
-            if truth.target
-            else macro_auroc(probabilities, labels, weights),
-        }
-
-    shares = {"accuracy": correct} | _flags(
-        {name: flags[members] for name, flags in flagged.items()}
-    )
-    return GroupMetrics(
-        images=len(labels),
-        clusters=int(clusters.max()) + 1,
-        target=int(positive.sum()),
-        metrics=bootstrap(metrics, clusters) | share_estimates(shares, clusters),
-        sensitivity=proportion(np.isin(predicted[positive], truth.target), clusters[positive]),
-    )
 
 
 def _corruption(
@@ -428,14 +355,10 @@ def _corruption(
             values["auroc"] = auroc(all_msp, is_clean, np.tile(weights, 2))
         return values
 
-    shares = {"accuracy": correct} | _flags(corrupted.flags)
+    shares = {"accuracy": correct} | _flags(corrupted)
     return bootstrap(metrics, clusters) | share_estimates(shares, clusters)
 
 
-def _flags(flagged: Mapping[ScoreName, Bools]) -> dict[str, Bools]:
-    return {name: flagged[score] for score, name in FLAG_METRICS.items() if score in flagged}
-
-
-def _predicted(uncertainty: Uncertainty) -> Ints:
-    predicted: Ints = uncertainty.probabilities.argmax(dim=-1).numpy()
-    return predicted
+def _flags(predictions: SetPredictions) -> dict[str, Bools]:
+    flags = predictions.flags
+    return {name: flags[score] for score, name in FLAG_METRICS.items() if score in flags}

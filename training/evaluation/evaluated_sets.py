@@ -45,6 +45,39 @@ class SetPredictions:
     uncertainty: Uncertainty
     scores: ScoredByName
 
+    @classmethod
+    def of(
+        cls, outputs: ModelOutputs, distance: FeatureDistance | None, thresholds: Threshold | None
+    ) -> "SetPredictions":
+        """Returns the predictions from the outputs of a model.
+
+        distance: None without feature statistics. thresholds: None if the options of the outputs
+        were not calibrated.
+        """
+        trajectories = outputs.log_probabilities.flatten(1, 2)
+        scores = ood_scores(outputs.scores(distance), thresholds)
+        return cls(trajectories, summarise(trajectories.exp()), scores)
+
+    @classmethod
+    def of_ensemble(
+        cls, outputs: Sequence[ModelOutputs], distances: Sequence[FeatureDistance | None]
+    ) -> "SetPredictions":
+        """Returns the predictions of an ensemble of models from the outputs of each of them.
+
+        The trajectories are those of all models together. The MSP is that of their mean
+        probability; the other scores are means over the models, each with its own feature
+        statistics. An ensemble has no thresholds.
+        """
+        trajectories = torch.cat([m.log_probabilities.flatten(1, 2) for m in outputs], dim=1)
+        uncertainty = summarise(trajectories.exp())
+        members = [m.scores(distance) for m, distance in zip(outputs, distances, strict=True)]
+        values = {
+            name: torch.stack([scores[name] for scores in members]).mean(dim=0)
+            for name in members[0]
+        }
+        scores = ood_scores(values | {"msp": uncertainty.msp}, None)
+        return cls(trajectories, uncertainty, scores)
+
     @property
     def labels(self) -> Ints:
         """(n,) class index of the highest probability."""
@@ -59,6 +92,11 @@ class SetPredictions:
             for name, score in self.scores.items()
             if score.flagged is not None
         }
+
+    def familiarity(self, score: ScoreName) -> Floats:
+        """Returns (n,) the score with the sign that makes it high in distribution."""
+        values: Floats = self.scores[score].value.numpy()
+        return values if score == "msp" else -values
 
     def selected(self, images: Ints) -> "SetPredictions":
         """Returns the predictions for some of the images. images: their indices."""
@@ -79,7 +117,7 @@ class SetPredictions:
 
 @dataclass(frozen=True)
 class EvaluatedSet:
-    """Images and their predictions.
+    """n images and their predictions.
 
     group: `test`, `corrupted` or the group of an out-of-distribution set. of_test: True if the
     images are made from those of the test part. predictions: for each of the report's modes.
@@ -97,9 +135,14 @@ class EvaluatedSet:
         return np.array([image.label for image in self.images])
 
     @property
-    def clusters(self) -> list[str]:
+    def cluster_names(self) -> list[str]:
         """The names of the n images' clusters; an image without a cluster is one by itself."""
         return [image.cluster or image.name for image in self.images]
+
+    @property
+    def clusters(self) -> Ints:
+        """(n,) cluster index of each image."""
+        return cluster_indices(self.cluster_names)
 
 
 @dataclass(frozen=True)
@@ -115,64 +158,6 @@ class EvaluatedSets:
         yield from (self.test, *self.ood.values(), *self.corrupted.values())
 
 
-@dataclass(frozen=True)
-class ResamplingUnits:
-    """The clusters of two sets.
-
-    outside: (m,) cluster indices of the second set. resampled: the arrays for `bootstrap`: one of
-    both sets if they show the same clusters, else one for each, resampled independently.
-    """
-
-    outside: Ints
-    resampled: tuple[Ints, ...]
-
-    @classmethod
-    def of(cls, inside: Sequence[str], outside: Sequence[str], shared: bool) -> "ResamplingUnits":
-        """Returns the units from the cluster names of both sets' images.
-
-        shared: True if an equal name means the same cluster; its images in both sets are then
-        resampled together.
-        """
-        indices = cluster_indices(outside)
-        if shared:
-            return cls(indices, (cluster_indices([*inside, *outside]),))
-        return cls(indices, (cluster_indices(inside), indices))
-
-
-def set_predictions(
-    outputs: ModelOutputs, distance: FeatureDistance | None, thresholds: Threshold | None
-) -> SetPredictions:
-    """Returns the predictions from the outputs of a model.
-
-    distance: None without feature statistics. thresholds: None if the options of the outputs were
-    not calibrated.
-    """
-    trajectories = outputs.log_probabilities.flatten(1, 2)
-    uncertainty = summarise(trajectories.exp())
-    scores = ood_scores(outputs.scores(distance), thresholds)
-    return SetPredictions(trajectories, uncertainty, scores)
-
-
-def ensemble_predictions(
-    outputs: Sequence[ModelOutputs], distances: Sequence[FeatureDistance | None]
-) -> SetPredictions:
-    """Returns the predictions of an ensemble of models from the outputs of each of them.
-
-    The trajectories are those of all models together. The MSP is that of their mean probability;
-    the other scores are means over the models, each with its own feature statistics. An ensemble
-    has no thresholds.
-    """
-    trajectories = torch.cat([each.log_probabilities.flatten(1, 2) for each in outputs], dim=1)
-    uncertainty = summarise(trajectories.exp())
-    members = [each.scores(distance) for each, distance in zip(outputs, distances, strict=True)]
-    values = {
-        name: torch.stack([scores[name] for scores in members]).mean(dim=0) for name in members[0]
-    }
-    return SetPredictions(
-        trajectories, uncertainty, ood_scores(values | {"msp": uncertainty.msp}, None)
-    )
-
-
 def flagged_shares(
     predictions: SetPredictions, clusters: Ints
 ) -> dict[ScoreName, Proportion | None]:
@@ -181,30 +166,23 @@ def flagged_shares(
 
 
 def score_metrics(
-    inside: SetPredictions, outside: SetPredictions, units: ResamplingUnits
+    test: EvaluatedSet, outside: EvaluatedSet, mode: int
 ) -> dict[ScoreName, ScoreMetrics]:
-    """Returns the metrics of each score; the images of `inside` are positive."""
-    flagged = flagged_shares(outside, units.outside)
+    """Returns the metrics of each score; the images of the test part are positive.
+
+    Images of both sets that show the same lesion are resampled together if `outside` is made from
+    the test part; otherwise the sets are resampled independently. mode: index of the mode.
+    """
+    inside, others = test.predictions[mode], outside.predictions[mode]
+    units = [test.clusters, outside.clusters]
+    if outside.of_test:
+        units = [cluster_indices([*test.cluster_names, *outside.cluster_names])]
+    flagged = flagged_shares(others, outside.clusters)
 
     def metrics(score: ScoreName, weights: Weights) -> dict[str, Floats]:
-        return ood_metrics(familiarity(inside, score), familiarity(outside, score), weights)
+        return ood_metrics(inside.familiarity(score), others.familiarity(score), weights)
 
     return {
-        score: ScoreMetrics(
-            bootstrap(partial(metrics, score), *units.resampled), flagged.get(score)
-        )
-        for score in outside.scores
+        score: ScoreMetrics(bootstrap(partial(metrics, score), *units), flagged.get(score))
+        for score in others.scores
     }
-
-
-def accuracy(labels: Ints, predictions: SetPredictions, clusters: Ints) -> Proportion | None:
-    """Returns the accuracy, or None if not all images have a class. labels, clusters: (n,)."""
-    if (labels < 0).any():
-        return None
-    return proportion(predictions.labels == labels, clusters)
-
-
-def familiarity(predictions: SetPredictions, score: ScoreName) -> Floats:
-    """Returns (n,) the score with the sign that makes it high in distribution."""
-    values: Floats = predictions.scores[score].value.numpy()
-    return values if score == "msp" else -values

@@ -160,9 +160,9 @@ def prediction_set_table(sets: Sequence[SetCoverage]) -> str:
     return table(head, [*rows, ["all images", "", *sizes]])
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns a Markdown table with text in the first column and numbers in the others."""
-    separator = "|---|" + "---:|" * (len(head) - 1)
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int = 1) -> str:
+    """Returns a Markdown table with text in the first columns and numbers in the others."""
+    separator = "|" + "---|" * text_columns + "---:|" * (len(head) - text_columns)
     return "\n".join([_row(head), separator, *(_row(row) for row in rows)])
 
 

@@ -144,6 +144,12 @@ def compare(table: ResultTable, runs: Sequence[TableRun]) -> TableComparison | N
             if names != images:
                 raise DataError(f"{folder}: expected the images of the other runs, got others")
             results[arm.name, seed] = resampled_metrics(sets)
+    primary = [
+        result
+        for difference in differences
+        if difference is table.primary
+        for result in _tested(difference, seeds, results)
+    ]
     tested = [
         result
         for difference in differences
@@ -151,16 +157,11 @@ def compare(table: ResultTable, runs: Sequence[TableRun]) -> TableComparison | N
         for result in _tested(difference, seeds, results)
     ]
     adjusted = holm([result.p for result in tested])
-    return TableComparison(
-        seeds,
-        _tested(table.primary, seeds, results)[0]
-        if table.primary is not None and table.primary in differences
-        else None,
-        tuple(
-            replace(result, adjusted_p=p, detectable=detectable(result, len(tested)))
-            for result, p in zip(tested, adjusted, strict=True)
-        ),
+    secondary = tuple(
+        replace(result, adjusted_p=p, detectable=detectable(result, len(tested)))
+        for result, p in zip(tested, adjusted, strict=True)
     )
+    return TableComparison(seeds, primary[0] if primary else None, secondary)
 
 
 def read_predictions(

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 from eulerlora_client.output_files import atomic_write
 from training.tables.comparison import (
@@ -16,12 +15,11 @@ from training.tables.comparison import (
     TableComparison,
     ood_metric,
 )
-from training.tables.results import COMPARED_SCORES, METRIC_NAMES, row_results
+from training.tables.results import COMPARED_SCORES, METRIC_NAMES, row_results, section
 from training.tables.runs import TableRun
 from training.tables.table import ResultTable
 
 JSON_DIGITS = 5
-MARK = "primary"
 ENDPOINT_NAMES = METRIC_NAMES | {
     ood_metric(group, score): f"AUROC against {group} sets by {title}"
     for group in REJECTED_GROUPS
@@ -31,12 +29,10 @@ ENDPOINT_NAMES = METRIC_NAMES | {
 
 def comparison_markdown(comparison: TableComparison) -> str:
     """Returns a table of the endpoints, first the primary one, and notes on the method."""
-    lines = [
-        "| endpoint | result | difference | 95% interval | detectable | same sign | p | p, Holm |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
-        *([_line(comparison.primary, comparison.seeds, MARK)] if comparison.primary else []),
-        *(_line(result, comparison.seeds) for result in comparison.secondary),
-    ]
+    head = ["endpoint", "result", "difference", "95% interval", "detectable", "same sign", "p",
+            "p, Holm"]  # fmt: skip
+    results = [*([comparison.primary] if comparison.primary else []), *comparison.secondary]
+    rows = [_cells(result, comparison) for result in results]
     seeds = len(comparison.seeds)
     significant = sum(result.shown for result in comparison.secondary)
     notes = [
@@ -53,15 +49,15 @@ def comparison_markdown(comparison: TableComparison) -> str:
         f"Holm: over the {len(comparison.secondary)} endpoints without a mark together; "
         f"{significant} of them have p < {LEVEL:g} after it",
     ]
-    return "\n".join([*lines, "", *(f"- {note}" for note in notes)]) + "\n"
+    return section("### Endpoints", head, rows, notes, text_columns=2)
 
 
-def comparison_json(
-    table: ResultTable, runs: Sequence[TableRun], comparison: TableComparison
-) -> str:
-    """Returns the comparison, the metrics of every row and seed, and the validation by epoch.
+def write_comparison(
+    path: Path, table: ResultTable, runs: Sequence[TableRun], comparison: TableComparison
+) -> None:
+    """Writes a comparison as JSON, with the metrics of every row and seed and by epoch.
 
-    The metrics by epoch are means over seeds, first those after the first epoch.
+    Those by epoch are of the validation part, means over seeds. Creates the folder of the file.
     """
     finished = [run for run in runs if run.recipe.seed in comparison.seeds]
     of_variant = {
@@ -97,29 +93,23 @@ def comparison_json(
     rounded = json.loads(
         json.dumps(content), parse_float=lambda text: round(float(text), JSON_DIGITS)
     )
-    return _compact(rounded) + "\n"
-
-
-def write_comparison(path: Path, text: str) -> None:
-    """Writes the JSON of a comparison; creates its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(f"{json.dumps(rounded, indent=1)}\n", encoding="utf-8")
 
 
-def _line(result: EndpointResult, seeds: Sequence[int], mark: str = "") -> str:
+def _cells(result: EndpointResult, comparison: TableComparison) -> list[str]:
     name = f"{ENDPOINT_NAMES[result.metric]}: {result.arm} - {result.minus}"
-    cells = [
-        f"**{name}** ({mark})" if mark else name,
+    return [
+        f"**{name}** (primary)" if result is comparison.primary else name,
         ("higher" if result.difference > 0 else "lower") if result.shown else "no difference shown",
         f"{result.difference:+.4f}",
         f"{result.low:+.4f} to {result.high:+.4f}",
         f"{result.detectable:.4f}",
-        f"{result.same_sign} of {len(seeds)}",
+        f"{result.same_sign} of {len(comparison.seeds)}",
         f"{result.p:.4f}",
         "-" if result.adjusted_p is None else f"{result.adjusted_p:.4f}",
     ]
-    return f"| {' | '.join(cells)} |"
 
 
 def _mean_by_epoch(runs: Sequence[TableRun]) -> Mapping[str, Mapping[str, list[float]]]:
@@ -134,14 +124,3 @@ def _mean_by_epoch(runs: Sequence[TableRun]) -> Mapping[str, Mapping[str, list[f
         }
         for mode, metrics in recorded[0].items()
     }
-
-
-def _compact(content: Mapping[str, Any]) -> str:
-    """Returns JSON with one line for each entry of the content and of its lists of objects."""
-    lines = []
-    for key, value in content.items():
-        text = json.dumps(value)
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            text = "[\n  " + ",\n  ".join(json.dumps(entry) for entry in value) + "\n ]"
-        lines.append(f" {json.dumps(key)}: {text}")
-    return "{\n" + ",\n".join(lines) + "\n}"

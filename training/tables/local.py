@@ -69,12 +69,7 @@ def training_of(run: "TableRun", data: Path, device: str) -> TrainingCommand:
         *("--variant", str(run.recipe.variant), "--data", str(data), "--out", str(run.out)),
         *("--device", device, "--resume", *overrides),
     )
-    return TrainingCommand(run.name, command, log_file(run), run.report_file)
-
-
-def log_file(run: "TableRun") -> Path:
-    """Returns the path of the run's log, beside its folder."""
-    return run.out.with_name(f"{run.out.name}.log")
+    return TrainingCommand(run.name, command, run.log, run.report_file)
 
 
 def start_training(training: TrainingCommand, threads: int) -> TrainingProcess:

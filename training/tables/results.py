@@ -12,7 +12,8 @@ from eulerlora.scores.ood_scores import ScoreName
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 from training.reporting.tables import MEAN_LOGITS_METRICS, METRICS, OOD_METRICS
-from training.tables.costs import answer_flops, rows_of_answer, trained_parameters, training_cost
+from training.reporting.tables import table as markdown_rows
+from training.tables.costs import cost_of, trained_parameters
 from training.tables.runs import TableRun, ood_index
 from training.tables.table import ResultTable, TableRow
 
@@ -33,6 +34,10 @@ LOGITS_NOTE = (
     "The code behind the results that the paper quotes from LoRA-Ensemble computes accuracy and "
     "ECE this way, and macro-F1, NLL and Brier score from the mean probability."
 )
+OOD_NOTE = (
+    "in distribution is positive; the feature distance of an ensemble is the mean of its members', "
+    "each with its own statistics"
+)
 
 
 def markdown_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
@@ -45,35 +50,36 @@ def markdown_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
     """
     finished = [run for run in runs if run.status == "finished"]
     titles = [_column_title(table, metric) for metric in table.metrics]
-    lines = [
-        f"## {table.title}",
-        "",
-        line(["method", "trained", "mode", "from", *titles]),
-        "|---|---:|---|---|" + "---:|" * len(titles),
-    ]
+    rows = []
     for row in table.rows:
         of_row = [run for run in finished if run.recipe.variant == row.variant]
-        lines += _result_lines(table, row, of_row)
+        if row.variant is not None:
+            rows.append(_measured_row(table, row, of_row))
+        if row.paper:
+            rows.append(_published_row(table, row))
     row_notes = [f"{row.method}: {row.note}" for row in table.rows if row.note]
     notes = [*_conditions(finished), *row_notes, *_differences(table, runs, finished)]
-    return "\n".join([*lines, "", *(f"- {note}" for note in notes)]) + "\n"
+    head = ["method", "mode", "from", "trained", *titles]
+    return section(f"## {table.title}", head, rows, notes, text_columns=3)
 
 
-def _result_lines(table: ResultTable, row: TableRow, runs: Sequence[TableRun]) -> list[str]:
-    published = [
+def _measured_row(table: ResultTable, row: TableRow, runs: Sequence[TableRun]) -> list[str]:
+    results = [row_results(table, row, run) for run in runs]
+    cells = [over_seeds(metric, [result[metric] for result in results]) for metric in table.metrics]
+    parameters = _millions(trained_parameters(runs[0].configs(), runs[0].recipe)) if runs else "-"
+    seeds = f"{len(runs)} seed{'s' * (len(runs) != 1)}"
+    return [row.method, row.mode_title, seeds, parameters, *cells]
+
+
+def _published_row(table: ResultTable, row: TableRow) -> list[str]:
+    """Returns the published results; method and mode only if no measured row precedes them."""
+    cells = [
         _number(metric, *row.paper[metric]) if metric in row.paper else "-"
         for metric in table.metrics
     ]
     origin = f"paper, from {row.source}" if row.source else "paper"
-    if row.variant is None:
-        return [line([row.method, "-", "-", origin, *published])]
-    results = [row_results(table, row, run) for run in runs]
-    cells = [over_seeds(metric, [result[metric] for result in results]) for metric in table.metrics]
-    seeds = f"{len(runs)} seed{'s' * (len(runs) != 1)}"
-    lines = [line([row.method, _parameters(runs), row.mode_title, seeds, *cells])]
-    if row.paper:
-        lines.append(line(["", "", "", origin, *published]))
-    return lines
+    first = [row.method, "-", origin, "-"] if row.variant is None else ["", "", origin, ""]
+    return [*first, *cells]
 
 
 def _column_title(table: ResultTable, metric: str) -> str:
@@ -95,12 +101,7 @@ def row_results(table: ResultTable, row: TableRow, run: TableRun) -> Mapping[str
     return {name: estimate and estimate["value"] for name, estimate in metrics.items()}
 
 
-def _parameters(runs: Sequence[TableRun]) -> str:
-    """Returns the number of trained parameters, in millions."""
-    if not runs:
-        return "-"
-    run = runs[0]
-    count = sum(trained_parameters(config, run.recipe) for config in run.configs())
+def _millions(count: int) -> str:
     return f"{count / 1e6:.2f} M"
 
 
@@ -212,23 +213,21 @@ def cost_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
     """Returns parameters, rows and operations of an answer, and the cost of training by row."""
     columns = ["trained", "rows per answer", "GFLOP per answer", "steps", "trained rows", "PFLOP",
                "hours"]  # fmt: skip
-    lines = []
+    rows = []
     for row, of_row in _finished_rows(table, runs):
-        costs = [training_cost(run.configs(), run.recipe) for run in of_row]
-        configs, recipe = of_row[0].configs(), of_row[0].recipe
-        assert row.mode is not None
-        flops = answer_flops(configs, recipe, row.mode, row.samples)
-        cells = [
-            f"{costs[0].parameters / 1e6:.2f} M",
-            f"{rows_of_answer(configs, row.mode, row.samples)}",
-            f"{flops / 1e9:.2f}",
-            f"{mean([cost.steps for cost in costs]):,.0f}",
-            f"{mean([cost.rows for cost in costs]):,.0f}",
-            f"{mean([cost.flops for cost in costs]) / 1e15:.3f}",
-            f"{mean([cost.seconds for cost in costs]) / 3600:.2f}",
-        ]
-        lines.append(line([row.method, row.mode_title, *cells]))
-    return _section("Cost", columns, lines, COSTS_NOTE)
+        costs = [cost_of(run.configs(), run.recipe, row.samples) for run in of_row]
+        rows.append(
+            [
+                *(row.method, row.mode_title, _millions(costs[0].parameters)),
+                f"{costs[0].rows_per_answer}",
+                f"{costs[0].answer_flops / 1e9:.2f}",
+                f"{mean([cost.steps for cost in costs]):,.0f}",
+                f"{mean([cost.rows for cost in costs]):,.0f}",
+                f"{mean([cost.flops for cost in costs]) / 1e15:.3f}",
+                f"{mean([cost.seconds for cost in costs]) / 3600:.2f}",
+            ]
+        )
+    return section("### Cost", ["method", "mode", *columns], rows, [COSTS_NOTE], text_columns=2)
 
 
 def mean_logits_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
@@ -236,44 +235,44 @@ def mean_logits_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
 
     Reports of versions without these metrics have dashes.
     """
-    lines = []
+    rows = []
     for row, of_row in _finished_rows(table, runs):
         reports = [run.mode_report(row) for run in of_row]
-        if reports[0]["trajectories"] == 1:
-            continue
-        cells = []
-        for metric in MEAN_LOGITS_METRICS:
-            estimates = [report["metrics"].get(metric) for report in reports]
-            cells.append(over_seeds(metric, [e and e["value"] for e in estimates]))
-        lines.append(line([row.method, row.mode_title, *cells]))
-    columns = [
-        f"{title} (%)" if metric in PERCENT else title
-        for metric, title in MEAN_LOGITS_METRICS.items()
-    ]
-    return _section("Mean logits", columns, lines, LOGITS_NOTE) if lines else ""
+        if reports[0]["trajectories"] > 1:
+            cells = [
+                over_seeds(metric, _values(report["metrics"].get(metric) for report in reports))
+                for metric in MEAN_LOGITS_METRICS
+            ]
+            rows.append([row.method, row.mode_title, *cells])
+    titles = MEAN_LOGITS_METRICS.items()
+    head = [f"{title} (%)" if metric in PERCENT else title for metric, title in titles]
+    head = ["method", "mode", *head]
+    return section("### Mean logits", head, rows, [LOGITS_NOTE], text_columns=2) if rows else ""
 
 
 def ood_auroc_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
     """Returns the AUROC of MSP and feature distance for every out-of-distribution set."""
-    sets = runs[0].report()["ood_sets"]
-    columns = [
-        f"{name} ({facts['group']}), {title}"
-        for name, facts in sets.items()
-        for title in COMPARED_SCORES.values()
-    ]
-    lines = []
+    columns = {
+        (name, score): f"{name} ({facts['group']}), {title}"
+        for name, facts in runs[0].report()["ood_sets"].items()
+        for score, title in COMPARED_SCORES.items()
+    }
+    rows = []
     for row, of_row in _finished_rows(table, runs):
         reports = [run.mode_report(row)["ood"] for run in of_row]
         cells = []
-        for name in sets:
-            for score in COMPARED_SCORES:
-                scores = [report[name]["scores"].get(score) for report in reports]
-                values = [s and s["metrics"]["auroc"]["value"] for s in scores]
-                cells.append(over_seeds("auroc", values))
-        lines.append(line([row.method, row.mode_title, *cells]))
-    note = "in distribution is positive; the feature distance of an ensemble is the mean of its "
-    note += "members', each with its own statistics"
-    return _section("Out of distribution: AUROC (%)", columns, lines, note)
+        for name, score in columns:
+            scores = (report[name]["scores"].get(score) for report in reports)
+            cells.append(over_seeds("auroc", _values(s and s["metrics"]["auroc"] for s in scores)))
+        rows.append([row.method, row.mode_title, *cells])
+    head = ["method", "mode", *columns.values()]
+    title = "### Out of distribution: AUROC (%)"
+    return section(title, head, rows, [OOD_NOTE], text_columns=2)
+
+
+def _values(estimates: Iterable[Mapping[str, float] | None]) -> list[float | None]:
+    """Returns the values of a report's estimates; None where a metric is not defined."""
+    return [estimate and estimate["value"] for estimate in estimates]
 
 
 def _finished_rows(
@@ -286,11 +285,13 @@ def _finished_rows(
     return [(row, by_variant[row.variant]) for row in table.rows if row.variant in by_variant]
 
 
-def _section(title: str, columns: Sequence[str], lines: Sequence[str], note: str) -> str:
-    names = line(["method", "mode", *columns])
-    head = [f"### {title}", "", names, "|---|---|" + "---:|" * len(columns)]
-    return "\n".join([*head, *lines, "", f"- {note}"]) + "\n"
-
-
-def line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def section(
+    title: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    notes: Sequence[str],
+    text_columns: int,
+) -> str:
+    """Returns a heading, a table and a list of notes as Markdown."""
+    text = f"{title}\n\n{markdown_rows(head, rows, text_columns)}\n\n"
+    return text + "".join(f"- {note}\n" for note in notes)

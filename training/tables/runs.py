@@ -87,6 +87,16 @@ class TableRun:
         """Reads the configs of all checkpoints. Raises CheckpointError if one is invalid."""
         return [read_config(folder) for folder in self.checkpoints]
 
+    @property
+    def hours(self) -> float:
+        """The duration of the trainings of a finished run."""
+        return sum(config.provenance["training"]["seconds"] for config in self.configs()) / 3600
+
+    @property
+    def log(self) -> Path:
+        """The path of the run's log, beside its folder."""
+        return self.out.with_name(f"{self.out.name}.log")
+
     def report(self) -> dict[str, Any]:
         """Reads the JSON report of a finished run (`training.evaluation.report_schema`)."""
         report: dict[str, Any] = json.loads(self.report_file.read_text(encoding="utf-8"))
@@ -170,21 +180,21 @@ def missing_inputs(recipe: AdapterRecipe, recipe_folder: Path, data: Path) -> li
     return list(dict.fromkeys(lines))
 
 
-def read_inputs(runs: Sequence[tuple[AdapterRecipe, Path]], data: Path) -> None:
+def read_inputs(runs: Sequence[TableRun], data: Path) -> None:
     """Reads the weights and images of all runs once; downloads missing ones.
 
-    An invalid input is then one error instead of one for each process. runs: recipes with the
-    folders that their backbone files are relative to. Raises DataError, SettingsError or
-    CheckpointError.
+    An invalid input is then one error instead of one for each process. Raises DataError,
+    SettingsError or CheckpointError.
     """
-    for recipe, folder in {(run.backbone, folder): (run, folder) for run, folder in runs}.values():
-        read_backbone(recipe.backbone, folder, torch.float32)
-    for settings in dict.fromkeys(recipe.data.model_dump_json() for recipe, _ in runs):
+    recipes = [run.recipe for run in runs]
+    for source, folder in dict.fromkeys((run.recipe.backbone, run.file.parent) for run in runs):
+        read_backbone(source, folder, torch.float32)
+    for settings in dict.fromkeys(recipe.data.model_dump_json() for recipe in recipes):
         read_dataset(DataSettings.model_validate_json(settings), data)
-    for outliers in dict.fromkeys(recipe.outliers for recipe, _ in runs):
+    for outliers in dict.fromkeys(recipe.outliers for recipe in recipes):
         if outliers is not None:
             read_outliers(outliers, data)
-    for ood in dict.fromkeys(ood for recipe, _ in runs for ood in recipe.evaluation.ood):
+    for ood in dict.fromkeys(ood for recipe in recipes for ood in recipe.evaluation.ood):
         read_ood_set(ood, data)
 
 

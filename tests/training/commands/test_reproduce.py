@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torchvision.models import ViT_B_32_Weights
 
 from eulerlora.checkpoint.files import ADAPTERS_FILE
 from eulerlora.checkpoint.weights import save_backbone
@@ -34,47 +32,33 @@ from training.tables.table import Arm, Difference, ResultTable, read_table
 __all__ = ["machines"]  # a fixture
 
 
-def test_a_dry_run_lists_every_run_with_its_settings_and_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    data, out = tmp_path / "data", tmp_path / "runs"
-    table = read_table("ham10000")
-    finish(runs_of(table, [0], [], out)[0], training={"seconds": 60.0})
-    done = run("reproduce", "ham10000", "--dry-run", "--seeds", "all", "--data", data, "--out", out)
+def test_a_dry_run_lists_every_run_with_its_settings_and_what_is_missing(tmp_path: Path) -> None:
+    data, out, table = tmp_path / "data", tmp_path / "runs", read_table("ham10000")
+    finish(runs_of(table, [0], [], out)[0], training={"seconds": 3600.0})
+    arguments = ("--dry-run", "--seeds", "0,42,0", "--data", data, "--out", out)
+    done = run("reproduce", "ham10000", *arguments)
     assert done.status == 0, done.err
     lines = done.out.splitlines()
-    runs, absent = (
-        [line for line in lines if line.startswith(kinds)]
-        for kinds in (("new", "finished"), ("missing: ",))
-    )
-    (total,) = [line for line in lines if line.startswith("in total: about ")]
-    hours = [float(n.replace(",", "")) for n in re.findall(r": about ([\d.,]+) h;", done.out)]
-    assert len(hours) == len(runs) - 1  # one run is finished
-    assert float(total.split()[3].replace(",", "")) == pytest.approx(sum(hours), rel=0.05)
-    assert len(lines) == len(runs) + len(absent) + 1
+    runs = [line for line in lines if line.startswith(("new", "finished"))]
     assert [line.split(":")[0].split() for line in runs] == [
-        [table_run.status, table_run.name] for table_run in runs_of(table, table.seeds, [], out)
+        [table_run.status, table_run.name] for table_run in runs_of(table, [0, 42], [], out)
     ]
-    assert [line.split()[0] for line in runs[:2]] == ["finished", "new"]
-    assert runs[0].split(":")[1].startswith(" done; seed = 0; ")
+    assert ["about 1.00 h" in line for line in runs] == [
+        table_run.recipe.variant == table.variants[0] and table_run.recipe.seed == 42
+        for table_run in runs_of(table, [0, 42], [], out)
+    ]
     (line,) = (line for line in runs if "eulerlora-2/seed-42:" in line)
-    settings = dict(part.split(" = ") for part in line.split("; ")[1:])
+    settings = dict(part.split(" = ") for part in line.partition(": ")[2].split("; "))
     assert settings["seed"] == "42"
     assert (settings["adapters.adapters"], settings["training.samples"]) == ("2", "4")
     assert "training.epochs" not in settings  # equal in all runs
-    weights, metadata, images = absent
-    url = ViT_B_32_Weights.IMAGENET1K_V1.url
-    file = tmp_path / "torch" / "hub" / "checkpoints" / Path(url).name
-    hash_prefix = file.stem.rpartition("-")[2]
-    assert all(text in weights for text in (url, f"begins {hash_prefix},", str(file)))
-    assert metadata == f"missing: HAM10000: {data / 'HAM10000_metadata.csv'}"
-    assert images.startswith(f"missing: HAM10000: {data} with HAM10000_images_part_1")
+    assert f"missing: HAM10000: {data / 'HAM10000_metadata.csv'}" in lines
+    assert all(line.startswith("missing: ") for line in lines[len(runs) :])
 
 
 def test_nothing_is_missing_for_a_table_whose_runs_are_finished(tmp_path: Path) -> None:
     for table_run in runs_of(read_table(TABLE), [0], [], tmp_path):
-        finish(table_run)
+        finish(table_run, training={"seconds": 60.0})
     done = run("reproduce", TABLE, "--dry-run", "--out", tmp_path, "--data", tmp_path / "none")
     assert done.status == 0, done.err
     assert done.out.splitlines()[-1] == "nothing is missing"
@@ -84,43 +68,23 @@ def test_nothing_is_missing_for_a_table_whose_runs_are_finished(tmp_path: Path) 
     ("arguments", "status", "named"),
     [
         (["cifar"], 2, "ham10000-scale-check"),
-        ([], 2, "Missing argument"),
-        ([TABLE, "--seeds", "one"], 1, "expected --seeds all or such as 0,42, got 'one'"),
+        ([TABLE, "--seeds", "one"], 1, "--seeds"),
         ([TABLE, "--seeds", "0,"], 1, "--seeds"),
         ([TABLE, "--seeds", "-1"], 1, "seed"),
-        ([TABLE, "--cpus", "2"], 2, "--cpus needs --engine ray"),
-        ([TABLE, "--engine", "ray", "--device", "cuda:1"], 2, "cpu or cuda"),
-        ([TABLE, "--set", "training.epochs"], 1, "expected --set key=value"),
-        (
-            [TABLE, "--set", "evaluation.samples=2"],
-            1,
-            "evaluation.samples = 4 as in the table, got 2",
-        ),
-        (["ham10000", "--set", "backbone.weights=ViT_B_99", "--dry-run"], 1, "ViT_B_99"),
+        ([TABLE, "--cpus", "2"], 2, "--cpus"),
+        ([TABLE, "--engine", "ray", "--device", "cuda:1"], 2, "--device"),
+        ([TABLE, "--set", "evaluation.samples=2"], 1, "evaluation.samples"),
+        ([TABLE], 1, "none"),
     ],
 )
-def test_wrong_usage_is_one_line_and_starts_nothing(
+def test_wrong_usage_and_missing_data_are_one_line_and_start_nothing(
     tmp_path: Path, arguments: list[str], status: int, named: str
 ) -> None:
-    done = run("reproduce", *arguments, "--out", tmp_path / "runs", "--data", tmp_path)
+    done = run("reproduce", *arguments, "--out", tmp_path / "runs", "--data", tmp_path / "none")
     assert done.status == status
     assert named in done.err
     assert len(done.err.strip().splitlines()) == 1
     assert not (tmp_path / "runs").exists()
-
-
-def test_missing_data_is_one_line_and_starts_nothing(tmp_path: Path) -> None:
-    done = run("reproduce", TABLE, "--out", tmp_path / "runs", "--data", tmp_path / "none")
-    assert done.status == 1
-    assert str(tmp_path / "none") in done.err
-    assert len(done.err.strip().splitlines()) == 1
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_seed_given_twice_is_one_run(tmp_path: Path) -> None:
-    done = run("reproduce", TABLE, "--dry-run", "--seeds", "42,0,42", "--out", tmp_path)
-    seeds = [line.split(":")[0].rpartition("-")[2] for line in done.out.splitlines() if ";" in line]
-    assert seeds == ["42"] * 4 + ["0"] * 4
 
 
 def settings(data: Path, *more: str) -> list[str]:
@@ -207,35 +171,16 @@ def test_a_table_is_trained_evaluated_and_printed(reproduced: Reproduced) -> Non
     assert sorted(printed[2:4]) == sorted(f"{name} done" for name in names)
     folders = reproduced.folders(reproduced.out)
     reports = [json.loads((folder / REPORT / JSON).read_text()) for folder in folders]
-    results, *further = done.out.split("### ")
-    assert [text.splitlines()[0] for text in further] == ["Cost", "Mean logits"]
-    rows = [line for line in results.splitlines() if line.startswith("| EulerLoRA, 2 adapters")]
-    assert len(rows) == 2
-    for row, mode in zip(rows, ("det", "stoch"), strict=True):
-        (by_seed,) = zip(
-            *([entry["metrics"] for entry in report["modes"] if entry["mode"] == mode]
-              for report in reports), strict=True,
-        )  # fmt: skip
-        cells = [cell.strip() for cell in row.strip("|").split("|")]
-        assert cells[2:4] == ["det" if mode == "det" else "stoch, 4 samples", "2 seeds"]
-        accuracy = 100 * np.array([metrics["accuracy"]["value"] for metrics in by_seed])
-        assert cells[4] == f"{accuracy.mean():.2f} ± {accuracy.std(ddof=1):.2f}"
-        nll = np.array([metrics["nll"]["value"] for metrics in by_seed])
-        assert cells[-2] == f"{nll.mean():.3f} ± {nll.std(ddof=1):.3f}"
-    assert any("seeds 0, 42" in line for line in printed)
-    assert any(line.startswith("- differs from the recipe:") for line in printed)
-
-
-def test_every_run_has_a_checkpoint_a_report_and_a_log(reproduced: Reproduced) -> None:
-    folders = reproduced.folders(reproduced.out)
+    accuracy = 100 * np.array(
+        [report["modes"][1]["metrics"]["accuracy"]["value"] for report in reports]
+    )
+    row, *_ = [line for line in printed if line.startswith("| EulerLoRA, 2 adapters | stoch, 4 ")]
+    assert "| 2 seeds |" in row
+    assert f"| {accuracy.mean():.2f} ± {accuracy.std(ddof=1):.2f} |" in row
     assert {path.name for path in folders[0].parent.iterdir()} == {
         name for folder in folders for name in (folder.name, f"{folder.name}.log")
     }
-    for folder in folders:
-        assert (folder / REPORT / "report.md").exists()
-        assert (
-            folder.with_name(f"{folder.name}.log").read_text().endswith(f"checkpoint in {folder}\n")
-        )
+    assert all(log_text(folder).endswith(f"checkpoint in {folder}\n") for folder in folders)
     first, second = ((folder / ADAPTERS_FILE).read_bytes() for folder in folders)
     assert first != second
 

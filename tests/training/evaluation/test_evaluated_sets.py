@@ -6,16 +6,15 @@ import torch
 
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora_client.contract.answers import ScoreThreshold, Threshold
+from training.data.images import LabelledImage
 from training.evaluation.evaluated_sets import (
-    ResamplingUnits,
+    EvaluatedSet,
     SetPredictions,
-    accuracy,
-    ensemble_predictions,
     flagged_shares,
     score_metrics,
-    set_predictions,
 )
 from training.evaluation.inference import ModelOutputs
+from training.evaluation.intervals import Estimate
 
 DISTANCE = FeatureDistance(FeatureStatistics(torch.zeros(1, 2), torch.eye(2)))
 THRESHOLDS = Threshold(
@@ -37,50 +36,50 @@ def predictions(
         torch.tensor(partition, dtype=torch.float64)[:, None, None],
         features[:, None, None],
     )
-    return set_predictions(outputs, DISTANCE, thresholds)
+    return SetPredictions.of(outputs, DISTANCE, thresholds)
 
 
 INSIDE = predictions([0.9, 0.8, 0.7, 0.6], [8.0, 7.0, 6.0, 5.0], [0.1, 0.2, 0.3, 0.4])
 OUTSIDE = predictions([0.55, 0.51], [1.0, 3.0], [2.0, 1.0])
 
 
-def auroc_of(inside: SetPredictions, outside: SetPredictions) -> dict[str, float]:
-    names = list("abcdefgh")
-    units = ResamplingUnits.of(names[: len(inside.labels)], names[: len(outside.labels)], False)
-    aurocs = {}
-    for score, results in score_metrics(inside, outside, units).items():
-        estimate = results.metrics["auroc"]
-        assert estimate is not None
-        aurocs[score] = estimate.value
-    return aurocs
+def evaluated(predictions: SetPredictions, of_test: bool = False) -> EvaluatedSet:
+    images = [LabelledImage(str(index), b"", 0) for index in range(len(predictions.labels))]
+    return EvaluatedSet("set", "far", images, of_test, [predictions])
 
 
-def test_every_score_separates_in_its_own_direction() -> None:
-    perfect = {"msp": 1.0, "energy": 1.0, "feature_distance": 1.0}
-    assert auroc_of(INSIDE, OUTSIDE) == perfect
-    assert auroc_of(OUTSIDE, INSIDE) == dict.fromkeys(perfect, 0.0)
+def auroc_of(
+    inside: SetPredictions, outside: SetPredictions, of_test: bool = False
+) -> dict[str, Estimate | None]:
+    results = score_metrics(evaluated(inside), evaluated(outside, of_test), 0)
+    return {score: result.metrics["auroc"] for score, result in results.items()}
 
 
-def test_images_beyond_a_threshold_are_flagged() -> None:
+def test_every_score_separates_and_flags_in_its_own_direction() -> None:
+    names = ("msp", "energy", "feature_distance")
+    assert auroc_of(INSIDE, OUTSIDE) == dict.fromkeys(names, Estimate(1.0))
+    assert auroc_of(OUTSIDE, INSIDE) == dict.fromkeys(names, Estimate(0.0))
     assert {score: flags.tolist() for score, flags in OUTSIDE.flags.items()} == {
         "msp": [True, True],
         "energy": [True, False],  # -1 and -3
         "feature_distance": [True, False],
     }
     shares = flagged_shares(OUTSIDE, np.arange(2))
-    assert {score: share and share.hits for score, share in shares.items()} == {
-        "msp": 2,
-        "energy": 1,
-        "feature_distance": 1,
-    }
-
-
-def test_without_thresholds_nothing_is_flagged() -> None:
+    assert [share and share.hits for share in shares.values()] == [2, 1, 1]
     plain = predictions([0.5], [1.0], [2.0], thresholds=None)
-    assert plain.flags == {}
-    assert flagged_shares(plain, np.arange(1)) == {}
-    results = score_metrics(INSIDE, plain, ResamplingUnits.of(list("abcd"), ["e"], False))
-    assert all(result.flagged is None for result in results.values())
+    assert plain.flags == flagged_shares(plain, np.arange(1)) == {}
+
+
+def test_changed_test_images_are_resampled_together_with_their_lesions() -> None:
+    """The interval is narrower for scores that move with the lesion."""
+    lesion, values = np.random.default_rng(0).uniform(0.55, 0.9, 60), [0.0] * 60
+    before, after = (predictions((lesion - d).tolist(), values, values) for d in (0, 0.01))
+    widths = []
+    for of_test in (True, False):
+        auroc = auroc_of(before, after, of_test)["msp"]
+        assert auroc is not None
+        widths.append(auroc.high - auroc.low)
+    assert widths[0] < 0.5 * widths[1]
 
 
 def test_some_of_the_images_can_be_selected() -> None:
@@ -89,38 +88,6 @@ def test_some_of_the_images_can_be_selected() -> None:
     assert chosen.scores["energy"].value.tolist() == [-6.0, -8.0]
     assert chosen.log_probabilities.shape[0] == 2
     assert all(len(flags) == 2 for flags in chosen.flags.values())
-
-
-def test_changed_test_images_are_resampled_together_with_their_lesions() -> None:
-    joint = ResamplingUnits.of(["x", "y", "y"], ["x", "y"], shared=True)
-    assert [indices.tolist() for indices in joint.resampled] == [[0, 1, 1, 0, 1]]
-    separate = ResamplingUnits.of(["x", "y", "y"], ["x", "z"], shared=False)
-    assert [indices.tolist() for indices in separate.resampled] == [[0, 1, 1], [0, 1]]
-    assert separate.outside.tolist() == [0, 1]
-
-
-def test_joint_resampling_gives_narrower_intervals_for_scores_that_move_with_the_lesion() -> None:
-    random = np.random.default_rng(0)
-    lesion = random.uniform(0.55, 0.9, 60)
-    values = [0.0] * 60
-    before = predictions(lesion.tolist(), values, values)
-    after = predictions((lesion - 0.01).tolist(), values, values)
-    names = [str(index) for index in range(60)]
-    widths = []
-    for shared in (True, False):
-        units = ResamplingUnits.of(names, names, shared)
-        auroc = score_metrics(before, after, units)["msp"].metrics["auroc"]
-        assert auroc is not None
-        widths.append(auroc.high - auroc.low)
-    assert widths[0] < 0.5 * widths[1]
-
-
-def test_accuracy_needs_a_class_for_every_image() -> None:
-    labels = np.array([0, 0, 1, 0])
-    estimate = accuracy(labels, INSIDE, np.arange(4))
-    assert estimate is not None
-    assert estimate.share == 0.75
-    assert accuracy(np.array([0, 0, -1, 0]), INSIDE, np.arange(4)) is None
 
 
 def test_an_ensemble_answers_with_the_mean_over_its_members() -> None:
@@ -137,7 +104,7 @@ def test_an_ensemble_answers_with_the_mean_over_its_members() -> None:
         FeatureDistance(FeatureStatistics(torch.full((1, 2), float(i)), torch.eye(2)))
         for i in range(3)
     ]
-    ensemble = ensemble_predictions(members, distances)
+    ensemble = SetPredictions.of_ensemble(members, distances)
     for image in range(4):
         mean = torch.stack([m.log_probabilities[image].exp().mean(dim=(0, 1)) for m in members])
         torch.testing.assert_close(ensemble.uncertainty.probabilities[image], mean.mean(dim=0))

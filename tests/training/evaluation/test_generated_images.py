@@ -43,20 +43,6 @@ def test_equal_indices_give_equal_pictures_without_a_class(
         assert first[index].label == OUTSIDE
 
 
-@pytest.mark.parametrize("make", SETS)
-def test_names_and_pictures_of_a_set_are_distinct(
-    make: Callable[[], Sequence[LabelledImage]],
-) -> None:
-    images = make()[:24]
-    assert len({image.name for image in images}) == 24
-    assert len({pixels_of(image).numpy().tobytes() for image in images}) >= 22  # greys may repeat
-
-
-def test_a_solid_colour_has_one_value_per_channel() -> None:
-    for image in solid_colours()[:6]:
-        assert float(pixels_of(image).float().flatten(1).std(dim=1).max()) == 0
-
-
 def test_kinds_of_noise_differ_in_their_spatial_correlation() -> None:
     neighbours = {}
     for image in noise()[:6]:
@@ -66,14 +52,6 @@ def test_kinds_of_noise_differ_in_their_spatial_correlation() -> None:
     assert list(neighbours) == ["uniform", "grey", "gaussian", "blocks", "smooth", "gradient"]
     assert all(abs(neighbours[kind]) < 0.1 for kind in ("uniform", "grey", "gaussian"))
     assert all(neighbours[kind] > 0.9 for kind in ("blocks", "smooth", "gradient"))
-
-
-def test_a_page_of_text_has_two_tones() -> None:
-    for image in rendered_text()[:2]:
-        brightness = pixels_of(image).float().mean(dim=0).flatten()
-        page = brightness.mode().values
-        ink = (brightness - page).abs() > 60
-        assert 0.03 < float(ink.float().mean()) < 0.5
 
 
 def test_digits_are_those_of_scikit_learn() -> None:
@@ -141,8 +119,3 @@ def test_rendered_skin_is_darker_from_type_to_type_and_redder_than_blue(seed: in
     assert (np.diff(tones.mean(axis=1)) < 0).all()
     assert (tones[:, 0] > tones[:, 1]).all()
     assert (tones[:, 1] > tones[:, 2]).all()
-
-
-def test_rendered_skin_has_texture_but_no_structure() -> None:
-    pixels = rendered_skin(np.random.default_rng(0), 28, 41).astype(float)
-    assert 2 < pixels.std(axis=(0, 1)).max() < 25

@@ -26,7 +26,7 @@ from training.tables.comparison import (
     read_predictions,
     resampled_metrics,
 )
-from training.tables.comparison_report import comparison_json, comparison_markdown
+from training.tables.comparison_report import comparison_markdown, write_comparison
 from training.tables.runs import TableRun, runs_of
 from training.tables.table import read_table
 
@@ -227,13 +227,14 @@ def test_a_comparison_has_every_endpoint_of_the_table_with_paired_seeds(tmp_path
     assert cluster_indices(LESIONS).max() == 11
 
     text = comparison_markdown(comparison)
-    verdicts = {line.split(" | ")[0]: line.split(" | ")[1] for line in text.splitlines()[2:47]}
+    verdicts = {line.split(" | ")[0]: line.split(" | ")[1] for line in text.splitlines()[4:49]}
     name = "**NLL (nats): eulerlora-1 stoch - lora-20-sampled det** (primary)"
     assert verdicts[f"| {name}"] == "lower"
     unchanged = "| NLL (nats): lora-20-sampled stoch - lora-20-sampled det"
     assert verdicts[unchanged] == "no difference shown"
     assert "all 3 of 3 alone have p = 0.250" in text
-    content = json.loads(comparison_json(TABLE, runs, comparison))
+    write_comparison(tmp_path / "new" / "results.json", TABLE, runs, comparison)
+    content = json.loads((tmp_path / "new" / "results.json").read_text())
     assert content["primary"]["by_seed"] == pytest.approx(expected, abs=1e-5)
     assert content["seeds"] == list(SEEDS)
     assert content["rows"][0]["metrics_by_seed"]["nll"] == [0.5] * 3
@@ -282,7 +283,8 @@ def test_some_variants_of_a_table_have_the_endpoints_between_them(tmp_path: Path
     assert 0 < first.detectable < same.detectable  # among fewer endpoints
     adjusted = holm([result.p for result in comparison.secondary])
     assert [result.adjusted_p for result in comparison.secondary] == adjusted
-    content = json.loads(comparison_json(TABLE, chosen, comparison))
+    write_comparison(tmp_path / "results.json", TABLE, chosen, comparison)
+    content = json.loads((tmp_path / "results.json").read_text())
     assert {row["variant"] for row in content["rows"]} == set(variants)
     assert set(content["validation_by_epoch"]) == set(variants)
 
@@ -309,4 +311,3 @@ def test_all_other_rows_are_compared_with_the_reference_in_one_family(tmp_path: 
     text = comparison_markdown(comparison)
     assert "| AUROC against near sets by feature distance: single det - eulerlora-2 stoch |" in text
     assert f"{sum(p < 0.05 for p in adjusted)} of them have p < 0.05" in text
-    assert json.loads(comparison_json(table, runs, comparison))["primary"] is None

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from training.tables import local, ray_cluster
-from training.tables.local import TrainingCommand, all_devices, log_file, train_all, training_of
+from training.tables.local import TrainingCommand, all_devices, train_all, training_of
 from training.tables.runs import TableRun, runs_of
 from training.tables.table import read_table
 
@@ -90,8 +90,8 @@ def test_runs_on_the_cpu_share_its_threads(
 def test_a_failing_run_does_not_stop_the_others_and_reports_its_last_line(
     runs: list[TableRun], script: Path
 ) -> None:
-    log_file(runs[1]).parent.mkdir(parents=True)
-    log_file(runs[1]).write_text("from an earlier program\n")
+    runs[1].log.parent.mkdir(parents=True)
+    runs[1].log.write_text("from an earlier program\n")
     script.write_text(
         "case $variant in\n"
         "lora-20) echo begun; echo 'eulerlora: no such thing' >&2; exit 1;;\n"
@@ -100,7 +100,7 @@ def test_a_failing_run_does_not_stop_the_others_and_reports_its_last_line(
         "esac; eval $finish"
     )
     assert train_all(runs, Path("data"), ["cpu", "cpu"]) == [
-        f"{run.name} failed: {reason} ({log_file(run)})"
+        f"{run.name} failed: {reason} ({run.log})"
         for run, reason in zip(
             runs[:3],
             ("eulerlora: no such thing", "exit status 3 without output", "killed by SIGKILL"),
@@ -108,7 +108,7 @@ def test_a_failing_run_does_not_stop_the_others_and_reports_its_last_line(
         )
     ]
     assert [run.status for run in runs] == ["new", "new", "new", "finished"]
-    assert log_file(runs[0]).read_text() == "begun\neulerlora: no such thing\n"
+    assert runs[0].log.read_text() == "begun\neulerlora: no such thing\n"
 
 
 def test_only_unfinished_runs_are_trained(
@@ -157,8 +157,8 @@ class _Sleeping:
 
 def test_a_run_locked_by_another_program_is_skipped(runs: list[TableRun], script: Path) -> None:
     script.write_text("eval $finish")
-    log_file(runs[0]).parent.mkdir(parents=True)
-    with log_file(runs[0]).open("a") as log:
+    runs[0].log.parent.mkdir(parents=True)
+    with runs[0].log.open("a") as log:
         fcntl.flock(log, fcntl.LOCK_EX)
         failures = train_all(runs[:2], Path("data"), ["cpu"])
     assert failures == [f"{runs[0].name} failed: locked by another program"]
@@ -180,12 +180,12 @@ def test_runs_that_another_program_finishes_meanwhile_are_neither_trained_nor_fa
         time.sleep(seconds)
 
     monkeypatch.setattr(local, "time", _Sleeping(finish))
-    log_file(runs[0]).parent.mkdir(parents=True)
-    with log_file(runs[0]).open("a") as log:
+    runs[0].log.parent.mkdir(parents=True)
+    with runs[0].log.open("a") as log:
         fcntl.flock(log, fcntl.LOCK_EX)
         assert train_all(runs[:3], Path("data"), ["cpu"]) == []
     assert [run.status for run in runs[:3]] == ["finished"] * 3
-    assert not log_file(runs[2]).exists()
+    assert not runs[2].log.exists()
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == f"{runs[0].name} is locked by another program"
     assert lines[-1] == f"run 3 of 3: {runs[2].name} done by another program"

@@ -18,7 +18,6 @@ import pytest
 from eulerlora.errors import SettingsError
 from tests.training.tables.test_local import runs, script, wait_for
 from training.tables import ray_cluster
-from training.tables.local import log_file
 from training.tables.ray_cluster import RunResources, check_ray, train_on_cluster
 from training.tables.runs import TableRun
 
@@ -102,7 +101,7 @@ def test_the_runs_are_spread_over_the_machines_and_all_end(
     runs[0].report_file.touch()
     failures = train_on_cluster(runs, DATA, ON_CPU)
     failed = next(run for run in runs if run.recipe.variant == "ensemble-20x2")
-    assert failures == [f"{failed.name} failed: eulerlora: no such thing ({log_file(failed)})"]
+    assert failures == [f"{failed.name} failed: eulerlora: no such thing ({failed.log})"]
     assert {run.status for run in runs if run is not failed} == {"finished"}
     assert {path.name for path in tmp_path.glob("on.*")} == {"on.first", "on.second"}
     assert not (tmp_path / f"here.{runs[0].recipe.variant}").exists()
@@ -164,8 +163,8 @@ def test_a_run_locked_by_another_program_is_skipped(
     runs: list[TableRun], script: Path, machines: TwoMachines
 ) -> None:
     script.write_text("eval $finish")
-    log_file(runs[0]).parent.mkdir(parents=True)
-    with log_file(runs[0]).open("a") as log:
+    runs[0].log.parent.mkdir(parents=True)
+    with runs[0].log.open("a") as log:
         fcntl.flock(log, fcntl.LOCK_EX)
         failures = train_on_cluster(runs[:2], DATA, RunResources("cpu", lock_wait_s=0.5))
     assert failures == [f"{runs[0].name} failed: locked by another program"]

@@ -102,7 +102,7 @@ def test_every_row_shows_its_mode_and_the_published_results(tmp_path: Path) -> N
     assert len(lines(text, "EulerLoRA, 1 adapter")) == 1
     others = markdown_table(read_table("cifar100"), runs(tmp_path, table="cifar100"))
     (row,) = [line for line in others.splitlines() if line.startswith("| SNGP |")]
-    assert "| - | - | paper, from LoRA-Ensemble | 32.20 ± 0.40 |" in row
+    assert "| - | paper, from LoRA-Ensemble | - | 32.20 ± 0.40 |" in row
     assert any(note.startswith("Snapshot ensemble: ") for note in notes(others))
 
 
@@ -130,7 +130,7 @@ def test_parameter_counts_are_those_of_the_network(
     """Adapters of rank 20 at Q, K, V and O of 12 blocks of width 768, and their heads."""
     run = run_of(runs(tmp_path), variant)
     finish(run, classes=classes)
-    assert trained_parameters(run.config(), run.recipe) == expected
+    assert trained_parameters(run.configs(), run.recipe) == expected
     rows = cells(markdown_table(read_table("ham10000"), [run]))
     assert f"{expected / 1e6:.2f} M" in {row["trained"] for row in rows}
 

@@ -199,7 +199,7 @@ def test_shared_inputs_are_read_once(
 
         monkeypatch.setattr(runs, name, counted)
     seeds = [read_recipe(recipe_file, AdapterRecipe, [f"seed={seed}"]) for seed in range(3)]
-    read_inputs([(seeded, recipe_file.parent) for seeded in seeds], image_folder)
+    read_inputs([TableRun(recipe_file, seeded, recipe_file) for seeded in seeds], image_folder)
     assert sorted(read) == ["read_backbone", "read_dataset", "read_ood_set"]
 
 
@@ -221,4 +221,5 @@ def test_an_invalid_input_is_an_error_before_any_run(
     if broken is not None:
         (folder / broken).write_bytes(b"broken")
     with pytest.raises(error, match=named):
-        read_inputs([(read_recipe(recipe_file, AdapterRecipe, [override]), folder)], data)
+        read = read_recipe(recipe_file, AdapterRecipe, [override])
+        read_inputs([TableRun(recipe_file, read, folder)], data)
