@@ -272,7 +272,7 @@ def ood_auroc_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
 
 def _values(estimates: Iterable[Mapping[str, float] | None]) -> list[float | None]:
     """Returns the values of a report's estimates; None where a metric is not defined."""
-    return [estimate and estimate["value"] for estimate in estimates]
+    return [None if estimate is None else estimate["value"] for estimate in estimates]
 
 
 def _finished_rows(

@@ -90,7 +90,8 @@ class TableRun:
     @property
     def hours(self) -> float:
         """The duration of the trainings of a finished run."""
-        return sum(config.provenance["training"]["seconds"] for config in self.configs()) / 3600
+        seconds = [float(c.provenance["training"]["seconds"]) for c in self.configs()]
+        return sum(seconds) / 3600
 
     @property
     def log(self) -> Path:
