@@ -13,12 +13,14 @@ SERVE_LOCK := requirements/serve.lock
 TRAIN_LOCK := requirements/train.lock
 TEST_LOCK := requirements/test.lock
 SBOM_LOCK := requirements/sbom.lock
+DOCS_LOCK := requirements/docs.lock
 
 # Stamp files: make reinstalls when a lock or a pyproject.toml is newer.
 CREATED := $(VENV)/.created
 SERVES := $(VENV)/.serves
 TRAINS := $(VENV)/.trains
 TESTS := $(VENV)/.tests
+DOCS := $(VENV)/.docs
 
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input
 INSTALL_PROJECTS := $(PIP_INSTALL) --quiet --no-deps --no-build-isolation \
@@ -69,6 +71,10 @@ lint: $(TESTS) ## run ruff, mypy and the import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+.PHONY: docs
+docs: $(DOCS) ## build the site in build/site, without a network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 .PHONY: check
 check: lint test ## run lint and test; do this before a commit
 
@@ -98,6 +104,10 @@ $(TRAINS): $(CREATED) $(PROJECTS) $(TRAIN_LOCK)
 $(TESTS): $(CREATED) $(PROJECTS) $(TEST_LOCK)
 	$(PIP_INSTALL) --require-hashes --requirement $(TEST_LOCK)
 	$(INSTALL_PROJECTS)
+	@touch $@
+
+$(DOCS): $(TESTS) $(DOCS_LOCK)
+	$(PIP_INSTALL) --require-hashes --requirement $(DOCS_LOCK)
 	@touch $@
 
 # The locks are resolved on the oldest supported Python from the public index.

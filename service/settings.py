@@ -27,54 +27,56 @@ OverloadStatus = Annotated[
 
 
 class ImageSettings(Settings):
-    """Limits on the dimensions of an image, checked from its header.
-
-    min_side, max_side: of width and height, in pixels. max_pixels: of width times height.
-    max_jpeg_pixels: the same for a JPEG, which is decoded to `max_pixels` or less.
-    max_request_pixels: of all images of a request. dicom: also accept DICOM files.
-    """
+    """Limits on the dimensions of an image, checked from its header."""
 
     min_side: PositiveInt = 32
+    """Minimum width and height, in pixels."""
     max_side: PositiveInt = 8192
+    """Maximum width and height, in pixels."""
     max_pixels: PositiveInt = 24_000_000
+    """Maximum width times height."""
     max_jpeg_pixels: PositiveInt = 64_000_000
+    """The same for a JPEG, which must be reducible to `MAX_PIXELS` while it is decoded."""
     max_request_pixels: PositiveInt = 512_000_000
+    """Of all images of a request together."""
     dicom: bool = False
+    """Also accept DICOM files; needs `pip install eulerlora[dicom]`."""
 
 
 class BodySettings(Settings):
-    """Limits on request bodies.
-
-    max_bytes: of one body. max_batch_bytes, max_files: of a body with many images.
-    upload_timeout_s: from the headers to the last byte. stall_timeout_s: between two pieces of a
-    body. max_bytes_in_flight: received bytes of the bodies of all requests without a response; a
-    client may use as many as it leaves free.
-    """
+    """Limits on request bodies."""
 
     max_bytes: PositiveInt = 20 * 1024 * 1024
+    """Maximum size of one upload."""
     max_batch_bytes: PositiveInt = 128 * 1024 * 1024
+    """Maximum size of one body with many images."""
     upload_timeout_s: Seconds = 30
+    """From the headers to the last byte."""
     stall_timeout_s: Seconds = 5
+    """Between two pieces of a body."""
     max_bytes_in_flight: PositiveInt = 512 * 1024 * 1024
+    """Received bytes of all unanswered requests; a client may use as many as it leaves free."""
     max_files: PositiveInt = 32
+    """Images in a body with many images."""
 
 
 class ConnectionSettings(Settings):
-    """Limits on connections.
-
-    header_timeout_s: from the opening of a connection, or the first byte of its next request, to
-    the end of the headers. idle_timeout_s: from a response to the next request; should be longer
-    than that of a proxy in front, which otherwise sends requests on connections that are being
-    closed. max_connections: above this number, a new connection closes the one that has been idle
-    longest since its last response; if there is none, only probes get a response.
-    spare_files: open files that are reserved for other purposes than connections; if connections
-    use all others, a new one closes the one that has been idle longest.
-    """
+    """Limits on connections."""
 
     header_timeout_s: Seconds = 10
+    """From the opening of a connection, or the first byte of its next request, to the end of the
+    headers.
+    """
     idle_timeout_s: Seconds = 75
+    """From a response to the next request. Must be longer than the idle timeout of a proxy in front
+    (often 60), which otherwise sends requests on connections that are being closed.
+    """
     max_connections: PositiveInt = 512
+    """Open connections. Above that, a new one closes the one that has been idle longest; if none is
+    idle, only probes are answered.
+    """
     spare_files: PositiveInt = 128
+    """File descriptors reserved for other purposes than connections."""
 
     def most_connections(self) -> int:
         """Returns the maximum number of open connections."""
@@ -82,20 +84,20 @@ class ConnectionSettings(Settings):
 
 
 class DecodingSettings(Settings):
-    """Limits on image decoding.
-
-    workers: the number of decoder processes. timeout_s: per image. cpu_s, cpu_s_per_megabyte: CPU
-    time of an image and, in addition, of a megabyte (1e6 bytes) of its file. memory_bytes: of one
-    worker, in addition to its use when idle. client_s_per_minute: CPU seconds of decoding for the
-    images of one client.
-    """
+    """Limits on image decoding."""
 
     workers: Annotated[int, Field(ge=1, le=64)] = 2
+    """Decoder processes, and so images decoded in parallel."""
     timeout_s: Seconds = 10
+    """For one image; then the decoder is killed and the answer is 503."""
     cpu_s: Seconds = 2
+    """CPU time for one image; then the decoder is killed and the image refused."""
     cpu_s_per_megabyte: Seconds = 0.2
+    """Additional CPU time for each megabyte (1e6 bytes) of the file."""
     memory_bytes: PositiveInt = 1024**3
+    """Memory of a decoder above its idle use."""
     client_s_per_minute: Seconds = 60
+    """CPU time for the images of one client; then 429."""
 
     def cpu_budget_s(self, file_bytes: int) -> float:
         """Returns the CPU seconds that decoding a file may take."""
@@ -103,33 +105,22 @@ class DecodingSettings(Settings):
 
 
 class LifeSettings(Settings):
-    """Health checks and shutdown, in seconds.
-
-    probe_interval_s: between two health checks. probe_timeout_s: of a health check. drain_s:
-    requests are still accepted for this time after a signal, so that load balancers can react.
-    grace_s: from the signal to the end of the process at the latest.
-    """
+    """Health checks and shutdown."""
 
     probe_interval_s: Seconds = 30
+    """Between two health checks."""
     probe_timeout_s: Seconds = 30
+    """For the answer to a health check; a later one ends the process."""
     drain_s: Annotated[float, Field(ge=0, le=86_400)] = 0
+    """Requests are still accepted for this time after SIGTERM (`--drain-s`)."""
     grace_s: Seconds = 60
+    """From SIGTERM to the end of the process; at least `LIFE__DRAIN_S` +
+    `BODIES__UPLOAD_TIMEOUT_S` + `DEADLINE_S` + 5.
+    """
 
 
 class ServiceSettings(BaseSettings):
-    """All settings of the service.
-
-    max_batch_rows: rows (image, trajectory) in one forward pass; a single item may exceed it.
-    max_pass_ms: estimated time of a forward pass of several items, for which others wait.
-    max_batch_s: a longer forward pass means a lost device. max_waiting_rows: rows of requests that
-    are queued or being decoded; a client may use as many as it leaves free. deadline_s: from the
-    moment when the body is complete; a request that is estimated to end later is refused, and one
-    that has not started by then does not run.
-    overload_status: HTTP status of the problem `overloaded`; some proxies retry only one of the
-    two. fewer_samples: under load, run requests with fewer samples and report it in the response.
-    allowed_hosts: the host names of the service, separated by commas; requests that name another
-    one are refused. Empty: `service.auth.access.allowed_hosts` decides.
-    """
+    """All settings of the service."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -137,6 +128,7 @@ class ServiceSettings(BaseSettings):
         frozen=True,
         extra="forbid",
         allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
 
     images: ImageSettings = ImageSettings()
@@ -145,13 +137,25 @@ class ServiceSettings(BaseSettings):
     decoding: DecodingSettings = DecodingSettings()
     life: LifeSettings = LifeSettings()
     max_batch_rows: PositiveInt = 128
+    """Rows (image, trajectory) in one forward pass; a single image may exceed it."""
     max_batch_s: Seconds = 60
+    """For one forward pass; a longer one counts as a device failure and ends the process."""
     max_pass_ms: PositiveInt = 50
+    """Estimated time of a forward pass of several images, for which other clients wait."""
     max_waiting_rows: PositiveInt = 3072
+    """Rows that are queued or being decoded; a client may use as many as it leaves free."""
     deadline_s: Seconds = 10
+    """From the moment when the body is complete. A request that is estimated to end later is
+    refused; one that has not started by then never runs.
+    """
     overload_status: OverloadStatus = 503
+    """Status of `overloaded`: 503, or 429 for proxies that slow down only after that."""
     fewer_samples: bool = False
+    """Under load, run requests with fewer samples and report it; a full queue still refuses."""
     allowed_hosts: HostNames = ""
+    """Host names of the service, separated by commas; requests that name another one are refused.
+    Empty: any name with keys, otherwise those of the local machine.
+    """
 
 
 def settings_of_environment() -> ServiceSettings:
@@ -163,7 +167,7 @@ def settings_of_environment() -> ServiceSettings:
     known = set(variables(ServiceSettings))
     for name in os.environ:
         if name.upper().startswith(PREFIX) and name.upper() not in known:
-            raise SettingsError(f"{name}: unknown setting; docs/how-to/serve.md lists all settings")
+            raise SettingsError(f"{name}: unknown setting; docs/reference/settings.md lists all")
     try:
         return ServiceSettings()
     except ValidationError as error:

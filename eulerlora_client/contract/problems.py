@@ -229,7 +229,7 @@ class InvalidUpload(Unprocessable):
 
 
 class UnusableImage(Unprocessable):
-    """The image is damaged, too small, too large or animated."""
+    """The image is damaged, too small, too large, animated or too expensive to decode."""
 
     code, title = "unusable_image", "The image cannot be used"
 

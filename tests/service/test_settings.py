@@ -1,25 +1,18 @@
 """The names, values and documentation of the settings."""
 
-import json
 import re
 import resource
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from eulerlora.errors import SettingsError
 from service.settings import (
-    NESTED,
     PREFIX,
     STOP_MARGIN_S,
     ServiceSettings,
     check_consistency,
     settings_of_environment,
 )
-
-DOCUMENTATION = Path(__file__).parents[2] / "docs" / "how-to" / "serve.md"
 
 
 def test_variables_set_top_level_and_grouped_settings(monkeypatch) -> None:
@@ -45,25 +38,6 @@ def test_a_wrong_name_or_value_is_one_line_that_names_it(monkeypatch, name, valu
     with pytest.raises(SettingsError, match=re.escape(reason)) as caught:
         settings_of_environment()
     assert "\n" not in str(caught.value)
-
-
-def test_the_documentation_lists_all_settings_and_their_defaults() -> None:
-    limits = DOCUMENTATION.read_text().partition("\n## Limits\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `([A-Z_]+)` \| (.*?) \|", limits, re.MULTILINE)
-    documented = {
-        name: "" if default == "none" else json.loads(default.replace(",", ""))
-        for name, default in rows
-    }
-    assert len(documented) == len(rows)
-
-    def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-        for name, value in values.items():
-            if isinstance(value, dict):
-                yield from flat(value, f"{prefix}{name.upper()}{NESTED}")
-            else:
-                yield prefix + name.upper(), value
-
-    assert documented == dict(flat(ServiceSettings().model_dump()))
 
 
 def test_the_defaults_are_consistent() -> None:

@@ -7,29 +7,8 @@ import pytest
 
 from tests.program import run
 from training.recipe.file import RECIPES, read_recipe
-from training.recipe.keys import RecipeKey, recipe_keys, recipe_with_sources
+from training.recipe.keys import recipe_keys, recipe_with_sources
 from training.recipe.schema import AdapterRecipe
-
-DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "train.md"
-SET_BY_THE_PROGRAM = {"file", "variant", "overrides"}
-
-
-def documented_keys() -> dict[str, RecipeKey]:
-    """Returns the rows of the table of keys in the document."""
-    keys = {}
-    for line in DOCUMENT.read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-        if line.startswith("| `") and len(cells) == 3:
-            name = cells[0].strip("` ")
-            keys[name] = RecipeKey(name, cells[1].strip("`"), cells[2].strip())
-    return keys
-
-
-def test_the_document_has_every_key_with_its_default_and_description() -> None:
-    expected = {
-        key.name: key for key in recipe_keys(AdapterRecipe) if key.name not in SET_BY_THE_PROGRAM
-    }
-    assert documented_keys() == expected
 
 
 def test_a_shown_recipe_names_what_sets_each_value() -> None:

@@ -1,0 +1,209 @@
+"""Hook of MkDocs: reference tables from the code, tutorials from examples/, documents of the root.
+
+A comment `<!-- generated: NAME -->` in a page is replaced by the Markdown of that name. Links to
+documents outside of docs/ lead to their pages; links to other files of the repository become text.
+"""
+
+import ast
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from pydantic import BaseModel
+
+from eulerlora import EulerLoRA
+from eulerlora_client.commands.program import program
+from eulerlora_client.contract.problems import SENT_BY_SERVICE
+from service.app import create_service
+from service.inference.engine import ServedModel, ServedModels
+from service.lifecycle.phase import Lifecycle
+from service.settings import NESTED, ServiceSettings
+from training.recipe.keys import recipe_keys
+from training.recipe.schema import AdapterRecipe
+
+ROOT = Path(__file__).parents[1]
+CARD = "eulerlora/default"
+OUTSIDE = {
+    "README.md": "index.md",
+    "examples/README.md": "learn/index.md",
+    "ARCHITECTURE.md": "explanation/architecture.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+    f"{CARD}/README.md": "results/model-card.md",
+    f"{CARD}/reliability.png": "results/reliability.png",
+} | {f"examples/{path.name}": f"learn/{path.stem}.md" for path in ROOT.glob("examples/*.py")}
+"""Pages of the site by their path in the repository, beside those of docs/."""
+LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+SET_BY_THE_PROGRAM = {"file", "variant", "overrides"}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages of OUTSIDE."""
+    for source, page in OUTSIDE.items():
+        path = ROOT / source
+        if path.suffix == ".py":
+            files.append(File.generated(config, page, content=tutorial(path.read_text())))
+        elif path.suffix == ".md" and path.exists():
+            text = re.sub(r"\A---\n.*?\n---\n", "", path.read_text(), flags=re.DOTALL)
+            files.append(File.generated(config, page, content=text))
+        elif path.exists():
+            files.append(File.generated(config, page, abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Fills in generated tables and adapts links."""
+    markdown = re.sub(
+        r"<!-- generated: (\w+) -->", lambda match: "\n".join(GENERATED[match[1]]()), markdown
+    )
+    uri = page.file.src_uri
+    source = next((path for path, name in OUTSIDE.items() if name == uri), f"docs/{uri}")
+
+    def adapted(match: re.Match[str]) -> str:
+        image, text, target = match.groups()
+        path, hash_sign, anchor = target.partition("#")
+        if not path or re.match(r"https?:|mailto:", target):
+            return match[0]
+        wanted = os.path.normpath(Path(source).parent / path)
+        name = OUTSIDE.get(wanted, wanted.removeprefix("docs/"))
+        if name == wanted:
+            return text
+        relative = os.path.relpath(name, Path(uri).parent)
+        return f"{image}[{text}]({relative}{hash_sign}{anchor})"
+
+    return LINK.sub(adapted, markdown)
+
+
+def tutorial(source: str) -> str:
+    """Returns a script in the percent format as Markdown: its docstring, then text and code.
+
+    `# %% [markdown]` starts a cell of text, whose lines are comments, and `# %%` one of code.
+    """
+    docstring = ast.get_docstring(ast.parse(source)) or ""
+    title, _, introduction = docstring.partition("\n")
+    parts = [f"# {title.rstrip('.')}", introduction.strip()]
+    for cell in re.split(r"^# %%", source, flags=re.MULTILINE)[1:]:
+        kind, _, body = cell.partition("\n")
+        if "[markdown]" in kind:
+            parts.append(re.sub(r"^# ?", "", body.strip(), flags=re.MULTILINE))
+        else:
+            parts.append(f"```python\n{body.strip()}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def command_line() -> Iterator[str]:
+    """Yields a section with the help of each command."""
+    yield from _command(program, "eulerlora")
+
+
+def _command(command: click.Command, name: str) -> Iterator[str]:
+    context = click.Context(command, info_name=name, terminal_width=96)
+    yield from (f"## {name}", "", "```text", command.get_help(context), "```", "")
+    if isinstance(command, click.Group):
+        for inner in command.list_commands(context):
+            subcommand = command.get_command(context, inner)
+            assert subcommand is not None
+            yield from _command(subcommand, f"{name} {inner}")
+
+
+def keys_of_recipes() -> Iterator[str]:
+    """Yields a table of the keys of a recipe."""
+    yield from ("| key | default | meaning |", "|---|---|---|")
+    for key in recipe_keys(AdapterRecipe):
+        if key.name not in SET_BY_THE_PROGRAM:
+            yield f"| `{key.name}` | `{key.default}` | {key.text} |"
+
+
+def settings() -> Iterator[str]:
+    """Yields a table of the settings of the service."""
+    yield from ("| variable, after `EULERLORA_SERVE_` | default | meaning |", "|---|---:|---|")
+    yield from _settings(ServiceSettings)
+
+
+def _settings(kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in kind.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _settings(field.annotation, f"{prefix}{name.upper()}{NESTED}")
+            continue
+        value = field.default
+        default = f"{value:,}" if type(value) in (int, float) else str(value).lower() or "none"
+        text = " ".join((field.description or "").split())
+        yield f"| `{prefix}{name.upper()}` | {default} | {text} |"
+
+
+def problems() -> Iterator[str]:
+    """Yields a table of the problems of the service."""
+    yield from ("| status | code | class | meaning |", "|---:|---|---|---|")
+    for kind in sorted((kind for kind in SENT_BY_SERVICE if kind.status), key=lambda k: k.status):
+        yield f"| {kind.status} | `{kind.code}` | `{kind.__name__}` | {kind.__doc__} |"
+
+
+def operations() -> Iterator[str]:
+    """Yields a section for each operation of the OpenAPI document, then one for each schema."""
+    models = ServedModels([ServedModel.of(EulerLoRA.default())])
+    application = create_service(models, ServiceSettings(), Lifecycle()).application
+    document = application.openapi()
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield from (f"## {method.upper()} {path}", "", f"{operation['summary']}.", "")
+            yield from (operation.get("description", ""), "")
+            yield from _parameters(operation.get("parameters", ()))
+            kinds = [f"`{kind}`" for kind in operation.get("requestBody", {}).get("content", ())]
+            if kinds:
+                yield from (f"Body: {' or '.join(kinds)}.", "")
+            yield from (f"Responses: {', '.join(operation['responses'])}.", "")
+    for name, schema in document["components"]["schemas"].items():
+        yield from _schema(name, schema)
+
+
+def _parameters(parameters: Any) -> Iterator[str]:
+    if parameters:
+        yield from ("| parameter | in | type | meaning |", "|---|---|---|---|")
+    for one in parameters:
+        text = " ".join(one.get("description", "").split())
+        yield f"| `{one['name']}` | {one['in']} | {_type(one['schema'])} | {text} |"
+    yield ""
+
+
+def _schema(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
+    yield from (f"## {name}", "", schema.get("description", ""), "")
+    if "properties" not in schema:
+        yield from (f"One of {_type(schema)}.", "")
+        return
+    yield from ("| field | type | meaning |", "|---|---|---|")
+    for field, inner in schema["properties"].items():
+        yield f"| `{field}` | {_type(inner)} | {' '.join(inner.get('description', '').split())} |"
+    yield ""
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    """Returns the type of a JSON schema in words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    alternatives = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
+    if alternatives:
+        return " or ".join(_type(one) for one in alternatives)
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    bounds = [f"{sign} {schema[key]}" for key, sign in BOUNDS.items() if key in schema]
+    return " ".join([str(schema.get("type", "any")), *bounds])
+
+
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+GENERATED: Mapping[str, Callable[[], Iterator[str]]] = {
+    "command_line": command_line,
+    "recipe_keys": keys_of_recipes,
+    "settings": settings,
+    "problems": problems,
+    "operations": operations,
+}

@@ -1,0 +1,62 @@
+"""Ask the service.
+
+Send pictures to a running service and read its answers. Start the service in another terminal with
+`make serve`; it listens on port 8000 with the embedded model.
+"""
+
+# %% [markdown]
+# The client installs neither PyTorch nor FastAPI. One picture, one answer:
+
+# %%
+import os
+from pathlib import Path
+
+from eulerlora_client import Problem, TriageClient
+
+ROOT = Path(__file__).parents[1]
+URL = os.environ.get("EULERLORA_URL", "http://127.0.0.1:8000")
+lesion = ROOT / "docs" / "images" / "example-lesion.jpg"
+
+client = TriageClient(URL)
+answer = client.predict(lesion, mode="stoch", samples=4)
+print(answer.label, f"{answer.msp:.3f}")
+for name, probability in answer.probabilities.items():
+    print(f"  {name:6} {probability:.3f}")
+
+# %% [markdown]
+# Mode `stoch` draws four samples of each of the two adapters: eight trajectories, whose mean is the
+# answer. The entropy says how uncertain the answer is, and the mutual information how far the
+# trajectories disagree. Both are in nats.
+
+# %%
+print(f"{answer.trajectories} trajectories")
+print(f"entropy {answer.entropy:.3f}, mutual information {answer.mutual_information:.4f}")
+
+# %% [markdown]
+# The same question gets the same answer, alone or beside other requests: the seed is derived from
+# the picture. Another seed gives other draws.
+
+# %%
+again = client.predict(lesion, mode="stoch", samples=4)
+other = client.predict(lesion, mode="stoch", samples=4, seed=1)
+assert again.probabilities == answer.probabilities
+print("another seed changes the entropy by", f"{abs(other.entropy - answer.entropy):.4f}")
+
+# %% [markdown]
+# Many pictures: one request for each, answers in order, and a problem in the place of a file that
+# is no picture.
+
+# %%
+page = ROOT / "service" / "page"
+files = [lesion, page / "example-house.jpg", Path(__file__)]
+for file, result in zip(files, client.triage_many(files), strict=True):
+    if isinstance(result, Problem):
+        print(f"{file.name}: no result, {result.code}")
+    else:
+        print(f"{file.name}: {result.title}, unfamiliar: {result.prediction.unfamiliar}")
+client.close()
+
+# %% [markdown]
+# The house is `unfamiliar`: its features are far from those of the training pictures, so that the
+# probabilities say nothing about it. Next: [is it sure?](is_it_sure.py) explains the numbers,
+# [clients and protocols](../docs/how-to/clients.md) every option of the client.
