@@ -31,7 +31,9 @@ ItemId = Annotated[
 class WireModel(BaseModel):
     """Base of all response bodies: immutable, and unknown keys of later servers are ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", protected_namespaces=(), use_attribute_docstrings=True
+    )
 
 
 def item_id(request_id: str, index: int) -> str:
@@ -46,69 +48,52 @@ class StandardError(WireModel):
     accounts for the adaptive number of samples.
     """
 
-    msp: Annotated[float, Field(ge=0, description="Of the highest probability.")]
-    entropy: Annotated[Nats, Field(description="Of the entropy, in nats.")]
+    msp: Annotated[float, Field(ge=0)]
+    """Of the highest probability."""
+    entropy: Nats
+    """Of the entropy, in nats."""
 
 
 class OodScore(WireModel):
     """An out-of-distribution score of one image."""
 
-    value: Annotated[float, Field(description="The score; `OodScores` states its unit.")]
-    threshold: Annotated[
-        float | None,
-        Field(
-            description="Limit in the unit of the score: `msp` is flagged below it, the other "
-            "scores above theirs. Null, with a warning, if the checkpoint has no threshold of this "
-            "score for the mode and the number of samples."
-        ),
-    ]
-    flagged: Annotated[
-        bool | None,
-        Field(description="The score is beyond its threshold; null without a threshold."),
-    ]
+    value: float
+    """The score; `OodScores` states its unit."""
+    threshold: float | None
+    """Limit in the unit of the score: `msp` is flagged below it, the other scores above theirs.
+    Null, with a warning, if the checkpoint has no threshold of this score for the mode and the
+    number of samples.
+    """
+    flagged: bool | None
+    """The score is beyond its threshold; null without a threshold."""
 
 
 class OodScores(WireModel):
     """The out-of-distribution scores of one image."""
 
-    msp: Annotated[OodScore, Field(description="The highest probability, 0 to 1.")]
-    energy: Annotated[
-        OodScore,
-        Field(
-            description="Minus the mean over trajectories of the log-sum-exp of their logits, in "
-            "nats."
-        ),
-    ]
-    feature_distance: Annotated[
-        OodScore | None,
-        Field(
-            description="Mahalanobis distance of the image's features to the nearest class of the "
-            "training data, in standard deviations; absent if the checkpoint has no feature "
-            "statistics."
-        ),
-    ] = None
+    msp: OodScore
+    """The highest probability, 0 to 1."""
+    energy: OodScore
+    """Minus the mean over trajectories of the log-sum-exp of their logits, in nats."""
+    feature_distance: OodScore | None = None
+    """Mahalanobis distance of the image's features to the nearest class of the training data, in
+    standard deviations; absent if the checkpoint has no feature statistics.
+    """
 
 
 class PredictionSet(WireModel):
     """A set of classes that contains the true one with a stated probability."""
 
-    labels: Annotated[
-        tuple[str, ...],
-        Field(description="Class names in the order of the model's classes; may be empty."),
-    ]
-    coverage: Annotated[
-        Probability,
-        Field(
-            description="For each class, the least probability that the sets of all images of a "
-            "new lesion of this class contain it, if the lesion comes from the distribution of the "
-            "calibration data."
-        ),
-    ]
-    unit: Annotated[
-        str,
-        Field(description="`lesion`, or `image` if the calibration data do not state lesions."),
-    ]
-    calibrated_on: Annotated[str, Field(description="The calibration data.")]
+    labels: tuple[str, ...]
+    """Class names in the order of the model's classes; may be empty."""
+    coverage: Probability
+    """For each class, the least probability that the sets of all images of a new lesion of this
+    class contain it, if the lesion comes from the distribution of the calibration data.
+    """
+    unit: str
+    """`lesion`, or `image` if the calibration data do not state lesions."""
+    calibrated_on: str
+    """The calibration data."""
 
 
 class WarningCode(StrEnum):
@@ -128,14 +113,10 @@ class WarningCode(StrEnum):
 class PredictionWarning(WireModel):
     """A warning about an answer: a stable code and a text for people."""
 
-    code: Annotated[
-        str,
-        Field(
-            description="Stable; later versions of the service may have more codes.",
-            json_schema_extra={"enum": [code.value for code in WarningCode]},
-        ),
-    ]
-    message: Annotated[str, Field(description="For people; may change.")]
+    code: Annotated[str, Field(json_schema_extra={"enum": [code.value for code in WarningCode]})]
+    """Stable; later versions of the service may have more codes."""
+    message: str
+    """For people; may change."""
 
 
 class Prediction(WireModel):
@@ -145,100 +126,62 @@ class Prediction(WireModel):
     """
 
     request_id: RequestId
-    model: Annotated[str, Field(description="Name of the model.")]
+    model: str
+    """Name of the model."""
     revision: Revision
-    mode: Annotated[
-        Mode,
-        Field(description="`det`: one pass per adapter; `stoch`: sampled passes."),
-    ]
-    samples: Annotated[
-        PositiveInt,
-        Field(
-            description="Samples per adapter of the answer: 1 in mode det; with `samples=auto` the "
-            "number that was drawn, 1 if none was; fewer than requested with the warning "
-            "`samples_reduced`."
-        ),
-    ]
-    trajectories: Annotated[PositiveInt, Field(description="Adapters times samples.")]
-    seed: Annotated[
-        int,
-        Field(
-            description="Seed of the draws; repeats the answer with the same image and model.",
-            json_schema_extra={"minimum": 0, "maximum": MAX_SEED},
-        ),
-    ]
-    label: Annotated[str, Field(description="The class with the highest probability.")]
-    probabilities: Annotated[
-        dict[str, Probability],
-        Field(
-            description="Mean over trajectories, by class name, in the order of the model's "
-            "classes; the sum is 1 within 1e-5."
-        ),
-    ]
-    entropy: Annotated[Nats, Field(description="Entropy of the mean prediction, in nats.")]
-    expected_entropy: Annotated[
-        Nats, Field(description="Mean over trajectories of their entropies, in nats.")
-    ]
-    mutual_information: Annotated[
-        Nats,
-        Field(description="Entropy minus expected entropy, in nats: trajectories disagree."),
-    ]
-    msp: Annotated[Probability, Field(description="The highest probability.")]
-    ood: Annotated[
-        bool | None,
-        Field(
-            description="`msp` is below `ood_threshold`; null, with the warning "
-            "`no_ood_threshold`, if the checkpoint has no threshold for this mode and number of "
-            "samples."
-        ),
-    ]
-    ood_threshold: Annotated[
-        float | None, Field(description="Limit of `msp`, 0 to 1; null if `ood` is.")
-    ]
+    mode: Mode
+    """`det`: one pass per adapter; `stoch`: sampled passes."""
+    samples: PositiveInt
+    """Samples per adapter of the answer: 1 in mode det; with `samples=auto` the number that was
+    drawn, 1 if none was; fewer than requested with the warning `samples_reduced`.
+    """
+    trajectories: PositiveInt
+    """Adapters times samples."""
+    seed: Annotated[int, Field(json_schema_extra={"minimum": 0, "maximum": MAX_SEED})]
+    """Seed of the draws; repeats the answer with the same image and model."""
+    label: str
+    """The class with the highest probability."""
+    probabilities: dict[str, Probability]
+    """Mean over trajectories, by class name, in the order of the model's classes; the sum is 1
+    within 1e-5.
+    """
+    entropy: Nats
+    """Entropy of the mean prediction, in nats."""
+    expected_entropy: Nats
+    """Mean over trajectories of their entropies, in nats."""
+    mutual_information: Nats
+    """Entropy minus expected entropy, in nats: trajectories disagree."""
+    msp: Probability
+    """The highest probability."""
+    ood: bool | None
+    """`msp` is below `ood_threshold`; null, with the warning `no_ood_threshold`, if the checkpoint
+    has no threshold for this mode and number of samples.
+    """
+    ood_threshold: float | None
+    """Limit of `msp`, 0 to 1; null if `ood` is."""
     warnings: tuple[PredictionWarning, ...]
-    ood_scores: Annotated[
-        OodScores | None, Field(description="All out-of-distribution scores.")
-    ] = None
-    unfamiliar: Annotated[
-        bool | None,
-        Field(
-            description="The flag of `feature_distance`: the image differs from the training "
-            "images. Null, with a warning, without a threshold; absent if the checkpoint has no "
-            "feature statistics."
-        ),
-    ] = None
-    prediction_set: Annotated[
-        PredictionSet | None,
-        Field(
-            description="Only with `coverage`; null, with the warning `no_prediction_set`, if the "
-            "checkpoint is not calibrated for it."
-        ),
-    ] = None
-    sampled: Annotated[
-        bool | None,
-        Field(
-            description="Only with `samples=auto`: false if the pass in det settled the answer, "
-            "which is then that of det; true if the answer is a mean over samples."
-        ),
-    ] = None
-    rows: Annotated[
-        PositiveInt | None,
-        Field(
-            description="Only with `samples=auto`: the passes that ran, with those in det; "
-            "`trajectories` are those of the answer."
-        ),
-    ] = None
-    standard_error: Annotated[
-        StandardError | None,
-        Field(description="Only for sampled answers of `samples=auto`."),
-    ] = None
-    trajectory_probabilities: Annotated[
-        tuple[tuple[Probability, ...], ...] | None,
-        Field(
-            description="Trajectories x classes, in the order of the class names; only with "
-            "`detail=trajectories`."
-        ),
-    ] = None
+    ood_scores: OodScores | None = None
+    """All out-of-distribution scores."""
+    unfamiliar: bool | None = None
+    """The flag of `feature_distance`: the image differs from the training images. Null, with a
+    warning, without a threshold; absent if the checkpoint has no feature statistics.
+    """
+    prediction_set: PredictionSet | None = None
+    """Only with `coverage`; null, with the warning `no_prediction_set`, if the checkpoint is not
+    calibrated for it.
+    """
+    sampled: bool | None = None
+    """Only with `samples=auto`: false if the pass in det settled the answer, which is then that of
+    det; true if the answer is a mean over samples.
+    """
+    rows: PositiveInt | None = None
+    """Only with `samples=auto`: the passes that ran, with those in det; `trajectories` are those of
+    the answer.
+    """
+    standard_error: StandardError | None = None
+    """Only for sampled answers of `samples=auto`."""
+    trajectory_probabilities: tuple[tuple[Probability, ...], ...] | None = None
+    """Trajectories x classes, in the order of the class names; only with `detail=trajectories`."""
     index: Index = None
     item_id: ItemId = None
 
@@ -276,19 +219,18 @@ def shows_figures(unfamiliar: bool | None) -> bool:
 class ProblemDocument(WireModel):
     """A problem document (RFC 9457)."""
 
-    type: Annotated[str, Field(description="A URN that ends with the code.")]
-    title: Annotated[str, Field(description="The kind of problem, for people; may change.")]
-    status: Annotated[int, Field(description="The HTTP status; in a batch, of this item alone.")]
-    detail: Annotated[
-        str, Field(description="This occurrence, for people; may change. Repeats no input.")
-    ]
+    type: str
+    """A URN that ends with the code."""
+    title: str
+    """The kind of problem, for people; may change."""
+    status: int
+    """The HTTP status; in a batch, of this item alone."""
+    detail: str
+    """This occurrence, for people; may change. Repeats no input."""
     code: Annotated[
-        str,
-        Field(
-            description="Stable; later versions of the service may have more codes.",
-            json_schema_extra={"enum": sorted(kind.code for kind in SENT_BY_SERVICE)},
-        ),
+        str, Field(json_schema_extra={"enum": sorted(kind.code for kind in SENT_BY_SERVICE)})
     ]
+    """Stable; later versions of the service may have more codes."""
     request_id: RequestId
     index: Index = None
     item_id: ItemId = None
@@ -297,10 +239,8 @@ class ProblemDocument(WireModel):
 class PredictionBatch(WireModel):
     """The results for many images."""
 
-    results: Annotated[
-        tuple[Prediction | ProblemDocument, ...],
-        Field(description="A prediction or a problem for each image, in order."),
-    ]
+    results: tuple[Prediction | ProblemDocument, ...]
+    """A prediction or a problem for each image, in order."""
 
 
 class Disposition(StrEnum):
@@ -338,107 +278,98 @@ WITHOUT_FIGURES = {
 class ImageQuality(WireModel):
     """Quality measurements of one image."""
 
-    width: Annotated[PositiveInt, Field(description="Of the original image, in pixels.")]
-    height: Annotated[PositiveInt, Field(description="Of the original image, in pixels.")]
-    brightness: Annotated[Probability, Field(description="Mean luma, from 0 (black) to 1 (white).")]
-    dark_share: Annotated[
-        Probability, Field(description="Share of pixels with a luma of at most 5 of 255.")
-    ]
-    bright_share: Annotated[
-        Probability, Field(description="Share of pixels with a luma of at least 250 of 255.")
-    ]
-    sharpness: Annotated[
-        float,
-        Field(
-            ge=0,
-            description="Variance of the Laplacian of the luma, in squared levels of 255; 0 for a "
-            "uniform image.",
-        ),
-    ]
+    width: PositiveInt
+    """Of the original image, in pixels."""
+    height: PositiveInt
+    """Of the original image, in pixels."""
+    brightness: Probability
+    """Mean luma, from 0 (black) to 1 (white)."""
+    dark_share: Probability
+    """Share of pixels with a luma of at most 5 of 255."""
+    bright_share: Probability
+    """Share of pixels with a luma of at least 250 of 255."""
+    sharpness: Annotated[float, Field(ge=0)]
+    """Variance of the Laplacian of the luma, in squared levels of 255; 0 for a uniform image."""
 
 
 class TriageReason(WireModel):
     """A rule that applies."""
 
     code: Reason
-    words: Annotated[str, Field(description="For people; may change.")]
+    words: str
+    """For people; may change."""
 
 
 class PolicyPerformance(WireModel):
     """The measured performance of a policy on one data set; brackets hold exact 95% intervals."""
 
-    data: Annotated[str, Field(description="The data set.")]
-    critical: Annotated[
-        str, Field(description="A word for the classes whose sensitivity is stated.")
-    ]
-    sensitivity: Annotated[
-        Probability,
-        Field(description="Share of its lesions with urgent or unfamiliar images only."),
-    ]
-    sensitivity_low: Annotated[Probability, Field(description="Lower end of its interval.")]
-    sensitivity_high: Annotated[Probability, Field(description="Upper end of its interval.")]
-    specificity: Annotated[
-        Probability,
-        Field(description="Share of other lesions without urgent and unfamiliar images."),
-    ]
-    specificity_low: Annotated[Probability, Field(description="Lower end of its interval.")]
-    specificity_high: Annotated[Probability, Field(description="Upper end of its interval.")]
+    data: str
+    """The data set."""
+    critical: str
+    """A word for the classes whose sensitivity is stated."""
+    sensitivity: Probability
+    """Share of its lesions with urgent or unfamiliar images only."""
+    sensitivity_low: Probability
+    """Lower end of its interval."""
+    sensitivity_high: Probability
+    """Upper end of its interval."""
+    specificity: Probability
+    """Share of other lesions without urgent and unfamiliar images."""
+    specificity_low: Probability
+    """Lower end of its interval."""
+    specificity_high: Probability
+    """Upper end of its interval."""
 
 
 class PolicyReference(WireModel):
     """The policy that decided."""
 
-    version: Annotated[int, Field(description="Raised with every change of the policy.")]
-    hash: Annotated[str, Field(description="SHA-256 of the policy's values.")]
-    established: Annotated[
-        bool,
-        Field(
-            description="True if the urgent threshold was set for this model, mode and samples, "
-            "and the lower bound of its sensitivity reached the required one."
-        ),
-    ]
-    notice: Annotated[
-        str | None,
-        Field(description="What is not known; to be shown with the result if not established."),
-    ] = None
-    measured: Annotated[
-        tuple[PolicyPerformance, ...],
-        Field(
-            description="One for each data set; empty if the threshold was set for another model, "
-            "mode or samples, and if not measured."
-        ),
-    ] = ()
+    version: int
+    """Raised with every change of the policy."""
+    hash: str
+    """SHA-256 of the policy's values."""
+    established: bool
+    """True if the urgent threshold was set for this model, mode and samples, and the lower bound of
+    its sensitivity reached the required one.
+    """
+    notice: str | None = None
+    """What is not known; to be shown with the result if not established."""
+    measured: tuple[PolicyPerformance, ...] = ()
+    """One for each data set; empty if the threshold was set for another model, mode or samples, and
+    if not measured.
+    """
 
 
 class TargetGroup(WireModel):
     """The classes that count for the policy."""
 
-    name: Annotated[str, Field(description="A word for them, such as malignant.")]
+    name: str
+    """A word for them, such as malignant."""
     classes: tuple[str, ...]
-    probability: Annotated[float, Field(description="Sum of their probabilities, 0 to 1.")]
-    urgent: Annotated[
-        Probability, Field(description="The probability at and above which the image is urgent.")
-    ]
+    probability: float
+    """Sum of their probabilities, 0 to 1."""
+    urgent: Probability
+    """The probability at and above which the image is urgent."""
 
 
 class TriageResult(WireModel):
     """The suggested next step for an image, its reasons, and the prediction behind it."""
 
     disposition: Disposition
-    title: Annotated[str, Field(description="The disposition as a word with a capital.")]
-    pathway: Annotated[str, Field(description="The suggested next step, for people.")]
-    reasons: Annotated[
-        tuple[TriageReason, ...],
-        Field(description="Every rule that applies, in the order of the rules; none for routine."),
-    ]
-    warning: Annotated[str, Field(description="To be shown with every result.")]
+    title: str
+    """The disposition as a word with a capital."""
+    pathway: str
+    """The suggested next step, for people."""
+    reasons: tuple[TriageReason, ...]
+    """Every rule that applies, in the order of the rules; none for routine."""
+    warning: str
+    """To be shown with every result."""
     policy: PolicyReference
     target: TargetGroup
     quality: ImageQuality
     prediction: Prediction
-    class_names: Annotated[
-        dict[str, str], Field(description="The name of every class for people, by its code.")
-    ] = {}
+    class_names: dict[str, str] = {}
+    """The name of every class for people, by its code."""
     index: Index = None
     item_id: ItemId = None
 
@@ -462,34 +393,37 @@ class TriageResult(WireModel):
 class TriageBatch(WireModel):
     """The results for many images."""
 
-    results: Annotated[
-        tuple[TriageResult | ProblemDocument, ...],
-        Field(description="A disposition or a problem for each image, in order."),
-    ]
+    results: tuple[TriageResult | ProblemDocument, ...]
+    """A disposition or a problem for each image, in order."""
 
 
 class DispositionText(WireModel):
     """A disposition in words."""
 
     disposition: Disposition
-    title: Annotated[str, Field(description="A word.")]
-    pathway: Annotated[str, Field(description="The suggested next step.")]
+    title: str
+    """A word."""
+    pathway: str
+    """The suggested next step."""
 
 
 class PolicyDescription(WireModel):
     """The policy of the service, and what `/triage` does if a request does not say."""
 
-    version: Annotated[int, Field(description="Raised with every change of the policy.")]
-    hash: Annotated[str, Field(description="SHA-256 of the policy's values.")]
-    mode: Annotated[Mode, Field(description="The default of `mode`.")]
-    samples: Annotated[
-        PositiveInt | None, Field(description="The default of `samples`; null for mode det.")
-    ]
-    policy: Annotated[dict[str, Any], Field(description="The policy file as JSON.")]
-    dispositions: Annotated[
-        tuple[DispositionText, ...], Field(description="The most urgent first.")
-    ]
-    warning: Annotated[str, Field(description="To be shown with every result.")]
+    version: int
+    """Raised with every change of the policy."""
+    hash: str
+    """SHA-256 of the policy's values."""
+    mode: Mode
+    """The default of `mode`."""
+    samples: PositiveInt | None
+    """The default of `samples`; null for mode det."""
+    policy: dict[str, Any]
+    """The policy file as JSON."""
+    dispositions: tuple[DispositionText, ...]
+    """The most urgent first."""
+    warning: str
+    """To be shown with every result."""
 
 
 HubSource = Annotated[
@@ -508,12 +442,14 @@ ServedPrecision = Annotated[
 class ModelSummary(WireModel):
     """One served model."""
 
-    name: Annotated[str, Field(description="The value of the parameter `model`.")]
+    name: str
+    """The value of the parameter `model`."""
     revision: Revision
     source: HubSource = None
     classes: tuple[str, ...]
     precision: ServedPrecision = "float32"
-    default: Annotated[bool, Field(description="It answers requests without `model`.")]
+    default: bool
+    """It answers requests without `model`."""
 
 
 class ModelList(WireModel):
@@ -526,7 +462,8 @@ class ClassName(Settings):
     """A class of a model: its short name and its description for people."""
 
     name: NonEmpty
-    description: Annotated[str, Field(min_length=1, description="For people.")]
+    description: Annotated[str, Field(min_length=1)]
+    """For people."""
 
 
 class ClassGroup(Settings):
@@ -568,17 +505,18 @@ class TargetClasses(ClassGroup):
 class ImageLimits(WireModel):
     """The image sizes that the service decodes."""
 
-    min_side: Annotated[PositiveInt, Field(description="Least width and height, in pixels.")]
-    max_side: Annotated[PositiveInt, Field(description="Greatest width and height, in pixels.")]
-    max_pixels: Annotated[PositiveInt, Field(description="Greatest width times height.")]
-    max_jpeg_pixels: Annotated[
-        PositiveInt,
-        Field(description="Greatest width times height of a JPEG, which is reduced on decoding."),
-    ]
-    max_request_pixels: Annotated[
-        PositiveInt, Field(description="Greatest sum over the images of a request.")
-    ]
-    dicom: Annotated[bool, Field(description="DICOM files are accepted.")] = False
+    min_side: PositiveInt
+    """Least width and height, in pixels."""
+    max_side: PositiveInt
+    """Greatest width and height, in pixels."""
+    max_pixels: PositiveInt
+    """Greatest width times height."""
+    max_jpeg_pixels: PositiveInt
+    """Greatest width times height of a JPEG, which is reduced on decoding."""
+    max_request_pixels: PositiveInt
+    """Greatest sum over the images of a request."""
+    dicom: bool = False
+    """DICOM files are accepted."""
 
 
 class ScoreThreshold(Settings):
@@ -587,32 +525,29 @@ class ScoreThreshold(Settings):
     An image with a score above `threshold` is flagged.
     """
 
-    threshold: Annotated[float, Field(description="In the unit of the score.")]
-    kept: Annotated[
-        Probability, Field(description="Share of the in-distribution images that are not flagged.")
-    ]
-    upper_quartile: Annotated[
-        float,
-        Field(
-            description="Value of the score that at most a quarter of them exceed, by which a "
-            "monitor finds smaller shifts."
-        ),
-    ]
+    threshold: float
+    """In the unit of the score."""
+    kept: Probability
+    """Share of the in-distribution images that are not flagged."""
+    upper_quartile: float
+    """Value of the score that at most a quarter of them exceed, by which a monitor finds smaller
+    shifts.
+    """
 
 
 class Tolerance(Settings):
     """What a threshold keeps of new images like those of its calibration."""
 
-    share: Annotated[Probability, Field(description="Of new units, all images of which are kept.")]
-    confidence: Annotated[
-        Probability,
-        Field(
-            description="That at least this share is kept; below 0.95 if there were too few units "
-            "(59 for a share of 0.95)."
-        ),
-    ]
-    units: Annotated[PositiveInt, Field(description="Number of independent units.")]
-    unit: Annotated[str, Field(description="`lesion`, or `image` if no lesions are known.")]
+    share: Probability
+    """Of new units, all images of which are kept."""
+    confidence: Probability
+    """That at least this share is kept; below 0.95 if there were too few units (59 for a share of
+    0.95).
+    """
+    units: PositiveInt
+    """Number of independent units."""
+    unit: str
+    """`lesion`, or `image` if no lesions are known."""
 
     @property
     def summary(self) -> str:
@@ -630,32 +565,29 @@ class Threshold(Settings):
     """
 
     mode: Mode
-    samples: Annotated[PositiveInt | Auto, Field(description="Per adapter.")]
-    msp: Annotated[Probability, Field(description="The threshold.")]
-    kept: Annotated[
-        Probability, Field(description="Share of the images with an MSP at or above it.")
-    ]
-    images: Annotated[PositiveInt, Field(description="Number of in-distribution images.")]
-    data: Annotated[str, Field(description="Where the images come from.")]
-    energy: Annotated[
-        ScoreThreshold | None, Field(description="Null if it was not calibrated.")
-    ] = None
-    feature_distance: Annotated[
-        ScoreThreshold | None, Field(description="Null if it was not calibrated.")
-    ] = None
+    samples: PositiveInt | Auto
+    """Per adapter."""
+    msp: Probability
+    """The threshold."""
+    kept: Probability
+    """Share of the images with an MSP at or above it."""
+    images: PositiveInt
+    """Number of in-distribution images."""
+    data: str
+    """Where the images come from."""
+    energy: ScoreThreshold | None = None
+    """Null if it was not calibrated."""
+    feature_distance: ScoreThreshold | None = None
+    """Null if it was not calibrated."""
     tolerance: Tolerance | None = optional(
         None, description="Of each score alone; null if it was not computed."
     )
-    label_shares: Annotated[
-        tuple[Probability, ...] | None,
-        Field(
-            description="Share of the images with each label, in the order of the classes; null "
-            "if it was not recorded."
-        ),
-    ] = None
-    precision: Annotated[
-        Precision, Field(description="Of the predictions that the thresholds were fitted to.")
-    ] = "float32"
+    label_shares: tuple[Probability, ...] | None = None
+    """Share of the images with each label, in the order of the classes; null if it was not
+    recorded.
+    """
+    precision: Precision = "float32"
+    """Of the predictions that the thresholds were fitted to."""
 
     @property
     def options(self) -> tuple[str, int | str]:
@@ -689,49 +621,50 @@ class PredictionSetOptions(WireModel):
     samples: PositiveInt
     sampler: str
     precision: str
-    unit: Annotated[str, Field(description="`lesion` or `image`.")]
-    units: Annotated[
-        dict[str, int], Field(description="Number of calibration units in `data`, by class.")
-    ]
-    always_included: Annotated[
-        tuple[str, ...],
-        Field(description="Classes in every set, because they have too few units."),
-    ]
-    data: Annotated[str, Field(description="The calibration data.")]
+    unit: str
+    """`lesion` or `image`."""
+    units: dict[str, int]
+    """Number of calibration units in `data`, by class."""
+    always_included: tuple[str, ...]
+    """Classes in every set, because they have too few units."""
+    data: str
+    """The calibration data."""
 
 
 class ShiftSignal(WireModel):
     """One signal of the shift monitor, with the pictures since this revision is served."""
 
-    name: Annotated[
-        str,
-        Field(
-            description="`feature_distance` (the picture is `unfamiliar`), "
-            "`feature_distance_quartile`, `msp` (it is `ood`), or `label` (the predicted class)."
-        ),
-    ]
-    label: Annotated[
-        str | None,
-        Field(description="The class with the most evidence; null for other signals."),
-    ]
-    pictures: Annotated[int, Field(description="Number of pictures with this signal.")]
-    rate: Annotated[Probability, Field(description="Share of them with the event.")]
-    expected: Annotated[Probability, Field(description="Its share among calibration images.")]
-    tolerated: Annotated[Probability, Field(description="The highest rate that is no shift.")]
-    evidence: Annotated[float, Field(description="Log10 of the statistic of the test.")]
-    alarm: Annotated[bool, Field(description="The evidence has reached its limit.")]
+    name: str
+    """`feature_distance` (the picture is `unfamiliar`), `feature_distance_quartile`, `msp` (it is
+    `ood`), or `label` (the predicted class).
+    """
+    label: str | None
+    """The class with the most evidence; null for other signals."""
+    pictures: int
+    """Number of pictures with this signal."""
+    rate: Probability
+    """Share of them with the event."""
+    expected: Probability
+    """Its share among calibration images."""
+    tolerated: Probability
+    """The highest rate that is no shift."""
+    evidence: float
+    """Log10 of the statistic of the test."""
+    alarm: bool
+    """The evidence has reached its limit."""
 
 
 class ModelShift(WireModel):
     """Comparison of the pictures since this revision is served with the calibration images."""
 
-    pictures: Annotated[int, Field(description="Number of pictures.")]
-    alarm: Annotated[bool, Field(description="One of the signals has an alarm.")]
-    limit: Annotated[float, Field(description="The evidence that sets an alarm (log10).")]
-    signals: Annotated[
-        tuple[ShiftSignal, ...],
-        Field(description="Those that the checkpoint has calibration data for."),
-    ]
+    pictures: int
+    """Number of pictures."""
+    alarm: bool
+    """One of the signals has an alarm."""
+    limit: float
+    """The evidence that sets an alarm (log10)."""
+    signals: tuple[ShiftSignal, ...]
+    """Those that the checkpoint has calibration data for."""
 
 
 class ModelDetails(WireModel):
@@ -741,24 +674,28 @@ class ModelDetails(WireModel):
     revision: Revision
     source: HubSource = None
     classes: tuple[ClassName, ...]
-    adapters: Annotated[int, Field(description="Number of adapters.")]
-    input_size: Annotated[int, Field(description="Side of the network's input, in pixels.")]
+    adapters: int
+    """Number of adapters."""
+    input_size: int
+    """Side of the network's input, in pixels."""
     precision: ServedPrecision = "float32"
-    precision_reason: Annotated[str, Field(description="Why this precision was chosen.")] = ""
+    precision_reason: str = ""
+    """Why this precision was chosen."""
     image_limits: ImageLimits
-    max_body_bytes: Annotated[int, Field(description="Greatest size of one upload, in bytes.")]
-    max_samples: Annotated[int, Field(description="Greatest number of samples per adapter.")]
+    max_body_bytes: int
+    """Greatest size of one upload, in bytes."""
+    max_samples: int
+    """Greatest number of samples per adapter."""
     thresholds: tuple[Threshold, ...]
     prediction_sets: tuple[PredictionSetOptions, ...] = ()
-    shift: Annotated[
-        ModelShift | None, Field(description="Null if the checkpoint has no thresholds.")
-    ] = None
-    provenance: Annotated[
-        dict[str, Any], Field(description="Recipe, seed, commit and data of the training run.")
-    ]
+    shift: ModelShift | None = None
+    """Null if the checkpoint has no thresholds."""
+    provenance: dict[str, Any]
+    """Recipe, seed, commit and data of the training run."""
 
 
 class ServiceStatus(WireModel):
     """The response of a probe."""
 
-    status: Annotated[str, Field(description="`alive` or `ready`.")]
+    status: str
+    """`alive` or `ready`."""

@@ -44,71 +44,47 @@ ReportFormat = Literal["html", "csv"]
 class TriageQuery(BaseModel):
     """Parameters of `/triage` and `/triage/batch`; any other parameter is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    mode: Annotated[
-        Mode | SkipJsonSchema[None],
-        Field(
-            description="det: one pass per adapter; stoch: sampled passes. Default: the mode that "
-            "the policy's urgent threshold was set for (`GET /triage/policy`)."
-        ),
-    ] = None
-    samples: Annotated[
-        Samples | SkipJsonSchema[None],
-        Field(
-            description="Samples per adapter; only with stoch. Default: the number that the "
-            "policy's urgent threshold was set for, or 4. auto: one pass in det, then samples "
-            "until the label, the flags and the disposition are settled, at most 16; for a model "
-            "with decision margins."
-        ),
-    ] = None
-    seed: Annotated[
-        Seed | SkipJsonSchema[None],
-        Field(description="Seed of the draws; derived from the image by default."),
-    ] = None
-    model: Annotated[
-        str | SkipJsonSchema[None],
-        Field(description="Name of a served model; the first one by default."),
-    ] = None
-    coverage: Annotated[
-        Coverage | SkipJsonSchema[None],
-        Field(
-            description="Adds prediction_set: the classes that remain possible at this coverage, "
-            "such as 0.9. It is null, with a warning, if the checkpoint is not calibrated for it."
-        ),
-    ] = None
+    mode: Mode | SkipJsonSchema[None] = None
+    """det: one pass per adapter; stoch: sampled passes. Default: the mode that the policy's urgent
+    threshold was set for (`GET /triage/policy`).
+    """
+    samples: Samples | SkipJsonSchema[None] = None
+    """Samples per adapter; only with stoch. Default: the number that the policy's urgent threshold
+    was set for, or 4. auto: one pass in det, then samples until the label, the flags and the
+    disposition are settled, at most 16; for a model with decision margins.
+    """
+    seed: Seed | SkipJsonSchema[None] = None
+    """Seed of the draws; derived from the image by default."""
+    model: str | SkipJsonSchema[None] = None
+    """Name of a served model; the first one by default."""
+    coverage: Coverage | SkipJsonSchema[None] = None
+    """Adds prediction_set: the classes that remain possible at this coverage, such as 0.9. It is
+    null, with a warning, if the checkpoint is not calibrated for it.
+    """
 
 
 class ReportQuery(BaseModel):
     """Parameters of `/triage/report`; any other parameter is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    format: Annotated[
-        ReportFormat,
-        Field(description="html: a self-contained page; csv: a table with a row for each image."),
-    ] = "html"
+    format: ReportFormat = "html"
+    """html: a self-contained page; csv: a table with a row for each image."""
 
 
 class PredictQuery(TriageQuery):
     """Parameters of `/predict` and `/predict/batch`; any other parameter is an error."""
 
-    mode: Annotated[
-        Mode,
-        Field(description="det: one pass per adapter; stoch: sampled passes."),
-    ] = "det"
-    samples: Annotated[
-        Samples | SkipJsonSchema[None],
-        Field(
-            description="Samples per adapter; only with stoch, default 4. auto: one pass in "
-            "det, then samples until the label and the flags are settled, at most 16; for a model "
-            "with decision margins."
-        ),
-    ] = None
-    detail: Annotated[
-        Literal["trajectories"] | SkipJsonSchema[None],
-        Field(description="Adds trajectory_probabilities."),
-    ] = None
+    mode: Mode = "det"
+    """det: one pass per adapter; stoch: sampled passes."""
+    samples: Samples | SkipJsonSchema[None] = None
+    """Samples per adapter; only with stoch, default 4. auto: one pass in det, then samples until
+    the label and the flags are settled, at most 16; for a model with decision margins.
+    """
+    detail: Literal["trajectories"] | SkipJsonSchema[None] = None
+    """Adds trajectory_probabilities."""
 
 
 class ReportProblem(WireModel):
@@ -124,13 +100,13 @@ class ReportImage(WireModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    file: Annotated[str, Field(min_length=1, max_length=1000, description="Its name.")]
-    result: Annotated[TriageResult | None, Field(description="The answer of `/triage`.")] = None
+    file: Annotated[str, Field(min_length=1, max_length=1000)]
+    """Its name."""
+    result: TriageResult | None = None
+    """The answer of `/triage`."""
     problem: ReportProblem | None = None
-    thumbnail: Annotated[
-        str | None,
-        Field(max_length=32_000, description="A small JPEG or PNG in base64; null for none."),
-    ] = None
+    thumbnail: Annotated[str | None, Field(max_length=32_000)] = None
+    """A small JPEG or PNG in base64; null for none."""
 
     @model_validator(mode="after")
     def _one_outcome(self) -> Self:
