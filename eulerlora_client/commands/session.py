@@ -33,7 +33,6 @@ from eulerlora_client.progress import ProgressCounter
 from eulerlora_client.report.exports import Outputs
 from eulerlora_client.report.ranking import (
     STATUS_TITLES,
-    RankedRow,
     RowProblem,
     TriageRow,
     counts_by_status,
@@ -244,7 +243,7 @@ def print_table(rows: Sequence[TriageRow], policy: Policy, file: TextIO) -> None
         print(textwrap.fill(note, width, break_on_hyphens=False), file=file)
 
 
-def summary(rows: Sequence[RankedRow]) -> str:
+def summary(rows: Sequence[TriageRow]) -> str:
     """Returns such as "3 files: 1 urgent, ..., 2 routine, 0 not assessed"."""
     counts = ", ".join(
         f"{count} {STATUS_TITLES[status].lower()}"
@@ -253,9 +252,9 @@ def summary(rows: Sequence[RankedRow]) -> str:
     return f"{len(rows)} {'file' if len(rows) == 1 else 'files'}: {counts}"
 
 
-def policy_notes(rows: Sequence[RankedRow], policy: Policy) -> list[str]:
+def policy_notes(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
     """Returns the urgent threshold, and the measured performance or why it does not apply."""
-    results = [row.row.result for row in rows if row.row.result is not None]
+    results = [row.result for row in rows if row.result is not None]
     if not results:
         return []
     names = " + ".join(map(results[0].name_of, policy.target.classes))
@@ -273,7 +272,7 @@ def policy_notes(rows: Sequence[RankedRow], policy: Policy) -> list[str]:
     return notes
 
 
-def table(rows: Sequence[RankedRow], encoding: str, width: int, colours: bool) -> str:
+def table(rows: Sequence[TriageRow], encoding: str, width: int, colours: bool) -> str:
     """Returns the table of the rows, in their order, at most `width` columns wide if possible.
 
     encoding: of the output. colours: True adds the escape codes of each status.
@@ -323,20 +322,20 @@ def _shows_colours(file: TextIO) -> bool:
     return file.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 
-def _cells(ranked_row: RankedRow) -> list[str]:
-    row, result = ranked_row.row, ranked_row.row.result
-    title = STATUS_TITLES[ranked_row.status]
+def _cells(row: TriageRow) -> list[str]:
+    result = row.result
+    title = STATUS_TITLES[row.status]
     if result is None:
-        return [title, "", "", "", row.problem.detail if row.problem else "", ranked_row.name]
+        return [title, "", "", "", row.problem.detail if row.problem else "", row.name]
     reasons = ", ".join(reason.code.replace("_", " ") for reason in result.shown_reasons)
-    prediction = ranked_row.prediction
+    prediction = row.prediction
     if prediction is None:
-        return [title, "", "", "", reasons, ranked_row.name]
+        return [title, "", "", "", reasons, row.name]
     return [
         title,
         f"{result.target.probability:.3f}",
         f"{result.label_name} {prediction.msp:.3f}",
         f"{prediction.entropy:.2f}",
         reasons,
-        ranked_row.name,
+        row.name,
     ]

@@ -28,7 +28,6 @@ from eulerlora_client.policy.results import EXPLANATION, UNKNOWN, performance
 from eulerlora_client.printable import NO_BREAK, printable
 from eulerlora_client.report.ranking import (
     STATUS_TITLES,
-    RankedRow,
     TriageRow,
     counts_by_status,
     ranked,
@@ -205,43 +204,43 @@ def _inline(name: str) -> InlineResource:
     return InlineResource(Markup(text), f"'sha256-{digest}'")
 
 
-def sort_keys(ranked_row: RankedRow, name_ranks: Mapping[str, int]) -> dict[str, float | None]:
+def sort_keys(row: TriageRow, name_ranks: Mapping[str, int]) -> dict[str, float | None]:
     """Returns the value that each column sorts a row by; None for a missing value."""
-    prediction = ranked_row.prediction
+    prediction = row.prediction
     return {
-        "name": name_ranks[ranked_row.name],
-        "urgency": ranked_row.urgency,
-        "target": ranked_row.target,
+        "name": name_ranks[row.name],
+        "urgency": row.urgency,
+        "target": row.target,
         "entropy": prediction.entropy if prediction else None,
         "mutual": prediction.mutual_information if prediction else None,
     }
 
 
-def ranks_by_name(rows: Sequence[RankedRow]) -> dict[str, int]:
+def ranks_by_name(rows: Sequence[TriageRow]) -> dict[str, int]:
     """Returns the alphabetical rank of each name, ignoring case."""
     names = sorted({row.name for row in rows}, key=lambda name: (name.casefold(), name))
     return {name: rank for rank, name in enumerate(names)}
 
 
-def counts_by_settings(rows: Sequence[RankedRow]) -> dict[ModelSettings, int]:
+def counts_by_settings(rows: Sequence[TriageRow]) -> dict[ModelSettings, int]:
     """Returns the number of predictions per model and options, the most frequent first."""
-    results = (row.row.result for row in rows)
+    results = (row.result for row in rows)
     counts = Counter(_settings(result.prediction) for result in results if result is not None)
     return dict(counts.most_common())
 
 
-def notices_of(rows: Sequence[RankedRow], policy: Policy) -> list[str]:
+def notices_of(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
     """Returns what is not known about the urgent threshold: of the rows, or of the policy."""
     notices = [row.notice for row in rows] or [results.not_established(policy)]
     return list(dict.fromkeys(notice for notice in notices if notice is not None))
 
 
-def names_of_classes(rows: Sequence[RankedRow]) -> dict[str, str]:
+def names_of_classes(rows: Sequence[TriageRow]) -> dict[str, str]:
     """Returns the name of every class for people, by its code, as all results state them."""
     names: dict[str, str] = {}
     for row in rows:
-        if row.row.result is not None:
-            names |= row.row.result.class_names
+        if row.result is not None:
+            names |= row.result.class_names
     return names
 
 

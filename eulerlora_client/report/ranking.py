@@ -8,7 +8,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eulerlora_client.contract.answers import Disposition, Prediction, TriageResult
@@ -24,78 +24,77 @@ class RowProblem:
     detail: str
 
 
-@dataclass(frozen=True)
-class TriageRow:
-    """The outcome for one file: the result, or the problem that prevented it."""
-
-    path: Path
-    result: TriageResult | None = None
-    problem: RowProblem | None = None
-
-
 STATUS_TITLES: Mapping[TriageStatus, str] = dict([*TITLES.items(), (FAILED, NOT_ASSESSED)])
 """The title of each status, in the order of their counts."""
 
 
 @dataclass(frozen=True)
-class RankedRow:
-    """A row with its sort keys.
+class TriageRow:
+    """The outcome for one file: the result, or the problem that prevented it.
 
-    name: path below the common folder of all rows. urgency: rank, higher comes first. prediction:
-    the figures that people see; None without a result, and for an unfamiliar image.
+    name: path below the common folder of all rows, which `ranked` sets. thumbnail: a picture in
+    base64 that was sent with the result.
     """
 
-    row: TriageRow
-    name: str
-    status: TriageStatus
-    urgency: int
-    prediction: Prediction | None = None
+    path: Path
+    result: TriageResult | None = None
+    problem: RowProblem | None = None
+    name: str = ""
+    thumbnail: str | None = None
+
+    @property
+    def status(self) -> TriageStatus:
+        """The disposition, or FAILED without a result."""
+        return FAILED if self.result is None else self.result.disposition
+
+    @property
+    def urgency(self) -> int:
+        """The rank by urgency; a higher one comes first."""
+        target = None if self.result is None else self.result.target
+        reached = target is not None and target.probability >= target.urgent
+        if self.status is Disposition.RETAKE and reached:
+            return 2 * urgency(Disposition.URGENT) - 1
+        return 2 * urgency(self.status)
+
+    @property
+    def prediction(self) -> Prediction | None:
+        """The figures that people see; None without a result, and for an unfamiliar image."""
+        prediction = None if self.result is None else self.result.prediction
+        return prediction if prediction is not None and prediction.shows_figures else None
 
     @property
     def target(self) -> float | None:
         """The probability of the target classes; None if it is not shown."""
-        result = self.row.result
-        return None if result is None or self.prediction is None else result.target.probability
+        if self.result is None or self.prediction is None:
+            return None
+        return self.result.target.probability
 
     @property
     def notice(self) -> str | None:
         """What is not known about the policy's urgent threshold; None if nothing."""
-        return self.row.result.policy.notice if self.row.result else None
+        return self.result.policy.notice if self.result else None
 
 
-def ranked(rows: Sequence[TriageRow]) -> list[RankedRow]:
-    """Returns the rows by urgency, target probability and entropy, then by name."""
+def ranked(rows: Sequence[TriageRow]) -> list[TriageRow]:
+    """Returns the rows with their names, by urgency, target probability, entropy and name."""
     folder = _common_folder([row.path for row in rows])
-    named = ((row, str(row.path.relative_to(folder) if folder else row.path)) for row in rows)
-    return sorted((ranked_row(row, name) for row, name in named), key=sort_key)
+    named = [
+        replace(row, name=str(row.path.relative_to(folder) if folder else row.path)) for row in rows
+    ]
+    return sorted(named, key=_sort_key)
 
 
-def counts_by_status(rows: Sequence[RankedRow]) -> dict[TriageStatus, int]:
+def counts_by_status(rows: Sequence[TriageRow]) -> dict[TriageStatus, int]:
     """Returns the number of rows of every status, including 0."""
     counts = Counter(row.status for row in rows)
     return {status: counts[status] for status in STATUS_TITLES}
 
 
-def ranked_row(row: TriageRow, name: str) -> RankedRow:
-    """Returns a row with its sort keys."""
-    result = row.result
-    if result is None:
-        return RankedRow(row, name, FAILED, 2 * urgency(FAILED))
-    rank = 2 * urgency(result.disposition)  # even for plain dispositions
-    reached = result.target.probability >= result.target.urgent
-    if result.disposition is Disposition.RETAKE and reached:
-        rank = 2 * urgency(Disposition.URGENT) - 1
-    prediction = result.prediction
-    shown = prediction if prediction.shows_figures else None
-    return RankedRow(row, name, result.disposition, rank, shown)
-
-
-def sort_key(ranked: RankedRow) -> tuple[float, float, float, str, str]:
+def _sort_key(row: TriageRow) -> tuple[float, float, float, str, str]:
     """Returns a key that is lower for a row that comes earlier."""
-    target = math.inf if ranked.target is None else -ranked.target
-    entropy = math.inf if ranked.prediction is None else -ranked.prediction.entropy
-    name = ranked.name
-    return -ranked.urgency, target, entropy, name.casefold(), name
+    target = math.inf if row.target is None else -row.target
+    entropy = math.inf if row.prediction is None else -row.prediction.entropy
+    return -row.urgency, target, entropy, row.name.casefold(), row.name
 
 
 def _common_folder(paths: Sequence[Path]) -> Path | None:

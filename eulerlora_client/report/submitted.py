@@ -9,12 +9,10 @@ import os
 import resource
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from eulerlora_client.contract.problems import MalformedBody
 from eulerlora_client.contract.queries import (
@@ -27,7 +25,7 @@ from eulerlora_client.policy.policy import Policy
 from eulerlora_client.report.exports import write_csv_rows
 from eulerlora_client.report.html import report_html, sent_thumbnail
 from eulerlora_client.report.ranking import RowProblem, TriageRow
-from eulerlora_client.settings import Settings, expected_value
+from eulerlora_client.settings import Settings, error_without_input
 
 NICENESS = 10
 MEMORY_BYTES = 2 * 1024**3
@@ -46,26 +44,16 @@ class ReportJob(Settings):
     cpu_s: int
 
 
-@dataclass(frozen=True)
-class _SubmittedRow:
-    row: TriageRow
-    image: ReportImage
-
-
 def submitted_report(job: ReportJob, content: bytes, created_at: datetime) -> str:
     """Returns the report of a `ReportRequest` in JSON. Raises MalformedBody."""
-    rows = [_SubmittedRow(_row(image), image) for image in _request(content).images]
-    _check_classes([submitted.row for submitted in rows])
+    rows = [_row(image) for image in _request(content).images]
+    _check_classes(rows)
     if job.format == "csv":
         text = io.StringIO(newline="")
-        write_csv_rows(text, [submitted.row for submitted in rows])
+        write_csv_rows(text, rows)
         return text.getvalue()
-    texts = {id(submitted.row): submitted.image.thumbnail for submitted in rows}
     parts = report_html(
-        [submitted.row for submitted in rows],
-        job.policy,
-        created_at,
-        lambda row: sent_thumbnail(texts[id(row)] or ""),
+        rows, job.policy, created_at, lambda row: sent_thumbnail(row.thumbnail or "")
     )
     return "".join(_limited(parts))
 
@@ -91,36 +79,17 @@ def _request(content: bytes) -> ReportRequest:
     try:
         return ReportRequest.model_validate_json(content)
     except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        if first["type"] == "json_invalid":
-            raise MalformedBody("expected a report request in JSON") from error
-        raise MalformedBody(_place(first["loc"]) + _reason(first)) from error
-
-
-def _place(location: Sequence[int | str]) -> str:
-    """Returns such as "images.3.result: "; without keys that the request has made up."""
-    known = {*ReportRequest.model_fields, *ReportImage.model_fields, *ReportProblem.model_fields}
-    parts = [str(part) for part in location[:4] if isinstance(part, int) or part in known]
-    return f"{'.'.join(parts)}: " if parts else ""
-
-
-def _reason(error: ErrorDetails) -> str:
-    """Returns why a value is invalid, without the value."""
-    special = {
-        "extra_forbidden": "unknown key",
-        "missing": "a key is missing",
-        "value_error": "expected either result or problem",
-    }
-    return special.get(error["type"]) or f"expected {expected_value(error)}"
+        reason = error_without_input(error, ReportRequest, ReportImage, ReportProblem)
+        raise MalformedBody(reason) from error
 
 
 def _row(image: ReportImage) -> TriageRow:
-    path = Path(image.file)
-    if image.problem is None:
-        return TriageRow(path, image.result)
-    texts = (image.problem.title, image.problem.detail)
-    detail = ": ".join(text for text in texts if text) or image.problem.code
-    return TriageRow(path, problem=RowProblem(image.problem.code, detail))
+    problem = None
+    if image.problem is not None:
+        texts = (image.problem.title, image.problem.detail)
+        detail = ": ".join(text for text in texts if text) or image.problem.code
+        problem = RowProblem(image.problem.code, detail)
+    return TriageRow(Path(image.file), image.result, problem, thumbnail=image.thumbnail)
 
 
 def main() -> None:
