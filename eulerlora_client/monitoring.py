@@ -18,9 +18,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
-from eulerlora_client.contract.answers import Disposition
+from eulerlora_client.contract.answers import Disposition, ShiftSignal
 from eulerlora_client.errors import OutcomesError
 from eulerlora_client.printable import printable
 
@@ -193,32 +194,18 @@ class EventRate:
         return cls(share, raised / (raised + 1 - bound))
 
 
-@dataclass(frozen=True)
-class SignalState:
-    """The state of one signal.
+class Signal:
+    """A sequence of pictures, each of which shows at most one of several events.
 
-    event: index of the event with the most evidence. pictures: with this signal. rate: share of
-    them with the event. expected, tolerated: its rates, for the options of the last picture.
-    evidence: log10(1 + M / N) with the statistic M of `ChangeTest` and the N events of the signal.
-    alarm: the evidence has reached its limit at some time.
+    labels: the classes that the events stand for; empty if they are none.
     """
 
-    name: str
-    event: int
-    pictures: int
-    rate: float
-    expected: float
-    tolerated: float
-    evidence: float
-    alarm: bool
-
-
-class Signal:
-    """A sequence of pictures, each of which shows at most one of several events."""
-
-    def __init__(self, name: str, rates: Sequence[EventRate], log_limit: float) -> None:
+    def __init__(
+        self, name: str, rates: Sequence[EventRate], log_limit: float, labels: Sequence[str]
+    ) -> None:
         self._name = name
         self._rates = rates
+        self._labels = labels
         self._log_limit = log_limit
         self._tests = [ChangeTest() for _ in rates]
         self._pictures = 0
@@ -233,14 +220,18 @@ class Signal:
             test.record_event(self._pictures, rates[event].tolerated)
             self.alarm |= self._log_evidence(test) >= self._log_limit
 
-    def state(self) -> SignalState:
-        """Returns the current state."""
+    def state(self) -> ShiftSignal:
+        """Returns the state of the event with the most evidence.
+
+        expected, tolerated: its rates, for the options of the last picture. evidence: log10(1 +
+        M / N) with the statistic M of `ChangeTest` and the N events of the signal.
+        """
         evidence = [self._log_evidence(test) for test in self._tests]
         event = evidence.index(max(evidence))
         rate = self._rates[event]
-        return SignalState(
+        return ShiftSignal(
             name=self._name,
-            event=event,
+            label=self._labels[event] if self._labels else None,
             pictures=self._pictures,
             rate=self._tests[event].events / max(self._pictures, 1),
             expected=rate.expected,
@@ -259,15 +250,21 @@ class ShiftMonitor:
     Every event has a `ChangeTest`. An alarm needs a statistic of PICTURES_PER_FALSE_ALARM times
     the number of tests (Bonferroni), weighted so that all signals count alike. An alarm stays on.
 
-    signals: the rates of the events of each signal, by name, for the usual options.
+    signals: the rates of the events of each signal, by name, for the usual options. labels: of the
+    events of signals, by name, if they are classes.
     """
 
-    def __init__(self, signals: Mapping[str, Sequence[EventRate]]) -> None:
+    def __init__(
+        self,
+        signals: Mapping[str, Sequence[EventRate]],
+        labels: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
         self.pictures = 0
         limit = PICTURES_PER_FALSE_ALARM * len(signals)
         self.limit = math.log10(limit + 1)
         self._signals = {
-            name: Signal(name, rates, math.log(limit)) for name, rates in signals.items()
+            name: Signal(name, rates, math.log(limit), labels.get(name, ()))
+            for name, rates in signals.items()
         }
 
     @property
@@ -287,7 +284,7 @@ class ShiftMonitor:
         for name, event in events.items():
             self._signals[name].record(event, rates[name])
 
-    def states(self) -> tuple[SignalState, ...]:
+    def states(self) -> tuple[ShiftSignal, ...]:
         """Returns the state of every signal."""
         return tuple(signal.state() for signal in self._signals.values())
 

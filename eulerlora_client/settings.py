@@ -104,6 +104,22 @@ def first_error(error: ValidationError, model: type[BaseModel] | None = None) ->
     return f"{key}: {reason}" if key else reason
 
 
+def error_without_input(error: ValidationError, *models: type[BaseModel]) -> str:
+    """Returns the first validation error in one line, without values and keys that were made up.
+
+    models: whose keys the line may name, which begins with the position of the error.
+    """
+    fault = error.errors(include_url=False, include_input=False)[0]
+    known = {name for model in models for name in model.model_fields}
+    place = ".".join(str(part) for part in fault["loc"] if isinstance(part, int) or part in known)
+    if fault["type"] == "value_error":
+        reason = str(fault["ctx"]["error"])
+    else:
+        special = {"extra_forbidden": "no other keys", "missing": "a value, got none"}
+        reason = f"expected {special.get(fault['type']) or expected_value(fault)}"
+    return f"{place}: {reason}" if place else reason
+
+
 UNION_MEMBER = re.compile(r"(constrained-)?(int|str|float|bool)|.+\[.*\]")
 """Pydantic's names for the members of a union, such as "constrained-int" or "literal['auto']"."""
 

@@ -30,8 +30,8 @@ from service.inference.queue import RequestQueue, ThroughputEstimate
 from service.inference.workers import Batcher
 from service.lifecycle.phase import Lifecycle
 from service.lifecycle.supervisor import Service
-from service.open_inference.routes import PATHS as OPEN_INFERENCE_PATHS
-from service.open_inference.routes import InferencePaths, open_inference_routes
+from service.open_inference import PATHS as OPEN_INFERENCE_PATHS
+from service.open_inference import InferencePaths, open_inference_routes
 from service.prediction.pipeline import Pipeline
 from service.routes.openapi import API_KEY, DESCRIPTION
 from service.routes.page import documentation_routes, page_routes
@@ -48,7 +48,11 @@ from service.routes.triage import (
 from service.settings import ServiceSettings
 from service.telemetry.logs import RequestIdMiddleware
 from service.telemetry.metrics import Gauges, Metrics
-from service.telemetry.observation import ObservationMiddleware, RequestObserver, served_paths
+from service.telemetry.observation import (
+    ObservationMiddleware,
+    record_prediction,
+    served_paths,
+)
 from service.telemetry.shift_monitor import ShiftMonitors
 
 if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace
@@ -91,7 +95,6 @@ def create_service(
     decoder = options.decoder or Decoder(settings.images, settings.decoding)
     readiness = Readiness(lifecycle, decoder, options.audit)
     metrics = _create_metrics(models, queue, readiness, shift)
-    observer = RequestObserver(metrics)
     batcher = Batcher(
         queue,
         settings.max_batch_s,
@@ -107,7 +110,7 @@ def create_service(
         DecodingSlots(settings.decoding.workers, quota),
         queue,
         shift,
-        observer.record_prediction,
+        record_prediction,
         metrics.count_problem,
         options.audit,
     )
@@ -132,7 +135,7 @@ def create_service(
     classes = models[models.default].model.classes
     app.include_router(page_routes(policy, classes, options.audit is not None))
     app.include_router(documentation_routes())
-    _add_middlewares(app, settings, queue, quota, observer, options)
+    _add_middlewares(app, settings, queue, quota, metrics, options)
 
     max_rows_per_pass = max(served.engine.max_rows_per_pass for served in models.values())
     batch_rows = min(settings.max_batch_rows, max_rows_per_pass)
@@ -182,7 +185,7 @@ def _add_middlewares(
     settings: ServiceSettings,
     queue: RequestQueue,
     quota: DecodingQuota,
-    observer: RequestObserver,
+    metrics: Metrics,
     options: Options,
 ) -> None:
     """Adds the middlewares, innermost first; the routes must exist already."""
@@ -196,7 +199,7 @@ def _add_middlewares(
         bodies=BodyLimits(settings.bodies, batches),
     )
     paths = (*served_paths(app), *OPEN_INFERENCE_PATHS)
-    app.add_middleware(ObservationMiddleware, observer=observer, paths=paths)
+    app.add_middleware(ObservationMiddleware, metrics=metrics, paths=paths)
     if options.traces is not None:
         from service.telemetry.tracing import TracingMiddleware  # noqa: PLC0415
 

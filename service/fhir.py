@@ -6,7 +6,6 @@ It follows HL7's guide AI Transparency on FHIR (STU1 ballot). The header Accept 
 
 from base64 import b64encode
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
@@ -243,52 +242,33 @@ def triage_bundle(result: TriageResult, card: str, at: datetime | None = None) -
     }
 
 
-@dataclass(frozen=True)
-class MediaRange:
-    """An entry of an Accept header, in lower case. quality: 0 to 1."""
-
-    media_type: str
-    fhir_version: str | None = None
-    quality: float = 1.0
-
-    def specificity(self, media_type: str) -> int:
-        """Returns 3 for the media type itself, 2 and 1 for a wildcard, 0 if it is excluded."""
-        if self.fhir_version not in (None, *FHIR_VERSIONS):
-            return 0
-        ranges = ("*/*", f"{media_type.partition('/')[0]}/*", media_type)
-        return ranges.index(self.media_type) + 1 if self.media_type in ranges else 0
-
-
 def chosen_media_type(accept: str | None) -> str:
     """Returns the media type of OFFERED that an Accept header prefers; JSON without a header.
 
-    Raises NotAcceptable if the header excludes all of them.
+    The most specific range that includes a media type decides its quality. Raises NotAcceptable if
+    the header excludes all of them.
     """
-    if not accept or not accept.strip():
-        return JSON
-    ranges = [_media_range(entry) for entry in accept.split(",")]
-    qualities = {offered: _quality(offered, ranges) for offered in OFFERED}
-    best = max(OFFERED, key=lambda offered: qualities[offered])
-    if qualities[best] == 0:
+    best = dict.fromkeys(OFFERED, (0, 0.0))  # specificity and quality
+    for entry in ((accept or "").strip() or "*/*").lower().split(","):
+        media_range, *parameters = (part.strip() for part in entry.split(";"))
+        values = dict(part.partition("=")[::2] for part in parameters)
+        if values.get("fhirversion", FHIR_VERSION).strip('"') not in FHIR_VERSIONS:
+            continue
+        for offered in OFFERED:
+            ranges = ("*/*", f"{offered.partition('/')[0]}/*", offered)
+            if media_range in ranges:
+                rank = ranges.index(media_range) + 1, _quality(values.get("q", "1"))
+                best[offered] = max(best[offered], rank)
+    chosen = max(OFFERED, key=lambda offered: best[offered][1])
+    if best[chosen][1] == 0:
         versions = " or ".join(FHIR_VERSIONS)
         raise NotAcceptable(f"expected Accept: {JSON}, or {FHIR_JSON} of version {versions}")
-    return best
+    return chosen
 
 
-def _quality(offered: str, ranges: list[MediaRange]) -> float:
-    """Returns the quality of the most specific range that includes a media type."""
-    matching = [entry for entry in ranges if entry.specificity(offered)]
-    if not matching:
-        return 0.0
-    return max(matching, key=lambda entry: entry.specificity(offered)).quality
-
-
-def _media_range(entry: str) -> MediaRange:
-    media_type, *parameters = (part.strip() for part in entry.lower().split(";"))
-    values = dict(part.partition("=")[::2] for part in parameters)
+def _quality(text: str) -> float:
+    """Returns a quality in [0, 1]; 0 for text that is no number."""
     try:
-        quality = min(1.0, max(0.0, float(values.get("q", "1"))))
+        return min(1.0, max(0.0, float(text)))
     except ValueError:
-        quality = 0.0
-    version = values.get("fhirversion")
-    return MediaRange(media_type, version and version.strip('"'), quality)
+        return 0.0

@@ -5,8 +5,6 @@ import logging.config
 import os
 import socket
 import sys
-from collections import Counter
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +15,6 @@ import click
 import uvicorn
 from starlette.routing import Router
 
-from eulerlora.checkpoint.files import read_config
 from eulerlora.errors import SettingsError
 from eulerlora.model import choose_device
 from eulerlora.prediction.precision import decide_precision
@@ -88,8 +85,7 @@ class ServeOptions:
 def run(options: ServeOptions) -> None:
     """Serves until a signal or a failure ends the process.
 
-    Raises SettingsError, CheckpointError, HubError and PolicyError for options that cannot be
-    served, and
+    Raises SettingsError, HubError and PolicyError for options that cannot be served, and
     ClickException with the reason for a failure after the start.
     """
     settings = effective_settings(options.drain_s, options.compiled)
@@ -135,7 +131,6 @@ def service_parts(
     runtime = RuntimeSettings(compiler=compiler)
     sources: dict[Path, str] = {}
     folders = [checkpoint_folder(name, sources) for name in options.checkpoints]
-    check_names(folders)
     decoder = Decoder(settings.images, settings.decoding)
     resources.callback(decoder.close)
     app_options = replace(_app_options(options, settings, resources), decoder=decoder)
@@ -176,14 +171,6 @@ def traces() -> "AbstractContextManager[TracerProvider]":
     from service.telemetry.tracing import exported_traces  # noqa: PLC0415
 
     return exported_traces()
-
-
-def check_names(folders: Iterable[Path]) -> None:
-    """Raises SettingsError if two checkpoints have the same name; reads only their configs."""
-    names = Counter(read_config(folder).name for folder in folders)
-    for name, count in names.items():
-        if count > 1:
-            raise SettingsError(f"expected distinct model names, got {name} {count} times")
 
 
 def listen(host: str, port: int) -> socket.socket:

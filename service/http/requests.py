@@ -5,8 +5,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -62,10 +62,19 @@ def parse_query(request: Request, query_type: type[Query]) -> Query:
     for name in query_type.model_fields:
         if counts[name] > 1:
             raise InvalidParameter(f"{name}: expected once, got {counts[name]} times")
-    try:
+    with query_errors():
         return query_type.model_validate(dict(sent))
+
+
+@contextmanager
+def query_errors() -> Iterator[None]:
+    """Converts a ValidationError of a query into a RequestValidationError.
+
+    Keeps only the parameter's name of each location; the rest names pydantic's types.
+    """
+    try:
+        yield
     except ValidationError as error:
-        # Keeps only the parameter's name of each location; the rest names pydantic's types.
         errors = [{**fault, "loc": fault["loc"][:1]} for fault in error.errors()]
         raise RequestValidationError(errors) from error
 

@@ -36,7 +36,7 @@ from eulerlora_client.contract.problems import (
 )
 from eulerlora_client.settings import expected_value
 from service.telemetry.logs import REQUEST_ID_HEADER, request_id_of
-from service.telemetry.metrics import CLIENT_CLOSED_REQUEST, Timing
+from service.telemetry.metrics import CLIENT_CLOSED_REQUEST
 
 logger = logging.getLogger(__name__)
 
@@ -178,17 +178,24 @@ def detail_without_value(error: ErrorDetails) -> str:
 
 def json_response(
     body: BaseModel | Mapping[str, Any],
-    timings: Sequence[Timing] = (),
     media_type: str = JSON,
+    headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Returns the response with a body, and a Server-Timing header if there are predictions.
+    """Returns the response with a body.
 
     Omits fields that are not set, and rounds numbers to SIGNIFICANT_DIGITS.
     """
     values = body.model_dump(exclude_unset=True) if isinstance(body, BaseModel) else body
     content = to_json(rounded(values), inf_nan_mode="null")
-    headers = {"Server-Timing": server_timing(timings)} if timings else {}
     return Response(content, headers=headers, media_type=media_type)
+
+
+def batch_response(
+    results: Sequence[BaseModel], headers: Mapping[str, str] | None = None
+) -> Response:
+    """Returns the response of a batch, as `json_response`."""
+    entries = [result.model_dump(exclude_unset=True) for result in results]
+    return json_response({"results": entries}, headers=headers)
 
 
 def rounded(value: Any) -> Any:
@@ -200,13 +207,3 @@ def rounded(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [rounded(entry) for entry in value]
     return value
-
-
-def server_timing(timings: Sequence[Timing]) -> str:
-    """Returns a Server-Timing header; of several predictions, the maximum of every stage."""
-    longest = {
-        "decode": max(timing.decode_s for timing in timings),
-        "queue": max(timing.queue_s for timing in timings),
-        "model": max(timing.model_s for timing in timings),
-    }
-    return ", ".join(f"{name};dur={1000 * value:.2f}" for name, value in longest.items())

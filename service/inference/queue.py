@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from eulerlora.nn.network import NetworkOutput
+from eulerlora.settings import Draw
 from eulerlora_client.contract.problems import DeadlinePassed, NotReady, Overloaded, Problem
 from service.inference.engine import Engine, InferenceItem, infer_together
 from service.inference.fair_sharing import INTERNAL, FairQueue, RecentClients, SharedCapacity
@@ -23,12 +24,13 @@ SMALLEST_ROWS = 2  # of a usual request; its real rows are not known yet
 
 @dataclass(frozen=True)
 class InferenceResult:
-    """The engine's output for one item and its times in seconds.
+    """The engine's output for one item, its draw, and its times in seconds.
 
     queued_s: in the queue. ran_s: of its batch.
     """
 
     output: NetworkOutput
+    draw: Draw
     queued_s: float
     ran_s: float
 
@@ -56,6 +58,12 @@ class Ticket:
     def cost(self) -> float:
         """The rows, which the fair queue charges to the client."""
         return self.rows
+
+    @property
+    def queued_item(self) -> InferenceItem:
+        """The item of a ticket that is in the queue."""
+        assert self.item is not None
+        return self.item
 
     def resolve(self, result: InferenceResult | Problem) -> None:
         """Sets the future's result or exception, unless it is already done or cancelled."""
@@ -111,7 +119,7 @@ def infer_tickets(tickets: Sequence[Ticket]) -> list[NetworkOutput]:
     The engines have equal `pass_key`s. Raises as `Engine.infer`.
     """
     groups = tickets_by_engine(tickets)
-    batch = [(engine, [_item(ticket) for ticket in group]) for engine, group in groups.items()]
+    batch = [(engine, [ticket.queued_item for ticket in group]) for engine, group in groups.items()]
     if len(batch) == 1:
         ((engine, items),) = batch
         return engine.infer(items)
@@ -121,11 +129,6 @@ def infer_tickets(tickets: Sequence[Ticket]) -> list[NetworkOutput]:
         for ticket, output in zip(group, results, strict=True)
     }
     return [outputs[id(ticket)] for ticket in tickets]
-
-
-def _item(ticket: Ticket) -> InferenceItem:
-    assert ticket.item is not None
-    return ticket.item
 
 
 class ThroughputEstimate:

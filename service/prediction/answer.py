@@ -1,7 +1,6 @@
-"""The answer for one image: its response body, timing, and triage decision."""
+"""The answer for one image: its response body."""
 
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 from eulerlora.errors import NonFiniteError
@@ -11,37 +10,25 @@ from eulerlora_client.contract.answers import (
     Prediction,
     PredictionWarning,
     ProblemDocument,
+    TriageResult,
     item_id,
 )
 from eulerlora_client.contract.problems import InternalError, ModelFailure, Problem
-from eulerlora_client.policy.policy import Decision, Policy
+from eulerlora_client.policy.policy import Decision
+from eulerlora_client.policy.results import triage_result
 from service.http.responses import problem_document
+from service.inference.queue import InferenceResult
 from service.prediction.request import PredictRequest
-from service.prediction.rounds import SampledResult
-from service.telemetry.metrics import Timing
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class TriageDecision:
-    """The quality of an image, and the decision of the triage policy."""
-
-    quality: ImageQuality
-    decision: Decision
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """The response body of one image and its timing; `triage` with a policy."""
-
-    prediction: Prediction
-    timing: Timing
-    triage: TriageDecision | None = None
+Answer = Prediction | TriageResult
+"""The response body of one image: with a triage policy, the result of its decision."""
 
 
 def response_body(
-    sampled: SampledResult,
+    result: InferenceResult,
     request: PredictRequest,
     warnings: tuple[PredictionWarning, ...] = (),
 ) -> Prediction:
@@ -50,8 +37,8 @@ def response_body(
     warnings: of the image, before those of the request. Raises ModelFailure if the network's
     output is not finite.
     """
-    served, query, draw = request.served, request.query, sampled.draw
-    model, output = served.model, sampled.result.output
+    served, query, draw = request.served, request.query, result.draw
+    model, output = served.model, result.output
     options = RunOptions(query.mode, request.samples, draw.sampler, model.precision)
     try:
         answered = answer([output], model.config, options, query.coverage)
@@ -74,20 +61,20 @@ def response_body(
     )
 
 
-def triage_decision(
-    policy: Policy | None, prediction: Prediction, quality: ImageQuality | None
-) -> TriageDecision | None:
-    """Returns the decision of the policy; None without a policy or a measured quality."""
-    if policy is None or quality is None:
-        return None
-    return TriageDecision(quality, policy.decide(prediction, quality))
+def triage_answer(
+    request: PredictRequest, prediction: Prediction, quality: ImageQuality, decision: Decision
+) -> TriageResult:
+    """Returns the response body of one image that the request's policy has decided on."""
+    assert request.policy is not None
+    names = {entry.name: entry.description for entry in request.served.model.config.classes}
+    return triage_result(prediction, quality, decision, request.policy, names)
 
 
 def batch_result(
-    result: Predicted | BaseException, request_id: str, index: int
-) -> Predicted | ProblemDocument:
+    result: Answer | BaseException, request_id: str, index: int
+) -> Answer | ProblemDocument:
     """Returns a batch's entry for one image; logs unexpected exceptions."""
-    if isinstance(result, Predicted):
+    if isinstance(result, Answer):
         return result
     if not isinstance(result, Exception):
         raise result

@@ -8,8 +8,13 @@ from functools import partial
 import torch
 from fastapi import Request
 
-from eulerlora_client.contract.answers import Disposition, Prediction, ProblemDocument
-from eulerlora_client.contract.problems import DeadlinePassed, Overloaded, Problem
+from eulerlora_client.contract.answers import ProblemDocument
+from eulerlora_client.contract.problems import (
+    DeadlinePassed,
+    Overloaded,
+    PolicyNotApplicable,
+    Problem,
+)
 from eulerlora_client.contract.queries import PredictQuery
 from eulerlora_client.policy.policy import Policy
 from service.audit.log import AuditEntry, AuditLog
@@ -17,15 +22,10 @@ from service.decoding.pool import Decoder
 from service.decoding.slots import DecodingSlots
 from service.decoding.worker import Decoded
 from service.http.requests import Upload, read_file, read_files, while_connected
-from service.inference.engine import InferenceItem, ServedModels
+from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.inference.fair_sharing import client_of
 from service.inference.queue import RequestQueue, Ticket
-from service.prediction.answer import (
-    Predicted,
-    batch_result,
-    response_body,
-    triage_decision,
-)
+from service.prediction.answer import Answer, batch_result, response_body, triage_answer
 from service.prediction.request import (
     PredictRequest,
     RequestImage,
@@ -37,7 +37,7 @@ from service.prediction.request import (
 from service.prediction.rounds import QueuedInference
 from service.settings import ServiceSettings
 from service.telemetry.logs import request_id_of
-from service.telemetry.metrics import Timing
+from service.telemetry.metrics import CompletedPrediction
 from service.telemetry.shift_monitor import ShiftMonitors
 
 HIGH_UTILIZATION = 0.5  # with `fewer_samples`, requests get fewer samples above this
@@ -48,9 +48,8 @@ class Pipeline:
 
     slots: grants the decoder to images. queue: reserves the capacity of every request. shift: gets
     every prediction, and adds a warning after an alarm. on_prediction: called with every
-    prediction, and its disposition if a policy was applied. on_problem: called with the code of
-    every problem of an image in a batch. audit: records every prediction before it is returned, if
-    given.
+    prediction, in the task of its request. on_problem: called with the code of every problem of an
+    image in a batch. audit: records every prediction before it is returned, if given.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class Pipeline:
         slots: DecodingSlots,
         queue: RequestQueue,
         shift: ShiftMonitors,
-        on_prediction: Callable[[Prediction, Timing, Disposition | None], None],
+        on_prediction: Callable[[CompletedPrediction], None],
         on_problem: Callable[[str], None],
         audit: AuditLog | None = None,
     ) -> None:
@@ -82,11 +81,10 @@ class Pipeline:
         query: PredictQuery,
         policy: Policy | None = None,
         upload: Upload | None = None,
-    ) -> Predicted:
-        """Returns the prediction for the one image of a request; with `triage` for a policy.
+    ) -> Answer:
+        """Returns the answer for the one image of a request: for a policy, a TriageResult.
 
-        upload: the image, if the body has been read already. Raises Problem and ClientDisconnect,
-        and PolicyError as `Policy.decide`.
+        upload: the image, if the body has been read already. Raises Problem and ClientDisconnect.
         """
 
         async def read(request: Request) -> list[Upload]:
@@ -99,8 +97,8 @@ class Pipeline:
 
     async def predict_batch(
         self, request: Request, query: PredictQuery, policy: Policy | None = None
-    ) -> list[Predicted | ProblemDocument]:
-        """Returns a prediction or a problem for every image of a request, in order.
+    ) -> list[Answer | ProblemDocument]:
+        """Returns an answer or a problem for every image of a request, in order.
 
         Raises Problem if the request as a whole fails, and ClientDisconnect.
         """
@@ -120,9 +118,10 @@ class Pipeline:
         policy: Policy | None,
         read: Callable[[Request], Awaitable[list[Upload]]],
         is_batch: bool = False,
-    ) -> list[Predicted | BaseException]:
+    ) -> list[Answer | BaseException]:
         """Returns the result of every image of a request: the way of a request up to its images."""
         served = self._models.named(query.model)
+        check_policy(policy, served)
         samples = requested_samples(query, served)  # refuses parameters before the body is read
 
         # Read
@@ -168,8 +167,8 @@ class Pipeline:
 
     async def _predicted(
         self, image: RequestImage, request: PredictRequest, ticket: Ticket
-    ) -> Predicted:
-        """Returns the prediction for one image: the rest of the way of a request."""
+    ) -> Answer:
+        """Returns the answer for one image: the rest of the way of a request."""
         # Decode
         if isinstance(image.header, Problem):
             raise image.header
@@ -181,21 +180,17 @@ class Pipeline:
         # Infer
         seed = decoded.content_seed if request.query.seed is None else request.query.seed
         item = InferenceItem(torch.from_numpy(decoded.pixels), request.draw(seed))
-        if request.adaptive:
-            rule = rule_of(request, decoded.quality)
-            sampled = await self._rounds.run_adaptive(item, rule, request.deadline, ticket)
-        else:
-            sampled = await self._rounds.run(item, request.deadline, ticket)
+        rule = rule_of(request, decoded.quality)
+        result = await self._rounds.run(item, rule, request.deadline, ticket)
 
         # Answer
-        prediction = response_body(sampled, request, decoded.warnings)
-        triage = triage_decision(request.policy, prediction, decoded.quality)
-        decision = None if triage is None else triage.decision
-        timing = Timing(
-            decode_s=decoded.decode_s,
-            queue_s=decoder_s + sampled.result.queued_s,
-            model_s=sampled.result.ran_s,
-        )
+        prediction = response_body(result, request, decoded.warnings)
+        answer: Answer = prediction
+        decision = None
+        if request.policy is not None:
+            assert decoded.quality is not None
+            decision = request.policy.decide(prediction, decoded.quality)
+            answer = triage_answer(request, prediction, decoded.quality, decision)
 
         # Record
         if self._audit is not None:
@@ -203,8 +198,16 @@ class Pipeline:
                 AuditEntry(prediction, request.key_name, content, decision, request.query.samples)
             )
         self._shift.record(prediction)
-        self._on_prediction(prediction, timing, None if decision is None else decision.disposition)
-        return Predicted(prediction, timing, triage)
+        self._on_prediction(
+            CompletedPrediction(
+                prediction,
+                None if decision is None else decision.disposition,
+                decode_s=decoded.decode_s,
+                queue_s=decoder_s + result.queued_s,
+                model_s=result.ran_s,
+            )
+        )
+        return answer
 
     async def _decoded(self, image: RequestImage, request: PredictRequest) -> Decoded:
         """Returns the pixels of an image.
@@ -231,3 +234,14 @@ class Pipeline:
     def _has_little_capacity(self, client: str) -> bool:
         """True if requests of the client should get fewer samples."""
         return self._settings.fewer_samples and self._queue.utilization(client) > HIGH_UTILIZATION
+
+
+def check_policy(policy: Policy | None, served: ServedModel) -> None:
+    """Raises PolicyNotApplicable if the model lacks a class of the policy's target."""
+    classes = () if policy is None else policy.target.classes
+    missing = [name for name in classes if name not in served.model.classes]
+    if missing:
+        raise PolicyNotApplicable(
+            f"the policy needs the classes {', '.join(missing)}, which the model {served.name} "
+            "does not have"
+        )

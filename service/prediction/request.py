@@ -92,11 +92,6 @@ class PredictRequest:
     warnings: tuple[PredictionWarning, ...] = ()
     index: int | None = None
 
-    @property
-    def adaptive(self) -> bool:
-        """True if the image runs in rounds."""
-        return self.samples == AUTO
-
     def draw(self, seed: int) -> Draw:
         """Returns the draw for one image; if it runs in rounds, of the first sampled one."""
         return Draw(
@@ -124,8 +119,10 @@ def requested_samples(query: PredictQuery, served: ServedModel) -> int | Auto:
     return 1 if query.mode == "det" else query.samples or DEFAULT_SAMPLES
 
 
-def rule_of(request: PredictRequest, quality: ImageQuality | None) -> StoppingRule:
-    """Returns when the rounds of an image end. quality: measured, with a policy."""
+def rule_of(request: PredictRequest, quality: ImageQuality | None) -> StoppingRule | None:
+    """Returns when the rounds of an image end; None for one pass. quality: with a policy."""
+    if request.samples != AUTO:
+        return None
     config = request.served.model.config
     rule = stopping_rule(config)
     if request.policy is None or quality is None:

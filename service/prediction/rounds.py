@@ -3,26 +3,17 @@
 import asyncio
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from eulerlora.nn.runtime import AdaptiveSampling
 from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, StoppingRule
-from eulerlora.settings import Draw
 from eulerlora_client.contract.problems import DeadlinePassed
 from eulerlora_client.contract.sampling import AUTO, Auto
 from service.inference.engine import Engine, InferenceItem
 from service.inference.queue import InferenceResult, RequestQueue, Ticket
 
 SMOOTHING = 0.95  # weight of the previous average in the moving average of passes
-
-
-@dataclass(frozen=True)
-class SampledResult:
-    """The inference result of one image, and the draw of all its samples."""
-
-    result: InferenceResult
-    draw: Draw
 
 
 class QueuedInference:
@@ -37,29 +28,19 @@ class QueuedInference:
         average = math.ceil(self._average_passes.get(engine, MAX_AUTO_SAMPLES))
         return engine.rows(average if samples == AUTO else samples)
 
-    async def run(self, item: InferenceItem, deadline: float, ticket: Ticket) -> SampledResult:
-        """Returns the result of an item that runs in one pass.
+    async def run(
+        self, item: InferenceItem, rule: StoppingRule | None, deadline: float, ticket: Ticket
+    ) -> InferenceResult:
+        """Returns the result of an item, with the draw of all its samples.
 
-        deadline: on the monotonic clock. Raises DeadlinePassed if the pass has not started by then.
+        rule: when the rounds of `samples=auto` end, as in `AdaptiveSampling`; the samples of the
+        item's draw are then ignored. None for one pass. Every round is queued at the position of
+        the first one and is not refused under load. deadline: on the monotonic clock. ticket:
+        reserves the rows of all rounds. Raises DeadlinePassed if a pass has not started by the
+        deadline: a result from fewer rounds would depend on the load.
         """
-        result = await self._infer(item, deadline, ticket)
-        return SampledResult(result, item.draw)
-
-    async def run_adaptive(
-        self,
-        item: InferenceItem,
-        rule: StoppingRule,
-        deadline: float,
-        ticket: Ticket,
-    ) -> SampledResult:
-        """Returns the result of an item with `samples=auto`.
-
-        Ignores the samples of its draw. Every round is queued at the position of the first one and
-        is not refused under load.
-        rule: as in `AdaptiveSampling`. ticket: reserves the rows of all rounds. Raises
-        DeadlinePassed if a round has not started by the deadline: a result from fewer rounds would
-        depend on the load.
-        """
+        if rule is None:
+            return await self._infer(item, deadline, ticket)
         engine, queued_at = ticket.engine, time.monotonic()
         distance = engine.model.feature_distance
         sampling = AdaptiveSampling(item.draw, engine.rows(1), rule, distance)
@@ -77,8 +58,7 @@ class QueuedInference:
         self._average_passes[engine] = SMOOTHING * average + (1 - SMOOTHING) * taken
         ran_s = sum(result.ran_s for result in results)
         queued_s = results[-1].queued_s - (ran_s - results[-1].ran_s)  # counts from the first round
-        result = InferenceResult(sampling.output, queued_s, ran_s)
-        return SampledResult(result, sampling.draw)
+        return InferenceResult(sampling.output, sampling.draw, queued_s, ran_s)
 
     async def _infer(
         self, item: InferenceItem, deadline: float, ticket: Ticket, queued_at: float | None = None

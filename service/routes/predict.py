@@ -8,8 +8,7 @@ from eulerlora_client.contract.answers import Prediction, PredictionBatch
 from eulerlora_client.contract.queries import PredictQuery
 from service.decoding.decode import MEDIA_TYPES
 from service.http.requests import FILE_PART, FILES_PART, strict_query_route
-from service.http.responses import json_response
-from service.prediction.answer import Predicted
+from service.http.responses import batch_response, json_response
 from service.prediction.pipeline import Pipeline
 from service.routes.openapi import PREDICTIONS, UPLOAD_PROBLEMS, documented
 
@@ -53,8 +52,7 @@ def predict_routes(pipeline: Pipeline) -> APIRouter:
     )
     async def predict(request: Request, query: Annotated[PredictQuery, Query()]) -> Response:
         """Returns class probabilities and uncertainty of one image."""
-        predicted = await pipeline.predict(request, query)
-        return json_response(predicted.prediction, [predicted.timing])
+        return json_response(await pipeline.predict(request, query))
 
     @router.post(
         BATCH_PATH,
@@ -64,11 +62,6 @@ def predict_routes(pipeline: Pipeline) -> APIRouter:
     )
     async def predict_batch(request: Request, query: Annotated[PredictQuery, Query()]) -> Response:
         """Returns a prediction or a problem for each of many images, in order."""
-        batch = await pipeline.predict_batch(request, query)
-        results = tuple(
-            result.prediction if isinstance(result, Predicted) else result for result in batch
-        )
-        timings = [result.timing for result in batch if isinstance(result, Predicted)]
-        return json_response(PredictionBatch(results=results), timings)
+        return batch_response(await pipeline.predict_batch(request, query))
 
     return router

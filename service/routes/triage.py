@@ -34,16 +34,15 @@ from eulerlora_client.contract.queries import (
 )
 from eulerlora_client.contract.sampling import Mode
 from eulerlora_client.policy.policy import Policy, default_sampling
-from eulerlora_client.policy.results import policy_description, triage_result
+from eulerlora_client.policy.results import policy_description
 from eulerlora_client.report import submitted
 from eulerlora_client.report.submitted import INVALID_REQUEST, ReportJob
 from service.decoding.decode import without_parameters
 from service.fhir import FHIR_JSON, chosen_media_type, triage_bundle
 from service.http.requests import strict_query_route, while_connected
-from service.http.responses import JSON, json_response
-from service.inference.engine import ServedModel, ServedModels
+from service.http.responses import JSON, batch_response, json_response
+from service.inference.engine import ServedModels
 from service.inference.fair_sharing import client_of
-from service.prediction.answer import Predicted
 from service.prediction.pipeline import Pipeline
 from service.routes.openapi import (
     KEYED_PROBLEMS,
@@ -164,12 +163,11 @@ def triage_routes(pipeline: Pipeline, models: ServedModels, policy: Policy) -> A
         """
         media_type = chosen_media_type(request.headers.get("Accept"))
         asked = prediction_query(query, policy)
-        served = models.named(asked.model)
-        check_policy(policy, served)
-        predicted = await pipeline.predict(request, asked, policy)
-        result = _result(predicted, policy, served)
-        answer = result if media_type == JSON else triage_bundle(result, served.card)
-        return _not_cached(json_response(answer, [predicted.timing], media_type))
+        card = models.named(asked.model).card
+        result = await pipeline.predict(request, asked, policy)
+        assert isinstance(result, TriageResult)
+        answer = result if media_type == JSON else triage_bundle(result, card)
+        return json_response(answer, media_type, NOT_CACHED)
 
     @router.post(
         TRIAGE_BATCH_PATH,
@@ -183,15 +181,7 @@ def triage_routes(pipeline: Pipeline, models: ServedModels, policy: Policy) -> A
     ) -> Response:
         """Returns a disposition or a problem for each of many images, in order."""
         asked = prediction_query(query, policy)
-        served = models.named(asked.model)
-        check_policy(policy, served)
-        batch = await pipeline.predict_batch(request, asked, policy)
-        results = tuple(
-            _result(result, policy, served) if isinstance(result, Predicted) else result
-            for result in batch
-        )
-        timings = [result.timing for result in batch if isinstance(result, Predicted)]
-        return _not_cached(json_response(TriageBatch(results=results), timings))
+        return batch_response(await pipeline.predict_batch(request, asked, policy), NOT_CACHED)
 
     return router
 
@@ -257,26 +247,3 @@ def prediction_query(query: TriageQuery, policy: Policy) -> PredictQuery:
     sampling = default_sampling(policy.evidence, query.mode, query.samples)
     values = {**query.model_dump(), "mode": sampling.mode, "samples": sampling.samples}
     return PredictQuery(**values, detail="trajectories")
-
-
-def _result(predicted: Predicted, policy: Policy, served: ServedModel) -> TriageResult:
-    """Returns the answer for one prediction that `policy` decided on."""
-    decided = predicted.triage
-    assert decided is not None
-    names = {entry.name: entry.description or entry.name for entry in served.model.config.classes}
-    return triage_result(predicted.prediction, decided.quality, decided.decision, policy, names)
-
-
-def _not_cached(response: Response) -> Response:
-    response.headers.update(NOT_CACHED)
-    return response
-
-
-def check_policy(policy: Policy, served: ServedModel) -> None:
-    """Raises PolicyNotApplicable if the model lacks a class of the target."""
-    missing = [name for name in policy.target.classes if name not in served.model.classes]
-    if missing:
-        raise PolicyNotApplicable(
-            f"the policy needs the classes {', '.join(missing)}, which the model {served.name} "
-            "does not have"
-        )

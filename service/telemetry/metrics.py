@@ -1,4 +1,4 @@
-"""The Prometheus metrics of the service, and the events that they count.
+"""The Prometheus metrics of the service, and what is recorded of requests and predictions.
 
 docs/reference/metrics.md lists the metric families; names and units follow
 https://prometheus.io/docs/practices/naming. Label values are bounded: path templates, names of
@@ -7,8 +7,7 @@ served models, and problem codes.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Literal
 
 from prometheus_client import (
@@ -53,6 +52,49 @@ OPENMETRICS = "application/openmetrics-text"
 CACHE_S = 1.0
 """Age up to which a scrape gets the text of an earlier one, which takes 13 ms to write."""
 
+Labels = tuple[str, ...]
+BY_MODEL, BY_MODE = ("model",), ("model", "mode")
+COUNTERS: Mapping[str, tuple[str, Labels]] = {
+    "predictions": ("Predictions.", (*BY_MODE, "client")),
+    "dispositions": ("Dispositions of the triage policy.", (*BY_MODEL, "disposition")),
+    "ood_checked": ("Images compared with an OOD threshold.", BY_MODE),
+    "ood": ("Images flagged as out of distribution.", BY_MODE),
+    "unfamiliar_checked": ("Images compared with a threshold of feature_distance.", BY_MODE),
+    "unfamiliar": ("Images flagged as unfamiliar.", BY_MODE),
+    "refusals": ("Problems in responses, by code.", ("reason",)),
+    "requests": (
+        "Completed HTTP requests; 499 for a disconnected client.",
+        ("method", "route", "status", "client"),
+    ),
+}
+"""Description and labels by name, without its prefix."""
+
+HISTOGRAMS: Mapping[str, tuple[str, Labels, tuple[float, ...]]] = {
+    "entropy_nats": ("Entropy of the mean prediction.", BY_MODE, ENTROPIES_NATS),
+    "mutual_information_nats": (
+        "Mutual information between class and trajectory.", BY_MODE, INFORMATION_NATS,
+    ),
+    "msp_ratio": ("Probability of the most likely class.", BY_MODE, PROBABILITIES),
+    "auto_samples": (
+        "Samples per adapter with samples=auto; 1 for an answer without sampling.",
+        BY_MODEL, AUTO_SAMPLES,
+    ),
+    "decode_seconds": ("Time from file to network input.", BY_MODEL, DURATIONS_S),
+    "queue_wait_seconds": (
+        "Time of an image from the end of its body to its pass, without decoding.",
+        BY_MODEL, DURATIONS_S,
+    ),
+    "model_seconds": ("Run time of the batch of an image.", BY_MODEL, DURATIONS_S),
+    "request_duration_seconds": (
+        "Time from headers to the end of the response.", ("method", "route"), DURATIONS_S,
+    ),
+    "request_body_bytes": ("Received bytes of a request body.", ("route",), BODY_BYTES),
+    "batch_rows": ("Rows of a batch.", BY_MODEL, ROWS),
+    "batch_questions": ("Images in a batch.", BY_MODEL, ROWS),
+    "batch_seconds": ("Run time of a batch.", BY_MODEL, DURATIONS_S),
+}  # fmt: skip
+"""Description, labels and buckets by name, without its prefix."""
+
 
 @dataclass(frozen=True)
 class BatchRun:
@@ -65,43 +107,38 @@ class BatchRun:
 
 
 @dataclass(frozen=True)
-class Timing:
-    """Seconds of the stages of a prediction: decoding, queue, and its batch."""
-
-    decode_s: float
-    queue_s: float
-    model_s: float
-
-
-@dataclass(frozen=True)
 class CompletedPrediction:
     """A prediction, and its disposition if a triage policy was applied.
 
-    at_ns: completion time in nanoseconds since 1970.
+    decode_s, queue_s, model_s: seconds of its stages: decoding, queue, and its batch. at_ns:
+    completion time in nanoseconds since 1970.
     """
 
     prediction: Prediction
-    timing: Timing
     disposition: Disposition | None
-    at_ns: int
+    decode_s: float
+    queue_s: float
+    model_s: float
+    at_ns: int = field(default_factory=time.time_ns)
 
 
-@dataclass(frozen=True)
-class CompletedRequest:
-    """A completed HTTP request.
+@dataclass
+class RequestObservation:
+    """What is recorded of an HTTP request; complete once its response has ended.
 
-    method: a known method or `other`. route: a path template. problem: the code of the problem in
-    the response, if any. body_bytes: received bytes of the body. client: whether the request had a
-    valid key.
+    method: a known method or `other`. route: a path template or `other`. status: None before the
+    response. problem: the code of the problem in the response, if any. client: the name of its API
+    key, None without one. body_bytes: received bytes of the body.
     """
 
     method: str
-    route: str
-    status: int
-    problem: str | None
-    duration_s: float
-    body_bytes: int
-    client: ClientClass = "anonymous"
+    route: str = OTHER
+    status: int | None = None
+    problem: str | None = None
+    client: str | None = None
+    duration_s: float = 0.0
+    body_bytes: int = 0
+    predictions: list[CompletedPrediction] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -118,80 +155,6 @@ class Gauges:
     revisions: Callable[[], Mapping[str, str]]
     precisions: Callable[[], Mapping[str, str]]
     shift: Callable[[], Mapping[str, ModelShift]]
-
-
-class PredictionMetrics:
-    """Metrics of predictions."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        counter = partial(Counter, registry=registry)
-        histogram = partial(Histogram, registry=registry)
-        by_model, by_mode = ("model",), ("model", "mode")
-        self._predictions = counter("eulerlora_predictions", "Predictions.", (*by_mode, "client"))
-        self._dispositions = counter(
-            "eulerlora_dispositions", "Dispositions of the triage policy.",
-            (*by_model, "disposition"),
-        )  # fmt: skip
-        self._checked = counter(
-            "eulerlora_ood_checked", "Images compared with an OOD threshold.", by_mode
-        )
-        self._ood = counter("eulerlora_ood", "Images flagged as out of distribution.", by_mode)
-        self._distance_checked = counter(
-            "eulerlora_unfamiliar_checked", "Images compared with a threshold of feature_distance.",
-            by_mode,
-        )  # fmt: skip
-        self._unfamiliar = counter("eulerlora_unfamiliar", "Images flagged as unfamiliar.", by_mode)
-        self._entropy = histogram(
-            "eulerlora_entropy_nats", "Entropy of the mean prediction.", by_mode,
-            buckets=ENTROPIES_NATS,
-        )  # fmt: skip
-        self._information = histogram(
-            "eulerlora_mutual_information_nats", "Mutual information between class and trajectory.",
-            by_mode, buckets=INFORMATION_NATS,
-        )  # fmt: skip
-        self._msp = histogram(
-            "eulerlora_msp_ratio", "Probability of the most likely class.", by_mode,
-            buckets=PROBABILITIES,
-        )  # fmt: skip
-        self._auto = histogram(
-            "eulerlora_auto_samples",
-            "Samples per adapter with samples=auto; 1 for an answer without sampling.",
-            by_model, buckets=AUTO_SAMPLES,
-        )  # fmt: skip
-        self._decode = histogram(
-            "eulerlora_decode_seconds", "Time from file to network input.", by_model,
-            buckets=DURATIONS_S,
-        )  # fmt: skip
-        self._queue = histogram(
-            "eulerlora_queue_wait_seconds",
-            "Time of an image from the end of its body to its pass, without decoding.",
-            by_model, buckets=DURATIONS_S,
-        )  # fmt: skip
-        self._model = histogram(
-            "eulerlora_model_seconds", "Run time of the batch of an image.", by_model,
-            buckets=DURATIONS_S,
-        )  # fmt: skip
-
-    def add(self, model: str, completed: CompletedPrediction, client: ClientClass) -> None:
-        body, timing = completed.prediction, completed.timing
-        by_mode = {"model": model, "mode": body.mode}
-        self._predictions.labels(**by_mode, client=client).inc()
-        if completed.disposition is not None:
-            self._dispositions.labels(model=model, disposition=completed.disposition).inc()
-        if body.ood is not None:
-            self._checked.labels(**by_mode).inc()
-            self._ood.labels(**by_mode).inc(body.ood)
-        if body.unfamiliar is not None:
-            self._distance_checked.labels(**by_mode).inc()
-            self._unfamiliar.labels(**by_mode).inc(body.unfamiliar)
-        self._entropy.labels(**by_mode).observe(body.entropy)
-        self._information.labels(**by_mode).observe(body.mutual_information)
-        self._msp.labels(**by_mode).observe(body.msp)
-        if body.is_auto:
-            self._auto.labels(model=model).observe(body.samples)
-        self._decode.labels(model=model).observe(timing.decode_s)
-        self._queue.labels(model=model).observe(timing.queue_s)
-        self._model.labels(model=model).observe(timing.model_s)
 
 
 class GaugeCollector(Collector):
@@ -282,64 +245,70 @@ class Metrics:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
         registry.register(GaugeCollector(gauges))
-        self._revisions = gauges.revisions
-        self._predictions = PredictionMetrics(registry)
         self.exposition = Expositions(registry)
-        counter = partial(Counter, registry=registry)
-        histogram = partial(Histogram, registry=registry)
-        self._refusals = counter(
-            "eulerlora_refusals", "Problems in responses, by code.", ("reason",)
-        )
+        self._revisions = gauges.revisions
+        self._counters = {
+            name: Counter(f"eulerlora_{name}", text, labels, registry=registry)
+            for name, (text, labels) in COUNTERS.items()
+        }
+        self._histograms = {
+            name: Histogram(f"eulerlora_{name}", text, labels, registry=registry, buckets=buckets)
+            for name, (text, labels, buckets) in HISTOGRAMS.items()
+        }
         for reason in PROBLEM_CODES:
-            self._refusals.labels(reason=reason)  # 0, so that the first problem is an increase
-        self._requests = counter(
-            "eulerlora_requests", "Completed HTTP requests; 499 for a disconnected client.",
-            ("method", "route", "status", "client"),
-        )  # fmt: skip
-        self._duration = histogram(
-            "eulerlora_request_duration_seconds", "Time from headers to the end of the response.",
-            ("method", "route"), buckets=DURATIONS_S,
-        )  # fmt: skip
-        self._body = histogram(
-            "eulerlora_request_body_bytes", "Received bytes of a request body.", ("route",),
-            buckets=BODY_BYTES,
-        )  # fmt: skip
-        self._rows = histogram("eulerlora_batch_rows", "Rows of a batch.", ("model",), buckets=ROWS)
-        self._items = histogram(
-            "eulerlora_batch_questions", "Images in a batch.", ("model",), buckets=ROWS
-        )
-        self._seconds = histogram(
-            "eulerlora_batch_seconds", "Run time of a batch.", ("model",), buckets=DURATIONS_S
-        )
+            self._count("refusals", 0, reason=reason)  # so that the first problem is an increase
 
-    def count_request(self, request: CompletedRequest) -> None:
-        """Counts a completed request and the problem of its response."""
-        method, route = request.method, request.route
-        self._requests.labels(
-            method=method, route=route, status=str(request.status), client=request.client
-        ).inc()
-        self._duration.labels(method=method, route=route).observe(request.duration_s)
-        self._body.labels(route=route).observe(request.body_bytes)
+    def count_request(self, request: RequestObservation) -> None:
+        """Counts a completed request, its predictions, and the problem of its response."""
+        client: ClientClass = "anonymous" if request.client is None else "keyed"
+        for completed in request.predictions:
+            self.count_prediction(completed, client)
+        by_route = {"method": request.method, "route": request.route}
+        self._count("requests", **by_route, status=str(request.status), client=client)
+        self._observe("request_duration_seconds", request.duration_s, **by_route)
+        self._observe("request_body_bytes", request.body_bytes, route=request.route)
         if request.problem is not None:
             self.count_problem(request.problem)
 
     def count_problem(self, code: str) -> None:
         """Counts a problem that is not the response to a whole request."""
-        self._refusals.labels(reason=code if code in PROBLEM_CODES else OTHER).inc()
+        self._count("refusals", reason=code if code in PROBLEM_CODES else OTHER)
 
     def count_batch(self, run: BatchRun) -> None:
         """Counts a batch; called from the worker threads."""
         model = self._model_label(run.model)
-        self._rows.labels(model=model).observe(run.rows)
-        self._items.labels(model=model).observe(run.items)
-        self._seconds.labels(model=model).observe(run.seconds)
+        self._observe("batch_rows", run.rows, model=model)
+        self._observe("batch_questions", run.items, model=model)
+        self._observe("batch_seconds", run.seconds, model=model)
 
     def count_prediction(
         self, completed: CompletedPrediction, client: ClientClass = "anonymous"
     ) -> None:
         """Counts a prediction for a client."""
-        model = self._model_label(completed.prediction.model)
-        self._predictions.add(model, completed, client)
+        body = completed.prediction
+        by_model = {"model": self._model_label(body.model)}
+        by_mode = {**by_model, "mode": body.mode}
+        self._count("predictions", **by_mode, client=client)
+        if completed.disposition is not None:
+            self._count("dispositions", **by_model, disposition=completed.disposition)
+        for name, flag in (("ood", body.ood), ("unfamiliar", body.unfamiliar)):
+            if flag is not None:
+                self._count(f"{name}_checked", **by_mode)
+                self._count(name, flag, **by_mode)
+        self._observe("entropy_nats", body.entropy, **by_mode)
+        self._observe("mutual_information_nats", body.mutual_information, **by_mode)
+        self._observe("msp_ratio", body.msp, **by_mode)
+        if body.is_auto:
+            self._observe("auto_samples", body.samples, **by_model)
+        self._observe("decode_seconds", completed.decode_s, **by_model)
+        self._observe("queue_wait_seconds", completed.queue_s, **by_model)
+        self._observe("model_seconds", completed.model_s, **by_model)
+
+    def _count(self, counter: str, amount: int = 1, **labels: str) -> None:
+        self._counters[counter].labels(**labels).inc(amount)
+
+    def _observe(self, histogram: str, value: float, **labels: str) -> None:
+        self._histograms[histogram].labels(**labels).observe(value)
 
     def _model_label(self, model: str) -> str:
         return model if model in self._revisions() else OTHER

@@ -5,7 +5,7 @@ process and with a new revision of its model. docs/how-to/site.md describes the 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Self
 
 from eulerlora.model import EulerLoRA
@@ -13,12 +13,11 @@ from eulerlora_client.contract.answers import (
     ModelShift,
     Prediction,
     PredictionWarning,
-    ShiftSignal,
     Threshold,
     WarningCode,
 )
 from eulerlora_client.contract.sampling import AUTO, Auto
-from eulerlora_client.monitoring import EventRate, ShiftMonitor, SignalState
+from eulerlora_client.monitoring import EventRate, ShiftMonitor
 
 FEATURE_DISTANCE = "feature_distance"
 FEATURE_QUARTILE = "feature_distance_quartile"
@@ -96,7 +95,7 @@ class RevisionMonitor:
             for reference in references.values()
             for name, rates in reference.rates.items()
         }
-        monitor = ShiftMonitor(signals)
+        monitor = ShiftMonitor(signals, {LABEL: model.classes})
         return cls(model.revision, tuple(model.classes), references, thresholds[0].data, monitor)
 
     def record(self, prediction: Prediction) -> None:
@@ -120,13 +119,8 @@ class RevisionMonitor:
             pictures=monitor.pictures,
             alarm=monitor.alarm,
             limit=monitor.limit,
-            signals=tuple(map(self._signal, monitor.states())),
+            signals=monitor.states(),
         )
-
-    def _signal(self, state: SignalState) -> ShiftSignal:
-        values = asdict(state)
-        event = values.pop("event")
-        return ShiftSignal(label=self.classes[event] if state.name == LABEL else None, **values)
 
 
 class ShiftMonitors:

@@ -18,8 +18,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.telemetry.logs import current_trace_id
-from service.telemetry.metrics import OTHER, CompletedPrediction
-from service.telemetry.observation import RequestObservation
+from service.telemetry.metrics import OTHER, CompletedPrediction, RequestObservation
 
 NAME = "eulerlora"
 
@@ -67,15 +66,15 @@ class TracingMiddleware:
                 await self.app(scope, receive, send)
             finally:
                 observation: RequestObservation = scope["state"]["observation"]
+                span.set_attribute("eulerlora.request_id", scope["state"].get("request_id", ""))
                 describe(span, observation)
                 for completed in observation.predictions:
                     add_stages(self.tracer, span, completed)
 
 
-def describe(span: Span, observation: RequestObservation) -> None:
-    """Sets name, attributes and status of the span of a request."""
-    request = observation.completed
-    assert request is not None
+def describe(span: Span, request: RequestObservation) -> None:
+    """Sets name, attributes and status of the span of a completed request."""
+    assert request.status is not None
     known_method = request.method != OTHER
     verb = request.method if known_method else "HTTP"
     if request.route == OTHER:
@@ -88,14 +87,13 @@ def describe(span: Span, observation: RequestObservation) -> None:
             "http.request.method": request.method if known_method else "_OTHER",
             "http.response.status_code": request.status,
             "http.request.body.size": request.body_bytes,
-            "eulerlora.request_id": observation.scope["state"].get("request_id", ""),
         }
     )
     if request.problem is not None:
         span.set_attribute("error.type", request.problem)
     if request.status >= 500:
         span.set_status(StatusCode.ERROR)
-    for completed in observation.predictions[:1]:
+    for completed in request.predictions[:1]:
         body = completed.prediction
         span.set_attribute("eulerlora.model", body.model)
         span.set_attribute("eulerlora.mode", body.mode)
@@ -108,8 +106,9 @@ def add_stages(tracer: Tracer, request: Span, completed: CompletedPrediction) ->
     Only the durations are measured: the stages are placed back to back before the completion time.
     """
     context = trace.set_span_in_context(request)
-    timing = completed.timing
-    durations = {"decode": timing.decode_s, "queue": timing.queue_s, "model": timing.model_s}
+    durations = {
+        "decode": completed.decode_s, "queue": completed.queue_s, "model": completed.model_s
+    }  # fmt: skip
     start_ns = completed.at_ns - sum(int(seconds * 1e9) for seconds in durations.values())
     for name, seconds in durations.items():
         span = tracer.start_span(name, context, start_time=start_ns)

@@ -40,13 +40,13 @@ def test_labels_that_did_not_occur_in_calibration_give_an_alarm() -> None:
 
 
 def test_a_state_has_the_rates_of_the_event_with_the_most_evidence() -> None:
-    monitor = ShiftMonitor(RATES)
+    monitor = ShiftMonitor(RATES, {"label": "abcd"})
     for label in (0, 3, 3, 0):
         monitor.record({"label": label, "flag": None}, RATES)
     monitor.record({"flag": 0}, RATES)
     flag, label = monitor.states()
     assert (flag.name, flag.pictures, flag.rate) == ("flag", 5, 0.2)
-    assert (label.name, label.event, label.pictures, label.rate) == ("label", 3, 4, 0.5)
+    assert (label.name, label.label, label.pictures, label.rate) == ("label", "d", 4, 0.5)
     assert (label.expected, label.tolerated) == (0.0, LABELS[3].tolerated)
     assert label.evidence > flag.evidence > 0
     assert monitor.pictures == 5

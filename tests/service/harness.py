@@ -21,9 +21,9 @@ from service.decoding.worker import Decoded
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.inference.queue import RequestQueue, ThroughputEstimate
 from service.inference.workers import Batcher
-from service.prediction.pipeline import Pipeline, Predicted
+from service.prediction.pipeline import Pipeline
 from service.settings import ServiceSettings
-from service.telemetry.metrics import Timing
+from service.telemetry.metrics import CompletedPrediction
 from service.telemetry.shift_monitor import ShiftMonitors
 
 TIMEOUT_S = 120
@@ -94,8 +94,8 @@ class PipelineHarness:
     """A pipeline and its batcher, with a model whose forward passes a test can block.
 
     passes: the number of images of each pass. While `gate` is cleared, a pass blocks; `entered`
-    is set when one starts. predictions: the arguments of the calls of `on_prediction`. refused:
-    the codes that `on_problem` got.
+    is set when one starts. predictions: those that `on_prediction` got. refused: the codes that
+    `on_problem` got.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class PipelineHarness:
         self.shift = ShiftMonitors(
             lambda: {name: served.model for name, served in self.models.items()}
         )
-        self.predictions: list[tuple[Prediction, Timing]] = []
+        self.predictions: list[CompletedPrediction] = []
         self.refused: list[str] = []
         self.pipeline = Pipeline(
             self.models,
@@ -127,7 +127,7 @@ class PipelineHarness:
             DecodingSlots(2, DecodingQuota(chosen.decoding.client_s_per_minute)),
             self.queue,
             self.shift,
-            lambda body, timing, _: self.predictions.append((body, timing)),
+            self.predictions.append,
             self.refused.append,
             audit,
         )
@@ -174,5 +174,7 @@ class PipelineHarness:
 
 async def predict_one(
     harness: PipelineHarness, body: bytes, query: PredictQuery = DET
-) -> Predicted:
-    return await harness.pipeline.predict(FakeRequest(body).request, query)
+) -> Prediction:
+    answer = await harness.pipeline.predict(FakeRequest(body).request, query)
+    assert isinstance(answer, Prediction)
+    return answer

@@ -23,8 +23,8 @@ from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
 from service.routes.system import metrics_routes
 from service.settings import BodySettings, ConnectionSettings
 from service.telemetry.logs import RequestIdMiddleware
-from service.telemetry.metrics import CompletedPrediction, CompletedRequest, Gauges, Metrics
-from service.telemetry.observation import ObservationMiddleware, RequestObserver
+from service.telemetry.metrics import CompletedPrediction, Gauges, Metrics, RequestObservation
+from service.telemetry.observation import ObservationMiddleware, record_prediction
 
 SECRET = "zz-secret-zz"
 TEMPLATES = ("/predict", "/models/{name}")
@@ -41,16 +41,9 @@ SHIFT_SIGNAL = ShiftSignal(
 SHIFT = ModelShift(pictures=100, alarm=True, limit=6.3, signals=(SHIFT_SIGNAL,))
 AUTO_BODY = BODY.model_copy(update={"standard_error": StandardError(msp=0.02, entropy=0.05)})
 SETTLED_BODY = BODY.model_copy(update={"samples": 1, "sampled": False, "rows": 2})
-COMPLETED = CompletedRequest("POST", "/predict", 200, None, 0.3, 5000)
-
-
-@dataclass(frozen=True)
-class FakeTiming:
-    """Fixed seconds of every stage."""
-
-    decode_s: float = 0.002
-    queue_s: float = 0.02
-    model_s: float = 0.2
+COMPLETED = RequestObservation(
+    "POST", "/predict", status=200, duration_s=0.3, body_bytes=5000
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -105,7 +98,6 @@ def observed_app(metrics: Metrics, outside: Callable[[FastAPI], None] = lambda _
     outside: adds middlewares between ObservationMiddleware and RequestIdMiddleware.
     """
     app = FastAPI()
-    observer = RequestObserver(metrics)
     app.add_middleware(RefusesFirst)
     app.add_middleware(
         RequestMiddleware,
@@ -113,16 +105,16 @@ def observed_app(metrics: Metrics, outside: Callable[[FastAPI], None] = lambda _
         checks=(),
         bodies=BodyLimits(BodySettings(), {}),
     )
-    app.add_middleware(ObservationMiddleware, observer=observer, paths=TEMPLATES)
+    app.add_middleware(ObservationMiddleware, metrics=metrics, paths=TEMPLATES)
     outside(app)
     app.add_middleware(RequestIdMiddleware)
     problems.install(app)
     app.include_router(metrics_routes(metrics))
-    add_routes(app, observer)
+    add_routes(app)
     return app
 
 
-def add_routes(app: FastAPI, observer: RequestObserver) -> None:
+def add_routes(app: FastAPI) -> None:
     """Adds the routes."""
 
     @app.post("/predict")
@@ -130,7 +122,7 @@ def add_routes(app: FastAPI, observer: RequestObserver) -> None:
         await request.body()
         request.state.client = "clinic"
         body = replace_model(BODY, request.query_params.get("model", "tiny"))
-        observer.record_prediction(body, FakeTiming())
+        record_prediction(completed(body))
         return body
 
     @app.get("/livez")
@@ -172,12 +164,12 @@ def batch(**changes: Any) -> FakeBatch:
 
 
 def completed(
-    body: Prediction = BODY,
-    timing: FakeTiming = FakeTiming(),
-    disposition: Disposition | None = None,
+    body: Prediction = BODY, disposition: Disposition | None = None
 ) -> CompletedPrediction:
     """Returns a completed prediction."""
-    return CompletedPrediction(body, timing, disposition, at_ns=0)
+    return CompletedPrediction(
+        body, disposition, decode_s=0.002, queue_s=0.02, model_s=0.2, at_ns=0
+    )
 
 
 def count_everything(metrics: Metrics) -> None:
@@ -185,4 +177,4 @@ def count_everything(metrics: Metrics) -> None:
     metrics.count_request(COMPLETED)
     metrics.count_batch(FakeBatch())
     for body in (BODY, AUTO_BODY, SETTLED_BODY):
-        metrics.count_prediction(completed(body, disposition=Disposition.URGENT), "keyed")
+        metrics.count_prediction(completed(body, Disposition.URGENT), "keyed")

@@ -78,12 +78,6 @@ def server_run(checkpoint_folder: Path, png: bytes) -> ServerRun:
         return ServerRun(first, interrupted, status, log, server.port)
 
 
-def test_the_server_gives_the_same_prediction_as_the_library(server_run, model, photo) -> None:
-    expected = model.predict([photo], "stoch").probabilities[0].tolist()
-    probabilities = list(server_run.first["probabilities"].values())
-    assert probabilities == pytest.approx(expected, abs=1e-6)
-
-
 def test_all_requests_in_flight_at_sigterm_are_answered(server_run) -> None:
     for response in server_run.interrupted:
         head, _, body = response.partition(b"\r\n\r\n")
@@ -101,16 +95,6 @@ def error_lines(log: str) -> list[str]:
     """Returns the lines in which the program reports an error."""
     assert "Traceback" not in log
     return [line for line in log.splitlines() if line.startswith("eulerlora: ")]
-
-
-def test_a_damaged_checkpoint_ends_the_process_with_one_line_and_status_1(checkpoint_copy) -> None:
-    file, _, apply = DAMAGES["adapters cut off"]
-    apply(checkpoint_copy)
-    with serving(checkpoint_copy) as server:
-        status, log = server.wait_for_exit()
-    assert status == 1
-    (line,) = error_lines(log)
-    assert line.startswith(f"eulerlora: {checkpoint_copy / file}: ")
 
 
 @pytest.fixture

@@ -6,16 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.service.images import synthetic_images
 from benchmarks.service.load import Part, form, post, post_form
 from service.auth.keys import write_clients
 from service.settings import NESTED, PREFIX
 from service.telemetry import metrics
-from tests.server_process import END_S, ServerProcess, serving
+from tests.server_process import ServerProcess, serving
 from tests.service.audit_entries import SECRET as AUDIT_SECRET
 from tests.service.bad_requests import (
     FORM,
@@ -122,32 +120,6 @@ def test_no_input_is_in_the_response_or_the_log(server, kind) -> None:
     assert SECRET not in response.body.decode()
     assert SECRET not in str(response.headers)
     assert SECRET not in server.log
-
-
-def sample(server: ServerProcess, name: str, **labels: str) -> float:
-    """Returns the value of a metric, 0 if it does not exist yet."""
-    text = httpx.get(f"{server.url}/metrics", timeout=END_S).text
-    for family in text_string_to_metric_families(text):
-        for entry in family.samples:
-            if (entry.name, entry.labels) == (name, labels):
-                return float(entry.value)
-    return 0
-
-
-def test_problems_are_counted_by_code(server) -> None:
-    def counted(code: str) -> float:
-        return sample(server, "eulerlora_refusals_total", reason=code)
-
-    requests = {
-        "unsupported_media": post(b"text"),
-        "invalid_parameter": post(PHOTOGRAPH, parameters={"sample": 4}),
-        "malformed_request": PREDICT + b"\r\n",
-        "headers_too_large": PREDICT + HOST + b"X: " + bytes(200_000).replace(b"\0", b"x"),
-    }
-    before = {code: counted(code) for code in requests}
-    for request in requests.values():
-        exchange(server.port, request)
-    assert {code: counted(code) - before[code] for code in requests} == dict.fromkeys(requests, 1)
 
 
 @pytest.fixture(scope="module")

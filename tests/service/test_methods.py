@@ -100,7 +100,7 @@ def test_requests_of_all_methods_share_a_batch_and_get_the_answers_they_get_alon
             harness.gate.set()
             await blocked
             results = [await task for task in tasks]
-        return [list(result.prediction.probabilities.values()) for result in results]
+        return [list(result.probabilities.values()) for result in results]
 
     actual = asyncio.run(answers())
     # The blocked pass; one for all methods; the other backbone has a hook of its own network only.

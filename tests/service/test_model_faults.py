@@ -73,31 +73,3 @@ def test_an_image_with_non_finite_logits_is_a_counted_500_and_the_others_are_unc
     assert problem_count(client, "model_failure") == "2.0"
     handle.remove()
     assert client.post("/predict", content=black, headers=PNG).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "code"),
-    [
-        (RuntimeError("deliberate"), 500, "model_failure"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"), 503, "out_of_memory"),
-    ],
-)
-def test_an_image_that_fails_its_batch_gets_a_problem_and_the_others_a_prediction(
-    client, broken_model, png, black, error, status, code
-) -> None:
-    (one,) = batch_results(client, png)
-
-    def fail(_: object, inputs: tuple[torch.Tensor, ...]) -> None:
-        if is_black(inputs[0]).any():
-            raise error
-
-    handle = broken_model.network.backbone.conv_proj.register_forward_pre_hook(fail)
-    first, bad = batch_results(client, png, black)
-    assert (bad["status"], bad["code"]) == (status, code)
-    assert first["probabilities"] == pytest.approx(one["probabilities"], abs=1e-6)
-    assert problem_count(client, code) == "1.0"
-    alone = client.post("/predict", content=black, headers=PNG)
-    assert (alone.status_code, alone.json()["code"]) == (status, code)
-    assert "deliberate" not in alone.text
-    handle.remove()
-    assert client.post("/predict", content=black, headers=PNG).status_code == 200

@@ -1,13 +1,11 @@
 """Exposed addresses, authentication and rate limits, decided before the body is read."""
 
 import asyncio
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -22,7 +20,6 @@ from service.auth.keys import Keys, write_clients
 from service.telemetry.logs import RequestIdMiddleware
 from tests.service.http import plain_app
 from tests.service.key_clients import client as client_with
-from tests.service.real_server import SOCKET_TIMEOUT_S, run_server
 
 LOOPBACK = ["127.0.0.1", "127.8.9.10", "localhost", "LOCALHOST", "::1", "::ffff:127.0.0.1"]
 EXPOSED = ["0.0.0.0", "::", "", "192.168.1.7", "10.0.0.1", "fe80::1%eth0", "::ffff:10.0.0.1",
@@ -209,36 +206,3 @@ def test_the_quota_of_one_client_does_not_affect_another(get: Get, clock) -> Non
     assert [get(headers=limited).status_code for _ in range(3)] == [200, 200, 429]
     assert all(get(headers=BEARER).status_code == 200 for _ in range(5))
     assert get("/livez").status_code == 200
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory, make_app, model) -> Iterator[tuple[str, int]]:
-    """The address of a real server that requires a key."""
-    path = tmp_path_factory.mktemp("keys") / "keys.jsonl"
-    write_clients(path, [client_with("clinic", "clinic-key")])
-    app = make_app(model)
-    with run_server(plain_app.guarded(app, KeyCheck(Keys(path)))) as port:
-        yield "127.0.0.1", port
-
-
-@pytest.mark.parametrize(
-    "key", [b"", b"X-API-Key: wrong\r\n", b"X-API-Key: \xff\xc3\xa9\r\n", b"X-API-Key:\r\n"]
-)
-def test_over_a_socket_401_arrives_before_the_body_is_sent(guarded, key: bytes) -> None:
-    head = (
-        b"POST /predict HTTP/1.1\r\nHost: test\r\nContent-Type: image/png\r\n"
-        b"Content-Length: 1000000\r\nExpect: 100-continue\r\n" + key + b"\r\n"
-    )
-    with socket.create_connection(guarded, timeout=SOCKET_TIMEOUT_S) as connection:
-        connection.sendall(head)
-        answer = b"".join(iter(lambda: connection.recv(65536), b""))  # until the server closes
-    assert answer.startswith(b"HTTP/1.1 401 ")
-    assert b'"code":"not_authenticated"' in answer
-
-
-def test_over_a_socket_a_known_key_is_accepted(guarded, png: bytes) -> None:
-    url = f"http://{guarded[0]}:{guarded[1]}"
-    headers = BEARER | {"Content-Type": "image/png"}
-    with httpx.Client(base_url=url, timeout=SOCKET_TIMEOUT_S) as client:
-        assert client.post("/predict", content=png, headers=headers).status_code == 200
-        assert client.get("/readyz").status_code == 200

@@ -14,9 +14,8 @@ from starlette.testclient import TestClient
 from eulerlora_client.contract.answers import Nats, Probability, WireModel
 from eulerlora_client.contract.problems import SENT_BY_SERVICE, Overloaded
 from service.http import responses as problems
-from service.http.responses import json_response, problem_headers, rounded, server_timing
+from service.http.responses import json_response, problem_headers, rounded
 from service.telemetry.logs import RequestIdMiddleware
-from service.telemetry.metrics import Timing
 from tests.service.http.plain_app import guarded
 
 SECRET = "zz-secret-zz"
@@ -193,9 +192,3 @@ def test_rounded_probabilities_sum_to_one_and_keep_the_highest(classes: int) -> 
 def test_fields_that_are_not_set_are_omitted_and_those_without_a_value_are_null() -> None:
     response = json_response(Body(probabilities={}, rows=None, entropy=math.inf))
     assert json.loads(response.body) == {"probabilities": {}, "rows": None, "entropy": None}
-
-
-def test_server_timing_is_in_milliseconds() -> None:
-    timings = [Timing(0.0125, 0, 2), Timing(0.001, 0.25, 1)]
-    assert server_timing(timings[:1]) == "decode;dur=12.50, queue;dur=0.00, model;dur=2000.00"
-    assert server_timing(timings) == "decode;dur=12.50, queue;dur=250.00, model;dur=2000.00"

@@ -13,7 +13,7 @@ from service.auth.keys import Keys, write_clients
 from service.inference.engine import ServedModel, ServedModels
 from service.inference.queue import RequestQueue
 from service.lifecycle.phase import Gate, Lifecycle
-from service.open_inference.routes import InferencePaths
+from service.open_inference import InferencePaths
 from service.settings import ServiceSettings
 from tests.service.conftest import app_of
 from tests.service.key_clients import client as client_with

@@ -1,6 +1,7 @@
 """The Open Inference Protocol: the public Triton client gets the answers of /predict."""
 
 import base64
+import json
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,7 @@ from starlette.testclient import TestClient
 from tritonclient.utils import InferenceServerException
 
 from eulerlora_client.contract.answers import Prediction
-from service.open_inference.routes import OUTPUTS, encoded
+from service.open_inference import OUTPUTS, infer_response
 from tests.service.conftest import app_of
 from tests.service.real_server import run_server
 
@@ -176,16 +177,16 @@ def test_a_malformed_body_is_an_error_of_the_protocol(client, body, status, mess
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"name": "picture"}, "inputs.name: expected 'image'"),
-        ({"shape": [2]}, "inputs.shape"),
-        ({"datatype": "UINT8"}, "inputs.datatype"),
+        ({"name": "picture"}, "inputs.0.name: expected 'image'"),
+        ({"shape": [2]}, "inputs.0.shape"),
+        ({"datatype": "UINT8"}, "inputs.0.datatype"),
         ({"data": ["%%%"]}, "image: expected base64"),
         ({"data": ["", ""]}, "image: expected one element"),
         ({"data": [["aGk="]]}, "image: expected one element"),
         ({"data": []}, "invalid_upload"),
         ({"data": None}, "image: expected data or binary_data_size"),
         ({"parameters": {"binary_data_size": 3}}, "image: expected data or binary_data_size"),
-        ({"parameters": {"shared_memory_region": "a"}}, "inputs.parameters: expected no other"),
+        ({"parameters": {"shared_memory_region": "a"}}, "inputs.0.parameters"),
     ],
 )
 def test_an_invalid_input_is_named(client, png, changes, message) -> None:
@@ -238,6 +239,7 @@ def test_unknown_and_repeated_outputs_are_refused(client, png, outputs) -> None:
 
 def test_an_unknown_flag_is_an_empty_tensor(post_image, png) -> None:
     prediction = Prediction.model_validate(post_image(png).json())
-    for value, values in ((None, ()), (True, (True,)), (False, (False,))):
-        message = encoded("ood", prediction.model_copy(update={"ood": value}), binary=False).message
-        assert (message.shape, message.data) == ((len(values),), values)
+    for value, values in ((None, []), (True, [True]), (False, [False])):
+        body = prediction.model_copy(update={"ood": value})
+        (output,) = json.loads(infer_response(body, None, {"ood": False}).body)["outputs"]
+        assert (output["shape"], output["data"]) == ([len(values)], values)

@@ -17,7 +17,6 @@ from service.inference.engine import ServedModel
 from service.inference.queue import InferenceResult
 from service.prediction.answer import response_body
 from service.prediction.request import PredictRequest
-from service.prediction.rounds import SampledResult
 from service.settings import ImageSettings
 
 LIMITS = ImageSettings()
@@ -56,8 +55,8 @@ def body_of(
     request = PredictRequest(query, served, draw.samples, "the-id", warnings=(OF_REQUEST,))
     features = torch.zeros(len(trajectories), 3 * served.model.config.backbone.settings.width)
     output = NetworkOutput(trajectories.log(), features)
-    result = InferenceResult(output, queued_s=0, ran_s=0)
-    return response_body(SampledResult(result, draw), request, (OF_IMAGE,))
+    result = InferenceResult(output, draw, queued_s=0, ran_s=0)
+    return response_body(result, request, (OF_IMAGE,))
 
 
 def test_the_body_summarises_the_trajectories(served) -> None:

@@ -70,7 +70,7 @@ def served_with(make_network, make_config):
 
 
 def body(harness: PipelineHarness, png: bytes, query: PredictQuery) -> Prediction:
-    return asyncio.run(predict_one(harness, png, query)).prediction
+    return asyncio.run(predict_one(harness, png, query))
 
 
 def test_a_settled_image_has_the_answer_of_det(served_with, png) -> None:

@@ -63,7 +63,7 @@ def test_a_pass_that_runs_at_the_deadline_is_finished(harness, png) -> None:
         (expire,) = timers
         expire()
         harness.gate.set()
-        assert (await task).prediction.mode == "det"
+        assert (await task).mode == "det"
 
     with harness() as running:
         asyncio.run(scenario(running))
@@ -85,7 +85,7 @@ def test_the_deadline_starts_when_the_body_is_complete(harness, png, monkeypatch
             return message
 
         fake.request._receive = slow_receive
-        assert (await harness.pipeline.predict(fake.request, DET)).prediction.mode == "det"
+        assert (await harness.pipeline.predict(fake.request, DET)).mode == "det"
         assert fake.body_reads == 1
 
     with harness() as running:

@@ -49,7 +49,7 @@ def test_samples_are_drawn_with_the_sampler_of_the_checkpoint(
     config = make_config(network, sampler="balanced")
     balanced = EulerLoRA(Checkpoint(network, config, "sha256:0"), torch.device("cpu"))
     with harness(of=balanced) as running:
-        body = asyncio.run(predict_one(running, png, sampled)).prediction
+        body = asyncio.run(predict_one(running, png, sampled))
     with Image.open(BytesIO(png)) as image:
         expected, other = (
             balanced.predict([image], "stoch", 3, 1, sampler=sampler).probabilities[0]
@@ -72,9 +72,9 @@ def test_a_full_queue_refuses_a_request_and_accepts_a_smaller_one(harness, png) 
         await harness.wait_for_rows(18)
         harness.gate.set()
         await running
-        assert (await accepted).prediction.samples == 8
-        assert (await small).prediction.mode == "det"
-        assert (await predict_one(harness, png, EIGHT)).prediction.samples == 8
+        assert (await accepted).samples == 8
+        assert (await small).mode == "det"
+        assert (await predict_one(harness, png, EIGHT)).samples == 8
 
     with harness(max_waiting_rows=40) as running:
         asyncio.run(scenario(running))
@@ -95,10 +95,10 @@ def test_a_replaced_revision_finishes_its_requests(harness, png, make_network, m
         await harness.wait_for_rows(4)
         harness.gate.set()
         await running
-        old, new = (await before).prediction, (await after).prediction
+        old, new = await before, await after
         assert (old.revision, new.revision) == (harness.served.revision, "sha256:newer")
         assert old.probabilities != new.probabilities
-        expected = (await predict_one(harness, png)).prediction
+        expected = await predict_one(harness, png)
         assert expected.probabilities == new.probabilities
 
     with harness() as running:
@@ -117,7 +117,7 @@ def test_under_load_a_request_gets_fewer_samples_and_a_warning(harness, calibrat
         harness.gate.set()
         await running
         tasks = (first, second, plain)
-        full, reduced, det = [(await task).prediction for task in tasks]
+        full, reduced, det = [await task for task in tasks]
         assert (full.samples, full.trajectories, full.warnings) == (8, 16, ())
         assert (reduced.samples, reduced.trajectories) == (4, 8)
         assert (full.ood_threshold, reduced.ood_threshold) == (0.8, 0.4)
@@ -126,7 +126,7 @@ def test_under_load_a_request_gets_fewer_samples_and_a_warning(harness, calibrat
         assert warning.message == "samples reduced from 8 to 4 under load"
         assert (det.samples, det.warnings) == (1, ())
         query = PredictQuery(mode="stoch", samples=4)
-        assert (await predict_one(harness, png, query)).prediction.probabilities == pytest.approx(
+        assert (await predict_one(harness, png, query)).probabilities == pytest.approx(
             reduced.probabilities, abs=1e-6
         )
 
@@ -141,7 +141,7 @@ def test_samples_are_reduced_only_if_the_settings_allow_it(harness, calibrated, 
         await harness.wait_for_rows(32)
         harness.gate.set()
         await running
-        assert [(await task).prediction.samples for task in tasks] == [8, 8]
+        assert [(await task).samples for task in tasks] == [8, 8]
 
     with harness(of=calibrated, max_waiting_rows=100) as running:
         asyncio.run(scenario(running))
@@ -163,9 +163,9 @@ class Audit:
 def test_a_prediction_is_recorded_and_counted_before_it_is_returned(harness, png) -> None:
     audit = Audit()
     with harness(audit) as running:
-        predicted = asyncio.run(predict_one(running, png))
-    assert audit.entries == [AuditEntry(predicted.prediction, None, png)]
-    assert running.predictions == [(predicted.prediction, predicted.timing)]
+        body = asyncio.run(predict_one(running, png))
+    assert audit.entries == [AuditEntry(body, None, png)]
+    assert [completed.prediction for completed in running.predictions] == [body]
 
 
 def test_a_prediction_that_cannot_be_recorded_is_neither_returned_nor_counted(harness, png) -> None:
@@ -200,7 +200,7 @@ def test_a_batch_without_memory_is_split_and_a_single_image_fails(harness, png) 
         await harness.wait_for_rows(8)
         harness.gate.set()
         await running
-        assert len({(await task).prediction.msp for task in tasks}) == 1
+        assert len({(await task).msp for task in tasks}) == 1
         with pytest.raises(OutOfMemory):
             await predict_one(harness, png, PredictQuery(mode="stoch", samples=64))
         await predict_one(harness, png)

@@ -120,9 +120,9 @@ def assert_same(actual: Prediction, expected: Prediction) -> None:
 def test_auto_gives_the_result_of_the_drawn_number_of_samples(harness, png, taken) -> None:
     with harness() as running:
         for seed, samples in list(taken.items())[:8]:
-            result = asyncio.run(predict_one(running, png, auto(seed))).prediction
+            result = asyncio.run(predict_one(running, png, auto(seed)))
             query = PredictQuery(mode="stoch", samples=samples, seed=seed) if samples > 1 else DET
-            expected = asyncio.run(predict_one(running, png, query)).prediction
+            expected = asyncio.run(predict_one(running, png, query))
             assert result.samples == samples
             assert result.trajectories == 2 * samples
             assert result.probabilities == pytest.approx(expected.probabilities, abs=1e-5)
@@ -133,7 +133,7 @@ def test_auto_gives_the_result_of_the_drawn_number_of_samples(harness, png, take
 
 def test_standard_errors_equal_those_of_the_library(harness, balanced, png, long) -> None:
     with harness() as running:
-        result = asyncio.run(predict_one(running, png, long)).prediction
+        result = asyncio.run(predict_one(running, png, long))
     with Image.open(BytesIO(png)) as image:
         errors = balanced.predict([image], "stoch", "auto", long.seed).standard_errors
     assert result.standard_error.msp == pytest.approx(float(errors.msp), abs=1e-5)
@@ -149,13 +149,13 @@ def test_results_do_not_depend_on_concurrent_requests(harness, png, taken) -> No
         tasks = [asyncio.create_task(predict_one(harness, png, query)) for query in queries]
         harness.gate.set()
         await running
-        return [(await task).prediction for task in tasks]
+        return [await task for task in tasks]
 
     with harness(max_batch_rows=64) as running:
         together = asyncio.run(scenario(running))
         assert max(running.passes) > 1
         for query, result in zip(queries, together, strict=True):
-            assert_same(result, asyncio.run(predict_one(running, png, query)).prediction)
+            assert_same(result, asyncio.run(predict_one(running, png, query)))
     assert [result.samples for result in together[: len(taken)]] == list(taken.values())
 
 
@@ -169,7 +169,7 @@ def test_rows_stay_reserved_for_later_rounds(harness, png, long, taken) -> None:
         with pytest.raises(Overloaded):
             await predict_one(harness, png)
         gate.set()
-        assert (await accepted).prediction.samples == taken[long.seed]
+        assert (await accepted).samples == taken[long.seed]
         assert harness.queue.rows == harness.queue.items == 0
 
     with harness(max_waiting_rows=16) as running:
@@ -240,7 +240,7 @@ def test_under_load_auto_gets_fewer_samples_only_if_allowed(harness, png, long, 
         harness.gate.set()
         await running
         await first
-        return (await reduced).prediction
+        return await reduced
 
     with harness(max_waiting_rows=40, fewer_samples=True) as running:
         body = asyncio.run(scenario(running))
@@ -267,9 +267,10 @@ class Audit:
 def test_audit_log_and_timing_cover_all_rounds(harness, png, long, taken) -> None:
     audit = Audit()
     with harness(audit) as running:
-        predicted = asyncio.run(predict_one(running, png, long))
-    assert audit.entries == [AuditEntry(predicted.prediction, None, png, samples_asked="auto")]
-    assert predicted.prediction.samples == taken[long.seed]
+        body = asyncio.run(predict_one(running, png, long))
+    assert audit.entries == [AuditEntry(body, None, png, samples_asked="auto")]
+    assert body.samples == taken[long.seed]
     assert running.passes == [1] * (ROUNDS.index(taken[long.seed]) + 2)
-    assert predicted.timing.model_s > 0
-    assert predicted.timing.queue_s >= 0
+    (completed,) = running.predictions
+    assert completed.model_s > 0
+    assert completed.queue_s >= 0

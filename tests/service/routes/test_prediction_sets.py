@@ -128,21 +128,3 @@ def test_a_set_of_another_precision_comes_with_a_warning(checkpoint, png) -> Non
     assert body["prediction_set"] is not None
     (warning,) = (entry for entry in body["warnings"] if entry["code"] == "other_precision")
     assert "calibrated in float32 and the prediction is in bfloat16" in warning["message"]
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("1", "a number below 1.0"),
-        ("0", "a number above 0.0"),
-        ("90", "a number below 1.0"),
-        ("nan", "a number between 0 and 1 in plain digits"),
-        ("-0.5", "a number between 0 and 1 in plain digits"),
-    ],
-)
-@pytest.mark.parametrize("route", ["/predict", "/triage"])
-def test_a_coverage_outside_its_range_is_a_422(service, png, value, expected, route) -> None:
-    response = service.post(f"{route}?coverage={value}", content=png, headers=HEADERS)
-    assert response.status_code == 422
-    assert response.json()["code"] == "invalid_parameter"
-    assert response.json()["detail"] == f"coverage: expected {expected}"

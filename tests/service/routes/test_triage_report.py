@@ -101,9 +101,9 @@ def test_thumbnails_are_embedded_unless_they_are_no_small_pictures(client) -> No
     ("sent", "detail"),
     [
         ([], "expected a table"),
-        ({}, "images: a key is missing"),
-        ({"images": [], "secret": 1}, "unknown key"),
-        ({"images": images(secret=1)}, "images.0: unknown key"),
+        ({}, "images: "),
+        ({"images": [], "secret": 1}, "expected"),
+        ({"images": images(secret=1)}, "images.0: "),
         ({"images": images(problem={"code": "a"})}, "images.0: expected either result or problem"),
         ({"images": images(result=None)}, "images.0: expected either result or problem"),
         ({"images": images(result={"disposition": "secret"})}, "images.0.result: "),

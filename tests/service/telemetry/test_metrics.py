@@ -12,13 +12,12 @@ from starlette.testclient import TestClient
 
 from eulerlora_client.contract.answers import Disposition
 from service.telemetry import metrics as metrics_module
-from service.telemetry.metrics import CACHE_S, PROBLEM_CODES, CompletedRequest, Metrics
+from service.telemetry.metrics import CACHE_S, PROBLEM_CODES, Metrics, RequestObservation
 from tests.service.observed import (
     AUTO_BODY,
     BODY,
     COMPLETED,
     SETTLED_BODY,
-    FakeTiming,
     GaugeValues,
     batch,
     completed,
@@ -56,7 +55,7 @@ def test_a_request_is_counted_with_duration_and_bytes(metrics) -> None:
 
 def test_problems_are_counted_by_code_from_zero(metrics) -> None:
     assert value(metrics, "refusals_total", reason="overloaded") == 0
-    metrics.count_request(CompletedRequest("POST", "/predict", 503, "overloaded", 0.001, 0))
+    metrics.count_request(RequestObservation("POST", "/predict", 503, "overloaded"))
     metrics.count_problem("overloaded")
     assert value(metrics, "refusals_total", reason="overloaded") == 2
 
@@ -78,7 +77,7 @@ def test_a_batch_is_counted_with_rows_items_and_seconds(metrics) -> None:
 
 
 def test_a_prediction_is_counted_with_uncertainty_and_timing(metrics) -> None:
-    metrics.count_prediction(completed(BODY, FakeTiming(0.002, 0.02, 0.2)))
+    metrics.count_prediction(completed(BODY))
     by_mode = {"model": "tiny", "mode": "stoch"}
     assert value(metrics, "predictions_total", **by_mode, client="anonymous") == 1
     for name, total in (
@@ -126,7 +125,7 @@ def test_the_unfamiliar_rate_counts_only_images_with_a_threshold(metrics) -> Non
 
 
 def test_requests_and_predictions_are_counted_by_the_class_of_the_client(metrics) -> None:
-    metrics.count_request(replace(COMPLETED, client="keyed"))
+    metrics.count_request(replace(COMPLETED, client="clinic"))
     metrics.count_prediction(completed(), "keyed")
     request = {"method": "POST", "route": "/predict", "status": "200"}
     by_mode = {"model": "tiny", "mode": "stoch"}
@@ -143,7 +142,7 @@ def test_the_samples_of_auto_are_counted_with_the_answers_that_need_none(metrics
 
 
 def test_an_unknown_model_counts_as_other(metrics) -> None:
-    metrics.count_prediction(completed(replace_model(BODY, "made up"), FakeTiming()))
+    metrics.count_prediction(completed(replace_model(BODY, "made up")))
     metrics.count_batch(batch(model="made up"))
     assert value(metrics, "predictions_total", model="other", mode="stoch", client="anonymous") == 1
     assert value(metrics, "batch_rows_count", model="other") == 1

@@ -6,6 +6,7 @@ import logging
 import random
 import string
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from io import StringIO
 
 import httpx
@@ -18,13 +19,8 @@ from starlette.types import Receive, Scope, Send
 
 from service.telemetry.logs import RequestFilter, log_config
 from service.telemetry.metrics import Metrics
-from service.telemetry.observation import (
-    ObservationMiddleware,
-    RequestObserver,
-    RouteTemplates,
-    served_paths,
-)
-from tests.service.observed import SECRET, TEMPLATES, GaugeValues, observed_app
+from service.telemetry.observation import ObservationMiddleware, served_paths, server_timing
+from tests.service.observed import SECRET, TEMPLATES, GaugeValues, completed, observed_app
 from tests.service.real_server import SOCKET_TIMEOUT_S, run_server
 
 Records = Callable[[], list[dict[str, object]]]
@@ -98,6 +94,16 @@ def test_a_request_updates_its_metrics_once(client, metrics) -> None:
     assert value("eulerlora_entropy_nats_count", by_mode) == 1
 
 
+def test_server_timing_has_milliseconds_and_of_several_predictions_the_longest(client) -> None:
+    header = client.post("/predict", content=b"x").headers["Server-Timing"]
+    assert header == "decode;dur=2.00, queue;dur=20.00, model;dur=200.00"
+    longer = replace(completed(), decode_s=0.0125, model_s=0.1)
+    assert server_timing([completed(), longer]) == (
+        "decode;dur=12.50, queue;dur=20.00, model;dur=200.00"
+    )
+    assert "Server-Timing" not in client.get("/livez").headers
+
+
 def test_a_problem_is_recorded_with_its_code(client, records, metrics) -> None:
     assert client.get("/overloaded").status_code == 503
     (record,) = records()
@@ -155,8 +161,8 @@ def test_served_paths_include_the_api_and_its_description(app) -> None:
         ({"path": "/x", "route": Mount("/", app=print)}, "/"),
     ],
 )
-def test_the_matched_route_has_priority_over_templates(scope, template) -> None:
-    assert RouteTemplates(["/a/{name}"]).of(scope) == template
+def test_the_matched_route_has_priority_over_templates(metrics, scope, template) -> None:
+    assert ObservationMiddleware(print, metrics, ["/a/{name}"]).route_of(scope) == template
 
 
 def test_a_wrong_method_keeps_its_route(client, metrics) -> None:
@@ -184,7 +190,7 @@ def test_an_exception_without_a_response_is_counted(metrics) -> None:
     async def fails(*_: object) -> None:
         raise RuntimeError(SECRET)
 
-    app = ObservationMiddleware(fails, RequestObserver(metrics), TEMPLATES)
+    app = ObservationMiddleware(fails, metrics, TEMPLATES)
     with pytest.raises(RuntimeError):
         TestClient(app).get("/models/tiny")
     assert requests(metrics, "GET", "/models/{name}", 500) == 1
@@ -199,7 +205,7 @@ def test_a_response_is_sent_before_it_is_counted(metrics) -> None:
         loop = asyncio.get_running_loop()  # sends before it runs this callback
         loop.call_soon(lambda: counted.append(requests(metrics, "GET", "/models/{name}", 200)))
 
-    client = TestClient(ObservationMiddleware(respond, RequestObserver(metrics), TEMPLATES))
+    client = TestClient(ObservationMiddleware(respond, metrics, TEMPLATES))
     assert client.get("/models/tiny").text == "a response"
     assert counted == [0]
     assert requests(metrics, "GET", "/models/{name}", 200) == 1

@@ -1,0 +1,404 @@
+"""The Open Inference Protocol, version 2, over HTTP: another form of `/predict`.
+
+https://github.com/kserve/open-inference-protocol. Unknown members of a request are ignored, unknown
+parameters are errors. The specification does not say how BYTES that are no text are written in
+JSON; here they are base64. `Inference-Header-Content-Length` announces the extension for binary
+tensor data. The protocol has a description of its own, so that these routes are not in the OpenAPI
+document.
+"""
+
+import re
+import struct
+from base64 import b64decode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_json
+
+from eulerlora_client.contract.answers import Prediction
+from eulerlora_client.contract.problems import (
+    InvalidParameter,
+    InvalidUpload,
+    MalformedBody,
+    UnknownModel,
+    UnsupportedMedia,
+)
+from eulerlora_client.contract.queries import PredictQuery
+from eulerlora_client.settings import error_without_input
+from service.decoding.decode import UNDECLARED, without_parameters
+from service.http.requests import Upload, query_errors
+from service.http.responses import JSON, OPEN_INFERENCE, json_response, rounded
+from service.inference.engine import ServedModel, ServedModels
+from service.prediction.pipeline import Pipeline
+from service.routes.system import Readiness
+
+DataType = Literal["BOOL", "BYTES", "FP64"]
+Parameter = bool | int | float | str
+
+IMAGE_INPUT = "image"
+PREDICTION_SET = "prediction_set"
+BINARY_OUTPUT = "binary_data_output"
+MODEL, DETAIL = "model", "detail"
+BINARY = "application/octet-stream"
+HEADER_LENGTH = "Inference-Header-Content-Length"
+MAX_JSON_ITEMS = 1000
+"""Members and elements in the JSON object; parsing millions of them would block the service."""
+ELEMENT_LENGTH = struct.Struct("<I")  # before the bytes of each element of a BYTES tensor
+
+PLATFORM = "eulerlora"
+LIVE, READY = f"{OPEN_INFERENCE}/health/live", f"{OPEN_INFERENCE}/health/ready"
+MODELS = (
+    f"{OPEN_INFERENCE}/models/{{name}}",
+    f"{OPEN_INFERENCE}/models/{{name}}/versions/{{version}}",
+)
+PATHS = (
+    OPEN_INFERENCE,
+    LIVE,
+    READY,
+    *(path + end for path in MODELS for end in ("", "/ready", "/infer")),
+)
+INFER = re.compile(re.escape(OPEN_INFERENCE) + r"/models/[^/]+(/versions/[^/]+)?/infer")
+
+
+class RequestMessage(BaseModel):
+    """Base of the parts of a request: JSON types are not converted."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
+
+
+class ParametersMessage(RequestMessage):
+    """Base of parameters, whose names are checked."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class InputParameters(ParametersMessage):
+    """Parameters of the input.
+
+    binary_data_size: bytes of the tensor after the JSON object; None if the tensor is in `data`.
+    content_type: of the strings in `data`.
+    """
+
+    binary_data_size: Annotated[int, Field(ge=0)] | None = None
+    content_type: Literal["base64"] = "base64"
+
+
+class RequestInput(RequestMessage):
+    """The image. data: base64, flat or in the nested form of the shape."""
+
+    name: Literal["image"]
+    shape: tuple[Literal[1]] | tuple[Literal[1], Literal[1]]
+    datatype: Literal["BYTES"]
+    parameters: InputParameters = InputParameters()
+    data: tuple[str | tuple[str, ...], ...] | None = None
+
+
+class OutputParameters(ParametersMessage):
+    """Parameters of an output. binary_data: None for the default of the request."""
+
+    binary_data: bool | None = None
+
+
+class RequestOutput(RequestMessage):
+    """A requested output."""
+
+    name: str
+    parameters: OutputParameters = OutputParameters()
+
+
+class InferRequest(RequestMessage):
+    """The JSON object of an inference request. outputs: all if empty."""
+
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")] | None = None
+    parameters: dict[str, Parameter] = {}
+    inputs: Annotated[tuple[RequestInput, ...], Field(min_length=1, max_length=1)]
+    outputs: Annotated[tuple[RequestOutput, ...], Field(max_length=32)] = ()
+
+
+MESSAGES = (InferRequest, RequestInput, RequestOutput, InputParameters, OutputParameters)
+
+
+@dataclass(frozen=True)
+class InferBody:
+    """The JSON object of a request, and the image file."""
+
+    request: InferRequest
+    image: bytes
+
+
+async def read_body(request: Request) -> InferBody:
+    """Returns the content of an inference request.
+
+    Raises UnsupportedMedia, MalformedBody, and InvalidUpload for an empty image.
+    """
+    media_type = without_parameters(request.headers.get("content-type", JSON))
+    if media_type not in (JSON, BINARY) or "content-encoding" in request.headers:
+        raise UnsupportedMedia(f"expected {JSON} or {BINARY}, not compressed")
+    header_length = request.headers.get(HEADER_LENGTH)
+    body = b"".join([chunk async for chunk in request.stream()])
+    json_bytes = len(body) if header_length is None else _header_bytes(header_length, len(body))
+    parsed = _parsed(body[:json_bytes])
+    image = _image(parsed.inputs[0], memoryview(body)[json_bytes:])
+    if not image:
+        raise InvalidUpload("the image is empty")
+    return InferBody(parsed, image)
+
+
+def _header_bytes(sent: str, body_bytes: int) -> int:
+    if not (sent.isascii() and sent.isdigit() and len(sent) < 16 and int(sent) <= body_bytes):
+        raise MalformedBody(f"{HEADER_LENGTH}: expected at most the length of the body")
+    return int(sent)
+
+
+def _parsed(text: bytes) -> InferRequest:
+    if text.count(b",") + text.count(b"{") + text.count(b"[") > MAX_JSON_ITEMS:
+        raise MalformedBody(f"expected a JSON object with at most {MAX_JSON_ITEMS:,} items")
+    try:
+        return InferRequest.model_validate_json(text)
+    except ValidationError as error:
+        raise MalformedBody(error_without_input(error, *MESSAGES)) from None
+
+
+def _image(sent: RequestInput, binary: memoryview) -> bytes:
+    """Returns the file in the one element of the input. binary: what follows the JSON object."""
+    size = sent.parameters.binary_data_size
+    if (size is None) == (sent.data is None):
+        raise MalformedBody(f"{IMAGE_INPUT}: expected data or binary_data_size, not both")
+    if len(binary) != (size or 0):
+        raise MalformedBody(f"{IMAGE_INPUT}: expected binary_data_size bytes after the JSON object")
+    return _binary_element(binary) if sent.data is None else _text_element(sent)
+
+
+def _binary_element(tensor: memoryview) -> bytes:
+    prefix = ELEMENT_LENGTH.size
+    if len(tensor) < prefix or ELEMENT_LENGTH.unpack_from(tensor)[0] != len(tensor) - prefix:
+        raise MalformedBody(f"{IMAGE_INPUT}: expected the length of one element and its bytes")
+    return bytes(tensor[prefix:])
+
+
+def _text_element(sent: RequestInput) -> bytes:
+    (element, *others) = sent.data or ("",)
+    if isinstance(element, tuple) and len(element) == 1 and len(sent.shape) == 2:
+        (element,) = element
+    if others or isinstance(element, tuple):
+        raise MalformedBody(f"{IMAGE_INPUT}: expected one element in data")
+    try:
+        return b64decode(element, validate=True)
+    except ValueError:
+        raise MalformedBody(f"{IMAGE_INPUT}: expected base64 in data") from None
+
+
+def query_of(model: str, parameters: Mapping[str, Parameter]) -> PredictQuery:
+    """Returns the query for a prediction of `model`.
+
+    Numbers and booleans must have their JSON type. Raises InvalidParameter and
+    RequestValidationError.
+    """
+    sent = {name: value for name, value in parameters.items() if name != BINARY_OUTPUT}
+    if MODEL in sent:
+        raise InvalidParameter(f"{MODEL}: expected in the path")
+    if DETAIL in sent:
+        raise InvalidParameter(f"{DETAIL}: unknown parameter")
+    with query_errors():
+        return PredictQuery.model_validate({**sent, MODEL: model}, strict=True)
+
+
+ANY_SIZE, CLASSES = -1, 0
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output of every model.
+
+    shape: with CLASSES for the number of classes. values: of a prediction, in the last dimension.
+    """
+
+    datatype: DataType
+    shape: tuple[int, ...]
+    values: Callable[[Prediction], Sequence[Parameter]]
+
+
+def _known(flag: bool | None) -> tuple[bool, ...]:
+    return () if flag is None else (flag,)
+
+
+OUTPUTS: Mapping[str, Output] = {
+    "label": Output("BYTES", (1,), lambda body: (body.label,)),
+    "classes": Output("BYTES", (CLASSES,), lambda body: body.classes),
+    "probabilities": Output("FP64", (1, CLASSES), lambda body: tuple(body.probabilities.values())),
+    "entropy": Output("FP64", (1,), lambda body: (body.entropy,)),
+    "expected_entropy": Output("FP64", (1,), lambda body: (body.expected_entropy,)),
+    "mutual_information": Output("FP64", (1,), lambda body: (body.mutual_information,)),
+    "msp": Output("FP64", (1,), lambda body: (body.msp,)),
+    "ood": Output("BOOL", (ANY_SIZE,), lambda body: _known(body.ood)),
+    "unfamiliar": Output("BOOL", (ANY_SIZE,), lambda body: _known(body.unfamiliar)),
+    PREDICTION_SET: Output(
+        "BYTES",
+        (ANY_SIZE,),
+        lambda body: body.prediction_set.labels if body.prediction_set else (),
+    ),
+    "warnings": Output(
+        "BYTES", (ANY_SIZE,), lambda body: tuple(warning.code for warning in body.warnings)
+    ),
+}
+"""By name, in the order of a response to a request that names none."""
+
+
+def requested_outputs(request: InferRequest) -> Mapping[str, bool]:
+    """Returns the names of the requested outputs, in order, and whether each is binary.
+
+    Raises InvalidParameter.
+    """
+    has_set = "coverage" in request.parameters
+    default = request.parameters.get(BINARY_OUTPUT, False)
+    if not isinstance(default, bool):
+        raise InvalidParameter(f"{BINARY_OUTPUT}: expected true or false")
+    if not request.outputs:
+        return {name: default for name in OUTPUTS if has_set or name != PREDICTION_SET}
+    names = [output.name for output in request.outputs]
+    if not OUTPUTS.keys() >= set(names) or len(set(names)) < len(names):
+        raise InvalidParameter(f"outputs: expected distinct names among {', '.join(OUTPUTS)}")
+    if PREDICTION_SET in names and not has_set:
+        raise InvalidParameter(f"outputs: expected {PREDICTION_SET} only with coverage")
+    return {
+        output.name: default
+        if output.parameters.binary_data is None
+        else output.parameters.binary_data
+        for output in request.outputs
+    }
+
+
+def infer_response(
+    prediction: Prediction, request_id: str | None, outputs: Mapping[str, bool]
+) -> Response:
+    """Returns the response for a prediction, with the numbers of `/predict`.
+
+    request_id: that of the JSON object. outputs: as `requested_outputs`.
+    """
+    tensors = b""
+    messages = []
+    for name, is_binary in outputs.items():
+        output = OUTPUTS[name]
+        values = rounded(output.values(prediction))
+        shape = [*output.shape[:-1], len(values)]
+        message: dict[str, Any] = {"name": name, "datatype": output.datatype, "shape": shape}
+        if is_binary:
+            content = b"".join(map(_bytes_of, values))
+            message["parameters"] = {"binary_data_size": len(content)}
+            tensors += content
+        else:
+            message["data"] = values
+        messages.append(message)
+    fields = {"mode", "samples", "trajectories", "seed", "sampled", "rows"}
+    answer = {
+        "model_name": prediction.model,
+        "model_version": prediction.revision,
+        **({} if request_id is None else {"id": request_id}),
+        "parameters": prediction.model_dump(include=fields, exclude_none=True),
+        "outputs": messages,
+    }
+    text = to_json(answer)
+    if any(outputs.values()):
+        return Response(text + tensors, headers={HEADER_LENGTH: str(len(text))}, media_type=BINARY)
+    return Response(text, media_type=JSON)
+
+
+def _bytes_of(value: Parameter) -> bytes:
+    """Returns an element of a binary tensor, little-endian."""
+    if isinstance(value, bool):
+        return struct.pack("?", value)
+    if isinstance(value, str):
+        text = value.encode()
+        return ELEMENT_LENGTH.pack(len(text)) + text
+    return struct.pack("<d", value)
+
+
+def metadata_of(served: ServedModel) -> dict[str, Any]:
+    """Returns the description of a model. Its only version is the revision that is served."""
+    classes = len(served.model.classes)
+    return {
+        "name": served.name,
+        "versions": [served.revision],
+        "platform": PLATFORM,
+        "inputs": [{"name": IMAGE_INPUT, "datatype": "BYTES", "shape": [1]}],
+        "outputs": [
+            {
+                "name": name,
+                "datatype": output.datatype,
+                "shape": [classes if size == CLASSES else size for size in output.shape],
+            }
+            for name, output in OUTPUTS.items()
+        ],
+    }
+
+
+class InferencePaths:
+    """The paths of requests with images: `paths`, and that of `infer` for any model."""
+
+    def __init__(self, *paths: str) -> None:
+        self._paths = frozenset(paths)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._paths or INFER.fullmatch(str(path)) is not None
+
+
+def open_inference_routes(
+    pipeline: Pipeline, models: ServedModels, readiness: Readiness
+) -> APIRouter:
+    """Returns the routes of the protocol."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get(OPEN_INFERENCE)
+    async def server_metadata() -> Response:
+        extensions = ["binary_tensor_data"]
+        return json_response(
+            {"name": PLATFORM, "version": version(PLATFORM), "extensions": extensions}
+        )
+
+    @router.get(LIVE)
+    async def live() -> Response:
+        return json_response({"live": True})
+
+    @router.get(READY)
+    async def ready() -> Response:
+        readiness.check()
+        return json_response({"live": True, "ready": True})
+
+    async def model_metadata(request: Request) -> Response:
+        return json_response(metadata_of(requested_model(request, models)))
+
+    async def model_ready(request: Request) -> Response:
+        served = requested_model(request, models)
+        readiness.check()
+        return json_response({"name": served.name, "ready": True})
+
+    async def infer(request: Request) -> Response:
+        if request.query_params:
+            raise InvalidParameter("expected parameters in the body, got a query")
+        requested_model(request, models)  # before the body is read
+        body = await read_body(request)
+        served = requested_model(request, models)  # may have been replaced since
+        query = query_of(served.name, body.request.parameters)
+        outputs = requested_outputs(body.request)
+        upload = Upload(body.image, UNDECLARED)
+        prediction = await pipeline.predict(request, query, upload=upload)
+        assert isinstance(prediction, Prediction)
+        return infer_response(prediction, body.request.id, outputs)
+
+    for path in MODELS:
+        router.get(path)(model_metadata)
+        router.get(f"{path}/ready")(model_ready)
+        router.post(f"{path}/infer")(infer)
+    return router
+
+
+def requested_model(request: Request, models: ServedModels) -> ServedModel:
+    """Returns the model in a request's path. Raises UnknownModel, also for another version."""
+    served = models.named(request.path_params["name"])
+    if request.path_params.get("version", served.revision) != served.revision:
+        raise UnknownModel("expected the version that is served: its revision, or none")
+    return served
