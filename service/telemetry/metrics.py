@@ -304,10 +304,10 @@ class Metrics:
         self._observe("queue_wait_seconds", completed.queue_s, **by_model)
         self._observe("model_seconds", completed.model_s, **by_model)
 
-    def _count(self, counter: str, amount: int = 1, **labels: str) -> None:
+    def _count(self, counter: str, amount: int = 1, /, **labels: str) -> None:
         self._counters[counter].labels(**labels).inc(amount)
 
-    def _observe(self, histogram: str, value: float, **labels: str) -> None:
+    def _observe(self, histogram: str, value: float, /, **labels: str) -> None:
         self._histograms[histogram].labels(**labels).observe(value)
 
     def _model_label(self, model: str) -> str:
