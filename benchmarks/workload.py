@@ -209,4 +209,5 @@ def predict(
     network: the one that the engine runs; it draws the rows.
     """
     rows = Rows.of([draw.samples for draw in draws], network.settings.adapters).to(images.device)
-    return rows.by_image(engine(images, rows, network.draw_rows(draws).to(images)))
+    logits = engine(images, rows, network.draw_rows(draws).to(images))
+    return logits.split(rows.counts)

@@ -15,6 +15,7 @@ import click
 
 from eulerlora.errors import DataError, ImageError, OutputPathError
 from eulerlora_client.commands.triage import SamplesParameter
+from eulerlora_client.contract.sampling import VIEWS
 from eulerlora_client.output_files import open_output
 from eulerlora_client.printable import csv_path, csv_text, printable
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from eulerlora.images.files import ImageWarning
     from eulerlora.model import EulerLoRA
     from eulerlora.settings import PrecisionChoice
-    from eulerlora_client.contract.sampling import Auto, Mode
+    from eulerlora_client.contract.sampling import Auto, Mode, Views
 
 PATH = click.Path(path_type=Path)
 PRECISION_CHOICES = ("auto", "float32", "bfloat16")
@@ -36,6 +37,7 @@ LIST_SEPARATOR = "; "
 COLUMNS = (
     "label",
     "samples",
+    "views",
     "msp",
     "entropy",
     "expected_entropy",
@@ -88,6 +90,16 @@ class CoverageParameter(click.ParamType[float]):
         return coverage
 
 
+def views_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns the option `--views`. text: its help."""
+    return click.option(
+        "--views",
+        type=click.Choice([str(views) for views in VIEWS]),
+        callback=lambda _, __, value: value and int(value),
+        help=text,
+    )
+
+
 @click.command(
     "predict",
     epilog="\b\nExample:\n  eulerlora predict checkpoint pictures/ --mode stoch --csv rows.csv",
@@ -112,6 +124,10 @@ class CoverageParameter(click.ParamType[float]):
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), help="Default: derived from the image's content."
 )
+@views_option(
+    "Flips and turns of an image that its trajectories share between them. Default: the "
+    "checkpoint's with stoch, 1 with det; other numbers are not calibrated."
+)
 @click.option(
     "--coverage",
     type=CoverageParameter(),
@@ -132,6 +148,7 @@ def predict_command(
     samples: "int | Auto | None",
     seed: int | None,
     coverage: float | None,
+    views: "Views | None",
     as_json: bool,
     csv_file: Path | None,
     device: str,
@@ -143,10 +160,10 @@ def predict_command(
     entropy H in nats, and flags. An unfamiliar image has no class and no figures, which are only in
     the output of --json.
 
-    The columns of --csv: file, label, samples, msp, entropy, expected_entropy, mutual_information
-    (in nats), ood, energy, feature_distance, unfamiliar, warnings, and p_CLASS for each class; with
-    --samples auto also msp_standard_error, entropy_standard_error, sampled and rows; with
-    --coverage also prediction_set.
+    The columns of --csv: file, label, samples, views, msp, entropy, expected_entropy,
+    mutual_information (in nats), ood, energy, feature_distance, unfamiliar, warnings, and p_CLASS
+    for each class; with --samples auto also msp_standard_error, entropy_standard_error, sampled
+    and rows; with --coverage also prediction_set.
 
     A file that cannot be read is reported on stderr and the other files are predicted; the exit
     status is then 1.
@@ -174,7 +191,8 @@ def predict_command(
         line = f"eulerlora: warning: {message}"
         click.echo(printable(line, sys.stderr.encoding or "utf-8"), err=True)
 
-    options = {"mode": mode, "samples": samples, "seed": seed, "coverage": coverage}
+    options = {"mode": mode, "samples": samples, "seed": seed, "views": views}
+    options |= {"coverage": coverage}
     answers = predict_files(model, files, options, report_failure, report_warning)
     if csv_file is not None:
         auto = AUTO_COLUMNS if samples == AUTO else ()
@@ -323,6 +341,7 @@ def _column_values(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of an answer by column; those within other values are its own columns."""
     errors, included = answer.get("standard_error") or {}, answer.get("prediction_set")
     values = {
+        "views": 1,
         **answer,
         **{name: score["value"] for name, score in answer["ood_scores"].items() if score},
         **{f"{name}_standard_error": error for name, error in errors.items()},

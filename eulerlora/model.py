@@ -33,6 +33,7 @@ from eulerlora_client.contract.sampling import (
     Mode,
     Precision,
     Sampler,
+    Views,
 )
 from eulerlora_client.settings import validated
 
@@ -162,6 +163,7 @@ class EulerLoRA:
         batch_size: int | None = None,
         sampler: Sampler | None = None,
         coverage: float | None = None,
+        views: Views | None = None,
     ) -> Predictions:
         """Returns class probabilities and uncertainty of every image.
 
@@ -178,6 +180,9 @@ class EulerLoRA:
         sampler: how the samples of an image are drawn; None for the checkpoint's sampler.
         coverage: adds `prediction_sets` with this probability, such as 0.9, or a warning if the
         checkpoint is not calibrated for it with these options.
+        views: number of views of an image that its trajectories share between them, 1, 2, 4 or 8
+        (`eulerlora.sampling.views`); in mode `det` each adapter sees all of them. None for the
+        checkpoint's in mode `stoch`, and 1 in mode `det`; other numbers are not calibrated.
         Raises ImageError for an unusable image, SettingsError for an option out of range and
         NonFiniteError if the network returns NaN or infinity.
         """
@@ -189,7 +194,7 @@ class EulerLoRA:
             check_coverage(coverage)
         adaptive = samples == AUTO
         if adaptive:
-            check_adaptive(self.config, sampler)
+            check_adaptive(self.config, sampler, views)
         count = ROUNDS[0] if adaptive else DEFAULT_SAMPLES if samples is None else samples
         draw = validated(
             Draw,
@@ -199,6 +204,7 @@ class EulerLoRA:
                 "seed": seed or 0,
                 "sampler": sampler or self.config.sampler,
                 "sampled_from_block": self.config.sampled_from_block,
+                "views": self.config.default_views(mode) if views is None else views,
             },
         )
         digest, conversions = self.config.sampling_digest, list[PredictionWarning]()
@@ -217,27 +223,31 @@ class EulerLoRA:
         side = self.config.preprocessing.input_side
         inputs = itertools.starmap(prepared, enumerate(rgb_images(images, side)))
         outputs: list[NetworkOutput] = []
-        size = batch_size or self._images_per_pass(draw.samples)
+        size = batch_size or self._images_per_pass(draw.count)
         while batch := list(itertools.islice(inputs, size)):
             pixels = torch.stack([image for image, _ in batch]).to(self.device)
             outputs += self._outputs(pixels, [own for _, own in batch], adaptive)
-        run = RunOptions(mode, AUTO if adaptive else draw.samples, draw.sampler, self.precision)
+        run = RunOptions(
+            mode, AUTO if adaptive else draw.samples, draw.sampler, self.precision, draw.views
+        )
         prediction = answer(outputs, self.config, run, coverage)
         return replace(prediction, warnings=(*prediction.warnings, *conversions))
 
-    def _images_per_pass(self, samples: int) -> int:
-        """Returns the number of images whose rows the runtime runs in one pass, at least 1."""
-        rows = self.network.settings.adapters * samples
+    def _images_per_pass(self, count: int) -> int:
+        """Returns the number of images whose rows the runtime runs in one pass, at least 1.
+
+        count: rows of an image and adapter.
+        """
+        rows = self.network.settings.adapters * count
         return max(1, min(MAX_BATCH_IMAGES, self.runtime.max_rows_per_pass // rows))
 
     def _outputs(self, pixels: Tensor, draws: list[Draw], adaptive: bool) -> list[NetworkOutput]:
         """Returns the output of the network for every image, in order."""
-        temperature = self.config.temperature
-        distance = self.feature_distance
+        temperatures, distance = self.config.temperatures, self.feature_distance
         if not adaptive:
-            return predict_images(self.runtime, pixels, draws, temperature, distance)
-        rule = stopping_rule(self.config, draws[0].sampler)
-        return predict_adaptively(self.runtime, pixels, draws, rule, distance, temperature)
+            return predict_images(self.runtime, pixels, draws, temperatures, distance)
+        rule = stopping_rule(self.config)
+        return predict_adaptively(self.runtime, pixels, draws, rule, distance, temperatures)
 
 
 def choose_device(name: str) -> torch.device:

@@ -1,10 +1,11 @@
 """Settings of adapters, backbone, input, runtime and draws; recipes and checkpoints share them."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora_client.contract.sampling import Auto, Mode, Precision, Sampler
+from eulerlora_client.contract.sampling import Auto, Mode, Precision, Sampler, Views
 from eulerlora_client.settings import PositiveInt, Settings, optional
 
 ColourConstancy = Literal["none", "shades-of-gray"]
@@ -163,9 +164,13 @@ class RuntimeSettings(Settings):
 DEFAULT_RUNTIME = RuntimeSettings()
 """Float32, not compiled."""
 
+Temperatures = Mapping[Mode, float]
+"""By which the logits of each mode are divided before the softmax."""
+UNSCALED: Temperatures = {"det": 1.0, "stoch": 1.0}
+
 
 class Draw(Settings):
-    """Mode, samples and seed of the prediction for one image.
+    """Mode, samples, views and seed of the prediction for one image.
 
     samples: S, trajectories per adapter; 1 in mode `det`.
     seed: 0 <= seed < 2**32, the seeds that torch's CPU generator distinguishes.
@@ -175,6 +180,8 @@ class Draw(Settings):
     samples continue the draw of the earlier rounds; independent ones are drawn anew.
     sampled_from_block: the first block that is sampled, from 0; the blocks below it are those of
     mode `det`.
+    views: number of views of the image that the trajectories share between them
+    (`eulerlora.sampling.views`). In mode `det`, an adapter runs once for each view.
     """
 
     mode: Mode = "det"
@@ -183,11 +190,12 @@ class Draw(Settings):
     sampler: Sampler = "independent"
     first: Annotated[int, Field(ge=0)] = 0
     sampled_from_block: int = optional(0, ge=0)
+    views: Views = optional(1)
 
     @property
     def count(self) -> int:
-        """Number of samples of each adapter that are run."""
-        return self.samples - self.first
+        """Number of rows of each adapter that are run: samples, or in mode `det` views."""
+        return self.views if self.mode == "det" else self.samples - self.first
 
     @model_validator(mode="after")
     def _something_to_run(self) -> Self:

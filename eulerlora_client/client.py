@@ -54,7 +54,7 @@ from eulerlora_client.contract.problems import (
     Unreachable,
     problem_class,
 )
-from eulerlora_client.contract.sampling import Auto, Mode
+from eulerlora_client.contract.sampling import Auto, Mode, Views
 from eulerlora_client.errors import SettingsError
 from eulerlora_client.images import ImageFile, image_bytes
 from eulerlora_client.settings import Settings, first_error
@@ -68,14 +68,16 @@ class TriageOptions(TypedDict, total=False):
     """Options of a disposition; None, or an absent option, takes the default of the service.
 
     mode: "det" or "stoch"; by default that of the policy's urgent threshold. samples: per adapter,
-    with mode "stoch"; "auto" draws only where a pass in det leaves a decision open. seed: of the
-    draws, by default derived from the image. model: name of a served model. coverage: adds the
-    prediction set with this probability, such as 0.9; None, with a warning, if the model is not
-    calibrated for it.
+    with mode "stoch"; "auto" draws only where a pass in det leaves a decision open. views: of the
+    image that the trajectories share between them, by default those of the model in mode "stoch"
+    and 1 in "det". seed: of the draws, by default derived from the image. model: name of a served
+    model. coverage: adds the prediction set with this probability, such as 0.9; None, with a
+    warning, if the model is not calibrated for it.
     """
 
     mode: Mode | None
     samples: int | Auto | None
+    views: Views | None
     seed: int | None
     model: str | None
     coverage: float | None
@@ -84,7 +86,7 @@ class TriageOptions(TypedDict, total=False):
 class PredictOptions(TriageOptions, total=False):
     """Options of a prediction, whose default mode is "det".
 
-    detail: adds the probabilities of every trajectory.
+    detail: adds the probabilities and view of every trajectory, and the parts of the variance.
     """
 
     detail: bool

@@ -293,7 +293,7 @@ def infer_response(
         else:
             message["data"] = values
         messages.append(message)
-    fields = {"mode", "samples", "trajectories", "seed", "sampled", "rows"}
+    fields = {"mode", "samples", "views", "trajectories", "seed", "sampled", "rows"}
     answer = {
         "model_name": prediction.model,
         "model_version": prediction.revision,

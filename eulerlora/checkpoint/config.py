@@ -11,9 +11,15 @@ from eulerlora.methods.registry import DEFAULT_METHOD, StoredMethod
 from eulerlora.sampling.adaptive import DecisionMargins, StoppingRule
 from eulerlora.scores.ood_scores import FeatureConfig
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
-from eulerlora.settings import AdapterSettings, BackboneSettings, Preprocessing, Sha256
+from eulerlora.settings import (
+    AdapterSettings,
+    BackboneSettings,
+    Preprocessing,
+    Sha256,
+    Temperatures,
+)
 from eulerlora_client.contract.answers import ClassName, TargetClasses, Threshold
-from eulerlora_client.contract.sampling import Auto, Mode, Precision, Sampler
+from eulerlora_client.contract.sampling import Auto, Mode, Precision, Sampler, Views
 from eulerlora_client.settings import Settings, optional
 
 FittedEntry = TypeVar("FittedEntry", Threshold, PredictionSetCalibration)
@@ -72,11 +78,12 @@ class CheckpointConfig(Settings):
     """The content of `config.json`.
 
     method: how rows are drawn and computed; `adapters` has the settings that all methods share.
-    sampler: the default sampler of an image; the thresholds of `stoch` are valid for it only.
+    sampler, views: the default ones of mode stoch (`Draw`); what was fitted to stoch is valid for
+    them only, and what was fitted to det for one view.
     sampled_from_block: the first block that is sampled (`Draw`), below the number of blocks.
     target: the classes that count for triage; None if none were named. temperature: the logits are
-    divided by it before the softmax. features: describes the feature
-    statistics; None if they were not fitted.
+    divided by it before the softmax. stoch_temperature: the same for mode stoch; None for
+    `temperature`. features: describes the feature statistics; None if they were not fitted.
     """
 
     format_version: Literal[1] = 1
@@ -88,8 +95,10 @@ class CheckpointConfig(Settings):
     target: TargetClasses | None = optional(None)
     preprocessing: Preprocessing
     sampler: Sampler = "independent"
+    views: Views = optional(1)
     sampled_from_block: int = optional(0, ge=0)
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    stoch_temperature: float | None = optional(None, gt=0)
     thresholds: tuple[Threshold, ...] = ()
     margins: DecisionMargins | None = optional(None)
     features: FeatureConfig | None = None
@@ -146,7 +155,7 @@ class CheckpointConfig(Settings):
         Content seeds derive from it, so that new thresholds, texts or a temperature do not move
         sampled answers (docs/explanation/sampling.md).
         """
-        fields = {"adapters", "method", "sampler", "sampled_from_block"}
+        fields = {"adapters", "method", "sampler", "sampled_from_block", "views"}
         parts = [self.backbone.sha256, self.model_dump_json(include=fields)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -162,57 +171,77 @@ class CheckpointConfig(Settings):
             }
         )
 
+    @property
+    def temperatures(self) -> Temperatures:
+        """The temperature of each mode."""
+        return {"det": self.temperature, "stoch": self.stoch_temperature or self.temperature}
+
+    def default_views(self, mode: Mode) -> Views:
+        """Returns the number of views of a prediction that does not ask for another one."""
+        return 1 if mode == "det" else self.views
+
+    def is_fitted_to(
+        self, mode: Mode, sampler: Sampler | None = None, views: int | None = None
+    ) -> bool:
+        """True if what was fitted to a mode applies to this sampler and number of views.
+
+        None stands for the checkpoint's. The sampler matters in mode stoch only.
+        """
+        same_sampler = mode == "det" or sampler in (None, self.sampler)
+        return same_sampler and views in (None, self.default_views(mode))
+
     def threshold(
-        self, mode: Mode, samples: int | Auto, sampler: Sampler | None = None
+        self,
+        mode: Mode,
+        samples: int | Auto,
+        sampler: Sampler | None = None,
+        views: int | None = None,
     ) -> Threshold | None:
         """Returns the OOD thresholds; None if these options were not calibrated.
 
         They are of the first precision of the config; `in_precision` chooses another one.
-        sampler: of the samples; None for the checkpoint's sampler.
+        sampler, views: as in `is_fitted_to`.
         """
-        if mode != "det" and sampler not in (None, self.sampler):
+        if not self.is_fitted_to(mode, sampler, views):
             return None
         for threshold in self.thresholds:
             if (threshold.mode, threshold.samples) == (mode, samples):
                 return threshold
         return None
 
-    def margins_for(self, sampler: Sampler | None = None) -> DecisionMargins | None:
-        """Returns the decision margins, or None. sampler: None for the checkpoint's sampler."""
-        return self.margins if sampler in (None, self.sampler) else None
-
-    def convergence_threshold(self, sampler: Sampler | None = None) -> Threshold | None:
+    def convergence_threshold(self) -> Threshold | None:
         """Returns the thresholds for the convergence of adaptive sampling, or None.
 
         They are those of the largest calibrated number of samples: the threshold of `auto` is
-        calibrated on converged images and so cannot decide their convergence. sampler: as in
-        `threshold`.
+        calibrated on converged images and so cannot decide their convergence.
         """
         counts = [
             threshold.samples
             for threshold in self.thresholds
             if threshold.mode == "stoch" and isinstance(threshold.samples, int)
         ]
-        return self.threshold("stoch", max(counts), sampler) if counts else None
+        return self.threshold("stoch", max(counts)) if counts else None
 
 
-def stopping_rule(config: CheckpointConfig, sampler: Sampler | None = None) -> StoppingRule:
-    """Returns the rule of a checkpoint without a policy. sampler: None for the checkpoint's."""
-    threshold = config.convergence_threshold(sampler)
+def stopping_rule(config: CheckpointConfig) -> StoppingRule:
+    """Returns the rule of a checkpoint without a policy."""
+    threshold = config.convergence_threshold()
     if threshold is None:
-        return StoppingRule(margins=config.margins_for(sampler))
+        return StoppingRule(margins=config.margins)
     distance = threshold.feature_distance
     return StoppingRule(
         msp=threshold.msp,
         feature_distance=None if distance is None else distance.threshold,
-        margins=config.margins_for(sampler),
+        margins=config.margins,
     )
 
 
-def check_adaptive(config: CheckpointConfig, sampler: Sampler | None = None) -> None:
-    """Raises SettingsError if the checkpoint has no margins for `samples=auto`."""
-    if config.margins_for(sampler) is None:
+def check_adaptive(
+    config: CheckpointConfig, sampler: Sampler | None = None, views: int | None = None
+) -> None:
+    """Raises SettingsError if `samples=auto` has no margins for this sampler and these views."""
+    if config.margins is None or not config.is_fitted_to("stoch", sampler, views):
         raise SettingsError(
-            "samples=auto: expected a checkpoint with decision margins for its sampler, got none; "
-            "`eulerlora calibrate` fits them"
+            "samples=auto: expected a checkpoint with decision margins, and its own sampler and "
+            "views; `eulerlora calibrate` fits them"
         )

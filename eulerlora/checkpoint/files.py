@@ -45,7 +45,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.runtime import RowNetwork, predict_images
 from eulerlora.scores.ood_scores import FEATURES_PER_WIDTH, FeatureDistance, FeatureStatistics
 from eulerlora.scores.uncertainty import summarise
-from eulerlora.settings import Draw, Preprocessing, Sha256
+from eulerlora.settings import UNSCALED, Draw, Preprocessing, Sha256, Temperatures
 from eulerlora_client.contract.sampling import SAMPLERS, Precision
 from eulerlora_client.output_files import atomic_write, storage_errors
 from eulerlora_client.settings import Probability, Settings, first_error
@@ -55,6 +55,7 @@ DRAWS = (
     Draw(),
     *(Draw(mode="stoch", samples=4, seed=20260101, sampler=sampler) for sampler in SAMPLERS),
 )
+"""The draws of a known answer; with views, those of mode stoch have the checkpoint's."""
 TOLERANCES: dict[Precision, float] = {"float32": 1e-3, "bfloat16": 0.03}
 """Largest accepted difference of a probability from the stored one, by the model's precision."""
 
@@ -82,31 +83,28 @@ class KnownAnswerFile(Settings):
     picture_sha256: Sha256
     answers: tuple[ExpectedProbabilities, ...]
 
-    @model_validator(mode="after")
-    def _has_every_draw(self) -> Self:
-        if tuple(answer.draw for answer in self.answers) != DRAWS:
-            raise ValueError(
-                "answers: expected det, then stoch with 4 samples of each sampler; got other draws"
-            )
-        return self
-
 
 @dataclass(frozen=True)
 class KnownAnswer:
     """The network's input and the probabilities that an intact model returns for it.
 
-    pixels: (3, size, size) in [0, 1]. expected: one for each of `DRAWS`. classes: the names of the
-    probabilities.
+    pixels: (3, size, size) in [0, 1]. expected: one for each of `known_draws`. classes: the names
+    of the probabilities.
     """
 
     pixels: Tensor
     expected: tuple[ExpectedProbabilities, ...]
     classes: tuple[str, ...]
 
+    @property
+    def draws(self) -> tuple[Draw, ...]:
+        """The draws of the expected probabilities."""
+        return tuple(answer.draw for answer in self.expected)
+
     def fault(self, outputs: Sequence[Tensor], precision: Precision) -> str | None:
         """Returns the first deviation from the stored probabilities as one line, or None.
 
-        outputs: log-probabilities (trajectories, classes) for each of `DRAWS`.
+        outputs: log-probabilities (trajectories, classes), as of `predict_known_answer`.
         """
         for expected, output in zip(self.expected, outputs, strict=True):
             fault = self._deviation(expected, mean_probabilities(output), TOLERANCES[precision])
@@ -138,14 +136,24 @@ def mean_probabilities(log_probabilities: Tensor) -> Tensor:
     return summarise(log_probabilities.exp().unsqueeze(0)).probabilities[0]
 
 
-def predict_known_answer(
-    network: RowNetwork, pixels: Tensor, temperature: float = 1.0
-) -> list[Tensor]:
-    """Returns the log-probabilities (trajectories, classes) for each of `DRAWS`.
+def known_draws(config: CheckpointConfig) -> tuple[Draw, ...]:
+    """Returns `DRAWS` with the checkpoint's views."""
+    return tuple(
+        draw.model_copy(update={"views": config.default_views(draw.mode)}) for draw in DRAWS
+    )
 
-    pixels: (3, size, size), on the network's device. temperature: of the checkpoint.
+
+def predict_known_answer(
+    network: RowNetwork,
+    pixels: Tensor,
+    draws: Sequence[Draw] = DRAWS,
+    temperatures: Temperatures = UNSCALED,
+) -> list[Tensor]:
+    """Returns the log-probabilities (trajectories, classes) for each of `draws`.
+
+    pixels: (3, size, size), on the network's device. draws, temperatures: of the checkpoint.
     """
-    outputs = predict_images(network, torch.stack([pixels] * len(DRAWS)), DRAWS, temperature)
+    outputs = predict_images(network, torch.stack([pixels] * len(draws)), draws, temperatures)
     return [output.log_probabilities for output in outputs]
 
 
@@ -156,14 +164,15 @@ def write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConf
     """
     image = _png(synthetic_image())
     pixels = _network_input(folder / IMAGE_FILE, image, config.preprocessing)
-    outputs = predict_known_answer(network, pixels, config.temperature)
+    draws = known_draws(config)
+    outputs = predict_known_answer(network, pixels, draws, config.temperatures)
     stored = KnownAnswerFile(
         picture_sha256=hashlib.sha256(image).hexdigest(),
         answers=tuple(
             ExpectedProbabilities(
                 draw=draw, probabilities=tuple(mean_probabilities(output).tolist())
             )
-            for draw, output in zip(DRAWS, outputs, strict=True)
+            for draw, output in zip(draws, outputs, strict=True)
         ),
     )
     with atomic_write(folder / IMAGE_FILE) as partial:
@@ -183,6 +192,12 @@ def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
         stored = KnownAnswerFile.model_validate_json(_read(expected_path))
     except ValidationError as error:
         raise CheckpointError(expected_path, first_error(error)) from error
+    if tuple(answer.draw for answer in stored.answers) != known_draws(config):
+        raise CheckpointError(
+            expected_path,
+            "answers: expected det, then stoch with 4 samples of each sampler and the views of "
+            f"{CONFIG_FILE}; got other draws",
+        )
     classes = tuple(label.name for label in config.classes)
     for answer in stored.answers:
         if len(answer.probabilities) != len(classes):

@@ -183,7 +183,7 @@ class Method(ABC, Generic[SettingsType_co]):
 
         The generator is seeded for this draw only, so that the result depends on no other image.
         """
-        drawn = self.det() if draw.mode == "det" else self._sampled(draw)
+        drawn = self._of_views(draw.views) if draw.mode == "det" else self._sampled(draw)
         if not draw.sampled_from_block:
             return drawn
         return drawn.shared_below(draw.sampled_from_block, self.det())
@@ -191,6 +191,11 @@ class Method(ABC, Generic[SettingsType_co]):
     def det(self) -> RowDraws:
         """Returns the draws of mode det, one row for each adapter."""
         return RowDraws.of_coefficients(det_coefficients(self.depth, self.adapters))
+
+    def _of_views(self, views: int) -> RowDraws:
+        """Returns the draws of mode det, `views` equal rows for each adapter."""
+        adapter = torch.arange(self.adapters.adapters)
+        return self.det() if views == 1 else self.det().rows(adapter.repeat_interleave(views))
 
     def _sampled(self, draw: Draw) -> RowDraws:
         """Returns the draws of mode stoch, sampled in all blocks."""

@@ -118,7 +118,7 @@ class NetworkOutput(NamedTuple):
     logarithm of the standard deviation of the patch embeddings, which is low for an image without
     structure. The first two are scaled to unit length (Mahalanobis++, Mueller and Hein, ICML 2025).
     distance: the feature distance of the mean features of an image, () float64; None without
-    feature statistics.
+    feature statistics. views: (rows,) int64, of the rows of an image; None if all see the image.
     Those of one image (`eulerlora.nn.runtime.predict_images`) are on the CPU, and their logits are
     float64, divided by the temperature.
     """
@@ -126,6 +126,7 @@ class NetworkOutput(NamedTuple):
     logits: Tensor
     features: Tensor
     distance: Tensor | None = None
+    views: Tensor | None = None
 
     @property
     def log_probabilities(self) -> Tensor:

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from eulerlora.sampling.views import of_views
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -43,9 +45,23 @@ class Rows:
 
         Row (image i, adapter a) uses image i * adapters + a.
         """
-        image = self.image * adapters + self.adapter
-        counts = torch.bincount(image, minlength=len(self.counts) * adapters)
-        return Rows(image, self.adapter, tuple(counts.tolist()))
+        return self._of_images(self.image * adapters + self.adapter)
+
+    def with_views(self, images: Tensor, views: Tensor) -> "ViewedRows":
+        """Returns the same rows, of which each sees a view of its image.
+
+        images: (n, 3, size, size). views: (rows,) int64, on the device of the rows. Consecutive
+        rows with equal image and view share an image of the new batch.
+        """
+        (image, view), of_row = torch.stack([self.image, views]).unique_consecutive(
+            return_inverse=True, dim=1
+        )
+        seen = of_views(images[image], view.to(images.device))
+        return ViewedRows(seen, self._of_images(of_row))
+
+    def _of_images(self, image: Tensor) -> "Rows":
+        """Returns the same rows for a batch of other images, all of which have rows."""
+        return Rows(image, self.adapter, tuple(torch.bincount(image).tolist()))
 
     def distinct(self, by_adapter: bool = True) -> "DistinctRows":
         """Returns a row for each image and adapter, or for each image, which its rows share."""
@@ -83,10 +99,13 @@ class Rows:
         renumbered = Rows(self.image[rows] - first, self.adapter[rows], self.counts[first:last])
         return RowPart(slice(first, last), rows, renumbered)
 
-    def by_image(self, values: Tensor) -> tuple[Tensor, ...]:
-        """Splits (rows, ...) into one tensor (trajectories, ...) per image."""
-        parts: tuple[Tensor, ...] = values.split(self.counts)
-        return parts
+
+@dataclass(frozen=True)
+class ViewedRows:
+    """Views of images, (n, 3, size, size), and the rows that see them."""
+
+    images: Tensor
+    rows: Rows
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -18,10 +18,18 @@ from torch import Tensor, nn
 
 from eulerlora.nn.backbone import LayerScale
 from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput, PassPart, run_pass
-from eulerlora.nn.rows import RowDraws, RowPart, Rows, padded
+from eulerlora.nn.rows import RowDraws, RowPart, Rows, ViewedRows, padded
 from eulerlora.sampling.adaptive import StoppingRule, round_answers, round_draws
+from eulerlora.sampling.views import view_order
 from eulerlora.scores.ood_scores import FeatureDistance
-from eulerlora.settings import DEFAULT_RUNTIME, AdapterSettings, Draw, RuntimeSettings
+from eulerlora.settings import (
+    DEFAULT_RUNTIME,
+    UNSCALED,
+    AdapterSettings,
+    Draw,
+    RuntimeSettings,
+    Temperatures,
+)
 
 ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 96, 128)
 """Row counts for which a network is compiled; a pass is padded to the next of them."""
@@ -250,20 +258,29 @@ def predict_images(
     network: RowNetwork,
     images: Tensor,
     draws: Sequence[Draw],
-    temperature: float = 1.0,
+    temperatures: Temperatures = UNSCALED,
     distance: FeatureDistance | None = None,
 ) -> list[NetworkOutput]:
     """Returns the output of the network for every image.
 
     images: (n, 3, image_size, image_size) in [0, 1], on the network's device. draws: one per image;
     the rows of an image depend on its draw only, so that its result does not depend on the other
-    images of the batch. temperature: the logits are divided by it. distance: adds the feature
-    distances.
+    images of the batch. temperatures: of the logits. distance: adds the feature distances.
     """
-    rows = Rows.of([draw.count for draw in draws], network.settings.adapters)
+    adapters = network.settings.adapters
+    seen = _seen(images, draws, adapters)
     drawn = network.draw_rows(draws).to(images)
-    output = network.outputs(images, rows.to(images.device), drawn)
-    return _image_outputs(output, rows, temperature, distance)
+    output = network.outputs(seen.images, seen.rows.to(images.device), drawn)
+    return _image_outputs(output, draws, adapters, temperatures, distance)
+
+
+def _seen(images: Tensor, draws: Sequence[Draw], adapters: int) -> ViewedRows:
+    """Returns what the rows of the draws see, with the rows on the CPU."""
+    rows = Rows.of([draw.count for draw in draws], adapters)
+    if all(draw.views == 1 for draw in draws):
+        return ViewedRows(images, rows)
+    views = torch.cat([view_order(draw, adapters).flatten() for draw in draws])
+    return rows.with_views(images, views)
 
 
 @dataclass(frozen=True)
@@ -273,7 +290,7 @@ class ModelImages:
     runtime: Runtime
     images: Tensor
     draws: Sequence[Draw]
-    temperature: float = 1.0
+    temperatures: Temperatures = field(default_factory=lambda: UNSCALED)
     distance: FeatureDistance | None = None
 
 
@@ -283,35 +300,45 @@ def predict_together(models: Sequence[ModelImages]) -> list[list[NetworkOutput]]
 
     The models may have different methods; their runtimes have equal `pass_key`s.
     """
-    rows = [
-        Rows.of([draw.count for draw in model.draws], model.runtime.settings.adapters)
-        for model in models
-    ]
-    outputs = outputs_of(
-        models[0].runtime,
-        [
-            PassPart(
-                model.runtime.network,
-                model.images,
-                model_rows.to(model.images.device),
-                model.runtime.draw_rows(model.draws).to(model.images),
-            )
-            for model, model_rows in zip(models, rows, strict=True)
-        ],
-    )
+    outputs = outputs_of(models[0].runtime, [_pass_of(model) for model in models])
     return [
-        _image_outputs(output, model_rows, model.temperature, model.distance)
-        for output, model_rows, model in zip(outputs, rows, models, strict=True)
+        _image_outputs(
+            output, model.draws, model.runtime.settings.adapters, model.temperatures, model.distance
+        )
+        for output, model in zip(outputs, models, strict=True)
     ]
+
+
+def _pass_of(model: ModelImages) -> PassPart:
+    images, runtime = model.images, model.runtime
+    seen = _seen(images, model.draws, runtime.settings.adapters)
+    return PassPart(
+        runtime.network,
+        seen.images,
+        seen.rows.to(images.device),
+        runtime.draw_rows(model.draws).to(images),
+    )
 
 
 def _image_outputs(
-    output: NetworkOutput, rows: Rows, temperature: float, distance: FeatureDistance | None
+    output: NetworkOutput,
+    draws: Sequence[Draw],
+    adapters: int,
+    temperatures: Temperatures,
+    distance: FeatureDistance | None,
 ) -> list[NetworkOutput]:
-    logits = output.logits.to("cpu", torch.float64) / temperature
-    features = output.features.to("cpu", torch.float32)
-    by_image = zip(rows.by_image(logits), rows.by_image(features), strict=True)
-    return with_distances([NetworkOutput(*values) for values in by_image], distance)
+    counts = [adapters * draw.count for draw in draws]
+    logits = output.logits.to("cpu", torch.float64).split(counts)
+    features = output.features.to("cpu", torch.float32).split(counts)
+    outputs = [
+        NetworkOutput(
+            image_logits / temperatures[draw.mode],
+            image_features,
+            views=None if draw.views == 1 else view_order(draw, adapters).flatten(),
+        )
+        for draw, image_logits, image_features in zip(draws, logits, features, strict=True)
+    ]
+    return with_distances(outputs, distance)
 
 
 def with_distances(
@@ -355,7 +382,7 @@ class AdaptiveSampling:
     ) -> None:
         assert rule.margins is not None
         self._adapters, self._rule, self._distance = adapters, rule, distance
-        det = draw.model_copy(update={"mode": "det", "samples": 1, "first": 0})
+        det = draw.model_copy(update={"mode": "det", "samples": 1, "first": 0, "views": 1})
         self._remaining = itertools.chain([det], round_draws(draw))
         self._output: NetworkOutput | None = None
         self._draw = draw
@@ -378,8 +405,13 @@ class AdaptiveSampling:
             by_adapter = [part.unflatten(0, (self._adapters, -1)) for part in parts]
             return torch.cat(by_adapter, dim=1).flatten(0, 1)
 
+        views = None
+        if earlier.views is not None and later.views is not None:
+            views = join(earlier.views, later.views)
         return NetworkOutput(
-            join(earlier.logits, later.logits), join(earlier.features, later.features)
+            join(earlier.logits, later.logits),
+            join(earlier.features, later.features),
+            views=views,
         )
 
     def _ends(self) -> bool:
@@ -415,11 +447,11 @@ def predict_adaptively(
     draws: Sequence[Draw],
     rule: StoppingRule,
     distance: FeatureDistance | None = None,
-    temperature: float = 1.0,
+    temperatures: Temperatures = UNSCALED,
 ) -> list[NetworkOutput]:
     """Returns the output of the network for every image, for `samples="auto"`.
 
-    Each round runs the images that have not ended. images, temperature: as in `predict_images`.
+    Each round runs the images that have not ended. images, temperatures: as in `predict_images`.
     draws, rule, distance: as in `AdaptiveSampling`.
     """
     adapters = network.settings.adapters
@@ -430,7 +462,7 @@ def predict_adaptively(
         if sampling.next_draw is not None
     }:
         outputs = predict_images(
-            network, images[list(pending)], list(pending.values()), temperature, distance
+            network, images[list(pending)], list(pending.values()), temperatures, distance
         )
         for index, output in zip(pending, outputs, strict=True):
             samplings[index].add(output)

@@ -3,7 +3,7 @@
 `answer` computes it for n images; `response_fields` states one of them in a response body.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,10 +25,18 @@ from eulerlora.scores.prediction_sets import (
     PredictionSets,
     prediction_sets,
 )
-from eulerlora.scores.uncertainty import StandardErrors, Uncertainty, standard_errors, summarise_all
+from eulerlora.scores.uncertainty import (
+    StandardErrors,
+    Uncertainty,
+    Variance,
+    joined,
+    standard_errors,
+    summarise,
+    variance_of,
+)
 from eulerlora_client.contract import answers as contract
 from eulerlora_client.contract.answers import PredictionWarning, Threshold, WarningCode
-from eulerlora_client.contract.sampling import AUTO, Auto, Mode, Precision, Sampler
+from eulerlora_client.contract.sampling import AUTO, Auto, Mode, Precision, Sampler, Views
 
 
 @dataclass(frozen=True)
@@ -39,10 +47,12 @@ class RunOptions:
     samples: int | Auto
     sampler: Sampler
     precision: Precision
+    views: Views = 1
 
     def __str__(self) -> str:
         sampled = f", {self.samples} samples, {self.sampler}" if self.mode == "stoch" else ""
-        return f"{self.mode}{sampled}, {self.precision}"
+        views = f", {self.views} views" if self.views > 1 else ""
+        return f"{self.mode}{sampled}{views}, {self.precision}"
 
 
 @dataclass(frozen=True)
@@ -50,15 +60,20 @@ class Predictions(Uncertainty):
     """The answer for n images; tensors are on the CPU, float64 unless stated otherwise.
 
     ood: (n,) bool, True if the MSP is below the checkpoint's threshold; None without a threshold
-    for this mode, number of samples and sampler.
+    for this mode, number of samples, sampler and number of views.
     unfamiliar: (n,) bool, True if the feature distance is above its threshold; None without one.
     ood_scores: values, thresholds and flags of all scores by name.
     samples: (n,) int64, samples per adapter of the answer. sampled: (n,) bool, False for an answer
     of mode det. rows: (n,) int64, rows that were run, with those in det that `auto` begins with.
     standard_errors: of the means over samples, (n,) each, NaN for an answer that was not sampled;
     None unless samples="auto".
-    trajectories: (n, adapters * samples, classes) probabilities, adapter by adapter. If images have
-    different numbers of samples, those with fewer are filled with NaN.
+    views: (n,) int64, number of views of the image that the trajectories share between them.
+    variance: its parts between adapters, views and samples, and within trajectories.
+    trajectories: (n, adapters * samples, classes) probabilities, adapter by adapter; in mode det
+    (n, adapters * views, classes). If images have different numbers of samples, those with fewer
+    are filled with NaN.
+    trajectory_views: (n, trajectories) int64, the view of each (`eulerlora.sampling.views`); 0 is
+    the image, and where trajectories are filled with NaN.
     labels: the class name with the highest mean probability, one per image.
     coverage: that the prediction sets should have; None without sets.
     prediction_sets: None without a coverage, or if the checkpoint is not calibrated for it.
@@ -72,7 +87,10 @@ class Predictions(Uncertainty):
     sampled: Tensor
     rows: Tensor
     standard_errors: StandardErrors | None
+    views: Tensor
+    variance: Variance
     trajectories: Tensor
+    trajectory_views: Tensor
     labels: tuple[str, ...]
     coverage: float | None = None
     prediction_sets: PredictionSets | None = None
@@ -96,18 +114,19 @@ def answer(
     classes = [label.name for label in config.classes]
     adaptive = options.samples == AUTO
     groups = _groups(outputs, adapters, len(classes), options.samples)
-    if not all(group.isfinite().all() for group in groups):
+    if not all(group.probabilities.isfinite().all() for group in groups):
         raise NonFiniteError("expected finite logits from the network, got NaN or infinity")
-    summary = summarise_all([group.flatten(1, 2) for group in groups])
-    thresholds = config.threshold(options.mode, options.samples, options.sampler)
+    summary = joined([summarise(group.probabilities.flatten(1, 2)) for group in groups])
+    thresholds = config.threshold(options.mode, options.samples, options.sampler, options.views)
     scores = ood_scores(_score_values(outputs, summary.msp), thresholds)
-    samples = torch.cat([torch.full(group.shape[:1], group.shape[2]) for group in groups])
+    counts = torch.cat([torch.full(group.views.shape[:1], group.count) for group in groups])
+    samples = torch.ones_like(counts) if options.mode == "det" else counts
     sampled = (
         (samples > 1) if adaptive else torch.full_like(samples, options.mode == "stoch").bool()
     )
     extra = sampled.long() if adaptive else torch.zeros_like(samples)  # passes in det
-    most = max(group.shape[2] for group in groups)
-    padded = [F.pad(group, (0, 0, 0, most - group.shape[2]), value=torch.nan) for group in groups]
+    most = max(group.count for group in groups)
+    padded = [group.padded(most) for group in groups]
     predictions = Predictions(
         **vars(summary),
         ood=scores["msp"].flagged,
@@ -115,9 +134,14 @@ def answer(
         ood_scores=scores,
         samples=samples,
         sampled=sampled,
-        rows=adapters * (samples + extra),
-        standard_errors=_standard_errors(groups) if adaptive else None,
-        trajectories=torch.cat(padded).flatten(1, 2),
+        rows=adapters * (counts + extra),
+        standard_errors=joined([standard_errors(group.probabilities) for group in groups])
+        if adaptive
+        else None,
+        views=torch.where(sampled | torch.tensor(not adaptive), options.views, 1),
+        variance=joined([variance_of(group.probabilities, group.views) for group in groups]),
+        trajectories=torch.cat([group.probabilities for group in padded]).flatten(1, 2),
+        trajectory_views=torch.cat([group.views for group in padded]).flatten(1, 2),
         labels=tuple(classes[k] for k in summary.probabilities.argmax(dim=-1).tolist()),
         coverage=coverage,
         warnings=tuple(_missing_thresholds(scores, options, config.thresholds)),
@@ -153,6 +177,8 @@ def response_fields(predictions: Predictions, index: int, classes: Sequence[str]
         "ood_threshold": scores["msp"].threshold,
         "ood_scores": contract.OodScores(**scores),
     }
+    if predictions.views[index] > 1:
+        fields["views"] = int(predictions.views[index])
     if "feature_distance" in scores:
         fields["unfamiliar"] = scores["feature_distance"].flagged
     if (errors := predictions.standard_errors) is not None:
@@ -188,7 +214,8 @@ def _missing_thresholds(
     sampled = f" with samples={options.samples}" if options.mode == "stoch" else ""
     if "msp" in missing:
         message = contract.missing_threshold(thresholds, options.mode, options.samples) or (
-            f"the checkpoint has no OOD threshold for mode {options.mode} with this sampler"
+            f"the checkpoint has no OOD threshold for mode {options.mode} with this sampler and "
+            f"views={options.views}"
         )
     elif missing:
         names = ", ".join(missing)
@@ -219,32 +246,51 @@ def _with_prediction_sets(
     return replace(predictions, prediction_sets=sets, warnings=(*predictions.warnings, warning))
 
 
+@dataclass(frozen=True)
+class _Trajectories:
+    """The trajectories of n images with equal numbers of them.
+
+    probabilities: (n, adapters, count, classes). views: (n, adapters, count).
+    """
+
+    probabilities: Tensor
+    views: Tensor
+
+    @classmethod
+    def of(cls, outputs: Sequence[NetworkOutput], adapters: int) -> "_Trajectories":
+        probabilities = torch.stack([output.log_probabilities.exp() for output in outputs])
+        unseen = torch.zeros(probabilities.shape[1], dtype=torch.int64)
+        views = [unseen if output.views is None else output.views for output in outputs]
+        return cls(
+            probabilities.unflatten(1, (adapters, -1)),
+            torch.stack(views).unflatten(1, (adapters, -1)),
+        )
+
+    @property
+    def count(self) -> int:
+        return self.views.shape[2]
+
+    def padded(self, count: int) -> "_Trajectories":
+        missing = count - self.count
+        return _Trajectories(
+            F.pad(self.probabilities, (0, 0, 0, missing), value=torch.nan),
+            F.pad(self.views, (0, missing)),
+        )
+
+
 def _groups(
     outputs: Sequence[NetworkOutput], adapters: int, classes: int, samples: int | Auto
-) -> list[Tensor]:
-    """Returns the probabilities in groups (n, adapters, samples, classes), in order.
+) -> list[_Trajectories]:
+    """Returns the trajectories in groups, in order.
 
     All images are one group, unless their numbers of samples may differ: then each is a group.
     """
-    probabilities = [output.log_probabilities.exp() for output in outputs]
-    if not probabilities:
-        most = 1 if samples == AUTO else samples
-        return [torch.empty(0, adapters, most, classes, dtype=torch.float64)]
-    if samples == AUTO:
-        groups = [image[None] for image in probabilities]
-    else:
-        groups = [torch.stack(probabilities)]
-    return [group.unflatten(1, (adapters, -1)) for group in groups]
-
-
-def _standard_errors(groups: Sequence[Tensor]) -> StandardErrors:
-    """Returns the errors of all images; NaN for those that were not sampled."""
-    errors = [standard_errors(group) for group in groups]
-    return StandardErrors(
-        msp=torch.cat([part.msp for part in errors]),
-        margin=torch.cat([part.margin for part in errors]),
-        entropy=torch.cat([part.entropy for part in errors]),
-    )
+    if not outputs:
+        shape = (0, adapters, 1 if samples == AUTO else samples)
+        empty = torch.empty(*shape, classes, dtype=torch.float64)
+        return [_Trajectories(empty, torch.empty(shape, dtype=torch.int64))]
+    groups = [[output] for output in outputs] if samples == AUTO else [outputs]
+    return [_Trajectories.of(group, adapters) for group in groups]
 
 
 def _score_values(outputs: Sequence[NetworkOutput], msp: Tensor) -> dict[ScoreName, Tensor]:
@@ -267,6 +313,8 @@ def calibrations_for(
     The sampler matters in mode `stoch` only. A calibration in another precision stands in for a
     missing one (`precision_mismatch`).
     """
+    if not config.is_fitted_to(options.mode, views=options.views):
+        return []
     entries = config.in_precision(options.precision).prediction_sets
     return [entry for entry in entries if _applies(entry, options)]
 
@@ -291,7 +339,7 @@ def calibration_for(
 
 def missing_calibration(config: CheckpointConfig, coverage: float, options: RunOptions) -> str:
     """Returns why there is no prediction set, and for which options there are some."""
-    available = _descriptions(config.prediction_sets)
+    available = _descriptions(config)
     known = f"it has {'; '.join(available)}" if available else "it has none"
     return (
         f"the checkpoint has no prediction sets with coverage {coverage:g} for {options}; {known}"
@@ -303,12 +351,16 @@ def _applies(calibration: PredictionSetCalibration, options: RunOptions) -> bool
     return calibration.mode == options.mode and (options.mode == "det" or sampled)
 
 
-def _descriptions(calibrations: Iterable[PredictionSetCalibration]) -> list[str]:
-    """Returns the options of the calibrations, each with its coverages."""
+def _descriptions(config: CheckpointConfig) -> list[str]:
+    """Returns the options of the checkpoint's calibrations, each with its coverages."""
     coverages: dict[RunOptions, list[str]] = {}
-    for calibration in calibrations:
+    for calibration in config.prediction_sets:
         options = RunOptions(
-            calibration.mode, calibration.samples, calibration.sampler, calibration.precision
+            calibration.mode,
+            calibration.samples,
+            calibration.sampler,
+            calibration.precision,
+            config.default_views(calibration.mode),
         )
         coverages.setdefault(options, []).append(f"{calibration.coverage:g}")
     return [f"{' and '.join(values)} for {options}" for options, values in coverages.items()]

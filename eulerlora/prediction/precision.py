@@ -150,8 +150,10 @@ def class_names(config: CheckpointConfig) -> list[str]:
 
 
 def _draws(checkpoint: Checkpoint) -> tuple[Draw, Draw]:
-    sampler = checkpoint.config.sampler
-    stoch = Draw(mode="stoch", samples=DEFAULT_SAMPLES, seed=COMPARISON_SEED, sampler=sampler)
+    sampler, views = checkpoint.config.sampler, checkpoint.config.views
+    stoch = Draw(
+        mode="stoch", samples=DEFAULT_SAMPLES, seed=COMPARISON_SEED, sampler=sampler, views=views
+    )
     return Draw(), stoch
 
 
@@ -162,9 +164,9 @@ def _answer(
     pictures = [network_input(drawn, config.preprocessing) for drawn in drawn_pictures()]
     images = torch.stack(pictures).to(runtime.device)
     outputs = predict_images(
-        runtime, images, [draw] * len(images), config.temperature, checkpoint.feature_distance
+        runtime, images, [draw] * len(images), config.temperatures, checkpoint.feature_distance
     )
-    options = RunOptions(draw.mode, draw.samples, draw.sampler, precision)
+    options = RunOptions(draw.mode, draw.samples, draw.sampler, precision, draw.views)
     return answer(outputs, config, options)
 
 

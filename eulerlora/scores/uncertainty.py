@@ -3,9 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+from eulerlora_client.contract.sampling import VIEWS
 
 INTERVAL_ERRORS = 2.0
 """Half the width of a stated 95% interval, in standard errors."""
@@ -53,15 +57,44 @@ def summarise(trajectories: Tensor) -> Uncertainty:
     )
 
 
-def summarise_all(groups: Sequence[Tensor]) -> Uncertainty:
-    """Returns the uncertainty of all images of groups with different numbers of trajectories.
+@dataclass(frozen=True)
+class Variance:
+    """The variance of the class that is predicted for each of n images, in parts; (n,), float64.
 
-    groups: at least one, each as in `summarise`.
+    The sum over the classes of the variance of the indicator of the class (law of total variance),
+    0 to 1: 1 minus the sum of the squared mean probabilities. between_adapters: of the mean
+    probabilities of the adapters. between_views: of those of the views, less those of the
+    adapters; with one sample of a view it contains the part between samples. between_samples: what
+    remains between trajectories. within: of a class that is drawn with a trajectory's
+    probabilities.
     """
-    summaries = [summarise(group) for group in groups]
-    names = [field.name for field in fields(Uncertainty)]
-    return Uncertainty(
-        **{name: torch.cat([getattr(part, name) for part in summaries]) for name in names}
+
+    between_adapters: Tensor
+    between_views: Tensor
+    between_samples: Tensor
+    within: Tensor
+
+
+def variance_of(trajectories: Tensor, views: Tensor) -> Variance:
+    """Returns the parts of the variance.
+
+    trajectories: (n, adapters, samples, classes) probabilities. views: (n, adapters, samples),
+    the view of each trajectory; a part between views needs several.
+    """
+    exact = trajectories.double()
+    of_adapters = exact.mean(dim=2, keepdim=True)
+    deviations = of_adapters - of_adapters.mean(dim=1, keepdim=True)
+    rest = (exact - of_adapters).flatten(1, 2)  # (n, trajectories, classes)
+    seen = F.one_hot(views.flatten(1), VIEWS[-1]).double()  # (n, trajectories, views)
+    sums, counts = seen.mT @ rest, seen.sum(dim=1).clamp_min(1)  # (n, views, classes), (n, views)
+    count = rest.shape[1]
+    between_views = (sums.square().sum(dim=-1) / counts).sum(dim=-1) / count
+    within_adapters = rest.square().sum(dim=(1, 2)) / count
+    return Variance(
+        between_adapters=deviations.square().sum(dim=-1).mean(dim=(1, 2)),
+        between_views=between_views,
+        between_samples=(within_adapters - between_views).clamp_min(0),
+        within=(exact * (1 - exact)).sum(dim=-1).mean(dim=(1, 2)).clamp_min(0),
     )
 
 
@@ -76,6 +109,17 @@ class StandardErrors:
     msp: Tensor
     margin: Tensor
     entropy: Tensor
+
+
+Summary = TypeVar("Summary", Uncertainty, Variance, StandardErrors)
+
+
+def joined(parts: Sequence[Summary]) -> Summary:
+    """Returns the summary of the images of all parts, of which there is at least one."""
+    names = [field.name for field in fields(parts[0])]
+    return type(parts[0])(
+        **{name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+    )
 
 
 def standard_errors(trajectories: Tensor) -> StandardErrors:

@@ -81,6 +81,24 @@ class OodScores(WireModel):
     """
 
 
+class Variance(WireModel):
+    """The parts of the variance of the predicted class (law of total variance).
+
+    The sum over the classes of the variance of their indicators, 0 to 1.
+    """
+
+    between_adapters: Probability
+    """Of the mean probabilities of the adapters."""
+    between_views: Probability
+    """Of the mean probabilities of the views, without the part between adapters; with one sample of
+    a view it contains the part between samples.
+    """
+    between_samples: Probability
+    """The rest between trajectories."""
+    within: Probability
+    """Of a class that is drawn with the probabilities of a trajectory."""
+
+
 class PredictionSet(WireModel):
     """A set of classes that contains the true one with a stated probability."""
 
@@ -136,7 +154,11 @@ class Prediction(WireModel):
     drawn, 1 if none was; fewer than requested with the warning `samples_reduced`.
     """
     trajectories: PositiveInt
-    """Adapters times samples."""
+    """Adapters times samples; in mode det, times views."""
+    views: PositiveInt = 1
+    """Views of the image (flips and quarter turns) that the trajectories share between them; absent
+    for 1, the image alone.
+    """
     seed: Annotated[int, Field(json_schema_extra={"minimum": 0, "maximum": MAX_SEED})]
     """Seed of the draws; repeats the answer with the same image and model."""
     label: str
@@ -182,6 +204,13 @@ class Prediction(WireModel):
     """Only for sampled answers of `samples=auto`."""
     trajectory_probabilities: tuple[tuple[Probability, ...], ...] | None = None
     """Trajectories x classes, in the order of the class names; only with `detail=trajectories`."""
+    trajectory_views: tuple[Annotated[int, Field(ge=0, le=7)], ...] | None = None
+    """The view of each trajectory; only with `detail=trajectories` and several views. Of the bits of
+    a view, 4 exchanges rows and columns, then 1 flips left and right, and 2 flips top and bottom; 0
+    is the image, 3 the half turn.
+    """
+    variance: Variance | None = None
+    """Only with `detail=trajectories`."""
     index: Index = None
     item_id: ItemId = None
 

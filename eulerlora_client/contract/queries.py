@@ -7,7 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic.json_schema import SkipJsonSchema
 
 from eulerlora_client.contract.answers import TriageResult, WireModel
-from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, MAX_SEED, Auto, Mode
+from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, MAX_SEED, Auto, Mode, Views
 
 
 def _plain_digits(value: object) -> object:
@@ -24,6 +24,11 @@ def _auto_or_digits(value: object) -> object:
         raise ValueError(f"{error}, or auto") from error
 
 
+def _views(value: object) -> object:
+    digits = _plain_digits(value)
+    return int(digits) if isinstance(digits, str) else digits
+
+
 def _plain_decimal(value: object) -> object:
     """Raises ValueError for forms that pydantic also accepts: "9e-1", " 0.9", "inf" and "0_0.9"."""
     if isinstance(value, str) and not re.fullmatch(r"[0-9]*\.?[0-9]+", value):
@@ -38,6 +43,7 @@ Samples = Annotated[
     Field(union_mode="left_to_right"),
     BeforeValidator(_auto_or_digits),
 ]
+ViewsParameter = Annotated[Views, BeforeValidator(_views)]
 ReportFormat = Literal["html", "csv"]
 
 
@@ -54,6 +60,11 @@ class TriageQuery(BaseModel):
     """Samples per adapter; only with stoch. Default: the number that the policy's urgent threshold
     was set for, or 4. auto: one pass in det, then samples until the label, the flags and the
     disposition are settled, at most 16; for a model with decision margins.
+    """
+    views: ViewsParameter | SkipJsonSchema[None] = None
+    """Flips and quarter turns of the image that its trajectories share between them; in det every
+    adapter sees all of them. Default: those of the model in stoch, 1 in det. Nothing is calibrated
+    for other numbers; not with samples=auto.
     """
     seed: Seed | SkipJsonSchema[None] = None
     """Seed of the draws; derived from the image by default."""

@@ -1,4 +1,4 @@
-"""How a prediction is computed: mode, number of samples, sampler, precision and seed.
+"""How a prediction is computed: mode, number of samples, sampler, views, precision and seed.
 
 Importing this module is fast.
 """
@@ -19,6 +19,11 @@ MAX_SEED = 2**32 - 1
 
 Sampler = Literal["independent", "balanced"]
 SAMPLERS: tuple[Sampler, ...] = ("independent", "balanced")
+
+Views = Literal[1, 2, 4, 8]
+VIEWS: tuple[Views, ...] = (1, 2, 4, 8)
+"""Number of views of an image that its trajectories share between them: the image alone; also its
+mirror image; all flips; all flips and quarter turns (`eulerlora.sampling.views`)."""
 
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")

@@ -34,7 +34,14 @@ from eulerlora_client.contract.answers import (
 )
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, Auto, Mode
 from eulerlora_client.errors import PolicyError, SettingsError
-from eulerlora_client.settings import PositiveInt, Probability, Settings, first_error, validated
+from eulerlora_client.settings import (
+    PositiveInt,
+    Probability,
+    Settings,
+    first_error,
+    optional,
+    validated,
+)
 
 FAILED: Literal["failed"] = "failed"
 """The status of a file without a disposition."""
@@ -206,10 +213,10 @@ class MeasuredEvidence(Settings):
 class Evidence(Settings):
     """What is known about the thresholds, written by `eulerlora policy fit`.
 
-    model, revision, mode, samples: what the thresholds apply to. precision: of the predictions of
-    the fit and of all measurements. wanted: required sensitivity to the critical classes.
-    confidence: of all bounds and intervals. measured: one for each data set besides that of the
-    fit.
+    model, revision, mode, samples, views: what the thresholds apply to. precision: of the
+    predictions of the fit and of all measurements. wanted: required sensitivity to the critical
+    classes. confidence: of all bounds and intervals. measured: one for each data set besides that
+    of the fit.
     """
 
     model: NonEmptyText
@@ -217,6 +224,7 @@ class Evidence(Settings):
     precision: Literal["float32", "bfloat16"]
     mode: Literal["det", "stoch"]
     samples: PositiveInt
+    views: PositiveInt = optional(1)
     wanted: Probability
     confidence: Probability
     fit: FitEvidence
@@ -270,15 +278,16 @@ class Policy(Settings):
         return math.fsum(prediction.probabilities[name] for name in self.target.classes)
 
     def fitted_to(self, prediction: Prediction) -> bool:
-        """Returns True if the urgent threshold was set for this model, revision, mode and samples.
+        """Returns True if the urgent threshold was set for this revision and these options.
 
         False for samples="auto": a threshold is set for a fixed number.
         """
         evidence = self.evidence
         if evidence is None or prediction.is_auto:
             return False
-        fitted = (evidence.revision, evidence.mode, evidence.samples)
-        return fitted == (prediction.revision, prediction.mode, prediction.samples)
+        fitted = (evidence.revision, evidence.mode, evidence.samples, evidence.views)
+        options = (prediction.mode, prediction.samples, prediction.views)
+        return fitted == (prediction.revision, *options)
 
     def quality_reasons(self, quality: ImageQuality) -> Iterator[Reason]:
         """Yields the reasons to retake an image."""

@@ -75,8 +75,8 @@ def _write_report(path: Path, rows: Sequence[TriageRow], policy: Policy) -> None
 
 PREDICTION_COLUMNS = (
     "msp", "entropy", "expected_entropy", "mutual_information", "ood", "ood_threshold",
-    "unfamiliar", "mode", "samples", "sampled", "rows", "trajectories", "seed", "model", "revision",
-    "request_id",
+    "unfamiliar", "mode", "samples", "views", "sampled", "rows", "trajectories", "seed", "model",
+    "revision", "request_id",
 )  # fmt: skip
 
 OOD_SCORES = ("energy", "feature_distance")

@@ -33,6 +33,7 @@ RECORDED_FIELDS = {
     "revision",
     "mode",
     "samples",
+    "views",
     "sampled",
     "rows",
     "seed",

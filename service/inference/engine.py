@@ -121,7 +121,7 @@ class Engine:
         pixels = torch.stack([item.pixels for item in items]).to(model.device)
         draws = [item.draw for item in items]
         return ModelImages(
-            model.runtime, pixels, draws, model.config.temperature, model.feature_distance
+            model.runtime, pixels, draws, model.config.temperatures, model.feature_distance
         )
 
 

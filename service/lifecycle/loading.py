@@ -22,7 +22,6 @@ from torch import Tensor
 from eulerlora.checkpoint.files import (
     CARD_FILE,
     CONFIG_FILE,
-    DRAWS,
     EXPECTED_FILE,
     Checkpoint,
     KnownAnswer,
@@ -86,7 +85,7 @@ class CheckedModel:
         return self.served.name
 
     def fault(self, answers: Sequence[Tensor]) -> str | None:
-        """Returns why the answers for DRAWS are wrong, or None."""
+        """Returns why the answers for the known draws are wrong, or None."""
         return self.known.fault(answers, self.model.precision)
 
 
@@ -131,7 +130,7 @@ def load_checked(
     share_backbone(model, others)
     uncompiled = Runtime(model.network, device, RuntimeSettings(precision=model.precision))
     answers = predict_known_answer(
-        uncompiled, known.pixels.to(device), checkpoint.config.temperature
+        uncompiled, known.pixels.to(device), known.draws, checkpoint.config.temperatures
     )
     served = ServedModel.of(model, read_card(folder), sources.get(folder))
     checked = CheckedModel(folder, known, served)
@@ -280,7 +279,7 @@ async def health_check(checked: CheckedModel, infer: Infer, timeout_s: float | N
     answers: list[Tensor] = []
     try:
         async with asyncio.timeout(timeout_s):
-            for draw in DRAWS:
+            for draw in checked.known.draws:
                 item = InferenceItem(checked.known.pixels, draw)
                 answers.append(await _retry_out_of_memory(infer, item))
     except TimeoutError:

@@ -11,6 +11,7 @@ from eulerlora_client.contract.answers import (
     PredictionWarning,
     ProblemDocument,
     TriageResult,
+    Variance,
     item_id,
 )
 from eulerlora_client.contract.problems import InternalError, ModelFailure, Problem
@@ -39,7 +40,7 @@ def response_body(
     """
     served, query, draw = request.served, request.query, result.draw
     model, output = served.model, result.output
-    options = RunOptions(query.mode, request.samples, draw.sampler, model.precision)
+    options = RunOptions(query.mode, request.samples, draw.sampler, model.precision, request.views)
     try:
         answered = answer([output], model.config, options, query.coverage)
     except NonFiniteError as error:
@@ -49,6 +50,10 @@ def response_body(
     fields |= response_fields(answered, 0, model.classes)
     if query.detail is not None:
         fields["trajectory_probabilities"] = answered.trajectories[0].tolist()
+        parts = {name: part.item() for name, part in vars(answered.variance).items()}
+        fields["variance"] = Variance(**parts)
+        if answered.views > 1:
+            fields["trajectory_views"] = answered.trajectory_views[0].tolist()
     return Prediction(
         request_id=request.request_id,
         model=served.name,

@@ -154,7 +154,8 @@ class Pipeline:
         decoding_s = self._slots.wait_s(client, sum(image.estimated_s for image in images))
         if decoding_s > self._settings.deadline_s:
             raise Overloaded("decoding the images takes longer than the deadline", decoding_s)
-        rows = self._rounds.rows(served.engine, samples)
+        count = query.views or 1 if query.mode == "det" else samples
+        rows = self._rounds.rows(served.engine, count)
         with self._queue.reserve(client, served.engine, rows, len(images)) as tickets:
             async with while_connected(request):
                 return await asyncio.gather(

@@ -17,7 +17,7 @@ from eulerlora_client.contract.problems import (
     Problem,
 )
 from eulerlora_client.contract.queries import PredictQuery
-from eulerlora_client.contract.sampling import AUTO, DEFAULT_SAMPLES, Auto
+from eulerlora_client.contract.sampling import AUTO, DEFAULT_SAMPLES, Auto, Views
 from eulerlora_client.policy.policy import Policy, disposition_for
 from service.decoding.decode import header_of
 from service.decoding.header import ImageHeader
@@ -92,6 +92,11 @@ class PredictRequest:
     warnings: tuple[PredictionWarning, ...] = ()
     index: int | None = None
 
+    @property
+    def views(self) -> Views:
+        """The views that the trajectories of an image share between them."""
+        return self.query.views or self.served.model.config.default_views(self.query.mode)
+
     def draw(self, seed: int) -> Draw:
         """Returns the draw for one image; if it runs in rounds, of the first sampled one."""
         return Draw(
@@ -100,6 +105,7 @@ class PredictRequest:
             seed=seed,
             sampler=self.served.model.config.sampler,
             sampled_from_block=self.served.model.config.sampled_from_block,
+            views=self.views,
         )
 
 
@@ -107,15 +113,18 @@ def requested_samples(query: PredictQuery, served: ServedModel) -> int | Auto:
     """Returns the samples per adapter: 1 in mode det, otherwise as requested or the default.
 
     Raises InvalidParameter for samples in mode det, and for `auto` if the model has no decision
-    margins.
+    margins or other views.
     """
     if query.mode == "det" and query.samples is not None:
         raise InvalidParameter("samples: expected only with mode=stoch")
-    if query.samples == AUTO and served.model.config.margins is None:
+    config = served.model.config
+    if query.samples == AUTO and config.margins is None:
         raise InvalidParameter(
             "samples: expected a number, because the model has no decision margins for auto; "
             "eulerlora calibrate fits them"
         )
+    if query.samples == AUTO and query.views not in (None, config.views):
+        raise InvalidParameter(f"views: expected {config.views}, the model's, with samples=auto")
     return 1 if query.mode == "det" else query.samples or DEFAULT_SAMPLES
 
 

@@ -165,5 +165,6 @@ def _parameters(predictions: list[CompletedPrediction]) -> dict[str, Any]:
         "model": first.model,
         "mode": first.mode,
         "samples": first.samples,
+        "views": first.views,
         "images": len(predictions),
     }

@@ -99,10 +99,10 @@ class RevisionMonitor:
         return cls(model.revision, tuple(model.classes), references, thresholds[0].data, monitor)
 
     def record(self, prediction: Prediction) -> None:
-        """Records a prediction; ignores one without thresholds for its mode and samples."""
+        """Records a prediction; ignores one without thresholds for its options."""
         samples = AUTO if prediction.is_auto else prediction.samples
         reference = self.references.get((prediction.mode, samples))
-        if reference is not None:
+        if reference is not None and prediction.ood is not None:  # None for other views
             scores = prediction.ood_scores
             distance = None if scores is None else scores.feature_distance
             events = reference.events(

@@ -98,6 +98,7 @@ def describe(span: Span, request: RequestObservation) -> None:
         span.set_attribute("eulerlora.model", body.model)
         span.set_attribute("eulerlora.mode", body.mode)
         span.set_attribute("eulerlora.samples", body.samples)
+        span.set_attribute("eulerlora.views", body.views)
 
 
 def add_stages(tracer: Tracer, request: Span, completed: CompletedPrediction) -> None:

@@ -63,7 +63,7 @@ def test_a_prediction_has_the_documented_fields(
     floats = {
         name: value
         for name, value in vars(actual).items()
-        if isinstance(value, Tensor) and name not in ("ood", "samples", "sampled", "rows")
+        if isinstance(value, Tensor) and value.is_floating_point()
     }
     assert actual.sampled.tolist() == [mode == "stoch"] * COUNT
     assert actual.rows.tolist() == [ADAPTERS * per_adapter] * COUNT
@@ -209,6 +209,28 @@ def test_the_sampler_is_the_checkpoints_or_the_given_one(
     assert_same(loaded.predict(tensors, "stoch", seed=1, sampler="independent"), plain)
 
 
+def test_views_are_the_checkpoints_in_stoch_and_others_have_no_flag_and_no_set(
+    checkpoint_copy: Path, model: EulerLoRA, tensors: Tensor
+) -> None:
+    seen = model.predict(tensors, "stoch", seed=1, views=8, coverage=0.9)
+    assert (seen.ood, seen.prediction_sets) == (None, None)
+    assert {warning.code for warning in seen.warnings} == {"no_ood_threshold", "no_prediction_set"}
+    write_config(checkpoint_copy, model.config.model_copy(update={"views": 8}))
+    loaded = EulerLoRA.load(checkpoint_copy, device="cpu")
+    by_default = loaded.predict(tensors, "stoch", seed=1)
+    assert_same(by_default, seen)
+    assert by_default.ood is not None
+    assert by_default.views.tolist() == [8] * COUNT
+    assert by_default.trajectory_views.shape == (COUNT, ADAPTERS * 4)
+    det = loaded.predict(tensors)
+    assert_same(det, model.predict(tensors))
+    assert det.ood is not None
+    all_views = loaded.predict(tensors, views=8)
+    assert all_views.ood is None
+    assert all_views.trajectories.shape == (COUNT, ADAPTERS * 8, CLASSES)
+    assert (all_views.samples.tolist(), all_views.rows.tolist()) == ([1] * COUNT, [16] * COUNT)
+
+
 @pytest.fixture(scope="module")
 def varied(model: EulerLoRA) -> Tensor:
     """Noise images for which `auto` runs different numbers of samples."""
@@ -292,6 +314,8 @@ def test_a_file_that_cannot_be_read_is_an_image_error_that_names_it(
         *(({"mode": "stoch", "seed": seed}, "seed") for seed in (-1, 2**32)),
         ({"mode": "stoch", "sampler": "sobol"}, "sampler"),
         ({"mode": "mean"}, "mode"),
+        *(({"mode": "stoch", "views": views}, "views") for views in (0, 3, 16)),
+        ({"mode": "stoch", "samples": "auto", "views": 8}, "samples=auto"),
         *(({"batch_size": size}, "batch_size") for size in (0, -1)),
     ],
 )

@@ -72,6 +72,7 @@ REPORT = Report(
         ModeReport(
             mode=mode,
             samples=samples,
+            views=1,
             sampler=None if mode == "det" else "independent",
             trajectories=2 * samples,
             metrics={
@@ -135,6 +136,7 @@ def synthetic_evaluation(report: Report) -> Evaluation:
         log_probabilities=probabilities.log()[:, None, None],
         log_partition=torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)[:, None, None],
         features=torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 4.0]])[:, None, None],
+        views=torch.zeros(3, 1, 1, dtype=torch.int64),
     )
     distance = FeatureDistance(FeatureStatistics(torch.zeros(1, 2), torch.eye(2)))
     thresholds = Threshold(

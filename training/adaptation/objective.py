@@ -22,6 +22,8 @@ from torch.nn import functional as F
 from eulerlora.nn.attention import AttentionAdapters
 from eulerlora.nn.network import AdaptedVisionTransformer, Block, ProjectedBlock, adapted_block
 from eulerlora.nn.rows import RowDraws, Rows
+from eulerlora.sampling.views import balanced_views
+from eulerlora_client.contract.sampling import Views
 from training.adaptation.validation import EpochValidation
 from training.data.augmentation import Transform, training_view
 from training.data.images import OUTSIDE, ImageParts, LabelledImage, OodSet, class_counts
@@ -155,8 +157,8 @@ class DropoutBlock(ProjectedBlock):
         return F.linear(inputs, weight, bias) + adapted
 
 
-DROPOUT, NOISE = 1, 2
-"""Separate the draws of dropout and of single images from those of the trajectories."""
+DROPOUT, NOISE, VIEW_ORDER = 1, 2, 3
+"""Separate the draws of dropout, of single images and of views from those of the trajectories."""
 
 
 @dataclass(frozen=True)
@@ -164,11 +166,12 @@ class AdapterDraw:
     """The random input of a step.
 
     images: returns the draws of a number of images, image by image. block: computes one block; with
-    dropout it draws further elements at every call.
+    dropout it draws further elements at every call. views: draws the views of further images.
     """
 
     images: Callable[[int], RowDraws]
     block: Block
+    views: Generator
 
 
 class AdapterObjective(Objective[AdapterDraw]):
@@ -178,7 +181,8 @@ class AdapterObjective(Objective[AdapterDraw]):
     logit_adjustment: (classes,), added to the logits of images that belong to a class
     (`log_frequency_ratio`); None for zeros. validation: measures each epoch; None for none.
     patience: epochs without a lower validation loss after which the run is finished; None for all.
-    An image has one view for all adapters, or one for each.
+    An image has one augmented view for all adapters, or one for each; views: number of flips and
+    turns of it that its trajectories share between them, in an order drawn for each image.
     class_weights: (classes,), on the network's device. outlier_weight: as in
     `image_weights`. recompute: use activation checkpointing; not with dropout. sampling:
     False trains with the draws of mode det. dropout: probability of adapter dropout. image_count:
@@ -199,13 +203,14 @@ class AdapterObjective(Objective[AdapterDraw]):
         dropout: float = 0.0,
         patience: int | None = None,
         image_count: int = 1,
+        views: Views = 1,
     ) -> None:
         method = network.method
         optimiser = partial(method.optimiser, images=image_count) if method.own_optimiser else None
         super().__init__(network, network.settings.adapters * samples, optimiser)
         self.settings, self.method = network.settings, method
         self.divergence, self.constrain = network.divergence, network.constrain
-        self.samples = samples
+        self.samples, self.views = samples, views
         self.weighted_loss = weighted_loss
         self.class_weights, self.outlier_weight = class_weights, outlier_weight
         self.validation, self.patience = validation, patience
@@ -230,7 +235,7 @@ class AdapterObjective(Objective[AdapterDraw]):
         block: Block = self.block
         if self.dropout:
             block = DropoutBlock(self.dropout, step_generator(seed, step, process, DROPOUT))
-        return AdapterDraw(images, block)
+        return AdapterDraw(images, block, step_generator(seed, step, process, VIEW_ORDER))
 
     def _own_draws(self, count: int, generator: Generator) -> RowDraws:
         """Returns the draws of `count` images, each with its own."""
@@ -245,6 +250,11 @@ class AdapterObjective(Objective[AdapterDraw]):
         rows = Rows.of([self.samples] * count, self.settings.adapters)
         if images.ndim == 5:
             rows, images = rows.with_own_images(self.settings.adapters), images.flatten(0, 1)
+        if self.views > 1:
+            sizes = self.samples, self.views, self.settings.adapters
+            views = [balanced_views(*sizes, draw.views).flatten() for _ in range(count)]
+            seen = rows.with_views(images, torch.cat(views))
+            images, rows = seen.images, seen.rows
         rows = rows.to(images.device)
         logits = network(images, rows, draw.images(count), block=draw.block)
         trajectories = logits.float().unflatten(0, (count, -1))  # (n, trajectories, classes)
@@ -346,8 +356,9 @@ def objective_and_batches(
         dropout=settings.adapter_dropout,
         patience=settings.early_stop,
         image_count=len(training),
+        views=settings.views,
     )
-    views = recipe.adapters.adapters if settings.views == "own" else None
+    views = recipe.adapters.adapters if settings.augmented_views == "own" else None
 
     def view(epoch: int) -> Transform:
         return training_view(

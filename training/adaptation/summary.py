@@ -137,6 +137,8 @@ def run_lines(
         f"CPU, {torch.get_num_threads()} thread(s)"
     )  # fmt: skip
     sampling = f"{method.law_text(recipe.method, adapters)}, {training.samples} sample(s) a step"
+    if training.views > 1:
+        sampling += f" of {training.views} views"
     parts = (
         f"{method.members_text(adapters)} with a head each; {trainable:,} parameters; "
         f"{sampling if sampled else 'not sampled'}"

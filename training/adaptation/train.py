@@ -297,6 +297,7 @@ def _validation(
         epochs,
         samples=recipe.evaluation.samples if sampled else 0,
         keep_best=settings.best_epoch,
+        views=recipe.evaluation.views,
     )
 
 
@@ -322,7 +323,14 @@ def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:
     settings, sets, folders = shared.recipe.evaluation, shared.sets, shared.folders
     device = shared.accelerator.device
     for folder in folders:
-        calibrate(folder, sets.images, device, settings.calibrated, settings.sampler)
+        calibrate(
+            folder,
+            sets.images,
+            device,
+            settings.calibrated,
+            settings.sampler,
+            views=settings.views,
+        )
     model, *others = [EulerLoRA(load_checkpoint(folder), device) for folder in folders]
     options = [SamplingOptions("det"), SamplingOptions("stoch", settings.samples)]
     evaluation = evaluate(

@@ -11,7 +11,7 @@ from eulerlora.checkpoint.config import Provenance
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.runtime import predict_images
 from eulerlora.settings import Draw
-from eulerlora_client.contract.sampling import Mode
+from eulerlora_client.contract.sampling import Mode, Views
 from training.data.images import LabelledImage, pixel_batches
 from training.evaluation.intervals import unit_weights
 from training.evaluation.metrics import classification_metrics
@@ -23,7 +23,7 @@ EPOCH_METRICS = ("nll", "accuracy", "ece", "brier")
 class EpochValidation:
     """Measures every epoch on the validation images; may keep the best adapters.
 
-    samples: also measures mode stoch with as many samples; 0 measures det only. The draws of an
+    samples, views: also measures mode stoch with as many; with 0 samples only det. The draws of an
     image are the same in every epoch. keep_best: keeps the adapters of the epoch with the lowest
     NLL in mode det.
     tensors: the state, which changes in place: the kept adapters, `MODE.METRIC.by_epoch` (epochs,),
@@ -37,8 +37,10 @@ class EpochValidation:
         epochs: int,
         samples: int = 0,
         keep_best: bool = True,
+        views: Views = 1,
     ) -> None:
         self.network, self.samples, self.keep_best = network, samples, keep_best
+        self.views = views
         self.images = images
         self.labels = np.array([image.label for image in images])
         self.modes: tuple[Mode, ...] = ("det", "stoch") if samples else ("det",)
@@ -113,11 +115,13 @@ class EpochValidation:
     def _log_probabilities(self, mode: Mode) -> Tensor:
         """Returns (n, trajectories, classes), on the CPU."""
         device = next(self.network.parameters()).device
-        samples = self.samples if mode == "stoch" else 1
+        samples, views = (self.samples, self.views) if mode == "stoch" else (1, 1)
         seeds = itertools.count()
         outputs: list[Tensor] = []
         for pixels in pixel_batches(self.images, self.network.preprocessing, BATCH):
-            draws = [Draw(mode=mode, samples=samples, seed=next(seeds)) for _ in pixels]
+            draws = [
+                Draw(mode=mode, samples=samples, seed=next(seeds), views=views) for _ in pixels
+            ]
             predicted = predict_images(self.network, pixels.to(device), draws)
             outputs += [output.log_probabilities for output in predicted]
         return torch.stack(outputs)

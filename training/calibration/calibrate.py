@@ -14,6 +14,7 @@ from eulerlora.checkpoint.files import (
     sampled_from,
     write_config,
     write_feature_statistics,
+    write_known_answer,
 )
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.model import EulerLoRA
@@ -26,9 +27,10 @@ from eulerlora.scores.ood_scores import (
     fit_feature_statistics,
 )
 from eulerlora.settings import PrecisionChoice, RuntimeSettings
-from eulerlora_client.contract.sampling import Auto, Sampler
+from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, Auto, Sampler, Views
+from training.calibration.temperature import TEMPERATURE_FOLDS, fit_temperature, outputs_at
 from training.calibration.thresholds import CalibrationOutputs, with_thresholds
-from training.data.images import ImageParts, evenly_spaced
+from training.data.images import ImageParts, LabelledImage, evenly_spaced
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.prediction_sets import (
     NO_COVERAGE,
@@ -51,8 +53,13 @@ def calibrate(
     coverage: CoverageSettings = NO_COVERAGE,
     sampled_from_block: int | None = None,
     precisions: Sequence[PrecisionChoice] = ("float32",),
+    views: Views | None = None,
 ) -> CheckpointConfig:
     """Fits feature statistics, OOD thresholds, decision margins and prediction sets.
+
+    With views, also the temperature of mode stoch, before the thresholds: averaging over views
+    makes a model less confident than it is right (Ashukha et al., "Pitfalls of In-Domain
+    Uncertainty Estimation and Ensembling in Deep Learning", ICLR 2020).
 
     Returns the new config. The thresholds and sets are those of `det`, and of `stoch` with
     `samples`; there are no sets for `auto`. `auto` also fits margins if there are enough images
@@ -60,11 +67,11 @@ def calibrate(
     removed, also without a new coverage.
 
     Fits the statistics on the training part, and the thresholds on the calibration part, or the
-    test part of a split without one; the config names them. Replaces `ood.safetensors` and
-    `config.json`.
-    sampler, sampled_from_block: new ones of the checkpoint; None keeps the present ones.
+    test part of a split without one; the config names them. Replaces `ood.safetensors`, the known
+    answer and `config.json`.
+    sampler, views, sampled_from_block: new ones of the checkpoint; None keeps the present ones.
     precisions: of the predictions; each has thresholds and sets of its own, and the first one has
-    the statistics and margins. `auto` is decided by `eulerlora.prediction.precision`.
+    the statistics, margins and temperature. `auto` is decided by `eulerlora.prediction.precision`.
     Raises DataError if a class has too few lesions for the coverage, before any work.
     """
     checkpoint = load_checkpoint(folder)
@@ -73,6 +80,8 @@ def calibrate(
     uncalibrated = checkpoint.config.model_copy(
         update={
             "sampler": sampler or checkpoint.config.sampler,
+            "views": views or checkpoint.config.views,
+            "stoch_temperature": None,
             "thresholds": (),
             "margins": None,
             "features": None,
@@ -87,9 +96,16 @@ def calibrate(
     models = _models(source, precisions, device)
     statistics, features = compute_feature_statistics(models[0], images)
     fitted = uncalibrated.model_copy(update={"features": features})
-    distance = FeatureDistance(statistics)
+    distance, factor = FeatureDistance(statistics), None
     for model in models:
         outputs = CalibrationOutputs.of(model, held_out, data, samples)
+        if factor is None:
+            factor = stoch_temperature_factor(fitted, outputs, held_out)
+            if factor != 1:
+                update = {"stoch_temperature": factor * fitted.temperature}
+                fitted = fitted.model_copy(update=update)
+        if factor != 1:
+            outputs = replace(outputs, stoch=outputs_at(outputs.stoch, factor))
         fitted = with_thresholds(fitted, outputs, distance, samples)
         sets = fit_prediction_sets(
             outputs.probabilities(samples), held_out, names, coverage, fitted.sampler,
@@ -98,8 +114,28 @@ def calibrate(
         fitted = fitted.model_copy(update={"prediction_sets": (*fitted.prediction_sets, *sets)})
     write_config(folder, uncalibrated)  # a config never describes the statistics of another one
     write_feature_statistics(folder, statistics)
+    write_known_answer(folder, checkpoint.network, fitted)
     write_config(folder, fitted)
     return fitted
+
+
+def stoch_temperature_factor(
+    config: CheckpointConfig, outputs: CalibrationOutputs, images: Sequence[LabelledImage]
+) -> float:
+    """Returns the temperature of mode stoch relative to that of det.
+
+    1 without views, if a class has fewer than TEMPERATURE_FOLDS lesions, and if another one helps
+    no lesions outside of its fit. Fitted to `DEFAULT_SAMPLES` samples; more samples are a little
+    less confident.
+    """
+    counts = outputs.lesions.counts(len(config.classes))
+    if config.views == 1 or min(counts) < TEMPERATURE_FOLDS:
+        return 1.0
+    return fit_temperature(
+        outputs.stoch.log_probabilities[:, :, :DEFAULT_SAMPLES].flatten(1, 2),
+        torch.tensor([image.label for image in images]),
+        outputs.lesions.indices.numpy(),
+    ).temperature
 
 
 def _models(

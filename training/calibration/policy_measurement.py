@@ -242,6 +242,7 @@ def evidence_of(
         precision=model.precision,
         mode=options.mode,
         samples=options.samples,
+        views=model.config.default_views(options.mode),
         wanted=fit.critical.required,
         confidence=CONFIDENCE,
         fit=FitEvidence(

@@ -4,13 +4,11 @@ What a site has too few lesions for stays as it was, except for prediction sets 
 temperature, which are removed.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from scipy.optimize import minimize_scalar
 from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
@@ -21,7 +19,9 @@ from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from eulerlora.settings import RuntimeSettings
+from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MODES
 from training.calibration.report import FEATURES, OOD, TEMPERATURE, FittedPart, Needs, sets_part
+from training.calibration.temperature import fit_temperature, outputs_at
 from training.calibration.thresholds import (
     KEPT_SHARE,
     CalibrationOutputs,
@@ -31,14 +31,12 @@ from training.calibration.thresholds import (
 from training.data.images import LabelledImage
 from training.data.splits import SPLIT_SEED
 from training.evaluation.inference import ModelOutputs, SamplingOptions
-from training.evaluation.intervals import Floats, Ints, cluster_indices
+from training.evaluation.intervals import Ints, cluster_indices
 from training.evaluation.prediction_sets import CoverageSettings, fit_prediction_sets
 from training.recipe.schema import SAMPLES
 
 FITTED = "fitted"
-TEMPERATURE_FOLDS, FEATURE_FOLDS = 5, 2
-LOWEST, HIGHEST = 0.05, 20.0
-DECIMALS = 3
+FEATURE_FOLDS = 2
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,12 @@ def fit_site(
 
     The pictures are predicted at temperature 1.
     """
-    update = {"temperature": 1.0, "thresholds": (), "prediction_sets": ()}
+    update = {
+        "temperature": 1.0,
+        "stoch_temperature": None,
+        "thresholds": (),
+        "prediction_sets": (),
+    }
     config = checkpoint.config.model_copy(update=update)
     source = replace(checkpoint, config=config)
     outputs = CalibrationOutputs.of(
@@ -104,25 +107,37 @@ def fit_site(
 
 
 def _with_temperature(fit: SiteFit, site: SiteImages) -> SiteFit:
-    """Returns the fit at its new temperature; fit: with outputs at temperature 1."""
-    temperature = fit.config.temperature
+    """Returns the fit at its new temperature; fit: with outputs at temperature 1.
+
+    A checkpoint that samples views has a temperature for each mode.
+    """
+    config, options = fit.config, site.options
+    temperatures = dict(config.temperatures)
     if site.parts[TEMPERATURE].met:
-        own = fit.outputs.det if site.options.mode == "det" else fit.outputs.stoch
-        trajectories = own.log_probabilities[:, :, : site.options.samples].flatten(1, 2)
-        scaling = fit_temperature(trajectories, site.labels, group_indices(site.images))
-        temperature = scaling.temperature
-        fit = fit.with_result(TEMPERATURE, scaling.summary)
-    sets = fit.config.prediction_sets if temperature == fit.config.temperature else ()
-    margins = fit.config.margins if temperature == fit.config.temperature else None
-    config = fit.config.model_copy(
-        update={"temperature": temperature, "prediction_sets": sets, "margins": margins}
-    )
+        fits = {}
+        for mode in MODES if config.views > 1 else (options.mode,):
+            own = fit.outputs.det if mode == "det" else fit.outputs.stoch
+            samples = options.samples if options.mode == "stoch" else DEFAULT_SAMPLES
+            trajectories = own.log_probabilities[:, :, :samples].flatten(1, 2)
+            fits[mode] = fit_temperature(trajectories, site.labels, group_indices(site.images))
+        fallback = fits[options.mode].temperature
+        temperatures = {
+            mode: fits[mode].temperature if mode in fits else fallback for mode in MODES
+        }
+        fit = fit.with_result(TEMPERATURE, "; ".join(scaling.summary for scaling in fits.values()))
+    det, stoch = temperatures["det"], temperatures["stoch"]
+    update: dict[str, object] = {
+        "temperature": det,
+        "stoch_temperature": None if stoch == det else stoch,
+    }
+    if temperatures != config.temperatures:
+        update |= {"prediction_sets": (), "margins": None}
     outputs = replace(
         fit.outputs,
-        det=outputs_at(fit.outputs.det, temperature),
-        stoch=outputs_at(fit.outputs.stoch, temperature),
+        det=outputs_at(fit.outputs.det, det),
+        stoch=outputs_at(fit.outputs.stoch, stoch),
     )
-    return replace(fit, config=config, outputs=outputs)
+    return replace(fit, config=config.model_copy(update=update), outputs=outputs)
 
 
 def _with_feature_means(fit: SiteFit, site: SiteImages) -> SiteFit:
@@ -187,104 +202,9 @@ def _with_prediction_sets(fit: SiteFit, site: SiteImages) -> SiteFit:
     return replace(fit, config=config.model_copy(update=update))
 
 
-def outputs_at(outputs: ModelOutputs, temperature: float) -> ModelOutputs:
-    """Returns the outputs of the logits divided by `temperature`; outputs: at temperature 1."""
-    logits = outputs.log_probabilities + outputs.log_partition.unsqueeze(-1)
-    return ModelOutputs(
-        at_temperature(outputs.log_probabilities, temperature),
-        (logits / temperature).logsumexp(dim=-1),
-        outputs.features,
-    )
-
-
 def _less(outputs: ModelOutputs, offsets: Tensor) -> ModelOutputs:
     """Returns the outputs with (n, d) `offsets` subtracted from all features of each picture."""
     return replace(outputs, features=outputs.features - offsets[:, None, None, :])
-
-
-@dataclass(frozen=True)
-class TemperatureFit:
-    """The temperature of the softmax and its benefit for new lesions.
-
-    The logits are divided by one number, which changes probabilities but no top label of a
-    trajectory (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017).
-
-    fitted: the temperature of the lowest NLL. improvement: by how much it lowers the NLL of a
-    lesion, in nats, the mean over lesions that were not in its fit; standard_error: of this mean.
-    """
-
-    fitted: float
-    improvement: float
-    standard_error: float
-
-    @property
-    def helps(self) -> bool:
-        """True if the improvement is larger than its standard error."""
-        return self.improvement > self.standard_error
-
-    @property
-    def temperature(self) -> float:
-        """The fitted temperature if it helps, and 1 otherwise."""
-        return self.fitted if self.helps else 1.0
-
-    @property
-    def summary(self) -> str:
-        """The result in words."""
-        return (
-            f"{self.temperature:g}: {self.fitted:g} lowers the NLL of other lesions by "
-            f"{self.improvement:.3f} (standard error {self.standard_error:.3f})"
-        )
-
-
-def fit_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> TemperatureFit:
-    """Returns the temperature of the lowest mean NLL of a lesion.
-
-    log_probabilities: (n, trajectories, classes) at temperature 1. labels: (n,) class indices.
-    groups: (n,) lesion or patient of each image, at least TEMPERATURE_FOLDS of
-    them; they stay together in the
-    cross-validation.
-    """
-    folds = GroupKFold(TEMPERATURE_FOLDS, shuffle=True, random_state=SPLIT_SEED)
-    benefits = np.zeros(len(labels))
-    for rest, held_out in folds.split(groups, groups=groups):
-        fitted = _lowest_nll(log_probabilities[rest], labels[rest], groups[rest])
-        outputs, true = log_probabilities[held_out], labels[held_out]
-        benefits[held_out] = image_nll(outputs, true, 1.0) - image_nll(outputs, true, fitted)
-    by_group = _group_means(benefits, groups)
-    return TemperatureFit(
-        fitted=round(_lowest_nll(log_probabilities, labels, groups), DECIMALS),
-        improvement=float(by_group.mean()),
-        standard_error=float(by_group.std(ddof=1) / math.sqrt(len(by_group))),
-    )
-
-
-def at_temperature(log_probabilities: Tensor, temperature: float) -> Tensor:
-    """Returns the log-probabilities of the logits divided by `temperature`, over the last axis."""
-    return (log_probabilities / temperature).log_softmax(dim=-1)
-
-
-def image_nll(log_probabilities: Tensor, labels: Tensor, temperature: float) -> Floats:
-    """Returns (n,) the NLL of the mean probability of each image's trajectories, in nats."""
-    scaled = at_temperature(log_probabilities, temperature)
-    true = scaled[torch.arange(len(labels)), :, labels]  # (n, trajectories)
-    nll: Floats = (math.log(true.shape[1]) - true.logsumexp(dim=1)).numpy()
-    return nll
-
-
-def _lowest_nll(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> float:
-    def mean_nll(log_temperature: float) -> float:
-        nll = image_nll(log_probabilities, labels, math.exp(log_temperature))
-        return float(_group_means(nll, groups).mean())
-
-    bounds = (math.log(LOWEST), math.log(HIGHEST))
-    return math.exp(float(minimize_scalar(mean_nll, bounds=bounds, method="bounded").x))
-
-
-def _group_means(values: Floats, groups: Ints) -> Floats:
-    """Returns the mean value of each group. values, groups: (n,)."""
-    indices = np.unique(groups, return_inverse=True)[1]
-    means: Floats = np.bincount(indices, weights=values) / np.bincount(indices)
-    return means
 
 
 @dataclass(frozen=True)

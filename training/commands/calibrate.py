@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora.commands import PRECISION_CHOICES, set_openmp_wait_policy
+from eulerlora.commands import PRECISION_CHOICES, set_openmp_wait_policy, views_option
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MAX_SAMPLES, SAMPLERS
 from training.commands.options import (
     PATH,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from eulerlora.checkpoint.config import CheckpointConfig
     from eulerlora.settings import PrecisionChoice
     from eulerlora_client.contract.answers import TargetClasses
-    from eulerlora_client.contract.sampling import Mode, Sampler
+    from eulerlora_client.contract.sampling import Mode, Sampler, Views
     from training.calibration.policy import PolicyInputs
     from training.calibration.policy_measurement import Archive
     from training.calibration.site import SiteReport
@@ -66,6 +66,7 @@ samples_option = click.option(
     type=click.Choice(SAMPLERS),
     help="New sampler of the checkpoint; unchanged by default.",
 )
+@views_option("New number of views of the checkpoint in mode stoch; unchanged by default.")
 @click.option(
     "--sampled-from-block",
     type=click.IntRange(0),
@@ -102,6 +103,7 @@ def calibrate_command(
     checkpoint: Path,
     data: Path,
     sampler: Sampler | None,
+    views: Views | None,
     sampled_from_block: int | None,
     coverage: tuple[float, ...],
     always_include_rare: bool,
@@ -112,8 +114,10 @@ def calibrate_command(
 ) -> None:
     """Set the OOD thresholds of a checkpoint from held-out images of its data set.
 
-    Changes the folder CHECKPOINT: replaces its config.json and ood.safetensors, which changes its
-    revision, so that a policy that was fitted to the earlier revision no longer applies.
+    Changes the folder CHECKPOINT: replaces its config.json, ood.safetensors and known answer. The
+    revision changes, so that a policy that was fitted to the earlier one no longer applies.
+
+    A checkpoint that samples views also gets the temperature of mode stoch.
 
     With --coverage also the thresholds of class-conditional prediction sets.
     """
@@ -140,6 +144,7 @@ def calibrate_command(
         coverage=settings,
         sampled_from_block=sampled_from_block,
         precisions=precisions,
+        views=views,
     )
     click.echo(report_table(list(calibrated_parts(config))))
 

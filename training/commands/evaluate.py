@@ -4,10 +4,10 @@ from pathlib import Path
 
 import click
 
-from eulerlora.commands import set_openmp_wait_policy
+from eulerlora.commands import set_openmp_wait_policy, views_option
 from eulerlora.errors import DataError
 from eulerlora.settings import PrecisionChoice
-from eulerlora_client.contract.sampling import SAMPLERS, Sampler
+from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, SAMPLERS, Sampler, Views
 from training.commands.options import (
     PATH,
     data_option,
@@ -63,6 +63,10 @@ MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     type=click.Choice(SAMPLERS),
     help="Sampler in mode stoch; the checkpoint's by default.",
 )
+@views_option(
+    "Flips and turns of an image that its trajectories share between them, in all modes; by "
+    "default the checkpoint's in mode stoch, and 1 in mode det."
+)
 @click.option(
     "--sampled-from-block",
     type=click.IntRange(0),
@@ -83,6 +87,7 @@ def evaluate_command(
     mode: str,
     samples: int | None,
     sampler: Sampler | None,
+    views: Views | None,
     sampled_from_block: int | None,
     precision: PrecisionChoice,
     out: Path | None,
@@ -111,7 +116,9 @@ def evaluate_command(
         loaded = sampled_from(loaded, sampled_from_block)
     model = EulerLoRA.of(loaded, device, precision)
     options = [
-        SamplingOptions("det") if name == "det" else SamplingOptions("stoch", samples or 4)
+        SamplingOptions("det", views=views)
+        if name == "det"
+        else SamplingOptions("stoch", samples or DEFAULT_SAMPLES, views)
         for name in MODE_CHOICES[mode]
     ]
     images = checkpoint_dataset(model.config, data, skip_bad, ignore_columns)

@@ -164,7 +164,9 @@ def _predictions(
     config = models[0].config
     return [
         SetPredictions.of(
-            output, distances[0], config.threshold(choice.mode, choice.samples, sampler)
+            output,
+            distances[0],
+            config.threshold(choice.mode, choice.samples, sampler, choice.views),
         )
         for choice, output in zip(options, outputs[0], strict=True)
     ]
@@ -196,11 +198,14 @@ def _mode_report(
     return ModeReport(
         mode=options.mode,
         samples=options.samples,
+        views=options.views or model.config.default_views(options.mode),
         sampler=sampler if options.mode == "stoch" else None,
         trajectories=inside.log_probabilities.shape[1],
         metrics=metric_estimates(inside, labels, clusters),
         difference=difference_estimates(inside, first, labels, clusters) if index else {},
-        error_ranking=error_ranking(inside.uncertainty, inside.labels != labels, clusters),
+        error_ranking=error_ranking(
+            inside.uncertainty, inside.labels != labels, clusters, inside.variance
+        ),
         classes=class_metrics(inside.labels, labels, clusters, model.classes, classes),
         thresholds={
             name: score.threshold

@@ -15,7 +15,7 @@ from eulerlora.scores.ood_scores import (
     ScoreName,
     ood_scores,
 )
-from eulerlora.scores.uncertainty import Uncertainty, summarise
+from eulerlora.scores.uncertainty import Uncertainty, Variance, summarise, variance_of
 from eulerlora_client.contract.answers import Threshold
 from training.data.images import LabelledImage
 from training.evaluation.inference import ModelOutputs
@@ -37,12 +37,13 @@ from training.evaluation.report_schema import ScoreMetrics
 class SetPredictions:
     """Predictions for the n images of a set in one mode.
 
-    log_probabilities: (n, trajectories, classes). uncertainty: their summary. scores: the OOD
+    log_probabilities: (n, trajectories, classes). uncertainty, variance: of them. scores: the OOD
     scores by name; without feature_distance if the checkpoint has no feature statistics.
     """
 
     log_probabilities: Tensor
     uncertainty: Uncertainty
+    variance: Variance
     scores: ScoredByName
 
     @classmethod
@@ -54,9 +55,8 @@ class SetPredictions:
         distance: None without feature statistics. thresholds: None if the options of the outputs
         were not calibrated.
         """
-        trajectories = outputs.log_probabilities.flatten(1, 2)
         scores = ood_scores(outputs.scores(distance), thresholds)
-        return cls(trajectories, summarise(trajectories.exp()), scores)
+        return cls._of(outputs.log_probabilities, outputs.views, scores)
 
     @classmethod
     def of_ensemble(
@@ -68,15 +68,28 @@ class SetPredictions:
         probability; the other scores are means over the models, each with its own feature
         statistics. An ensemble has no thresholds.
         """
-        trajectories = torch.cat([m.log_probabilities.flatten(1, 2) for m in outputs], dim=1)
-        uncertainty = summarise(trajectories.exp())
+        trajectories = torch.cat([m.log_probabilities for m in outputs], dim=1)
+        views = torch.cat([m.views for m in outputs], dim=1)
         members = [m.scores(distance) for m, distance in zip(outputs, distances, strict=True)]
         values = {
             name: torch.stack([scores[name] for scores in members]).mean(dim=0)
             for name in members[0]
         }
-        scores = ood_scores(values | {"msp": uncertainty.msp}, None)
-        return cls(trajectories, uncertainty, scores)
+        msp = summarise(trajectories.exp().flatten(1, 2)).msp
+        return cls._of(trajectories, views, ood_scores(values | {"msp": msp}, None))
+
+    @classmethod
+    def _of(
+        cls, log_probabilities: Tensor, views: Tensor, scores: ScoredByName
+    ) -> "SetPredictions":
+        """log_probabilities: (n, adapters, samples, classes). views: (n, adapters, samples)."""
+        probabilities = log_probabilities.exp()
+        return cls(
+            log_probabilities.flatten(1, 2),
+            summarise(probabilities.flatten(1, 2)),
+            variance_of(probabilities, views),
+            scores,
+        )
 
     @property
     def labels(self) -> Ints:
@@ -100,10 +113,14 @@ class SetPredictions:
 
     def selected(self, images: Ints) -> "SetPredictions":
         """Returns the predictions for some of the images. images: their indices."""
-        summary = {name: values[images] for name, values in vars(self.uncertainty).items()}
+        summary, parts = (
+            {name: values[images] for name, values in vars(summary).items()}
+            for summary in (self.uncertainty, self.variance)
+        )
         return SetPredictions(
             log_probabilities=self.log_probabilities[images],
             uncertainty=Uncertainty(**summary),
+            variance=Variance(**parts),
             scores={
                 name: FlaggedScore(
                     score.value[images],

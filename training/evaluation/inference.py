@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.errors import NonFiniteError
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.model import EulerLoRA
@@ -16,7 +17,7 @@ from eulerlora.nn.runtime import predict_images
 from eulerlora.scores.ood_scores import FeatureDistance, ScoreName, score_values
 from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Draw
-from eulerlora_client.contract.sampling import Mode, Sampler
+from eulerlora_client.contract.sampling import Mode, Sampler, Views
 from eulerlora_client.progress import track
 from training.data.images import LabelledImage, read_image
 from training.data.loading import load
@@ -26,10 +27,21 @@ BATCH_ROWS = 256
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """A mode and a number of samples per adapter, 1 in `det`."""
+    """A mode, a number of samples per adapter, 1 in `det`, and of views; None for the default."""
 
     mode: Mode
     samples: int = 1
+    views: Views | None = None
+
+    def draw(self, config: CheckpointConfig, sampler: Sampler | None = None) -> Draw:
+        """Returns the draw with seed 0. sampler: None for the checkpoint's."""
+        return Draw(
+            mode=self.mode,
+            samples=self.samples,
+            sampler=sampler or config.sampler,
+            sampled_from_block=config.sampled_from_block,
+            views=self.views or config.default_views(self.mode),
+        )
 
 
 @dataclass(frozen=True)
@@ -38,11 +50,13 @@ class ModelOutputs:
 
     log_probabilities: (n, adapters, samples, classes), float64. log_partition: (n, adapters,
     samples), float64, log-sum-exp of the logits. features: (n, adapters, samples, d), float32.
+    views: (n, adapters, samples), of each trajectory. In mode det, samples are views.
     """
 
     log_probabilities: Tensor
     log_partition: Tensor
     features: Tensor
+    views: Tensor
 
     def probabilities(self, samples: int | None = None) -> Tensor:
         """Returns the mean probabilities (n, classes); samples: as in `scores`."""
@@ -64,18 +78,25 @@ class ModelOutputs:
         )
 
     @classmethod
-    def of(cls, outputs: Sequence[NetworkOutput], samples: int) -> "ModelOutputs":
-        """Returns the outputs of at least one image, with `samples` samples per adapter.
+    def of(cls, outputs: Sequence[NetworkOutput], count: int) -> "ModelOutputs":
+        """Returns the outputs of at least one image, with `count` rows for each adapter.
 
         Raises NonFiniteError for NaN or infinite logits.
         """
         log_probabilities = torch.stack([output.log_probabilities for output in outputs])
         if not log_probabilities.isfinite().all():
             raise NonFiniteError("expected finite logits, got NaN or infinity from the network")
+        views = [
+            torch.zeros(len(output.logits), dtype=torch.int64)
+            if output.views is None
+            else output.views
+            for output in outputs
+        ]
         return cls(
-            log_probabilities.unflatten(1, (-1, samples)),
-            torch.stack([output.log_partition for output in outputs]).unflatten(1, (-1, samples)),
-            torch.stack([output.features for output in outputs]).unflatten(1, (-1, samples)),
+            log_probabilities.unflatten(1, (-1, count)),
+            torch.stack([output.log_partition for output in outputs]).unflatten(1, (-1, count)),
+            torch.stack([output.features for output in outputs]).unflatten(1, (-1, count)),
+            torch.stack(views).unflatten(1, (-1, count)),
         )
 
 
@@ -108,37 +129,27 @@ def predict_all(
     Each image is read, decoded and resized once. label: name of the progress bar. sampler: for
     `stoch`; None uses the checkpoint's. Raises NonFiniteError for NaN or infinite logits.
     """
-    sampler = sampler or model.config.sampler
-    batch_size = max(_images_per_pass(model, choice.samples) for choice in options)
+    draws = [choice.draw(model.config, sampler) for choice in options]
+    batch_size = max(_images_per_pass(model, draw) for draw in draws)
     batches = load(_SeededImages(images, model), workers=1, batch_size=batch_size)
     outputs: list[list[NetworkOutput]] = [[] for _ in options]
     for pixels, seeds in track(batches, label, "batches", math.ceil(len(images) / batch_size)):
-        for choice, output in zip(options, outputs, strict=True):
-            output.extend(_predict_batch(model, pixels.to(model.device), seeds, choice, sampler))
+        for draw, output in zip(draws, outputs, strict=True):
+            output.extend(_predict_batch(model, pixels.to(model.device), seeds, draw))
     return [
-        ModelOutputs.of(output, choice.samples)
-        for output, choice in zip(outputs, options, strict=True)
+        ModelOutputs.of(output, draw.count) for output, draw in zip(outputs, draws, strict=True)
     ]
 
 
 def _predict_batch(
-    model: EulerLoRA, pixels: Tensor, seeds: Tensor, options: SamplingOptions, sampler: Sampler
+    model: EulerLoRA, pixels: Tensor, seeds: Tensor, draw: Draw
 ) -> Iterator[NetworkOutput]:
     """Yields the output for each image, with at most BATCH_ROWS rows in a pass."""
-    size = _images_per_pass(model, options.samples)
+    size = _images_per_pass(model, draw)
     for images, image_seeds in zip(pixels.split(size), seeds.split(size), strict=True):
-        draws = [
-            Draw(
-                mode=options.mode,
-                samples=options.samples,
-                sampler=sampler,
-                seed=seed,
-                sampled_from_block=model.config.sampled_from_block,
-            )
-            for seed in image_seeds.tolist()
-        ]
-        yield from predict_images(model.runtime, images, draws, model.config.temperature)
+        draws = [draw.model_copy(update={"seed": seed}) for seed in image_seeds.tolist()]
+        yield from predict_images(model.runtime, images, draws, model.config.temperatures)
 
 
-def _images_per_pass(model: EulerLoRA, samples: int) -> int:
-    return max(1, BATCH_ROWS // (model.network.settings.adapters * samples))
+def _images_per_pass(model: EulerLoRA, draw: Draw) -> int:
+    return max(1, BATCH_ROWS // (model.network.settings.adapters * draw.count))

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
-from eulerlora.scores.uncertainty import Uncertainty
+from eulerlora.scores.uncertainty import Uncertainty, Variance
 from training.evaluation.intervals import (
     Bools,
     Estimates,
@@ -265,8 +265,12 @@ def selective_metrics(curve: RiskCoverage) -> dict[str, Floats]:
     }
 
 
-def error_ranking(uncertainty: Uncertainty, wrong: Bools, clusters: Ints) -> dict[str, Estimates]:
-    """Returns how well MSP, entropy and mutual information rank errors, by score.
+def error_ranking(
+    uncertainty: Uncertainty, wrong: Bools, clusters: Ints, variance: Variance | None = None
+) -> dict[str, Estimates]:
+    """Returns how well MSP, entropy, mutual information and parts of the variance rank errors.
+
+    By score; parts of the variance that are 0 for all images are left out.
 
     wrong, clusters: (n,), whether the label is wrong, and the cluster index.
     auroc: the probability that an image with a wrong label is more uncertain than one with the
@@ -278,6 +282,10 @@ def error_ranking(uncertainty: Uncertainty, wrong: Bools, clusters: Ints) -> dic
         "entropy": -uncertainty.entropy.numpy(),
         "mutual_information": -uncertainty.mutual_information.numpy(),
     }
+    for part in () if variance is None else ("between_adapters", "between_views"):
+        values = getattr(variance, part).numpy()
+        if values.any():
+            confidences[part] = -values
     return {
         score: bootstrap(partial(_ranking, confidence, wrong), clusters)
         for score, confidence in confidences.items()

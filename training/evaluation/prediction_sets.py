@@ -149,7 +149,8 @@ def set_coverages(
     images: Sequence[LabelledImage],
 ) -> list[SetCoverage]:
     """Returns `coverage_by_class` for each coverage that the checkpoint has for these options."""
-    run = RunOptions(options.mode, options.samples, sampler, model.precision)
+    views = options.views or model.config.default_views(options.mode)
+    run = RunOptions(options.mode, options.samples, sampler, model.precision, views)
     return [
         coverage_by_class(probabilities, images, model.classes, calibration)
         for calibration in calibrations_for(model.config, run)

@@ -120,6 +120,7 @@ class ModeReport:
 
     mode: Mode
     samples: int
+    views: int
     sampler: Sampler | None
     trajectories: int
     metrics: Estimates
@@ -136,10 +137,11 @@ class ModeReport:
     @property
     def title(self) -> str:
         """The mode and its number of samples, as a column heading."""
+        views = f", {self.views} views" if self.views > 1 else ""
         if self.mode == "det":
-            return self.mode
+            return f"{self.mode}{views}"
         balanced = "balanced " if self.sampler == "balanced" else ""
-        return f"stoch, {self.samples} {balanced}sample{'' if self.samples == 1 else 's'}"
+        return f"stoch, {self.samples} {balanced}sample{'' if self.samples == 1 else 's'}{views}"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from eulerlora.methods.registry import (
 )
 from eulerlora.settings import AdapterSettings, ColourConstancy, PrecisionChoice
 from eulerlora_client.contract.answers import TargetClasses
-from eulerlora_client.contract.sampling import AUTO, Auto, Sampler
+from eulerlora_client.contract.sampling import AUTO, Auto, Sampler, Views
 from eulerlora_client.settings import PositiveInt, Settings, optional
 
 Augmentation = Literal["paper", "dermoscopy", "cameras", "natural"]
@@ -127,9 +127,13 @@ class AdapterTraining(OptimisationSettings):
     class frequencies (logit adjustment, Menon et al., ICLR 2021), so that probabilities remain
     those of the images as they are.
     """
-    views: Literal["shared", "own"] = "shared"
+    augmented_views: Literal["shared", "own"] = "shared"
     """`shared` shows one random view of an image to all adapters, as in the paper; `own` shows
     another view to each.
+    """
+    views: Views = optional(1)
+    """Flips and quarter turns of the augmented view, 1 (the view alone, as in the paper), 2, 4 or
+    8, that the trajectories of an image share between them (`eulerlora.sampling.views`).
     """
     head: Head = "linear-probe"
     """Initial head of every adapter, `random` as in the paper, or a linear probe of the frozen
@@ -317,6 +321,11 @@ class EvaluationSettings(Settings):
     """Samples per adapter in the report's mode stoch."""
     sampler: Sampler = "independent"
     """The checkpoint's sampler; the paper uses `independent`."""
+    views: Views = optional(1)
+    """The checkpoint's number of views in mode stoch (`eulerlora.sampling.views`): 1 (as in the
+    paper), 2 (also the mirror image, for everyday pictures), 4 (flips) or 8 (flips and quarter
+    turns, for pictures without a natural upright).
+    """
     calibrated: Annotated[tuple[PositiveInt | Auto, ...], Field(min_length=1)] = SAMPLES
     """Samples per adapter, or `auto`, for which stoch gets an OOD threshold; det always gets one.
     """

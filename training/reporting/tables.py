@@ -32,7 +32,13 @@ MEAN_LOGITS_METRICS = {
 }
 """Those of the mean logits, with the titles of those of the mean probability."""
 OOD_METRICS = {"auroc": "AUROC", "auprc": "AUPRC", "fpr_at_95_tpr": "FPR at 95% TPR"}
-ERROR_SCORES = {"msp": "MSP", "entropy": "entropy", "mutual_information": "mutual information"}
+ERROR_SCORES = {
+    "msp": "MSP",
+    "entropy": "entropy",
+    "mutual_information": "mutual information",
+    "between_adapters": "variance between adapters",
+    "between_views": "variance between views",
+}
 RANKING_METRICS = {"auroc": "AUROC", "aurc": "AURC"}
 CORRUPTION_METRICS = {
     "accuracy": "accuracy",
@@ -108,10 +114,14 @@ def error_ranking_table(report: Report) -> str:
     rows = [
         [
             f"{metric}, {score}",
-            *(estimate_text(mode.error_ranking[score_key].get(key)) for mode in report.modes),
+            *(
+                estimate_text(mode.error_ranking.get(score_key, {}).get(key))
+                for mode in report.modes
+            ),
         ]
         for key, metric in RANKING_METRICS.items()
         for score_key, score in ERROR_SCORES.items()
+        if any(score_key in mode.error_ranking for mode in report.modes)
     ]
     return table(["", *(mode.title for mode in report.modes)], rows)
 

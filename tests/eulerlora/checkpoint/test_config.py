@@ -42,6 +42,7 @@ def test_the_sampling_digest_is_that_of_weights_and_draws_only(config: Checkpoin
     unrelated = {
         "name": "other", "thresholds": (), "temperature": 2.0, "margins": None, "features": None,
         "prediction_sets": (), "provenance": {}, "classes": config.classes[::-1],
+        "stoch_temperature": 0.5,
     }  # fmt: skip
     assert {digest(**{name: value}) for name, value in unrelated.items()} == {digest()}
     backbone = config.backbone.model_copy(update={"sha256": "0" * 64})
@@ -54,8 +55,9 @@ def test_the_sampling_digest_is_that_of_weights_and_draws_only(config: Checkpoin
         digest(method=RankDropoutSettings()),
         digest(sampler="balanced" if config.sampler == "independent" else "independent"),
         digest(sampled_from_block=1),
+        digest(views=8),
     ]
-    assert len({digest(), *changed}) == 7
+    assert len({digest(), *changed}) == 8
 
 
 def test_a_config_is_immutable(config: CheckpointConfig) -> None:
@@ -91,6 +93,21 @@ def test_thresholds_of_stoch_are_valid_for_the_checkpoints_sampler_only(fields: 
         assert msp(config, "stoch", 4) == msp(config, "stoch", 4, sampler) == 0.6
         assert config.threshold("stoch", 4, other) is None
         assert msp(config, "det", 1, other) == 0.7
+
+
+def test_what_was_fitted_to_stoch_is_valid_for_the_checkpoints_views_only(fields: Fields) -> None:
+    config = CheckpointConfig.model_validate_json(json.dumps(fields | {"views": 8}))
+    assert msp(config, "stoch", 4) == msp(config, "stoch", 4, None, 8) == 0.6
+    assert msp(config, "det", 1, None, 1) == 0.7
+    for options in (("stoch", 4, None, 1), ("det", 1, None, 8)):
+        assert config.threshold(*options) is None
+
+
+def test_mode_stoch_has_the_temperature_of_det_unless_it_has_its_own(fields: Fields) -> None:
+    for own, expected in ((None, 2.0), (0.5, 0.5)):
+        changes = {"temperature": 2.0, "stoch_temperature": own}
+        config = CheckpointConfig.model_validate_json(json.dumps(fields | changes))
+        assert config.temperatures == {"det": 2.0, "stoch": expected}
 
 
 def test_a_precision_selects_its_own_entries_and_otherwise_those_there_are(
@@ -193,9 +210,7 @@ def test_the_convergence_threshold_is_that_of_the_most_samples(make_network, mak
         return make_config(make_network(), thresholds=thresholds)
 
     actual = config(8, 16, 2, "auto")
-    assert actual.convergence_threshold() == actual.convergence_threshold("independent")
     assert actual.convergence_threshold() == actual.threshold("stoch", 16)
-    assert actual.convergence_threshold("balanced") is None
     assert msp(actual, "stoch", "auto") == 0.4
     assert actual.threshold("det", "auto") is None
     assert config("auto").convergence_threshold() is None

@@ -113,7 +113,10 @@ def runtimes(precision: str = "float32") -> list[Runtime]:
 def test_rows_of_all_methods_share_a_pass_and_get_the_answers_they_get_alone(
     images: Tensor, max_rows: int
 ) -> None:
-    parts = [ModelImages(runtime, images, DRAWS, temperature=1.5) for runtime in runtimes()]
+    draws = (DRAWS[0].model_copy(update={"views": 8}), *DRAWS[1:])
+    parts = [
+        ModelImages(runtime, images, draws, {"det": 1.5, "stoch": 2.0}) for runtime in runtimes()
+    ]
     assert len({part.runtime.pass_key for part in parts}) == 1
     for part in parts:
         part.runtime.max_rows_per_pass = max_rows

@@ -56,7 +56,7 @@ def answer(network: AdaptedVisionTransformer, images: Tensor, *draws: Draw) -> t
     """Returns logits (trajectories, classes) of each image, for its draw or a common draw."""
     each = draws if len(draws) == len(images) else draws * len(images)
     rows = Rows.of([draw.samples for draw in each], network.settings.adapters)
-    return rows.by_image(network(images, rows, network.draw_rows(each)))
+    return network(images, rows, network.draw_rows(each)).split(rows.counts)
 
 
 @torch.inference_mode()
@@ -385,15 +385,6 @@ def test_rows_run_over_images_then_adapters_then_samples() -> None:
     assert list(zip(rows.image.tolist(), rows.adapter.tolist(), strict=True)) == pairs
     assert rows.counts == (2, 6, 4)
     assert len(rows) == 12
-
-
-def test_values_are_split_into_the_rows_of_each_image() -> None:
-    rows = Rows.of([1, 3, 2], 2)
-    values = rows.image.float()[:, None] * torch.ones(1, 5)
-    parts = rows.by_image(values)
-    assert [len(part) for part in parts] == [2, 6, 4]
-    for image, part in enumerate(parts):
-        assert torch.equal(part, torch.full_like(part, image))
 
 
 def test_parts_hold_whole_images_and_at_most_the_allowed_rows_or_one_image() -> None:

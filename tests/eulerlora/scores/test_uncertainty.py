@@ -15,6 +15,7 @@ from eulerlora.scores.uncertainty import (
     standard_errors,
     student_t_quantile,
     summarise,
+    variance_of,
 )
 
 
@@ -70,6 +71,32 @@ def test_the_summary_of_float32_trajectories_is_float64() -> None:
     assert actual.probabilities.shape == (4, 3)
     for name in ("entropy", "expected_entropy", "mutual_information", "msp"):
         assert getattr(actual, name).shape == (4,)
+
+
+def test_the_parts_of_the_variance_sum_up_to_that_of_the_class() -> None:
+    trajectories = random_trajectories(count=12).unflatten(1, (2, 6))
+    views = torch.randint(8, (50, 2, 6), generator=Generator().manual_seed(1))
+    parts = vars(variance_of(trajectories, views)).values()
+    assert all((part >= 0).all() for part in parts)
+    mean = summarise(trajectories.flatten(1, 2)).probabilities
+    torch.testing.assert_close(sum(parts), 1 - mean.square().sum(dim=-1))
+
+
+def test_effects_of_adapters_and_views_are_told_apart_if_each_adapter_sees_all_views() -> None:
+    generator = Generator().manual_seed(2)
+    adapter, view, sample = (
+        0.05 * torch.randn(shape, generator=generator).double()
+        for shape in ((2, 1), (1, 4), (2, 8))
+    )
+    adapter, view = adapter - adapter.mean(), (view - view.mean()).repeat(1, 2)
+    first, second = sample.unflatten(1, (2, 4)).unbind(1)  # two samples of each adapter and view
+    sample = torch.cat([first - second, second - first], dim=1)
+    one = 0.5 + adapter + view + sample
+    seen = torch.arange(8).remainder(4).expand(1, 2, 8)
+    actual = variance_of(torch.stack([one, 1 - one], dim=-1)[None], seen)
+    for part, effect in (("adapters", adapter), ("views", view), ("samples", sample)):
+        expected = 2 * effect.square().mean().reshape(1)  # of two classes
+        torch.testing.assert_close(getattr(actual, f"between_{part}"), expected)
 
 
 def test_no_image_gives_empty_tensors() -> None:

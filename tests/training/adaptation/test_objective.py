@@ -13,9 +13,10 @@ from torch import Generator, Tensor, nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn import functional as F
 
-from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.network import AdaptedVisionTransformer, Block
 from eulerlora.nn.rows import COEFFICIENTS, RowDraws, Rows
 from eulerlora.nn.runtime import predict_images
+from eulerlora.sampling.views import of_views
 from eulerlora.settings import Draw, Preprocessing
 from tests.conftest import random_network
 from training.adaptation.objective import (
@@ -111,6 +112,37 @@ def test_every_adapter_may_see_a_view_of_its_own(objective: AdapterObjective, ba
     loss = objective.loss(objective.network, views, labels, draw) / objective.weight(labels)
     torch.testing.assert_close(loss, torch.stack(losses).mean())
     assert loss != objective.loss(objective.network, images, labels, draw)
+
+
+@pytest.mark.parametrize("augmented_views", [1, 2])
+def test_the_trajectories_of_an_image_see_its_views(batch: Batch, augmented_views: int) -> None:
+    images, labels = batch
+    network, seen = random_network(), []
+    if augmented_views == 2:
+        images = torch.stack([images, images / 2], dim=1)
+
+    def recorded(images: Tensor, rows: Rows, *rest: RowDraws, block: Block) -> Tensor:
+        seen.append(images[rows.image].unflatten(0, (7, 2, 2)))
+        return network(images, rows, *rest, block=block)
+
+    objective = AdapterObjective(network, 2, trajectory_loss, torch.ones(3), views=4)
+    losses = [objective.loss(recorded, images, labels, objective.draw(0, s, 0)) for s in (0, 0, 1)]
+    assert torch.stack(losses).isfinite().all()
+    assert torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[0], seen[2])
+    orders = set()
+    for image, rows in zip(images, seen[0], strict=True):
+        of_adapters = image.expand(2, -1, -1, -1) if augmented_views == 1 else image
+        order = [
+            view
+            for original, samples in zip(of_adapters, rows, strict=True)
+            for row in samples
+            for view in range(4)
+            if torch.equal(row, of_views(original[None], torch.tensor([view]))[0])
+        ]
+        assert sorted(order) == [0, 1, 2, 3]
+        orders.add(tuple(order))
+    assert len(orders) > 1  # drawn for each image
 
 
 def test_logits_are_adjusted_for_images_of_a_class_only(batch: Batch) -> None:

@@ -127,7 +127,7 @@ def test_a_recipe_with_a_posterior_gives_the_weights_of_a_fitted_checkpoint(
     "setting",
     [
         "training.class_balance=0.5",
-        "training.views=own",
+        "training.augmented_views=own",
         "training.adapter_dropout=0.2",
         "training.loss=mean",
         "outliers={path='other', images=5, weight=2.0}",

@@ -16,7 +16,7 @@ from eulerlora.checkpoint.weights import save_backbone
 from eulerlora.images.preprocess import resize
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.runtime import predict_images, predict_rows
-from eulerlora.scores.uncertainty import summarise
+from eulerlora.scores.uncertainty import summarise, variance_of
 from eulerlora.settings import AdapterSettings, Draw, Preprocessing
 from eulerlora_client.contract.answers import ClassName
 from tests.conftest import random_backbone
@@ -189,7 +189,10 @@ def test_a_comparison_with_a_probe_is_paired_and_by_group() -> None:
 
     def comparison(model: torch.Tensor, count: int = 60) -> ProbeComparison:
         trajectories = model[:count].unsqueeze(1)
-        predictions = SetPredictions(trajectories, summarise(trajectories.exp()), {})
+        probabilities = trajectories.exp()
+        views = torch.zeros(count, 1, 1, dtype=torch.int64)
+        variance = variance_of(probabilities.unsqueeze(1), views)
+        predictions = SetPredictions(trajectories, summarise(probabilities), variance, {})
         test = EvaluatedSet("test", "test", shown[:count], True, (predictions,))
         return compare_with_probe(test, probe[:count])
 

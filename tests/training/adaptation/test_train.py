@@ -198,14 +198,16 @@ def test_a_backbone_file_is_used_at_another_image_size_and_stored_in_fewer_bits(
     assert model.network.backbone.settings.image_size == 64
 
 
-def test_the_best_epoch_own_views_and_balanced_draws_train_a_checkpoint(
+def test_the_best_epoch_views_and_balanced_draws_train_a_checkpoint(
     recipe_file: Path, labelled: Path, tmp_path: Path
 ) -> None:
     settings = (
         "data.path=set",
         "data.split=lesion-best-epoch",
         "training.best_epoch=true",
-        "training.views=own",
+        "training.augmented_views=own",
+        "training.views=4",
+        "evaluation.views=8",
         "training.class_balance=0.5",
         "training.head=bootstrap-probes",
         "training.epochs=3",
@@ -220,6 +222,7 @@ def test_the_best_epoch_own_views_and_balanced_draws_train_a_checkpoint(
     assert len(training["validation_by_epoch"]["det"]["nll"]) == 3
     assert training["validation_images"] == 6
     assert checkpoint.network.preprocessing.colour_constancy == "shades-of-gray"
+    assert checkpoint.config.views == 8
     heads = checkpoint.network.heads.weight
     assert not torch.allclose(heads[0], heads[1])
 

@@ -10,13 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eulerlora.scores.ood_scores import FeatureDistance, fit_feature_statistics
-from training.calibration.site_fit import (
-    at_temperature,
-    fit_offset,
-    fit_temperature,
-    image_nll,
-    moved,
-)
+from training.calibration.site_fit import fit_offset, moved
+from training.calibration.temperature import at_temperature, fit_temperature, image_nll
 
 
 def overconfident(lesions: int, factor: float) -> tuple[Tensor, Tensor]:

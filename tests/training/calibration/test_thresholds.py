@@ -10,7 +10,12 @@ import torch
 from torch import Tensor
 
 import training.calibration.thresholds
-from eulerlora.checkpoint.files import load_checkpoint, read_config
+from eulerlora.checkpoint.files import (
+    load_checkpoint,
+    predict_known_answer,
+    read_config,
+    read_known_answer,
+)
 from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, StoppingRule
 from eulerlora_client.contract.answers import Threshold
@@ -143,7 +148,8 @@ def test_too_few_images_for_margins_leave_auto_without_a_threshold(
 
 def outputs_of(logits: Tensor) -> ModelOutputs:
     features = torch.zeros(*logits.shape[:-1], 1)
-    return ModelOutputs(logits.log_softmax(dim=-1), logits.logsumexp(dim=-1), features)
+    views = torch.zeros(logits.shape[:-1], dtype=torch.int64)
+    return ModelOutputs(logits.log_softmax(dim=-1), logits.logsumexp(dim=-1), features, views)
 
 
 def test_only_the_required_samples_are_drawn(
@@ -176,6 +182,37 @@ def test_calibration_keeps_the_sampler_unless_another_is_given(
     assert read_config(checkpoint_copy).sampler == "balanced"
     assert calibrate(checkpoint_copy, parts, cpu, [2], "independent") != first
     assert read_config(checkpoint_copy).sampler == "independent"
+
+
+def test_a_calibration_with_views_fits_the_temperature_of_stoch_before_its_thresholds(
+    checkpoint_copy: Path, images: list[LabelledImage], paths: list[Path]
+) -> None:
+    labels = torch.arange(len(images)) % 3
+    shown = [replace(i, label=int(y)) for i, y in zip(images, labels, strict=True)]
+    parts, cpu = ImageParts("squares", (), {"train": shown, "test": shown}), torch.device("cpu")
+    config = calibrate(checkpoint_copy, parts, cpu, [2, 4], "balanced", views=8)
+    assert config.views == 8
+    assert config.stoch_temperature is not None
+    model = EulerLoRA.load(checkpoint_copy, "cpu")
+    unscaled = replace(
+        load_checkpoint(checkpoint_copy),
+        config=config.model_copy(update={"stoch_temperature": None}),
+    )
+    nll = [
+        -one.predict(paths, "stoch").probabilities.gather(1, labels[:, None]).log().mean()
+        for one in (model, EulerLoRA(unscaled, cpu))
+    ]
+    assert nll[0] < nll[1] - 0.1  # the labels are random
+    for samples in (2, 4):
+        threshold = config.threshold("stoch", samples)
+        assert threshold is not None
+        msp = model.predict(paths, "stoch", samples).msp
+        assert threshold.msp == pytest.approx(float(msp.min()), abs=1e-6)
+    known = read_known_answer(checkpoint_copy, config)
+    outputs = predict_known_answer(model.network, known.pixels, known.draws, config.temperatures)
+    assert known.fault(outputs, "float32") is None
+    again = calibrate(checkpoint_copy, parts, cpu, [2, 4], views=1)
+    assert (again.views, again.stoch_temperature) == (1, None)
 
 
 def test_a_calibration_in_both_precisions_has_entries_of_each(

@@ -35,6 +35,7 @@ def predictions(
         torch.stack([first, 1 - first], dim=1).log()[:, None, None],
         torch.tensor(partition, dtype=torch.float64)[:, None, None],
         features[:, None, None],
+        torch.zeros(len(first), 1, 1, dtype=torch.int64),
     )
     return SetPredictions.of(outputs, DISTANCE, thresholds)
 
@@ -97,6 +98,7 @@ def test_an_ensemble_answers_with_the_mean_over_its_members() -> None:
             torch.randn(4, 2, 1, 3, generator=generator, dtype=torch.float64).log_softmax(dim=-1),
             torch.randn(4, 2, 1, generator=generator, dtype=torch.float64),
             torch.randn(4, 2, 1, 2, generator=generator),
+            torch.zeros(4, 2, 1, dtype=torch.int64),
         )
         for _ in range(3)
     ]
