@@ -15,6 +15,7 @@ from eulerlora.checkpoint.files import (
     predict_known_answer,
     read_config,
     read_known_answer,
+    write_config,
 )
 from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, StoppingRule
@@ -190,9 +191,11 @@ def test_a_calibration_with_views_fits_the_temperature_of_stoch_before_its_thres
     labels = torch.arange(len(images)) % 3
     shown = [replace(i, label=int(y)) for i, y in zip(images, labels, strict=True)]
     parts, cpu = ImageParts("squares", (), {"train": shown, "test": shown}), torch.device("cpu")
+    overconfident = read_config(checkpoint_copy).model_copy(update={"temperature": 0.2})
+    write_config(checkpoint_copy, overconfident)
     config = calibrate(checkpoint_copy, parts, cpu, [2, 4], "balanced", views=8)
     assert config.views == 8
-    assert config.stoch_temperature is not None
+    assert config.temperatures["stoch"] > config.temperatures["det"] == 0.2
     model = EulerLoRA.load(checkpoint_copy, "cpu")
     unscaled = replace(
         load_checkpoint(checkpoint_copy),
