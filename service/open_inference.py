@@ -298,7 +298,7 @@ def infer_response(
         "model_name": prediction.model,
         "model_version": prediction.revision,
         **({} if request_id is None else {"id": request_id}),
-        "parameters": prediction.model_dump(include=fields, exclude_none=True),
+        "parameters": prediction.model_dump(include=fields, exclude_unset=True),
         "outputs": messages,
     }
     text = to_json(answer)

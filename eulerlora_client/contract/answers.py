@@ -205,9 +205,9 @@ class Prediction(WireModel):
     trajectory_probabilities: tuple[tuple[Probability, ...], ...] | None = None
     """Trajectories x classes, in the order of the class names; only with `detail=trajectories`."""
     trajectory_views: tuple[Annotated[int, Field(ge=0, le=7)], ...] | None = None
-    """The view of each trajectory; only with `detail=trajectories` and several views. Of the bits of
-    a view, 4 exchanges rows and columns, then 1 flips left and right, and 2 flips top and bottom; 0
-    is the image, 3 the half turn.
+    """The view of each trajectory; only with `detail=trajectories` and several views. Of the bits
+    of a view, 4 exchanges rows and columns, then 1 flips left and right, and 2 flips top and
+    bottom; 0 is the image, 3 the half turn.
     """
     variance: Variance | None = None
     """Only with `detail=trajectories`."""
