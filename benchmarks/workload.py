@@ -209,5 +209,6 @@ def predict(
     network: the one that the engine runs; it draws the rows.
     """
     rows = Rows.of([draw.samples for draw in draws], network.settings.adapters).to(images.device)
-    logits = engine(images, rows, network.draw_rows(draws).to(images))
-    return logits.split(rows.counts)
+    logits: Tensor = engine(images, rows, network.draw_rows(draws).to(images))
+    parts: tuple[Tensor, ...] = logits.split(rows.counts)
+    return parts

@@ -191,8 +191,13 @@ def predict_command(
         line = f"eulerlora: warning: {message}"
         click.echo(printable(line, sys.stderr.encoding or "utf-8"), err=True)
 
-    options = {"mode": mode, "samples": samples, "seed": seed, "views": views}
-    options |= {"coverage": coverage}
+    options = {
+        "mode": mode,
+        "samples": samples,
+        "seed": seed,
+        "views": views,
+        "coverage": coverage,
+    }
     answers = predict_files(model, files, options, report_failure, report_warning)
     if csv_file is not None:
         auto = AUTO_COLUMNS if samples == AUTO else ()
