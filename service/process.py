@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 import uvicorn
@@ -20,6 +20,7 @@ from eulerlora.model import choose_device
 from eulerlora.prediction.precision import decide_precision
 from eulerlora.settings import PrecisionChoice, RuntimeSettings
 from eulerlora_client.policy.policy import default_policy, read_policy
+from eulerlora_client.printable import printable
 from eulerlora_client.settings import validated
 from service.app import Options, create_service
 from service.audit.log import AuditLog, read_secret
@@ -28,12 +29,7 @@ from service.auth.keys import Keys
 from service.decoding.pool import Decoder
 from service.http.middleware import MAX_HEADER_BYTES
 from service.http.protocol import protocol_of
-from service.lifecycle.loading import (
-    checkpoint_folder,
-    is_loading,
-    load_checked,
-    policy_dispositions,
-)
+from service.lifecycle.loading import checkpoint_folder, load_checked, policy_dispositions
 from service.lifecycle.phase import Gate, Lifecycle, Server
 from service.lifecycle.supervisor import ServiceParts, Supervisor
 from service.settings import (
@@ -82,11 +78,10 @@ class ServeOptions:
     drain_s: float | None
 
 
-def run(options: ServeOptions) -> None:
-    """Serves until a signal or a failure ends the process.
+def run(options: ServeOptions) -> NoReturn:
+    """Serves until a signal or a failure, then ends the process, with status 1 after a failure.
 
-    Raises SettingsError, HubError and PolicyError for options that cannot be served, and
-    ClickException with the reason for a failure after the start.
+    Raises SettingsError, HubError and PolicyError for options that cannot be served.
     """
     settings = effective_settings(options.drain_s, options.compiled)
     logging.config.dictConfig(log_config(log_format(options.log_format, sys.stderr)))
@@ -201,12 +196,15 @@ def _app_options(options: ServeOptions, settings: ServiceSettings, resources: Ex
     )
 
 
-def _exit(lifecycle: Lifecycle) -> None:
-    """Ends the process if a model is still loading. Raises ClickException after a failure."""
-    if is_loading():  # the interpreter's normal exit would wait for the thread, or crash
-        if lifecycle.failure is not None:
-            click.echo(f"eulerlora: {lifecycle.failure}", err=True)
-        logging.shutdown()
-        os._exit(0 if lifecycle.failure is None else 1)
+def _exit(lifecycle: Lifecycle) -> NoReturn:
+    """Ends the process; after a failure with status 1 and the reason.
+
+    Everything is closed by now. The interpreter's own exit would free the objects of torch for
+    seconds, and crash or wait if a thread still loads a model.
+    """
     if lifecycle.failure is not None:
-        raise click.ClickException(lifecycle.failure)
+        reason = printable(" ".join(lifecycle.failure.split()), sys.stderr.encoding)
+        print(f"eulerlora: {reason}", file=sys.stderr)
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(0 if lifecycle.failure is None else 1)

@@ -43,7 +43,6 @@ from eulerlora_client.errors import PolicyError
 from eulerlora_client.policy.policy import Policy
 from service.inference.engine import InferenceItem, ServedModel
 
-THREAD_NAME = "loading"
 MAX_CARD_BYTES = 1_000_000
 FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
 """Of a model card: metadata for the Hugging Face Hub."""
@@ -220,13 +219,8 @@ async def run_in_daemon_thread(work: Callable[[], Result]) -> Result:
         else:
             future.set_result(result)
 
-    threading.Thread(target=run, name=THREAD_NAME, daemon=True).start()
+    threading.Thread(target=run, name="loading", daemon=True).start()
     return await asyncio.wrap_future(future)
-
-
-def is_loading() -> bool:
-    """Returns True while a thread of `run_in_daemon_thread` runs."""
-    return any(thread.name == THREAD_NAME for thread in threading.enumerate())
 
 
 def policy_dispositions(policy: Policy) -> Dispositions:
