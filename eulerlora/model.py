@@ -61,15 +61,15 @@ class EulerLoRA:
         runtime: RuntimeSettings = DEFAULT_RUNTIME,
         precision_reason: str = REQUESTED,
     ) -> None:
-        self.runtime = Runtime(checkpoint.network, device, runtime)
+        self.runtime: Runtime = Runtime(checkpoint.network, device, runtime)
         self.config: CheckpointConfig = checkpoint.config.in_precision(runtime.precision)
-        self.revision = checkpoint.revision
+        self.revision: str = checkpoint.revision
         self.feature_distance = checkpoint.feature_distance
-        self.folder = checkpoint.folder
+        self.folder: Path | None = checkpoint.folder
         self.device = device
         self.precision: Precision = runtime.precision
         self.precision_reason = precision_reason
-        self.classes = tuple(label.name for label in checkpoint.config.classes)
+        self.classes: tuple[str, ...] = tuple(label.name for label in checkpoint.config.classes)
 
     @classmethod
     def load(

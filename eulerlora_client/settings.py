@@ -4,7 +4,7 @@ import re
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -18,7 +18,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 class Settings(BaseModel):
     """Base of all settings: immutable, finite, and an unknown key is an error."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
     )
 

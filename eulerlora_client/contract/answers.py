@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -31,7 +31,7 @@ ItemId = Annotated[
 class WireModel(BaseModel):
     """Base of all response bodies: immutable, and unknown keys of later servers are ignored."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         frozen=True, extra="ignore", protected_namespaces=(), use_attribute_docstrings=True
     )
 

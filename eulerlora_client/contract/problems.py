@@ -62,6 +62,13 @@ class Problem(Exception):  # noqa: N818 - the word of RFC 9457
     status: int | None = None
     title: str = "The request has no result"
 
+    def __init_subclass__(
+        cls, *, code: str | None = None, status: int | None = None, title: str | None = None
+    ) -> None:
+        cls.code = code or cls.code
+        cls.status = status or cls.status
+        cls.title = title or cls.title
+
     def __init__(
         self,
         detail: str,
@@ -84,226 +91,191 @@ class Problem(Exception):  # noqa: N818 - the word of RFC 9457
         return f"{self.title}: {self.detail}"
 
 
-class UnreadableFile(Problem):
+class UnreadableFile(Problem, code="unreadable_file", title="The file cannot be read"):
     """A local image file cannot be read."""
 
-    code, title = "unreadable_file", "The file cannot be read"
 
-
-class MetadataNotRemoved(Problem):
+class MetadataNotRemoved(
+    Problem, code="metadata_not_removed", title="The metadata cannot be removed"
+):
     """The metadata of a local file cannot be removed, so that it was not sent."""
 
-    code, title = "metadata_not_removed", "The metadata cannot be removed"
 
-
-class NoAnswer(Problem):
+class NoAnswer(Problem, code="no_answer", title="The service sent no response"):
     """The service sent no response."""
 
-    code, title = "no_answer", "The service sent no response"
 
-
-class Unreachable(NoAnswer):
+class Unreachable(NoAnswer, code="unreachable", title="The service cannot be reached"):
     """No connection to the service can be made."""
 
-    code, title = "unreachable", "The service cannot be reached"
 
-
-class ConnectionLost(NoAnswer):
+class ConnectionLost(NoAnswer, code="connection_lost", title="The connection was lost"):
     """The connection ended before the response was complete."""
 
-    code, title = "connection_lost", "The connection was lost"
 
-
-class TimedOut(NoAnswer):
+class TimedOut(NoAnswer, code="timed_out", title="The response did not arrive in time"):
     """The response did not arrive in time."""
 
-    code, title = "timed_out", "The response did not arrive in time"
 
-
-class UnexpectedAnswer(Problem):
+class UnexpectedAnswer(
+    Problem, code="unexpected_answer", title="The response is not one of this service"
+):
     """The response does not follow the contract; the address may belong to another server."""
 
-    code, title = "unexpected_answer", "The response is not one of this service"
 
-
-class RequestRefused(Problem):
+class RequestRefused(Problem, code="refused", title="The request was refused"):
     """The request was refused (4xx)."""
 
-    code, title = "refused", "The request was refused"
 
-
-class BadRequest(RequestRefused):
+class BadRequest(
+    RequestRefused, status=400, code="bad_request", title="The request cannot be read"
+):
     """The request cannot be read (400)."""
 
-    status, code, title = 400, "bad_request", "The request cannot be read"
 
-
-class MalformedRequest(BadRequest):
+class MalformedRequest(BadRequest, code="malformed_request"):
     """The request is not valid HTTP, or its framing is ambiguous."""
 
-    code = "malformed_request"
 
-
-class MalformedBody(BadRequest):
+class MalformedBody(BadRequest, code="malformed_body", title="The body cannot be parsed"):
     """The multipart body cannot be parsed."""
 
-    code, title = "malformed_body", "The body cannot be parsed"
 
-
-class NotAuthenticated(RequestRefused):
+class NotAuthenticated(
+    RequestRefused, status=401, code="not_authenticated", title="An API key is required"
+):
     """The request has no valid API key."""
 
-    status, code, title = 401, "not_authenticated", "An API key is required"
 
-
-class ForeignOrigin(RequestRefused):
+class ForeignOrigin(
+    RequestRefused, status=403, code="foreign_origin", title="Requests of other sites are refused"
+):
     """The page of another site sent the request to a service without keys."""
 
-    status, code, title = 403, "foreign_origin", "Requests of other sites are refused"
 
-
-class NotFound(RequestRefused):
+class NotFound(RequestRefused, status=404, code="not_found", title="No such resource"):
     """No resource has this address."""
 
-    status, code, title = 404, "not_found", "No such resource"
 
-
-class UnknownModel(NotFound):
+class UnknownModel(NotFound, code="unknown_model", title="No such model"):
     """No served model has this name."""
 
-    code, title = "unknown_model", "No such model"
 
-
-class MethodNotAllowed(RequestRefused):
+class MethodNotAllowed(
+    RequestRefused, status=405, code="method_not_allowed", title="The method is not allowed here"
+):
     """The resource does not support this method."""
 
-    status, code, title = 405, "method_not_allowed", "The method is not allowed here"
 
-
-class NotAcceptable(RequestRefused):
+class NotAcceptable(
+    RequestRefused, status=406, code="not_acceptable", title="No accepted media type is available"
+):
     """The request accepts none of the media types of the answer."""
 
-    status, code, title = 406, "not_acceptable", "No accepted media type is available"
 
-
-class UploadTooSlow(RequestRefused):
+class UploadTooSlow(
+    RequestRefused, status=408, code="upload_too_slow", title="The upload took too long"
+):
     """The body was not complete by its deadline."""
 
-    status, code, title = 408, "upload_too_slow", "The upload took too long"
 
-
-class BodyTooLarge(RequestRefused):
+class BodyTooLarge(
+    RequestRefused, status=413, code="body_too_large", title="The body is too large"
+):
     """The body is over the size limit; the rest of it is not read."""
 
-    status, code, title = 413, "body_too_large", "The body is too large"
 
-
-class UnsupportedMedia(RequestRefused):
+class UnsupportedMedia(
+    RequestRefused, status=415, code="unsupported_media", title="The media type is not supported"
+):
     """The body is neither multipart nor a JPEG, PNG or WebP image."""
 
-    status, code, title = 415, "unsupported_media", "The media type is not supported"
 
-
-class MisdirectedRequest(RequestRefused):
+class MisdirectedRequest(
+    RequestRefused,
+    status=421,
+    code="misdirected_request",
+    title="The host is not one of this service",
+):
     """The request names a host that is not one of the service."""
 
-    status, code, title = 421, "misdirected_request", "The host is not one of this service"
 
-
-class Unprocessable(RequestRefused):
+class Unprocessable(
+    RequestRefused, status=422, code="unprocessable", title="The request cannot be processed"
+):
     """The request is well-formed but cannot be processed (422)."""
 
-    status, code, title = 422, "unprocessable", "The request cannot be processed"
 
-
-class InvalidParameter(Unprocessable):
+class InvalidParameter(Unprocessable, code="invalid_parameter", title="A parameter is invalid"):
     """A query parameter is unknown, repeated or out of range."""
 
-    code, title = "invalid_parameter", "A parameter is invalid"
 
-
-class InvalidUpload(Unprocessable):
+class InvalidUpload(Unprocessable, code="invalid_upload", title="The upload is not one file"):
     """The upload is not exactly one non-empty file."""
 
-    code, title = "invalid_upload", "The upload is not one file"
 
-
-class UnusableImage(Unprocessable):
+class UnusableImage(Unprocessable, code="unusable_image", title="The image cannot be used"):
     """The image is damaged, too small, too large, animated or too expensive to decode."""
 
-    code, title = "unusable_image", "The image cannot be used"
 
-
-class PolicyNotApplicable(Unprocessable):
+class PolicyNotApplicable(
+    Unprocessable, code="policy_not_applicable", title="The triage policy does not fit the model"
+):
     """The triage policy names classes that the model does not have; /predict still works."""
 
-    code, title = "policy_not_applicable", "The triage policy does not fit the model"
 
-
-class QuotaExceeded(RequestRefused):
+class QuotaExceeded(
+    RequestRefused, status=429, code="quota_exceeded", title="The quota is used up"
+):
     """The client has used up its requests or its decoding time."""
 
-    status, code, title = 429, "quota_exceeded", "The quota is used up"
 
-
-class HeadersTooLarge(RequestRefused):
+class HeadersTooLarge(
+    RequestRefused, status=431, code="headers_too_large", title="The headers are too large"
+):
     """The request's target and headers are over the size limit."""
 
-    status, code, title = 431, "headers_too_large", "The headers are too large"
 
-
-class ServiceFailed(Problem):
+class ServiceFailed(Problem, code="service_failed", title="The service failed"):
     """The service, or a proxy in front of it, failed (5xx)."""
 
-    code, title = "service_failed", "The service failed"
 
-
-class InternalError(ServiceFailed):
+class InternalError(ServiceFailed, status=500, code="internal_error"):
     """The service has a defect."""
 
-    status, code = 500, "internal_error"
 
-
-class ModelFailure(ServiceFailed):
+class ModelFailure(ServiceFailed, status=500, code="model_failure", title="The model failed"):
     """The model failed on this image, or its output is not finite."""
 
-    status, code, title = 500, "model_failure", "The model failed"
 
-
-class Unavailable(ServiceFailed):
+class Unavailable(
+    ServiceFailed, status=503, code="unavailable", title="The service is unavailable"
+):
     """The service cannot process the request now (503)."""
 
-    status, code, title = 503, "unavailable", "The service is unavailable"
 
-
-class NotReady(Unavailable):
+class NotReady(Unavailable, code="not_ready", title="The service is not ready"):
     """The service is starting, stopping or has failed, or no decoder works."""
 
-    code, title = "not_ready", "The service is not ready"
 
-
-class Overloaded(Unavailable):
+class Overloaded(Unavailable, code="overloaded", title="The service is overloaded"):
     """The queue is longer than can be processed in time; nothing of this request was run."""
 
-    code, title = "overloaded", "The service is overloaded"
 
-
-class OutOfMemory(Unavailable):
+class OutOfMemory(Unavailable, code="out_of_memory", title="The device is out of memory"):
     """The device has too little memory for this image, even in a smaller batch."""
 
-    code, title = "out_of_memory", "The device is out of memory"
 
-
-class AuditUnavailable(Unavailable):
+class AuditUnavailable(
+    Unavailable, code="audit_unavailable", title="The audit log cannot be written"
+):
     """The audit log cannot be written; no decision is returned without it."""
 
-    code, title = "audit_unavailable", "The audit log cannot be written"
 
-
-class DeadlinePassed(ServiceFailed):
+class DeadlinePassed(
+    ServiceFailed, status=504, code="deadline_passed", title="The deadline has passed"
+):
     """The request waited until its deadline; it was not run."""
-
-    status, code, title = 504, "deadline_passed", "The deadline has passed"
 
 
 def _tree(base: type[Problem]) -> Iterator[type[Problem]]:

@@ -1,7 +1,7 @@
 """Query parameters of `/predict`, `/triage`, their batches and reports; the body of a report."""
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -50,7 +50,9 @@ ReportFormat = Literal["html", "csv"]
 class TriageQuery(BaseModel):
     """Parameters of `/triage` and `/triage/batch`; any other parameter is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
 
     mode: Mode | SkipJsonSchema[None] = None
     """det: one pass per adapter; stoch: sampled passes. Default: the mode that the policy's urgent
@@ -79,7 +81,9 @@ class TriageQuery(BaseModel):
 class ReportQuery(BaseModel):
     """Parameters of `/triage/report`; any other parameter is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
 
     format: ReportFormat = "html"
     """html: a self-contained page; csv: a table with a row for each image."""
@@ -109,7 +113,7 @@ class ReportProblem(WireModel):
 class ReportImage(WireModel):
     """One image of a report: its result or its problem."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     file: Annotated[str, Field(min_length=1, max_length=1000)]
     """Its name."""
@@ -129,6 +133,6 @@ class ReportImage(WireModel):
 class ReportRequest(WireModel):
     """The images of a report, in any order. Nothing of it is stored."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     images: Annotated[tuple[ReportImage, ...], Field(max_length=1000)]
