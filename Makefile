@@ -42,6 +42,10 @@ help: ## list the targets
 serve: $(SERVES) ## start the service on port $(PORT) with the embedded checkpoint
 	$(BIN)/eulerlora serve --port $(PORT)
 
+.PHONY: demo
+demo: $(SERVES) ## start the service, send it five drawn pictures, print the answers and stop it
+	$(BIN)/eulerlora demo
+
 .PHONY: test
 test: $(TESTS) ## run the tests that this machine supports, except the slow ones
 	$(PYTEST) -m "not slow"
@@ -110,38 +114,40 @@ $(DOCS): $(TESTS) $(DOCS_LOCK)
 	$(PIP_INSTALL) --require-hashes --requirement $(DOCS_LOCK)
 	@touch $@
 
-# The locks are resolved on the oldest supported Python from the public index.
-# `make lock` changes only what the pyproject.toml files require; `make lock UPGRADE=--upgrade`
-# moves every package to its newest version.
-LOCK_PYTHON ?= python3.11
-LOCK := build/lock
+# The locks are resolved for the oldest supported Python from the public index. `make lock` changes
+# only what the pyproject.toml files require; `make lock UPGRADE=--upgrade` moves every package to
+# its newest version.
 UPGRADE ?=
-PUBLIC_INDEX := env -u PIP_FIND_LINKS -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/null
-# eulerlora-client is installed from the repository: it is resolved from a local wheel and has no
-# entry in the locks.
-PIP_COMPILE := $(PUBLIC_INDEX) CUSTOM_COMPILE_COMMAND="make lock" $(LOCK)/bin/pip-compile --quiet \
-  $(UPGRADE) --generate-hashes --strip-extras \
-  --find-links $(LOCK)/wheels --no-allow-unsafe --unsafe-package eulerlora-client \
-  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
-# of a project; pip-compile refuses it for other packages
-EDITABLE := --build-deps-for editable
+UV := build/uv/bin/uv
+COMPILE := $(UV) pip compile --quiet $(UPGRADE) --python-version 3.11 --generate-hashes \
+  --custom-compile-command "make lock" --no-emit-package eulerlora-client
+COMPILE_PROJECT := $(COMPILE) --group pyproject.toml:build
+
+$(UV):
+	$(PYTHON) -m venv build/uv
+	build/uv/bin/python -m pip install --disable-pip-version-check --quiet "uv>=0.8"
 
 .PHONY: lock
-lock: ## resolve the hash-pinned locks again from the pyproject.toml files
-	$(LOCK_PYTHON) -m venv $(LOCK)
-	$(LOCK)/bin/python -m pip install --quiet "pip-tools>=7.6,<8"
-	$(LOCK)/bin/python -m pip wheel --quiet --no-deps --wheel-dir $(LOCK)/wheels ./eulerlora_client
-	$(PIP_COMPILE) $(EDITABLE) --extra serve --extra hub --extra dicom --output-file $(SERVE_LOCK) \
-	  pyproject.toml
-	$(PIP_COMPILE) $(EDITABLE) --constraint $(SERVE_LOCK) --output-file $(CLIENT_LOCK) \
+lock: $(UV) ## resolve the hash-pinned locks again from the pyproject.toml files
+	$(COMPILE_PROJECT) --extra serve --extra hub --extra dicom --output-file $(SERVE_LOCK) pyproject.toml
+	$(COMPILE_PROJECT) --constraint $(SERVE_LOCK) --output-file $(CLIENT_LOCK) \
 	  eulerlora_client/pyproject.toml
-	$(PIP_COMPILE) $(EDITABLE) --constraint $(SERVE_LOCK) --extra train --output-file $(TRAIN_LOCK) \
-	  pyproject.toml
-	$(PIP_COMPILE) $(EDITABLE) --constraint $(SERVE_LOCK) --constraint $(TRAIN_LOCK) --extra serve \
-	  --extra train --extra hub --extra onnx --extra dicom --extra ray --extra test \
-	  --output-file $(TEST_LOCK) pyproject.toml
-	echo "cyclonedx-bom>=7" | $(PIP_COMPILE) --output-file $(SBOM_LOCK) -
-	sed -i '/^# WARNING: The following packages were not pinned/,$$d' requirements/*.lock
+	$(COMPILE_PROJECT) --constraint $(SERVE_LOCK) --extra train --output-file $(TRAIN_LOCK) pyproject.toml
+	$(COMPILE_PROJECT) --constraint $(SERVE_LOCK) --constraint $(TRAIN_LOCK) --extra all --extra ray \
+	  --group pyproject.toml:development --output-file $(TEST_LOCK) pyproject.toml
+	$(COMPILE) --constraint $(TEST_LOCK) --group pyproject.toml:docs --output-file $(DOCS_LOCK)
+	echo "cyclonedx-bom>=7" | $(COMPILE) --output-file $(SBOM_LOCK) -
+
+LOWEST := build/lowest
+LOWEST_PYTHON ?= python3.11
+
+.PHONY: test-lowest
+test-lowest: $(UV) ## run the tests with the lowest versions that the requirements allow
+	$(UV) venv --quiet --clear --python $(LOWEST_PYTHON) $(LOWEST)
+	$(UV) pip install --quiet --python $(LOWEST) --resolution lowest-direct --group test \
+	  --editable ./eulerlora_client --editable '.[all,ray]'
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal \
+	  -m "not slow"
 
 .PHONY: image-test
 image-test: ## build the container image, start it read-only under an unknown user id, and check it

@@ -16,6 +16,7 @@ from eulerlora.errors import (
     SettingsError,
     StorageError,
 )
+from eulerlora_client import __version__
 
 if TYPE_CHECKING:
     from eulerlora.model import EulerLoRA
@@ -33,6 +34,7 @@ __all__ = [
     "Predictions",
     "SettingsError",
     "StorageError",
+    "__version__",
 ]
 
 

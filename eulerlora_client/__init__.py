@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from eulerlora_client.errors import *
     from eulerlora_client.images import *
 
+__version__ = "0.1.0"
+"""Of both distributions."""
+
 __all__ = [
     "AsyncTriageClient",
     "AuditUnavailable",
@@ -93,6 +96,7 @@ __all__ = [
     "UnusableImage",
     "UploadTooSlow",
     "WarningCode",
+    "__version__",
 ]
 
 MODULES = ("client", "images", "errors", "contract.answers", "contract.problems")

@@ -12,13 +12,13 @@ import struct
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 
+from eulerlora import __version__
 from eulerlora_client.contract.answers import Prediction
 from eulerlora_client.contract.problems import (
     InvalidParameter,
@@ -355,9 +355,7 @@ def open_inference_routes(
     @router.get(OPEN_INFERENCE)
     async def server_metadata() -> Response:
         extensions = ["binary_tensor_data"]
-        return json_response(
-            {"name": PLATFORM, "version": version(PLATFORM), "extensions": extensions}
-        )
+        return json_response({"name": PLATFORM, "version": __version__, "extensions": extensions})
 
     @router.get(LIVE)
     async def live() -> Response:

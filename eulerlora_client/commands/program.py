@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
+from eulerlora_client import __version__
 from eulerlora_client.printable import printable
 
 ENTRY_POINTS = "eulerlora.commands"
@@ -15,7 +16,7 @@ POLICY_ENTRY_POINTS = "eulerlora.policy_commands"
 OTHER_DISTRIBUTION: Mapping[str, Mapping[str, Sequence[str]]] = {
     ENTRY_POINTS: {
         "eulerlora": ("predict", "backbone", "export", "import"),
-        "eulerlora[serve]": ("serve", "keys", "audit"),
+        "eulerlora[serve]": ("demo", "serve", "keys", "audit"),
         "eulerlora[train]": (
             "train", "evaluate", "calibrate", "site", "pretrain", "probe", "bayesianise", "card",
             "reproduce",
@@ -28,7 +29,7 @@ OTHER_DISTRIBUTION: Mapping[str, Mapping[str, Sequence[str]]] = {
 MAX_SHORT_HELP = 100  # characters
 
 SECTIONS = {
-    "Use": ("predict", "triage", "export"),
+    "Use": ("demo", "predict", "triage", "export"),
     "Train": ("train", "pretrain", "probe", "backbone", "import", "bayesianise"),
     "Measure": ("evaluate", "calibrate", "policy", "site", "card", "reproduce"),
     "Operate": ("serve", "keys", "audit", "monitor"),
@@ -120,7 +121,7 @@ def _unavailable(name: str, reason: str) -> click.Command:
     epilog="\b\nExample:\n  eulerlora serve            # then open http://127.0.0.1:8000",
 )
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-@click.version_option(package_name="eulerlora-client")
+@click.version_option(__version__)
 def program(debug: bool) -> None:
     """Uncertainty-aware image classification with sampled low-rank adapters."""
 

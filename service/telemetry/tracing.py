@@ -6,7 +6,6 @@ Import this module only with --trace: the SDK takes time and memory.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 
 from opentelemetry import propagate, trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -17,6 +16,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from eulerlora import __version__
 from service.telemetry.logs import current_trace_id
 from service.telemetry.metrics import OTHER, CompletedPrediction, RequestObservation
 
@@ -36,7 +36,7 @@ def exported_traces() -> Iterator[TracerProvider]:
 
 def resource() -> Resource:
     """Returns the resource of the spans; the service name comes from OTEL_* or is eulerlora."""
-    configured = Resource.create({SERVICE_VERSION: version(NAME)})
+    configured = Resource.create({SERVICE_VERSION: __version__})
     has_name = not str(configured.attributes[SERVICE_NAME]).startswith("unknown_service")
     return configured if has_name else configured.merge(Resource({SERVICE_NAME: NAME}))
 
@@ -50,7 +50,7 @@ class TracingMiddleware:
 
     def __init__(self, app: ASGIApp, provider: TracerProvider) -> None:
         self.app = app
-        self.tracer = provider.get_tracer(NAME, version(NAME))
+        self.tracer = provider.get_tracer(NAME, __version__)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

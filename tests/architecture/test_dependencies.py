@@ -4,12 +4,14 @@ import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import packages_distributions
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
 
 import grimp
 import pytest
+
+from eulerlora import __version__
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("eulerlora", "eulerlora_client", "service", "training")
@@ -17,10 +19,21 @@ PURPOSES = ("client", "serve", "train", "test")
 PIN = re.compile(r"^([a-z0-9._-]+)==(\S+)", re.MULTILINE)
 
 
+def settings(folder: str = ".") -> dict[str, Any]:
+    """Returns the pyproject.toml of a distribution."""
+    return tomllib.loads((ROOT / folder / "pyproject.toml").read_text())
+
+
 def project(folder: str = ".") -> dict[str, Any]:
     """Returns the `project` table of a distribution."""
-    table: dict[str, Any] = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+    table: dict[str, Any] = settings(folder)["project"]
     return table
+
+
+def group(name: str) -> set[str]:
+    """Returns the distributions of a dependency group, without the groups that it includes."""
+    entries = settings()["dependency-groups"][name]
+    return names([entry for entry in entries if isinstance(entry, str)])
 
 
 def names(requirements: list[str]) -> set[str]:
@@ -102,19 +115,19 @@ def test_a_lock_pins_every_dependency_of_its_purpose_and_no_other_extra() -> Non
     assert client <= set(pins("client"))
     for purpose in ("serve", "train"):
         assert core | client | extras[purpose] <= set(pins(purpose))
-    assert extras["test"] | extras["serve"] | extras["train"] <= set(pins("test"))
+    assert extras["serve"] | extras["train"] <= set(pins("test"))
+    assert group("test") | group("development") <= set(pins("test"))
     assert not (extras["train"] - extras["serve"] - core - client) & set(pins("serve"))
     assert not {"torch", "torchvision", "fastapi", "uvicorn"} & set(pins("client"))
 
 
 def test_both_distributions_have_one_version() -> None:
-    version = project()["version"]
-    assert project("eulerlora_client")["version"] == version
-    assert f"eulerlora-client=={version}" in project()["dependencies"]
+    assert f"eulerlora-client=={__version__}" in project()["dependencies"]
+    assert [version(name) for name in ("eulerlora", "eulerlora-client")] == [__version__] * 2
 
 
 def test_the_client_s_distribution_lists_every_package_of_it() -> None:
-    tool = tomllib.loads((ROOT / "eulerlora_client" / "pyproject.toml").read_text())["tool"]
+    tool = settings("eulerlora_client")["tool"]
     folders = {file.parent for file in (ROOT / "eulerlora_client").glob("**/__init__.py")}
     found = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
     assert set(tool["setuptools"]["packages"]) == {name for name in found if ".build." not in name}

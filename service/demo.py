@@ -1,0 +1,72 @@
+"""The command `eulerlora demo`: a service, five pictures drawn by a program, and its answers."""
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+
+PAGE = Path(__file__).with_name("page")
+BLUR_PX = 8
+SKIN = (207, 153, 168)
+POLL_S = 0.1
+READY = re.compile(r"^serving .* on (http://\S+)$", re.MULTILINE)
+"""The line of a service that is ready."""
+
+
+@click.command("demo", epilog="\b\nExample:\n  eulerlora demo")
+def demo_command() -> None:
+    """Start the service, triage five drawn pictures, print the answers and stop it.
+
+    The pictures show no real lesion: two spots, one of them also out of focus, a house and a blank
+    one. On a terminal the service runs until a key is pressed, so that its page can be opened.
+    """
+    from eulerlora_client.commands.session import Session, run_session  # noqa: PLC0415
+    from eulerlora_client.report.exports import Outputs  # noqa: PLC0415
+
+    with TemporaryDirectory() as folder:
+        pictures, log = Path(folder, "pictures"), Path(folder, "log")
+        draw_pictures(pictures)
+        click.echo("starting the service with the embedded checkpoint", err=True)
+        with running_service(log) as url:
+            click.echo(f"the page for people: {url}")
+            session = Session(url, None, None, {}, concurrency=1, strip_metadata=False)
+            run_session(session, [pictures], Outputs(None, None, None), ())
+            click.pause(f"\n{url} is open until a key is pressed ...")
+
+
+def draw_pictures(folder: Path) -> None:
+    """Writes the five pictures into a new folder."""
+    from PIL import Image, ImageFilter  # noqa: PLC0415
+
+    folder.mkdir()
+    for name in ("even", "irregular", "house"):
+        content = (PAGE / f"example-{name}.jpg").read_bytes()
+        (folder / f"{name}.jpg").write_bytes(content)
+    with Image.open(folder / "irregular.jpg") as spot:
+        blurred = spot.filter(ImageFilter.GaussianBlur(BLUR_PX))
+    blurred.save(folder / "out-of-focus.jpg")
+    Image.new("RGB", blurred.size, SKIN).save(folder / "blank.png")
+
+
+@contextmanager
+def running_service(log: Path) -> Iterator[str]:
+    """Runs `eulerlora serve` on a free port of this machine; yields its URL once it is ready.
+
+    log: gets its messages. Raises ClickException if it ends before it is ready.
+    """
+    command = [sys.executable, "-m", "eulerlora_client", "serve", "--port", "0"]
+    with log.open("wb") as stderr, subprocess.Popen(command, stderr=stderr) as process:
+        try:
+            while not (ready := READY.search(log.read_text())):
+                if process.poll() is not None:
+                    raise click.ClickException(f"the service did not start: {log.read_text()}")
+                time.sleep(POLL_S)
+            yield ready[1]
+        finally:
+            process.terminate()

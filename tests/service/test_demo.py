@@ -1,0 +1,27 @@
+"""`eulerlora demo`: five answers of a service that it starts and stops."""
+
+import re
+
+import httpx
+import pytest
+
+from service.settings import PREFIX
+from tests.program import run
+
+
+def test_the_demonstration_prints_five_answers_and_stops_its_service() -> None:
+    done = run("demo")
+    assert done.status == 0, done.err
+    for name in ("even.jpg", "irregular.jpg", "out-of-focus.jpg", "house.jpg", "blank.png"):
+        assert name in done.out
+    address = re.search(r"http://\S+", done.out)
+    assert address is not None
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(address[0])
+
+
+def test_a_service_that_does_not_start_is_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"{PREFIX}DEADLINE_S", "soon")
+    done = run("demo")
+    assert done.status == 1
+    assert "DEADLINE_S" in done.err
