@@ -138,16 +138,38 @@ lock: $(UV) ## resolve the hash-pinned locks again from the pyproject.toml files
 	$(COMPILE) --constraint $(TEST_LOCK) --group pyproject.toml:docs --output-file $(DOCS_LOCK)
 	echo "cyclonedx-bom>=7" | $(COMPILE) --output-file $(SBOM_LOCK) -
 
-LOWEST := build/lowest
 LOWEST_PYTHON ?= python3.11
 
 .PHONY: test-lowest
 test-lowest: $(UV) ## run the tests with the lowest versions that the requirements allow
-	$(UV) venv --quiet --clear --python $(LOWEST_PYTHON) $(LOWEST)
-	$(UV) pip install --quiet --python $(LOWEST) --resolution lowest-direct --group test \
+	$(UV) venv --quiet --clear --python $(LOWEST_PYTHON) build/lowest
+	$(UV) pip install --quiet --python build/lowest --resolution lowest-direct --group test \
 	  --editable ./eulerlora_client --editable '.[all,ray]'
-	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal \
-	  -m "not slow"
+	OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest --numprocesses $(WORKERS) \
+	  --dist worksteal -m "not slow"
+
+.PHONY: dist
+dist: $(UV) ## build the source and wheel files of both distributions in dist/
+	rm -rf dist
+	$(UV) build --quiet --out-dir dist eulerlora_client
+	$(UV) build --quiet --out-dir dist
+
+.PHONY: test-dist
+test-dist: $(UV) ## use the wheels in dist/ in clean environments: the client alone, and the service
+	$(UV) venv --quiet --clear --python $(PYTHON) build/client
+	$(UV) pip install --quiet --python build/client dist/eulerlora_client-*.whl
+	cd build && client/bin/eulerlora policy show && ! client/bin/python -c "import torch"
+	$(UV) venv --quiet --clear --python $(PYTHON) build/service
+	$(UV) pip install --quiet --python build/service dist/eulerlora_client-*.whl \
+	  "$$(echo dist/eulerlora-*.whl)[serve]"
+	cd build && service/bin/eulerlora demo
+
+.PHONY: sbom
+sbom: test-dist ## list the packages that the wheels install with the service, as CycloneDX
+	$(UV) venv --quiet --clear --python $(PYTHON) build/sbom
+	$(UV) pip install --quiet --python build/sbom --require-hashes --requirement $(SBOM_LOCK)
+	build/sbom/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+	  --output-file build/sbom.cdx.json build/service/bin/python
 
 .PHONY: image-test
 image-test: ## build the container image, start it read-only under an unknown user id, and check it

@@ -1,0 +1,35 @@
+"""The public names: what docs/reference/stability.md promises to keep."""
+
+from importlib import import_module
+
+import pytest
+
+PUBLIC = {
+    "eulerlora": """
+        CheckpointError DataError EulerLoRA EulerLoRAError HubError ImageError NonFiniteError
+        OutputPathError Predictions SettingsError StorageError __version__
+    """,
+    "eulerlora_client": """
+        AsyncTriageClient AuditUnavailable BadRequest BodyTooLarge ClassGroup ClassName
+        ConnectionLost DeadlinePassed Disposition DispositionText EulerLoRAError ForeignOrigin
+        HeadersTooLarge ImageFile ImageLimits ImageQuality InternalError InvalidParameter
+        InvalidUpload MalformedBody MalformedRequest MetadataNotRemoved MethodNotAllowed
+        MisdirectedRequest ModelDetails ModelFailure ModelShift ModelSummary NoAnswer
+        NotAcceptable NotAuthenticated NotFound NotReady OodScore OodScores OutOfMemory
+        Overloaded PolicyDescription PolicyNotApplicable PolicyPerformance PolicyReference
+        Prediction PredictionBatch PredictionSet PredictionSetOptions PredictionWarning Problem
+        ProblemDocument QuotaExceeded Reason RequestRefused RetryPolicy ScoreThreshold
+        ServiceFailed SettingsError ShiftSignal StandardError TargetClasses TargetGroup
+        Threshold TimedOut Timeouts Tolerance TriageBatch TriageClient TriageReason TriageResult
+        Unavailable UnexpectedAnswer UnknownModel Unprocessable Unreachable UnreadableFile
+        UnsupportedMedia UnusableImage UploadTooSlow WarningCode __version__
+    """,
+}
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_the_public_names_are_those_that_are_promised(package: str) -> None:
+    module = import_module(package)
+    assert module.__all__ == PUBLIC[package].split()
+    assert dir(module) == module.__all__
+    assert all(hasattr(module, name) for name in module.__all__)
