@@ -158,7 +158,7 @@ dist: $(UV) ## build the source and wheel files of both distributions in dist/
 test-dist: $(UV) ## use the wheels in dist/ in clean environments: the client alone, and the service
 	$(UV) venv --quiet --clear --python $(PYTHON) build/client
 	$(UV) pip install --quiet --python build/client dist/eulerlora_client-*.whl
-	cd build && client/bin/eulerlora policy show && ! client/bin/python -c "import torch"
+	cd build && client/bin/eulerlora policy show >/dev/null && ! client/bin/python -c "import torch"
 	$(UV) venv --quiet --clear --python $(PYTHON) build/service
 	$(UV) pip install --quiet --python build/service dist/eulerlora_client-*.whl \
 	  "$$(echo dist/eulerlora-*.whl)[serve]"
