@@ -58,14 +58,15 @@ def draw_pictures(folder: Path) -> None:
 def running_service(log: Path) -> Iterator[str]:
     """Runs `eulerlora serve` on a free port of this machine; yields its URL once it is ready.
 
-    log: gets its messages. Raises ClickException if it ends before it is ready.
+    log: gets its messages, which are printed if it ends before it is ready. Raises ClickException.
     """
     command = [sys.executable, "-m", "eulerlora_client", "serve", "--port", "0"]
     with log.open("wb") as stderr, subprocess.Popen(command, stderr=stderr) as process:
         try:
             while not (ready := READY.search(log.read_text())):
                 if process.poll() is not None:
-                    raise click.ClickException(f"the service did not start: {log.read_text()}")
+                    click.echo(log.read_text(), err=True, nl=False)
+                    raise click.ClickException("the service did not start")
                 time.sleep(POLL_S)
             yield ready[1]
         finally:

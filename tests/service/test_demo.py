@@ -24,4 +24,4 @@ def test_a_service_that_does_not_start_is_status_1(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(f"{PREFIX}DEADLINE_S", "soon")
     done = run("demo")
     assert done.status == 1
-    assert "DEADLINE_S" in done.err
+    assert "deadline_s" in done.err
