@@ -86,9 +86,10 @@ def variance_of(trajectories: Tensor, views: Tensor) -> Variance:
     deviations = of_adapters - of_adapters.mean(dim=1, keepdim=True)
     rest = (exact - of_adapters).flatten(1, 2)  # (n, trajectories, classes)
     seen = F.one_hot(views.flatten(1), VIEWS[-1]).double()  # (n, trajectories, views)
-    sums, counts = seen.mT @ rest, seen.sum(dim=1).clamp_min(1)  # (n, views, classes), (n, views)
+    sums, counts = seen.mT @ rest, seen.sum(dim=1)  # (n, views, classes), (n, views)
     count = rest.shape[1]
-    between_views = (sums.square().sum(dim=-1) / counts).sum(dim=-1) / count
+    between_views = (sums.square().sum(dim=-1) / counts.clamp_min(1)).sum(dim=-1) / count
+    between_views *= (counts > 0).sum(dim=-1) > 1  # exactly 0 for a single view
     within_adapters = rest.square().sum(dim=(1, 2)) / count
     return Variance(
         between_adapters=deviations.square().sum(dim=-1).mean(dim=(1, 2)),

@@ -715,6 +715,8 @@ class ModelDetails(WireModel):
     """Greatest size of one upload, in bytes."""
     max_samples: int
     """Greatest number of samples per adapter."""
+    views: PositiveInt = 1
+    """Views of an image that its trajectories share between them in mode stoch by default."""
     thresholds: tuple[Threshold, ...]
     prediction_sets: tuple[PredictionSetOptions, ...] = ()
     shift: ModelShift | None = None

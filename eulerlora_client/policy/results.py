@@ -283,6 +283,7 @@ def performance(policy: Policy) -> Performance | None:
         f"Policy version {policy.version}: {', '.join(policy.target.classes)} together from a "
         f"probability of {policy.target.urgent}, {evidence.model} in mode {evidence.mode} with "
         f"{evidence.samples} sample{'s' if evidence.samples > 1 else ''} "
+        f"{f'of {evidence.views} views ' if evidence.views > 1 else ''}"
         f"(revision {evidence.revision}).",
         _summary(evidence.measured, policy.target),
         MarkdownTable(

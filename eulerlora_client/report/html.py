@@ -41,13 +41,14 @@ TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
 class ModelSettings:
     """The model and options of a prediction; most reports hold one combination.
 
-    trajectories: 0 for samples="auto", where the number differs between images.
+    trajectories: 0 for samples="auto", where the number differs between images; views then 1.
     """
 
     model: str
     revision: str
     mode: str
     samples: int | Auto
+    views: int
     trajectories: int
 
 
@@ -147,15 +148,16 @@ def percent(share: float) -> str:
 
 
 def describe_settings(settings: ModelSettings | Prediction) -> str:
-    """Returns the options of predictions, such as "stoch, 4 samples, 8 passes"."""
+    """Returns the options of predictions, such as "stoch, 4 samples, 8 views, 8 passes"."""
+    views = (counted(settings.views, "view"),) if settings.views > 1 else ()
     if settings.samples == AUTO:
-        return f"{settings.mode}, as many samples as each image needed"
+        return ", ".join((settings.mode, "as many samples as each image needed", *views))
     if isinstance(settings, Prediction) and settings.sampled is False:
         samples: tuple[str, ...] = ("not sampled",)
     else:
         samples = () if settings.mode == "det" else (counted(settings.samples, "sample"),)
     passes = counted(settings.trajectories, "pass", "passes")
-    return ", ".join((settings.mode, *samples, passes))
+    return ", ".join((settings.mode, *samples, *views, passes))
 
 
 def counted(count: int, singular: str, plural: str = "") -> str:
@@ -250,6 +252,7 @@ def _settings(prediction: Prediction) -> ModelSettings:
         revision=prediction.revision,
         mode=prediction.mode,
         samples=AUTO if prediction.is_auto else prediction.samples,
+        views=1 if prediction.is_auto else prediction.views,
         trajectories=0 if prediction.is_auto else prediction.trajectories,
     )
 

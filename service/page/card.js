@@ -30,8 +30,9 @@ export function problemContent(item, retry) {
   );
 }
 
-/** The content of a card with a result. names: from a class code to its description. */
-export function resultContent(result, names) {
+/** The content of the card of an item with a result. names: from a class code to its
+ * description. */
+export function resultContent({ result, preview }, names) {
   const isShown = showsFigures(result.prediction);
   const rows = isShown ? classRows(result, names) : [];
   return [
@@ -39,7 +40,7 @@ export function resultContent(result, names) {
     statements(result, names),
     warnings(result.prediction.warnings),
     isShown ? probabilities(result, rows) : null,
-    figures(result, rows),
+    figures(result, rows, preview, names),
   ].filter((content) => content !== null);
 }
 

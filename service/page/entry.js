@@ -73,7 +73,7 @@ export class Entry {
     const { item } = this;
     if (item.isPending) return [pendingContent(item)];
     if (item.problem !== null) return [problemContent(item, () => this.#retry())];
-    return resultContent(item.result, names);
+    return resultContent(item, names);
   }
 
   #build() {

@@ -3,6 +3,7 @@
 import { classTable, entropyChart, legend, thresholdChart } from "./charts.js";
 import { html, part } from "./dom.js";
 import { capitalised, decimal, exact, passes, percent } from "./text.js";
+import { viewsPart } from "./views.js";
 import { showsFigures } from "./words.js";
 
 const MSP_VERDICTS = {
@@ -16,8 +17,9 @@ const DISTANCE_VERDICTS = {
   null: "There is no threshold for this number of samples.",
 };
 
-/** All figures of a result that are shown. rows: the classes, as for `classTable`. */
-export function figures(result, rows) {
+/** All figures of a result that are shown. rows: the classes, as for `classTable`. preview, names: as
+ * for `viewsPart`. */
+export function figures(result, rows, preview, names) {
   const { prediction } = result;
   const isShown = showsFigures(prediction);
   return html(
@@ -30,6 +32,7 @@ export function figures(result, rows) {
       isShown ? [targetPart(result), entropyPart(prediction, rows.length)] : null,
       familiarityPart(prediction),
     ),
+    isShown ? viewsPart(prediction, preview, names) : null,
     isShown ? part("Probabilities as a table", classTable(rows)) : null,
     originPart(result),
   );

@@ -134,6 +134,7 @@ def model_details(
         image_limits=ImageLimits(**settings.images.model_dump()),
         max_body_bytes=settings.bodies.max_bytes,
         max_samples=MAX_SAMPLES,
+        views=config.views,
         # A config may leave the precision out; the response states it.
         thresholds=tuple(
             entry.model_copy(update={"precision": entry.precision}) for entry in config.thresholds

@@ -176,7 +176,18 @@ def _shape(config: CheckpointConfig) -> str:
     return (
         f"An EulerLoRA checkpoint: {trained} Vision Transformer ({shape.layers} blocks of width "
         f"{shape.width}, {shape.image_size} x {shape.image_size} pixels, patches of "
-        f"{shape.patch_size})." + method
+        f"{shape.patch_size}).{method}{_views(config)}"
+    )
+
+
+def _views(config: CheckpointConfig) -> str:
+    if config.views == 1:
+        return ""
+    temperatures = config.temperatures
+    return (
+        f" In mode stoch, the trajectories of an image share {config.views} views of it, flips and "
+        f"quarter turns, between them; the temperature is {temperatures['stoch']:g} (det: "
+        f"{temperatures['det']:g})."
     )
 
 

@@ -77,6 +77,36 @@ def test_the_decision_is_explained_with_its_threshold_and_what_it_did_in_tests(g
             expect(malignant).to_contain_text(sentence)
 
 
+def test_the_views_that_differ_most_are_shown_as_the_model_sees_them(go) -> None:
+    right, flipped = 5, 2  # turned to the right; flipped top to bottom
+
+    def seen(answer: dict[str, Any]) -> None:
+        mel = list(answer["prediction"]["probabilities"]).index("mel")
+        rows = [[0.1] * len(CONFIG.classes) for _ in range(8)]
+        for view, probability in ((right, 0.75), (flipped, 0.05)):
+            rows[view][mel] = probability
+        answer["prediction"] |= {
+            "views": 8, "trajectory_views": [*range(8)], "trajectory_probabilities": rows,
+            "unfamiliar": False,
+        }  # fmt: skip
+
+    with go() as visit:
+        visit.change_answers(seen)
+        visit.add(lesion("lesion.jpg"))
+        visit.wait(1)
+        card = visit.card("lesion.jpg")
+        card.get_by_text(FIGURES).click()
+        captions = card.locator(".view figcaption")
+        expect(captions).to_have_count(2)
+        expect(captions.nth(0)).to_contain_text("75")
+        expect(captions.nth(1)).to_contain_text("5.0")
+        for index, turn in enumerate(("matrix(0, 1, -1, 0, 0, 0)", "matrix(1, 0, 0, -1, 0, 0)")):
+            picture = card.locator(".view img").nth(index)
+            expect(picture).to_have_css("transform", turn)
+            expect(picture).to_have_js_property("complete", True)
+            assert picture.evaluate("image => image.naturalWidth") > 0
+
+
 def test_a_probability_just_below_the_threshold_is_not_rounded_to_it(go) -> None:
     def below(answer: dict[str, Any]) -> None:
         answer["target"] |= {"probability": 0.06, "urgent": 0.0604}

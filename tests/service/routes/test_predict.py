@@ -60,7 +60,9 @@ def test_multipart_and_raw_bodies_have_the_same_result(
 
 
 @pytest.mark.parametrize("seed", [None, 0, 2**32 - 1])
-@pytest.mark.parametrize("parameters", [{"mode": "det"}, STOCH, {"mode": "stoch", "samples": 3}])
+@pytest.mark.parametrize(
+    "parameters", [{"mode": "det"}, STOCH, {"mode": "stoch", "samples": 3}, {**STOCH, "views": 8}]
+)
 def test_the_result_equals_that_of_the_library_for_the_same_file(
     checkpoint_folder: Path, tmp_path: Path, post_image, photo, encode, parameters, seed
 ) -> None:
@@ -69,6 +71,23 @@ def test_the_result_equals_that_of_the_library_for_the_same_file(
     prediction = EulerLoRA.load(checkpoint_folder).predict([file], **parameters, seed=seed)
     seeded = parameters if seed is None else parameters | {"seed": seed}
     check_against_library(post_image(file.read_bytes(), "image/jpeg", **seeded).json(), prediction)
+
+
+@pytest.mark.parametrize(("mode", "trajectories"), [("det", 16), ("stoch", 8)])
+def test_an_answer_states_its_views_and_on_request_that_of_each_trajectory(
+    post_image, png, mode, trajectories
+) -> None:
+    body = post_image(png, mode=mode, views=8, detail="trajectories").json()
+    assert (body["views"], body["trajectories"]) == (8, trajectories)
+    assert len(body["trajectory_probabilities"]) == trajectories
+    assert sorted(body["trajectory_views"]) == sorted([*range(8)] * (trajectories // 8))
+    assert (body["ood"], body["warnings"][0]["code"]) == (None, "no_ood_threshold")
+    total = 1 - sum(value**2 for value in body["probabilities"].values())
+    assert sum(body["variance"].values()) == pytest.approx(total, abs=1e-4)
+    assert body["variance"]["between_views"] > 0
+    plain = post_image(png, mode=mode, detail="trajectories").json()
+    assert not {"views", "trajectory_views"} & set(plain)
+    assert plain["variance"]["between_views"] == 0
 
 
 def test_a_connection_stays_open_after_a_problem(live, png) -> None:
@@ -99,6 +118,8 @@ def test_a_wrong_declared_type_gives_a_warning_and_the_same_result(client, post_
         ("samples", "mode=stoch&samples=65", "65"),
         ("samples", "mode=det&samples=1", None),
         ("samples", "mode=stoch&samples=11&samples=12", "12"),
+        ("views", "views=3", "3"),
+        ("views", "mode=stoch&samples=auto&views=8", None),
         ("sample", "sample=31337", "31337"),
         ("sample", "sample=31337&sample=31337", "31337"),
         ("seed", "seed=4294967297", "4294967297"),
