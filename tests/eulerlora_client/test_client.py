@@ -113,12 +113,12 @@ def test_a_triage_request_has_no_defaults_of_its_own_and_all_given_parameters(
     call: Call, server: ScriptedServer
 ) -> None:
     server.reply(triage_reply(result_of(Disposition.URGENT)))
-    options = {"mode": "stoch", "samples": 2, "seed": 7, "model": "a b", "coverage": 0.9}
+    options = {"mode": "stoch", "samples": 2, "views": 8, "model": "a b", "coverage": 0.9}
     assert call(server.url, "triage", b"pixels").disposition == "urgent"
     call(server.url, "triage", b"pixels", options=options)
     (many,) = call(server.url, "triage_many", [b"pixels"], 3, options=options)
     assert many.disposition is Disposition.URGENT
-    query = "?mode=stoch&samples=2&seed=7&model=a+b&coverage=0.9"
+    query = "?mode=stoch&samples=2&views=8&model=a+b&coverage=0.9"
     assert [request.path for request in server.requests] == [
         "/triage", f"/triage{query}", f"/triage{query}"
     ]  # fmt: skip

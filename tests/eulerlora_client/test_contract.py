@@ -131,7 +131,7 @@ def test_the_id_of_an_item_names_its_request_and_is_the_id_of_no_request(request
 def test_a_query_without_parameters_is_det_and_leaves_the_rest_to_the_service() -> None:
     query = PredictQuery()
     assert query.mode == "det"
-    assert (query.samples, query.seed, query.model, query.detail, query.coverage) == (None,) * 5
+    assert set(query.model_dump(exclude={"mode"}).values()) == {None}
 
 
 @pytest.mark.parametrize(
@@ -144,6 +144,7 @@ def test_a_query_without_parameters_is_det_and_leaves_the_rest_to_the_service() 
             ["0", "-1", "65", "1e9", "NaN", "4.5", "", "inf", "0x4", "\u0664", "4.0", "1_0", " 4",
              "+4", "AUTO"],
         ),
+        ("views", ["1", "2", "4", "8"], ["0", "3", "16", "-1", "", "8.0", "auto", "9" * 5000]),
         ("seed", ["0", "4294967295"], ["-1", "4294967296", "abc", "1.5", "", "9" * 5000]),
         ("detail", ["trajectories"], ["all", ""]),
         (

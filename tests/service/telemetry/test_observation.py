@@ -80,7 +80,8 @@ def test_a_request_has_one_record_with_its_fields(client, records) -> None:
     assert record == {
         "level": "INFO", "logger": "service.telemetry.observation", "message": "POST /predict 200",
         "client": "clinic", "method": "POST", "route": "/predict", "status": 200,
-        "body_bytes": 5000, "model": "tiny", "mode": "stoch", "samples": 4, "images": 1,
+        "body_bytes": 5000, "model": "tiny", "mode": "stoch", "samples": 4, "views": 1,
+        "images": 1,
     }  # fmt: skip
 
 

@@ -64,6 +64,7 @@ def test_a_request_has_a_span_with_the_conventional_attributes(client, exporter)
         "eulerlora.model": "tiny",
         "eulerlora.mode": "stoch",
         "eulerlora.samples": 4,
+        "eulerlora.views": 1,
     }
 
 
