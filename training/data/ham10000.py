@@ -1,7 +1,7 @@
 """HAM10000 in its published layout or as one archive, and its splits."""
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def read_ham10000(folder: Path, split: Split, on_bad: OnBad = refuse) -> ImagePa
     rows, names = read_rows(folder / METADATA, on_bad)
     images = _decoded_by_id(folder)
     try:
-        parts = SPLITS[split](rows)
+        parts = split_rows(rows, split)
     except ValueError as error:
         raise DataError(
             f"{folder / METADATA}: expected enough rows of every class for the {split} split, "
@@ -136,48 +136,28 @@ def age_group(years: str) -> str:
     return next((group for highest, group in AGE_GROUPS.items() if age <= highest), UNKNOWN)
 
 
-def paper_split(rows: Sequence[Ham10000Row]) -> dict[str, list[Ham10000Row]]:
-    """Returns the paper's image-level stratified 80/20 split, without a calibration part.
+def split_rows(rows: Sequence[Ham10000Row], split: Split) -> dict[str, list[Ham10000Row]]:
+    """Returns the parts of a split; stratified, and without a lesion in two parts but for `paper`.
 
-    38.7% of its test images show a lesion that the train part contains too.
+    lesion: about 70% train, 10% calibration, 20% test. lesion-best-epoch: the same with a tenth of
+    the train part as validation. lesion-validation, for choosing settings: this validation part as
+    test part, without that of the others. paper: the paper's image-level 80/20 split, of whose test
+    images 38.7% show a lesion that the train part contains too. Raises ValueError for too few rows.
     """
-    labels = [row.label for row in rows]
-    train, test = train_test_split(
-        list(rows), test_size=1 / TEST_FOLDS, stratify=labels, random_state=SPLIT_SEED
-    )
-    return {"train": train, "test": test}
-
-
-def lesion_split(rows: Sequence[Ham10000Row]) -> dict[str, list[Ham10000Row]]:
-    """Returns about 70% train, 10% calibration, 20% test, stratified, no lesion in two parts."""
+    if split == "paper":
+        labels = [row.label for row in rows]
+        train, test = train_test_split(
+            list(rows), test_size=1 / TEST_FOLDS, stratify=labels, random_state=SPLIT_SEED
+        )
+        return {"train": train, "test": test}
     rest, test = _lesion_fold(rows, TEST_FOLDS)
     train, calibration = _lesion_fold(rest, CALIBRATION_FOLDS)
-    return {"train": train, "calibration": calibration, "test": test}
-
-
-def lesion_validation_split(rows: Sequence[Ham10000Row]) -> dict[str, list[Ham10000Row]]:
-    """Returns the split for choosing settings, without the test part of `lesion_split`.
-
-    Its test part is a tenth of the train part of `lesion_split`.
-    """
-    parts = lesion_split(rows)
-    train, validation = _lesion_fold(parts["train"], VALIDATION_FOLDS)
-    return {"train": train, "calibration": parts["calibration"], "test": validation}
-
-
-def lesion_best_epoch_split(rows: Sequence[Ham10000Row]) -> dict[str, list[Ham10000Row]]:
-    """Returns `lesion_split` with the validation part of `lesion_validation_split` apart."""
-    parts = lesion_split(rows)
-    train, validation = _lesion_fold(parts["train"], VALIDATION_FOLDS)
-    return parts | {"train": train, "validation": validation}
-
-
-SPLITS: Mapping[Split, Callable[[Sequence[Ham10000Row]], dict[str, list[Ham10000Row]]]] = {
-    "lesion": lesion_split,
-    "lesion-validation": lesion_validation_split,
-    "lesion-best-epoch": lesion_best_epoch_split,
-    "paper": paper_split,
-}
+    if split == "lesion":
+        return {"train": train, "calibration": calibration, "test": test}
+    train, validation = _lesion_fold(train, VALIDATION_FOLDS)
+    if split == "lesion-validation":
+        return {"train": train, "calibration": calibration, "test": validation}
+    return {"train": train, "validation": validation, "calibration": calibration, "test": test}
 
 
 def _lesion_fold(

@@ -5,8 +5,8 @@ is compared with the data sets of the provenance by its name and by the family o
 name belongs to.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, get_args
@@ -41,94 +41,79 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 """Parts of the names of data sets that show similar pictures."""
 
 
-@dataclass(frozen=True)
-class GeneratedSet:
-    """A set without files. images: makes it from the test part of the data set."""
+MakeImages = Callable[[Sequence[LabelledImage]], Sequence[LabelledImage]]
+"""Makes the images of a generated set from the test part of the data set."""
 
-    group: OodGroup
-    images: Callable[[Sequence[LabelledImage]], Sequence[LabelledImage]]
-
-
-GENERATED: Mapping[str, GeneratedSet] = {
-    "noise": GeneratedSet("far", lambda _: noise()),
-    "solid-colours": GeneratedSet("far", lambda _: solid_colours()),
-    "rendered-text": GeneratedSet("far", lambda _: rendered_text()),
-    "digits-8x8": GeneratedSet("far", lambda _: digits()),
-    "plain-skin": GeneratedSet("far", plain_skin),
+GENERATED: Mapping[str, tuple[OodGroup, MakeImages]] = {
+    "noise": ("far", lambda _: noise()),
+    "solid-colours": ("far", lambda _: solid_colours()),
+    "rendered-text": ("far", lambda _: rendered_text()),
+    "digits-8x8": ("far", lambda _: digits()),
+    "plain-skin": ("far", plain_skin),
     **{
-        name: GeneratedSet("shifted", partial(with_corruption, corruption=shift))
+        name: ("shifted", partial(with_corruption, corruption=shift))
         for name, shift in SHIFTS.items()
     },
 }
-"""Sets by name; the shifted ones show the lesions of the test part."""
+"""Group and images of the sets without files; the shifted ones show lesions of the test part."""
+
+Source = str | Path
+"""The name of a generated set, or an absolute path."""
 
 
-@dataclass(frozen=True)
-class OodSource:
-    """Where a set comes from. source: the name of a generated set, or an absolute path."""
-
-    source: str | Path
-    group: OodGroup
-
-
-def ood_sources(arguments: Sequence[str]) -> list[OodSource]:
-    """Returns the sources of all sets, in the order of the arguments and each once.
+def ood_sources(arguments: Sequence[str]) -> dict[Source, OodGroup]:
+    """Returns the group of every set by its source, in the order of the arguments.
 
     arguments: `[GROUP:]SET`; a set is the name of a generated one, `generated` for all of them, or
     a folder or archive, which is `far` by default. Raises SettingsError for an unknown group or a
     set in two groups, DataError for an unknown set.
     """
-    chosen: dict[str | Path, OodSource] = {}
+    chosen: dict[Source, OodGroup] = {}
     for argument in arguments:
-        for source in _sources(argument):
-            other = chosen.setdefault(source.source, source)
-            if other != source:
+        for source, group in _sources(argument).items():
+            if chosen.setdefault(source, group) != group:
                 raise SettingsError(
-                    f"--ood {argument}: expected one group, got {other.group} and {source.group}"
+                    f"--ood {argument}: expected one group, got {chosen[source]} and {group}"
                 )
-    return list(chosen.values())
+    return chosen
 
 
 def read_ood_sets(
-    sources: Sequence[OodSource], test: Sequence[LabelledImage], skip_bad: bool = False
+    sources: Mapping[Source, OodGroup], test: Sequence[LabelledImage], skip_bad: bool = False
 ) -> list[OodSet]:
     """Returns the sets with distinct names.
 
     test: the test part of the data set, from which the shifted and some other generated sets are
     made. skip_bad: skip unusable images. Raises DataError.
     """
-    names = _distinct_names([item.source for item in sources if isinstance(item.source, Path)])
+    names = _distinct_names([source for source in sources if isinstance(source, Path)])
     return [
-        _read(item.source, names[item.source], item.group, skip_bad)
-        if isinstance(item.source, Path)
-        else OodSet(item.source, GENERATED[item.source].images(test), {}, item.group, True)
-        for item in sources
+        _read(source, names[source], group, skip_bad)
+        if isinstance(source, Path)
+        else OodSet(source, GENERATED[source][1](test), {}, group, True)
+        for source, group in sources.items()
     ]
 
 
-def _sources(argument: str) -> list[OodSource]:
-    """Returns the sources of one argument."""
+def _sources(argument: str) -> dict[Source, OodGroup]:
+    """Returns the sets of one argument and their groups."""
     group, name = _parsed(argument)
+    made = {generated: of for generated, (of, _) in GENERATED.items()}
     if name == ALL_GENERATED:
-        return [
-            OodSource(generated, made.group)
-            for generated, made in GENERATED.items()
-            if group in (None, made.group)
-        ]
-    if name in GENERATED:
-        made = GENERATED[name]
-        if group not in (None, made.group):
+        return {generated: of for generated, of in made.items() if group in (None, of)}
+    if name in made:
+        if group not in (None, made[name]):
             raise SettingsError(
-                f"--ood {argument}: expected group {made.group} for this generated set, got {group}"
+                f"--ood {argument}: expected group {made[name]} for this generated set, got {group}"
             )
-        return [OodSource(name, made.group)]
+        return {name: made[name]}
     path = Path(name)
     if not name or not path.exists():
         raise DataError(
             f"--ood {argument}: expected a folder, an archive or one of {ALL_GENERATED}, "
             f"{', '.join(GENERATED)}; got no such file"
         )
-    return [OodSource(path.absolute(), group or "far")]
+    return {path.absolute(): group or "far"}
 
 
 def _parsed(argument: str) -> tuple[OodGroup | None, str]:
@@ -160,60 +145,48 @@ def _distinct_names(paths: Sequence[Path]) -> dict[Path, str]:
     return names
 
 
-@dataclass(frozen=True)
-class ShownData:
-    """Data that training was shown. name: kind or path of the data. role: what it was used for."""
-
-    name: str
-    role: str
-
-
-def shown_data(config: CheckpointConfig) -> list[ShownData]:
-    """Returns the data of pretraining, outlier exposure and training in the provenance."""
-    return [*_pretraining(config), *_training(config.provenance)]
-
-
 def resemblance(ood_set: OodSet, config: CheckpointConfig) -> str | None:
     """Returns what training was shown that the set is or resembles; None if none is known."""
     if ood_set.generated and ood_set.group == "shifted":
         return "the data set itself: changed test images"
-    shown = shown_data(config)
-    name = _stem(ood_set.name).lower()
-    same = [data for data in shown if _stem(data.name).lower() == name]
+    shown = [*_pretraining(config), *_training(config.provenance)]
+    own, family = _stem(ood_set.name).lower(), _family(ood_set.name)
+    same = [role for name, role in shown if _stem(name).lower() == own]
     if same:
-        return f"the same data set, used for {_roles(same)}"
-    family = _family(ood_set.name)
-    related = [data for data in shown if family is not None and _family(data.name) == family]
-    if related:
-        names = ", ".join(dict.fromkeys(_stem(data.name) for data in related))
-        return f"{family}, as {names}, used for {_roles(related)}"
-    return None
+        return f"the same data set, used for {_joined(same, ' and ')}"
+    related = [(name, role) for name, role in shown if family and _family(name) == family]
+    if not related:
+        return None
+    names = _joined((_stem(name) for name, _ in related), ", ")
+    return f"{family}, as {names}, used for {_joined((role for _, role in related), ' and ')}"
 
 
-def _pretraining(config: CheckpointConfig) -> Iterator[ShownData]:
+def _joined(texts: Iterable[str], separator: str) -> str:
+    return separator.join(dict.fromkeys(texts))
+
+
+def _pretraining(config: CheckpointConfig) -> Iterator[tuple[str, str]]:
+    """Yields name (kind or path) and use of the data of the backbone's pretraining."""
     origin = config.backbone.provenance
     published = config.backbone.published or origin.get("fine_tuned_from")
-    if published is not None and "stages" not in origin:
-        yield ShownData(published, "pretraining")
-    elif "stages" in origin:
+    if "stages" in origin:
         for data in (*origin["recipe"]["data"], *origin["recipe"].get("unlabelled", ())):
-            yield ShownData(_data_name(data), "pretraining")
+            yield _data_name(data), "pretraining"
+    elif published is not None:
+        yield published, "pretraining"
 
 
-def _training(facts: Mapping[str, Any]) -> Iterator[ShownData]:
+def _training(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields name and use of the data of outlier exposure and training."""
     if "outliers" in facts:
-        yield ShownData(facts["outliers"]["data"], "outlier exposure")
+        yield facts["outliers"]["data"], "outlier exposure"
     if isinstance(recipe := facts.get("recipe"), Mapping):  # other programs store other facts
-        yield ShownData(_data_name(recipe["data"]), "training")
+        yield _data_name(recipe["data"]), "training"
 
 
 def _data_name(data: Mapping[str, Any]) -> str:
     """Returns the path of a folder of images, or the kind of a published data set."""
     return str(data["path"] if data["kind"] in ("imagefolder", "images") else data["kind"])
-
-
-def _roles(shown: list[ShownData]) -> str:
-    return " and ".join(dict.fromkeys(data.role for data in shown))
 
 
 def _family(name: str) -> str | None:

@@ -16,8 +16,8 @@ A cell is empty if the value does not exist. Numbers have all digits.
 """
 
 import csv
-import gzip
 from collections.abc import Callable, Iterator, Sequence
+from gzip import GzipFile
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
@@ -152,9 +152,9 @@ def seen_note(report: Report) -> str:
 def result_sections(report: Report) -> Iterator[tuple[str, str]]:
     """Yields title and text of the sections after the metrics; skips sections without results."""
     yield "Ranking of errors", f"{RANKING_NOTE}\n\n{error_ranking_table(report)}"
-    yield "By class", _by_mode(report, lambda mode: class_table(report, mode))
+    yield "By class", _folded(report, lambda mode: class_table(report, mode))
     if any(mode.prediction_sets for mode in report.modes):
-        tables = _by_mode(report, _set_table)
+        tables = _folded(report, _set_table)
         yield "Prediction sets", f"{SETS_NOTE}\n\n{tables}"
     if any(mode.groups for mode in report.modes):
         tables = _folded(report, lambda mode: group_table(report, mode))
@@ -220,10 +220,6 @@ def _difference(first: ModeReport, mode: ModeReport) -> str:
     )
 
 
-def _by_mode(report: Report, table: Callable[[ModeReport], str]) -> str:
-    return "\n\n".join(f"Mode {mode.title}:\n\n{table(mode)}" for mode in report.modes)
-
-
 def _folded(report: Report, table: Callable[[ModeReport], str]) -> str:
     """Returns the first mode's table, and the similar tables of other modes as folded details."""
     first, *others = report.modes
@@ -270,61 +266,54 @@ def _write(path: Path, content: bytes) -> None:
 
 def predictions_csv(evaluation: Evaluation) -> bytes:
     """Returns the table as compressed CSV; equal predictions give equal bytes."""
-    attributes = list(
-        dict.fromkeys(name for image in evaluation.sets.test.images for name in image.groups)
+    classes, content = evaluation.classes, BytesIO()
+    attributes = dict.fromkeys(
+        name for image in evaluation.sets.test.images for name in image.groups
     )
-    content = BytesIO()
+    tables = (
+        _columns(images, mode, predictions, classes, list(attributes))
+        for images in evaluation.sets
+        for mode, predictions in zip(evaluation.report.modes, images.predictions, strict=True)
+    )
     # Without the time of compression, which the format would store.
     with (
-        gzip.GzipFile("", "wb", fileobj=content, mtime=0) as compressed,
+        GzipFile("", "wb", fileobj=content, mtime=0) as compressed,
         TextIOWrapper(compressed, "utf-8", "surrogateescape", newline="") as text,
     ):
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(_columns(evaluation.classes, attributes))
-        for images in evaluation.sets:
-            for mode, predictions in zip(evaluation.report.modes, images.predictions, strict=True):
-                writer.writerows(_rows(images, mode, predictions, evaluation.classes, attributes))
+        for number, columns in enumerate(tables):
+            if number == 0:
+                writer.writerow(columns)
+            writer.writerows(zip(*columns.values(), strict=True))
     return content.getvalue()
 
 
-def _columns(classes: Sequence[str], attributes: Sequence[str]) -> list[str]:
-    return [
-        *("set", "group", "name", "cluster", "label", "mode", "samples", "sampler"),
-        *(f"p_{name}" for name in classes),
-        *SUMMARY,
-        *SCORES,
-        *(f"flagged_{name}" for name in SCORES),
-        *(f"test_{name}" for name in attributes),
-    ]
-
-
-def _rows(
+def _columns(
     images: EvaluatedSet,
     mode: ModeReport,
     predictions: SetPredictions,
     classes: Sequence[str],
     attributes: Sequence[str],
-) -> Iterator[list[object]]:
-    columns = list(_value_columns(predictions))
-    for index, image in enumerate(images.images):
-        yield [
-            *(images.name, images.group, image.name, image.cluster or ""),
-            classes[image.label] if image.label >= 0 else "",
-            *(mode.mode, mode.samples, mode.sampler or ""),
-            *(column[index] for column in columns),
-            *(image.groups.get(name, "") for name in attributes),
-        ]
-
-
-def _value_columns(predictions: SetPredictions) -> Iterator[Sequence[object]]:
-    """Yields the n values of every column from `p_CLASS` to `flagged_SCORE`."""
-    uncertainty, scores = predictions.uncertainty, predictions.scores
-    empty = [""] * len(uncertainty.msp)
-    yield from uncertainty.probabilities.T.tolist()
-    for name in SUMMARY:
-        yield getattr(uncertainty, name).tolist()
-    for score in SCORES:
-        yield scores[score].value.tolist() if score in scores else empty
-    for score in SCORES:
-        flags = predictions.flags.get(score)
-        yield empty if flags is None else flags.astype(int).tolist()
+) -> dict[str, Sequence[object]]:
+    """Returns the values of n images by column."""
+    uncertainty, scores, flags = predictions.uncertainty, predictions.scores, predictions.flags
+    shown, count = images.images, len(images.images)
+    empty = [""] * count
+    return {
+        "set": [images.name] * count,
+        "group": [images.group] * count,
+        "name": [image.name for image in shown],
+        "cluster": [image.cluster or "" for image in shown],
+        "label": [classes[image.label] if image.label >= 0 else "" for image in shown],
+        "mode": [mode.mode] * count,
+        "samples": [mode.samples] * count,
+        "sampler": [mode.sampler or ""] * count,
+        **{
+            f"p_{name}": column
+            for name, column in zip(classes, uncertainty.probabilities.T.tolist(), strict=True)
+        },
+        **{name: getattr(uncertainty, name).tolist() for name in SUMMARY},
+        **{s: scores[s].value.tolist() if s in scores else empty for s in SCORES},
+        **{f"flagged_{s}": flags[s].astype(int).tolist() if s in flags else empty for s in SCORES},
+        **{f"test_{name}": [i.groups.get(name, "") for i in shown] for name in attributes},
+    }

@@ -70,17 +70,6 @@ def test_its_gradient_is_that_of_all_weights_of_the_plain_modules() -> None:
     assert all(parameter.grad is None for parameter in network.blocks.parameters())
 
 
-def test_training_leaves_the_given_backbone_unchanged() -> None:
-    backbone = random_backbone()
-    before = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
-    network = whole_network(backbone, WholeNetworkSettings(), CLASSES, Preprocessing(size=32))
-    with torch.no_grad():
-        for parameter in network.backbone.parameters():
-            parameter.add_(1)
-    for name, tensor in backbone.state_dict().items():
-        assert torch.equal(tensor, before[name])
-
-
 def test_keys_have_the_weights_of_queries_before_and_after_steps_by_distance() -> None:
     network = network_of("l2")
     parameters = [p for p in network.parameters() if p.requires_grad]
@@ -146,12 +135,6 @@ def test_with_weights_auto_is_the_published_backbone(
     assert capsys.readouterr() == ("", "")
     sized = BackboneSource(image_size=32)
     assert available_source(sized) == BackboneSource(weights=EMBEDDED, image_size=32)
-
-
-def test_other_sources_are_not_replaced() -> None:
-    for weights in (EMBEDDED, DOWNLOADED, "absent.safetensors"):
-        source = BackboneSource(weights=weights)
-        assert available_source(source) is source
 
 
 def test_the_embedded_backbone_is_that_of_the_packaged_checkpoint(tmp_path: Path) -> None:

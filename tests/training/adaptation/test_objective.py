@@ -70,16 +70,6 @@ def coefficients_of(draw: AdapterDraw) -> Tensor:
     return draw.images(1).blocks[COEFFICIENTS]
 
 
-def gradient(objective: AdapterObjective, parts: list[Batch]) -> list[Tensor]:
-    network = objective.network
-    network.zero_grad()
-    weight = sum(objective.weight(labels) for _, labels in parts)
-    draw = objective.draw(4, 3, 0)
-    for images, labels in parts:
-        (objective.loss(network, images, labels, draw) / weight).backward()
-    return [p.grad for p in network.parameters() if p.grad is not None]
-
-
 def test_the_loss_is_that_of_a_loop_over_trajectories(
     objective: AdapterObjective, batch: Batch
 ) -> None:
@@ -163,15 +153,6 @@ def test_logits_are_adjusted_for_images_of_a_class_only(batch: Batch) -> None:
     expected = trajectory_loss(shifted, target_probabilities(labels, 3), torch.ones(7))
     torch.testing.assert_close(adjusted.loss(network, images, labels, draw), expected)
     assert expected != plain.loss(network, images, labels, draw)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_micro_batches_have_the_gradient_of_the_whole_batch(
-    objective: AdapterObjective, batch: Batch, size: int
-) -> None:
-    whole = gradient(objective, [batch])
-    parts = list(zip(batch[0].split(size), batch[1].split(size), strict=True))
-    torch.testing.assert_close(gradient(objective, parts), whole, atol=1e-5, rtol=1e-5)
 
 
 def test_coefficients_are_a_function_of_seed_and_step(objective: AdapterObjective) -> None:
@@ -347,16 +328,6 @@ def test_the_class_weights_of_ham10000_agree_with_the_paper() -> None:
     assert float(weights.sum()) == pytest.approx(1)
 
 
-def test_class_weights_are_equal_for_beta_0_and_inverse_frequencies_for_beta_near_1() -> None:
-    counts = torch.tensor([1, 10, 100])
-    equal = torch.full((3,), 1 / 3).double()
-    torch.testing.assert_close(effective_number_weights(counts, 0.0), equal)
-    inverse = (1 / counts.double()) / (1 / counts.double()).sum()
-    torch.testing.assert_close(
-        effective_number_weights(counts, 1 - 1e-9), inverse, atol=1e-6, rtol=0
-    )
-
-
 @pytest.mark.parametrize(
     ("class_balance", "expected"),
     [(0.0, [9, 4, 1]), (0.5, [7, 14 / 3, 7 / 3]), (1.0, [14 / 3] * 3)],
@@ -413,11 +384,6 @@ def test_no_dropout_is_the_block_of_prediction(network: AdaptedVisionTransformer
     plain = network(IMAGES, ROWS, DRAWS)
     torch.testing.assert_close(network(IMAGES, ROWS, DRAWS, block=block(0.0)), plain)
     assert not torch.allclose(network(IMAGES, ROWS, DRAWS, block=block(0.5)), plain)
-
-
-def test_dropout_leaves_the_frozen_network_alone(network: AdaptedVisionTransformer) -> None:
-    frozen = network(IMAGES, ROWS, ZEROS)
-    torch.testing.assert_close(network(IMAGES, ROWS, ZEROS, block=block(0.5)), frozen)
 
 
 def test_kept_elements_are_scaled_to_the_same_mean() -> None:

@@ -386,35 +386,6 @@ def test_bad_images_end_every_command_or_are_skipped_listed_and_recorded(
     assert "2 unusable images were left out" in (out / "README.md").read_text()
 
 
-def test_ood_sets_of_the_same_name_get_distinct_names(
-    trained: Path, labelled: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "report"
-    sets = [labelled / "set" / "train" / "red", labelled / "set" / "test" / "red"]
-    done = run(
-        "evaluate", trained, "--data", labelled, "--mode", "det", "--out", out,
-        "--ood", sets[0], "--ood", f"near:{sets[1]}", "--ood", labelled / "set" / "test",
-        "--ood", "darker",
-        "--ood-images", "10", "--corrupted-images", "2",
-    )  # fmt: skip
-    assert done.status == 0, done.err
-    report = json.loads((out / "report.json").read_text())
-    facts = {
-        name: (facts["group"], facts["used"]["images"], facts["used"]["of"])
-        for name, facts in report["ood_sets"].items()
-    }
-    assert facts == {
-        "red": ("far", 10, PER_CLASS["train"]),
-        "test/red": ("near", 6, PER_CLASS["test"]),
-        "set/test": ("far", 10, 3 * PER_CLASS["test"]),
-        "darker": ("shifted", 10, 3 * PER_CLASS["test"]),
-    }
-    assert report["modes"][0]["ood"].keys() == facts.keys()
-    assert "| set/test | far | 10 of 18 |" in done.out
-    assert (out / "predictions.csv.gz").is_file()
-    assert "2 of 18 test images, evenly spaced" in done.out
-
-
 def test_equal_seeds_give_equal_weights(recipe_file: Path, labelled: Path) -> None:
     def weights(out: str, seed: str) -> bytes:
         folder = recipe_file.parent / out

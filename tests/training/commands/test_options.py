@@ -11,7 +11,6 @@ from eulerlora.errors import NonFiniteError, StorageError
 from training.commands.options import (
     InterruptedRun,
     TerminatedRun,
-    checkpoint_hint,
     resume_hint,
     state_hint,
 )
@@ -49,19 +48,6 @@ def test_the_last_readable_state_is_named_with_its_step(tmp_path: Path) -> None:
     assert state_hint([tmp_path / "3"]).startswith("no state was stored")
 
 
-def test_a_complete_checkpoint_is_named_instead_of_the_state(tmp_path: Path) -> None:
-    out, state = tmp_path / "out", state_of_step(tmp_path / "state", 7)
-    assert checkpoint_hint(out, [state]) == (
-        f"no checkpoint was written; the state after step 7 is stored in {state}"
-    )
-    out.mkdir()
-    assert "no checkpoint was written" in checkpoint_hint(out, [state])
-    (out / "config.json").write_text("{}")
-    assert checkpoint_hint(out, [state]) == (
-        f"the checkpoint in {out} is complete, but not evaluated"
-    )
-
-
 @pytest.mark.parametrize(
     ("raised", "expected", "message"),
     [
@@ -81,10 +67,3 @@ def test_the_error_of_a_run_gets_the_hint(
     with pytest.raises(expected) as caught, resume_hint(lambda: "HINT"):
         raise raised
     assert str(caught.value).endswith(message)
-
-
-def test_other_errors_are_unchanged() -> None:
-    error = ValueError("other")
-    with pytest.raises(ValueError) as caught, resume_hint(lambda: "HINT"):
-        raise error
-    assert caught.value is error

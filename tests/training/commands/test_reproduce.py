@@ -1,12 +1,8 @@
 """`eulerlora reproduce`: errors, dry runs, and trainings on tiny images with a tiny backbone."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +17,7 @@ from tests.conftest import TINY_BACKBONE, random_backbone
 from tests.program import Completed, run
 from tests.training.conftest import PER_CLASS
 from tests.training.synthetic_runs import finish
-from tests.training.tables.test_local import TABLE, TIMEOUT_S, wait_for
+from tests.training.tables.test_local import TABLE, wait_for
 from tests.training.tables.test_ray_cluster import TwoMachines, machines
 from training.adaptation.train import REPORT, state_file
 from training.evaluation.report_schema import JSON
@@ -224,40 +220,6 @@ def test_a_run_without_a_report_is_evaluated_again_while_another_fails(
 
 def log_text(folder: Path) -> str:
     return folder.with_name(f"{folder.name}.log").read_text()
-
-
-@pytest.mark.slow
-def test_an_interrupted_table_is_resumed_by_the_next_call(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "runs"
-    command: Sequence[str | Path] = [
-        "reproduce", TABLE, "--data", data, "--out", out, "--device", "cpu",
-        *settings(data, "training.epochs=12", "training.state_every_s=0"),
-    ]  # fmt: skip
-    process = subprocess.Popen(
-        [sys.executable, "-m", "eulerlora_client", *map(str, command)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    begun = out / TABLE / "lora-20" / "seed-0"
-    wait_for(state_file(begun))
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 1
-    assert errors.strip() == "eulerlora: interrupted"
-    assert state_file(begun).exists()
-    assert not begun.exists()
-    assert "interrupted; no checkpoint was written; the state after step" in log_text(begun)
-
-    monkeypatch.setattr("training.tables.table.read_table", lambda _name: only("lora-20"))
-    done = run(*command)
-    assert done.status == 0, done.err
-    assert "continuing after step" in log_text(begun)
-    assert not state_file(begun).exists()
-    assert "| 1 seed |" in table_of(done)
 
 
 @pytest.mark.slow

@@ -83,19 +83,6 @@ def folder(interrupted: Interrupted, tmp_path: Path) -> Path:
     return Path(shutil.copytree(interrupted.folder, tmp_path / "copy"))
 
 
-def test_an_interrupted_run_writes_no_checkpoint_and_names_its_state(
-    interrupted: Interrupted,
-) -> None:
-    out = interrupted.folder / "run"
-    assert interrupted.status == 128 + signal.SIGINT
-    assert "no checkpoint was written" in interrupted.errors
-    assert str(state_file(out)) in interrupted.errors
-    assert len(interrupted.errors.strip().splitlines()) == 1
-    assert not out.exists()
-    assert state_file(out).exists()
-    assert not list(out.parent.glob(".run*"))
-
-
 def test_a_full_disk_ends_a_run_and_its_state_continues_it(
     folder: Path, image_folder: Path
 ) -> None:
@@ -194,19 +181,6 @@ def test_a_non_finite_loss_ends_a_run_with_a_line_that_names_the_state(
     assert f"the state after step 2 is stored in {state_file(out)}" in done.err
 
 
-def test_curves_inside_the_checkpoint_folder_are_refused(
-    recipe_file: Path, image_folder: Path
-) -> None:
-    out = recipe_file.parent / "run"
-    done = run(
-        "train", recipe_file, "--data", image_folder, "--out", out,
-        "--track", "tensorboard", "--track-dir", out / "curves",
-    )  # fmt: skip
-    assert done.status == 1
-    assert "outside" in done.err
-    assert not out.exists()
-
-
 def test_a_non_empty_output_folder_is_refused_before_training(
     recipe_file: Path, image_folder: Path
 ) -> None:
@@ -273,8 +247,27 @@ def test_an_invalid_setting_is_one_line_with_its_key_or_value(
     assert not out.exists()
 
 
-def test_wrong_usage_is_one_line_with_status_2(recipe_file: Path) -> None:
-    done = run("train", recipe_file)
-    assert done.status == 2
-    assert "--data" in done.err
-    assert len(done.err.strip().splitlines()) == 1
+def test_an_interrupted_run_writes_no_checkpoint_and_names_its_state(
+    interrupted: Interrupted,
+) -> None:
+    out = interrupted.folder / "run"
+    assert interrupted.status == 128 + signal.SIGINT
+    assert "no checkpoint was written" in interrupted.errors
+    assert str(state_file(out)) in interrupted.errors
+    assert len(interrupted.errors.strip().splitlines()) == 1
+    assert not out.exists()
+    assert state_file(out).exists()
+    assert not list(out.parent.glob(".run*"))
+
+
+def test_curves_inside_the_checkpoint_folder_are_refused(
+    recipe_file: Path, image_folder: Path
+) -> None:
+    out = recipe_file.parent / "run"
+    done = run(
+        "train", recipe_file, "--data", image_folder, "--out", out,
+        "--track", "tensorboard", "--track-dir", out / "curves",
+    )  # fmt: skip
+    assert done.status == 1
+    assert "outside" in done.err
+    assert not out.exists()

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from training.data import cache as pixel_cache
-from training.data.cache import INDEX, PIXELS, cache_folder, decoded_images
+from training.data.cache import INDEX, PIXELS, decoded_images
 from training.data.images import LabelledImage, list_images, read_image
 from training.fit.batches import ImageDataset
 
@@ -178,12 +178,3 @@ def test_worker_processes_read_the_cache_and_cannot_change_its_file(
 
 def blackened(_: int, pixels: torch.Tensor) -> torch.Tensor:
     return pixels.zero_()
-
-
-def test_the_cache_folder_is_eulerlora_cache_or_the_user_cache(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    assert cache_folder() == cache
-    monkeypatch.delenv("EULERLORA_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    assert cache_folder() == tmp_path / "home" / "eulerlora"

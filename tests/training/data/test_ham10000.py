@@ -6,6 +6,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,19 +16,16 @@ from eulerlora.errors import DataError
 from tests.training.conftest import write_image
 from training.data.ham10000 import (
     METADATA,
-    SPLITS,
     Ham10000Row,
     age_group,
-    lesion_best_epoch_split,
-    lesion_split,
-    lesion_validation_split,
-    paper_split,
     read_ham10000,
     read_rows,
+    split_rows,
 )
 from training.data.images import ImageParts
 from training.recipe.schema import Split
 
+SPLITS: tuple[Split, ...] = get_args(Split)
 CLASSES = ["bkl", "nv", "df", "mel", "vasc", "bcc", "akiec"]
 COLUMNS = ["lesion_id", "image_id", "dx", "dx_type", "age", "sex", "localization"]
 
@@ -136,47 +134,30 @@ def test_images_have_the_lesion_the_sex_the_age_group_and_the_body_site_of_their
             )
 
 
-def test_sex_age_and_site_are_optional_columns(metadata: Path) -> None:
-    lines = metadata.read_text().splitlines()
-    metadata.write_text("\n".join(",".join(line.split(",")[:4]) for line in lines))
-    rows, _ = read_rows(metadata)
-    assert {value for row in rows for value in row.groups.values()} == {"unknown"}
-
-
-def test_the_lesion_split_has_no_lesion_in_two_parts(rows: list[Ham10000Row]) -> None:
-    parts = lesion_split(rows)
-    lesions = [{row.lesion_id for row in part} for part in parts.values()]
+def test_splits_by_lesion_share_parts_and_no_lesion(rows: list[Ham10000Row]) -> None:
+    whole, choosing, best_epoch = (
+        split_rows(rows, split) for split in ("lesion", "lesion-validation", "lesion-best-epoch")
+    )
+    lesions = [{row.lesion_id for row in part} for part in best_epoch.values()]
     assert sum(map(len, lesions)) == len(set.union(*lesions)) == 60
-    assert Counter(row for part in parts.values() for row in part) == Counter(rows)
-
-
-def test_the_validation_split_tests_on_lesions_of_the_train_part(rows: list[Ham10000Row]) -> None:
-    whole, parts = lesion_split(rows), lesion_validation_split(rows)
-    lesions = {name: {row.lesion_id for row in part} for name, part in parts.items()}
-    assert parts["calibration"] == whole["calibration"]
-    assert not lesions["train"] & lesions["test"]
-    assert Counter(parts["train"] + parts["test"]) == Counter(whole["train"])
-    assert {row.label for row in parts["test"]} == {0, 1, 2}
-    assert 0.05 < len(parts["test"]) / len(whole["train"]) < 0.15
-    assert lesion_validation_split(rows) == parts
-
-
-def test_the_split_for_the_best_epoch_has_the_validation_part_and_the_test_part(
-    rows: list[Ham10000Row],
-) -> None:
-    whole, choosing = lesion_split(rows), lesion_validation_split(rows)
-    assert lesion_best_epoch_split(rows) == {
+    assert Counter(row for part in best_epoch.values() for row in part) == Counter(rows)
+    assert best_epoch == {
         "train": choosing["train"],
         "validation": choosing["test"],
         "calibration": whole["calibration"],
         "test": whole["test"],
     }
+    assert choosing["calibration"] == whole["calibration"]
+    assert Counter(choosing["train"] + choosing["test"]) == Counter(whole["train"])
+    assert {row.label for row in choosing["test"]} == {0, 1, 2}
+    assert 0.05 < len(choosing["test"]) / len(whole["train"]) < 0.15
+    assert split_rows(rows, "lesion-validation") == choosing
 
 
 def test_the_validation_split_ignores_the_images_of_the_test_part(
     copied: Path, rows: list[Ham10000Row]
 ) -> None:
-    hidden = {row.image_id for row in lesion_split(rows)["test"]}
+    hidden = {row.image_id for row in split_rows(rows, "lesion")["test"]}
     for path in copied.rglob("*.jpg"):
         if path.stem in hidden:
             path.write_bytes(b"broken")
@@ -232,23 +213,11 @@ def test_a_folder_without_metadata_or_images_is_refused(metadata: Path) -> None:
         read_ham10000(metadata.parent, "lesion")
 
 
-def test_metadata_without_required_columns_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / METADATA
-    path.write_text("image,label\na,b\n")
-    with pytest.raises(DataError, match="image_id"):
-        read_rows(path)
-
-
 @pytest.fixture(scope="module")
 def real_rows(real_data: Path) -> list[Ham10000Row]:
     rows, names = read_rows(real_data / METADATA)
     assert names == CLASSES
     return rows
-
-
-@pytest.fixture(scope="module")
-def real_parts(real_rows: list[Ham10000Row]) -> dict[str, list[Ham10000Row]]:
-    return lesion_split(real_rows)
 
 
 def counts(rows: list[Ham10000Row]) -> list[int]:
@@ -259,7 +228,7 @@ def counts(rows: list[Ham10000Row]) -> list[int]:
 def test_the_paper_split_has_the_published_counts_and_first_ids(
     real_rows: list[Ham10000Row],
 ) -> None:
-    parts = paper_split(real_rows)
+    parts = split_rows(real_rows, "paper")
     assert (len(parts["train"]), len(parts["test"])) == (8012, 2003)
     assert counts(parts["train"]) == [879, 5364, 92, 890, 114, 411, 262]
     first = [row.image_id for row in parts["test"][:3]]
@@ -270,29 +239,16 @@ def test_the_paper_split_has_the_published_counts_and_first_ids(
 
 
 @pytest.mark.data
-def test_the_lesion_split_is_stratified_and_shares_no_lesion(
-    real_rows: list[Ham10000Row], real_parts: dict[str, list[Ham10000Row]]
-) -> None:
+def test_the_lesion_splits_are_stratified_and_share_no_lesion(real_rows: list[Ham10000Row]) -> None:
     shares = np.array(counts(real_rows)) / len(real_rows)
-    for name, share in (("train", 0.7), ("calibration", 0.1), ("test", 0.2)):
-        part = real_parts[name]
-        assert len(part) / len(real_rows) == pytest.approx(share, abs=0.01)
-        np.testing.assert_allclose(np.array(counts(part)) / len(part), shares, atol=0.01)
-    lesions = [{row.lesion_id for row in part} for part in real_parts.values()]
-    assert sum(map(len, lesions)) == len(set.union(*lesions)) == 7470
-
-
-@pytest.mark.data
-def test_the_validation_split_shares_no_lesion_with_the_test_part(
-    real_rows: list[Ham10000Row],
-    real_parts: dict[str, list[Ham10000Row]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("training.data.ham10000.lesion_split", lambda _: real_parts)  # slow
-    parts = lesion_validation_split(real_rows)
+    parts = split_rows(real_rows, "lesion-best-epoch")
+    for name, share in (("calibration", 0.1), ("test", 0.2)):
+        assert len(parts[name]) / len(real_rows) == pytest.approx(share, abs=0.01)
+        of_part = np.array(counts(parts[name])) / len(parts[name])
+        np.testing.assert_allclose(of_part, shares, atol=0.01)
     assert {name: len(part) for name, part in parts.items()} == {
-        "train": 6309, "calibration": 1002, "test": 701
+        "train": 6309, "validation": 701, "calibration": 1002, "test": 2003
     }  # fmt: skip
-    assert counts(parts["test"]) == [77, 469, 8, 78, 10, 36, 23]
-    lesions = [{row.lesion_id for row in part} for part in (*parts.values(), real_parts["test"])]
+    assert counts(parts["validation"]) == [77, 469, 8, 78, 10, 36, 23]
+    lesions = [{row.lesion_id for row in part} for part in parts.values()]
     assert sum(map(len, lesions)) == len(set.union(*lesions)) == 7470

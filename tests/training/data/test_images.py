@@ -27,12 +27,6 @@ def test_a_folder_and_an_archive_of_it_list_the_same_images(
         )
 
 
-def test_other_files_are_ignored(tmp_path: Path, image_folder: Path) -> None:
-    (tmp_path / "notes.txt").write_text("not an image")
-    (tmp_path / "A.PNG").write_bytes((image_folder / "other" / "0.png").read_bytes())
-    assert list(list_images(tmp_path)) == ["A.PNG"]
-
-
 def test_paths_without_images_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.tar").write_text("not an archive")

@@ -75,16 +75,6 @@ def test_an_epoch_contains_each_image_as_often_as_expected(numbered: list[Labell
     assert labels_of(batches, 3) == labels_of(batches, 3) != labels_of(batches, 4)
 
 
-def test_the_last_incomplete_batch_is_included(numbered: list[LabelledImage]) -> None:
-    sizes = [len(batch) for batch in labels_of(loaded(numbered))]
-    assert sizes == [8] * (len(numbered) // 8) + [len(numbered) % 8]
-
-
-def test_skipping_drops_the_first_batches(numbered: list[LabelledImage]) -> None:
-    batches = loaded(numbered)
-    assert labels_of(batches, skip=2) == labels_of(batches)[2:]
-
-
 @pytest.mark.parametrize("processes", [2, 3, 16])
 def test_shards_partition_every_batch_and_padding_makes_them_equal(
     numbered: list[LabelledImage], processes: int
@@ -114,8 +104,3 @@ def test_an_automatic_length_follows_from_the_number_of_images(
     length = RunLength.of(AdapterTraining(), images)
     assert (length.batch_size, length.epochs) == (batch_size, epochs)
     assert length.epochs == 40 or length.steps >= 300
-
-
-def test_a_given_length_is_kept() -> None:
-    assert RunLength.of(AdapterTraining(epochs=3, batch_size=5), 100) == RunLength(100, 5, 3)
-    assert RunLength.of(AdapterTraining(epochs=0), 100).steps == 0

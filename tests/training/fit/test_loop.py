@@ -70,13 +70,6 @@ def test_a_run_lowers_the_loss_with_one_step_per_batch(batches: LoadedBatches, r
     assert 0 < fitted.waiting_share < 1
 
 
-def test_the_first_update_of_a_warm_up_changes_nothing(batches: LoadedBatches, run: Run) -> None:
-    objective = ColourObjective()
-    fit(objective, batches, SETTINGS, run)
-    assert torch.equal(objective.weights[1], objective.weights[0])
-    assert not torch.equal(objective.weights[2], objective.weights[1])
-
-
 @pytest.mark.parametrize("micro_batch_rows", [None, 12])
 def test_a_run_equals_a_plain_loop_with_adamw(
     batches: LoadedBatches, run: Run, micro_batch_rows: int | None
@@ -150,17 +143,6 @@ def test_a_resumed_run_ends_with_the_same_weights(
     assert continued.final_loss == pytest.approx(fitted.final_loss)
 
 
-def test_a_finished_run_takes_no_more_steps(batches: LoadedBatches, run: Run) -> None:
-    done, again = ColourObjective(), ColourObjective()
-    first = fit(done, batches, SETTINGS, run)
-    resumed = replace(run, resume=True)
-    assert fit(again, batches, SETTINGS, resumed) == first
-    assert again.weights == []
-    torch.testing.assert_close(
-        again.network.state_dict(), done.network.state_dict(), atol=0, rtol=0
-    )
-
-
 class OneEpochObjective(ColourObjective):
     """An objective that is finished after one epoch; its state is in `averages`."""
 
@@ -191,6 +173,17 @@ def test_a_finished_objective_ends_the_run_early_and_for_good(
     again = OneEpochObjective()
     assert fit(again, batches, settings, replace(run, resume=True)).steps == steps
     assert again.weights == []
+
+
+def test_a_finished_run_takes_no_more_steps(batches: LoadedBatches, run: Run) -> None:
+    done, again = ColourObjective(), ColourObjective()
+    first = fit(done, batches, SETTINGS, run)
+    resumed = replace(run, resume=True)
+    assert fit(again, batches, SETTINGS, resumed) == first
+    assert again.weights == []
+    torch.testing.assert_close(
+        again.network.state_dict(), done.network.state_dict(), atol=0, rtol=0
+    )
 
 
 def test_without_resume_an_older_state_is_ignored(batches: LoadedBatches, run: Run) -> None:

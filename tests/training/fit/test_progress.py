@@ -14,7 +14,7 @@ from eulerlora.errors import SettingsError
 from tests.eulerlora_client.test_progress import Terminal, on_terminal
 from training.fit.batches import RunLength
 from training.fit.optimisation import Step
-from training.fit.progress import Curves, ProgressDisplay, estimate_line, run_line
+from training.fit.progress import Curves, ProgressDisplay, run_line
 from training.fit.run import Progress, Tracker, Tracking
 
 LENGTH = RunLength(images=100, batch_size=8, epochs=4)
@@ -25,14 +25,6 @@ def test_a_line_contains_rate_waiting_time_and_time_left() -> None:
     progress = Progress(step=26, seconds=200, waited_s=6, epoch_loss=26.0, epoch_steps=13)
     assert run_line(progress, START, LENGTH) == (
         "step 26/52, epoch 2/4, loss 2.000, 1 images/s, 3% waiting, 3 min left"
-    )
-
-
-def test_rates_and_time_left_of_a_resumed_run_cover_the_present_session() -> None:
-    start = Progress(step=26, seconds=5_000, waited_s=4_000, epoch_loss=9.0, epoch_steps=13)
-    progress = Progress(step=39, seconds=5_010, waited_s=4_001, epoch_loss=13.0, epoch_steps=13)
-    assert run_line(progress, start, LENGTH) == (
-        "step 39/52, epoch 3/4, loss 1.000, 10 images/s, 10% waiting, 10 s left"
     )
 
 
@@ -59,17 +51,6 @@ def test_without_a_terminal_lines_appear_on_stdout_at_intervals(
     assert output.err == ""
 
 
-def test_a_process_other_than_the_main_one_shows_nothing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("training.fit.progress.LINE_INTERVAL_S", 0.0)
-    display = ProgressDisplay(LENGTH, START, "", enabled=False)
-    display.show(START.after(1.0, 1.0, 0.0))
-    display.print("epoch 1/4: 1.0000")
-    display.close()
-    assert capsys.readouterr() == ("", "")
-
-
 def test_on_a_terminal_one_bar_covers_all_steps_of_the_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,14 +62,6 @@ def test_on_a_terminal_one_bar_covers_all_steps_of_the_run(
     assert "epoch 3/4" in terminal.getvalue()
     display.close()
     assert capsys.readouterr().out == ""
-
-
-def test_the_estimate_leaves_out_the_first_step_and_states_the_memory() -> None:
-    first = Progress(step=1, seconds=100.0, epoch_loss=1.0, epoch_steps=1)
-    progress = Progress(step=6, seconds=110.0, epoch_loss=6.0, epoch_steps=6)
-    line = estimate_line(first, progress, LENGTH)
-    assert line.startswith("2.00 s per step: about 2 min for 46 more steps; ")
-    assert float(line.rpartition("; ")[2].split()[0]) > 0
 
 
 SHORT = RunLength(images=20, batch_size=8, epochs=2)
@@ -135,12 +108,6 @@ def test_a_resumed_run_replaces_the_curves_of_repeated_steps(tmp_path: Path) -> 
     write_curves(tmp_path, resumed, steps=4, loss=2.0)
     assert read_curves(tmp_path)["step/loss"] == {0: 1, 1: 1, 2: 2, 3: 2, 4: 2, 5: 2}
     assert set(read_curves(tmp_path)["epoch/mean_loss"]) == {2, 5}
-
-
-def test_a_new_run_replaces_the_curves_of_an_older_one(tmp_path: Path) -> None:
-    write_curves(tmp_path, START, steps=5, loss=1.0)
-    write_curves(tmp_path, START, steps=2, loss=2.0)
-    assert read_curves(tmp_path)["step/loss"] == {0: 2, 1: 2}
 
 
 def test_without_a_tracker_no_curves_are_written(
@@ -199,3 +166,22 @@ def test_a_tracker_that_is_not_installed_is_refused_with_what_to_install(
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(SettingsError, match="run: pip install trackio"):
         Tracking(("trackio",), tmp_path, "run").check()
+
+
+def test_rates_and_time_left_of_a_resumed_run_cover_the_present_session() -> None:
+    start = Progress(step=26, seconds=5_000, waited_s=4_000, epoch_loss=9.0, epoch_steps=13)
+    progress = Progress(step=39, seconds=5_010, waited_s=4_001, epoch_loss=13.0, epoch_steps=13)
+    assert run_line(progress, start, LENGTH) == (
+        "step 39/52, epoch 3/4, loss 1.000, 10 images/s, 10% waiting, 10 s left"
+    )
+
+
+def test_a_process_other_than_the_main_one_shows_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.fit.progress.LINE_INTERVAL_S", 0.0)
+    display = ProgressDisplay(LENGTH, START, "", enabled=False)
+    display.show(START.after(1.0, 1.0, 0.0))
+    display.print("epoch 1/4: 1.0000")
+    display.close()
+    assert capsys.readouterr() == ("", "")

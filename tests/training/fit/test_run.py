@@ -117,23 +117,6 @@ def test_the_state_of_ivon_continues_too(tmp_path: Path) -> None:
     torch.testing.assert_close(dict(loaded.network), dict(stepped.network), atol=0, rtol=0)
 
 
-def test_frozen_weights_are_not_stored(path: Path) -> None:
-    loaded = untrained()
-    before = loaded.network[0].weight.clone()
-    load_state(path, loaded, SETTINGS)
-    assert torch.equal(loaded.network[0].weight, before)
-
-
-def test_averages_are_stored(tmp_path: Path, stepped: TrainedState) -> None:
-    path = tmp_path / "state.safetensors"
-    saved = TrainedState(stepped.network, stepped.optimiser, {"sum": torch.ones(2)})
-    save_state(path, saved, PROGRESS, SETTINGS)
-    averages = {"sum": torch.zeros(2)}
-    fresh = untrained()
-    load_state(path, TrainedState(fresh.network, fresh.optimiser, averages), SETTINGS)
-    assert averages["sum"].tolist() == [1, 1]
-
-
 def test_a_state_of_other_settings_is_refused(path: Path) -> None:
     with pytest.raises(SettingsError, match="other settings"):
         load_state(path, untrained(), OptimisationSettings(epochs=4))
@@ -143,14 +126,6 @@ def test_a_damaged_state_is_refused_with_its_path(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(CheckpointError, match=r"state\.safetensors"):
         load_state(path, untrained(), SETTINGS)
-
-
-def test_a_failed_save_preserves_the_older_state(path: Path, stepped: TrainedState) -> None:
-    before = path.read_bytes()
-    path.with_name(".state.safetensors.partial").mkdir()  # blocks the new file
-    with pytest.raises(OSError):
-        save_state(path, stepped, Progress(step=9), SETTINGS)
-    assert path.read_bytes() == before
 
 
 def test_rounding_that_overflows_is_refused() -> None:

@@ -154,18 +154,6 @@ def test_learning_rates_decay_by_layer_as_in_timm() -> None:
     assert make_objective().lr_scale("head.weight") == 1
 
 
-def test_padding_and_the_other_head_get_no_gradient() -> None:
-    objective = make_objective(label_smoothing=0.1)
-    loss_of(objective, slice(4, 6)).backward()
-    gradient = objective.model.head.weight.grad
-    assert gradient is not None
-    assert (gradient[:3] == 0).all()
-    assert (gradient[3:] != 0).any()
-    objective.network.zero_grad()
-    loss_of(objective, slice(5, 6)).backward()
-    assert all((p.grad == 0).all() for p in objective.model.parameters())
-
-
 def test_the_average_is_the_moving_average_of_the_weights() -> None:
     objective = make_objective(ema_decay=0.75)
     values = torch.tensor([1.0, 2.0, 6.0])
@@ -177,24 +165,6 @@ def test_the_average_is_the_moving_average_of_the_weights() -> None:
         expected = value if step == 0 else 0.75 * expected + 0.25 * value
         torch.testing.assert_close(objective.averaged.head.bias, expected.expand(5))
     assert not any(p.requires_grad for p in objective.averaged.parameters())
-
-
-def test_without_decay_the_average_is_the_last_weights() -> None:
-    objective = make_objective(ema_decay=0.0)
-    for value in (1.0, 5.0):
-        with torch.no_grad():
-            objective.model.head.bias.fill_(value)
-        objective.after_step()
-    assert torch.equal(objective.averaged.head.bias, objective.model.head.bias)
-
-
-def test_the_averages_for_the_state_are_the_tensors_that_steps_change() -> None:
-    objective = make_objective()
-    averages = objective.averages()
-    objective.after_step()
-    assert averages["n_averaged"] == 1
-    for name, parameter in objective.averaged.named_parameters():
-        assert averages[f"module.{name}"].data_ptr() == parameter.data_ptr()
 
 
 def test_stochastic_depth_depends_on_seed_step_and_process_and_is_off_in_evaluation() -> None:
@@ -214,14 +184,6 @@ def test_stochastic_depth_depends_on_seed_step_and_process_and_is_off_in_evaluat
     assert dropped[0] != plain[0]
     objective.network.eval()
     assert losses(objective) == pytest.approx(plain, rel=1e-6)
-
-
-def test_stochastic_depth_changes_no_parameter_name_and_grows_with_depth() -> None:
-    plain, dropped = make_objective(), make_objective(stochastic_depth=0.4)
-    assert list(plain.model.state_dict()) == list(dropped.model.state_dict())
-    rates = [block.dropout.p for block in dropped.model.backbone.encoder.layers]
-    assert rates[0] == 0
-    assert rates[-1] == pytest.approx(0.4)
 
 
 def test_a_larger_stage_starts_with_the_weights_of_the_smaller_one() -> None:

@@ -12,7 +12,6 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from eulerlora.images.preprocess import resize
 from training.data.augmentation import CPU, seeded
 from training.fit.batches import Shard
 from training.fit.run import Run, accelerator_on
@@ -67,13 +66,6 @@ def test_an_epoch_contains_every_image_of_every_set_once() -> None:
     assert orders[0] != orders[1]
 
 
-def test_targets_are_one_hot_within_the_set_of_the_image() -> None:
-    for pixels, targets in batches().epoch(0, 0):
-        for level, target in zip(levels(pixels), targets, strict=True):
-            expected = level % 3 if level < SIZES[0] else 3 + level % 2
-            assert target.tolist() == [float(index == expected) for index in range(6)]
-
-
 def test_only_images_of_the_same_set_are_mixed() -> None:
     augmentation = AugmentationSettings(mixed=1.0, group=8)
     stage = STAGE.model_copy(update={"augmentation": augmentation})
@@ -123,12 +115,6 @@ def test_skipping_drops_the_first_batches_and_changes_no_other() -> None:
         assert torch.equal(ours[1], theirs[1])
 
 
-def test_padding_has_zero_targets() -> None:
-    pixels, targets = batches().batch([3, -1, 20, -1])
-    assert len(pixels) == 4
-    assert sorted(targets.sum(dim=1).tolist()) == [0.0, 0.0, 1.0, 1.0]
-
-
 def test_processes_partition_a_batch() -> None:
     epochs = []
     for process in (0, 1):
@@ -160,13 +146,6 @@ def test_prefetch_makes_the_next_item_during_the_use_of_one() -> None:
     assert not made[2].is_set()
     assert list(items) == [1, 2]
     assert list(prefetch(make, range(0))) == []
-
-
-def test_prefetch_raises_the_error_of_an_item() -> None:
-    items = prefetch(lambda number: 1 / (1 - number), range(3))
-    assert next(items) == 1
-    with pytest.raises(ZeroDivisionError):
-        next(items)
 
 
 @pytest.mark.gpu
@@ -208,15 +187,6 @@ def test_views_have_the_given_size_and_the_unit_range(policy: str) -> None:
     torch.testing.assert_close(targets.sum(dim=1), torch.ones(12))
 
 
-def test_without_augmentation_a_view_is_the_resize_up_to_flips() -> None:
-    expected = resize(PIXELS, 20)
-    pixels, targets = views()
-    for index in range(12):
-        flipped = torch.equal(pixels[index], expected[index].flip(-1))
-        assert flipped or torch.allclose(pixels[index], expected[index], atol=1 / 255)
-    assert torch.equal(targets, TARGETS)
-
-
 def test_images_of_a_group_share_a_draw_and_groups_differ() -> None:
     def erased(group: int) -> list[tuple[bool, ...]]:
         pixels, _ = views(group=group, erasing=1.0)
@@ -226,14 +196,6 @@ def test_images_of_a_group_share_a_draw_and_groups_differ() -> None:
     assert [len(set(together[start : start + 4])) for start in (0, 4, 8)] == [1, 1, 1]
     assert len(set(together)) == 3
     assert len(set(apart)) > 6
-
-
-def test_views_are_a_function_of_the_seed() -> None:
-    changes = {"crop_area": 0.35, "policy": "rand", "erasing": 0.5, "mixed": 0.5}
-    first, again, other = (views(seed=seed, **changes) for seed in (7, 7, 8))
-    for one, same in zip(first, again, strict=True):
-        assert torch.equal(one, same)
-    assert not torch.equal(first[0], other[0])
 
 
 def test_images_are_mixed_in_the_proportion_of_their_targets() -> None:
@@ -247,3 +209,10 @@ def test_images_are_mixed_in_the_proportion_of_their_targets() -> None:
             pixels, targets = transform_groups(transform, level, names, 6)
         expected = targets @ (torch.arange(12.0) / 255)
         torch.testing.assert_close(pixels.mean(dim=(1, 2, 3)), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_prefetch_raises_the_error_of_an_item() -> None:
+    items = prefetch(lambda number: 1 / (1 - number), range(3))
+    assert next(items) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(items)

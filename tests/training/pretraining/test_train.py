@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from eulerlora.checkpoint.weights import load_backbone, tensors_sha256
-from eulerlora.errors import DataError, NonFiniteError, SettingsError
+from eulerlora.errors import DataError, SettingsError
 from tests.program import run
 from training.fit.loop import RunPaused
 from training.fit.run import stored_steps
@@ -107,25 +107,6 @@ def test_pretraining_writes_a_backbone_of_the_shape_of_the_recipe_with_provenanc
     assert list(pretrained.parent.iterdir()) == [pretrained]
 
 
-def test_pretraining_learns_both_sets(pretrained: Path) -> None:
-    top_one = load_backbone(pretrained).provenance["top_one"]
-    assert list(top_one) == ["squares, image folder, paper split", "two, image folder"]
-    assert min(top_one.values()) > 0.8
-
-
-def test_bad_images_are_skipped_and_recorded_on_request(image_folder: Path, tmp_path: Path) -> None:
-    for name in ("squares", "two"):
-        for part in ("train", "test"):
-            shutil.copytree(image_folder / part, tmp_path / name / part)
-    (tmp_path / "two" / "train" / "red" / "03.png").write_bytes(b"broken")
-    recipe = recipe_of(tmp_path, "stages.0.epochs=1", "stages.1.epochs=1")
-    with pytest.raises(DataError, match=r"two/train/red/03\.png"):
-        pretrain(recipe, tmp_path, tmp_path / "out", CPU)
-    pretrain(recipe, tmp_path, tmp_path / "out", CPU, skip_bad=True)
-    facts = load_backbone(tmp_path / "out" / "backbone.safetensors").provenance
-    assert facts["skipped"] == {"count": 1, "names": ["two/train/red/03.png"]}
-
-
 class StoppedError(Exception):
     """Ends a run at a given step like a crash."""
 
@@ -174,17 +155,6 @@ def test_a_pretraining_pauses_at_its_time_limit_and_continues_to_the_same_weight
     assert weights(tmp_path / pretrained.name) == weights(pretrained)
 
 
-def test_the_command_says_how_to_continue_after_its_time(data: Path, tmp_path: Path) -> None:
-    recipe_of(data)
-    out = tmp_path / "out"
-    arguments = [data / "tiny.toml", "--data", data, "--out", out, "--device", "cpu"]
-    paused = run("pretrain", *arguments, "--hours", "1e-9")
-    assert paused.status == 0, paused.err
-    state = stage_state_file(out, 0)
-    assert f"the state after step 1 is stored in {state}; use --resume to continue" in paused.out
-    assert run("pretrain", *arguments, "--hours", "0").status == 2
-
-
 def test_states_of_finished_stages_remain_until_the_backbone_is_written(
     data: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,19 +173,6 @@ def test_states_of_finished_stages_remain_until_the_backbone_is_written(
     monkeypatch.setattr(ClassifierObjective, "loss", step)
     pretrain(recipe_of(data), data, tmp_path, CPU, resume=True)
     assert weights(tmp_path / pretrained.name) == weights(pretrained)
-
-
-def test_weights_out_of_range_of_the_stored_type_are_refused(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def grow(objective: ClassifierObjective) -> None:
-        with torch.no_grad():
-            objective.averaged.backbone.class_token.fill_(1e6)
-
-    monkeypatch.setattr(ClassifierObjective, "after_step", grow)
-    recipe = recipe_of(data, "stages.0.epochs=1", "stages.1.epochs=1")
-    with pytest.raises(NonFiniteError, match="class_token"):
-        pretrain(recipe, data, tmp_path, CPU)
 
 
 def test_unlabelled_images_take_part_and_a_convolutional_stem_is_stored_without_norms(
@@ -304,3 +261,27 @@ def test_a_killed_pretraining_resumes_to_the_same_weights(
     assert process.wait() == -signal.SIGKILL
     subprocess.run([sys.executable, *program, "--resume"], check=True, env=one_thread)
     assert weights(tmp_path / pretrained.name) == weights(pretrained)
+
+
+def test_bad_images_are_skipped_and_recorded_on_request(image_folder: Path, tmp_path: Path) -> None:
+    for name in ("squares", "two"):
+        for part in ("train", "test"):
+            shutil.copytree(image_folder / part, tmp_path / name / part)
+    (tmp_path / "two" / "train" / "red" / "03.png").write_bytes(b"broken")
+    recipe = recipe_of(tmp_path, "stages.0.epochs=1", "stages.1.epochs=1")
+    with pytest.raises(DataError, match=r"two/train/red/03\.png"):
+        pretrain(recipe, tmp_path, tmp_path / "out", CPU)
+    pretrain(recipe, tmp_path, tmp_path / "out", CPU, skip_bad=True)
+    facts = load_backbone(tmp_path / "out" / "backbone.safetensors").provenance
+    assert facts["skipped"] == {"count": 1, "names": ["two/train/red/03.png"]}
+
+
+def test_the_command_says_how_to_continue_after_its_time(data: Path, tmp_path: Path) -> None:
+    recipe_of(data)
+    out = tmp_path / "out"
+    arguments = [data / "tiny.toml", "--data", data, "--out", out, "--device", "cpu"]
+    paused = run("pretrain", *arguments, "--hours", "1e-9")
+    assert paused.status == 0, paused.err
+    state = stage_state_file(out, 0)
+    assert f"the state after step 1 is stored in {state}; use --resume to continue" in paused.out
+    assert run("pretrain", *arguments, "--hours", "0").status == 2

@@ -41,14 +41,6 @@ def test_a_shown_recipe_is_the_recipe(name: str, tmp_path: Path) -> None:
     assert read_recipe(path, AdapterRecipe).without_source == original.without_source
 
 
-def test_classes_with_unusual_names_are_shown_and_read_back(recipe_file: Path) -> None:
-    recipe_file.write_text(recipe_file.read_text().replace("\nred =", '\n"dark red.1" ='))
-    lines = recipe_with_sources(recipe_file, AdapterRecipe)
-    assert 'data.classes."dark red.1" = "a red square"' in "\n".join(lines)
-    classes = tomllib.loads("\n".join(lines))["data"]["classes"]
-    assert classes["dark red.1"] == "a red square"
-
-
 def test_show_needs_no_data_and_prints_the_sources(recipe_file: Path) -> None:
     done = run("train", recipe_file, "--show", "--seed", "7", "--ignore-columns")
     assert done.status == 0, done.err

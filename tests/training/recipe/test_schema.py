@@ -65,16 +65,6 @@ def test_every_variant_is_valid_and_has_the_settings_in_its_name(path: Path, var
     assert recipe.variant == variant
 
 
-def test_compared_methods_with_the_same_number_of_adapters_have_the_same_budget() -> None:
-    path = RECIPES / "ham10000-compact.toml"
-    budgets = {
-        (recipe.adapters.adapters, recipe.adapters.rank, recipe.training.model_dump_json())
-        for recipe in (read_recipe(path, AdapterRecipe, variant=name) for name in COMPARED)
-    }
-    assert len(budgets) == 2
-    assert {adapters for adapters, _, _ in budgets} == {1, 2}
-
-
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_the_variants_of_a_study_train_on_the_same_images_with_the_same_settings(
     path: Path,
@@ -155,6 +145,16 @@ def test_a_choice_uses_the_validation_split_and_changes_one_setting(
     assert count == (variant != "start")
 
 
+def test_compared_methods_with_the_same_number_of_adapters_have_the_same_budget() -> None:
+    path = RECIPES / "ham10000-compact.toml"
+    budgets = {
+        (recipe.adapters.adapters, recipe.adapters.rank, recipe.training.model_dump_json())
+        for recipe in (read_recipe(path, AdapterRecipe, variant=name) for name in COMPARED)
+    }
+    assert len(budgets) == 2
+    assert {adapters for adapters, _, _ in budgets} == {1, 2}
+
+
 def test_the_recipes_of_the_paper_differ_only_where_the_paper_does(tmp_path: Path) -> None:
     recipes = {
         name: read_recipe(RECIPES / f"{name}.toml", AdapterRecipe)
@@ -176,9 +176,3 @@ def test_the_recipes_of_the_paper_differ_only_where_the_paper_does(tmp_path: Pat
     )
     assert recipes["cifar10"].training == read_recipe(minimal, AdapterRecipe).training
     assert all(recipe.data.split == "paper" for recipe in recipes.values())
-
-
-def test_pretraining_must_end_at_the_image_size_of_the_backbone() -> None:
-    path = find_recipe("dermoscopy-pretrain")
-    with pytest.raises(SettingsError, match="last stage"):
-        read_recipe(path, PretrainingRecipe, ["backbone.image_size=256"])

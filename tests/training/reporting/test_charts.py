@@ -70,12 +70,6 @@ def test_the_risk_coverage_chart_has_one_line_for_each_curve() -> None:
     assert axes.get_ylim()[0] == 0
 
 
-def test_a_curve_without_errors_has_a_small_scale() -> None:
-    curve = risk_coverage(np.array([1.0, 1.0]), np.array([False, False]), unit_weights(2))
-    (axes,) = risk_coverage_chart({"det": curve}, "title").axes
-    assert axes.get_ylim() == (0, 0.01)
-
-
 def test_the_histograms_show_shares_of_each_set_and_the_threshold() -> None:
     inside, outside = np.array([1.0, 0.99, 0.5, 0.51]), {"other": np.array([0.3])}
     figure = score_histograms(inside, outside, "msp", 0.4, "title")
@@ -103,19 +97,14 @@ def test_the_histogram_of_a_distance_ends_near_its_largest_value_and_keeps_all_i
     assert outline[:, 1].max() == 0.5
 
 
-def rendered() -> bytes:
-    figure = Figure((2, 1), layout="constrained")
-    figure.subplots().set(xlabel="images", ylabel="share")
-    return png(figure)
+def test_equal_figures_give_equal_bytes_and_leave_pyplot_alone() -> None:
+    def rendered() -> bytes:
+        figure = Figure((2, 1), layout="constrained")
+        figure.subplots().set(xlabel="images", ylabel="share")
+        return png(figure)
 
-
-def test_equal_figures_give_equal_bytes_without_date_and_software() -> None:
     assert rendered() == rendered()
     with Image.open(BytesIO(rendered())) as image:
         assert image.size == (240, 120)
-        assert image.info.keys() <= {"dpi"}
-
-
-def test_rendering_opens_no_pyplot_figure() -> None:
-    rendered()
+        assert image.info.keys() <= {"dpi"}  # no date, no software
     assert pyplot.get_fignums() == []

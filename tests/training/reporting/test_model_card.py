@@ -64,23 +64,6 @@ def test_the_card_states_use_results_data_and_licence(kind: str) -> None:
     assert "Not evaluated yet" in model_card(config, None)
 
 
-def test_the_card_has_use_before_results_and_origin_after_them() -> None:
-    card = model_card(config_with_facts("ham10000"), REPORT, "# LoRA\n\nWorse.")
-    titles = [line for line in card.splitlines() if line.startswith("#")]
-    expected = ["# tiny", "## Intended use", "## Out-of-scope use", "## Results", "## By class",
-                "## Comparison", "## Limits", "## Reproduction"]  # fmt: skip
-    positions = [titles.index(title) for title in expected]
-    assert positions == sorted(positions)
-    assert "## LoRA\n\nWorse." in card
-    assert "--report report/ --comparison comparison.md\n" in card
-    assert "Comparison" not in model_card(config_with_facts("ham10000"), REPORT)
-
-
-def test_the_card_states_the_backbone_s_top_one_on_each_of_its_sets() -> None:
-    card = model_card(config_with_facts("imagefolder"), None)
-    assert "top-1 0.250 on the test part of circles, top-1 0.750 on the test part of lines" in card
-
-
 def test_the_card_names_a_backbone_of_unknown_origin() -> None:
     config = config_with_facts("imagefolder")
     backbone = config.backbone.model_copy(update={"provenance": {"library": "another"}})
@@ -187,30 +170,46 @@ def test_the_card_and_its_chart_are_written_without_a_new_revision(
     assert stored_revision(folder) == before
 
 
-def test_a_report_on_another_revision_is_refused(evaluated: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize(
+    ("revision", "performance"), [("sha256:00", ""), (None, "(revision sha256:other)")]
+)
+def test_a_report_or_a_performance_of_another_revision_is_refused(
+    evaluated: tuple[Path, Path], revision: str | None, performance: str
+) -> None:
     folder, report = evaluated
-    (report / "report.json").write_bytes(report_json(REPORT))
+    written = replace(REPORT, revision=revision or stored_revision(folder))
+    (report / "report.json").write_bytes(report_json(written))
     before = (folder / "README.md").read_bytes()
-    with pytest.raises(DataError, match="got one on sha256:00"):
-        write_model_card(folder, report)
+    with pytest.raises(DataError):
+        write_model_card(folder, report, "", performance)
+    with pytest.raises(DataError):
+        read_model_facts(folder, report, performance)
     assert (folder / "README.md").read_bytes() == before
     assert not (folder / "reliability.png").exists()
 
 
-def test_the_known_weakness_comes_before_the_intended_use(evaluated: tuple[Path, Path]) -> None:
+def test_the_performance_of_the_revision_and_a_comparison_are_part_of_the_card(
+    evaluated: tuple[Path, Path],
+) -> None:
     folder, report = evaluated
-    write_model_card(folder, report, "", f"(revision {stored_revision(folder)}).\n\n| PH2 |\n")
+    performance = f"(revision {stored_revision(folder)}).\n\n| PH2 |\n"
+    write_model_card(folder, report, "# LoRA\n\nWorse.", performance)
     card = (folder / "README.md").read_text()
-    assert card.index("## Known weakness") < card.index("| PH2 |") < card.index("## Intended use")
-    assert "eulerlora policy show policy.toml --performance > performance.md" in card
+    assert card.index("| PH2 |") < card.index("## Intended use")
+    assert "## LoRA\n\nWorse." in card
+    assert "--comparison comparison.md --performance performance.md" in card
+    assert metrics_table(REPORT) in card
 
 
-def test_the_performance_of_another_revision_is_refused(evaluated: tuple[Path, Path]) -> None:
-    folder, report = evaluated
-    before = (folder / "README.md").read_bytes()
-    with pytest.raises(DataError, match="expected the performance of a policy fitted to revision"):
-        write_model_card(folder, report, "", "(revision sha256:other)")
-    assert (folder / "README.md").read_bytes() == before
+@pytest.mark.parametrize("kind", ["ham10000", "imagefolder"])
+def test_the_model_facts_state_use_results_and_classes(kind: str) -> None:
+    config = config_with_facts(kind)
+    facts = model_facts(config, REPORT, "PH2: lower specificity.")
+    assert metrics_table(REPORT) in facts
+    assert REPORT.revision in facts
+    assert ("not a medical device" in " ".join(facts.split())) == (kind == "ham10000")
+    assert "PH2: lower specificity." in facts
+    assert all(f"`{label.name}`" in facts for label in config.classes)
 
 
 @pytest.mark.parametrize(
@@ -246,26 +245,3 @@ def test_an_imported_backbone_is_named_with_its_licence(
     assert f"imported from {source}" in text
     assert "licence: mit" in text
     assert ModelCard(text).data.base_model == expected
-
-
-def test_the_model_facts_have_the_sections_of_the_label_and_the_results() -> None:
-    config = config_with_facts("ham10000")
-    facts = model_facts(config, REPORT, "PH2: lower specificity.")
-    titles = [line.removeprefix("## ") for line in facts.splitlines() if line.startswith("## ")]
-    assert titles == [
-        "Summary", "Mechanism", "Validation and performance", "Uses and directions", "Warnings",
-        "Generalizability", "Stop using it", "Other information",
-    ]  # fmt: skip
-    assert metrics_table(REPORT) in facts
-    assert REPORT.revision in facts
-    assert "not a medical device" in " ".join(facts.split())
-    assert "PH2: lower specificity." in facts
-    assert len(facts) < len(model_card(config, REPORT))
-    for label in config.classes:
-        assert f"`{label.name}`" in facts
-
-
-def test_the_model_facts_of_another_revision_are_refused(checkpoint_folder, tmp_path) -> None:
-    (tmp_path / "report.json").write_bytes(report_json(REPORT))
-    with pytest.raises(DataError, match="expected a report on revision"):
-        read_model_facts(checkpoint_folder, tmp_path)

@@ -43,7 +43,7 @@ from training.evaluation.report_schema import (
     report_json,
 )
 from training.reporting.report import markdown, predictions_csv, write_report
-from training.reporting.tables import enumeration, prediction_set_table
+from training.reporting.tables import prediction_set_table
 
 
 @pytest.fixture(scope="module")
@@ -86,23 +86,6 @@ def test_the_class_table_has_intervals_with_counts() -> None:
     )
     assert others == [red]
     assert rows(markdown(REPORT), "blue")[0] == "| blue | 0 | 0 | n/a | n/a | n/a |"
-
-
-def test_the_ranking_table_has_all_scores_of_both_modes() -> None:
-    text = markdown(REPORT)
-    for score in ("MSP", "entropy", "mutual information"):
-        auroc, aurc = "0.700 [0.650, 0.750]", "0.200 [0.150, 0.250]"
-        assert f"| AUROC, {score} | {auroc} | {auroc} |" in text
-        assert f"| AURC, {score} | {aurc} | {aurc} |" in text
-
-
-def test_only_intervals_without_lesions_are_called_exact() -> None:
-    assert "Korn and Graubard" in markdown(REPORT)
-    assert "exact" not in markdown(REPORT)
-    unclustered = markdown(replace(REPORT, clusters=REPORT.images))
-    assert "exact binomial intervals" in unclustered
-    assert "| class | images | sensitivity |" in unclustered
-    assert "| red | 12 | 0.250 [" in unclustered
 
 
 def test_a_mode_is_compared_with_the_first_one_on_the_same_images() -> None:
@@ -165,23 +148,13 @@ def test_without_target_classes_groups_have_no_sensitivity() -> None:
     assert "rare (too few)" not in text
 
 
-def test_the_corruption_table_explains_its_auroc() -> None:
+def test_the_corruption_table_has_the_clean_images_first() -> None:
     text = markdown(REPORT)
-    assert "100 of 1,234 test images, evenly spaced" in text
-    assert "an unchanged accuracy and an AUROC near 0.5" in text
+    assert "100 of 1,234 test images" in text
     fog = rows(text, "fog")[0]
     assert fog.startswith("| fog | 0.400 [0.350, 0.450] | 0.600 [0.550, 0.650] | 1.100 [")
     assert rows(text, "none, the same images")[0].count("n/a") == 3
     assert "Corrupted" not in markdown(replace(REPORT, corrupted=Subset(0, 1234)))
-
-
-def test_the_title_of_a_mode_has_singular_and_plural() -> None:
-    one = replace(REPORT.modes[1], samples=1)
-    assert [mode.title for mode in (*REPORT.modes, one)] == [
-        "det",
-        "stoch, 4 samples",
-        "stoch, 1 sample",
-    ]
 
 
 def test_all_rows_of_a_table_have_the_same_number_of_cells() -> None:
@@ -197,28 +170,8 @@ def test_a_vertical_bar_in_a_name_is_escaped() -> None:
     assert r"| a\|b | 0 | 0 | n/a | n/a | n/a |" in markdown(replace(REPORT, modes=modes))
 
 
-def test_enumerations_have_commas_and_a_conjunction() -> None:
-    assert enumeration(["a", "b", "c"], "or") == "a, b or c"
-    assert enumeration(["a"], "or") == "a"
-
-
-def test_the_json_has_null_for_undefined_values(written: Path) -> None:
-    report = json.loads((written / "report.json").read_text(), parse_constant=pytest.fail)
-    first = report["modes"][0]
-    assert first["metrics"]["accuracy"] == pytest.approx({"value": 0.51, "low": 0.46, "high": 0.56})
-    assert first["metrics"]["macro_auroc"] is None
-    assert first["classes"]["red"]["sensitivity"]["hits"] == 3
-    assert first["classes"]["blue"]["sensitivity"] is None
-    assert report["ood_sets"]["other"] == {
-        "group": "far",
-        "generated": False,
-        "used": {"images": 2_000, "of": 10_000},
-        "seen": 7,
-        "resembles": "everyday photographs",
-    }
-
-
 def test_a_written_report_can_be_read(written: Path) -> None:
+    json.loads((written / "report.json").read_text(), parse_constant=pytest.fail)  # no NaN
     report = read_report(written)
     assert report_json(report) == report_json(REPORT)
     assert markdown(report) == markdown(REPORT)
@@ -430,35 +383,6 @@ def test_ood_metrics_and_flagged_shares_follow_from_the_rows(
             assert share is not None
             assert share.share == pytest.approx(shares.mean())
         assert 0 < test.column("flagged_feature_distance").mean() < 1
-
-
-def test_the_accuracy_of_shifted_sets_and_corruptions_follows_from_the_rows(
-    predicted: Evaluation, csv_rows: Rows
-) -> None:
-    for mode in modes(predicted):
-        for name in ("colour-inverted", CORRUPTIONS[0].name):
-            shifted = part(csv_rows, name, mode)
-            labels = np.array(predicted.classes)[shifted.probabilities.argmax(axis=1)]
-            expected = accuracy_score(shifted.labels, labels)
-            if name in mode.corruptions:
-                assert value(mode.corruptions[name], "accuracy") == pytest.approx(expected)
-            else:
-                share = mode.ood[name].accuracy
-                assert share is not None
-                assert share.share == pytest.approx(expected)
-        assert mode.ood["other"].accuracy is None
-
-
-def test_the_difference_between_modes_follows_from_rows_of_equal_images(
-    predicted: Evaluation, csv_rows: Rows
-) -> None:
-    det, stoch = modes(predicted)
-    nll = []
-    for mode in (stoch, det):
-        test = part(csv_rows, TEST, mode)
-        nll.append(log_loss(test.labels, test.probabilities))
-    assert value(stoch.difference, "nll") == pytest.approx(nll[0] - nll[1])
-    assert det.difference == {}
 
 
 def test_equal_predictions_give_equal_bytes_and_scores_that_do_not_exist_are_empty(

@@ -86,11 +86,6 @@ def test_intervals_cover_the_mean_over_new_seeds_and_new_lesions() -> None:
     assert rejected == trials - covered
 
 
-def test_equal_arms_do_not_differ() -> None:
-    tested = result(np.zeros((5, 30)), np.arange(30))
-    assert (tested.difference, tested.low, tested.high, tested.p) == (0, 0, 0, 1)
-
-
 def test_holm_rejects_what_its_step_down_procedure_rejects() -> None:
     p_values = [0.01, 0.04, 0.03, 0.005, 0.8, 0.01]
     adjusted = holm(p_values)
@@ -255,15 +250,6 @@ def test_the_detectable_difference_is_significant_with_the_stated_power(
     assert power == pytest.approx(POWER, abs=1e-4)
 
 
-def test_seeds_without_all_runs_are_left_out(tmp_path: Path) -> None:
-    runs = finished_runs(tmp_path)
-    (runs[-1].out / REPORT / "report.json").unlink()
-    comparison = compare(TABLE, runs)
-    assert comparison is not None
-    assert comparison.seeds == SEEDS[:2]
-    assert compare(TABLE, runs[: len(TABLE.variants)]) is None
-
-
 def test_some_variants_of_a_table_have_the_endpoints_between_them(tmp_path: Path) -> None:
     runs = finished_runs(tmp_path, shift=0.5)
     whole = compare(TABLE, runs)
@@ -311,3 +297,12 @@ def test_all_other_rows_are_compared_with_the_reference_in_one_family(tmp_path: 
     text = comparison_markdown(comparison)
     assert "| AUROC against near sets by feature distance: single det - eulerlora-2 stoch |" in text
     assert f"{sum(p < 0.05 for p in adjusted)} of them have p < 0.05" in text
+
+
+def test_seeds_without_all_runs_are_left_out(tmp_path: Path) -> None:
+    runs = finished_runs(tmp_path)
+    (runs[-1].out / REPORT / "report.json").unlink()
+    comparison = compare(TABLE, runs)
+    assert comparison is not None
+    assert comparison.seeds == SEEDS[:2]
+    assert compare(TABLE, runs[: len(TABLE.variants)]) is None

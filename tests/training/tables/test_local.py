@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from training.tables import local, ray_cluster
-from training.tables.local import TrainingCommand, all_devices, train_all, training_of
+from training.tables.local import TrainingCommand, train_all, training_of
 from training.tables.runs import TableRun, runs_of
 from training.tables.table import read_table
 
@@ -111,16 +111,6 @@ def test_a_failing_run_does_not_stop_the_others_and_reports_its_last_line(
     assert runs[0].log.read_text() == "begun\neulerlora: no such thing\n"
 
 
-def test_only_unfinished_runs_are_trained(
-    runs: list[TableRun], script: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script.write_text("eval $finish")
-    train_all(runs[1:], Path("data"), ["cpu"])
-    capsys.readouterr()
-    train_all(runs, Path("data"), ["cpu"])
-    assert capsys.readouterr().out == (f"run 1 of 1: {runs[0].name} on cpu\n{runs[0].name} done\n")
-
-
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt(), SystemExit(128 + signal.SIGTERM)])
 def test_ctrl_c_and_sigterm_interrupt_every_run_and_wait_for_its_state(
     interruption: BaseException,
@@ -153,16 +143,6 @@ class _Sleeping:
     """A replacement of the module `time` with another sleep."""
 
     sleep: object
-
-
-def test_a_run_locked_by_another_program_is_skipped(runs: list[TableRun], script: Path) -> None:
-    script.write_text("eval $finish")
-    runs[0].log.parent.mkdir(parents=True)
-    with runs[0].log.open("a") as log:
-        fcntl.flock(log, fcntl.LOCK_EX)
-        failures = train_all(runs[:2], Path("data"), ["cpu"])
-    assert failures == [f"{runs[0].name} failed: locked by another program"]
-    assert [run.status for run in runs[:2]] == ["new", "finished"]
 
 
 def test_runs_that_another_program_finishes_meanwhile_are_neither_trained_nor_failures(
@@ -221,11 +201,3 @@ def test_the_training_command_repeats_the_settings_and_resumes(tmp_path: Path) -
         "--variant", "single", "--data", "data", "--out", str(run.out),
         "--device", "cuda:1", "--resume", "--set", "training.workers=2", "--set", "seed=42",
     )  # fmt: skip
-
-
-@pytest.mark.parametrize(("count", "names"), [(0, ["cpu"]), (2, ["cuda:0", "cuda:1"])])
-def test_all_devices_are_the_gpus_or_the_cpu(
-    monkeypatch: pytest.MonkeyPatch, count: int, names: list[str]
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    assert all_devices() == names

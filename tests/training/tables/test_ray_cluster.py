@@ -7,7 +7,6 @@ import fcntl
 import os
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread, get_ident
@@ -169,22 +168,3 @@ def test_a_run_locked_by_another_program_is_skipped(
         failures = train_on_cluster(runs[:2], DATA, RunResources("cpu", lock_wait_s=0.5))
     assert failures == [f"{runs[0].name} failed: locked by another program"]
     assert [run.status for run in runs[:2]] == ["new", "finished"]
-
-
-@pytest.mark.slow
-def test_the_run_of_a_lost_machine_continues_on_another(
-    runs: list[TableRun], script: Path, machines: TwoMachines, tmp_path: Path
-) -> None:
-    script.write_text(
-        "echo $machine >> machines\n"
-        "case $machine in third) touch begun; exec sleep 600;; esac; eval $finish"
-    )
-    third = machines.add("third", cpus=2)
-    with ThreadPoolExecutor() as pool:
-        failures = pool.submit(train_on_cluster, runs[:1], DATA, RunResources("cpu", cpus=2))
-        wait_for(tmp_path / "begun")
-        machines.add("fourth", cpus=2)
-        machines.lose(third)
-        assert failures.result() == []
-    assert runs[0].status == "finished"
-    assert (tmp_path / "machines").read_text().split() == ["third", "fourth"]

@@ -52,15 +52,6 @@ def test_every_variant_of_every_seed_has_a_separate_folder(tmp_path: Path) -> No
     assert all(run.recipe.training.epochs == 30 for run in table_runs)
 
 
-def test_the_ood_table_shares_the_runs_of_cifar10(tmp_path: Path) -> None:
-    cifar10, ood = (
-        {run.out: run.recipe for run in runs_of(read_table(name), [0, 42], [], tmp_path)}
-        for name in ("cifar10", "ood")
-    )
-    assert ood
-    assert ood.items() <= cifar10.items()
-
-
 def test_a_run_is_new_then_begun_then_trained_then_finished(tmp_path: Path) -> None:
     run = first_run(tmp_path)
     assert run.status == "new"
@@ -83,17 +74,6 @@ def test_a_run_may_be_continued_only_with_its_settings(tmp_path: Path) -> None:
     first_run(tmp_path, *equal_to_recipe).check()
     with pytest.raises(DataError, match="seed-0"):
         first_run(tmp_path, "training.epochs=30").check()
-
-
-def test_a_damaged_config_and_one_without_a_recipe_are_errors(tmp_path: Path) -> None:
-    out = finish(first_run(tmp_path))
-    config = first_run(tmp_path).config()
-    (out / CONFIG_FILE).write_text("{")
-    with pytest.raises(CheckpointError, match=r"config\.json"):
-        first_run(tmp_path).check()
-    (out / CONFIG_FILE).write_text(config.model_copy(update={"provenance": {}}).model_dump_json())
-    with pytest.raises(DataError, match="seed-0: expected a recipe"):
-        first_run(tmp_path).check()
 
 
 @pytest.mark.parametrize(
@@ -121,16 +101,6 @@ def test_missing_published_weights_are_listed_with_url_hash_and_path(
         assert str(part) in weights
     with pytest.raises(SettingsError, match="ViT_B_99"):
         missing_inputs(recipe("ham10000", "backbone.weights=ViT_B_99"), RECIPES, tmp_path)
-
-
-def test_a_file_for_published_weights_replaces_the_cache(
-    tmp_path: Path, empty_hub_cache: Path
-) -> None:
-    with_file = recipe("ham10000", "backbone.file=fetched.pth")
-    backbone, *_ = missing_inputs(with_file, tmp_path, tmp_path)
-    assert backbone == f"the backbone {tmp_path / 'fetched.pth'}"
-    (tmp_path / "fetched.pth").touch()
-    assert not any("backbone" in line for line in missing_inputs(with_file, tmp_path, tmp_path))
 
 
 def test_missing_images_are_listed_with_their_urls_and_paths(
@@ -223,3 +193,14 @@ def test_an_invalid_input_is_an_error_before_any_run(
     with pytest.raises(error, match=named):
         read = read_recipe(recipe_file, AdapterRecipe, [override])
         read_inputs([TableRun(recipe_file, read, folder)], data)
+
+
+def test_a_damaged_config_and_one_without_a_recipe_are_errors(tmp_path: Path) -> None:
+    out = finish(first_run(tmp_path))
+    config = first_run(tmp_path).config()
+    (out / CONFIG_FILE).write_text("{")
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        first_run(tmp_path).check()
+    (out / CONFIG_FILE).write_text(config.model_copy(update={"provenance": {}}).model_dump_json())
+    with pytest.raises(DataError, match="seed-0: expected a recipe"):
+        first_run(tmp_path).check()

@@ -9,7 +9,7 @@ from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 from training.tables.results import METRIC_NAMES
 from training.tables.runs import ood_index
-from training.tables.table import Arm, ResultTable, TableRow, read_table, table_names
+from training.tables.table import ResultTable, TableRow, read_table, table_names
 
 LORA = {"variant": "lora-20", "mode": "det"}
 NO_ROW = {"variant": "lora-20", "mode": "stoch"}
@@ -54,30 +54,6 @@ def test_comparisons_have_the_seeds_and_both_modes_of_the_paper(name: str) -> No
     assert all((variant, mode) in rows(name) for variant in trained for mode in ("det", "stoch"))
 
 
-@pytest.mark.parametrize(("name", "rank"), [("cifar10", 8), ("cifar100", 8), ("ham10000", 4)])
-def test_quoted_rows_of_lora_have_the_rank_of_their_runs(name: str, rank: int) -> None:
-    """The ranks are those of LoRA-Ensemble's published settings, commit be52ff5."""
-    quoted = [v for (v, _), row in rows(name).items() if "LoRA" in row.method and row.source]
-    recipes = [
-        read_recipe(read_table(name).recipe_path, AdapterRecipe, variant=variant)
-        for variant in quoted
-    ]
-    assert [(r.adapters.adapters, r.adapters.rank) for r in recipes] == [(1, rank), (16, rank)]
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_all_methods_are_compared_with_one_row_in_one_family(name: str) -> None:
-    table = read_table(name)
-    reference = Arm(variant="eulerlora-2", mode="stoch")
-    assert table.primary is None
-    assert {difference.minus for difference in table.differences()} == {reference}
-    assert {d.arm for d in table.differences()} == set(table.arms) - {reference}
-    assert not table.differences(["single", "l2"])
-    assert {d.arm.name for d in table.differences(["l2", "eulerlora-2"])} == {
-        "l2 det", "eulerlora-2 det"
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_endpoints_of_a_study_are_those_of_its_protocol(name: str) -> None:
     table = read_table(name)
@@ -93,11 +69,6 @@ def test_the_endpoints_of_a_study_are_those_of_its_protocol(name: str) -> None:
     ]
     assert len(tested) == len(set(tested)) == 45
     assert not table.differences(["lora-20-best-epoch", "lora-20-dropout"])
-
-
-def test_an_unknown_table_is_an_error_that_lists_the_tables() -> None:
-    with pytest.raises(SettingsError, match=r"cifar10, .* got 'cifar'"):
-        read_table("cifar")
 
 
 @pytest.mark.parametrize(
