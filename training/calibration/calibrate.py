@@ -29,15 +29,17 @@ from eulerlora.scores.ood_scores import (
 from eulerlora.settings import PrecisionChoice, RuntimeSettings
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, Auto, Sampler, Views
 from training.calibration.temperature import TEMPERATURE_FOLDS, fit_temperature, outputs_at
-from training.calibration.thresholds import CalibrationOutputs, with_thresholds
-from training.data.images import ImageParts, LabelledImage, evenly_spaced
-from training.evaluation.inference import SamplingOptions, predict_all
-from training.evaluation.prediction_sets import (
+from training.calibration.thresholds import (
     NO_COVERAGE,
+    CalibrationOutputs,
     CoverageSettings,
     check_lesions,
-    fit_prediction_sets,
+    with_prediction_sets,
+    with_thresholds,
 )
+from training.data.images import ImageParts, evenly_spaced
+from training.evaluation.inference import SamplingOptions, predict_all
+from training.evaluation.prediction_sets import Lesions
 from training.recipe.schema import SAMPLES
 
 MAX_FEATURE_IMAGES = 10_000
@@ -90,8 +92,7 @@ def calibrate(
     )
     part = images.held_out
     held_out, data = images.parts[part], f"{images.name}, {part} part"
-    names = [label.name for label in uncalibrated.classes]
-    check_lesions(held_out, names, coverage)
+    check_lesions(Lesions.of(held_out), [label.name for label in uncalibrated.classes], coverage)
     source = replace(checkpoint, config=uncalibrated)
     models = _models(source, precisions, device)
     statistics, features = compute_feature_statistics(models[0], images)
@@ -100,18 +101,14 @@ def calibrate(
     for model in models:
         outputs = CalibrationOutputs.of(model, held_out, data, samples)
         if factor is None:
-            factor = stoch_temperature_factor(fitted, outputs, held_out)
+            factor = stoch_temperature_factor(fitted, outputs)
             if factor != 1:
                 update = {"stoch_temperature": factor * fitted.temperature}
                 fitted = fitted.model_copy(update=update)
         if factor != 1:
             outputs = replace(outputs, stoch=outputs_at(outputs.stoch, factor))
         fitted = with_thresholds(fitted, outputs, distance, samples)
-        sets = fit_prediction_sets(
-            outputs.probabilities(samples), held_out, names, coverage, fitted.sampler,
-            outputs.precision, data,
-        )  # fmt: skip
-        fitted = fitted.model_copy(update={"prediction_sets": (*fitted.prediction_sets, *sets)})
+        fitted = with_prediction_sets(fitted, outputs, samples, coverage)
     write_config(folder, uncalibrated)  # a config never describes the statistics of another one
     write_feature_statistics(folder, statistics)
     write_known_answer(folder, checkpoint.network, fitted)
@@ -119,9 +116,7 @@ def calibrate(
     return fitted
 
 
-def stoch_temperature_factor(
-    config: CheckpointConfig, outputs: CalibrationOutputs, images: Sequence[LabelledImage]
-) -> float:
+def stoch_temperature_factor(config: CheckpointConfig, outputs: CalibrationOutputs) -> float:
     """Returns the temperature of mode stoch relative to that of det.
 
     1 without views, if a class has fewer than TEMPERATURE_FOLDS lesions, and if another one helps
@@ -133,7 +128,7 @@ def stoch_temperature_factor(
         return 1.0
     return fit_temperature(
         outputs.stoch.log_probabilities[:, :, :DEFAULT_SAMPLES].flatten(1, 2),
-        torch.tensor([image.label for image in images]),
+        outputs.labels,
         outputs.lesions.indices.numpy(),
     ).temperature
 

@@ -14,13 +14,10 @@ from typing import Any
 
 import numpy as np
 import tomlkit
-import torch
 from numpy.typing import NDArray
 
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
-from eulerlora.scores.ood_scores import FlaggedScore, ood_scores
-from eulerlora.scores.uncertainty import summarise
 from eulerlora_client.contract.answers import TargetClasses
 from eulerlora_client.output_files import atomic_write
 from eulerlora_client.policy.policy import (
@@ -33,17 +30,15 @@ from eulerlora_client.policy.policy import (
     read_policy_text,
 )
 from training.data.images import OUTSIDE, LabelledImage
-from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
+from training.evaluation.evaluated_sets import SetPredictions
+from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.intervals import Bools, Floats, lower_bound, tolerance_bound
 
 SIGNIFICANT_DIGITS = 4
-
-Names = NDArray[np.str_]
-
-
-COVERAGES = tuple(tenths / 10 for tenths in range(1, 11))
 UNCERTAIN_SHARE = 0.05
 """Default share of the images that may reach the entropy threshold."""
+
+Names = NDArray[np.str_]
 
 
 @dataclass(frozen=True)
@@ -60,39 +55,19 @@ class Sensitivity:
     lower_bound: float
 
     @property
-    def share(self) -> float:
-        return self.hits / self.lesions
-
-    @property
     def established(self) -> bool:
         return self.lower_bound >= self.required
 
 
-@dataclass(frozen=True)
-class ThresholdCoverage:
-    """The share of all images below a threshold, and the critical ones among them.
+def by_lesion(values: Floats | Bools, lesions: Names, combine: np.ufunc) -> NDArray[Any]:
+    """Returns one value for each lesion, from the values of its images.
 
-    missed_lesions: critical lesions with at least one image below the threshold. missed_images:
-    critical images below it.
+    values, lesions: (n,), n > 0. combine: such as np.minimum, or np.logical_and for flags.
     """
-
-    coverage: float
-    threshold: float
-    missed_lesions: int
-    missed_images: int
-
-
-def lesion_scores(scores: Floats, lesions: Names) -> Floats:
-    """Returns the lowest score of each lesion's images. scores, lesions: (n,)."""
-    _, index = np.unique(lesions, return_inverse=True)
-    lowest = np.full(index.max(initial=-1) + 1, np.inf)
-    np.minimum.at(lowest, index, scores)
-    return lowest
-
-
-def lesions_with_all(flags: Bools, lesions: Names) -> Bools:
-    """Returns for each lesion whether all its images have the flag. flags, lesions: (n,)."""
-    return np.array(lesion_scores(flags.astype(np.float64), lesions) == 1)
+    order = np.argsort(lesions, kind="stable")
+    starts = np.unique(lesions[order], return_index=True)[1]
+    combined: NDArray[Any] = combine.reduceat(values[order], starts)
+    return combined
 
 
 def fit_urgent(critical: Floats, required: float) -> tuple[float, Sensitivity]:
@@ -108,30 +83,6 @@ def fit_urgent(critical: Floats, required: float) -> tuple[float, Sensitivity]:
     hits = int((critical >= threshold).sum())
     lower = lower_bound(bound.units - bound.misses, bound.units)
     return threshold, Sensitivity(hits, bound.units, required, lower)
-
-
-def coverage_table(
-    scores: Floats, critical: Bools, lesions: Names, shares: Sequence[float]
-) -> list[ThresholdCoverage]:
-    """Returns, for each share, the highest threshold with at most that share of images below it.
-
-    scores, critical, lesions: (n,), of all images.
-    """
-    of_lesions = lesion_scores(scores[critical], lesions[critical])
-    ranked = np.sort(scores)
-    rows = []
-    for share in shares:
-        below = math.floor(share * len(scores))
-        threshold = float(ranked[below]) if below < len(scores) else math.inf
-        rows.append(
-            ThresholdCoverage(
-                coverage=float((scores < threshold).mean()),
-                threshold=threshold,
-                missed_lesions=int((of_lesions < threshold).sum()),
-                missed_images=int((scores[critical] < threshold).sum()),
-            )
-        )
-    return rows
 
 
 def round_down(value: float) -> float:
@@ -175,22 +126,6 @@ class PolicyInputs:
     lesions: Names
 
 
-def score_images(
-    model: EulerLoRA,
-    images: Sequence[LabelledImage],
-    options: SamplingOptions,
-    target: TargetClasses,
-    label: str,
-) -> PolicyInputs:
-    """Returns a model's scores of labelled images; arguments and errors as in `score_outputs`.
-
-    label: name of the progress bar.
-    """
-    check_classes(model, target)
-    (outputs,) = predict_all(model, images, [options], label)
-    return score_outputs(model, outputs, images, options, target)
-
-
 def check_classes(model: EulerLoRA, target: TargetClasses) -> None:
     """Raises DataError for a model without one of the target classes."""
     missing = [name for name in target.classes if name not in model.classes]
@@ -201,48 +136,53 @@ def check_classes(model: EulerLoRA, target: TargetClasses) -> None:
         )
 
 
-def score_outputs(
+def score_images(
     model: EulerLoRA,
-    outputs: ModelOutputs,
     images: Sequence[LabelledImage],
     options: SamplingOptions,
     target: TargetClasses,
+    label: str,
 ) -> PolicyInputs:
-    """Returns the scores from a model's outputs for labelled images.
+    """Returns a model's scores of labelled images.
 
-    An image without a cluster is a lesion by itself. Images labelled OUTSIDE show target lesions
-    of none of the classes. options: of the outputs.
-    Raises DataError as `check_classes`.
+    label: name of the progress bar. Raises DataError as `check_classes`.
     """
     check_classes(model, target)
-    trajectories = outputs.log_probabilities.flatten(1, 2).exp()
-    summary = summarise(trajectories)
+    (outputs,) = predict_all(model, images, [options], label)
     thresholds = model.config.threshold(options.mode, options.samples)
-    flags = ood_scores(outputs.scores(model.feature_distance), thresholds)
-    labels = trajectories.argmax(dim=-1)  # (n, trajectories)
-    disagree = (labels != labels[:, :1]).any(dim=1)
+    predictions = SetPredictions.of(outputs, model.feature_distance, thresholds)
+    return policy_inputs(model, predictions, images, target)
+
+
+def policy_inputs(
+    model: EulerLoRA,
+    predictions: SetPredictions,
+    images: Sequence[LabelledImage],
+    target: TargetClasses,
+) -> PolicyInputs:
+    """Returns the scores from a model's predictions for labelled images.
+
+    An image without a cluster is a lesion by itself. Images labelled OUTSIDE show target lesions
+    of none of the classes.
+    """
     group = [model.classes.index(name) for name in target.classes]
     critical = [model.classes.index(name) for name in target.critical.classes]
-    true_labels = torch.tensor([image.label for image in images])
+    probabilities = predictions.uncertainty.probabilities
+    labels = predictions.log_probabilities.argmax(dim=-1)  # (n, trajectories)
+    disagree = (labels != labels[:, :1]).any(dim=1).numpy()
+    true_labels = np.array([image.label for image in images])
+    no_flags, flags = np.zeros(len(images), bool), predictions.flags
     return PolicyInputs(
-        scores=summary.probabilities[:, group].sum(dim=1).numpy(),
-        critical_scores=summary.probabilities[:, critical].sum(dim=1).numpy(),
-        entropy=summary.entropy.numpy(),
-        unfamiliar=_flags(flags.get("feature_distance"), len(images), unknown=False),
-        doubtful=_flags(flags["msp"], len(images), unknown=True) | disagree.numpy(),
-        critical=torch.isin(true_labels, torch.tensor(critical)).numpy(),
-        target=torch.isin(true_labels, torch.tensor(group)).numpy(),
-        outside=(true_labels == OUTSIDE).numpy(),
+        scores=probabilities[:, group].sum(dim=1).numpy(),
+        critical_scores=probabilities[:, critical].sum(dim=1).numpy(),
+        entropy=predictions.uncertainty.entropy.numpy(),
+        unfamiliar=flags.get("feature_distance", no_flags),
+        doubtful=flags.get("msp", ~no_flags) | disagree,
+        critical=np.isin(true_labels, critical),
+        target=np.isin(true_labels, group),
+        outside=true_labels == OUTSIDE,
         lesions=np.array([image.cluster or image.name for image in images]),
     )
-
-
-def _flags(score: FlaggedScore | None, images: int, unknown: bool) -> Bools:
-    """Returns (n,) the flags of a score. unknown: value of all flags without a threshold."""
-    if score is None or score.flagged is None:
-        return np.full(images, unknown)
-    flags: Bools = score.flagged.numpy()
-    return flags
 
 
 @dataclass(frozen=True)
@@ -250,8 +190,8 @@ class PolicyFit:
     """The thresholds of a policy, and what is known about them from the images of the fit.
 
     urgent: of the target probability. entropy_nats: of the entropy. images, lesions: all of
-    them. critical: sensitivity by lesion. critical_hits: images of all critical_images at or above
-    `urgent`. uncertain: share of the images at or above `entropy_nats`.
+    them. critical: sensitivity by lesion. uncertain: share of the images at or above
+    `entropy_nats`.
     """
 
     urgent: float
@@ -259,10 +199,7 @@ class PolicyFit:
     images: int
     lesions: int
     critical: Sensitivity
-    critical_hits: int
-    critical_images: int
     uncertain: float
-    coverages: Sequence[ThresholdCoverage]
 
 
 def fit_policy(
@@ -276,8 +213,8 @@ def fit_policy(
     """
     if not images.critical.any():
         raise DataError("expected images of the critical classes, got none")
-    critical = lesion_scores(images.scores[images.critical], images.lesions[images.critical])
-    urgent, sensitivity = fit_urgent(critical, required)
+    scores, lesions = images.scores[images.critical], images.lesions[images.critical]
+    urgent, sensitivity = fit_urgent(by_lesion(scores, lesions, np.minimum), required)
     entropy_nats = entropy_threshold(images.entropy, uncertain_share)
     return PolicyFit(
         urgent=urgent,
@@ -285,10 +222,7 @@ def fit_policy(
         images=len(images.scores),
         lesions=len(np.unique(images.lesions)),
         critical=sensitivity,
-        critical_hits=int((images.scores[images.critical] >= urgent).sum()),
-        critical_images=int(images.critical.sum()),
         uncertain=float((images.entropy >= entropy_nats).mean()),
-        coverages=coverage_table(images.scores, images.critical, images.lesions, COVERAGES),
     )
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,13 +24,7 @@ from eulerlora_client.policy.policy import (
     TargetEvidence,
 )
 from eulerlora_client.policy.results import lesions_by_group
-from training.calibration.policy import (
-    Names,
-    PolicyFit,
-    PolicyInputs,
-    lesions_with_all,
-    score_images,
-)
+from training.calibration.policy import PolicyFit, PolicyInputs, by_lesion, score_images
 from training.data.digests import named_with_seen
 from training.data.images import report_skipped
 from training.data.local_images import ArchiveLabels, LabelNames, read_local_images
@@ -70,60 +65,6 @@ class PolicyMeasurement:
     ranking: Estimates
 
 
-@dataclass(frozen=True)
-class _Flags:
-    """What happens to n images. reached: at or above the urgent threshold."""
-
-    reached: Bools
-    unfamiliar: Bools
-    lesions: Names
-
-    @property
-    def urgent(self) -> Bools:
-        return self.reached & ~self.unfamiliar
-
-    @property
-    def seen(self) -> Bools:
-        """True for an image that is urgent or unfamiliar."""
-        return self.reached | self.unfamiliar
-
-    def target(self, chosen: Bools) -> TargetEvidence:
-        """Returns the target lesions of the chosen images, at least one. chosen: (n,)."""
-        urgent, seen, reached = (
-            lesions_with_all(flags[chosen], self.lesions[chosen])
-            for flags in (self.urgent, self.seen, self.reached)
-        )
-        hits, lesions = int(seen.sum()), len(seen)
-        low, high = clopper_pearson(hits, lesions)
-        return TargetEvidence(
-            lesions=lesions,
-            urgent=int(urgent.sum()),
-            unfamiliar=int((seen & ~urgent).sum()),
-            reached=int(reached.sum()),
-            sensitivity=_rounded_down(hits / lesions),
-            sensitivity_low=_rounded_down(low),
-            sensitivity_high=_rounded_up(high),
-        )
-
-    def others(self, chosen: Bools) -> OtherEvidence:
-        """Returns the other lesions of the chosen images, at least one. chosen: (n,)."""
-        urgent, seen, reached = (
-            ~lesions_with_all(~flags[chosen], self.lesions[chosen])
-            for flags in (self.urgent, self.seen, self.reached)
-        )
-        spared, lesions = int((~seen).sum()), len(seen)
-        low, high = clopper_pearson(spared, lesions)
-        return OtherEvidence(
-            lesions=lesions,
-            urgent=int(urgent.sum()),
-            unfamiliar=int((seen & ~urgent).sum()),
-            reached=int(reached.sum()),
-            specificity=_rounded_down(spared / lesions),
-            specificity_low=_rounded_down(low),
-            specificity_high=_rounded_up(high),
-        )
-
-
 def measure_policy(
     images: PolicyInputs, policy: Policy, data: str, outside: Sequence[str] = ()
 ) -> PolicyMeasurement:
@@ -136,31 +77,63 @@ def measure_policy(
     if not (images.critical.any() and other.any()):
         raise DataError("expected images of the critical classes, and images outside the target")
     reached = images.scores >= policy.target.urgent
-    flags = _Flags(reached, images.unfamiliar, images.lesions)
+    urgent, seen = reached & ~images.unfamiliar, reached | images.unfamiliar
     uncertain = images.entropy >= policy.uncertainty.entropy_nats
-    refer = ~flags.seen & (images.doubtful | uncertain)
+    refer = ~seen & (images.doubtful | uncertain)
+
+    def lesions(chosen: Bools, combine: np.ufunc) -> dict[str, int]:
+        """Returns the counts of the chosen images' lesions. chosen: (n,), at least one."""
+        of_urgent, of_seen, of_reached = (
+            by_lesion(flags[chosen], images.lesions[chosen], combine)
+            for flags in (urgent, seen, reached)
+        )
+        return {
+            "lesions": len(of_seen),
+            "urgent": int(of_urgent.sum()),
+            "unfamiliar": int((of_seen & ~of_urgent).sum()),
+            "reached": int(of_reached.sum()),
+        }
+
+    def target(chosen: Bools) -> dict[str, Any]:
+        """Returns the evidence on target lesions, which need every image to be seen."""
+        counts = lesions(chosen, np.logical_and)
+        hits = counts["urgent"] + counts["unfamiliar"]
+        return counts | _share("sensitivity", hits, counts["lesions"])
+
+    others = lesions(other, np.logical_or)
+    spared = others["lesions"] - others["urgent"] - others["unfamiliar"]
     evidence = MeasuredEvidence(
         data=data,
         images=len(images.scores),
         lesions=len(set(images.lesions.tolist())),
-        referral_rate=_rounded_up(float((flags.seen | refer).mean())),
-        critical=flags.target(images.critical),
-        target=flags.target(images.target),
-        outside=OutsideEvidence(**flags.target(images.outside).model_dump(), labels=tuple(outside))
+        referral_rate=_rounded_up(float((seen | refer).mean())),
+        critical=TargetEvidence(**target(images.critical)),
+        target=TargetEvidence(**target(images.target)),
+        outside=OutsideEvidence(**target(images.outside), labels=tuple(outside))
         if images.outside.any()
         else None,
-        others=flags.others(other),
+        others=OtherEvidence(**others, **_share("specificity", spared, others["lesions"])),
     )
     return PolicyMeasurement(
         evidence=evidence,
-        specificity=float((~flags.seen[other]).mean()),
+        specificity=float((~seen[other]).mean()),
         other_images=int(other.sum()),
-        urgent=float(flags.urgent.mean()),
+        urgent=float(urgent.mean()),
         unfamiliar=float(images.unfamiliar.mean()),
         refer=float(refer.mean()),
-        routine=float((~flags.seen & ~refer).mean()),
+        routine=float((~seen & ~refer).mean()),
         ranking=ranking(images),
     )
+
+
+def _share(name: str, hits: int, lesions: int) -> dict[str, Any]:
+    """Returns a share of lesions with its exact interval, rounded against the policy."""
+    low, high = clopper_pearson(hits, lesions)
+    return {
+        name: _rounded_down(hits / lesions),
+        f"{name}_low": _rounded_down(low),
+        f"{name}_high": _rounded_up(high),
+    }
 
 
 def ranking(images: PolicyInputs) -> Estimates:
@@ -187,28 +160,20 @@ def ranking(images: PolicyInputs) -> Estimates:
     return bootstrap(metrics, cluster_indices(images.lesions[kept].tolist()))
 
 
-@dataclass(frozen=True)
-class Archive:
-    """A folder or tar archive of labelled pictures, and what its labels mean."""
-
-    path: Path
-    labels: ArchiveLabels
-
-
 def measure_archive(
     model: EulerLoRA,
     folder: Path,
-    archive: Archive,
+    archive: Path,
+    labels: ArchiveLabels,
     options: SamplingOptions,
     policy: Policy,
     skip_bad: bool = False,
 ) -> PolicyMeasurement:
-    """Returns the performance of a policy on an archive that had no part in anything.
+    """Returns the performance of a policy on labelled pictures that had no part in anything.
 
-    folder: of the model's checkpoint, which knows the images of its training. skip_bad, errors: as
-    in `read_local_images`; also DataError as `measure_policy`.
+    folder: of the model's checkpoint, which knows the images of its training. archive: a folder or
+    tar archive. skip_bad, errors: as in `read_local_images`; also DataError as `measure_policy`.
     """
-    labels = archive.labels
     names = LabelNames(
         classes=model.classes,
         renamed=labels.labels,
@@ -216,7 +181,7 @@ def measure_archive(
         remedy="name it in the table labels of the archive: {0} = CLASS",
     )
     lesion = None if labels.lesion is None else re.compile(labels.lesion)
-    local = read_local_images(archive.path, names, skip_bad, lesion)
+    local = read_local_images(archive, names, skip_bad, lesion)
     report_skipped(local)
     scored = score_images(model, local.images, options, policy.target, labels.title)
     title = named_with_seen(labels.title, folder, local.images)
@@ -257,17 +222,6 @@ def evidence_of(
         ),
         measured=tuple(measurement.evidence for measurement in measured),
     )
-
-
-def coverage_lines(fit: PolicyFit) -> Iterator[str]:
-    """Yields the critical lesions that higher urgent thresholds would miss."""
-    yield "Critical lesions missed if the threshold were higher, by share of all images below it:"
-    yield "coverage  threshold  lesions missed  images missed"
-    for row in fit.coverages:
-        yield (
-            f"{row.coverage:8.3f}  {row.threshold:9.4f}  {row.missed_lesions:14}  "
-            f"{row.missed_images:13}"
-        )
 
 
 def measured_lines(result: PolicyMeasurement, target: TargetClasses) -> Iterator[str]:

@@ -11,7 +11,7 @@ from eulerlora.sampling.adaptive import MIN_IMAGES
 from eulerlora.scores.prediction_sets import ALWAYS_INCLUDED, min_units
 from eulerlora_client.contract.answers import TargetClasses
 from training.calibration.policy import PolicyFit
-from training.calibration.thresholds import KEPT_SHARE
+from training.calibration.thresholds import KEPT_SHARE, CoverageSettings
 from training.evaluation.intervals import tolerance_sample_size
 from training.reporting.tables import TOO_FEW, table
 
@@ -103,39 +103,30 @@ def policy_parts(
     yield FittedPart(ENTROPY, 1, fit.images, "images", reached)
 
 
-@dataclass(frozen=True)
-class Needs:
-    """What a site wants to fit.
-
-    sensitivity: required of the urgent threshold. coverages: of the prediction sets.
-    always_include_rare: True if a class with too few lesions for a coverage is in every set.
-    """
-
-    sensitivity: float
-    coverages: Sequence[float]
-    always_include_rare: bool = False
-
-
 def site_parts(
-    lesions: Mapping[str, int], unit: str, needs: Needs, target: TargetClasses
+    lesions: Mapping[str, int],
+    unit: str,
+    sensitivity: float,
+    coverage: CoverageSettings,
+    target: TargetClasses,
 ) -> Iterator[FittedPart]:
     """Yields the parts of a site's calibration in their order, without results.
 
     lesions: number of each of the checkpoint's classes. unit: "lesion", or "image" if every image
-    counts as a lesion.
+    counts as a lesion. sensitivity: required of the urgent threshold.
     """
     units, total, fewest = f"{unit}s", sum(lesions.values()), min(lesions.values())
     yield FittedPart(TEMPERATURE, MIN_TEMPERATURE, fewest, f"{units} of each class")
     yield FittedPart(FEATURES, MIN_FEATURES, total, units)
     yield FittedPart(OOD, min_units(KEPT_SHARE), total, units)
     available, classes = fewest, "each class"
-    if needs.always_include_rare:
+    if coverage.always_include_rare:
         available, classes = max(lesions.values()), "a class"
-    for coverage in needs.coverages:
-        needed = min_units(coverage)
-        yield FittedPart(sets_part(coverage), needed, available, f"{units} of {classes}")
+    for stated in coverage.coverages:
+        needed = min_units(stated)
+        yield FittedPart(sets_part(stated), needed, available, f"{units} of {classes}")
     critical = sum(lesions.get(name, 0) for name in target.critical.classes)
-    yield from _urgent_parts(critical, needs.sensitivity, target, units)
+    yield from _urgent_parts(critical, sensitivity, target, units)
 
 
 def sets_part(coverage: float) -> str:

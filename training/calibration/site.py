@@ -5,11 +5,9 @@ A part of the pictures may be held out, to compare the checkpoint before and aft
 
 import re
 import shutil
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -32,18 +30,15 @@ from eulerlora.checkpoint.files import (
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from eulerlora.prediction.precision import decide_precision
-from eulerlora.scores.ood_scores import ScoreName, ood_scores
-from eulerlora.settings import PrecisionChoice, RuntimeSettings
+from eulerlora.settings import RuntimeSettings
 from eulerlora_client.output_files import storage_errors
 from eulerlora_client.policy.policy import Policy
-from eulerlora_client.policy.results import not_established
 from training.calibration.policy import (
     PolicyFile,
-    PolicyFit,
     check_classes,
     fit_policy,
+    policy_inputs,
     score_images,
-    score_outputs,
 )
 from training.calibration.policy_measurement import (
     PolicyMeasurement,
@@ -54,20 +49,20 @@ from training.calibration.report import (
     OOD,
     URGENT,
     FittedPart,
-    Needs,
     policy_parts,
     report_table,
     site_parts,
 )
-from training.calibration.site_fit import SiteFit, SiteImages, fit_site, group_indices
+from training.calibration.site_fit import Parts, SiteSettings, fit_site
+from training.calibration.thresholds import data_sha256
 from training.data.digests import images_in_training
 from training.data.images import LabelledImage
 from training.data.local_images import LocalImages
-from training.data.splits import MIN_FOR_SPLIT, SPLIT_SEED, Group, stratified_split, whole_groups
+from training.data.splits import split_off
+from training.evaluation.evaluated_sets import SetPredictions
 from training.evaluation.inference import SamplingOptions, predict_all
-from training.evaluation.intervals import Proportion, proportion
-from training.evaluation.prediction_sets import Lesions, data_sha256, set_coverages
-from training.evaluation.report_schema import SetCoverage
+from training.evaluation.intervals import Proportion, cluster_indices, proportion
+from training.evaluation.prediction_sets import Lesions, set_coverages
 from training.reporting.charts import RELIABILITY
 from training.reporting.model_card import site_sections
 from training.reporting.tables import table
@@ -76,52 +71,18 @@ POLICY = "policy.toml"
 COPIED = (ADAPTERS_FILE, BACKBONE_FILE, RELIABILITY, TRAINING_IMAGES_FILE)
 SECTION = re.compile(r"^## ", re.MULTILINE)
 ALL, FIT, HELD_OUT = "site pictures", "site pictures of the fit", "held-out site pictures"
-NOT_MEASURED = "n/a"
-
-
-@dataclass(frozen=True)
-class SiteSettings:
-    """What to fit.
-
-    options: of the predictions that the policy applies to. policy: to start from. hold_out: share
-    of the lesions to measure on; None fits on all. precision: of all predictions, which the new
-    checkpoint records.
-    """
-
-    needs: Needs
-    options: SamplingOptions
-    policy: PolicyFile
-    hold_out: float | None = None
-    precision: PrecisionChoice = "float32"
 
 
 @dataclass(frozen=True)
 class SiteMeasurement:
-    """Results on labelled pictures.
+    """Results on labelled pictures that had no part in the fit.
 
-    kept: pictures that an OOD score does not flag, by calibrated score. policy: None without a
-    policy, critical pictures, or pictures outside the target. sets: for each coverage.
+    results: in words, by name. policy: None without a policy, critical pictures, or pictures
+    outside the target.
     """
 
-    kept: Mapping[ScoreName, Proportion]
+    results: Mapping[str, str]
     policy: PolicyMeasurement | None
-    sets: Sequence[SetCoverage]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Results on pictures without a part in the fit, of the old and the new checkpoint."""
-
-    before: SiteMeasurement
-    after: SiteMeasurement
-
-    @property
-    def table(self) -> str:
-        """The results as a Markdown table."""
-        columns = [dict(_rows(self.before)), dict(_rows(self.after))]
-        names = dict.fromkeys(name for column in columns for name in column)
-        rows = [[name, *(column.get(name, NOT_MEASURED) for column in columns)] for name in names]
-        return table(["held-out pictures", "before", "after"], rows)
 
 
 @dataclass(frozen=True)
@@ -129,55 +90,30 @@ class SiteReport:
     """What came of a fit.
 
     fitted, measured: numbers of pictures. in_training: those of both that the checkpoint was
-    trained on; None if it does not record its training images. parts: with results. revision: of
-    the new checkpoint. notice: what the policy did not establish; None if it did, and without a
-    policy. has_policy: True if a policy was written.
+    trained on; None if it does not record its training images. parts: with results. before, after:
+    results on the measured pictures of the old and the new checkpoint; None without such pictures.
+    revision: of the new checkpoint. policy: that was written, if any.
     """
 
     fitted: int
     measured: int
     in_training: int | None
     parts: Sequence[FittedPart]
-    comparison: Comparison | None
+    before: SiteMeasurement | None
+    after: SiteMeasurement | None
     revision: str
-    notice: str | None
-    has_policy: bool
+    policy: Policy | None
 
     @property
     def tables(self) -> str:
         """The parts and, if there is one, the comparison as Markdown."""
         tables = [report_table(self.parts)]
-        if self.comparison is not None:
-            tables.append(self.comparison.table)
+        if self.before is not None and self.after is not None:
+            columns = [self.before.results, self.after.results]
+            names = dict.fromkeys(name for column in columns for name in column)
+            rows = [[name, *(column.get(name, "n/a") for column in columns)] for name in names]
+            tables.append(table(["held-out pictures", "before", "after"], rows))
         return "\n\n".join(tables)
-
-
-@dataclass(frozen=True)
-class HoldOut:
-    """Two parts of the images without a common group: one to fit and one to measure."""
-
-    fit: Sequence[LabelledImage]
-    measure: Sequence[LabelledImage]
-
-
-def split_groups(
-    images: Sequence[LabelledImage], measured: float, seed: int = SPLIT_SEED
-) -> HoldOut:
-    """Returns the images in two parts, stratified by class; the same parts for the same seed.
-
-    measured: share of the groups in the second part, 0 to 1. Groups of a class with fewer than two
-    stay in the first. Raises DataError if there are too few groups.
-    """
-    groups = whole_groups(sorted(images, key=lambda image: image.cluster or image.name))
-    sizes = Counter(group.label for group in groups)
-    alone = [group for group in groups if sizes[group.label] < MIN_FOR_SPLIT]
-    several = [group for group in groups if sizes[group.label] >= MIN_FOR_SPLIT]
-    fit, measure = stratified_split(several, measured, seed)
-    return HoldOut(_images([*fit, *alone]), _images(measure))
-
-
-def _images(groups: Sequence[Group[LabelledImage]]) -> list[LabelledImage]:
-    return sorted((image for group in groups for image in group.items), key=lambda i: i.name)
 
 
 def calibrate_site(
@@ -189,114 +125,95 @@ def calibrate_site(
     a policy with other classes.
     """
     check_free(out)
-    checkpoint, policy = load_checkpoint(source), settings.policy.policy
+    checkpoint, policy, options = load_checkpoint(source), settings.policy.policy, settings.options
+    images, held_out = split_images(local.images, settings.hold_out)
+    names = [label.name for label in checkpoint.config.classes]
+    lesions = dict(zip(names, Lesions.of(images).counts(len(names)), strict=True))
+    parts = _parts(local, lesions, settings)
+    data = f"{local.name}, {ALL if settings.hold_out is None else FIT}"
     seen = images_in_training(source, local.images)
-    seen_names = {image.name for image in seen or ()}
-    split = HoldOut(local.images, ())
-    if settings.hold_out is not None:
-        split = split_groups(local.images, settings.hold_out)
-    site = site_images(checkpoint, local, split.fit, settings)
     decision = decide_precision(settings.precision, checkpoint, device)
     runtime = RuntimeSettings(precision=decision.precision)
     old = EulerLoRA(checkpoint, device, runtime, decision.reason)
-    with_policy = site.parts[URGENT].met
+    with_policy = parts[URGENT].met
     if with_policy:
         check_classes(old, policy.target)
-    fit = fit_site(checkpoint, site, device, runtime)
-    facts = _provenance(checkpoint, local, site, fit)
-    if seen is not None:
-        facts["in_training"] = len(seen)
-    fitted = _fitted_checkpoint(checkpoint, fit, facts)
+    fit = fit_site(checkpoint, images, data, settings, parts, device, runtime)
+    facts = {  # without a date, so that a second fit has the same revision
+        "source": checkpoint.revision,
+        "data": data,
+        "data_sha256": data_sha256(images, names),
+        "images": len(images),
+        "unit": local.unit,
+        "lesions": {name: count for name, count in lesions.items() if count},
+        "results": dict(fit.results),
+        **({} if seen is None else {"in_training": len(seen)}),
+    }
+    config = fit.config.model_copy(update={"provenance": fit.config.provenance | {"site": facts}})
+    revision, distance = revision_of(config), fit.distance
+    fitted = replace(checkpoint, config=config, revision=revision, feature_distance=distance)
     new = EulerLoRA(fitted, device, runtime, decision.reason)
-    policy_fit = _fit_policy(new, site, policy) if with_policy else None
-    new_policy = None if policy_fit is None else settings.policy.fitted(policy_fit)
-    compared = None
-    if split.measure:
-        name, before = f"{local.name}, {HELD_OUT}", policy if with_policy else None
-        compared = Comparison(
-            measure_site(old, split.measure, site.options, before, name),
-            measure_site(new, split.measure, site.options, new_policy, name),
-        )
-    results = dict(fit.results)
-    if policy_fit is not None and new_policy is not None:
-        measured = None if compared is None else compared.after.policy
-        evidence = evidence_of(
-            new,
-            site.options,
-            policy_fit,
-            site.data,
-            () if measured is None else (measured,),
-            sum(image.name in seen_names for image in split.fit),
-        )
-        new_policy = new_policy.model_copy(update={"evidence": evidence})
+    results, policy_fit, new_policy = dict(fit.results), None, None
+    if with_policy:
+        scored = score_images(new, images, options, policy.target, "policy")
+        policy_fit = fit_policy(scored, settings.sensitivity)
+        new_policy = settings.policy.fitted(policy_fit)
         results |= {part.part: part.result for part in policy_parts(policy_fit, policy.target)}
+    before = after = None
+    if held_out:
+        name = f"{local.name}, {HELD_OUT}"
+        before = measure_site(old, held_out, options, policy if with_policy else None, name)
+        after = measure_site(new, held_out, options, new_policy, name)
+    if policy_fit is not None and new_policy is not None:
+        measured = () if after is None or after.policy is None else (after.policy,)
+        known = {image.name for image in images} & {image.name for image in seen or ()}
+        evidence = evidence_of(new, options, policy_fit, data, measured, len(known))
+        new_policy = new_policy.model_copy(update={"evidence": evidence})
     write_site_checkpoint(source, out, fitted, settings.policy, new_policy)
     return SiteReport(
-        fitted=len(split.fit),
-        measured=len(split.measure),
+        fitted=len(images),
+        measured=len(held_out),
         in_training=None if seen is None else len(seen),
-        parts=[replace(part, result=results.get(name, "")) for name, part in site.parts.items()],
-        comparison=compared,
+        parts=[replace(part, result=results.get(name, "")) for name, part in parts.items()],
+        before=before,
+        after=after,
         revision=new.revision,
-        notice=None if new_policy is None else not_established(new_policy),
-        has_policy=new_policy is not None,
+        policy=new_policy,
     )
 
 
-def site_images(
-    checkpoint: Checkpoint,
-    local: LocalImages,
-    images: Sequence[LabelledImage],
-    settings: SiteSettings,
-) -> SiteImages:
-    """Returns the pictures of a fit with what they suffice for. Raises DataError for nothing."""
-    names = [label.name for label in checkpoint.config.classes]
-    target = settings.policy.policy.target
-    lesions = dict(zip(names, Lesions.of(images).counts(len(names)), strict=True))
-    parts = {part.part: part for part in site_parts(lesions, local.unit, settings.needs, target)}
+def _parts(local: LocalImages, lesions: Mapping[str, int], settings: SiteSettings) -> Parts:
+    """Returns what the lesions of the classes suffice for. Raises DataError for nothing."""
+    sensitivity, coverage, target = (
+        settings.sensitivity, settings.coverage, settings.policy.policy.target
+    )  # fmt: skip
+    listed = site_parts(lesions, local.unit, sensitivity, coverage, target)
+    parts = {part.part: part for part in listed}
     if not any(part.met for part in parts.values()):
         ood, urgent = parts[OOD], parts[URGENT]
         raise DataError(
             f"{local.name}: expected at least {ood.needed} {ood.unit}, or {urgent.needed} "
             f"{urgent.unit}; got {ood.available} and {urgent.available}"
         )
-    data = f"{local.name}, {ALL if settings.hold_out is None else FIT}"
-    return SiteImages(images, data, settings.needs, parts, settings.options)
+    return parts
 
 
-def _provenance(
-    checkpoint: Checkpoint, local: LocalImages, site: SiteImages, fit: SiteFit
-) -> dict[str, Any]:
-    """Returns the facts of the fit; no date, so that a second fit has the same revision."""
-    names = [label.name for label in checkpoint.config.classes]
-    counts = zip(names, Lesions.of(site.images).counts(len(names)), strict=True)
-    return {
-        "source": checkpoint.revision,
-        "data": site.data,
-        "data_sha256": data_sha256(site.images, names),
-        "images": len(site.images),
-        "unit": local.unit,
-        "lesions": {name: count for name, count in counts if count},
-        "results": dict(fit.results),
-    }
+def split_images(
+    images: Sequence[LabelledImage], held_out: float | None
+) -> tuple[Sequence[LabelledImage], Sequence[LabelledImage]]:
+    """Returns the images to fit to and to measure on, sorted by name, without a common group.
+
+    held_out: share of the groups to measure on, 0 to 1, as `split_off`; None for none.
+    """
+    if held_out is None:
+        return images, ()
+    ordered = sorted(images, key=lambda image: image.cluster or image.name)
+    fitted, measured = split_off(ordered, held_out)
+    return sorted(fitted, key=_name), sorted(measured, key=_name)
 
 
-def _fitted_checkpoint(
-    checkpoint: Checkpoint, fit: SiteFit, provenance: Mapping[str, Any]
-) -> Checkpoint:
-    facts = {**fit.config.provenance, "site": provenance}
-    config = fit.config.model_copy(update={"provenance": facts})
-    return replace(
-        checkpoint,
-        config=config,
-        revision=revision_of(config),
-        feature_distance=fit.distance,
-    )
-
-
-def _fit_policy(model: EulerLoRA, site: SiteImages, policy: Policy) -> PolicyFit:
-    scored = score_images(model, site.images, site.options, policy.target, "policy")
-    return fit_policy(scored, site.needs.sensitivity)
+def _name(image: LabelledImage) -> str:
+    return image.name
 
 
 def measure_site(
@@ -312,46 +229,40 @@ def measure_site(
     """
     (outputs,) = predict_all(model, images, [options], "measure")
     thresholds = model.config.threshold(options.mode, options.samples)
-    flags = ood_scores(outputs.scores(model.feature_distance), thresholds)
-    groups = group_indices(images)
-    kept = {
-        name: share
-        for name, score in flags.items()
-        if score.flagged is not None
-        and (share := proportion((~score.flagged).numpy(), groups)) is not None
-    }
-    measured = None
+    predictions = SetPredictions.of(outputs, model.feature_distance, thresholds)
+    measured, results = None, dict[str, str]()
     if policy is not None:
-        scored = score_outputs(model, outputs, images, options, policy.target)
-        if scored.critical.any() and not scored.target.all():
-            measured = measure_policy(scored, policy, data)
-    sampler = model.config.sampler
-    sets = set_coverages(model, options, sampler, outputs.probabilities(), images)
-    return SiteMeasurement(kept, measured, sets)
-
-
-def _rows(site: SiteMeasurement) -> Iterator[tuple[str, str]]:
-    if site.policy is not None:
-        policy = site.policy
-        critical = policy.evidence.critical
-        yield (
-            f"sensitivity, {critical.lesions} critical lesions",
-            f"{critical.sensitivity:.3f} [{critical.sensitivity_low:.3f}, "
-            f"{critical.sensitivity_high:.3f}]",
-        )
-        yield "critical lesions urgent", str(critical.urgent)
-        yield "critical lesions unfamiliar", str(critical.unfamiliar)
-        others = f"{policy.other_images} images outside the target"
-        yield f"specificity, {others}", f"{policy.specificity:.3f}"
-        yield "urgent, of all images", f"{policy.urgent:.3f}"
-        yield "unfamiliar, of all images", f"{policy.unfamiliar:.3f}"
-        yield "referral rate", f"{policy.evidence.referral_rate:.3f}"
-    for score, share in site.kept.items():
-        yield f"kept by {score}", _interval(share)
-    for sets in site.sets:
-        yield f"classes in a set of {sets.coverage:g}", f"{sets.mean_size:.2f}"
+        inputs = policy_inputs(model, predictions, images, policy.target)
+        if inputs.critical.any() and not inputs.target.all():
+            measured = measure_policy(inputs, policy, data)
+            results |= _policy_results(measured)
+    clusters = cluster_indices([image.cluster or image.name for image in images])
+    for score, flags in predictions.flags.items():
+        kept = proportion(~flags, clusters)
+        assert kept is not None  # there is a picture
+        results[f"kept by {score}"] = _interval(kept)
+    probabilities = predictions.uncertainty.probabilities
+    for sets in set_coverages(model, options, model.config.sampler, probabilities, images):
+        results[f"classes in a set of {sets.coverage:g}"] = f"{sets.mean_size:.2f}"
         for name, covered in sets.classes.items():
-            yield f"coverage of {sets.coverage:g} for {name}", _interval(covered.lesions)
+            results[f"coverage of {sets.coverage:g} for {name}"] = _interval(covered.lesions)
+    return SiteMeasurement(results, measured)
+
+
+def _policy_results(policy: PolicyMeasurement) -> dict[str, str]:
+    critical = policy.evidence.critical
+    low, high, others = critical.sensitivity_low, critical.sensitivity_high, policy.other_images
+    return {
+        f"sensitivity, {critical.lesions} critical lesions": (
+            f"{critical.sensitivity:.3f} [{low:.3f}, {high:.3f}]"
+        ),
+        "critical lesions urgent": str(critical.urgent),
+        "critical lesions unfamiliar": str(critical.unfamiliar),
+        f"specificity, {others} images outside the target": f"{policy.specificity:.3f}",
+        "urgent, of all images": f"{policy.urgent:.3f}",
+        "unfamiliar, of all images": f"{policy.unfamiliar:.3f}",
+        "referral rate": f"{policy.evidence.referral_rate:.3f}",
+    }
 
 
 def _interval(share: Proportion) -> str:

@@ -17,22 +17,23 @@ from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
-from eulerlora.scores.prediction_sets import PredictionSetCalibration
-from eulerlora.settings import RuntimeSettings
+from eulerlora.settings import PrecisionChoice, RuntimeSettings
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MODES
-from training.calibration.report import FEATURES, OOD, TEMPERATURE, FittedPart, Needs, sets_part
+from training.calibration.policy import PolicyFile
+from training.calibration.report import FEATURES, OOD, TEMPERATURE, FittedPart, sets_part
 from training.calibration.temperature import fit_temperature, outputs_at
 from training.calibration.thresholds import (
     KEPT_SHARE,
     CalibrationOutputs,
+    CoverageSettings,
     upper_quantile,
+    with_prediction_sets,
     with_thresholds,
 )
 from training.data.images import LabelledImage
 from training.data.splits import SPLIT_SEED
 from training.evaluation.inference import ModelOutputs, SamplingOptions
 from training.evaluation.intervals import Ints, cluster_indices
-from training.evaluation.prediction_sets import CoverageSettings, fit_prediction_sets
 from training.recipe.schema import SAMPLES
 
 FITTED = "fitted"
@@ -40,23 +41,25 @@ FEATURE_FOLDS = 2
 
 
 @dataclass(frozen=True)
-class SiteImages:
-    """The pictures of a fit and what it needs. data: name of the pictures in the checkpoint.
+class SiteSettings:
+    """What to fit.
 
-    parts: by name, with the lesions that they need. options: of the predictions whose NLL the
-    temperature lowers.
+    sensitivity: required of the urgent threshold. coverage: of the prediction sets. options: of the
+    predictions that the policy applies to, whose NLL the temperature lowers. policy: to start from.
+    hold_out: share of the lesions to measure on; None fits on all. precision: of all predictions,
+    which the new checkpoint records.
     """
 
-    images: Sequence[LabelledImage]
-    data: str
-    needs: Needs
-    parts: Mapping[str, FittedPart]
+    sensitivity: float
+    coverage: CoverageSettings
     options: SamplingOptions
+    policy: PolicyFile
+    hold_out: float | None = None
+    precision: PrecisionChoice = "float32"
 
-    @property
-    def labels(self) -> Tensor:
-        """(n,) class indices."""
-        return torch.tensor([image.label for image in self.images])
+
+Parts = Mapping[str, FittedPart]
+"""The parts of a calibration by name, with the lesions that they need."""
 
 
 @dataclass(frozen=True)
@@ -72,20 +75,26 @@ class SiteFit:
     outputs: CalibrationOutputs
     results: Mapping[str, str]
 
+    @property
+    def groups(self) -> Ints:
+        """(n,) index of each picture's group, such as a patient; one without is one by itself."""
+        return cluster_indices([image.cluster or image.name for image in self.outputs.images])
+
     def with_result(self, part: str, result: str) -> "SiteFit":
         """Returns the fit with the result of a part."""
         return replace(self, results={**self.results, part: result})
 
 
-def group_indices(images: Sequence[LabelledImage]) -> Ints:
-    """Returns (n,) the index of each image's group; an image without one is a group by itself."""
-    return cluster_indices([image.cluster or image.name for image in images])
-
-
 def fit_site(
-    checkpoint: Checkpoint, site: SiteImages, device: torch.device, runtime: RuntimeSettings
+    checkpoint: Checkpoint,
+    images: Sequence[LabelledImage],
+    data: str,
+    settings: SiteSettings,
+    parts: Parts,
+    device: torch.device,
+    runtime: RuntimeSettings,
 ) -> SiteFit:
-    """Fits the parts that have enough lesions.
+    """Fits the parts that have enough lesions to images, of which `data` is the name.
 
     The pictures are predicted at temperature 1.
     """
@@ -95,31 +104,34 @@ def fit_site(
         "thresholds": (),
         "prediction_sets": (),
     }
-    config = checkpoint.config.model_copy(update=update)
-    source = replace(checkpoint, config=config)
-    outputs = CalibrationOutputs.of(
-        EulerLoRA(source, device, runtime), site.images, site.data, SAMPLES
-    )
+    source = replace(checkpoint, config=checkpoint.config.model_copy(update=update))
+    outputs = CalibrationOutputs.of(EulerLoRA(source, device, runtime), images, data, SAMPLES)
     fit = SiteFit(checkpoint.config, checkpoint.feature_distance, outputs, {})
-    for step in (_with_temperature, _with_feature_means, _with_thresholds, _with_prediction_sets):
-        fit = step(fit, site)
-    return fit
+    fit = _with_temperature(fit, settings.options, parts)
+    fit = _with_feature_means(fit, parts)
+    if parts[OOD].met:
+        config = fit.config.model_copy(update={"thresholds": (), "margins": None})
+        config = with_thresholds(config, fit.outputs, fit.distance, SAMPLES)
+        tolerance = config.thresholds[0].tolerance
+        assert tolerance is not None
+        fit = replace(fit, config=config).with_result(OOD, f"keep {tolerance.summary}")
+    return _with_prediction_sets(fit, settings.coverage, parts)
 
 
-def _with_temperature(fit: SiteFit, site: SiteImages) -> SiteFit:
+def _with_temperature(fit: SiteFit, options: SamplingOptions, parts: Parts) -> SiteFit:
     """Returns the fit at its new temperature; fit: with outputs at temperature 1.
 
     A checkpoint that samples views has a temperature for each mode.
     """
-    config, options = fit.config, site.options
+    config = fit.config
     temperatures = dict(config.temperatures)
-    if site.parts[TEMPERATURE].met:
+    if parts[TEMPERATURE].met:
         fits = {}
         for mode in MODES if config.views > 1 else (options.mode,):
             own = fit.outputs.det if mode == "det" else fit.outputs.stoch
             samples = options.samples if options.mode == "stoch" else DEFAULT_SAMPLES
             trajectories = own.log_probabilities[:, :, :samples].flatten(1, 2)
-            fits[mode] = fit_temperature(trajectories, site.labels, group_indices(site.images))
+            fits[mode] = fit_temperature(trajectories, fit.outputs.labels, fit.groups)
         fallback = fits[options.mode].temperature
         temperatures = {
             mode: fits[mode].temperature if mode in fits else fallback for mode in MODES
@@ -140,22 +152,21 @@ def _with_temperature(fit: SiteFit, site: SiteImages) -> SiteFit:
     return replace(fit, config=config.model_copy(update=update), outputs=outputs)
 
 
-def _with_feature_means(fit: SiteFit, site: SiteImages) -> SiteFit:
+def _with_feature_means(fit: SiteFit, parts: Parts) -> SiteFit:
     described, distance = fit.config.features, fit.distance
-    if not site.parts[FEATURES].met:
+    if not parts[FEATURES].met:
         return fit
     if described is None or distance is None or described.components != len(fit.config.classes):
         return fit.with_result(FEATURES, "not fitted: the checkpoint has no mean for each class")
     features = fit.outputs.det.features.mean(dim=(1, 2))
-    groups = group_indices(site.images)
-    offset = fit_offset(distance, features, site.labels, groups)
+    offset = fit_offset(distance, features, fit.outputs.labels, fit.groups)
     fit = fit.with_result(FEATURES, offset.summary)
     if not offset.helps:
         return fit
     statistics = moved(distance.statistics, offset.offset)
     changes = {
         "sha256": tensors_sha256(statistics.tensors),
-        "data": f"{described.data}, means moved to {site.data}",
+        "data": f"{described.data}, means moved to {fit.outputs.data}",
     }
     config = fit.config.model_copy(update={"features": described.model_copy(update=changes)})
     by_picture = offset.by_picture - offset.offset  # relative to the moved means
@@ -167,39 +178,16 @@ def _with_feature_means(fit: SiteFit, site: SiteImages) -> SiteFit:
     return replace(fit, config=config, distance=FeatureDistance(statistics), outputs=outputs)
 
 
-def _with_thresholds(fit: SiteFit, site: SiteImages) -> SiteFit:
-    if not site.parts[OOD].met:
-        return fit
-    config = with_thresholds(
-        fit.config.model_copy(update={"thresholds": (), "margins": None}),
-        fit.outputs,
-        fit.distance,
-        SAMPLES,
-    )
-    tolerance = config.thresholds[0].tolerance
-    assert tolerance is not None
-    return replace(fit, config=config).with_result(OOD, f"keep {tolerance.summary}")
-
-
-def _with_prediction_sets(fit: SiteFit, site: SiteImages) -> SiteFit:
-    config = fit.config
-    fitted: list[PredictionSetCalibration] = []
-    for coverage in site.needs.coverages:
-        if site.parts[sets_part(coverage)].met:
-            fitted += fit_prediction_sets(
-                fit.outputs.probabilities(SAMPLES),
-                site.images,
-                [label.name for label in config.classes],
-                CoverageSettings((coverage,), site.needs.always_include_rare),
-                config.sampler,
-                fit.outputs.precision,
-                site.data,
-            )
-            fit = fit.with_result(sets_part(coverage), FITTED)
-    replaced = {sets.coverage for sets in fitted}
-    kept = [sets for sets in config.prediction_sets if sets.coverage not in replaced]
-    update = {"prediction_sets": (*fitted, *kept)}
-    return replace(fit, config=config.model_copy(update=update))
+def _with_prediction_sets(fit: SiteFit, coverage: CoverageSettings, parts: Parts) -> SiteFit:
+    """Returns the fit with new sets for the coverages that have enough lesions."""
+    met = tuple(stated for stated in coverage.coverages if parts[sets_part(stated)].met)
+    kept = tuple(sets for sets in fit.config.prediction_sets if sets.coverage not in met)
+    config = fit.config.model_copy(update={"prediction_sets": kept})
+    config = with_prediction_sets(config, fit.outputs, SAMPLES, replace(coverage, coverages=met))
+    fit = replace(fit, config=config)
+    for stated in met:
+        fit = fit.with_result(sets_part(stated), FITTED)
+    return fit
 
 
 def _less(outputs: ModelOutputs, offsets: Tensor) -> ModelOutputs:

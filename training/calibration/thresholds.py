@@ -1,4 +1,4 @@
-"""Thresholds of the OOD scores, and decision margins of `samples=auto`, from held-out images.
+"""Thresholds of OOD scores and prediction sets, and the margins of `samples=auto`.
 
 A model predicts the images once: without samples, and with the largest number of samples. All
 numbers of samples share these draws: the first s of the largest number have the distribution of s
@@ -8,20 +8,23 @@ A threshold is a tolerance bound over lesions, because images of one lesion are 
 least KEPT_SHARE of new lesions have no image beyond it, with 95% confidence.
 """
 
+import hashlib
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import (
     DET_ROUND,
     MAX_AUTO_SAMPLES,
     ROUNDS,
-    DecisionMargins,
     RoundAnswers,
     StoppingRule,
     fit_margins,
@@ -29,7 +32,14 @@ from eulerlora.sampling.adaptive import (
     round_answers,
 )
 from eulerlora.scores.ood_scores import FeatureDistance, ScoreName
-from eulerlora.scores.prediction_sets import unit_scores
+from eulerlora.scores.prediction_sets import (
+    ALWAYS_INCLUDED,
+    PredictionSetCalibration,
+    class_threshold,
+    lac_scores,
+    min_units,
+    unit_scores,
+)
 from eulerlora_client.contract.answers import ScoreThreshold, Threshold, Tolerance
 from eulerlora_client.contract.sampling import AUTO, Auto, Mode, Precision
 from training.data.images import LabelledImage
@@ -43,29 +53,8 @@ QUARTER = 0.25
 
 
 @dataclass(frozen=True)
-class ScoredImages:
-    """Scores and labels of n calibration images for a mode and a number of samples.
-
-    scores: (n,) by name. labels: (n,) predicted class indices of `classes` classes.
-    """
-
-    scores: Mapping[ScoreName, Tensor]
-    labels: Tensor
-    classes: int
-
-    @classmethod
-    def of(
-        cls, outputs: ModelOutputs, distance: FeatureDistance | None, samples: int
-    ) -> "ScoredImages":
-        """Returns scores and labels from the first `samples` samples of each adapter."""
-        probabilities = outputs.probabilities(samples)
-        scores = outputs.scores(distance, samples)
-        return cls(scores, probabilities.argmax(dim=-1), probabilities.shape[-1])
-
-
-@dataclass(frozen=True)
 class CalibrationOutputs:
-    """The outputs of a model for the calibration images, without and with samples.
+    """The outputs of a model for n labelled images of a fit, without and with samples.
 
     precision: of the model. data: name of the images.
     """
@@ -73,7 +62,7 @@ class CalibrationOutputs:
     det: ModelOutputs
     stoch: ModelOutputs
     precision: Precision
-    lesions: Lesions
+    images: Sequence[LabelledImage]
     data: str
 
     @classmethod
@@ -88,7 +77,17 @@ class CalibrationOutputs:
         largest = max(count if isinstance(count, int) else MAX_AUTO_SAMPLES for count in samples)
         options = [SamplingOptions("det"), SamplingOptions("stoch", largest)]
         det, stoch = predict_all(model, images, options, "calibrate")
-        return cls(det, stoch, model.precision, Lesions.of(images), data)
+        return cls(det, stoch, model.precision, images, data)
+
+    @cached_property
+    def lesions(self) -> Lesions:
+        """The lesions of the images."""
+        return Lesions.of(self.images)
+
+    @property
+    def labels(self) -> Tensor:
+        """(n,) class indices of the images."""
+        return torch.tensor([image.label for image in self.images])
 
     def probabilities(self, samples: Sequence[int | Auto]) -> dict[SamplingOptions, Tensor]:
         """Returns the mean probabilities (n, classes) of `det` and of every number of samples."""
@@ -130,53 +129,114 @@ def with_thresholds(
     distance: FeatureDistance | None,
     samples: Sequence[int | Auto],
 ) -> CheckpointConfig:
-    """Returns the config with further thresholds, and with margins if it has none.
+    """Returns the config with the thresholds of `det` and of `stoch` with each of `samples`.
 
-    Arguments as in `compute_thresholds`.
+    `auto` comes last; it has no threshold without margins, which are those of the config or, for
+    enough images, fitted to the outputs. distance: None to leave out its thresholds.
     """
-    margins = config.margins or compute_margins(outputs, distance, samples)
-    thresholds = compute_thresholds(outputs, distance, samples, margins)
-    update = {"thresholds": (*config.thresholds, *thresholds), "margins": margins}
-    return config.model_copy(update=update)
-
-
-def compute_thresholds(
-    outputs: CalibrationOutputs,
-    distance: FeatureDistance | None,
-    samples: Sequence[int | Auto],
-    margins: DecisionMargins | None = None,
-) -> tuple[Threshold, ...]:
-    """Returns the thresholds of `det` and of `stoch` with each of `samples`, `auto` last.
-
-    distance: None to leave out its thresholds. margins: of `auto`, which has no threshold without.
-    """
-    det = ScoredImages.of(outputs.det, distance, 1)
-    thresholds = [
-        _threshold("det", 1, det, outputs),
-        *_fixed_thresholds(outputs, distance, samples),
+    det = _threshold("det", 1, _scored(outputs.det, distance, 1), outputs)
+    fixed = [
+        _threshold("stoch", count, _scored(outputs.stoch, distance, count), outputs)
+        for count in _fixed(samples)
     ]
-    if AUTO in samples and margins is not None:
-        rule = replace(_rule(thresholds[1:]), margins=margins)
-        scored = {
-            samples: ScoredImages.of(of_round, distance, count)
-            for samples, (of_round, count) in outputs.rounds().items()
-        }
-        ends = last_rounds(outputs.answers(distance), rule)
-        thresholds.append(_threshold("stoch", AUTO, _at_rounds(scored, ends), outputs))
-    return tuple(thresholds)
+    thresholds, margins = [*config.thresholds, det, *fixed], config.margins
+    if AUTO in samples:
+        answers, rule = outputs.answers(distance), _rule(fixed)
+        margins = margins or fit_margins(answers, rule, outputs.data)
+        if margins is not None:
+            ends = last_rounds(answers, replace(rule, margins=margins))
+            images = _at_rounds(outputs, distance, ends)
+            thresholds.append(_threshold("stoch", AUTO, images, outputs))
+    return config.model_copy(update={"thresholds": tuple(thresholds), "margins": margins})
 
 
-def compute_margins(
-    outputs: CalibrationOutputs, distance: FeatureDistance | None, samples: Sequence[int | Auto]
-) -> DecisionMargins | None:
-    """Returns the margins of `auto`; None if `samples` lack it, or for too few images.
+@dataclass(frozen=True)
+class CoverageSettings:
+    """The coverages of the prediction sets to calibrate, in (0, 1), none by default.
 
-    Arguments as in `compute_thresholds`.
+    always_include_rare: a class with too few lesions for a coverage is in every set; otherwise it
+    is an error.
     """
-    if AUTO not in samples:
-        return None
-    rule = _rule(_fixed_thresholds(outputs, distance, samples))
-    return fit_margins(outputs.answers(distance), rule, outputs.data)
+
+    coverages: tuple[float, ...] = ()
+    always_include_rare: bool = False
+
+
+NO_COVERAGE = CoverageSettings()
+"""No prediction sets."""
+
+
+def check_lesions(lesions: Lesions, classes: Sequence[str], settings: CoverageSettings) -> None:
+    """Raises DataError if a class has too few lesions for one of the coverages.
+
+    With `always_include_rare`, only if this is true of every class.
+    """
+    if not settings.coverages:
+        return
+    counts = dict(zip(classes, lesions.counts(len(classes)), strict=True))
+    highest = max(settings.coverages)
+    needed = min_units(highest)
+    rare = {name: count for name, count in counts.items() if count < needed}
+    if not rare or (settings.always_include_rare and len(rare) < len(classes)):
+        return
+    listed = ", ".join(f"{count} of {name}" for name, count in rare.items())
+    advice = "" if len(rare) == len(classes) else "; --always-include-rare puts them in every set"
+    raise DataError(
+        f"coverage {highest:g}: expected at least {needed} calibration {lesions.unit}s of each "
+        f"class, got {listed}{advice}"
+    )
+
+
+def with_prediction_sets(
+    config: CheckpointConfig,
+    outputs: CalibrationOutputs,
+    samples: Sequence[int | Auto],
+    settings: CoverageSettings,
+) -> CheckpointConfig:
+    """Returns the config with further prediction sets, for each coverage.
+
+    They are those of `det` and of `stoch` with each fixed number of samples. Raises DataError as
+    `check_lesions`.
+    """
+    lesions, classes = outputs.lesions, [label.name for label in config.classes]
+    check_lesions(lesions, classes, settings)
+    digest = data_sha256(outputs.images, classes)
+    fitted = [
+        PredictionSetCalibration(
+            coverage=coverage,
+            mode=options.mode,
+            samples=options.samples,
+            sampler=config.sampler,
+            precision=outputs.precision,
+            thresholds=_class_thresholds(probabilities, outputs, coverage),
+            unit=lesions.unit,
+            units=lesions.counts(len(classes)),
+            data=outputs.data,
+            data_sha256=digest,
+        )
+        for options, probabilities in outputs.probabilities(samples).items()
+        for coverage in settings.coverages
+    ]
+    return config.model_copy(update={"prediction_sets": (*config.prediction_sets, *fitted)})
+
+
+def _class_thresholds(
+    probabilities: Tensor, outputs: CalibrationOutputs, coverage: float
+) -> tuple[float, ...]:
+    """Returns the threshold of each class; ALWAYS_INCLUDED for too few lesions."""
+    lesions = outputs.lesions
+    scores = unit_scores(lac_scores(probabilities, outputs.labels), lesions.indices)
+    thresholds = (
+        class_threshold(scores[lesions.labels == label], coverage)
+        for label in range(probabilities.shape[1])
+    )
+    return tuple(ALWAYS_INCLUDED if limit is None else limit for limit in thresholds)
+
+
+def data_sha256(images: Sequence[LabelledImage], classes: Sequence[str]) -> str:
+    """Returns the digest of the images' names, class names and lesions, in any order."""
+    rows = sorted((image.name, classes[image.label], image.cluster or "") for image in images)
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
 def upper_quantile(scores: Tensor, share: float) -> float:
@@ -188,16 +248,6 @@ def _fixed(samples: Sequence[int | Auto]) -> list[int]:
     return [count for count in samples if isinstance(count, int)]
 
 
-def _fixed_thresholds(
-    outputs: CalibrationOutputs, distance: FeatureDistance | None, samples: Sequence[int | Auto]
-) -> list[Threshold]:
-    """Returns the thresholds of the fixed numbers of samples."""
-    return [
-        _threshold("stoch", count, ScoredImages.of(outputs.stoch, distance, count), outputs)
-        for count in _fixed(samples)
-    ]
-
-
 def _rule(thresholds: Sequence[Threshold]) -> StoppingRule:
     """Returns the rule with the thresholds of the largest number of samples, by which predictions
     decide (`CheckpointConfig.convergence_threshold`). thresholds: of fixed numbers, ascending."""
@@ -207,31 +257,46 @@ def _rule(thresholds: Sequence[Threshold]) -> StoppingRule:
     return StoppingRule(thresholds[-1].msp, None if distance is None else distance.threshold)
 
 
-def _at_rounds(scored: Mapping[int, ScoredImages], ends: Sequence[int]) -> ScoredImages:
-    """Returns the scores and labels of every image at its last round. scored: by round."""
-    rounds = list(scored)
-    last = torch.tensor([[rounds.index(end) for end in ends]])  # (1, n)
+@dataclass(frozen=True)
+class _ScoredImages:
+    """scores: (n,) by name. labels: (n,) predicted class indices."""
+
+    scores: Mapping[ScoreName, Tensor]
+    labels: Tensor
+
+
+def _scored(outputs: ModelOutputs, distance: FeatureDistance | None, samples: int) -> _ScoredImages:
+    """Returns scores and labels from the first `samples` samples of each adapter."""
+    labels = outputs.probabilities(samples).argmax(dim=-1)
+    return _ScoredImages(outputs.scores(distance, samples), labels)
+
+
+def _at_rounds(
+    outputs: CalibrationOutputs, distance: FeatureDistance | None, ends: Sequence[int]
+) -> _ScoredImages:
+    """Returns the scores and labels of every image at its last round. ends: (n,) rounds."""
+    rounds = outputs.rounds()
+    scored = [_scored(of_round, distance, count) for of_round, count in rounds.values()]
+    last = torch.tensor([[list(rounds).index(end) for end in ends]])  # (1, n)
 
     def at_last_round(values: Iterable[Tensor]) -> Tensor:
         return torch.stack(list(values)).gather(0, last)[0]
 
-    first = scored[rounds[0]]
-    return ScoredImages(
+    return _ScoredImages(
         {
-            name: at_last_round(part.scores[name] for part in scored.values())
-            for name in first.scores
+            name: at_last_round(images.scores[name] for images in scored)
+            for name in scored[0].scores
         },
-        at_last_round(part.labels for part in scored.values()),
-        first.classes,
+        at_last_round(images.labels for images in scored),
     )
 
 
 def _threshold(
-    mode: Mode, samples: int | Auto, images: ScoredImages, outputs: CalibrationOutputs
+    mode: Mode, samples: int | Auto, images: _ScoredImages, outputs: CalibrationOutputs
 ) -> Threshold:
     msp, distances = images.scores["msp"], images.scores.get("feature_distance")
-    bound = outputs.bound(msp)
-    counts = torch.bincount(images.labels, minlength=images.classes)
+    bound, classes = outputs.bound(msp), outputs.det.log_probabilities.shape[-1]
+    counts = torch.bincount(images.labels, minlength=classes)
     return Threshold(
         mode=mode,
         samples=samples,

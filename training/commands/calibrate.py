@@ -31,12 +31,9 @@ if TYPE_CHECKING:
     from eulerlora_client.contract.answers import TargetClasses
     from eulerlora_client.contract.sampling import Mode, Sampler, Views
     from training.calibration.policy import PolicyInputs
-    from training.calibration.policy_measurement import Archive
     from training.calibration.site import SiteReport
-    from training.data.local_images import LocalImages
+    from training.data.local_images import ArchiveLabels, LocalImages
     from training.evaluation.inference import SamplingOptions
-
-CALIBRATION = "calibration"
 
 sensitivity_option = click.option(
     "--sensitivity",
@@ -127,9 +124,9 @@ def calibrate_command(
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.calibration.calibrate import calibrate  # noqa: PLC0415
     from training.calibration.report import calibrated_parts, report_table  # noqa: PLC0415
+    from training.calibration.thresholds import CoverageSettings  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
     from training.data.images import report_skipped  # noqa: PLC0415
-    from training.evaluation.prediction_sets import CoverageSettings  # noqa: PLC0415
 
     if always_include_rare and not coverage:
         raise click.UsageError("--always-include-rare requires --coverage")
@@ -214,7 +211,6 @@ def policy_fit_command(
         score_images,
     )
     from training.calibration.policy_measurement import (  # noqa: PLC0415
-        coverage_lines,
         evidence_of,
         measure_archive,
         measure_policy,
@@ -237,7 +233,7 @@ def policy_fit_command(
     def scored(part: str) -> PolicyInputs:
         return score_images(model, images.parts[part], options, target, part)
 
-    part = CALIBRATION if CALIBRATION in images.parts else TEST
+    part = images.held_out
 
     def named(part: str) -> str:
         return named_with_seen(f"{images.name}, {part} part", checkpoint, images.parts[part])
@@ -248,7 +244,8 @@ def policy_fit_command(
     if part != TEST:
         measured.append(measure_policy(scored(TEST), fitted, named(TEST)))
     measured += [
-        measure_archive(model, checkpoint, archive, options, fitted, skip_bad) for archive in others
+        measure_archive(model, checkpoint, path, labels, options, fitted, skip_bad)
+        for path, labels in others
     ]
     name = named(part)
     seen = images_in_training(checkpoint, images.parts[part]) or ()
@@ -256,7 +253,6 @@ def policy_fit_command(
     file.write(policy, fitted.model_copy(update={"evidence": evidence}))
     click.echo(f"Fitted on {name}: {fit.images:,} images of {fit.lesions:,} lesions.\n")
     click.echo(f"{report_table(list(policy_parts(fit, target)))}\n")
-    click.echo("\n".join(coverage_lines(fit)))
     for measurement in measured:
         click.echo("\n".join(measured_lines(measurement, target)))
     if part == TEST:
@@ -276,10 +272,12 @@ def _sampling_options(mode: Mode, samples: int | None) -> SamplingOptions:
     return SamplingOptions(mode, 1 if mode == "det" else samples or DEFAULT_SAMPLES)
 
 
-def _archives(arguments: Sequence[str]) -> list[Archive]:
-    """Returns archives from NAME=PATH. Raises UsageError for another form, and SettingsError."""
-    from training.calibration.policy_measurement import Archive  # noqa: PLC0415 - imports torch
-    from training.data.local_images import read_archive_labels  # noqa: PLC0415
+def _archives(arguments: Sequence[str]) -> list[tuple[Path, ArchiveLabels]]:
+    """Returns archives and their labels from NAME=PATH.
+
+    Raises UsageError for another form, and SettingsError.
+    """
+    from training.data.local_images import read_archive_labels  # noqa: PLC0415 - imports torch
 
     archives = []
     for argument in arguments:
@@ -288,7 +286,7 @@ def _archives(arguments: Sequence[str]) -> list[Archive]:
             raise click.UsageError(f"--archive: expected NAME=PATH, got {argument}")
         if not Path(path).exists():
             raise click.UsageError(f"--archive: expected a folder or tar archive, got {path}")
-        archives.append(Archive(Path(path), read_archive_labels(name)))
+        archives.append((Path(path), read_archive_labels(name)))
     return archives
 
 
@@ -385,14 +383,16 @@ def site_fit_command(
     from eulerlora.checkpoint.files import check_free, read_config  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.calibration.policy import PolicyFile  # noqa: PLC0415
-    from training.calibration.report import Needs  # noqa: PLC0415
-    from training.calibration.site import SiteSettings, calibrate_site  # noqa: PLC0415
+    from training.calibration.site import calibrate_site  # noqa: PLC0415
+    from training.calibration.site_fit import SiteSettings  # noqa: PLC0415
+    from training.calibration.thresholds import CoverageSettings  # noqa: PLC0415
     from training.data.images import report_skipped  # noqa: PLC0415
     from training.data.local_images import LabelNames, read_local_images  # noqa: PLC0415
 
     config = read_config(checkpoint)
     settings = SiteSettings(
-        needs=Needs(sensitivity, coverage, always_include_rare),
+        sensitivity=sensitivity,
+        coverage=CoverageSettings(coverage, always_include_rare),
         options=_sampling_options(mode, samples),
         policy=PolicyFile.read(policy, _target(config, target, target_name, policy)),
         hold_out=hold_out,
@@ -454,6 +454,8 @@ def _data_lines(local: LocalImages, classes: list[str]) -> Iterator[str]:
 
 
 def _report_lines(report: SiteReport, out: Path) -> Iterator[str]:
+    from eulerlora_client.policy.results import not_established  # noqa: PLC0415 - pydantic
+
     measured = f", measured on {report.measured:,} others" if report.measured else ""
     yield f"Fitted on {report.fitted:,} images{measured}.\n"
     if report.in_training is None:
@@ -465,9 +467,9 @@ def _report_lines(report: SiteReport, out: Path) -> Iterator[str]:
         )
     yield f"{report.tables}\n"
     yield f"{out}: revision {report.revision[:19]}"
-    if report.notice is not None:
-        yield f"warning: {report.notice}"
-    if report.has_policy:
-        yield f"eulerlora serve {out} --policy {out / 'policy.toml'}"
-    else:
+    if report.policy is None:
         yield "No policy was written: it needs a lesion of a target class; name one with --target."
+        return
+    if (notice := not_established(report.policy)) is not None:
+        yield f"warning: {notice}"
+    yield f"eulerlora serve {out} --policy {out / 'policy.toml'}"

@@ -1,7 +1,5 @@
 """Exact bounds, thresholds and ties; inputs of a policy agree with predictions; policy files."""
 
-import math
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pytest
 import torch
 
 from eulerlora.checkpoint.files import load_checkpoint
-from eulerlora.errors import DataError, SettingsError, StorageError
+from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora_client.contract.answers import ScoreThreshold
@@ -22,17 +20,14 @@ from eulerlora_client.policy.policy import (
     default_policy_text,
     read_policy,
 )
-from tests.full_disk import file_size_limit
 from tests.training.calibration.policy_inputs import MEL, scored
 from training.calibration.policy import (
     PolicyFile,
     PolicyFit,
-    coverage_table,
+    by_lesion,
     entropy_threshold,
     fit_policy,
     fit_urgent,
-    lesion_scores,
-    lesions_with_all,
     round_down,
     round_up,
     score_images,
@@ -66,26 +61,11 @@ def test_a_tie_or_rounding_does_not_raise_the_bound(scores: Floats) -> None:
     assert sensitivity.lower_bound == lower_bound(92, 93) < lower_bound(93, 93)
 
 
-def test_the_score_of_a_lesion_is_its_lowest_image() -> None:
-    scores = np.array([0.5, 0.25, 0.75, 0.125])
-    lesions = np.array(["b", "a", "b", "c"])
-    assert lesion_scores(scores, lesions).tolist() == [0.25, 0.5, 0.125]
-
-
-def test_a_lesion_has_a_flag_if_all_its_images_have_it() -> None:
-    flags = np.array([True, False, True, True])
-    assert lesions_with_all(flags, np.array(["b", "a", "b", "a"])).tolist() == [False, True]
-
-
-def test_missed_melanomas_are_counted_at_every_coverage() -> None:
-    scores = np.arange(10) / 10
-    melanoma = np.isin(np.arange(10), [2, 3, 8])
-    lesions = np.array(["a", "b", "m", "m", "c", "d", "e", "f", "n", "g"])
-    rows = coverage_table(scores, melanoma, lesions, (0.1, 0.3, 0.5, 1.0))
-    assert [row.coverage for row in rows] == [0.1, 0.3, 0.5, 1.0]
-    assert [row.missed_lesions for row in rows] == [0, 1, 1, 2]
-    assert [row.missed_images for row in rows] == [0, 1, 2, 3]
-    assert [row.threshold for row in rows] == [0.1, 0.3, 0.5, math.inf]
+def test_the_images_of_a_lesion_are_combined() -> None:
+    scores, lesions = np.array([0.5, 0.25, 0.75, 0.125]), np.array(["b", "a", "b", "c"])
+    assert by_lesion(scores, lesions, np.minimum).tolist() == [0.25, 0.5, 0.125]
+    assert by_lesion(scores > 0.5, lesions, np.logical_or).tolist() == [False, True, False]
+    assert by_lesion(scores > 0.5, lesions, np.logical_and).tolist() == [False, False, False]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +175,7 @@ def test_without_an_ood_threshold_every_image_is_doubtful(
 def test_a_model_without_the_policy_s_classes_is_refused(
     model: EulerLoRA, images: list[LabelledImage]
 ) -> None:
-    with pytest.raises(DataError, match="classes bcc, akiec, got tiny with bkl, mel, nv"):
+    with pytest.raises(DataError, match="bcc, akiec"):
         score_images(model, images, SamplingOptions("det"), default_policy().target, "test")
 
 
@@ -205,7 +185,7 @@ def test_59_melanomas_without_a_miss_establish_95_per_cent(
 ) -> None:
     actual = fit_policy(scored(critical), 0.95)
     assert actual.urgent == 0.5
-    assert (actual.critical.hits, actual.critical.share) == (critical, 1.0)
+    assert actual.critical.hits == critical
     assert actual.critical.established is established
 
 
@@ -217,13 +197,6 @@ def test_a_lesion_with_one_image_below_the_threshold_is_missed() -> None:
     assert actual.critical.lesions == 99
     assert actual.urgent == 0.502  # one miss is allowed: the lesion of the two lowest images
     assert actual.critical.hits == 98
-    assert (actual.critical_hits, actual.critical_images) == (98, 100)
-
-
-def test_unfamiliar_images_do_not_change_the_fit() -> None:
-    images = scored(critical=60)
-    unfamiliar = np.ones_like(images.unfamiliar)
-    assert fit_policy(images, 0.95) == fit_policy(replace(images, unfamiliar=unfamiliar), 0.95)
 
 
 @pytest.mark.parametrize(("critical", "others"), [(0, 10), (0, 0)])
@@ -294,21 +267,3 @@ def test_a_fitted_policy_changes_thresholds_version_and_evidence_only(tmp_path: 
     again = fitted_file(PolicyFile.read(own), own, critical=70)
     assert again.version == after.version + 1
     assert read_policy(own) == again  # the new evidence replaces the old one
-
-
-@pytest.mark.parametrize("text", ["", "[target", "target = 3", None])
-def test_a_file_that_is_not_a_policy_is_refused(tmp_path: Path, text: str | None) -> None:
-    path = tmp_path / "own.toml"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(SettingsError, match=re.escape(str(path))):
-        PolicyFile.read(path)
-
-
-def test_a_full_disk_leaves_the_policy_unchanged(tmp_path: Path) -> None:
-    path = tmp_path / "own.toml"
-    path.write_text(default_policy_text())
-    with file_size_limit(64), pytest.raises(StorageError):
-        fitted_file(PolicyFile.read(path), path)
-    assert path.read_text() == default_policy_text()
-    assert list(tmp_path.iterdir()) == [path]

