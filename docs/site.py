@@ -38,7 +38,11 @@ OUTSIDE = {
     "SECURITY.md": "security.md",
     f"{CARD}/README.md": "results/model-card.md",
     f"{CARD}/reliability.png": "results/reliability.png",
-} | {f"examples/{path.name}": f"learn/{path.stem}.md" for path in ROOT.glob("examples/*.py")}
+} | {
+    f"examples/{path.name}": f"learn/{path.stem}.md"
+    for path in ROOT.glob("examples/*.py")
+    if "\n# %%" in path.read_text()
+}
 """Pages of the site by their path in the repository, beside those of docs/."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 SET_BY_THE_PROGRAM = {"file", "variant", "overrides"}

@@ -1,8 +1,8 @@
-"""A method of another distribution: the documents' example, from training to serving."""
+"""A method of another distribution: the tutorial's example, from training to serving."""
 
 import json
 import os
-import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.training.conftest import RECIPE, image_folder
 __all__ = ["image_folder"]  # a fixture
 
 ROOT = Path(__file__).parents[3]
-DOCUMENT = ROOT / "docs" / "explanation" / "methods.md"
+TUTORIAL = ROOT / "examples" / "write_a_method.py"
 PROGRAM = """\
 import json, sys
 from pathlib import Path
@@ -56,11 +56,10 @@ def test_a_method_of_another_distribution_is_trained_evaluated_and_served(
     site = tmp_path / "site"
     information = site / "jitter-1.0.dist-info"
     information.mkdir(parents=True)
-    blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    (site / "jitter.py").write_text(blocks[0])
+    shutil.copy(TUTORIAL, site)
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: jitter\nVersion: 1.0\n")
     (information / "entry_points.txt").write_text(
-        "[eulerlora.methods]\njitter = jitter:JitterMethod\n"
+        "[eulerlora.methods]\njitter = write_a_method:JitterMethod\n"
     )
     save_backbone(tmp_path / "backbone.safetensors", random_backbone(), {}, torch.float16)
     recipe = RECIPE.replace("epochs = 15", "epochs = 1") + "calibrated = [2]\n"

@@ -1,0 +1,68 @@
+"""Compare two methods fairly.
+
+Train EulerLoRA and LoRA on the same pictures with the same seeds, and state their difference with
+an interval instead of two numbers.
+"""
+
+# %%
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas
+from pictures import draw_shapes
+from scipy import stats
+
+SEEDS = (0, 1, 2)
+OPTIONS = sys.argv[1:]  # further options of `eulerlora train`, such as --set training.epochs=5
+METHODS = {"eulerlora": "adapters.min_rank=10", "lora": "adapters.min_rank=20"}  # of rank 20
+draw_shapes(Path("shapes"))
+
+# %% [markdown]
+# **Same conditions.** Both runs of a seed see the same split, images, order and views; only one
+# setting differs. With `min_rank` equal to the rank nothing is drawn: LoRA. Decide what to
+# compare, and on how many seeds, before you look at results.
+
+# %%
+for seed in SEEDS:
+    for name, setting in METHODS.items():
+        arguments = [
+            "train", "imagefolder", "--data", "shapes", "--out", f"runs/{name}-{seed}",
+            "--seed", str(seed), "--set", "backbone.weights=embedded", "--set", setting, *OPTIONS,
+        ]  # fmt: skip
+        subprocess.run([sys.executable, "-m", "eulerlora_client", *arguments], check=True)
+
+# %% [markdown]
+# **One number for each run.** `predictions.csv.gz` of a report has a row for each test image. The
+# negative log-likelihood (NLL) reads the probability of the true class, so that it notices more
+# than accuracy.
+
+
+# %%
+def nll(name: str, seed: int, mode: str) -> float:
+    """Returns the mean negative log-likelihood of a run on its test images, in nats."""
+    rows = pandas.read_csv(f"runs/{name}-{seed}/report/predictions.csv.gz")
+    rows = rows[(rows["mode"] == mode) & (rows["set"] == "test")]
+    true = [row[f"p_{row['label']}"] for _, row in rows.iterrows()]
+    return float(-np.log(np.maximum(true, 1e-12)).mean())
+
+
+# %% [markdown]
+# **Paired differences.** Seeds differ more than methods, so compare within a seed. The interval
+# is Student's t over the seeds.
+
+# %%
+differences = [nll("eulerlora", seed, "stoch") - nll("lora", seed, "det") for seed in SEEDS]
+mean, error = np.mean(differences), stats.sem(differences)
+half = stats.t.ppf(0.975, len(SEEDS) - 1) * error
+print(f"NLL of EulerLoRA minus LoRA: {mean:+.3f} nats")
+print(f"95% interval {mean - half:+.3f} to {mean + half:+.3f}, {len(SEEDS)} seeds")
+if mean - half <= 0 <= mean + half:
+    print("no difference shown")
+
+# %% [markdown]
+# "No difference shown" does not mean equal. The interval covers the seeds, not other test images:
+# for that, also resample groups of images, as `eulerlora reproduce` does, and correct for every
+# further comparison ([does the method help?](../docs/results/index.md)). [Which one should I
+# use?](../docs/choose.md) has what such comparisons gave.

@@ -1,0 +1,64 @@
+"""Is it sure?
+
+Read entropy, mutual information, maximum probability and prediction sets on three drawn lesions.
+"""
+
+# %%
+from pathlib import Path
+
+from eulerlora import EulerLoRA
+
+ROOT = Path(__file__).parents[1]
+PICTURES = [
+    ROOT / "service" / "page" / "example-even.jpg",
+    ROOT / "docs" / "images" / "example-lesion.jpg",
+    ROOT / "service" / "page" / "example-irregular.jpg",
+]
+model = EulerLoRA.default()
+answer = model.predict(PICTURES, mode="stoch", samples=4)
+print("picture                 label    MSP  entropy  expected  mutual")
+for index, path in enumerate(PICTURES):
+    print(
+        f"{path.name:22}  {answer.labels[index]:5}  {answer.msp[index]:.3f}    "
+        f"{answer.entropy[index]:.3f}     {answer.expected_entropy[index]:.3f}   "
+        f"{answer.mutual_information[index]:.3f}"
+    )
+
+# %% [markdown]
+# - **MSP**, the maximum softmax probability of the mean, is the simplest measure: look at it
+#   first. On the test images of the embedded model nothing ranks errors better.
+# - **Entropy** counts all classes: it tells a choice between two classes from one among seven.
+# - The entropy is the sum of two parts. The **expected entropy** is what each trajectory is
+#   unsure of by itself; the **mutual information** is how far the trajectories disagree.
+#
+# ![Eight trajectories of a lesion and of a house](../docs/images/overview.png)
+
+# %%
+assert (answer.entropy - answer.expected_entropy - answer.mutual_information).abs().max() < 1e-9
+for row in answer.trajectories[2]:
+    print(" ".join(f"{name} {p:.2f}" for name, p in zip(model.classes, row, strict=True)))
+
+# %% [markdown]
+# **A prediction set** is a list with a guarantee: for lesions like those of the calibration, it
+# contains the true class with the stated probability, class by class. More than one class means
+# that the model cannot tell them apart at this coverage.
+
+# %%
+sets = model.predict(PICTURES, coverage=0.9)
+for path, labels in zip(PICTURES, sets.prediction_sets.labels, strict=True):
+    print(path.name, *labels)
+
+# %% [markdown]
+# **How many samples?** With `samples="auto"` the model answers deterministically first and
+# samples only if the label or a flag is close to its boundary; `samples` and `rows` say what it
+# took.
+
+# %%
+auto = model.predict(PICTURES, mode="stoch", samples="auto")
+for path, sampled, rows in zip(PICTURES, auto.sampled, auto.rows, strict=True):
+    print(path.name, "sampled" if sampled else "not sampled", int(rows), "passes")
+
+# %% [markdown]
+# None of these numbers says that the picture is one the model can judge: a house gets a
+# probability of a class too. Next: [pictures it does not know](unknown_pictures.py), and
+# [uncertainty](../docs/explanation/uncertainty.md) with what was measured.
