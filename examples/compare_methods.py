@@ -5,12 +5,13 @@ an interval instead of two numbers.
 """
 
 # %%
+import csv
+import gzip
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
-import pandas
 from pictures import draw_shapes
 from scipy import stats
 
@@ -42,10 +43,10 @@ for seed in SEEDS:
 # %%
 def nll(name: str, seed: int, mode: str) -> float:
     """Returns the mean negative log-likelihood of a run on its test images, in nats."""
-    rows = pandas.read_csv(f"runs/{name}-{seed}/report/predictions.csv.gz")
-    rows = rows[(rows["mode"] == mode) & (rows["set"] == "test")]
-    true = [row[f"p_{row['label']}"] for _, row in rows.iterrows()]
-    return float(-np.log(np.maximum(true, 1e-12)).mean())
+    path = f"runs/{name}-{seed}/report/predictions.csv.gz"
+    with gzip.open(path, "rt", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if (row["mode"], row["set"]) == (mode, "test")]
+    return float(np.mean([-np.log(float(row[f"p_{row['label']}"])) for row in rows]))
 
 
 # %% [markdown]
