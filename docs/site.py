@@ -68,6 +68,8 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         r"<!-- generated: (\w+) -->", lambda match: "\n".join(GENERATED[match[1]]()), markdown
     )
     uri = page.file.src_uri
+    if uri == OUTSIDE["README.md"]:
+        page.meta["hide"] = ["navigation", "toc"]
     source = next((path for path, name in OUTSIDE.items() if name == uri), f"docs/{uri}")
 
     def adapted(match: re.Match[str]) -> str:
@@ -156,8 +158,8 @@ def operations() -> Iterator[str]:
     document = application.openapi()
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            yield from (f"## {method.upper()} {path}", "", f"{operation['summary']}.", "")
-            yield from (operation.get("description", ""), "")
+            text = operation.get("description") or operation["summary"]
+            yield from (f"## {method.upper()} {path}", "", text, "")
             yield from _parameters(operation.get("parameters", ()))
             kinds = [f"`{kind}`" for kind in operation.get("requestBody", {}).get("content", ())]
             if kinds:

@@ -56,7 +56,7 @@ def draw(file: Path) -> None:
     """Writes the picture as PNG."""
     model = EulerLoRA.default(device="cpu")
     plt.rcParams |= {"font.size": 9, "text.color": INK, "axes.labelcolor": INK}
-    figure = plt.figure(figsize=(10, 2.0), dpi=150)
+    figure = plt.figure(figsize=(10, 1.8), dpi=150)
     for column, (title, path) in enumerate(PICTURES.items()):
         prediction = model.predict([path], mode="stoch", samples=4)
         left = 0.5 * column
