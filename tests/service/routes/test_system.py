@@ -51,7 +51,7 @@ def test_a_model_has_classes_limits_thresholds_and_provenance(client, model) -> 
     body = response.json()
     assert set(body) == {
         "name", "revision", "source", "classes", "adapters", "input_size", "precision",
-        "precision_reason", "image_limits", "max_body_bytes", "max_samples", "thresholds",
+        "precision_reason", "image_limits", "max_body_bytes", "max_samples", "views", "thresholds",
         "prediction_sets", "shift", "provenance",
     }  # fmt: skip
     assert (body["name"], body["revision"]) == ("tiny", model.revision)
