@@ -1,8 +1,9 @@
 """EulerLoRA: image classification with uncertainty from sampled low-rank adapters.
 
-`EulerLoRA` and `Predictions` are imported on first access: they import torch, which takes seconds.
+The names of `IMPORTED` are imported on first access: they import torch, which takes seconds.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from eulerlora.errors import (
@@ -19,10 +20,13 @@ from eulerlora.errors import (
 from eulerlora_client import __version__
 
 if TYPE_CHECKING:
+    from eulerlora.classifier import AdaptedClassifier, adapt, trajectory_loss
     from eulerlora.model import EulerLoRA
     from eulerlora.prediction.answer import Predictions
+    from eulerlora.scores.uncertainty import Uncertainty, summarise
 
 __all__ = [
+    "AdaptedClassifier",
     "CheckpointError",
     "DataError",
     "EulerLoRA",
@@ -34,17 +38,29 @@ __all__ = [
     "Predictions",
     "SettingsError",
     "StorageError",
+    "Uncertainty",
     "__version__",
+    "adapt",
+    "summarise",
+    "trajectory_loss",
 ]
+IMPORTED = {
+    "AdaptedClassifier": "classifier",
+    "EulerLoRA": "model",
+    "Predictions": "prediction.answer",
+    "Uncertainty": "scores.uncertainty",
+    "adapt": "classifier",
+    "summarise": "scores.uncertainty",
+    "trajectory_loss": "classifier",
+}
+"""Modules of the names that are imported on first access."""
 
 
 def __getattr__(name: str) -> object:
-    """Imports the names of the model on first access (PEP 562)."""
-    if name not in __all__:
+    """Imports the names of `IMPORTED` (PEP 562)."""
+    if name not in IMPORTED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from eulerlora import model  # noqa: PLC0415
-
-    return getattr(model, name)
+    return getattr(import_module(f"{__name__}.{IMPORTED[name]}"), name)
 
 
 def __dir__() -> list[str]:

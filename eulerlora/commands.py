@@ -420,12 +420,19 @@ def import_backbone_command(source: str, out: Path, image_size: int | None) -> N
     show_default=True,
     help="Version of transformers whose names the adapters have, for --format peft.",
 )
-def export_command(checkpoint: Path, format_: str, out: Path, version: str) -> None:
+@click.option(
+    "--sampled",
+    is_flag=True,
+    help="For --format peft: adapters of the PEFT method eulerlora.peft, with mode stoch.",
+)
+def export_command(checkpoint: Path, format_: str, out: Path, version: str, sampled: bool) -> None:
     """Write a checkpoint in mode det for another library.
 
-    onnx holds every backbone, torchvision and peft only those that these libraries have. No format
-    can express the stochastic mode.
+    onnx holds every backbone, torchvision and peft only those that these libraries have. Only peft
+    with --sampled expresses the stochastic mode.
     """
+    if sampled and format_ != "peft":
+        raise click.UsageError("--sampled requires --format peft")
     set_openmp_wait_policy()
     # These import torch.
     from eulerlora.checkpoint.files import check_free, load_checkpoint, new_folder  # noqa: PLC0415
@@ -436,13 +443,14 @@ def export_command(checkpoint: Path, format_: str, out: Path, version: str) -> N
     loaded = load_checkpoint(checkpoint)
     with new_folder(out) as partial:
         if format_ == "peft":
-            export_peft(loaded, partial, VERSIONS[version])
+            export_peft(loaded, partial, VERSIONS[version], sampled)
         elif format_ == "torchvision":
             export_torchvision(loaded, partial)
         else:
             difference = export_onnx(loaded, partial)
             click.echo(f"largest difference of a probability in ONNX Runtime: {difference:.1e}")
-    click.echo(f"mode det in {out}; see {out / 'README.md'}")
+    modes = "modes det and stoch" if sampled else "mode det"
+    click.echo(f"{modes} in {out}; see {out / 'README.md'}")
 
 
 @click.command(
@@ -466,9 +474,10 @@ def import_command(
     classes: str | None,
     name: str,
 ) -> None:
-    """Write a checkpoint with the LoRA adapters of PEFT FOLDERS as an ensemble.
+    """Write a checkpoint with the adapters of PEFT FOLDERS as an ensemble.
 
-    Ranks may differ, and PEFT's scaling becomes part of the weights.
+    They are of LoRA or MonteCLoRA, and answer in mode det, or of EulerLoRA (eulerlora.peft). Ranks
+    of LoRA may differ, and PEFT's scaling becomes part of the weights.
     """
     set_openmp_wait_policy()
     from eulerlora.checkpoint.files import check_free  # noqa: PLC0415 - imports torch

@@ -7,7 +7,7 @@ import hashlib
 import json
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from email import message_from_bytes
 from functools import cached_property
@@ -20,10 +20,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from eulerlora.checkpoint.config import Provenance
+from eulerlora.checkpoint.config import (
+    AdapterConfig,
+    BackboneConfig,
+    CheckpointConfig,
+    Provenance,
+)
 from eulerlora.checkpoint.files import BACKBONE_FILE, CARD_FILE, check_free, new_folder
 from eulerlora.checkpoint.hub import PREFIX, Repository, download
-from eulerlora.checkpoint.weights import STORED_DTYPES, at_image_size, save_backbone, with_weights
+from eulerlora.checkpoint.weights import (
+    STORED_DTYPES,
+    at_image_size,
+    save_backbone,
+    tensors_sha256,
+    with_weights,
+)
 from eulerlora.errors import CheckpointError, SettingsError
 from eulerlora.exchange.libraries import (
     TRANSFORMERS_MODELS,
@@ -37,7 +48,9 @@ from eulerlora.exchange.libraries import (
 )
 from eulerlora.exchange.onnx_trunk import IMAGENET_MEAN, IMAGENET_STD, trunk_config, trunk_tensors
 from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Preprocessing
+from eulerlora_client.contract.answers import ClassName
 from eulerlora_client.settings import validated
 
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -274,11 +287,9 @@ def read_source(source: WeightsSource, image_size: int | None = None) -> Importe
     try:
         config = source.json("config.json") or {}
         model = _describe(source, config)
-        settings = model.settings
-        state = converted(model.tensors, model.layout, settings)
         input_ = _preprocessing(source, config, model)
-        preprocessing = input_ or Preprocessing(size=settings.image_size)
-        backbone = _loaded(model, state)
+        preprocessing = input_ or Preprocessing(size=model.settings.image_size)
+        backbone = backbone_of(model)
         preprocessing = preprocessing.at_size(image_size or preprocessing.size)
         backbone = at_image_size(backbone, preprocessing.size)
     except SettingsError as error:
@@ -286,6 +297,41 @@ def read_source(source: WeightsSource, image_size: int | None = None) -> Importe
     return ImportedBackbone(
         backbone, preprocessing, model.architecture, source, source.sha256, input_ is not None
     )
+
+
+def config_of(
+    network: AdaptedVisionTransformer,
+    preprocessing: Preprocessing,
+    classes: Sequence[str],
+    name: str,
+    backbone: Provenance,
+    origin: Json,
+) -> CheckpointConfig:
+    """Returns the config of a checkpoint that was not trained from a recipe.
+
+    backbone, origin: where backbone and adapters come from. Its data set is folders named like the
+    classes, for `eulerlora calibrate`. Raises SettingsError.
+    """
+    stored = BackboneConfig(
+        settings=network.backbone.settings,
+        published=None,
+        sha256=tensors_sha256(network.backbone.state_dict()),
+        provenance=backbone,
+    )
+    adapters = AdapterConfig(
+        settings=network.settings, sha256=tensors_sha256(dict(network.adapter_parameters()))
+    )
+    data = {"kind": "imagefolder", "path": ".", "classes": {label: label for label in classes}}
+    values = {
+        "name": name,
+        "backbone": stored,
+        "adapters": adapters,
+        "method": network.method.settings,
+        "classes": tuple(ClassName(name=label, description=label) for label in classes),
+        "preprocessing": preprocessing,
+        "provenance": {"recipe": {"name": name, "data": data}, "imported": origin},
+    }
+    return validated(CheckpointConfig, values)
 
 
 def card(imported: ImportedBackbone) -> str:
@@ -430,9 +476,12 @@ def _preprocessing(source: WeightsSource, config: Json, model: Described) -> Pre
     return None
 
 
-def _loaded(model: Described, state: dict[str, Tensor]) -> VisionTransformer:
-    """Returns the backbone. Raises SettingsError if a tensor has another shape than stated."""
-    expected = _shapes(model)
+def backbone_of(model: Described) -> VisionTransformer:
+    """Returns a model of another library as a backbone.
+
+    Raises SettingsError for a missing or unknown tensor, or one of another shape than stated.
+    """
+    state, expected = converted(model.tensors, model.layout, model.settings), _shapes(model)
     for name, tensor in state.items():
         if name not in expected or tensor.shape != expected[name].shape:
             wanted = tuple(expected[name].shape) if name in expected else "none"

@@ -206,8 +206,18 @@ def _head(checkpoint: Checkpoint, adapter: int) -> nn.Linear:
     return head.requires_grad_(False)
 
 
-def readme(checkpoint: Checkpoint, library: str, use: str) -> str:
-    """Returns Markdown: origin, what the export lacks, use and preprocessing. use: Markdown."""
+def readme(checkpoint: Checkpoint, library: str, use: str, sampled: bool = False) -> str:
+    """Returns Markdown: origin, what the export lacks, use and preprocessing.
+
+    use: Markdown. sampled: True if the export has mode stoch.
+    """
+    stoch = (
+        ""
+        if sampled
+        else f"**The stochastic mode cannot be expressed here.** {library} has no random "
+        "coefficients, so this\nfolder gives neither sampled probabilities nor their mutual "
+        "information. "
+    )
     config = checkpoint.config
     preprocessing = config.preprocessing.model_dump(mode="json")
     colours = (
@@ -221,12 +231,11 @@ def readme(checkpoint: Checkpoint, library: str, use: str) -> str:
     return f"""# {config.name} for {library}
 
 Exported from the EulerLoRA checkpoint `{config.name}`, revision {checkpoint.revision}:
-mode det, with {count} adapter(s), whose probabilities are averaged.
+{"modes det and stoch" if sampled else "mode det"}, with {count} adapter(s), whose probabilities
+are averaged.
 
-**The stochastic mode cannot be expressed here.** {library} has no random coefficients, so this
-folder gives neither sampled probabilities nor their mutual information. Thresholds,
-out-of-distribution scores and prediction sets of the checkpoint are not exported either. Use the
-checkpoint itself for those.
+{stoch}Thresholds, out-of-distribution scores and prediction sets of the checkpoint are not
+exported. Use the checkpoint itself for those.
 
 ## Use
 

@@ -1,7 +1,8 @@
-"""LoRA adapters in PEFT's folders, in both directions.
+"""Adapters in PEFT's folders, in both directions.
 
-Export writes mode det: the backbone as a ViT of transformers and a folder for each adapter. Import
-reads LoRA adapters of a Vision Transformer as the adapters of a checkpoint.
+Export writes the backbone as a ViT of transformers and a folder for each adapter: LoRA, which has
+mode det, or EulerLoRA (`eulerlora.peft`). Import reads adapters of a Vision Transformer, those of
+LoRA and MonteCLoRA without their sampling, as the adapters of a checkpoint.
 """
 
 import json
@@ -15,13 +16,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
+from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import CARD_FILE, Checkpoint, save_checkpoint
-from eulerlora.checkpoint.weights import POSITIONS, tensors_sha256, write_tensors
+from eulerlora.checkpoint.weights import POSITIONS, write_tensors
 from eulerlora.errors import CheckpointError, SettingsError
 from eulerlora.exchange.importing import (
-    ImportedBackbone,
     WeightsSource,
+    config_of,
     find_source,
     read_any_tensors,
     read_source,
@@ -36,15 +37,20 @@ from eulerlora.exchange.merged import (
     scaled_output,
     without_layer_scale,
 )
-from eulerlora.methods.registry import build_network
+from eulerlora.methods.registry import DEFAULT_METHOD, build_network
 from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.sampling.masks import INPUTS
 from eulerlora.settings import AdapterSettings, BackboneSettings
-from eulerlora_client.contract.answers import ClassName
 from eulerlora_client.settings import validated
 
 TransformersVersion = Literal[4, 5]
 MODULE_PREFIX = "base_model.model."
 LORA = ("lora_A.weight", "lora_B.weight")
+SAMPLED_TYPE = "EULERLORA"
+LAW = ("min_rank", "steps", "scale")
+"""Settings of `AdapterSettings` that a folder of `eulerlora.peft` has too."""
+SAMPLER = ".lora_monteclora_sampler."
+"""In the names of tensors that MonteCLoRA needs in training only."""
 
 VIT_BLOCKS: dict[TransformersVersion, str] = {4: "vit.encoder.layer.{}.", 5: "vit.layers.{}."}
 VIT_PROJECTIONS: dict[TransformersVersion, tuple[str, ...]] = {
@@ -99,12 +105,13 @@ def projection_of(module: str) -> Projection | None:
 class ImportedAdapter:
     """The adapter of a PEFT folder, with PEFT's scaling in `up`.
 
-    down, up: (blocks, 4, rank, width); zero where there is no adapter. head_weight, head_bias:
-    None if the folder has no head.
+    down, up: (blocks, 4, rank, width); zero where there is no adapter. law: how it is sampled, None
+    if it is not. head_weight, head_bias: None if the folder has no head.
     """
 
     folder: Path
     base: str
+    law: AdapterSettings | None
     down: Tensor
     up: Tensor
     head_weight: Tensor | None
@@ -119,8 +126,8 @@ class ImportedAdapter:
 def read_adapter(folder: Path, shape: BackboneSettings) -> ImportedAdapter:
     """Returns the adapter in a PEFT folder. shape: of its backbone.
 
-    Raises CheckpointError, with the folder, for a damaged file, another method than LoRA, or an
-    adapter at another module than the four projections.
+    Raises CheckpointError, with the folder, for a damaged file, another method than LoRA and
+    EulerLoRA, or an adapter at another module than the four projections.
     """
     config = adapter_config(folder)
     try:
@@ -139,8 +146,10 @@ def adapter_config(folder: Path) -> Json:
 
 def _check(config: Json) -> None:
     """Raises SettingsError for a method or an option that coefficients cannot express."""
-    if config.get("peft_type") != "LORA":
-        raise SettingsError(f"expected peft_type LORA, got {config.get('peft_type')}")
+    if config.get("peft_type") not in ("LORA", SAMPLED_TYPE):
+        raise SettingsError(
+            f"expected peft_type LORA or {SAMPLED_TYPE}, got {config.get('peft_type')}"
+        )
     for option, value in UNSUPPORTED.items():
         if config.get(option, value) not in (value, None):
             raise SettingsError(f"expected {option}={value}, got {config[option]}")
@@ -158,13 +167,33 @@ def _adapter(folder: Path, config: Json, shape: BackboneSettings) -> ImportedAda
             matrices[lora[1], lora[2]] = tensor.float()
         elif (part := HEAD.match(name)) is not None:
             head[part[1]] = tensor.float()
-        else:
+        elif SAMPLER not in name:
             raise SettingsError(f"expected LoRA matrices and a classifier, got {full_name}")
     down, up = _stacked(matrices, config, shape)
     weight = head.get("weight")
     bias = None if weight is None else head.get("bias", torch.zeros(len(weight)))
     base = str(config.get("base_model_name_or_path") or "")
-    return ImportedAdapter(folder, base, down, up, weight, bias)
+    law = _law(config, matrices)
+    return ImportedAdapter(folder, base, law, down, up, weight, bias)
+
+
+def _law(config: Json, matrices: Mapping[tuple[str, str], Tensor]) -> AdapterSettings | None:
+    """Returns how an adapter is sampled. Raises SettingsError if a checkpoint cannot express it."""
+    if config["peft_type"] != SAMPLED_TYPE:
+        return None
+    ranks = {len(matrix) for (_, letter), matrix in matrices.items() if letter == "A"}
+    if len(ranks) != 1:
+        raise SettingsError(f"expected one rank for all modules, got {sorted(ranks)}")
+    (rank,) = ranks
+    for module, _ in matrices:
+        projection = projection_of(module)
+        expected = "output" if projection and projection.index == INPUTS else "input"
+        for pattern, role in (config.get("roles") or {}).items():
+            if _matches(pattern, module) and role != expected:
+                raise SettingsError(f"roles: expected {expected} for {module}, got {role}")
+    given = {name: config[name] for name in LAW if config.get(name) is not None}
+    values = {"adapters": 1, "rank": rank, "min_rank": max(1, rank // 2)}
+    return validated(AdapterSettings, values | given)
 
 
 def _stacked(
@@ -209,12 +238,12 @@ def _scaling(config: Json, module: str, rank: int) -> float:
 
 
 def _matches(pattern: str, module: str) -> bool:
-    """Returns True if a key of `alpha_pattern`, a regular expression, means the module."""
+    """Returns True if a key of `alpha_pattern` or `roles`, a regular expression, means a module."""
     try:
         return re.match(rf"(?:.*\.)?(?:{pattern})$", module) is not None
     except re.error as error:
         raise SettingsError(
-            f"alpha_pattern: expected a regular expression, got {pattern}"
+            f"alpha_pattern, roles: expected a regular expression, got {pattern}"
         ) from error
 
 
@@ -237,19 +266,33 @@ The names of the tensors are those of transformers {version}. `images` are the o
 rounding to 8 bits."""
 
 
-def export_peft(checkpoint: Checkpoint, folder: Path, version: TransformersVersion = 5) -> None:
+SAMPLED_USE = """
+
+`import eulerlora.peft` first, which registers the method. With
+`with eulerlora.peft.sampling(model, samples=4, seed=0):` around the call of the model, each
+image has 4 rows of logits; without it the model answers in mode det."""
+
+
+def export_peft(
+    checkpoint: Checkpoint, folder: Path, version: TransformersVersion = 5, sampled: bool = False
+) -> None:
     """Writes `backbone`, `adapter_0` and so on, and a README, to an existing folder.
 
-    version: of transformers, whose names the adapters have. Raises SettingsError for a backbone
-    with an option that transformers' ViT does not have.
+    version: of transformers, whose names the adapters have. sampled: write adapters of
+    `eulerlora.peft` instead of LoRA. Raises SettingsError for a backbone with an option that
+    transformers' ViT does not have, and for `sampled` with another law than the paper's.
     """
     check_format(checkpoint.network.backbone.settings, "peft")
+    if sampled and (
+        checkpoint.config.method != DEFAULT_METHOD or checkpoint.config.sampled_from_block
+    ):
+        raise SettingsError("--sampled: expected a checkpoint whose projections are all sampled")
     exported = members(checkpoint)
     _write_backbone(checkpoint, folder / BACKBONE_FOLDER)
     for index, member in enumerate(exported):
-        _write_adapter(checkpoint, member, folder / f"adapter_{index}", version)
-    use = USE.format(count=len(exported), version=version)
-    (folder / CARD_FILE).write_text(readme(checkpoint, "PEFT", use), encoding="utf-8")
+        _write_adapter(checkpoint, member, folder / f"adapter_{index}", version, sampled)
+    use = USE.format(count=len(exported), version=version) + (SAMPLED_USE if sampled else "")
+    (folder / CARD_FILE).write_text(readme(checkpoint, "PEFT", use, sampled), encoding="utf-8")
 
 
 def _write_backbone(checkpoint: Checkpoint, folder: Path) -> None:
@@ -299,7 +342,11 @@ def _module(theirs: str, ours: str, state: State) -> dict[str, Tensor]:
 
 
 def _write_adapter(
-    checkpoint: Checkpoint, member: Member, folder: Path, version: TransformersVersion
+    checkpoint: Checkpoint,
+    member: Member,
+    folder: Path,
+    version: TransformersVersion,
+    sampled: bool,
 ) -> None:
     original = checkpoint.network.backbone.state_dict()
     tensors = {
@@ -313,9 +360,10 @@ def _write_adapter(
             tensors |= {f"{prefix}{module}.{LORA[0]}": down, f"{prefix}{module}.{LORA[1]}": up}
     folder.mkdir()
     write_tensors(folder / "adapter_model.safetensors", tensors, torch.float32, {"format": "pt"})
-    rank = checkpoint.network.settings.rank
+    settings = checkpoint.network.settings
+    rank, law = settings.rank, {name: getattr(settings, name) for name in LAW}
     config = {
-        "peft_type": "LORA",
+        "peft_type": SAMPLED_TYPE if sampled else "LORA",
         "task_type": None,
         "base_model_name_or_path": f"../{BACKBONE_FOLDER}",
         "r": rank,
@@ -326,7 +374,7 @@ def _write_adapter(
         "modules_to_save": ["classifier"],
         "inference_mode": True,
     }
-    _write_json(folder / "adapter_config.json", config)
+    _write_json(folder / "adapter_config.json", config | (law if sampled else {}))
 
 
 def _vit_config(config: CheckpointConfig) -> dict[str, object]:
@@ -401,13 +449,25 @@ def import_peft(
     if len(counts) != 1:
         raise SettingsError(f"expected heads of one number of classes, got {sorted(counts)}")
     names = _class_names(classes, source, counts.pop())
-    rank = max(adapter.rank for adapter in adapters)
-    settings = AdapterSettings(adapters=len(adapters), rank=rank, min_rank=max(1, rank // 2))
+    settings = _settings(adapters)
     network = build_network(imported.backbone, settings, len(names), imported.preprocessing)
     _fill(network, adapters, heads)
-    config = _checkpoint_config(network, imported, names, name, folders)
+    origin = {"format": "peft", "adapters": [folder.name for folder in folders]}
+    config = config_of(network, network.preprocessing, names, name, imported.provenance, origin)
     save_checkpoint(out, network.eval(), config, _card(config))
     return config
+
+
+def _settings(adapters: Sequence[ImportedAdapter]) -> AdapterSettings:
+    """Returns the settings that all adapters share. Raises SettingsError."""
+    laws = {adapter.law for adapter in adapters}
+    if len(laws) != 1:
+        raise SettingsError("expected adapters of one rank and with one sampling law, got several")
+    (law,) = laws
+    if law is not None:
+        return law.model_copy(update={"adapters": len(adapters)})
+    rank = max(adapter.rank for adapter in adapters)
+    return AdapterSettings(adapters=len(adapters), rank=rank, min_rank=rank)
 
 
 def _base(folders: Sequence[Path]) -> WeightsSource:
@@ -464,43 +524,11 @@ def _fill(
         network.heads.weight[index], network.heads.bias[index] = heads[index]
 
 
-def _checkpoint_config(
-    network: AdaptedVisionTransformer,
-    imported: ImportedBackbone,
-    names: Sequence[str],
-    name: str,
-    folders: Sequence[Path],
-) -> CheckpointConfig:
-    """Returns the config; its data set is folders named like the classes, for calibration."""
-    backbone = BackboneConfig(
-        settings=network.backbone.settings,
-        published=None,
-        sha256=tensors_sha256(network.backbone.state_dict()),
-        provenance=imported.provenance,
-    )
-    adapters = AdapterConfig(
-        settings=network.settings, sha256=tensors_sha256(dict(network.adapter_parameters()))
-    )
-    data = {"kind": "imagefolder", "path": ".", "classes": {label: label for label in names}}
-    values = {
-        "name": name,
-        "backbone": backbone,
-        "adapters": adapters,
-        "classes": tuple(ClassName(name=label, description=label) for label in names),
-        "preprocessing": network.preprocessing,
-        "provenance": {
-            "recipe": {"name": name, "data": data},
-            "imported": {"format": "peft", "adapters": [folder.name for folder in folders]},
-        },
-    }
-    return validated(CheckpointConfig, values)
-
-
 def _card(config: CheckpointConfig) -> str:
     origin = config.provenance["imported"]["adapters"]
     classes = "\n".join(f"- `{label.name}`" for label in config.classes)
     return (
         f"# {config.name}\n\nImported from the PEFT adapters {', '.join(origin)} on the backbone "
         f"{config.backbone.provenance['imported']['source']}. It is not calibrated: it has no "
-        "thresholds, and its stochastic mode was not trained.\n\n## Classes\n\n" + classes + "\n"
+        "thresholds.\n\n## Classes\n\n" + classes + "\n"
     )

@@ -1,1 +1,23 @@
-"""The network: attention with adapters, methods as it sees them, passes of rows."""
+"""The network: attention with adapters, methods as it sees them, passes of rows.
+
+The names below are for networks of one's own; docs/own-code.md has an example.
+"""
+
+from eulerlora.nn.attention import AttentionAdapters, adapted_attention, adapted_linear
+from eulerlora.nn.backbone import EncoderBlock, VisionTransformer
+from eulerlora.nn.method import AdapterHeads
+from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput
+from eulerlora.nn.rows import RowDraws, Rows
+
+__all__ = [
+    "AdaptedVisionTransformer",
+    "AdapterHeads",
+    "AttentionAdapters",
+    "EncoderBlock",
+    "NetworkOutput",
+    "RowDraws",
+    "Rows",
+    "VisionTransformer",
+    "adapted_attention",
+    "adapted_linear",
+]

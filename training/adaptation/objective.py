@@ -19,6 +19,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from eulerlora.classifier import trajectory_loss
 from eulerlora.nn.attention import AttentionAdapters
 from eulerlora.nn.network import AdaptedVisionTransformer, Block, ProjectedBlock, adapted_block
 from eulerlora.nn.rows import RowDraws, Rows
@@ -31,30 +32,23 @@ from training.fit.batches import IGNORED, Floats, Ints, LoadedBatches, Shard
 from training.fit.optimisation import Objective, recomputed
 from training.recipe.schema import AdapterRecipe, AdapterTraining
 
-Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(logits, targets, weights) -> the weighted sum over images, as in `trajectory_loss`."""
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(logits, targets) -> the loss of every image, (n,), as `trajectory_losses`."""
+
+trajectory_losses: Loss = partial(trajectory_loss, reduction="none")
 
 
-def trajectory_loss(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """Returns the weighted sum over images of the mean cross-entropy of their trajectories.
+def mean_probability_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Returns (n,), the cross-entropy of the mean probability of every image.
 
-    logits: (n, trajectories, classes). targets: (n, classes) probabilities. weights: (n,). The
-    loss of a batch is this sum divided by the sum of the weights.
+    logits: (n, trajectories, classes). targets: (n, classes) probabilities.
     """
-    return -(targets * logits.log_softmax(dim=-1).mean(dim=1)).sum(dim=-1) @ weights
-
-
-def mean_probability_loss(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """Returns the weighted sum over images of the cross-entropy of their mean probability.
-
-    Shapes as in `trajectory_loss`.
-    """
-    return -(targets * log_mean_probability(logits)).sum(dim=-1) @ weights
+    return -(targets * log_mean_probability(logits)).sum(dim=-1)
 
 
 LOSSES: Mapping[Literal["trajectory", "mean"], Loss] = {
-    "trajectory": trajectory_loss,
-    "mean": mean_probability_loss,
+    "trajectory": trajectory_losses,
+    "mean": mean_probability_losses,
 }
 """Losses by the recipe key `training.loss`."""
 
@@ -177,7 +171,7 @@ class AdapterDraw:
 class AdapterObjective(Objective[AdapterDraw]):
     """The loss of adapters and heads on a frozen backbone.
 
-    samples: stochastic samples per adapter and step. weighted_loss: one of `LOSSES`.
+    samples: stochastic samples per adapter and step. losses: one of `LOSSES`.
     logit_adjustment: (classes,), added to the logits of images that belong to a class
     (`log_frequency_ratio`); None for zeros. validation: measures each epoch; None for none.
     patience: epochs without a lower validation loss after which the run is finished; None for all.
@@ -193,7 +187,7 @@ class AdapterObjective(Objective[AdapterDraw]):
         self,
         network: AdaptedVisionTransformer,
         samples: int,
-        weighted_loss: Loss,
+        losses: Loss,
         class_weights: Tensor,
         outlier_weight: float = 1.0,
         recompute: bool = False,
@@ -211,7 +205,7 @@ class AdapterObjective(Objective[AdapterDraw]):
         self.settings, self.method = network.settings, method
         self.divergence, self.constrain = network.divergence, network.constrain
         self.samples, self.views = samples, views
-        self.weighted_loss = weighted_loss
+        self.losses = losses
         self.class_weights, self.outlier_weight = class_weights, outlier_weight
         self.validation, self.patience = validation, patience
         self.sampling, self.dropout, self.image_count = sampling, dropout, image_count
@@ -263,7 +257,7 @@ class AdapterObjective(Objective[AdapterDraw]):
             trajectories = trajectories + belongs * self.logit_adjustment
         targets = target_probabilities(labels, trajectories.shape[-1])
         weights = self._weights(labels)
-        loss = self.weighted_loss(trajectories, targets, weights)
+        loss = self.losses(trajectories, targets) @ weights
         divergence = self.divergence()
         if divergence is None:
             return loss

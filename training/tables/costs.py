@@ -13,7 +13,7 @@ from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.method import MethodSettings
 from eulerlora.settings import AdapterSettings, BackboneSettings
 from training.adaptation.network import count_trained, train_all_weights
-from training.adaptation.objective import AdapterObjective, trajectory_loss
+from training.adaptation.objective import AdapterObjective, trajectory_losses
 from training.fit.optimisation import attention_kernels
 from training.recipe.schema import AdapterRecipe
 
@@ -97,7 +97,7 @@ def operations(
     """
     network = build_network(VisionTransformer(shape), adapters, classes, method=method)
     network = train_all_weights(network) if whole else network
-    objective = AdapterObjective(network, samples, trajectory_loss, torch.ones(classes))
+    objective = AdapterObjective(network, samples, trajectory_losses, torch.ones(classes))
     images = torch.zeros(1, 3, shape.image_size, shape.image_size)
     labels = torch.zeros(1, dtype=torch.long)
     draw = objective.draw(0, 0, 0)

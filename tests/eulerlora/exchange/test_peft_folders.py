@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, MontecloraConfig, PeftModel, get_peft_model
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor
@@ -16,6 +16,10 @@ from transformers import CLIPImageProcessor, ViTConfig, ViTForImageClassificatio
 from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.errors import EulerLoRAError
 from eulerlora.exchange.peft_folders import import_peft
+from eulerlora.nn.rows import COEFFICIENTS
+from eulerlora.nn.runtime import predict_rows
+from eulerlora.peft import EulerLoraConfig, sampling
+from eulerlora.settings import AdapterSettings, Draw
 from tests.eulerlora.exchange.conftest import PREPROCESSING, det_probabilities
 from tests.program import run
 from training.data.datasets import checkpoint_dataset
@@ -100,10 +104,12 @@ def test_an_exported_checkpoint_comes_back_with_the_same_probabilities(
     )
 
 
-def train_peft(folder: Path, backbone: Path, seed: int, **options: object) -> PeftModel:
+def train_peft(
+    folder: Path, backbone: Path, seed: int, kind: type[LoraConfig] = LoraConfig, **options: object
+) -> PeftModel:
     """Saves a PEFT model with random adapters and its head; returns it."""
     base = ViTForImageClassification.from_pretrained(backbone)
-    config = LoraConfig(**{"modules_to_save": ["classifier"]} | options)
+    config = kind(**{"modules_to_save": ["classifier"]} | options)
     model = get_peft_model(base, config)
     generator = Generator().manual_seed(seed)
     with torch.no_grad():
@@ -147,7 +153,7 @@ def test_adapters_of_peft_with_other_ranks_and_scalings_are_an_ensemble(
         expected.append(model(pixel_values=images).logits.softmax(dim=-1))
     config = import_peft(folders, tmp_path / "out")
     settings = config.adapters.settings
-    assert (settings.adapters, settings.rank, settings.min_rank) == (4, 5, 2)
+    assert (settings.adapters, settings.rank, settings.min_rank) == (4, 5, 5)
     assert [label.name for label in config.classes] == ["a", "b", "c"]
     actual = det_probabilities(tmp_path / "out", images)
     torch.testing.assert_close(actual, torch.stack(expected, 1), rtol=0, atol=TOLERANCE)
@@ -185,7 +191,11 @@ def edit(folder: Path, **values: object) -> None:
     [
         ({"target_modules": ["fc1"]}, {}, "expected adapters at the query, key, value and output"),
         ({"target_modules": ["q_proj"], "use_dora": True}, {}, "expected use_dora=False, got True"),
-        ({"target_modules": ["q_proj"]}, {"peft_type": "IA3"}, "expected peft_type LORA, got IA3"),
+        (
+            {"target_modules": ["q_proj"]},
+            {"peft_type": "IA3"},
+            "expected peft_type LORA or EULERLORA, got IA3",
+        ),
         ({"target_modules": ["q_proj"]}, {"bias": "all"}, "expected bias=none, got all"),
         ({"target_modules": ["q_proj"]}, {"alpha_pattern": {"(": 1}}, "regular expression"),
     ],
@@ -200,6 +210,103 @@ def test_an_adapter_that_cannot_be_expressed_is_refused_and_nothing_is_written(
         import_peft([tmp_path / "adapter"], tmp_path / "out")
     assert len(str(caught.value).splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def train_eulerlora(folder: Path, backbone: Path, seed: int, **options: object) -> PeftModel:
+    """As `train_peft`, with the method EulerLoRA."""
+    values = {"r": 4, "min_rank": 2, "steps": 3, "scale": 0.5} | options
+    return train_peft(folder, backbone, seed, kind=EulerLoraConfig, **values)
+
+
+def coefficients_of(draws: Tensor, adapter: int, model: PeftModel) -> dict[str, Tensor]:
+    """Returns the coefficients of one adapter's rows, by the names of `eulerlora.peft`.
+
+    draws: (adapters * samples, blocks, 4, adapters * rank), as the engine reads them.
+    """
+    rank = model.peft_config["default"].r
+    adapters = draws.shape[-1] // rank
+    own = draws.chunk(adapters)[adapter][..., adapter * rank : (adapter + 1) * rank]
+    projections = ("q_proj", "k_proj", "v_proj", "o_proj")
+    return {
+        f"base_model.model.vit.layers.{block}.attention.{name}.lora_A.default": own[:, block, index]
+        for block in range(own.shape[1])
+        for index, name in enumerate(projections)
+    }
+
+
+def assert_equal_trajectories(
+    checkpoint: Path, models: Sequence[PeftModel], images: Tensor, pixels: Tensor
+) -> None:
+    """Compares 3 samples of every adapter, with the engine's masks in PEFT. pixels: normalised."""
+    loaded = load_checkpoint(checkpoint)
+    draw = Draw(mode="stoch", samples=3, seed=5)
+    drawn = loaded.network.draw_rows([draw]).blocks[COEFFICIENTS]
+    log_probabilities = predict_rows(loaded.network, images, [draw] * len(images))
+    logits = torch.stack(log_probabilities) / loaded.config.temperature
+    expected = logits.softmax(dim=-1).float().unflatten(1, (len(models), -1))
+    for index, model in enumerate(models):
+        given = coefficients_of(drawn, index, model)
+        with torch.no_grad(), sampling(model, samples=3, coefficients=given):
+            actual = model(pixel_values=pixels).logits.softmax(-1).unflatten(0, (len(images), -1))
+        torch.testing.assert_close(actual, expected[:, index], rtol=0, atol=TOLERANCE)
+        assert actual.std(dim=1).max() > 1e-3
+
+
+@torch.inference_mode()
+def test_sampled_adapters_of_peft_are_a_checkpoint_with_their_trajectories(
+    backbone: Path, images: Tensor, tmp_path: Path
+) -> None:
+    folders = [tmp_path / "first", tmp_path / "second"]
+    models = [train_eulerlora(folder, backbone, seed) for seed, folder in enumerate(folders)]
+    settings = import_peft(folders, tmp_path / "out").adapters.settings
+    assert settings == AdapterSettings(adapters=2, rank=4, min_rank=2, steps=3, scale=0.5)
+    expected = [model(pixel_values=images).logits.softmax(dim=-1) for model in models]
+    actual = det_probabilities(tmp_path / "out", images)
+    torch.testing.assert_close(actual, torch.stack(expected, 1), rtol=0, atol=TOLERANCE)
+    assert_equal_trajectories(tmp_path / "out", models, images, images)
+
+
+def test_a_checkpoint_exported_with_sampling_has_the_trajectories_in_peft_and_comes_back(
+    make_checkpoint, images: Tensor, tmp_path: Path
+) -> None:
+    checkpoint, out = make_checkpoint(), tmp_path / "peft"
+    done = run("export", checkpoint, "--format", "peft", "--sampled", "--out", out)
+    assert done.status == 0, done.err
+    folders = [out / "adapter_0", out / "adapter_1"]
+    models = []
+    for folder in folders:
+        base = ViTForImageClassification.from_pretrained(out / "backbone")
+        models.append(PeftModel.from_pretrained(base, folder).eval())
+    assert_equal_trajectories(checkpoint, models, images, (images - COLOURS[0]) / COLOURS[1])
+    back = import_peft(folders, tmp_path / "back")
+    assert back.adapters.settings == load_checkpoint(checkpoint).config.adapters.settings
+
+
+def test_sampled_adapters_with_different_laws_are_refused(backbone: Path, tmp_path: Path) -> None:
+    train_eulerlora(tmp_path / "first", backbone, 0)
+    for name, options in {
+        "rank": {"r": 5},
+        "law": {"min_rank": 3},
+        "role": {"roles": {"v_proj": "output"}},
+        "pattern": {"rank_pattern": {"v_proj": 3}},
+    }.items():
+        train_eulerlora(tmp_path / name, backbone, 0, **options)
+        with pytest.raises(EulerLoRAError):
+            import_peft([tmp_path / "first", tmp_path / name], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@torch.inference_mode()
+def test_an_adapter_of_monteclora_answers_in_mode_det(
+    backbone: Path, images: Tensor, tmp_path: Path
+) -> None:
+    options = {"target_modules": ["q_proj", "v_proj"], "monteclora_config": MontecloraConfig()}
+    model = train_peft(tmp_path / "adapter", backbone, 0, r=2, **options)
+    settings = import_peft([tmp_path / "adapter"], tmp_path / "out").adapters.settings
+    assert settings.min_rank == settings.rank
+    expected = model(pixel_values=images).logits.softmax(dim=-1)
+    actual = det_probabilities(tmp_path / "out", images)[:, 0]
+    torch.testing.assert_close(actual, expected, rtol=0, atol=TOLERANCE)
 
 
 def test_adapters_of_several_backbones_or_numbers_of_classes_are_refused(

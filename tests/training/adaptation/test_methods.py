@@ -10,7 +10,7 @@ from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.methods.variational import BLoBSettings, GaussianCoefficientsSettings
 from eulerlora.nn.rows import Rows
 from tests.conftest import TINY_ADAPTERS, random_network
-from training.adaptation.objective import AdapterObjective, trajectory_loss
+from training.adaptation.objective import AdapterObjective, trajectory_losses
 from training.adaptation.train import train
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
@@ -30,7 +30,7 @@ def images() -> Tensor:
 
 def objective_of(name: str) -> AdapterObjective:
     network = random_network(method=METHODS[name])
-    return AdapterObjective(network, 2, trajectory_loss, WEIGHTS, image_count=50)
+    return AdapterObjective(network, 2, trajectory_losses, WEIGHTS, image_count=50)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -61,7 +61,7 @@ def test_equal_adapters_have_the_loss_of_one_of_them(
                 shape = parameter.shape
                 parameter.copy_(own.expand(shape) if own.ndim == len(shape) else own)
         objective = AdapterObjective(
-            network, 1, trajectory_loss, WEIGHTS, sampling=False, image_count=50
+            network, 1, trajectory_losses, WEIGHTS, sampling=False, image_count=50
         )
         return objective.loss(network, images, LABELS, objective.draw(1, 2, 0))
 

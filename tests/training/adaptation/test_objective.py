@@ -28,9 +28,9 @@ from training.adaptation.objective import (
     image_weights,
     log_frequency_ratio,
     log_mean_probability,
-    mean_probability_loss,
+    mean_probability_losses,
     target_probabilities,
-    trajectory_loss,
+    trajectory_losses,
 )
 from training.data.augmentation import training_view
 from training.data.datasets import read_dataset
@@ -52,7 +52,7 @@ Batch = tuple[Tensor, Tensor]
 
 def make_objective(recompute: bool = False) -> AdapterObjective:
     network = random_network()
-    return AdapterObjective(network, 2, trajectory_loss, WEIGHTS, recompute=recompute)
+    return AdapterObjective(network, 2, trajectory_losses, WEIGHTS, recompute=recompute)
 
 
 @pytest.fixture
@@ -142,15 +142,15 @@ def test_logits_are_adjusted_for_images_of_a_class_only(batch: Batch) -> None:
     adjustment = torch.tensor([0.5, -1.0, 2.0])
     network = random_network()
     adjusted = AdapterObjective(
-        network, 1, trajectory_loss, torch.ones(3), logit_adjustment=adjustment
+        network, 1, trajectory_losses, torch.ones(3), logit_adjustment=adjustment
     )
-    plain = AdapterObjective(network, 1, trajectory_loss, torch.ones(3))
+    plain = AdapterObjective(network, 1, trajectory_losses, torch.ones(3))
     draw = plain.draw(0, 0, 0)
     rows = Rows.of([1] * 7, 2)
     logits = network(images, rows, draw.images(7)).unflatten(0, (7, 2))
     shifted = logits + adjustment
     shifted[5] = logits[5]
-    expected = trajectory_loss(shifted, target_probabilities(labels, 3), torch.ones(7))
+    expected = trajectory_losses(shifted, target_probabilities(labels, 3)).sum()
     torch.testing.assert_close(adjusted.loss(network, images, labels, draw), expected)
     assert expected != plain.loss(network, images, labels, draw)
 
@@ -166,7 +166,7 @@ def test_coefficients_are_a_function_of_seed_and_step(objective: AdapterObjectiv
 def test_training_without_sampling_has_the_loss_of_mode_det(batch: Batch) -> None:
     images, labels = batch
     network = random_network()
-    plain = AdapterObjective(network, 1, trajectory_loss, torch.ones(3), sampling=False)
+    plain = AdapterObjective(network, 1, trajectory_losses, torch.ones(3), sampling=False)
     outputs = predict_images(network, images, [Draw(mode="det")] * 7)
     losses = [
         -output.log_probabilities[:, label].mean()
@@ -179,7 +179,7 @@ def test_training_without_sampling_has_the_loss_of_mode_det(batch: Batch) -> Non
 def test_dropout_is_a_function_of_seed_step_and_process(batch: Batch) -> None:
     network = random_network()
     dropping = AdapterObjective(
-        network, 1, trajectory_loss, torch.ones(3), sampling=False, dropout=0.5
+        network, 1, trajectory_losses, torch.ones(3), sampling=False, dropout=0.5
     )
 
     def loss(seed: int, step: int, process: int) -> float:
@@ -255,7 +255,7 @@ LOGITS = torch.randn(5, 8, 3, generator=GENERATOR, dtype=torch.float64) * 3
 LABELS = torch.tensor([0, 2, 1, 1, 0])
 CLASS_WEIGHTS = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
 ONES = torch.ones(3, dtype=torch.float64)
-LOSSES = (trajectory_loss, mean_probability_loss)
+LOSSES = (trajectory_losses, mean_probability_losses)
 
 
 def loss_of(
@@ -263,13 +263,13 @@ def loss_of(
 ) -> Tensor:
     """Returns the weighted mean over a batch."""
     per_image = image_weights(labels, weights, outlier_weight)
-    return loss(logits, target_probabilities(labels, 3), per_image) / per_image.sum()
+    return loss(logits, target_probabilities(labels, 3)) @ per_image / per_image.sum()
 
 
 def test_the_trajectory_loss_is_the_mean_loss_of_the_trajectories() -> None:
     for weights in (ONES, CLASS_WEIGHTS):
         losses = [F.cross_entropy(LOGITS[:, t], LABELS, weight=weights) for t in range(8)]
-        actual = loss_of(trajectory_loss, LOGITS, LABELS, weights)
+        actual = loss_of(trajectory_losses, LOGITS, LABELS, weights)
         torch.testing.assert_close(actual, torch.stack(losses).mean())
 
 
@@ -296,16 +296,16 @@ def test_the_loss_of_an_outlier_is_its_cross_entropy_with_the_uniform_distributi
             for i, label in enumerate(labels)
         ]
     )
-    actual = loss_of(trajectory_loss, LOGITS, labels, weights, outlier_weight=0.5)
+    actual = loss_of(trajectory_losses, LOGITS, labels, weights, outlier_weight=0.5)
     torch.testing.assert_close(actual, (per_image * losses).sum() / per_image.sum())
 
 
 def test_the_mean_probability_loss_is_the_cross_entropy_of_the_mean_probability() -> None:
     mean = LOGITS.softmax(-1).mean(dim=1)
     expected = -mean[range(5), LABELS].log().mean()
-    actual = loss_of(mean_probability_loss, LOGITS, LABELS, ONES)
+    actual = loss_of(mean_probability_losses, LOGITS, LABELS, ONES)
     torch.testing.assert_close(actual, expected)
-    assert actual < loss_of(trajectory_loss, LOGITS, LABELS, ONES)  # Jensen
+    assert actual < loss_of(trajectory_losses, LOGITS, LABELS, ONES)  # Jensen
 
 
 def test_the_log_mean_probability_is_finite_if_the_probability_underflows() -> None:

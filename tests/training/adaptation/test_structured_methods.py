@@ -17,7 +17,7 @@ from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import Draw
 from tests.conftest import random_network
-from training.adaptation.objective import AdapterObjective, trajectory_loss
+from training.adaptation.objective import AdapterObjective, trajectory_losses
 from training.adaptation.train import train
 from training.fit.batches import IGNORED
 from training.recipe.file import read_recipe
@@ -122,7 +122,7 @@ def test_the_covariance_is_fitted_to_all_images_of_a_class_with_the_mean_logits(
 def test_every_image_of_a_step_has_draws_of_its_own(
     method: DropKeySettings | EpiNetSettings, name: str
 ) -> None:
-    objective = AdapterObjective(random_network(method=method), 2, trajectory_loss, torch.ones(3))
+    objective = AdapterObjective(random_network(method=method), 2, trajectory_losses, torch.ones(3))
     draws = objective.draw(1, 2, 0).images(2)
     first, second = (draws.blocks | draws.head)[name].chunk(2)
     assert not torch.equal(first, second)
@@ -130,7 +130,7 @@ def test_every_image_of_a_step_has_draws_of_its_own(
 
 def test_a_step_of_the_objective_bounds_the_norms() -> None:
     network = random_network(method=SNGPSettings(features=8, norm_bound=0.5))
-    AdapterObjective(network, 1, trajectory_loss, torch.ones(3)).after_step()
+    AdapterObjective(network, 1, trajectory_losses, torch.ones(3)).after_step()
     norms = torch.linalg.matrix_norm(network.blocks[1].up.mT @ network.blocks[1].down, ord=2)
     torch.testing.assert_close(norms, torch.full_like(norms, 0.5))
 

@@ -8,7 +8,7 @@ from sklearn.metrics import accuracy_score, log_loss
 from eulerlora.nn.runtime import predict_images
 from eulerlora.settings import Draw
 from tests.conftest import random_network
-from training.adaptation.objective import AdapterObjective, trajectory_loss
+from training.adaptation.objective import AdapterObjective, trajectory_losses
 from training.adaptation.validation import EpochValidation
 from training.data.images import LabelledImage
 
@@ -103,7 +103,7 @@ def test_an_objective_is_finished_after_its_patience() -> None:
     validation = EpochValidation(network, IMAGES, epochs=3)
     objective, patient = (
         AdapterObjective(
-            network, 1, trajectory_loss, torch.ones(3), validation=validation, patience=patience
+            network, 1, trajectory_losses, torch.ones(3), validation=validation, patience=patience
         )
         for patience in (1, None)
     )

@@ -1,0 +1,241 @@
+"""EulerLoRA on a Vision Transformer in one's own training loop: `adapt` and the paper's loss.
+
+model = adapt(vit, classes=["cat", "dog"])  # of torchvision, timm or transformers
+logits = model(images, mode="stoch", samples=4)  # (n, adapters * 4, classes)
+trajectory_loss(logits, labels).backward()
+model.save("checkpoint")  # `eulerlora serve checkpoint`
+"""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from eulerlora.checkpoint.files import save_checkpoint
+from eulerlora.checkpoint.weights import tensors_sha256
+from eulerlora.errors import CheckpointError, ImageError, SettingsError
+from eulerlora.exchange.importing import WeightsSource, backbone_of, config_of, read_source
+from eulerlora.exchange.libraries import describe_timm
+from eulerlora.methods.registry import build_network
+from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.rows import Rows
+from eulerlora.settings import AdapterSettings, Preprocessing
+from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, Mode
+from eulerlora_client.settings import validated
+
+MAX_DIFFERENCE = 1e-5
+"""Of the features of the copied backbone from those of the original, relative to the largest."""
+
+
+class AdaptedClassifier(nn.Module):
+    """A frozen Vision Transformer with EulerLoRA adapters and a head for each of them.
+
+    Only the parameters of adapters and heads have `requires_grad`. classes: their names, in the
+    order of the logits. library: of the original, for the provenance of a checkpoint.
+    """
+
+    def __init__(
+        self, network: AdaptedVisionTransformer, classes: Sequence[str], library: str
+    ) -> None:
+        super().__init__()
+        self.network, self.classes, self.library = network, tuple(classes), library
+
+    def forward(
+        self,
+        images: Tensor,
+        mode: Mode = "det",
+        samples: int | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """Returns the logits (n, trajectories, classes) of every trajectory, adapter by adapter.
+
+        images: (n, 3, size, size), prepared as for the original network. mode: `det`, one
+        trajectory for each adapter; or `stoch`, `samples` for each, 4 by default. generator: of the
+        draws, which all images share, on the CPU; None for torch's default generator.
+        Raises ImageError and SettingsError.
+        """
+        size = self.network.backbone.settings.image_size
+        if images.shape[1:] != (3, size, size) or not images.is_floating_point():
+            raise ImageError(
+                f"expected floating-point images (n, 3, {size}, {size}), got {images.dtype} "
+                f"{tuple(images.shape)}"
+            )
+        method, count = self.network.method, len(images)
+        if mode == "det":
+            if samples is not None:
+                raise SettingsError(f"samples: expected none in mode det, got {samples}")
+            samples, draws = 1, method.det()
+        elif mode == "stoch":
+            samples = DEFAULT_SAMPLES if samples is None else samples
+            if samples < 1:
+                raise SettingsError(f"samples: expected at least 1, got {samples}")
+            draws = method.sample(samples, generator or torch.default_generator)
+        else:
+            raise SettingsError(f"mode: expected det or stoch, got {mode}")
+        rows = Rows.of([samples] * count, self.network.settings.adapters).to(images.device)
+        logits: Tensor = self.network(images, rows, draws.to(images).repeated(count))
+        return logits.unflatten(0, (count, -1))
+
+    def save(
+        self, folder: str | Path, preprocessing: Preprocessing | None = None, name: str = "adapted"
+    ) -> None:
+        """Writes a checkpoint for `EulerLoRA.load` and `eulerlora serve` to a new folder.
+
+        preprocessing: how your loop prepared images (`eulerlora.settings.Preprocessing`); None if
+        it resized them and scaled them to [0, 1]. name: of the checkpoint. It has no thresholds
+        until `eulerlora calibrate`. Raises CheckpointError if the folder is not empty, StorageError
+        and SettingsError.
+        """
+        prepared = preprocessing or self.network.preprocessing
+        origin = {
+            "source": self.library,
+            "revision": None,
+            "architecture": self.library,
+            "licence": None,
+            "sha256": tensors_sha256(self.network.backbone.state_dict()),
+        }
+        config = config_of(
+            self.network, prepared, self.classes, name, {"imported": origin}, {"format": "adapt"}
+        )
+        card = f"# {name}\n\nTrained in a loop of its own on a backbone of {self.library}.\n"
+        save_checkpoint(Path(folder), self.network, config, card)
+
+
+def adapt(
+    vit: nn.Module,
+    rank: int = 20,
+    adapters: int = 2,
+    min_rank: int = 10,
+    steps: int = 2,
+    scale: float = 1.0,
+    *,
+    classes: int | Sequence[str],
+    generator: Generator | None = None,
+) -> AdaptedClassifier:
+    """Returns a classifier with new adapters on a copy of a Vision Transformer's weights.
+
+    vit: torchvision's or timm's `VisionTransformer`, or a ViT, DINOv2 or CLIP of transformers,
+    float32; its head is not used, and it does not change. rank, adapters, min_rank, steps, scale:
+    as in `eulerlora.settings.AdapterSettings`. classes: their names or number, at least 2.
+    generator: draws the adapters and heads; None for torch's default generator.
+
+    The features of the copy are compared with those of `vit` on two random images. Raises
+    SettingsError if they differ, for another network, and for a value out of range.
+    """
+    names = [f"class_{i}" for i in range(classes)] if isinstance(classes, int) else list(classes)
+    if len(names) < 2 or len(set(names)) != len(names):
+        raise SettingsError(f"classes: expected at least 2 different classes, got {classes}")
+    values = {"rank": rank, "adapters": adapters, "min_rank": min_rank, "steps": steps}
+    settings = validated(AdapterSettings, values | {"scale": scale})
+    device = next(vit.parameters()).device
+    if any(parameter.dtype != torch.float32 for parameter in vit.parameters()):
+        raise SettingsError("vit: expected float32 parameters")
+    library = library_of(vit)
+    backbone = _copied(vit, library).to(device).eval()
+    _check_features(vit, backbone, library)
+    network = build_network(backbone, settings, len(names))
+    network.initialise(generator or torch.default_generator)
+    return AdaptedClassifier(network.to(device), names, library)
+
+
+Library = Literal["torchvision", "timm", "transformers"]
+
+
+def library_of(vit: nn.Module) -> Library:
+    """Returns the library of a Vision Transformer. Raises SettingsError for another network."""
+    modules = {kind.__module__.partition(".")[0] for kind in type(vit).__mro__}
+    if "torchvision" in modules and hasattr(vit, "conv_proj"):
+        return "torchvision"
+    if "timm" in modules and hasattr(vit, "blocks"):
+        return "timm"
+    if "transformers" in modules:
+        return "transformers"
+    raise SettingsError(
+        "vit: expected a Vision Transformer of torchvision, timm or transformers, got "
+        f"{type(vit).__module__}.{type(vit).__name__}"
+    )
+
+
+def _copied(vit: Any, library: Library) -> VisionTransformer:
+    """Returns a backbone with copies of the weights, on the CPU. Raises SettingsError."""
+    if library == "transformers":  # its files have the names that are known, its modules may not
+        with tempfile.TemporaryDirectory() as folder:
+            vit.save_pretrained(folder)
+            try:
+                return read_source(WeightsSource(Path(folder), type(vit).__name__)).backbone
+            except CheckpointError as error:
+                raise SettingsError(f"vit: {error.reason}") from error
+    state = {name: tensor.detach().cpu().clone() for name, tensor in vit.state_dict().items()}
+    if library == "torchvision":
+        from eulerlora.checkpoint.published_weights import from_torchvision  # noqa: PLC0415
+
+        backbone = from_torchvision(vit)
+        parameters = {name: state[name] for name in backbone.state_dict()}
+        backbone.load_state_dict(parameters, assign=True)
+        return backbone
+    block = vit.blocks[0]
+    quick = type(block.mlp.act).__name__ == "QuickGELU"
+    arguments = {"num_heads": block.attn.num_heads} | ({"act_layer": "quick_gelu"} if quick else {})
+    config = {"global_pool": vit.global_pool, "model_args": arguments}
+    return backbone_of(describe_timm(config, state))
+
+
+@torch.no_grad()
+def _check_features(vit: nn.Module, backbone: VisionTransformer, library: Library) -> None:
+    """Raises SettingsError if the copy's features are not those of the original."""
+    size, device = backbone.settings.image_size, next(vit.parameters()).device
+    images = torch.rand(2, 3, size, size, generator=Generator().manual_seed(0)).to(device)
+    training = [module for module in vit.modules() if module.training]
+    vit.eval()
+    try:
+        expected = _features(vit, images, library)
+    finally:
+        for module in training:
+            module.training = True
+    difference = (backbone(images) - expected).abs().max().item()
+    if not difference <= MAX_DIFFERENCE * max(1, expected.abs().max().item()):
+        raise SettingsError(
+            f"vit: expected a network with the features of its architecture, got {difference:.1e} "
+            "as the largest difference"
+        )
+
+
+def _features(vit: Any, images: Tensor, library: Library) -> Tensor:
+    """Returns the input (n, width) of the original's head."""
+    features: Tensor
+    if library == "timm":
+        features = vit.forward_head(vit.forward_features(images), pre_logits=True)
+    elif library == "transformers":
+        tower = getattr(vit.base_model, "vision_model", vit.base_model)
+        output = tower(pixel_values=images)
+        is_clip = vit.config.model_type.startswith("clip")
+        features = output.pooler_output if is_clip else output.last_hidden_state[:, 0]
+    else:
+        inputs: list[Tensor] = []
+        handle = vit.heads.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+        try:
+            vit(images)
+        finally:
+            handle.remove()
+        features = inputs[0]
+    return features
+
+
+def trajectory_loss(
+    logits: Tensor, targets: Tensor, reduction: Literal["mean", "none"] = "mean"
+) -> Tensor:
+    """Returns the mean cross-entropy of an image's trajectories, the paper's objective.
+
+    Each trajectory learns from its own loss; it is not the loss of the mean probability.
+    logits: (n, trajectories, classes). targets: (n,) labels, or (n, classes) probabilities.
+    reduction: `mean` over the images, or `none`, which returns (n,).
+    """
+    if targets.ndim == 1:
+        targets = F.one_hot(targets, logits.shape[-1])
+    losses = -(targets * logits.log_softmax(dim=-1).mean(dim=1)).sum(dim=-1)
+    return losses.mean() if reduction == "mean" else losses

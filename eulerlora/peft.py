@@ -1,0 +1,457 @@
+"""EulerLoRA as a method of PEFT, for every `nn.Linear` of any transformer.
+
+    model = get_peft_model(model, EulerLoraConfig())
+    with sampling(model, samples=4, seed=0):
+        logits = model(**batch).logits  # (examples * 4, ...), the rows of an example in order
+
+It is LoRA whose rank-one directions have random coefficients c of mean 1,
+
+    y = W0 x + b0 + lora_alpha / r * B (c * (A x))
+
+A module with the role `input` has one mask as c, a module with the role `output` the coefficients
+after all Euler steps (`eulerlora.sampling`). In training mode each forward pass draws c for the
+whole batch, from torch's default generator like dropout. Otherwise c = 1: the layers are those of
+PEFT's LoRA, from which merging, saving, `set_adapter` and the rest are inherited.
+
+Importing this module registers the method with PEFT, which needs it before `from_pretrained`.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from peft import LoraConfig
+from peft.tuners.lora import Linear, LoraLayer, LoraModel
+from peft.tuners.tuners_utils import _maybe_include_all_linear_layers
+from peft.utils import register_peft_method
+from peft.utils.constants import DUMMY_TARGET_MODULES
+from peft.utils.other import get_pattern_key
+from peft.utils.peft_types import PeftType
+from torch import Generator, Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map
+from transformers.pytorch_utils import Conv1D
+
+from eulerlora.errors import SettingsError
+from eulerlora.sampling.masks import draw_masks, terminal_coefficients
+from eulerlora.settings import AdapterSettings
+from eulerlora_client.settings import validated
+
+__all__ = ["EulerLoraConfig", "draw_coefficients", "sampling"]
+
+NAME = "eulerlora"
+Role = Literal["input", "output"]
+ROLES: Mapping[str, Role] = {
+    r"(o|out|o_proj|out_proj|out_lin|attn\.proj|attn\.c_proj)": "output",
+    r"(attention|self_attention|attention\.output)\.dense": "output",
+    r"(fc2|c_proj|wo|lin2|down_proj|w2|dense_4h_to_h|output\.dense)": "output",
+    r"([qkv]|[qkv]_proj|[qkv]_lin|query|key|value|(query|key|value)_proj)": "input",
+    r"(qkv|qkv_proj|query_key_value|c_attn|in_proj|Wqkv)": "input",
+    r"(fc1|c_fc|wi|wi_[01]|lin1|gate_proj|up_proj|gate_up_proj|w[13])": "input",
+    r"(dense_h_to_4h|intermediate\.dense)": "input",
+}
+"""Roles of modules by a regular expression for the end of their name, the first match first."""
+
+TARGETS: Mapping[tuple[str, ...], list[str]] = {
+    (
+        "vit", "deit", "dinov2", "dinov2_with_registers", "llama", "mistral", "mixtral", "gemma",
+        "gemma2", "gemma3_text", "qwen2", "qwen3", "stablelm",
+    ): ["q_proj", "k_proj", "v_proj", "o_proj"],
+    ("clip", "clip_vision_model", "siglip", "bart", "opt"): [
+        "q_proj", "k_proj", "v_proj", "out_proj",
+    ],
+    ("bert", "roberta", "xlm-roberta", "electra"): [
+        "query", "key", "value", "attention.output.dense",
+    ],
+    ("distilbert",): ["q_lin", "k_lin", "v_lin", "out_lin"],
+    ("t5", "mt5"): ["q", "k", "v", "o"],
+    ("gpt2",): ["c_attn", "attn.c_proj"],
+}  # fmt: skip
+"""The four projections of attention by transformers' `model_type`."""
+
+UNSUPPORTED = (
+    "target_parameters", "layer_replication", "megatron_config", "use_qalora",
+    "ensure_weight_tying",
+)  # fmt: skip
+"""Options of LoRA that change what is computed and have no counterpart with coefficients."""
+BASE_WEIGHTS, ROUNDING = 16, 0.02
+
+
+@dataclass
+class EulerLoraConfig(LoraConfig):  # type: ignore[misc]
+    """Settings of EulerLoRA; those of `LoraConfig` that are not refused keep their meaning.
+
+    The defaults are the paper's. Raises SettingsError for a value out of range and for a variant of
+    LoRA (DoRA, PiSSA, MonteCLoRA, ...).
+    """
+
+    r: int = field(default=20, metadata={"help": "Number of rank-one directions of a module."})
+    lora_alpha: int | None = field(
+        default=None, metadata={"help": "The update is scaled by lora_alpha / r; None for r."}
+    )
+    min_rank: int | None = field(
+        default=None,
+        metadata={
+            "help": "Least number of active directions, 1 to r; None for half of r,"
+            " also of a module's own r."
+        },
+    )
+    steps: int = field(default=2, metadata={"help": "Euler steps at modules of the role output."})
+    scale: float = field(
+        default=1.0,
+        metadata={"help": "Scale of the fluctuation at modules of the role output; 0 removes it."},
+    )
+    init_gain: float = field(
+        default=10.0, metadata={"help": "Gain of the Xavier-uniform initial A, above 0."}
+    )
+    roles: dict[str, str] | None = field(
+        default=None,
+        metadata={
+            "help": "Role, input or output, by a regular expression for the end of module names, "
+            "as in rank_pattern; before the known names."
+        },
+    )
+    base: dict[str, Any] | None = field(
+        default=None,
+        metadata={"help": "Identifies the base model; set when the adapter is created."},
+    )
+
+    def __post_init__(self) -> None:
+        self.lora_alpha = self.r if self.lora_alpha is None else self.lora_alpha
+        super().__post_init__()
+        self.peft_type = PeftType(NAME.upper())
+        self.stored_base = self.base is not None  # not one that a model set
+        self.settings_of_rank(self.r)
+        for name in (*UNSUPPORTED, *_variant_fields()):
+            if getattr(self, name):
+                raise SettingsError(f"{name}: expected none with EulerLoRA")
+        if not isinstance(self.init_lora_weights, bool):
+            raise SettingsError(
+                f"init_lora_weights: expected true or false, got {self.init_lora_weights!r}"
+            )
+        if not 0 < self.init_gain < float("inf"):
+            raise SettingsError(f"init_gain: expected a number above 0, got {self.init_gain}")
+        for pattern, role in (self.roles or {}).items():
+            if role not in ("input", "output"):
+                raise SettingsError(f"roles: expected input or output for {pattern}, got {role}")
+
+    def settings_of_rank(self, rank: int) -> AdapterSettings:
+        """Returns the law of a module of this rank. Raises SettingsError."""
+        least = max(1, rank // 2) if self.min_rank is None else self.min_rank
+        values = {"adapters": 1, "rank": rank, "min_rank": least}
+        return validated(AdapterSettings, values | {"steps": self.steps, "scale": self.scale})
+
+    def role(self, module: str) -> Role:
+        """Returns the role of a module by its name. Raises SettingsError if none is known."""
+        for pattern, role in [*(self.roles or {}).items(), *ROLES.items()]:
+            if re.match(rf"(.*\.)?({pattern})$", module):
+                return cast(Role, role)
+        raise SettingsError(f"{module}: expected its role, input or output, in `roles`")
+
+    def save_pretrained(self, save_directory: str, **kwargs: Any) -> None:
+        """Writes `adapter_config.json`, and the method's settings to the model card beside it."""
+        super().save_pretrained(save_directory, **kwargs)
+        card = Path(save_directory) / "README.md"
+        if card.is_file() and CARD_TITLE not in (text := card.read_text(encoding="utf-8")):
+            card.write_text(text.rstrip() + f"\n\n{self._card_section()}", encoding="utf-8")
+
+    def _card_section(self) -> str:
+        names = ("r", "lora_alpha", "min_rank", "steps", "scale", "init_gain", "roles")
+        values = "".join(f"- `{name}`: {getattr(self, name)}\n" for name in names)
+        targets = self.target_modules
+        shown = targets if isinstance(targets, str) else ", ".join(sorted(targets or ()))
+        return (
+            f"{CARD_TITLE}\n\n{values}- `target_modules`: {shown}\n\n"
+            "`import eulerlora.peft` before `PeftModel.from_pretrained`. Without\n"
+            "`eulerlora.peft.sampling` the adapter is LoRA.\n"
+        )
+
+
+CARD_TITLE = "## EulerLoRA"
+
+
+def _variant_fields() -> Iterable[str]:
+    return (entry.name for entry in fields(LoraConfig) if entry.metadata.get("is_lora_variant"))
+
+
+@dataclass
+class Pass:
+    """What the layers of a model share in `sampling`.
+
+    samples: rows of each example. rows: of the latest forward pass of the model, None before it.
+    """
+
+    samples: int
+    rows: int | None = None
+
+    def repeat(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Any]:
+        """Repeats every tensor of the batch for each sample; a pre-hook of the model."""
+        tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, Tensor)]
+        if not tensors or not tensors[0].ndim:
+            raise SettingsError("sampling: expected a batch of tensors as arguments, got none")
+        count = len(tensors[0])
+        self.rows = count * self.samples
+
+        def repeated(value: object) -> object:
+            if isinstance(value, Tensor) and value.ndim and len(value) == count:
+                return value.repeat_interleave(self.samples, dim=0)
+            return value
+
+        return cast(tuple[Any, Any], tree_map(repeated, (args, kwargs)))
+
+    def of_rows(self, coefficients: Tensor, count: int) -> Tensor:
+        """Returns the coefficients (count, r) of the inputs of a layer. Raises SettingsError."""
+        rows = self.rows or (count if self.samples == 1 else 0)
+        if not rows or rows % len(coefficients) or count % rows:
+            raise SettingsError(
+                f"sampling: expected inputs of {len(coefficients)} rows or a multiple from a call "
+                f"of the model, got {count}; other methods of the model need one row per example"
+            )
+        repeated = coefficients.repeat(rows // len(coefficients), 1)
+        return repeated.repeat_interleave(count // rows, dim=0)
+
+
+class Directions(nn.Linear):
+    """The matrix A of an adapter, (r, in_features), whose outputs are multiplied by coefficients.
+
+    coefficients: (samples, r), or (rows, r), in `sampling`; None otherwise.
+    """
+
+    def __init__(self, linear: nn.Linear, law: AdapterSettings, role: Role) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias = linear.weight, None
+        self.law, self.role = law, role
+        self.sampled: Pass | None = None
+        self.coefficients: Tensor | None = None
+
+    def draw(self, samples: int, generator: Generator) -> Tensor:
+        """Returns independent coefficients (samples, r) on the CPU."""
+        rank, least = self.law.rank, self.law.min_rank
+        if self.role == "input":
+            return draw_masks((samples,), rank, least, generator)
+        masks = draw_masks((self.law.steps, samples), rank, least, generator)
+        return terminal_coefficients(masks, self.law.scale)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """inputs: (rows, ..., in_features), or with a row's parts in order as (rows * n, ...)."""
+        directions = super().forward(inputs)
+        if self.sampled is None and not self.training:
+            return directions
+        samples = 1 if self.sampled is None else self.sampled.samples
+        coefficients = self.coefficients
+        if coefficients is None:
+            coefficients = self.draw(samples, torch.default_generator)
+        coefficients = coefficients.to(directions)
+        if self.sampled is not None and len(coefficients) > 1:
+            coefficients = self.sampled.of_rows(coefficients, len(directions))
+        return directions * coefficients.unflatten(0, (-1, *[1] * (directions.ndim - 2)))
+
+
+class EulerLoraLinear(Linear):  # type: ignore[misc]
+    """PEFT's LoRA layer whose A is `Directions`."""
+
+    def update_layer(
+        self, adapter_name: str, r: int, lora_alpha: int, config: EulerLoraConfig, **kwargs: Any
+    ) -> None:
+        super().update_layer(adapter_name, r, lora_alpha, config=config, **kwargs)
+        role = config.role(kwargs["target_name"])
+        directions = Directions(self.lora_A[adapter_name], config.settings_of_rank(r), role)
+        if config.init_lora_weights:
+            nn.init.xavier_uniform_(directions.weight, gain=config.init_gain)
+        self.lora_A[adapter_name] = directions.train(self.training)
+
+
+class EulerLoraModel(LoraModel):  # type: ignore[misc]
+    """Replaces the targeted modules by `EulerLoraLinear`."""
+
+    target_module_mapping = {kind: names for kinds, names in TARGETS.items() for kind in kinds}
+
+    def _prepare_adapter_config(
+        self, peft_config: EulerLoraConfig, model_config: Mapping[str, Any]
+    ) -> EulerLoraConfig:
+        kind = model_config.get("model_type")
+        if peft_config.target_modules is None and kind not in self.target_module_mapping:
+            raise SettingsError(f"target_modules: expected names for a model of type {kind}")
+        return cast(
+            EulerLoraConfig, super()._prepare_adapter_config(peft_config, dict(model_config))
+        )
+
+    def _prepare_model(self, peft_config: EulerLoraConfig, model: nn.Module) -> None:
+        """Refuses targets that are not supported; PEFT calls it before it changes the model."""
+        if peft_config.target_modules == DUMMY_TARGET_MODULES:
+            return
+        config = _maybe_include_all_linear_layers(peft_config, model)
+        layers = tuple(n + "." for n, m in model.named_modules() if isinstance(m, LoraLayer))
+        targets = {
+            name: module.get_base_layer() if isinstance(module, LoraLayer) else module
+            for name, module in model.named_modules()
+            if name
+            and not name.startswith(layers or ("\0",))
+            and self._check_target_module_exists(config, name)
+        }
+        if not targets:
+            raise SettingsError(
+                f"target_modules: expected names of modules, {config.target_modules} match none"
+            )
+        for name, module in targets.items():
+            _check_linear(name, module)
+            config.role(name)
+            pattern = get_pattern_key(config.rank_pattern.keys(), name)
+            config.settings_of_rank(config.rank_pattern.get(pattern, config.r))
+        base = identity_of(targets)
+        _check_base(config, base)
+        if config.base not in (None, base):  # of an earlier model that was created with the config
+            name = next(name for name, known in self.peft_config.items() if known is config)
+            self.peft_config[name] = config = copy(config)
+        config.base = base
+
+    @staticmethod
+    def _create_new_module(
+        lora_config: EulerLoraConfig, adapter_name: str, target: nn.Module, **kwargs: Any
+    ) -> EulerLoraLinear:
+        base = target.get_base_layer() if isinstance(target, LoraLayer) else target
+        transposed = isinstance(base, Conv1D)
+        lora_config.fan_in_fan_out = transposed
+        layer = EulerLoraLinear(
+            target, adapter_name, lora_config, is_target_conv_1d_layer=transposed, **kwargs
+        )
+        return layer.train(base.training)  # a model in evaluation mode stays without sampling
+
+
+def _check_linear(name: str, module: nn.Module) -> None:
+    """Raises SettingsError for other modules than `nn.Linear` and for quantised weights."""
+    if not isinstance(module, nn.Linear | Conv1D):
+        raise SettingsError(f"{name}: expected nn.Linear, got {type(module).__name__}")
+    weight = module.weight
+    if type(weight) is not nn.Parameter or not weight.is_floating_point():
+        raise SettingsError(
+            f"{name}: expected floating-point weights, got {type(weight).__name__} of "
+            f"{weight.dtype}; quantised layers are not supported"
+        )
+
+
+def identity_of(targets: Mapping[str, nn.Module]) -> dict[str, Any]:
+    """Returns what identifies a base model: names and shapes of the targets, and first weights.
+
+    Weights without memory are left out.
+    """
+    weights = {name: module.get_parameter("weight") for name, module in targets.items()}
+    text = "".join(f"{name} {tuple(weight.shape)}\n" for name, weight in weights.items())
+    first = next(iter(weights.values())).detach().flatten()[:BASE_WEIGHTS]
+    values = [] if first.device.type == "meta" else first.float().tolist()
+    return {"targets": hashlib.sha256(text.encode()).hexdigest(), "weights": values}
+
+
+def _check_base(config: EulerLoraConfig, base: Mapping[str, Any]) -> None:
+    """Raises SettingsError if a loaded config is that of another base model.
+
+    Weights may differ by the rounding of another floating-point type.
+    """
+    if config.base is None or not config.stored_base:
+        return
+    stored, values = config.base["weights"], base["weights"]
+    tolerance = ROUNDING * max(map(abs, stored), default=0)
+    differ = any(abs(a - b) > tolerance for a, b in zip(stored, values, strict=False))
+    if differ or config.base["targets"] != base["targets"]:
+        raise SettingsError("base: expected the base model of the adapter, got another one")
+
+
+def draw_coefficients(
+    model: nn.Module, samples: int, seed: int | Sequence[int] = 0
+) -> dict[str, Tensor]:
+    """Returns the coefficients of the active adapters of a model, by the name of their matrix A.
+
+    They are (samples, r) float32 on the CPU for one seed, and (examples * samples, r) for a seed of
+    each example, 0 to 2**32 - 1. The draws of an example depend on its seed and on the order of the
+    layers only. Raises SettingsError for a model without active layers.
+    """
+    if samples < 1:
+        raise SettingsError(f"samples: expected at least 1, got {samples}")
+    active = _active(model)
+    seeds = [seed] if isinstance(seed, int) else list(seed)
+    generators = [Generator().manual_seed(value) for value in seeds]
+    return {
+        name: torch.cat([directions.draw(samples, generator) for generator in generators])
+        for name, directions in active.items()
+    }
+
+
+def _active(model: nn.Module) -> dict[str, Directions]:
+    """Returns the matrices A of the active adapters by name, adapter by adapter."""
+    layers = {n: m for n, m in model.named_modules() if isinstance(m, EulerLoraLinear)}
+    adapters = dict.fromkeys(name for layer in layers.values() for name in layer.active_adapters)
+    active = {
+        f"{name}.lora_A.{adapter}": layer.lora_A[adapter]
+        for adapter in adapters
+        for name, layer in layers.items()
+        if adapter in layer.lora_A
+    }
+    if not active:
+        raise SettingsError("expected a model with an active EulerLoRA adapter, got none")
+    if any(layer.merged for layer in layers.values()):
+        raise SettingsError("expected adapters that are not merged; call unmerge_adapter first")
+    return active
+
+
+@contextmanager
+def sampling(
+    model: nn.Module,
+    samples: int = 4,
+    seed: int | Sequence[int] | None = 0,
+    coefficients: Mapping[str, Tensor] | None = None,
+) -> Iterator[None]:
+    """Samples the active adapters of a model in the block.
+
+    A call of `model` then repeats every tensor of its batch `samples` times: row i * samples + s of
+    the output is sample s of example i. With one row for each example, `model.generate` works too.
+    A loss computed by the model is the mean over all rows: the paper's objective.
+
+    seed: of the draws of every example, or one for each example: an answer does not depend on the
+    rest of the batch. None draws for the whole batch, anew in every pass, from torch's default
+    generator. coefficients: given ones instead, as `draw_coefficients` returns them.
+    Raises SettingsError for a model without an active or with a merged adapter.
+    """
+    active = _active(model)
+    if coefficients is None and seed is not None:
+        coefficients = draw_coefficients(model, samples, seed)
+    given = coefficients or {}
+    if coefficients is not None and (wrong := active.keys() ^ coefficients.keys()):
+        raise SettingsError(
+            f"coefficients: expected one for each active matrix A, see {min(wrong)}"
+        )
+    state = Pass(samples)
+    handle = model.register_forward_pre_hook(state.repeat, with_kwargs=True)
+    try:
+        for name, directions in active.items():
+            directions.sampled, directions.coefficients = state, given.get(name)
+        yield
+    finally:
+        handle.remove()
+        for directions in active.values():
+            directions.sampled = directions.coefficients = None
+
+
+def _register() -> None:
+    """Registers the method. PEFT's enumeration of types is closed, so that it is extended first."""
+    name = NAME.upper()
+    if name in PeftType.__members__:
+        return
+    member = str.__new__(PeftType, name)
+    member._name_, member._value_ = name, name
+    type.__setattr__(PeftType, name, member)
+    PeftType._member_names_.append(name)
+    PeftType._member_map_[name] = PeftType._value2member_map_[name] = member
+    register_peft_method(
+        name=NAME, prefix=LoraModel.prefix, config_cls=EulerLoraConfig, model_cls=EulerLoraModel
+    )
+
+
+_register()

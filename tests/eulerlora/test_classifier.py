@@ -1,0 +1,186 @@
+"""`adapt` on the Vision Transformers of torchvision, timm and transformers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+import transformers
+from torch import Generator, nn
+from torch.nn import functional as F
+from torchvision.models import VisionTransformer
+
+from eulerlora import EulerLoRA, adapt, summarise, trajectory_loss
+from eulerlora.errors import EulerLoRAError, ImageError, SettingsError
+from eulerlora.settings import AdapterSettings, Preprocessing
+from tests.eulerlora.exchange.sources import randomised
+
+SIZE, WIDTH = 16, 16
+HUGGING = {
+    "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": SIZE,
+    "patch_size": 8,
+}  # fmt: skip
+TIMM = {"img_size": SIZE, "patch_size": 8, "embed_dim": WIDTH, "depth": 2, "num_heads": 2}
+TINY = {"rank": 4, "min_rank": 2, "classes": 3}
+IMAGES = torch.rand(3, 3, SIZE, SIZE, generator=Generator().manual_seed(0))
+
+
+def of_torchvision(**options: Any) -> nn.Module:
+    return randomised(VisionTransformer(SIZE, 8, 2, 2, WIDTH, 24, **options))
+
+
+def of_timm(**options: Any) -> nn.Module:
+    return randomised(timm.models.vision_transformer.VisionTransformer(**TIMM | options))
+
+
+def of_transformers(kind: str, **options: Any) -> nn.Module:
+    config = getattr(transformers, kind.removesuffix("ForImageClassification") + "Config")
+    name = kind if kind.endswith("Classification") else f"{kind}Model"
+    return randomised(getattr(transformers, name)(config(**HUGGING, **options)))
+
+
+def features_of_heads(model: Any, images: torch.Tensor) -> torch.Tensor:
+    """torchvision's features: the logits of a head that is the identity."""
+    heads, model.heads = model.heads, nn.Identity()
+    features: torch.Tensor = model(images)
+    model.heads = heads
+    return features
+
+
+MODELS: dict[str, tuple[Any, Any]] = {
+    "torchvision": (of_torchvision, features_of_heads),
+    "timm": (of_timm, lambda m, x: m.forward_head(m.forward_features(x), pre_logits=True)),
+    "timm, registers and layer scale": (
+        lambda: of_timm(reg_tokens=2, no_embed_class=True, init_values=1.0),
+        lambda m, x: m.forward_head(m.forward_features(x), pre_logits=True),
+    ),
+    "ViT": (
+        lambda: of_transformers("ViTForImageClassification", intermediate_size=24, num_labels=5),
+        lambda m, x: m.vit(x).last_hidden_state[:, 0],
+    ),
+    "DINOv2": (
+        lambda: of_transformers("Dinov2", mlp_ratio=2), lambda m, x: m(x).last_hidden_state[:, 0]
+    ),
+    "CLIP": (
+        lambda: of_transformers("CLIPVision", intermediate_size=24),
+        lambda m, x: m(x).pooler_output,
+    ),
+}  # fmt: skip
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", list(MODELS))
+def test_new_adapters_leave_the_features_of_the_original(name: str) -> None:
+    build, features = MODELS[name]
+    vit = build().train()
+    before = {key: tensor.clone() for key, tensor in vit.state_dict().items()}
+    model = adapt(vit, **TINY, generator=Generator().manual_seed(1)).eval()
+    assert vit.training
+    assert all(torch.equal(tensor, before[key]) for key, tensor in vit.state_dict().items())
+    expected = features(vit.eval(), IMAGES)
+    heads = model.network.heads
+    logits = torch.einsum("nd,acd->nac", expected, heads.weight) + heads.bias
+    torch.testing.assert_close(model(IMAGES), logits, rtol=0, atol=1e-4)
+
+
+@pytest.fixture
+def model() -> Any:
+    """Two adapters that answer differently."""
+    adapted = adapt(of_torchvision(), **TINY)
+    with torch.no_grad():
+        for block in adapted.network.blocks:
+            block.up.normal_(std=0.3, generator=Generator().manual_seed(2))
+    return adapted
+
+
+def test_logits_are_those_of_every_trajectory(model) -> None:
+    generator = Generator().manual_seed(3)
+    logits = model(IMAGES, mode="stoch", samples=5, generator=generator)
+    assert logits.shape == (3, 2 * 5, 3)
+    assert len(logits[0].unique(dim=0)) == 10
+    again = model(IMAGES[1:2], mode="stoch", samples=5, generator=generator.manual_seed(3))
+    torch.testing.assert_close(again[0], logits[1])
+    assert model(IMAGES).shape == (3, 2, 3)
+    summary = summarise(logits.detach().softmax(dim=-1))
+    assert summary.probabilities.shape == (3, 3)
+    assert (summary.mutual_information > 0).all()
+
+
+def test_only_adapters_and_heads_are_trained(model) -> None:
+    trajectory_loss(model(IMAGES, mode="stoch"), torch.tensor([0, 1, 2])).backward()
+    gradients = {n for n, p in model.named_parameters() if p.grad is not None}
+    assert gradients == {n for n, p in model.named_parameters() if "backbone" not in n}
+
+
+def test_the_loss_is_the_mean_cross_entropy_of_the_trajectories() -> None:
+    logits = torch.randn(4, 6, 3, generator=Generator().manual_seed(0))
+    labels = torch.tensor([0, 2, 1, 1])
+    losses = torch.stack(
+        [F.cross_entropy(logits[:, t], labels, reduction="none") for t in range(6)]
+    )
+    torch.testing.assert_close(trajectory_loss(logits, labels), losses.mean())
+    soft = F.one_hot(labels, 3).float()
+    actual = trajectory_loss(logits, soft, reduction="none")
+    torch.testing.assert_close(actual, losses.mean(dim=0))
+
+
+def test_a_saved_model_answers_as_in_the_loop(model, tmp_path: Path) -> None:
+    colours = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.3, 0.4)}
+    mean, std = (torch.tensor(colours[key])[:, None, None] for key in ("mean", "std"))
+    model.save(tmp_path / "checkpoint", Preprocessing(size=SIZE, **colours))
+    loaded = EulerLoRA.load(tmp_path / "checkpoint", device="cpu")
+    assert loaded.network.settings == AdapterSettings(adapters=2, rank=4, min_rank=2)
+    prediction = loaded.predict(IMAGES)
+    expected = model((IMAGES - mean) / std).softmax(dim=-1).detach().double()
+    torch.testing.assert_close(
+        torch.as_tensor(prediction.trajectories), expected, rtol=0, atol=1e-5, check_dtype=False
+    )
+
+
+class Changed(VisionTransformer):
+    """A network with the parameters of torchvision's and other features."""
+
+    def _process_input(self, x: torch.Tensor) -> torch.Tensor:
+        patches: torch.Tensor = super()._process_input(x)
+        return 2 * patches
+
+
+@pytest.mark.parametrize(
+    ("vit", "options", "key"),
+    [
+        (of_torchvision, {"min_rank": 5}, "min_rank"),
+        (of_torchvision, {"rank": 0}, "rank"),
+        (of_torchvision, {"classes": 1}, "classes"),
+        (of_torchvision, {"classes": ["a", "a"]}, "classes"),
+        (lambda: nn.Linear(2, 2), {}, "vit"),
+        (lambda: of_torchvision().half(), {}, "float32"),
+        (lambda: randomised(Changed(SIZE, 8, 2, 2, WIDTH, 24)), {}, "features"),
+        (lambda: of_timm(qk_norm=True), {}, "tensor"),
+        (lambda: transformers.BertModel(
+            transformers.BertConfig(hidden_size=16, num_attention_heads=2, num_hidden_layers=1,
+                                    intermediate_size=8, vocab_size=9)), {}, "bert"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_other_networks_and_settings_are_refused(vit, options: dict[str, Any], key: str) -> None:
+    with pytest.raises(SettingsError, match=key):
+        adapt(vit(), **TINY | options)
+
+
+@pytest.mark.parametrize(
+    ("images", "options", "error"),
+    [
+        (IMAGES[:, :, :8], {}, ImageError),
+        (IMAGES.byte(), {}, ImageError),
+        (IMAGES, {"samples": 2}, SettingsError),
+        (IMAGES, {"mode": "stoch", "samples": 0}, SettingsError),
+        (IMAGES, {"mode": "sample"}, SettingsError),
+    ],
+    ids=["size", "type", "samples in det", "no samples", "mode"],
+)
+def test_a_call_refuses_bad_arguments(
+    model, images: torch.Tensor, options: dict[str, Any], error: type[EulerLoRAError]
+) -> None:
+    with pytest.raises(error):
+        model(images, **options)

@@ -1,0 +1,329 @@
+"""The PEFT method, against PEFT's LoRA and the law of the coefficients."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from peft import (
+    LoraConfig,
+    PeftModel,
+    get_peft_model,
+    get_peft_model_state_dict,
+    set_peft_model_state_dict,
+)
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from eulerlora.errors import SettingsError
+from eulerlora.peft import EulerLoraConfig, draw_coefficients, sampling
+
+SHAPE = {
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+}  # fmt: skip
+VIT = transformers.ViTConfig(**SHAPE, image_size=16, patch_size=8, num_labels=3)
+LLAMA = transformers.LlamaConfig(**SHAPE, vocab_size=20, pad_token_id=0)
+IMAGES = torch.rand(3, 3, 16, 16, generator=Generator().manual_seed(0))
+
+
+def randomised(model: Any, name: str = "lora_B") -> Any:
+    """Returns the model in evaluation mode with random parameters where a name has `name`."""
+    generator = Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if name in parameter_name:
+                parameter.normal_(std=0.3, generator=generator)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def vit() -> transformers.ViTForImageClassification:
+    torch.manual_seed(0)
+    return transformers.ViTForImageClassification(VIT).eval()
+
+
+@pytest.fixture
+def model(vit) -> PeftModel:
+    """A ViT with a random adapter of rank 4 and a head of its own."""
+    config = EulerLoraConfig(r=4, min_rank=2, modules_to_save=["classifier"])
+    return randomised(get_peft_model(deepcopy(vit), config))
+
+
+@torch.no_grad()
+def logits_of(model: nn.Module, images: Tensor = IMAGES) -> Tensor:
+    return model(pixel_values=images).logits
+
+
+@torch.no_grad()
+def sampled(model: nn.Module, images: Tensor = IMAGES, **options: Any) -> Tensor:
+    """Returns the logits (n, samples, classes)."""
+    with sampling(model, **options):
+        return model(pixel_values=images).logits.unflatten(0, (len(images), -1))
+
+
+def test_without_sampling_it_is_lora_exactly(model: PeftModel, vit) -> None:
+    targets = model.peft_config["default"].target_modules
+    plain = get_peft_model(
+        deepcopy(vit),
+        LoraConfig(r=4, lora_alpha=4, target_modules=targets, modules_to_save=["classifier"]),
+    ).eval()
+    set_peft_model_state_dict(plain, get_peft_model_state_dict(model))
+    expected = logits_of(plain)
+    assert torch.equal(logits_of(model), expected)
+    assert not torch.equal(sampled(model)[:, 0], expected)
+    assert torch.equal(logits_of(model), expected)
+    plain.merge_adapter()
+    model.merge_adapter()
+    assert torch.equal(logits_of(model), logits_of(plain))
+    with pytest.raises(SettingsError), sampling(model):
+        pass
+
+
+def test_a_least_rank_of_all_directions_leaves_lora(vit) -> None:
+    model = randomised(get_peft_model(deepcopy(vit), EulerLoraConfig(r=4, min_rank=4)))
+    expected = logits_of(model)
+    torch.testing.assert_close(sampled(model, samples=2)[:, 1], expected)
+    assert torch.equal(logits_of(model.train()), expected)
+
+
+@pytest.mark.parametrize("role", ["input", "output"])
+def test_the_mean_of_a_layer_is_the_output_of_lora(role: str) -> None:
+    """Within 4.5 standard errors of 20,000 draws, in each of 6 outputs."""
+    config = EulerLoraConfig(r=5, target_modules=["0"], roles={"0": role}, steps=3)
+    model = randomised(get_peft_model(nn.Sequential(nn.Linear(4, 6)), config))
+    inputs = torch.rand(1, 4, generator=Generator().manual_seed(2))
+    with torch.no_grad():
+        expected = model(inputs)
+        with sampling(model, samples=20_000, seed=3):
+            outputs = model(inputs).double()
+    errors = outputs.std(dim=0) / len(outputs) ** 0.5
+    assert (errors > 0).all()
+    assert ((outputs.mean(dim=0) - expected).abs() < 4.5 * errors).all()
+
+
+def test_an_example_does_not_depend_on_the_rest_of_the_batch(model: PeftModel) -> None:
+    batch = sampled(model, samples=4, seed=7)
+    assert batch.unique(dim=1).shape[1] == 4
+    torch.testing.assert_close(sampled(model, IMAGES[1:2], samples=4, seed=7), batch[1:2])
+    own = sampled(model, samples=4, seed=[3, 7, 9])
+    torch.testing.assert_close(own[1], batch[1])
+    assert not torch.allclose(own[0], batch[0])
+
+
+def test_an_output_is_the_formula_with_the_given_coefficients() -> None:
+    """Also for a layer whose inputs are the parts of the rows, one after the other."""
+    config = EulerLoraConfig(r=3, lora_alpha=6, target_modules=["0"], roles={"0": "output"})
+    layer = nn.Linear(4, 2)
+    model = randomised(get_peft_model(nn.Sequential(layer, nn.Identity()), config))
+    drawn = draw_coefficients(model, samples=2, seed=1)
+    (coefficients,) = drawn.values()
+    down, up = (
+        parameter for name, parameter in model.named_parameters() if "lora_" in name
+    )  # (3, 4), (2, 3)
+    inputs = torch.rand(2, 5, 4, generator=Generator().manual_seed(2))
+    weighted = F.linear(inputs, down)[:, None] * coefficients[None, :, None]
+    expected = layer(inputs)[:, None] + 2 * F.linear(weighted, up)  # (2, samples, 5, 2)
+    with torch.no_grad(), sampling(model, samples=2, coefficients=drawn):
+        torch.testing.assert_close(model(inputs), expected.flatten(0, 1))
+
+    class Flattened(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model.base_model.model
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.inner(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
+
+    flattened = Flattened()
+    drawn = draw_coefficients(flattened, samples=2, seed=1)
+    with torch.no_grad(), sampling(flattened, samples=2, coefficients=drawn):
+        torch.testing.assert_close(flattened(inputs), expected.flatten(0, 1))
+
+
+def test_training_draws_anew_in_every_pass(model: PeftModel) -> None:
+    model.train()
+    torch.manual_seed(0)
+    first, second = logits_of(model), logits_of(model)
+    assert not torch.equal(first, second)
+    torch.manual_seed(0)
+    assert torch.equal(logits_of(model), first)
+    fresh = [sampled(model, samples=2, seed=None) for _ in range(2)]
+    assert not torch.equal(fresh[0], fresh[1])
+
+
+def test_the_loss_of_sampled_rows_is_the_mean_over_trajectories(model: PeftModel) -> None:
+    labels = torch.tensor([0, 2, 1])
+    with torch.no_grad(), sampling(model, samples=4, seed=0):
+        output = model(pixel_values=IMAGES, labels=labels)
+    expected = F.cross_entropy(output.logits, labels.repeat_interleave(4))
+    torch.testing.assert_close(output.loss, expected)
+
+
+def test_activation_checkpointing_leaves_the_gradients(vit) -> None:
+    """The pass that is computed again in the backward pass draws the same coefficients."""
+    model = randomised(get_peft_model(deepcopy(vit), EulerLoraConfig(r=4))).train()
+    gradients = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            model.activation_checkpointing_enable()
+            model.enable_input_require_grads()
+        model.zero_grad()
+        torch.manual_seed(5)
+        model(pixel_values=IMAGES, labels=torch.tensor([0, 1, 2])).loss.backward()
+        gradients.append([p.grad for n, p in model.named_parameters() if "lora_" in n])
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+def test_a_saved_adapter_gives_the_same_samples(model: PeftModel, vit, tmp_path: Path) -> None:
+    model.save_pretrained(tmp_path)
+    loaded = PeftModel.from_pretrained(deepcopy(vit), tmp_path).eval()
+    assert torch.equal(logits_of(loaded), logits_of(model))
+    assert torch.equal(sampled(loaded, seed=5), sampled(model, seed=5))
+    card = (tmp_path / "README.md").read_text()
+    assert all(f"`{name}`" in card for name in ("r", "min_rank", "steps", "scale", "init_gain"))
+    half = deepcopy(vit).bfloat16()
+    PeftModel.from_pretrained(half, tmp_path)  # the base model, rounded
+
+
+def test_adapters_are_sampled_one_by_one_or_together(model: PeftModel) -> None:
+    model.add_adapter("other", EulerLoraConfig(r=6, min_rank=2))
+    randomised(model)
+    first = sampled(model, seed=5)
+    model.set_adapter("other")
+    assert {len(c[0]) for c in draw_coefficients(model, 1).values()} == {6}
+    assert not torch.allclose(sampled(model, seed=5), first)
+    model.base_model.set_adapter(["default", "other"])
+    assert len(draw_coefficients(model, 1)) == 2 * 8
+    model.set_adapter("default")
+    assert torch.equal(sampled(model, seed=5), first)
+    with model.disable_adapter():
+        assert not torch.equal(logits_of(model), first[:, 0])
+
+
+def test_a_language_model_generates_from_one_sample() -> None:
+    torch.manual_seed(0)
+    base = transformers.LlamaForCausalLM(LLAMA)
+    model = randomised(get_peft_model(base, EulerLoraConfig(r=4, task_type="CAUSAL_LM")))
+    tokens = torch.tensor([[3, 5, 7], [2, 4, 6]])
+    options = {"input_ids": tokens, "max_new_tokens": 4, "do_sample": False}
+    with sampling(model, samples=1, seed=[1, 2]):
+        both = model.generate(**options, num_beams=1)
+    with sampling(model, samples=1, seed=2):
+        alone = model.generate(**options | {"input_ids": tokens[1:]})
+    assert torch.equal(both[1:], alone)
+    with pytest.raises(SettingsError), sampling(model, samples=2):
+        model.generate(**options)
+
+
+Build = Callable[[], nn.Module]
+MODELS: dict[str, tuple[Build, int, int]] = {
+    "vit": (lambda: transformers.ViTModel(VIT), 6, 2),
+    "llama": (lambda: transformers.LlamaModel(LLAMA), 6, 2),
+    "dinov2": (lambda: transformers.Dinov2Model(transformers.Dinov2Config(**SHAPE)), 6, 2),
+    "clip": (
+        lambda: transformers.CLIPVisionModel(transformers.CLIPVisionConfig(**SHAPE)), 6, 2
+    ),
+    "bert": (lambda: transformers.BertModel(transformers.BertConfig(**SHAPE, vocab_size=9)), 6, 2),
+    "distilbert": (
+        lambda: transformers.DistilBertModel(
+            transformers.DistilBertConfig(dim=16, n_layers=2, n_heads=2, hidden_dim=9, vocab_size=9)
+        ),
+        6, 2,
+    ),
+    "gpt2": (
+        lambda: transformers.GPT2Model(
+            transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=9)
+        ),
+        2, 2,
+    ),
+    "t5": (
+        lambda: transformers.T5EncoderModel(
+            transformers.T5Config(
+                d_model=16, d_kv=8, d_ff=9, num_layers=2, num_heads=2, vocab_size=9
+            )
+        ),
+        6, 2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", list(MODELS))
+def test_an_architecture_has_default_targets_and_roles(kind: str) -> None:
+    build, inputs, outputs = MODELS[kind]
+    model = get_peft_model(build(), EulerLoraConfig(r=2))
+    roles = [m.role for m in model.modules() if hasattr(m, "role") and hasattr(m, "law")]
+    assert (roles.count("input"), roles.count("output")) == (inputs, outputs)
+
+
+class Quantised(nn.Linear):
+    """A linear layer with weights of 8 bits."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.weight = nn.Parameter(torch.zeros(4, 4, dtype=torch.int8), requires_grad=False)
+
+
+def network() -> nn.ModuleDict:
+    parts = {"q_proj": nn.Linear(4, 4), "unknown": nn.Linear(4, 4), "conv": nn.Conv2d(3, 3, 1)}
+    return nn.ModuleDict(parts | {"o_proj": Quantised()})
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"target_modules": ["nothing"]}, "target_modules"),
+        ({}, "target_modules"),
+        ({"target_modules": ["q_proj", "unknown"]}, "unknown"),
+        ({"target_modules": ["q_proj", "conv"]}, "conv"),
+        ({"target_modules": ["q_proj", "o_proj"]}, "o_proj"),
+        ({"target_modules": ["q_proj"], "r": 4, "min_rank": 5}, "min_rank"),
+        (
+            {"target_modules": ["q_proj"], "min_rank": 4, "rank_pattern": {"q_proj": 3}},
+            "min_rank",
+        ),
+        ({"target_modules": ["q_proj"], "min_rank": 0}, "min_rank"),
+        ({"target_modules": ["q_proj"], "steps": 0}, "steps"),
+        ({"target_modules": ["q_proj"], "scale": -1.0}, "scale"),
+        ({"target_modules": ["q_proj"], "init_gain": float("nan")}, "init_gain"),
+        ({"target_modules": ["q_proj"], "roles": {"q_proj": "query"}}, "roles"),
+        ({"target_modules": ["q_proj"], "use_dora": True}, "use_dora"),
+        ({"target_modules": ["q_proj"], "init_lora_weights": "pissa"}, "init_lora_weights"),
+        ({"target_parameters": ["q_proj.weight"]}, "target_parameters"),
+        ({"target_modules": ["q_proj"], "base": {"targets": "other", "weights": []}}, "base"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_refused_before_the_model_changes(options: dict[str, Any], key: str) -> None:
+    model = network()
+    with pytest.raises(SettingsError, match=key):
+        get_peft_model(model, EulerLoraConfig(**options))
+    assert [type(module) for module in model.children()] == [
+        type(module) for module in network().children()
+    ]
+
+
+def test_an_adapter_of_another_base_is_refused(model: PeftModel, vit, tmp_path: Path) -> None:
+    model.save_pretrained(tmp_path)
+    other = transformers.ViTForImageClassification(VIT)
+    names = [name for name, _ in other.named_modules()]
+    with pytest.raises(SettingsError, match="base"):
+        PeftModel.from_pretrained(other, tmp_path)
+    assert [name for name, _ in other.named_modules()] == names
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [({"samples": 0}, "samples"), ({"coefficients": {}}, "coefficients")],
+    ids=str,
+)
+def test_sampling_refuses_bad_options(model: PeftModel, options: dict[str, Any], key: str) -> None:
+    with pytest.raises(SettingsError, match=key), sampling(model, **options):
+        pass
+
+
+def test_sampling_needs_an_adapter(vit) -> None:
+    with pytest.raises(SettingsError), sampling(vit):
+        pass
