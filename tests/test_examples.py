@@ -3,11 +3,15 @@
 `tests/eulerlora/methods/test_extension.py` trains and serves the method of `write_a_method.py`.
 """
 
+import re
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from peft import PeftModel
+from transformers import ViTForImageClassification
 
 from eulerlora import EulerLoRA
 from tests.service.conftest import app_of
@@ -82,3 +86,58 @@ def test_two_methods_are_compared(
     run("compare_methods.py", monkeypatch, *QUICK)
     assert "95% interval" in capfd.readouterr().out
     assert len(list(folder.glob("runs/*/report/report.json"))) == 6
+
+
+def losses(out: str) -> list[float]:
+    return [float(value) for value in re.findall(r"loss'?:? '?([0-9.]+)", out)]
+
+
+@pytest.mark.parametrize("library", ["torchvision", "timm", "transformers"])
+def test_adapters_are_trained_in_a_loop_and_served(
+    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("LIBRARY", library)
+    monkeypatch.setenv("CHECKPOINT", str(tmp_path / "checkpoint"))
+    result = runpy.run_path(str(EXAMPLES / "training_loop.py"))
+    epochs = losses(capsys.readouterr().out)
+    assert epochs[-1] < epochs[0]
+    with torch.no_grad():
+        expected = result["model"](result["images"][:4]).softmax(dim=-1).mean(dim=1)
+    model = EulerLoRA.load(tmp_path / "checkpoint", device="cpu")
+    actual = torch.as_tensor(model.predict(result["images"][:4]).probabilities)
+    torch.testing.assert_close(actual.float(), expected, rtol=0, atol=1e-5)
+
+
+def test_adapters_are_trained_with_accelerate(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EXAMPLES / "accelerate_loop.py"))
+    epochs = losses(capsys.readouterr().out)
+    assert len(epochs) == 3
+    assert epochs[-1] < epochs[0]
+
+
+def test_trainer_fine_tunes_a_peft_model_and_saves_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path))
+    result = runpy.run_path(str(EXAMPLES / "peft_trainer.py"))
+    logged = [entry["loss"] for entry in result["trainer"].state.log_history if "loss" in entry]
+    assert logged[-1] < logged[0]
+    base = ViTForImageClassification(result["base"].config)
+    base.load_state_dict(original_state(result["model"]))
+    loaded = PeftModel.from_pretrained(base, tmp_path).eval()
+    with torch.no_grad():
+        expected = result["model"](pixel_values=result["images"][:4]).logits
+        torch.testing.assert_close(loaded(pixel_values=result["images"][:4]).logits, expected)
+    card = (tmp_path / "README.md").read_text()
+    assert all(f"- `{name}`: " in card for name in ("r", "min_rank", "steps", "scale"))
+
+
+def original_state(model: PeftModel) -> dict[str, torch.Tensor]:
+    """Returns the parameters of the base model by their original names."""
+    state = model.get_base_model().state_dict()
+    return {
+        name.replace(".base_layer", "").replace(".original_module", ""): tensor
+        for name, tensor in state.items()
+        if "lora_" not in name and "modules_to_save" not in name
+    }

@@ -1,6 +1,6 @@
 """The network: attention with adapters, methods as it sees them, passes of rows.
 
-The names below are for networks of one's own; docs/own-code.md has an example.
+The names below are for networks of one's own; docs/how-to/own-code.md has examples.
 """
 
 from eulerlora.nn.attention import AttentionAdapters, adapted_attention, adapted_linear

@@ -115,7 +115,7 @@ def test_the_trajectories_of_an_image_see_its_views(batch: Batch, augmented_view
         seen.append(images[rows.image].unflatten(0, (7, 2, 2)))
         return network(images, rows, *rest, block=block)
 
-    objective = AdapterObjective(network, 2, trajectory_loss, torch.ones(3), views=4)
+    objective = AdapterObjective(network, 2, trajectory_losses, torch.ones(3), views=4)
     losses = [objective.loss(recorded, images, labels, objective.draw(0, s, 0)) for s in (0, 0, 1)]
     assert torch.stack(losses).isfinite().all()
     assert torch.equal(seen[0], seen[1])
