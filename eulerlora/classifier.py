@@ -79,7 +79,7 @@ class AdaptedClassifier(nn.Module):
             raise SettingsError(f"mode: expected det or stoch, got {mode}")
         rows = Rows.of([samples] * count, self.network.settings.adapters).to(images.device)
         logits: Tensor = self.network(images, rows, draws.to(images).repeated(count))
-        return logits.unflatten(0, (count, -1))
+        return logits.view(count, -1, len(self.classes))
 
     def save(
         self, folder: str | Path, preprocessing: Preprocessing | None = None, name: str = "adapted"

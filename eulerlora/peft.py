@@ -83,7 +83,7 @@ BASE_WEIGHTS, ROUNDING = 16, 0.02
 
 
 @dataclass
-class EulerLoraConfig(LoraConfig):  # type: ignore[misc]
+class EulerLoraConfig(LoraConfig):
     """Settings of EulerLoRA; those of `LoraConfig` that are not refused keep their meaning.
 
     The defaults are the paper's. Raises SettingsError for a value out of range and for a variant of
@@ -91,7 +91,7 @@ class EulerLoraConfig(LoraConfig):  # type: ignore[misc]
     """
 
     r: int = field(default=20, metadata={"help": "Number of rank-one directions of a module."})
-    lora_alpha: int | None = field(
+    lora_alpha: int | None = field(  # type: ignore[assignment]
         default=None, metadata={"help": "The update is scaled by lora_alpha / r; None for r."}
     )
     min_rank: int | None = field(
@@ -227,7 +227,8 @@ class Directions(nn.Linear):
     def __init__(self, linear: nn.Linear, law: AdapterSettings, role: Role) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.weight, self.bias = linear.weight, None
+        self.weight = linear.weight
+        self.register_parameter("bias", None)
         self.law, self.role = law, role
         self.sampled: Pass | None = None
         self.coefficients: Tensor | None = None
@@ -252,43 +253,44 @@ class Directions(nn.Linear):
         coefficients = coefficients.to(directions)
         if self.sampled is not None and len(coefficients) > 1:
             coefficients = self.sampled.of_rows(coefficients, len(directions))
-        return directions * coefficients.unflatten(0, (-1, *[1] * (directions.ndim - 2)))
+        return directions * coefficients.view(-1, *[1] * (directions.ndim - 2), self.out_features)
 
 
-class EulerLoraLinear(Linear):  # type: ignore[misc]
+class EulerLoraLinear(Linear):
     """PEFT's LoRA layer whose A is `Directions`."""
 
     def update_layer(
-        self, adapter_name: str, r: int, lora_alpha: int, config: EulerLoraConfig, **kwargs: Any
+        self, adapter_name: str, r: int, lora_alpha: int, config: LoraConfig, **kwargs: Any
     ) -> None:
         super().update_layer(adapter_name, r, lora_alpha, config=config, **kwargs)
+        linear = self.lora_A[adapter_name]
+        assert isinstance(config, EulerLoraConfig)
+        assert isinstance(linear, nn.Linear)
         role = config.role(kwargs["target_name"])
-        directions = Directions(self.lora_A[adapter_name], config.settings_of_rank(r), role)
+        directions = Directions(linear, config.settings_of_rank(r), role)
         if config.init_lora_weights:
             nn.init.xavier_uniform_(directions.weight, gain=config.init_gain)
         self.lora_A[adapter_name] = directions.train(self.training)
 
 
-class EulerLoraModel(LoraModel):  # type: ignore[misc]
+class EulerLoraModel(LoraModel):
     """Replaces the targeted modules by `EulerLoraLinear`."""
 
-    target_module_mapping = {kind: names for kinds, names in TARGETS.items() for kind in kinds}
+    target_module_mapping: dict[str, Sequence[str]] = {
+        kind: names for kinds, names in TARGETS.items() for kind in kinds
+    }
 
-    def _prepare_adapter_config(
-        self, peft_config: EulerLoraConfig, model_config: Mapping[str, Any]
-    ) -> EulerLoraConfig:
+    def _prepare_adapter_config(self, peft_config: Any, model_config: Any) -> Any:
         kind = model_config.get("model_type")
         if peft_config.target_modules is None and kind not in self.target_module_mapping:
             raise SettingsError(f"target_modules: expected names for a model of type {kind}")
-        return cast(
-            EulerLoraConfig, super()._prepare_adapter_config(peft_config, dict(model_config))
-        )
+        return super()._prepare_adapter_config(peft_config, model_config)
 
-    def _prepare_model(self, peft_config: EulerLoraConfig, model: nn.Module) -> None:
+    def _prepare_model(self, peft_config: Any, model: nn.Module) -> None:
         """Refuses targets that are not supported; PEFT calls it before it changes the model."""
         if peft_config.target_modules == DUMMY_TARGET_MODULES:
             return
-        config = _maybe_include_all_linear_layers(peft_config, model)
+        config: Any = _maybe_include_all_linear_layers(peft_config, model)
         layers = tuple(n + "." for n, m in model.named_modules() if isinstance(m, LoraLayer))
         targets = {
             name: module.get_base_layer() if isinstance(module, LoraLayer) else module
@@ -389,7 +391,7 @@ def _active(model: nn.Module) -> dict[str, Directions]:
     layers = {n: m for n, m in model.named_modules() if isinstance(m, EulerLoraLinear)}
     adapters = dict.fromkeys(name for layer in layers.values() for name in layer.active_adapters)
     active = {
-        f"{name}.lora_A.{adapter}": layer.lora_A[adapter]
+        f"{name}.lora_A.{adapter}": cast(Directions, layer.lora_A[adapter])
         for adapter in adapters
         for name, layer in layers.items()
         if adapter in layer.lora_A
