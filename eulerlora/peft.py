@@ -123,7 +123,7 @@ class EulerLoraConfig(LoraConfig):
 
     def __post_init__(self) -> None:
         self.lora_alpha = self.r if self.lora_alpha is None else self.lora_alpha
-        super().__post_init__()
+        super().__post_init__()  # type: ignore[no-untyped-call]
         self.peft_type = PeftType(NAME.upper())
         self.stored_base = self.base is not None  # not one that a model set
         self.settings_of_rank(self.r)
@@ -284,7 +284,8 @@ class EulerLoraModel(LoraModel):
         kind = model_config.get("model_type")
         if peft_config.target_modules is None and kind not in self.target_module_mapping:
             raise SettingsError(f"target_modules: expected names for a model of type {kind}")
-        return super()._prepare_adapter_config(peft_config, model_config)
+        prepare = super()._prepare_adapter_config
+        return prepare(peft_config, model_config)  # type: ignore[no-untyped-call]
 
     def _prepare_model(self, peft_config: Any, model: nn.Module) -> None:
         """Refuses targets that are not supported; PEFT calls it before it changes the model."""
