@@ -153,7 +153,7 @@ def problems() -> Iterator[str]:
 
 def operations() -> Iterator[str]:
     """Yields a section for each operation of the OpenAPI document, then one for each schema."""
-    models = ServedModels([ServedModel.of(EulerLoRA.default())])
+    models = ServedModels([ServedModel(EulerLoRA.default())])
     application = create_service(models, ServiceSettings(), Lifecycle()).application
     document = application.openapi()
     for path, methods in document["paths"].items():

@@ -490,34 +490,38 @@ def response_body(response: httpx.Response, body: type[AnyBody]) -> AnyBody:
 
 def reported_problem(response: httpx.Response) -> Problem:
     """Returns the problem that a response reports; a response without a document has one too."""
-    status = response.status_code
-    document = _json_object(response)
-    code = _text(document, "code")
-    return problem_class(code, status)(
-        _text(document, "detail") or f"status {status} without a problem document",
-        code=code,
-        status=status,
-        title=_text(document, "title"),
-        request_id=_text(document, "request_id") or response.headers.get("X-Request-ID"),
-        retry_after_s=_retry_after_s(response.headers.get("Retry-After")),
-    )
+    try:
+        document = json.loads(response.content)
+    except (ValueError, RecursionError):
+        document = None
+    problem = _problem_of(document if isinstance(document, dict) else {}, response.status_code)
+    problem.request_id = problem.request_id or response.headers.get("X-Request-ID")
+    problem.retry_after_s = _retry_after_s(response.headers.get("Retry-After"))
+    return problem
 
 
 def batch_results(batch: TriageBatch) -> tuple[TriageResult | Problem, ...]:
     """Returns the results of a batch, with an exception in place of each problem document."""
     return tuple(
-        _problem_of(result) if isinstance(result, ProblemDocument) else result
+        _problem_of(result.model_dump(), result.status)
+        if isinstance(result, ProblemDocument)
+        else result
         for result in batch.results
     )
 
 
-def _problem_of(document: ProblemDocument) -> Problem:
-    return problem_class(document.code, document.status)(
-        document.detail,
-        code=document.code,
-        status=document.status,
-        title=document.title,
-        request_id=document.request_id,
+def _problem_of(document: Mapping[str, Any], status: int) -> Problem:
+    """Returns the problem that a document describes, which may lack any of its keys."""
+    texts = {name: document.get(name) for name in ("code", "title", "detail", "request_id")}
+    code, title, detail, request_id = (
+        text if isinstance(text, str) and text else None for text in texts.values()
+    )
+    return problem_class(code, status)(
+        detail or f"status {status} without a problem document",
+        code=code,
+        status=status,
+        title=title,
+        request_id=request_id,
     )
 
 
@@ -534,20 +538,6 @@ def transport_problems(url: httpx.URL) -> Iterator[None]:
         raise ConnectionLost(f"{url} ({_reason(error)})") from error
     except httpx.RequestError as error:
         raise UnexpectedAnswer(f"{url} ({_reason(error)})") from error
-
-
-def _json_object(response: httpx.Response) -> Mapping[str, Any]:
-    """Returns the JSON object of a response, empty if there is none."""
-    try:
-        document = json.loads(response.content)
-    except (ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
-def _text(document: Mapping[str, Any], name: str) -> str | None:
-    value = document.get(name)
-    return value if isinstance(value, str) and value else None
 
 
 def _retry_after_s(value: str | None) -> float | None:

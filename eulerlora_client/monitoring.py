@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
-from eulerlora_client.contract.answers import Disposition, ShiftSignal
+from eulerlora_client.contract.answers import Disposition, ModelShift, ShiftSignal
 from eulerlora_client.errors import OutcomesError
 from eulerlora_client.printable import printable
 
@@ -194,61 +194,12 @@ class EventRate:
         return cls(share, raised / (raised + 1 - bound))
 
 
-class Signal:
-    """A sequence of pictures, each of which shows at most one of several events.
-
-    labels: the classes that the events stand for; empty if they are none.
-    """
-
-    def __init__(
-        self, name: str, rates: Sequence[EventRate], log_limit: float, labels: Sequence[str]
-    ) -> None:
-        self._name = name
-        self._rates = rates
-        self._labels = labels
-        self._log_limit = log_limit
-        self._tests = [ChangeTest() for _ in rates]
-        self._pictures = 0
-        self.alarm = False
-
-    def record(self, event: int | None, rates: Sequence[EventRate]) -> None:
-        """Records a picture. event: index of its event, None without; rates: of all events."""
-        self._pictures += 1
-        self._rates = rates
-        if event is not None:
-            test = self._tests[event]
-            test.record_event(self._pictures, rates[event].tolerated)
-            self.alarm |= self._log_evidence(test) >= self._log_limit
-
-    def state(self) -> ShiftSignal:
-        """Returns the state of the event with the most evidence.
-
-        expected, tolerated: its rates, for the options of the last picture. evidence: log10(1 +
-        M / N) with the statistic M of `ChangeTest` and the N events of the signal.
-        """
-        evidence = [self._log_evidence(test) for test in self._tests]
-        event = evidence.index(max(evidence))
-        rate = self._rates[event]
-        return ShiftSignal(
-            name=self._name,
-            label=self._labels[event] if self._labels else None,
-            pictures=self._pictures,
-            rate=self._tests[event].events / max(self._pictures, 1),
-            expected=rate.expected,
-            tolerated=rate.tolerated,
-            evidence=log_add_exp(0.0, evidence[event]) / math.log(10),
-            alarm=self.alarm,
-        )
-
-    def _log_evidence(self, test: ChangeTest) -> float:
-        return test.log_statistic(self._pictures) - math.log(len(self._tests))
-
-
 class ShiftMonitor:
     """Tests several signals of a stream of pictures for a shift; stores nothing per picture.
 
-    Every event has a `ChangeTest`. An alarm needs a statistic of PICTURES_PER_FALSE_ALARM times
-    the number of tests (Bonferroni), weighted so that all signals count alike. An alarm stays on.
+    A picture shows at most one of the events of a signal. Every event has a `ChangeTest`. An alarm
+    needs a statistic of PICTURES_PER_FALSE_ALARM times the number of tests (Bonferroni), weighted
+    so that all signals count alike. An alarm stays on.
 
     signals: the rates of the events of each signal, by name, for the usual options. labels: of the
     events of signals, by name, if they are classes.
@@ -259,18 +210,19 @@ class ShiftMonitor:
         signals: Mapping[str, Sequence[EventRate]],
         labels: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> None:
-        self.pictures = 0
         limit = PICTURES_PER_FALSE_ALARM * len(signals)
-        self.limit = math.log10(limit + 1)
-        self._signals = {
-            name: Signal(name, rates, math.log(limit), labels.get(name, ()))
-            for name, rates in signals.items()
-        }
+        self._limit = limit
+        self._labels = labels
+        self._rates = dict(signals)  # for the options of the last picture
+        self._tests = {name: [ChangeTest() for _ in rates] for name, rates in signals.items()}
+        self._pictures = 0
+        self._counts: Counter[str] = Counter()  # of the pictures with a signal
+        self._alarms: set[str] = set()
 
     @property
     def alarm(self) -> bool:
         """True if a signal has an alarm."""
-        return any(signal.alarm for signal in self._signals.values())
+        return bool(self._alarms)
 
     def record(
         self, events: Mapping[str, int | None], rates: Mapping[str, Sequence[EventRate]]
@@ -280,13 +232,47 @@ class ShiftMonitor:
         events: the index of its event for each signal that could be computed, None without an
         event. rates: the rates of all events of these signals, for the options of this picture.
         """
-        self.pictures += 1
+        self._pictures += 1
         for name, event in events.items():
-            self._signals[name].record(event, rates[name])
+            self._counts[name] += 1
+            self._rates[name] = rates[name]
+            if event is not None:
+                test = self._tests[name][event]
+                test.record_event(self._counts[name], rates[name][event].tolerated)
+                if self._log_evidence(name, test) >= math.log(self._limit):
+                    self._alarms.add(name)
 
-    def states(self) -> tuple[ShiftSignal, ...]:
-        """Returns the state of every signal."""
-        return tuple(signal.state() for signal in self._signals.values())
+    def state(self) -> ModelShift:
+        """Returns the state of all signals."""
+        return ModelShift(
+            pictures=self._pictures,
+            alarm=self.alarm,
+            limit=math.log10(self._limit + 1),
+            signals=tuple(map(self._signal, self._tests)),
+        )
+
+    def _signal(self, name: str) -> ShiftSignal:
+        """Returns the state of a signal, by its event with the most evidence.
+
+        evidence: log10(1 + M / N) with the statistic M of `ChangeTest` and the N events.
+        """
+        tests, labels = self._tests[name], self._labels.get(name)
+        evidence = [self._log_evidence(name, test) for test in tests]
+        event = evidence.index(max(evidence))
+        rate = self._rates[name][event]
+        return ShiftSignal(
+            name=name,
+            label=None if labels is None else labels[event],
+            pictures=self._counts[name],
+            rate=tests[event].events / max(self._counts[name], 1),
+            expected=rate.expected,
+            tolerated=rate.tolerated,
+            evidence=log_add_exp(0.0, evidence[event]) / math.log(10),
+            alarm=name in self._alarms,
+        )
+
+    def _log_evidence(self, name: str, test: ChangeTest) -> float:
+        return test.log_statistic(self._counts[name]) - math.log(len(self._tests[name]))
 
 
 DISPOSITION, LESION, POLICY_HASH = "disposition", "lesion", "policy_hash"

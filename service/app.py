@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -64,15 +64,15 @@ class Options:
     """Optional parts of the service.
 
     keys: API keys that requests must present. audit: the log of decisions. traces: the provider of
-    trace spans. policy: a triage policy that replaces the packaged one. hosts: the names that
-    requests may use for the service, None for all. Without keys, requests of the pages of other
+    trace spans. policy: the triage policy. hosts: the names that requests may use for the service,
+    None for all. Without keys, requests of the pages of other
     sites are refused. decoder: one whose start may have begun; None for a new one.
     """
 
     keys: Keys | None = None
     audit: AuditLog | None = None
     traces: "TracerProvider | None" = None
-    policy: Policy | None = None
+    policy: Policy = field(default_factory=default_policy)
     hosts: frozenset[str] | None = None
     decoder: Decoder | None = None
 
@@ -89,7 +89,7 @@ def create_service(
     options: Options = Options(),
 ) -> Service:
     """Returns the service for `models`; a lost device is reported to the lifecycle."""
-    workers = min(served.engine.workers for served in models.values())
+    workers = min(served.workers for served in models.values())
     queue = RequestQueue(settings, workers, ThroughputEstimate())
     shift = ShiftMonitors(lambda: {name: served.model for name, served in models.items()})
     decoder = options.decoder or Decoder(settings.images, settings.decoding)
@@ -122,7 +122,7 @@ def create_service(
         redirect_slashes=False,  # a redirect would send key and image to what Host names
     )
     problems.install(app, settings.overload_status)
-    policy = options.policy or default_policy()
+    policy = options.policy
     keyed = partial(app.include_router, dependencies=API_KEY if options.keys is not None else ())
     keyed(predict_routes(pipeline))
     keyed(triage_routes(pipeline, models, policy))
@@ -137,13 +137,13 @@ def create_service(
     app.include_router(documentation_routes())
     _add_middlewares(app, settings, queue, quota, metrics, options)
 
-    max_rows_per_pass = max(served.engine.max_rows_per_pass for served in models.values())
+    max_rows_per_pass = max(served.max_rows_per_pass for served in models.values())
     batch_rows = min(settings.max_batch_rows, max_rows_per_pass)
     return Service(app, partial(_infer, batcher), batch_rows, metrics.count_problem)
 
 
 async def _infer(batcher: Batcher, served: ServedModel, item: InferenceItem) -> Tensor:
-    future = batcher.submit(served.engine, item, deadline=math.inf)
+    future = batcher.submit(served, item, deadline=math.inf)
     return (await asyncio.wrap_future(future)).output.log_probabilities
 
 

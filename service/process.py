@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -31,7 +31,7 @@ from service.http.middleware import MAX_HEADER_BYTES
 from service.http.protocol import protocol_of
 from service.lifecycle.loading import checkpoint_folder, load_checked, policy_dispositions
 from service.lifecycle.phase import Gate, Lifecycle, Server
-from service.lifecycle.supervisor import ServiceParts, Supervisor
+from service.lifecycle.supervisor import Supervisor
 from service.settings import (
     LifeSettings,
     ServiceSettings,
@@ -87,16 +87,12 @@ def run(options: ServeOptions) -> NoReturn:
     logging.config.dictConfig(log_config(log_format(options.log_format, sys.stderr)))
     lifecycle = Lifecycle()
     with ExitStack() as resources:
-        parts = service_parts(options, settings, lifecycle, resources)
+        gate = Gate(lifecycle)
+        supervisor = supervisor_of(options, settings, gate, lifecycle, resources)
         listener = resources.enter_context(listen(options.host, options.port))
         url = server_url(options.host, listener.getsockname()[1])
-        gate = Gate(lifecycle)
-        supervisor = Supervisor(
-            parts,
-            gate,
-            lifecycle,
-            settings.life,
-            lambda models: click.echo(f"serving {', '.join(models)} on {url}", err=True),
+        supervisor.on_ready = lambda models: click.echo(
+            f"serving {', '.join(models)} on {url}", err=True
         )
         config = uvicorn.Config(
             Router(default=gate, lifespan=supervisor.running),
@@ -111,14 +107,19 @@ def run(options: ServeOptions) -> NoReturn:
     _exit(lifecycle)
 
 
-def service_parts(
-    options: ServeOptions, settings: ServiceSettings, lifecycle: Lifecycle, resources: ExitStack
-) -> ServiceParts:
-    """Returns the folders to serve and the functions that load and create; logs a warning if open.
+def supervisor_of(
+    options: ServeOptions,
+    settings: ServiceSettings,
+    gate: Gate,
+    lifecycle: Lifecycle,
+    resources: ExitStack,
+) -> Supervisor:
+    """Returns what loads, checks and serves the checkpoints; logs a warning if everyone may ask.
 
     resources: closed after serving. Raises as `run`.
     """
-    warning = check_exposure(options.host, options.keys is not None, options.open_to_all)
+    has_keys = options.keys is not None
+    warning = check_exposure(options.host, has_keys, options.open_to_all)
     if warning is not None:
         logger.warning("%s", warning)
     device = choose_device(options.device)
@@ -128,12 +129,22 @@ def service_parts(
     folders = [checkpoint_folder(name, sources) for name in options.checkpoints]
     decoder = Decoder(settings.images, settings.decoding)
     resources.callback(decoder.close)
-    app_options = replace(_app_options(options, settings, resources), decoder=decoder)
-    dispositions = policy_dispositions(app_options.policy or default_policy())
-    return ServiceParts(
-        folders,
-        decoder.start,
-        partial(
+    audit = None
+    if options.audit is not None:
+        audit = AuditLog(options.audit, read_secret(options.audit_secret, os.environ))
+    app_options = Options(
+        keys=None if options.keys is None else Keys(options.keys),
+        audit=audit,
+        traces=resources.enter_context(traces()) if options.trace else None,
+        policy=default_policy() if options.policy is None else read_policy(options.policy),
+        hosts=allowed_hosts(options.host, has_keys, settings.allowed_hosts),
+        decoder=decoder,
+    )
+    dispositions = policy_dispositions(app_options.policy)
+    return Supervisor(
+        folders=folders,
+        prepare=decoder.start,
+        load=partial(
             load_checked,
             device=device,
             runtime=runtime,
@@ -142,7 +153,10 @@ def service_parts(
                 options.precision, checkpoint, device, dispositions
             ),
         ),
-        lambda models: create_service(models, settings, lifecycle, app_options),
+        create=lambda models: create_service(models, settings, lifecycle, app_options),
+        gate=gate,
+        lifecycle=lifecycle,
+        settings=settings.life,
     )
 
 
@@ -181,19 +195,6 @@ def listen(host: str, port: int) -> socket.socket:
 def server_url(host: str, port: int) -> str:
     """Returns the URL of a server; an IPv6 address is enclosed in brackets (RFC 3986, 3.2.2)."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _app_options(options: ServeOptions, settings: ServiceSettings, resources: ExitStack) -> Options:
-    audit = None
-    if options.audit is not None:
-        audit = AuditLog(options.audit, read_secret(options.audit_secret, os.environ))
-    return Options(
-        keys=None if options.keys is None else Keys(options.keys),
-        audit=audit,
-        traces=resources.enter_context(traces()) if options.trace else None,
-        policy=None if options.policy is None else read_policy(options.policy),
-        hosts=allowed_hosts(options.host, options.keys is not None, settings.allowed_hosts),
-    )
 
 
 def _exit(lifecycle: Lifecycle) -> NoReturn:

@@ -210,7 +210,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     service_app.Decoder = InProcessDecoder  # type: ignore[misc]
-    models = ServedModels([ServedModel.of(tiny_model())])
+    models = ServedModels([ServedModel(tiny_model())])
     settings = ServiceSettings(images=LIMITS)
     app = service_app.create_service(models, settings, Lifecycle()).application
     loop = asyncio.new_event_loop()

@@ -20,12 +20,10 @@ from eulerlora_client.commands.policy import policy_command
 from eulerlora_client.contract import answers as contract
 from eulerlora_client.contract.answers import ClassName, Disposition, TargetClasses, Threshold
 from eulerlora_client.policy.policy import default_policy, default_policy_text, read_policy
-from service.app import Options, create_service
-from service.inference.engine import ServedModel, ServedModels
-from service.lifecycle.phase import Lifecycle
-from service.settings import ServiceSettings
+from service.app import Options
 from tests.conftest import THRESHOLDS, MakeConfig, MakeNetwork
 from tests.eulerlora_client.policy_inputs import GOOD, make_prediction
+from tests.service.conftest import app_of
 from training.calibration.calibrate import calibrate
 from training.commands.calibrate import policy_fit_command
 from training.data.datasets import checkpoint_dataset
@@ -206,13 +204,11 @@ def test_a_target_of_other_classes_is_fitted_and_decides_over_http(
     save_checkpoint(tmp_path / "tiny", network, config, "# tiny\n")
     path = tmp_path / "own.toml"
     fit(tmp_path / "tiny", tmp_path / "data", path, "--sensitivity", str(SENSITIVITY))
-    lifecycle = Lifecycle()
-    lifecycle.become_ready()
-    models = ServedModels([ServedModel.of(EulerLoRA.load(tmp_path / "tiny", "cpu"))])
-    settings = ServiceSettings(deadline_s=600)
-    service = create_service(models, settings, lifecycle, Options(policy=read_policy(path)))
+    app = app_of(
+        EulerLoRA.load(tmp_path / "tiny", "cpu"), options=Options(policy=read_policy(path))
+    )
     picture = next((data / "images" / "test" / "mel").iterdir()).read_bytes()
-    with TestClient(service.application) as client:
+    with TestClient(app) as client:
         answer = client.post("/triage", files={"file": ("one.png", picture)})
         page = client.get("/").text
     result = contract.TriageResult.model_validate(answer.json())

@@ -12,11 +12,8 @@ from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, stored_revision
 from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.policy.results import performance
-from service.app import create_service
-from service.inference.engine import ServedModel, ServedModels
-from service.lifecycle.phase import Lifecycle
-from service.settings import ServiceSettings
 from tests.markdown import code_blocks
+from tests.service.conftest import app_of
 
 ROOT = Path(__file__).parents[1]
 DEFAULT_MODEL = ROOT / "docs" / "results" / "default-model.md"
@@ -48,9 +45,8 @@ def test_the_json_block_is_from_the_answer_to_the_curl_call() -> None:
     name, _, path = form.partition("=@")
     assert (option, name) == ("-F", "file")
     query = {key: value[0] for key, value in parse_qs(urlsplit("//" + url).query).items()}
-    models = ServedModels([ServedModel.of(EulerLoRA.default())])
     image = (ROOT / path).read_bytes()
-    with TestClient(create_service(models, ServiceSettings(), Lifecycle()).application) as client:
+    with TestClient(app_of(EulerLoRA.default())) as client:
         actual = client.post("/predict", params=query, files={"file": (path, image)}).json()
     expected = json.loads(blocks("json")[0])
     assert {key: actual[key] for key in expected} == pytest.approx(expected, abs=1e-3)

@@ -92,8 +92,7 @@ def create_replica(arguments: Arguments) -> Router:
     # These import torch.
     from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT  # noqa: PLC0415
     from service.lifecycle.phase import Gate, Lifecycle  # noqa: PLC0415
-    from service.lifecycle.supervisor import Supervisor  # noqa: PLC0415
-    from service.process import ServeOptions, effective_settings, service_parts  # noqa: PLC0415
+    from service.process import ServeOptions, effective_settings, supervisor_of  # noqa: PLC0415
 
     options = ServeOptions(
         checkpoints=arguments.checkpoints or (str(DEFAULT_CHECKPOINT),),
@@ -117,8 +116,7 @@ def create_replica(arguments: Arguments) -> Router:
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         with ExitStack() as resources:
-            parts = service_parts(options, settings, lifecycle, resources)
-            supervisor = Supervisor(parts, gate, lifecycle, settings.life)
+            supervisor = supervisor_of(options, settings, gate, lifecycle, resources)
             async with supervisor.running():
                 while lifecycle.phase == "starting":
                     await asyncio.sleep(POLL_S)

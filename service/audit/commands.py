@@ -1,13 +1,10 @@
 """The command `eulerlora audit verify`."""
 
 import os
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-
-if TYPE_CHECKING:  # imported at run time only by the command that needs it
-    from service.audit.file import Record, Summary
 
 SHOWN_FIELDS = ("sequence", "time", "request_id", "client", "model", "mode", "label", "msp")
 
@@ -39,57 +36,52 @@ def verify_command(
     path: Path, expect_last: str | None, image: Path | None, secret_file: Path | None
 ) -> None:
     """Check that no line of an audit log was changed, removed, inserted or moved."""
-    from service.audit.file import Summary, records  # noqa: PLC0415
+    from eulerlora.errors import SettingsError  # noqa: PLC0415
+    from service.audit.file import (  # noqa: PLC0415
+        DECISION,
+        FIRST_PREVIOUS,
+        HEADER,
+        REPAIR,
+        Record,
+        records,
+    )
+    from service.audit.log import image_hash, read_secret, secret_id  # noqa: PLC0415
 
     if image is None and secret_file is not None:
         raise click.UsageError("--secret-file requires --image")
-    image_filter = None if image is None else ImageFilter(image, secret_file)
-    summary, lines_since = Summary(), None if expect_last else 0
-    for record in records(path):
-        summary.count(record)
+    secret: bytes | None = None
+    wanted: str | None = None
+    if image is not None:
+        secret = read_secret(secret_file, os.environ)
+        wanted = image_hash(secret, image.read_bytes())
+    kinds: Counter[str] = Counter()
+    first: Record = {}
+    last: Record = {}
+    lines_since = None if expect_last else 0
+    for last in records(path):  # at least a header
+        first = first or last
+        kinds[last["kind"]] += 1
         if lines_since is not None:
             lines_since += 1
-        elif record["hash"] == expect_last:
+        elif last["hash"] == expect_last:
             lines_since = 0
-        if image_filter:
-            image_filter.show(path, record)
+        is_header = last["kind"] == HEADER
+        if secret is not None and is_header and last.get("secret_id") != secret_id(secret):
+            raise SettingsError(f"{path}: was written with another secret")
+        if wanted is not None and last["kind"] == DECISION and last["image"] == wanted:
+            click.echo("  ".join(f"{name}={last[name]}" for name in SHOWN_FIELDS))
     if lines_since is None:
         raise click.ClickException(
-            f"{path}: expected a line with the hash {expect_last}, got {summary.lines:,} valid "
+            f"{path}: expected a line with the hash {expect_last}, got {kinds.total():,} valid "
             "lines without it: the end of the log was removed, or it is another log"
         )
-    _show(path, summary)
+    click.echo(
+        f"{path}: {kinds.total():,} lines, {kinds[DECISION]:,} decisions, "
+        f"{kinds[REPAIR]:,} repairs after a crash"
+    )
+    click.echo(f"from {first['time']} to {last['time']}")
+    if first["previous"] != FIRST_PREVIOUS:
+        click.echo(f"continues the chain that ended with {first['previous']}")
+    click.echo(f"last {last['hash']}")
     if expect_last:
         click.echo(f"{lines_since:,} lines since the expected one")
-
-
-class ImageFilter:
-    """Prints the decisions on one image file."""
-
-    def __init__(self, image: Path, secret_file: Path | None) -> None:
-        from service.audit.log import image_hash, read_secret, secret_id  # noqa: PLC0415
-
-        secret = read_secret(secret_file, os.environ)
-        self._hash = image_hash(secret, image.read_bytes())
-        self._secret_id = secret_id(secret)
-
-    def show(self, path: Path, record: "Record") -> None:
-        """Prints the record if it is about the image. Raises SettingsError for another secret."""
-        from eulerlora.errors import SettingsError  # noqa: PLC0415
-        from service.audit.file import DECISION, HEADER  # noqa: PLC0415
-
-        if record["kind"] == HEADER and record.get("secret_id") != self._secret_id:
-            raise SettingsError(f"{path}: was written with another secret")
-        if record["kind"] == DECISION and record["image"] == self._hash:
-            click.echo("  ".join(f"{name}={record[name]}" for name in SHOWN_FIELDS))
-
-
-def _show(path: Path, summary: "Summary") -> None:
-    click.echo(
-        f"{path}: {summary.lines:,} lines, {summary.decisions:,} decisions, "
-        f"{summary.repairs:,} repairs after a crash"
-    )
-    click.echo(f"from {summary.first_time} to {summary.last_time}")
-    if summary.continues:
-        click.echo(f"continues the chain that ended with {summary.continues}")
-    click.echo(f"last {summary.last_hash}")

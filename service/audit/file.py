@@ -255,32 +255,6 @@ class ChainError(EulerLoRAError):
         super().__init__(f"{path}: line {line}: {reason}")
 
 
-@dataclass
-class Summary:
-    """Statistics of an audit file, updated with every record.
-
-    continues: last hash of the previous file of the chain, if there is one.
-    """
-
-    lines: int = 0
-    decisions: int = 0
-    repairs: int = 0
-    first_time: str = ""
-    last_time: str = ""
-    continues: str | None = None
-    last_hash: str = FIRST_PREVIOUS
-
-    def count(self, record: Record) -> None:
-        """Adds one record to the statistics."""
-        if self.lines == 0:
-            self.first_time = record["time"]
-            self.continues = None if record["previous"] == FIRST_PREVIOUS else record["previous"]
-        self.lines += 1
-        self.decisions += record["kind"] == DECISION
-        self.repairs += record["kind"] == REPAIR
-        self.last_time, self.last_hash = record["time"], record["hash"]
-
-
 def records(path: Path) -> Iterator[Record]:
     """Yields the records of an audit file after checking each against the previous one.
 

@@ -1,6 +1,5 @@
 """The commands `eulerlora keys new`, `eulerlora keys retire` and `eulerlora keys list`."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:  # imported at run time only by the commands that need it
-    from service.auth.keys import ActiveKey, Client
+    from service.auth.keys import ActiveKey
 
 HASH_DIGITS = 8
 
@@ -43,25 +42,23 @@ def new_command(name: str, path: Path, requests_per_minute: int | None) -> None:
         Client,
         key_hash,
         new_key,
+        updated_clients,
     )
 
     key = new_key()
     digest, now = key_hash(key.encode()).hex(), datetime.now(UTC).replace(microsecond=0)
-
-    def add_key(before: Client | None) -> Client:
-        if before is None:
+    with updated_clients(path) as clients:
+        if name in clients:
+            client = clients[name].with_key(digest, now)
+        else:
             first = {"sha256": digest, "created": now}
             client = validated(Client, {"client": name, "keys": [first]})
-        else:
-            client = before.with_key(digest, now)
-        limit = {} if requests_per_minute is None else {"requests_per_minute": requests_per_minute}
-        return client.model_copy(update=limit)
-
-    client = _update(path, name, add_key)
+        if requests_per_minute is not None:
+            client = client.model_copy(update={"requests_per_minute": requests_per_minute})
+        clients[name] = client
     click.echo(key)
     click.echo(
-        f"{name} has {len(client.keys) if client else 0} active keys in {path}; "
-        "this key is not shown again",
+        f"{name} has {len(client.keys)} active keys in {path}; this key is not shown again",
         err=True,
     )
 
@@ -75,19 +72,20 @@ def new_command(name: str, path: Path, requests_per_minute: int | None) -> None:
 def retire_command(name: str, path: Path) -> None:
     """Retire the older key of a client; remove the client with its last key."""
     from eulerlora.errors import SettingsError  # noqa: PLC0415
+    from service.auth.keys import updated_clients  # noqa: PLC0415
 
-    retired: list[ActiveKey] = []
-
-    def drop_key(before: "Client | None") -> "Client | None":
-        if before is None:
+    with updated_clients(path) as clients:
+        if name not in clients:
             raise SettingsError(f"{path}: contains no client {name}")
-        retired.append(min(before.keys, key=lambda key: key.created))
-        remaining = tuple(key for key in before.keys if key not in retired)
-        return before.model_copy(update={"keys": remaining}) if remaining else None
-
-    client = _update(path, name, drop_key)
-    click.echo(f"retired {_describe(retired[0])}")
-    if client is None:
+        client = clients[name]
+        retired = min(client.keys, key=lambda key: key.created)
+        remaining = tuple(key for key in client.keys if key != retired)
+        if remaining:
+            clients[name] = client.model_copy(update={"keys": remaining})
+        else:
+            del clients[name]
+    click.echo(f"retired {_describe(retired)}")
+    if not remaining:
         click.echo(f"{name} has no keys left and is no longer a client")
 
 
@@ -110,26 +108,3 @@ def list_command(path: Path) -> None:
 def _describe(key: "ActiveKey") -> str:
     created = key.created.astimezone(UTC)
     return f"{key.sha256[:HASH_DIGITS]}, created {created:%Y-%m-%d %H:%M} UTC"
-
-
-def _update(
-    path: Path, name: str, change: "Callable[[Client | None], Client | None]"
-) -> "Client | None":
-    """Replaces one client with the result of `change`; None as result removes the client."""
-    from service.auth.keys import (  # noqa: PLC0415
-        locked_for_update,
-        read_clients,
-        write_clients,
-    )
-
-    with locked_for_update(path):
-        clients = {
-            client.client: client for client in (read_clients(path) if path.exists() else ())
-        }
-        changed = change(clients.get(name))
-        if changed is None:
-            del clients[name]
-        else:
-            clients[name] = changed
-        write_clients(path, tuple(clients.values()))
-    return changed

@@ -121,12 +121,19 @@ def write_clients(path: Path, clients: Sequence[Client]) -> None:
 
 
 @contextmanager
-def locked_for_update(path: Path) -> Iterator[None]:
-    """Locks the folder of a key file against other commands that change key files there."""
+def updated_clients(path: Path) -> Iterator[dict[str, Client]]:
+    """Yields the clients of a key file by name, and writes them when the block succeeds.
+
+    Locks the folder of the file against other commands that change key files there. A missing file
+    has no clients. Raises SettingsError, and as `write_clients`.
+    """
     descriptor = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        existing = read_clients(path) if path.exists() else ()
+        clients = {client.client: client for client in existing}
+        yield clients
+        write_clients(path, tuple(clients.values()))
     finally:
         os.close(descriptor)
 

@@ -21,7 +21,7 @@ from eulerlora_client.contract.problems import (
     UploadTooSlow,
 )
 from service.decoding.slots import DecodingQuota
-from service.http.responses import defect_response, problem_response
+from service.http.responses import on_defect, problem_response
 from service.inference.fair_sharing import SharedCapacity, client_of
 from service.inference.queue import RequestQueue
 from service.settings import BodySettings, ConnectionSettings
@@ -85,7 +85,8 @@ class RequestMiddleware:
         except Exception as error:
             if started:
                 raise
-            await defect_response(Request(scope), error)(scope, receive, send)
+            response = await on_defect(Request(scope), error)
+            await response(scope, receive, send)
         finally:
             body.release()
             if "route" in inner:

@@ -65,7 +65,7 @@ def install(app: FastAPI, overload_status: int | None = Overloaded.status) -> No
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
-    app.add_exception_handler(Exception, _on_defect)
+    app.add_exception_handler(Exception, on_defect)
 
 
 def problem_document(problem: Problem, request_id: str) -> ProblemDocument:
@@ -86,7 +86,7 @@ def problem_response(problem: Problem, request_id: str, closes: bool | None = No
 
     closes: as in `problem_headers`.
     """
-    return _ProblemResponse(problem_document(problem, request_id), problem_headers(problem, closes))
+    return _ProblemResponse(problem, request_id, problem_headers(problem, closes))
 
 
 def problem_headers(problem: Problem, closes: bool | None = None) -> dict[str, str]:
@@ -108,9 +108,11 @@ def problem_headers(problem: Problem, closes: bool | None = None) -> dict[str, s
 class _ProblemResponse(JSONResponse):
     """A problem document; stores its code in the request state for logs, metrics and traces."""
 
-    def __init__(self, document: ProblemDocument, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(None, document.status, headers, MEDIA_TYPE)
-        self._document = document
+    def __init__(
+        self, problem: Problem, request_id: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self._document = problem_document(problem, request_id)
+        super().__init__(None, self._document.status, headers, MEDIA_TYPE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         document = self._document
@@ -148,20 +150,16 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
     status = error.status_code
     kind = {404: NotFound, 405: MethodNotAllowed}.get(status, RequestRefused)
     problem = kind("see /docs for the available resources", status=status)
-    return _ProblemResponse(problem_document(problem, request_id_of(request)), error.headers)
+    return _ProblemResponse(problem, request_id_of(request), error.headers)
 
 
-async def _on_defect(request: Request, error: Exception) -> JSONResponse:
-    return defect_response(request, error)
-
-
-def defect_response(request: Request, error: Exception) -> JSONResponse:
+async def on_defect(request: Request, error: Exception) -> JSONResponse:
     """Logs an unexpected exception, and returns the response to it."""
-    logger.exception("request %s failed", request_id_of(request), exc_info=error)
+    request_id = request_id_of(request)
+    logger.exception("request %s failed", request_id, exc_info=error)
     problem = InternalError("the failure was logged under the request id")
-    document = problem_document(problem, request_id_of(request))
     # The header is also needed outside of RequestIdMiddleware.
-    return _ProblemResponse(document, {REQUEST_ID_HEADER: document.request_id})
+    return _ProblemResponse(problem, request_id, {REQUEST_ID_HEADER: request_id})
 
 
 def detail_without_value(error: ErrorDetails) -> str:

@@ -4,7 +4,8 @@ import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from functools import cached_property
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -73,18 +74,32 @@ class InferenceItem:
     draw: Draw
 
 
-class Engine:
-    """Runs one model; at most `workers` threads may call it at the same time."""
+@dataclass(frozen=True, eq=False)
+class ServedModel:
+    """One revision of a model, and batches of it on its device.
 
-    def __init__(self, model: EulerLoRA) -> None:
-        self.model = model
-        self.pass_key: Hashable = model.runtime.pass_key
-        """Equal for engines whose items can share a batch, whatever their methods are."""
+    At most `workers` threads may call `infer` at the same time. card: in Markdown, empty if there
+    is none. source: the repository at the served commit, None for a folder.
+    """
+
+    model: EulerLoRA
+    card: str = ""
+    source: str | None = None
 
     @property
     def name(self) -> str:
-        """The model's name."""
+        """The model's name in requests."""
         return self.model.config.name
+
+    @property
+    def revision(self) -> str:
+        """The digest of its checkpoint."""
+        return self.model.revision
+
+    @cached_property
+    def pass_key(self) -> Hashable:
+        """Equal for models whose items can share a batch, whatever their methods are."""
+        return self.model.runtime.pass_key
 
     @property
     def max_rows_per_pass(self) -> int:
@@ -126,15 +141,15 @@ class Engine:
 
 
 def infer_together(
-    batch: Sequence[tuple[Engine, Sequence[InferenceItem]]],
+    batch: Sequence[tuple[ServedModel, Sequence[InferenceItem]]],
 ) -> list[list[NetworkOutput]]:
-    """Returns the outputs for the items of each engine, from passes that all engines share.
+    """Returns the outputs for the items of each model, from passes that all models share.
 
-    They have feature distances if the model has feature statistics. The engines have equal
-    `pass_key`s. Raises as `Engine.infer`.
+    They have feature distances if the model has feature statistics. The models have equal
+    `pass_key`s. Raises as `ServedModel.infer`.
     """
     return with_device_errors(
-        lambda: predict_together([engine.images(items) for engine, items in batch])
+        lambda: predict_together([served.images(items) for served, items in batch])
     )
 
 
@@ -167,35 +182,6 @@ class CoreAllocation:
         finally:
             with self._lock:
                 self._passes -= 1
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """One revision of a model and its engine.
-
-    card: in Markdown, empty if there is none. source: the repository at the served commit, None for
-    a folder.
-    """
-
-    model: EulerLoRA
-    engine: Engine
-    card: str = ""
-    source: str | None = None
-
-    @classmethod
-    def of(cls, model: EulerLoRA, card: str = "", source: str | None = None) -> Self:
-        """Returns the model with a new engine."""
-        return cls(model, Engine(model), card, source)
-
-    @property
-    def name(self) -> str:
-        """The model's name in requests."""
-        return self.model.config.name
-
-    @property
-    def revision(self) -> str:
-        """The digest of its checkpoint."""
-        return self.model.revision
 
 
 class ServedModels(Mapping[str, ServedModel]):

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from eulerlora.nn.network import NetworkOutput
 from eulerlora.settings import Draw
 from eulerlora_client.contract.problems import DeadlinePassed, NotReady, Overloaded, Problem
-from service.inference.engine import Engine, InferenceItem, infer_together
+from service.inference.engine import InferenceItem, ServedModel, infer_together
 from service.inference.fair_sharing import INTERNAL, FairQueue, RecentClients, SharedCapacity
 from service.settings import ServiceSettings
 
@@ -24,7 +24,7 @@ SMALLEST_ROWS = 2  # of a usual request; its real rows are not known yet
 
 @dataclass(frozen=True)
 class InferenceResult:
-    """The engine's output for one item, its draw, and its times in seconds.
+    """The network's output for one item, its draw, and its times in seconds.
 
     queued_s: in the queue. ran_s: of its batch.
     """
@@ -45,7 +45,7 @@ class Ticket:
     from, or None.
     """
 
-    engine: Engine
+    served: ServedModel
     rows: int
     client: str = INTERNAL
     future: "Future[InferenceResult]" = field(default_factory=Future)
@@ -76,7 +76,7 @@ class Ticket:
 
 @dataclass(eq=False, repr=False)
 class Batch:
-    """Tickets that run together; their engines have equal `pass_key`s.
+    """Tickets that run together; their models have equal `pass_key`s.
 
     leaves_cores: True if cores must stay free for the passes of other clients.
     """
@@ -85,9 +85,9 @@ class Batch:
     leaves_cores: bool = False
 
     @property
-    def engine(self) -> Engine:
-        """The engine of the first ticket, by which the run time of the batch is estimated."""
-        return self.tickets[0].engine
+    def served(self) -> ServedModel:
+        """The served of the first ticket, by which the run time of the batch is estimated."""
+        return self.tickets[0].served
 
     @property
     def rows(self) -> int:
@@ -100,29 +100,29 @@ class Batch:
         return {ticket.client for ticket in self.tickets}
 
     @property
-    def by_engine(self) -> dict[Engine, list[Ticket]]:
-        """The tickets of each engine."""
-        return tickets_by_engine(self.tickets)
+    def by_model(self) -> dict[ServedModel, list[Ticket]]:
+        """The tickets of each served."""
+        return tickets_by_model(self.tickets)
 
 
-def tickets_by_engine(tickets: Sequence[Ticket]) -> dict[Engine, list[Ticket]]:
-    """Returns the tickets of each engine, in order."""
-    groups: dict[Engine, list[Ticket]] = {}
+def tickets_by_model(tickets: Sequence[Ticket]) -> dict[ServedModel, list[Ticket]]:
+    """Returns the tickets of each served, in order."""
+    groups: dict[ServedModel, list[Ticket]] = {}
     for ticket in tickets:
-        groups.setdefault(ticket.engine, []).append(ticket)
+        groups.setdefault(ticket.served, []).append(ticket)
     return groups
 
 
 def infer_tickets(tickets: Sequence[Ticket]) -> list[NetworkOutput]:
     """Returns the output for the item of each ticket, in order, from one batch.
 
-    The engines have equal `pass_key`s. Raises as `Engine.infer`.
+    The models have equal `pass_key`s. Raises as `ServedModel.infer`.
     """
-    groups = tickets_by_engine(tickets)
-    batch = [(engine, [ticket.queued_item for ticket in group]) for engine, group in groups.items()]
+    groups = tickets_by_model(tickets)
+    batch = [(served, [ticket.queued_item for ticket in group]) for served, group in groups.items()]
     if len(batch) == 1:
-        ((engine, items),) = batch
-        return engine.infer(items)
+        ((served, items),) = batch
+        return served.infer(items)
     outputs = {
         id(ticket): output
         for group, results in zip(groups.values(), infer_together(batch), strict=True)
@@ -139,7 +139,7 @@ class ThroughputEstimate:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._costs: WeakKeyDictionary[Engine, LinearCost] = WeakKeyDictionary()
+        self._costs: WeakKeyDictionary[ServedModel, LinearCost] = WeakKeyDictionary()
         self._running: dict[Batch, float] = {}  # device seconds of each running batch so far
         self._updated_at = now()
 
@@ -151,24 +151,24 @@ class ThroughputEstimate:
     def finish(self, batch: Batch) -> None:
         """Records that the batch ends now, and learns from its device time."""
         self._update()
-        cost = self._costs.setdefault(batch.engine, LinearCost())
+        cost = self._costs.setdefault(batch.served, LinearCost())
         cost.add(batch.rows, self._running.pop(batch))
 
-    def seconds(self, engine: Engine, rows: int, batches: int) -> float:
+    def seconds(self, served: ServedModel, rows: int, batches: int) -> float:
         """Returns the estimated time of `rows` rows in `batches` batches; 0 if none has run."""
-        cost = self._costs.get(engine)
+        cost = self._costs.get(served)
         return 0.0 if cost is None else cost.seconds(rows, batches)
 
-    def rows_within(self, engine: Engine, seconds: float) -> float:
+    def rows_within(self, served: ServedModel, seconds: float) -> float:
         """Returns the rows of a batch that runs for `seconds`; infinity if none has run."""
-        cost = self._costs.get(engine)
+        cost = self._costs.get(served)
         return math.inf if cost is None else cost.rows_within(seconds)
 
     def remaining_s(self) -> float:
         """Returns the estimated time until all running batches have ended."""
         self._update()
         return sum(
-            max(0.0, self.seconds(batch.engine, batch.rows, 1) - spent_s)
+            max(0.0, self.seconds(batch.served, batch.rows, 1) - spent_s)
             for batch, spent_s in self._running.items()
         )
 
@@ -239,7 +239,7 @@ class RequestQueue:
         self._workers = workers
         self._throughput = throughput
         self._tickets: set[Ticket] = set()
-        self._rows: Counter[Engine] = Counter()  # of `_tickets`
+        self._rows: Counter[ServedModel] = Counter()  # of `_tickets`
         self._capacity = SharedCapacity(settings.max_waiting_rows)  # of `_tickets`
         self._waiting: FairQueue[Ticket] = FairQueue()  # tickets with an item
         self._running: set[Batch] = set()
@@ -260,29 +260,29 @@ class RequestQueue:
             return sum(ticket.parent is None for ticket in self._tickets)
 
     def wait_s(
-        self, client: str | None = None, engine: Engine | None = None, rows: int = 0
+        self, client: str | None = None, served: ServedModel | None = None, rows: int = 0
     ) -> float:
         """Returns the estimated seconds until all accepted work has run.
 
-        client: until that of this client has run, with `rows` more rows of `engine`; without an
-        engine, with those of a small request. Other clients then count only as far as fair
+        client: until that of this client has run, with `rows` more rows of `served`; without it,
+        with those of a small request. Other clients then count only as far as fair
         sharing lets them run before.
         """
         with self._changed:
-            rows_by_engine = self._rows.copy()
-            if engine is not None:
-                rows_by_engine[engine] += rows
-            total = rows_by_engine.total()
+            rows_by_model = self._rows.copy()
+            if served is not None:
+                rows_by_model[served] += rows
+            total = rows_by_model.total()
             before: float = total
             if client is not None:
-                needed = SMALLEST_ROWS if engine is None else rows
+                needed = SMALLEST_ROWS if served is None else rows
                 before = min(total, self._capacity.finish_work(client, needed))
             return self._throughput.remaining_s() + sum(
                 self._estimate_s(queued, math.ceil(waiting * before / total))
-                for queued, waiting in rows_by_engine.items()
+                for queued, waiting in rows_by_model.items()
             )
 
-    def utilization(self, client: str, rows: int = 0, engine: Engine | None = None) -> float:
+    def utilization(self, client: str, rows: int = 0, served: ServedModel | None = None) -> float:
         """Returns the used fraction of what a client may use with `rows` more rows.
 
         Above 1 a request is refused.
@@ -290,33 +290,33 @@ class RequestQueue:
         with self._changed:
             return max(
                 self._capacity.utilization(client, rows),
-                self.wait_s(client, engine, rows) / self._settings.deadline_s,
+                self.wait_s(client, served, rows) / self._settings.deadline_s,
             )
 
-    def check_capacity(self, client: str, rows: int = 1, engine: Engine | None = None) -> None:
+    def check_capacity(self, client: str, rows: int = 1, served: ServedModel | None = None) -> None:
         """Raises Overloaded if `rows` more rows exceed the capacity, NotReady if it is closed.
 
-        engine: the engine of the rows, to include their run time.
+        served: the served of the rows, to include their run time.
         """
         with self._changed:
             if self._refusal is not None:
                 raise NotReady(self._refusal)
-            if self._tickets and self.utilization(client, rows, engine) > 1:
+            if self._tickets and self.utilization(client, rows, served) > 1:
                 detail = "the accepted requests take longer than the deadline allows"
                 raise Overloaded(detail, self.wait_s(client))
 
     @contextmanager
     def reserve(
-        self, client: str, engine: Engine, rows: int, count: int = 1
+        self, client: str, served: ServedModel, rows: int, count: int = 1
     ) -> Iterator[list[Ticket]]:
         """Yields `count` tickets of `rows` rows each, and releases them on exit.
 
         Raises Overloaded if there is no capacity for all of them, and NotReady.
         """
         with self._changed:
-            self.check_capacity(client, rows * count, engine)
+            self.check_capacity(client, rows * count, served)
             self._recent.note(client)
-            tickets = [Ticket(engine, rows, client) for _ in range(count)]
+            tickets = [Ticket(served, rows, client) for _ in range(count)]
             for ticket in tickets:
                 self._add(ticket)
         try:
@@ -333,7 +333,7 @@ class RequestQueue:
         with self._changed:
             self._remove(ticket)
             ticket.rows = max(0, ticket.rows - rows)
-            part = Ticket(ticket.engine, rows, ticket.client, parent=ticket)
+            part = Ticket(ticket.served, rows, ticket.client, parent=ticket)
             self._add(ticket)
             self._add(part)
             return part
@@ -405,16 +405,16 @@ class RequestQueue:
     def _add(self, ticket: Ticket) -> None:
         if ticket not in self._tickets:
             self._tickets.add(ticket)
-            self._rows[ticket.engine] += ticket.rows
+            self._rows[ticket.served] += ticket.rows
             self._capacity.add(ticket.client, ticket.rows)
 
     def _remove(self, ticket: Ticket) -> None:
         if ticket in self._tickets:
             self._tickets.remove(ticket)
             self._capacity.add(ticket.client, -ticket.rows)
-            self._rows[ticket.engine] -= ticket.rows
-            if not self._rows[ticket.engine]:
-                del self._rows[ticket.engine]  # do not keep a replaced engine in memory
+            self._rows[ticket.served] -= ticket.rows
+            if not self._rows[ticket.served]:
+                del self._rows[ticket.served]  # do not keep a replaced served in memory
 
     def _can_continue(self) -> bool:
         """Returns whether a worker has something to run, or nothing any more."""
@@ -446,11 +446,11 @@ class RequestQueue:
         may_start = self._may_start()
         chosen = self._waiting.first(may_start)
         assert chosen is not None
-        engine = chosen.engine
+        served = chosen.served
         sharing_rows = sum(
-            ticket.rows for ticket in self._waiting if ticket.engine.pass_key == engine.pass_key
+            ticket.rows for ticket in self._waiting if ticket.served.pass_key == served.pass_key
         )
-        max_rows = min(math.ceil(sharing_rows / self._workers), self._batch_rows(engine))
+        max_rows = min(math.ceil(sharing_rows / self._workers), self._batch_rows(served))
         batch: list[Ticket] = []
         rows = 0
         while chosen is not None and (not batch or rows + chosen.rows <= max_rows):
@@ -462,19 +462,19 @@ class RequestQueue:
                 batch.append(chosen)
                 rows += chosen.rows
             chosen = self._waiting.first(
-                may_start, lambda ticket: ticket.engine.pass_key == engine.pass_key
+                may_start, lambda ticket: ticket.served.pass_key == served.pass_key
             )
         return batch
 
-    def _estimate_s(self, engine: Engine, rows: int) -> float:
-        batches = math.ceil(rows / self._batch_rows(engine))
-        return self._throughput.seconds(engine, rows, batches)
+    def _estimate_s(self, served: ServedModel, rows: int) -> float:
+        batches = math.ceil(rows / self._batch_rows(served))
+        return self._throughput.seconds(served, rows, batches)
 
-    def _batch_rows(self, engine: Engine) -> int:
+    def _batch_rows(self, served: ServedModel) -> int:
         """Returns the maximum rows of a batch; a larger item runs alone.
 
-        The engine's limit is for the whole device, whose caches the workers share.
+        The served's limit is for the whole device, whose caches the workers share.
         """
-        limits = self._settings.max_batch_rows, engine.max_rows_per_pass // self._workers
-        in_time = self._throughput.rows_within(engine, self._settings.max_pass_ms / 1000)
+        limits = self._settings.max_batch_rows, served.max_rows_per_pass // self._workers
+        in_time = self._throughput.rows_within(served, self._settings.max_pass_ms / 1000)
         return max(1, int(min(*limits, in_time)))

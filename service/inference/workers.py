@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from eulerlora.nn.network import NetworkOutput
 from eulerlora_client.contract.problems import ModelFailure, OutOfMemory, Problem
-from service.inference.engine import CoreAllocation, DeviceFailed, Engine, InferenceItem
+from service.inference.engine import CoreAllocation, DeviceFailed, InferenceItem, ServedModel
 from service.inference.queue import Batch, InferenceResult, RequestQueue, Ticket, infer_tickets
 from service.telemetry.metrics import BatchRun
 
@@ -106,14 +106,14 @@ class Batcher:
                     thread.join()
 
     def submit(
-        self, engine: Engine, item: InferenceItem, deadline: float
+        self, served: ServedModel, item: InferenceItem, deadline: float
     ) -> "Future[InferenceResult]":
         """Returns a future of an internal item's result; the capacity does not limit it.
 
         deadline: on the monotonic clock. Cancelling the future before its batch starts removes
         the item. Raises NotReady.
         """
-        ticket = Ticket(engine, engine.rows(item.draw.count))
+        ticket = Ticket(served, served.rows(item.draw.count))
         self._queue.enqueue(ticket, item, deadline)
         return ticket.future
 
@@ -134,9 +134,9 @@ class Batcher:
             outputs = run_with_retry(self._infer, batch.tickets)
         seconds = time.monotonic() - started_at
         self._queue.finish(batch)
-        for engine, tickets in batch.by_engine.items():
+        for served, tickets in batch.by_model.items():
             rows = sum(ticket.rows for ticket in tickets)
-            self._on_batch(BatchRun(engine.name, rows, len(tickets), seconds))
+            self._on_batch(BatchRun(served.name, rows, len(tickets), seconds))
         for ticket, output in zip(batch.tickets, outputs, strict=True):
             if isinstance(output, Problem):
                 ticket.resolve(output)

@@ -131,7 +131,7 @@ def load_checked(
     answers = predict_known_answer(
         uncompiled, known.pixels.to(device), known.draws, checkpoint.config.temperatures
     )
-    served = ServedModel.of(model, read_card(folder), sources.get(folder))
+    served = ServedModel(model, read_card(folder), sources.get(folder))
     checked = CheckedModel(folder, known, served)
     fault = checked.fault(answers)
     if fault is not None:

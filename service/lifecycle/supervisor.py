@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,43 +47,27 @@ class Service:
     count_problem: Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class ServiceParts:
-    """The folders with checkpoints, and the functions that build a service with their models.
+@dataclass
+class Supervisor:
+    """Runs a service, from loading its checkpoints to shutdown.
 
-    prepare: starts what needs no model, while the models are loaded. load: loads and checks the
-    model in a folder. create: returns the service for all models, which waits for what `prepare`
-    starts.
+    Reports every failure to the lifecycle, which ends the process.
+
+    folders: with the checkpoints. prepare: starts what needs no model, while the models are loaded.
+    load: loads and checks the model in a folder. create: returns the service for all models, which
+    waits for what `prepare` starts. on_ready: called once, when the service is ready.
     """
 
     folders: Sequence[Path]
     prepare: Callable[[], Coroutine[Any, Any, None]]
     load: Load
     create: Callable[[ServedModels], Service]
-
-
-class Supervisor:
-    """Runs a service, from loading its checkpoints to shutdown.
-
-    Reports every failure to the lifecycle, which ends the process. on_ready: called once, when the
-    service is ready.
-    """
-
-    def __init__(
-        self,
-        parts: ServiceParts,
-        gate: Gate,
-        lifecycle: Lifecycle,
-        settings: LifeSettings,
-        on_ready: Callable[[ServedModels], None] = lambda _: None,
-    ) -> None:
-        self._parts = parts
-        self._gate = gate
-        self._lifecycle = lifecycle
-        self._settings = settings
-        self._on_ready = on_ready
-        self._supervised: list[CheckedModel] = []
-        self._reload = asyncio.Event()
+    gate: Gate
+    lifecycle: Lifecycle
+    settings: LifeSettings
+    on_ready: Callable[[ServedModels], None] = lambda _: None
+    _supervised: list[CheckedModel] = field(default_factory=list)
+    _reload: asyncio.Event = field(default_factory=asyncio.Event)
 
     @asynccontextmanager
     async def running(self, _: object = None) -> AsyncIterator[None]:
@@ -105,11 +89,11 @@ class Supervisor:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self) -> None:
-        preparation = asyncio.create_task(self._parts.prepare())
+        preparation = asyncio.create_task(self.prepare())
         try:
             await self._load()
             models = ServedModels(checked.served for checked in self._supervised)
-            service = self._parts.create(models)
+            service = self.create(models)
             application = service.application
             async with application.router.lifespan_context(application):
                 if await self._check_health(service, timeout_s=None):
@@ -117,24 +101,24 @@ class Supervisor:
                     with freeze_gc():
                         await self._serve(service, models)
         except (EulerLoRAError, OSError) as error:
-            self._lifecycle.fail(str(error))
+            self.lifecycle.fail(str(error))
         except Exception as error:
             logger.exception("the service failed")
-            self._lifecycle.fail(f"{type(error).__name__}: {error}")
+            self.lifecycle.fail(f"{type(error).__name__}: {error}")
         finally:
             preparation.cancel()
             await asyncio.gather(preparation, return_exceptions=True)
 
     async def _serve(self, service: Service, models: ServedModels) -> None:
-        self._gate.open(service.application, service.count_problem)
-        self._lifecycle.become_ready()
-        self._on_ready(models)
+        self.gate.open(service.application, service.count_problem)
+        self.lifecycle.become_ready()
+        self.on_ready(models)
         await asyncio.gather(self._probe_forever(service), self._reload_forever(service, models))
 
     async def _load(self) -> None:
-        for folder in self._parts.folders:
+        for folder in self.folders:
             self._supervised.append(
-                await run_in_daemon_thread(partial(self._parts.load, folder, self._models))
+                await run_in_daemon_thread(partial(self.load, folder, self._models))
             )
 
     @property
@@ -146,7 +130,7 @@ class Supervisor:
         for checked in tuple(self._supervised):
             fault = await health_check(checked, partial(service.infer, checked.served), timeout_s)
             if fault is not None:
-                self._lifecycle.fail(fault)
+                self.lifecycle.fail(fault)
                 return False
         return True
 
@@ -157,8 +141,8 @@ class Supervisor:
     async def _probe_forever(self, service: Service) -> None:
         healthy = True
         while healthy:
-            await asyncio.sleep(self._settings.probe_interval_s)
-            healthy = await self._check_health(service, self._settings.probe_timeout_s)
+            await asyncio.sleep(self.settings.probe_interval_s)
+            healthy = await self._check_health(service, self.settings.probe_timeout_s)
 
     async def _reload_forever(self, service: Service, models: ServedModels) -> None:
         while True:
@@ -171,9 +155,7 @@ class Supervisor:
         """Serves the new revision in a folder; keeps the current one if that fails."""
         old = self._supervised[index]
         try:
-            new = await run_in_daemon_thread(
-                lambda: newer_revision(old, self._parts.load, self._models)
-            )
+            new = await run_in_daemon_thread(lambda: newer_revision(old, self.load, self._models))
             if new is None:
                 logger.info("model %s: revision %s, verified", old.name, old.model.revision)
                 return

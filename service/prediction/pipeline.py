@@ -155,8 +155,8 @@ class Pipeline:
         if decoding_s > self._settings.deadline_s:
             raise Overloaded("decoding the images takes longer than the deadline", decoding_s)
         count = query.views or 1 if query.mode == "det" else samples
-        rows = self._rounds.rows(served.engine, count)
-        with self._queue.reserve(client, served.engine, rows, len(images)) as tickets:
+        rows = self._rounds.rows(served, count)
+        with self._queue.reserve(client, served, rows, len(images)) as tickets:
             async with while_connected(request):
                 return await asyncio.gather(
                     *(

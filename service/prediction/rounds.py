@@ -10,7 +10,7 @@ from eulerlora.nn.runtime import AdaptiveSampling
 from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, StoppingRule
 from eulerlora_client.contract.problems import DeadlinePassed
 from eulerlora_client.contract.sampling import AUTO, Auto
-from service.inference.engine import Engine, InferenceItem
+from service.inference.engine import InferenceItem, ServedModel
 from service.inference.queue import InferenceResult, RequestQueue, Ticket
 
 SMOOTHING = 0.95  # weight of the previous average in the moving average of passes
@@ -21,12 +21,12 @@ class QueuedInference:
 
     def __init__(self, queue: RequestQueue) -> None:
         self._queue = queue
-        self._average_passes: WeakKeyDictionary[Engine, float] = WeakKeyDictionary()
+        self._average_passes: WeakKeyDictionary[ServedModel, float] = WeakKeyDictionary()
 
-    def rows(self, engine: Engine, samples: int | Auto) -> int:
+    def rows(self, served: ServedModel, samples: int | Auto) -> int:
         """Returns the rows to reserve for an item; with `auto`, the recent average."""
-        average = math.ceil(self._average_passes.get(engine, MAX_AUTO_SAMPLES))
-        return engine.rows(average if samples == AUTO else samples)
+        average = math.ceil(self._average_passes.get(served, MAX_AUTO_SAMPLES))
+        return served.rows(average if samples == AUTO else samples)
 
     async def run(
         self, item: InferenceItem, rule: StoppingRule | None, deadline: float, ticket: Ticket
@@ -41,21 +41,21 @@ class QueuedInference:
         """
         if rule is None:
             return await self._infer(item, deadline, ticket)
-        engine, queued_at = ticket.engine, time.monotonic()
-        distance = engine.model.feature_distance
-        sampling = AdaptiveSampling(item.draw, engine.rows(1), rule, distance)
+        served, queued_at = ticket.served, time.monotonic()
+        distance = served.model.feature_distance
+        sampling = AdaptiveSampling(item.draw, served.rows(1), rule, distance)
         results: list[InferenceResult] = []
         while sampling.next_draw is not None:
-            part = self._queue.split(ticket, engine.rows(sampling.next_draw.count))
+            part = self._queue.split(ticket, served.rows(sampling.next_draw.count))
             try:
                 round_item = replace(item, draw=sampling.next_draw)
                 results.append(await self._infer(round_item, deadline, part, queued_at))
             finally:
                 self._queue.release(part)
             sampling.add(results[-1].output)
-        average = self._average_passes.get(engine, MAX_AUTO_SAMPLES)
-        taken = sampling.rows / engine.rows(1)
-        self._average_passes[engine] = SMOOTHING * average + (1 - SMOOTHING) * taken
+        average = self._average_passes.get(served, MAX_AUTO_SAMPLES)
+        taken = sampling.rows / served.rows(1)
+        self._average_passes[served] = SMOOTHING * average + (1 - SMOOTHING) * taken
         ran_s = sum(result.ran_s for result in results)
         queued_s = results[-1].queued_s - (ran_s - results[-1].ran_s)  # counts from the first round
         return InferenceResult(sampling.output, sampling.draw, queued_s, ran_s)

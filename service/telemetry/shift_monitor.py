@@ -112,16 +112,6 @@ class RevisionMonitor:
             )
             self.monitor.record(events, reference.rates)
 
-    def state(self) -> ModelShift:
-        """Returns the state for `/models/{name}`."""
-        monitor = self.monitor
-        return ModelShift(
-            pictures=monitor.pictures,
-            alarm=monitor.alarm,
-            limit=monitor.limit,
-            signals=monitor.states(),
-        )
-
 
 class ShiftMonitors:
     """The monitors of the served models; for use in one event loop.
@@ -153,7 +143,11 @@ class ShiftMonitors:
     def states(self) -> dict[str, ModelShift]:
         """Returns the states of the served models that have thresholds, by name."""
         monitors = {name: self._monitor(name) for name in self._models()}
-        return {name: monitor.state() for name, monitor in monitors.items() if monitor is not None}
+        return {
+            name: monitor.monitor.state()
+            for name, monitor in monitors.items()
+            if monitor is not None
+        }
 
     def _monitor(self, name: str) -> RevisionMonitor | None:
         """Returns the monitor of the served revision of a model; None without thresholds."""

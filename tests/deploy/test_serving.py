@@ -60,7 +60,7 @@ def test_every_variable_is_a_setting_of_the_server(environments: list[dict[str, 
 def test_every_probed_path_is_a_route(
     container: dict[str, Any], manifests: dict[str, Any], checkpoint_folder: Path
 ) -> None:
-    models = ServedModels([ServedModel.of(EulerLoRA.load(checkpoint_folder, "cpu"))])
+    models = ServedModels([ServedModel(EulerLoRA.load(checkpoint_folder, "cpu"))])
     app = create_service(models, ServiceSettings(), Lifecycle()).application
     paths = {container[f"{probe}Probe"]["httpGet"]["path"] for probe in ("startup", "readiness")}
     paths |= {container["livenessProbe"]["httpGet"]["path"]}

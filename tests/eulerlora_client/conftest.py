@@ -12,16 +12,13 @@ from typing import Any
 import pytest
 
 from eulerlora.model import EulerLoRA
-from service.app import Options, create_service
-from service.inference.engine import ServedModel, ServedModels
-from service.lifecycle.phase import Lifecycle
-from service.settings import ServiceSettings
+from service.app import Options
 from tests.service.conftest import (  # noqa: F401 - fixtures
     LIVE_BODY_BYTES,
+    app_of,
     bombs,
     model,
     photo,
-    with_long_timeouts,
 )
 from tests.service.real_server import run_server
 
@@ -86,12 +83,8 @@ def live(model: EulerLoRA) -> Iterator[int]:  # noqa: F811 - the fixture above
     """
     from tests.eulerlora_client.runs import mel_policy  # noqa: PLC0415 - imports this module
 
-    lifecycle = Lifecycle()
-    lifecycle.become_ready()
-    limits = with_long_timeouts({"bodies": {"max_bytes": LIVE_BODY_BYTES}})
-    settings = ServiceSettings.model_validate(limits)
-    models, options = ServedModels([ServedModel.of(model)]), Options(policy=mel_policy())
-    with run_server(create_service(models, settings, lifecycle, options).application) as port:
+    bodies = {"max_bytes": LIVE_BODY_BYTES}
+    with run_server(app_of(model, options=Options(policy=mel_policy()), bodies=bodies)) as port:
         yield port
 
 

@@ -44,12 +44,13 @@ def test_a_state_has_the_rates_of_the_event_with_the_most_evidence() -> None:
     for label in (0, 3, 3, 0):
         monitor.record({"label": label, "flag": None}, RATES)
     monitor.record({"flag": 0}, RATES)
-    flag, label = monitor.states()
+    state = monitor.state()
+    flag, label = state.signals
     assert (flag.name, flag.pictures, flag.rate) == ("flag", 5, 0.2)
     assert (label.name, label.label, label.pictures, label.rate) == ("label", "d", 4, 0.5)
     assert (label.expected, label.tolerated) == (0.0, LABELS[3].tolerated)
     assert label.evidence > flag.evidence > 0
-    assert monitor.pictures == 5
+    assert state.pictures == 5
 
 
 def test_an_alarm_is_set_at_the_limit_and_stays_on() -> None:
@@ -57,17 +58,18 @@ def test_an_alarm_is_set_at_the_limit_and_stays_on() -> None:
     alarms, evidence = [], []
     for event in [0] * 20 + [None] * 2000:
         monitor.record({"flag": event}, {"flag": FLAG})
-        state = monitor.states()[0]
-        alarms.append(state.alarm)
-        evidence.append(state.evidence)
+        (signal,) = monitor.state().signals
+        alarms.append(signal.alarm)
+        evidence.append(signal.evidence)
     first = alarms.index(True)
-    assert evidence[first - 1] < monitor.limit <= evidence[first]
-    assert evidence[-1] < monitor.limit
+    limit = monitor.state().limit
+    assert evidence[first - 1] < limit <= evidence[first]
+    assert evidence[-1] < limit
     assert monitor.alarm
 
 
 def test_more_signals_need_more_evidence() -> None:
-    one, two = ShiftMonitor({"flag": FLAG}), ShiftMonitor(RATES)
+    one, two = (ShiftMonitor(rates).state() for rates in ({"flag": FLAG}, RATES))
     assert 10**one.limit == pytest.approx(PICTURES_PER_FALSE_ALARM, rel=1e-5)
     assert 10**two.limit == pytest.approx(2 * PICTURES_PER_FALSE_ALARM, rel=1e-5)
 
@@ -75,7 +77,8 @@ def test_more_signals_need_more_evidence() -> None:
 def test_a_monitor_without_signals_counts_pictures() -> None:
     monitor = ShiftMonitor({})
     monitor.record({}, {})
-    assert (monitor.pictures, monitor.alarm, monitor.states()) == (1, False, ())
+    state = monitor.state()
+    assert (state.pictures, state.alarm, state.signals) == (1, False, ())
 
 
 def test_fewer_calibration_images_tolerate_a_higher_rate() -> None:

@@ -14,11 +14,13 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from eulerlora.model import EulerLoRA
-from service.app import create_service
+from service.app import Options, create_service
+from service.auth.keys import Keys, write_clients
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
 from service.telemetry import metrics
+from tests.service.key_clients import client as client_with
 from tests.service.real_server import SOCKET_TIMEOUT_S, run_server
 
 Encode = Callable[..., bytes]
@@ -97,12 +99,6 @@ def model(checkpoint_folder: Path) -> EulerLoRA:
 
 
 @pytest.fixture(scope="session")
-def make_app() -> Callable[..., FastAPI]:
-    """Creates an app that serves a model: (model, **settings) -> FastAPI."""
-    return app_of
-
-
-@pytest.fixture(scope="session")
 def client(model: EulerLoRA) -> Iterator[TestClient]:
     """A client of an app that serves the tiny checkpoint with long timeouts."""
     with TestClient(app_of(model)) as client:
@@ -150,15 +146,30 @@ def live(model: EulerLoRA) -> Iterator[int]:
         yield port
 
 
-def app_of(model: EulerLoRA, **settings: object) -> FastAPI:
-    """Returns an app that serves one model; its lifespan can run once.
+def app_of(
+    *models: EulerLoRA | ServedModel,
+    options: Options = Options(),  # noqa: B008 - frozen
+    **settings: object,
+) -> FastAPI:
+    """Returns an app that serves models; its lifespan can run once.
 
     The time limits are long, unless the settings say otherwise.
     """
     lifecycle = Lifecycle()
     lifecycle.become_ready()
     chosen = ServiceSettings.model_validate(with_long_timeouts(settings))
-    return create_service(ServedModels([ServedModel.of(model)]), chosen, lifecycle).application
+    served = ServedModels(
+        model if isinstance(model, ServedModel) else ServedModel(model) for model in models
+    )
+    return create_service(served, chosen, lifecycle, options).application
+
+
+@pytest.fixture(scope="session")
+def keyed(model: EulerLoRA, tmp_path_factory: pytest.TempPathFactory) -> TestClient:
+    """A client without a key of a service that requires `clinic-key`."""
+    path = tmp_path_factory.mktemp("keys") / "keys.jsonl"
+    write_clients(path, [client_with("clinic", "clinic-key")])
+    return TestClient(app_of(model, options=Options(keys=Keys(path))))
 
 
 def with_long_timeouts(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -105,8 +105,8 @@ class PipelineHarness:
         settings: dict[str, Any],
         others: Iterable[EulerLoRA] = (),
     ):
-        self.served = ServedModel.of(model)
-        self.models = ServedModels([self.served, *map(ServedModel.of, others)])
+        self.served = ServedModel(model)
+        self.models = ServedModels([self.served, *map(ServedModel, others)])
         chosen = ServiceSettings.model_validate(
             {"deadline_s": TIMEOUT_S, "max_pass_ms": MAX_PASS_MS, **settings}
         )
@@ -158,7 +158,7 @@ class PipelineHarness:
         self.gate.clear()
         self.entered.clear()
         item = InferenceItem(torch.zeros(3, 32, 32), Draw())
-        future = self.batcher.submit(self.served.engine, item, time.monotonic() + TIMEOUT_S)
+        future = self.batcher.submit(self.served, item, time.monotonic() + TIMEOUT_S)
         assert await asyncio.to_thread(self.entered.wait, TIMEOUT_S)
         return asyncio.wrap_future(future)
 

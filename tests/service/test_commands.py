@@ -97,6 +97,30 @@ def error_lines(log: str) -> list[str]:
     return [line for line in log.splitlines() if line.startswith("eulerlora: ")]
 
 
+def bad_among_good(good: Path, copy: Path) -> tuple[Path, ...]:
+    edited("config.json", lambda fields: fields.update(name="other"))(copy)
+    DAMAGES["backbone cut off"].apply(copy)
+    return good, copy
+
+
+@pytest.mark.parametrize(
+    ("folders", "named"),
+    [
+        (bad_among_good, "copy"),
+        (lambda good, copy: (copy.with_name("nowhere"),), "nowhere"),
+        (lambda good, _: (good, good), "tiny"),
+    ],
+    ids=["damaged", "missing", "same name"],
+)
+def test_checkpoints_that_cannot_be_served_end_the_process_with_one_line_and_status_1(
+    checkpoint_folder: Path, checkpoint_copy: Path, folders, named: str
+) -> None:
+    with serving(*folders(checkpoint_folder, checkpoint_copy)) as server:
+        status, log = server.wait_for_exit()
+    (line,) = error_lines(log)
+    assert (status, named in line) == (1, True)
+
+
 @pytest.fixture
 def refusal() -> Iterator[Callable[..., tuple[int, str]]]:
     """Runs `serve` in this process: (*arguments) -> exit status and error line."""
@@ -121,21 +145,6 @@ def test_a_port_in_use_is_one_line_and_status_1(checkpoint_folder: Path, refusal
     assert "in use" in line
 
 
-def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path, refusal) -> None:
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        status, line = refusal(folder)
-        assert (status, str(folder) in line) == (1, True)
-
-
-def test_a_bad_checkpoint_among_good_ones_is_refused(
-    checkpoint_folder: Path, checkpoint_copy: Path, refusal
-) -> None:
-    edited("config.json", lambda fields: fields.update(name="other"))(checkpoint_copy)
-    DAMAGES["backbone cut off"].apply(checkpoint_copy)
-    status, line = refusal(checkpoint_folder, checkpoint_copy, "--port", "0")
-    assert (status, str(checkpoint_copy) in line) == (1, True)
-
-
 def test_an_invalid_policy_is_refused_with_its_file(
     checkpoint_folder: Path, tmp_path: Path, refusal
 ) -> None:
@@ -144,11 +153,6 @@ def test_an_invalid_policy_is_refused_with_its_file(
         status, line = refusal(checkpoint_folder, "--port", "0", "--policy", policy)
         assert (status, f"{policy}: " in line, reason in line) == (1, True, True)
         policy.write_text("version = 1\n")
-
-
-def test_two_checkpoints_with_the_same_name_are_refused(checkpoint_folder: Path, refusal) -> None:
-    status, line = refusal(checkpoint_folder, checkpoint_folder)
-    assert (status, "tiny" in line) == (1, True)
 
 
 @pytest.mark.parametrize(

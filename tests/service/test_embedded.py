@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import BACKBONE_FILE, DEFAULT_CHECKPOINT
+from tests.service.conftest import app_of
 
 MAX_BYTES = 25_000_000
 IMAGES = 17
@@ -27,8 +28,8 @@ def config(embedded: EulerLoRA) -> CheckpointConfig:
 
 
 @pytest.fixture(scope="module")
-def client(embedded: EulerLoRA, make_app) -> Iterator[TestClient]:
-    with TestClient(make_app(embedded)) as client:
+def client(embedded: EulerLoRA) -> Iterator[TestClient]:
+    with TestClient(app_of(embedded)) as client:
         yield client
 
 

@@ -20,13 +20,12 @@ from eulerlora_client.contract.answers import TriageResult
 from eulerlora_client.contract.problems import NotAcceptable
 from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.policy.results import WARNING
-from service.app import Options, create_service
+from service.app import Options
 from service.fhir import FHIR_JSON, chosen_media_type, triage_bundle
 from service.http.responses import JSON
-from service.inference.engine import ServedModel, ServedModels
-from service.lifecycle.phase import Lifecycle
-from service.settings import ServiceSettings
+from service.inference.engine import ServedModel
 from tests.markdown import code_blocks
+from tests.service.conftest import app_of
 from tests.service.decoding.test_dicom import dicom_file
 from tests.service.real_server import run_server
 
@@ -40,18 +39,17 @@ GUIDE = "http://hl7.org/fhir/uv/aitransparency"
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-def triage_app(model: EulerLoRA, settings: ServiceSettings) -> FastAPI:
+def triage_app(model: EulerLoRA, **settings: object) -> FastAPI:
     """Returns a service whose policy has one malignant class of the model."""
     packaged = default_policy()
     target = packaged.target.model_copy(update={"classes": ("mel",), "urgent": 1e-9})
     options = Options(policy=packaged.model_copy(update={"target": target}))
-    models = ServedModels([ServedModel.of(model, CARD)])
-    return create_service(models, settings, Lifecycle(), options).application
+    return app_of(ServedModel(model, CARD), options=options, **settings)
 
 
 @pytest.fixture(scope="module")
 def triage(model) -> Iterator[TestClient]:
-    with TestClient(triage_app(model, ServiceSettings(deadline_s=120))) as client:
+    with TestClient(triage_app(model)) as client:
         yield client
 
 
@@ -258,8 +256,7 @@ def test_the_script_stores_the_bundle_of_a_picture_and_skips_others(
         RegisterOnChangeCallback=callbacks.append,
     )
     monkeypatch.setitem(sys.modules, "orthanc", orthanc)
-    settings = ServiceSettings.model_validate({"images": {"dicom": True}, "deadline_s": 120})
-    with run_server(triage_app(model, settings)) as port:
+    with run_server(triage_app(model, images={"dicom": True})) as port:
         monkeypatch.setenv("EULERLORA_URL", f"http://127.0.0.1:{port}")
         monkeypatch.setenv("EULERLORA_KEY", "unused")
         exec(script, {})

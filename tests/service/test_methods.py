@@ -11,13 +11,10 @@ from PIL import Image
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.queries import PredictQuery
-from service.app import create_service
-from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.loading import share_backbone
-from service.lifecycle.phase import Lifecycle
-from service.settings import ServiceSettings
 from tests.conftest import config_of, random_network
 from tests.eulerlora.methods.conftest import METHODS
+from tests.service.conftest import app_of
 from tests.service.harness import FakeRequest, PipelineHarness
 
 CPU = torch.device("cpu")
@@ -48,11 +45,7 @@ def models() -> list[EulerLoRA]:
 
 @pytest.fixture(scope="module")
 def client(models: list[EulerLoRA]) -> Iterator[TestClient]:
-    served = ServedModels([ServedModel.of(model) for model in models])
-    lifecycle = Lifecycle()
-    lifecycle.become_ready()
-    settings = ServiceSettings(deadline_s=120)
-    with TestClient(create_service(served, settings, lifecycle).application) as client:
+    with TestClient(app_of(*models)) as client:
         yield client
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from eulerlora.model import EulerLoRA
+from tests.service.conftest import app_of
 
 PNG = {"Content-Type": "image/png"}
 
@@ -21,8 +22,8 @@ def broken_model(checkpoint_folder: Path) -> EulerLoRA:
 
 
 @pytest.fixture
-def client(broken_model, make_app) -> Iterator[TestClient]:
-    with TestClient(make_app(broken_model)) as client:
+def client(broken_model) -> Iterator[TestClient]:
+    with TestClient(app_of(broken_model)) as client:
         yield client
 
 

@@ -6,6 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.decoding.pool import Decoder
+from tests.service.conftest import app_of
 
 STOCH = {"mode": "stoch", "samples": 4}
 PROBLEM_KEYS = {"type", "title", "status", "detail", "code", "request_id"}
@@ -72,16 +73,14 @@ def test_an_exception_for_one_image_is_a_problem(client, png, monkeypatch, caplo
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_the_settings_limit_the_files_and_a_batch_alone_may_exceed_the_rows(
-    model, make_app, png
-) -> None:
-    with TestClient(make_app(model, bodies={"max_files": 5}, max_waiting_rows=4)) as client:
+def test_the_settings_limit_the_files_and_a_batch_alone_may_exceed_the_rows(model, png) -> None:
+    with TestClient(app_of(model, bodies={"max_files": 5}, max_waiting_rows=4)) as client:
         assert post(client, *[png] * 6).status_code == 422
         assert len(post(client, *[png] * 5).json()["results"]) == 5  # over the limit, but alone
 
 
-def test_the_settings_limit_the_pixels_of_all_images_together(model, make_app, png) -> None:
-    with TestClient(make_app(model, images={"max_request_pixels": 2 * 64 * 48})) as client:
+def test_the_settings_limit_the_pixels_of_all_images_together(model, png) -> None:
+    with TestClient(app_of(model, images={"max_request_pixels": 2 * 64 * 48})) as client:
         assert len(post(client, png, png).json()["results"]) == 2
         response = post(client, png, png, png)
         assert (response.status_code, response.json()["code"]) == (413, "body_too_large")

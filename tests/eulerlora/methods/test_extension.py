@@ -40,7 +40,7 @@ run("evaluate", out, "--out", out + "-report", "--samples", "2")
 run("bayesianise", out, "--out", out + "-tfb", "--method", "tfb", "--set", "images=4")
 lifecycle = Lifecycle()
 lifecycle.become_ready()
-served = ServedModels([ServedModel.of(EulerLoRA.load(out, "cpu"))])
+served = ServedModels([ServedModel(EulerLoRA.load(out, "cpu"))])
 service = create_service(served, ServiceSettings(deadline_s=120), lifecycle)
 with TestClient(service.application) as client:
     query = {"mode": "stoch", "samples": 2, "seed": 1}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.audit.file import AuditFile, ChainEnd, ChainError, Summary, encode_line, records
+from service.audit.file import AuditFile, ChainEnd, ChainError, encode_line, records
 
 Lines = list[bytes]
 
@@ -30,12 +30,7 @@ def first_invalid_line(path: Path) -> int:
 
 
 def test_an_unmodified_file_is_valid(path: Path) -> None:
-    summary = Summary()
-    for record in records(path):
-        summary.count(record)
-    assert (summary.lines, summary.decisions, summary.repairs) == (5, 4, 0)
-    assert summary.first_time <= summary.last_time
-    assert summary.continues is None
+    assert [record["kind"] for record in records(path)] == ["header", *["decision"] * 4]
 
 
 @pytest.mark.parametrize("flip", [0x01, 0x20, 0x80])

@@ -15,14 +15,13 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from eulerlora_client.contract.problems import Problem
-from service.app import Options, create_service
+from service.app import Options
 from service.decoding.slots import DecodingQuota
 from service.http import responses as problems
 from service.http.middleware import AdmissionCheck, BodyLimits, BodySettings, HostRules
-from service.inference.engine import ServedModel, ServedModels
 from service.inference.queue import RequestQueue, ThroughputEstimate
-from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
+from tests.service.conftest import app_of
 from tests.service.fake_engine import FakeEngine
 from tests.service.http.plain_app import guarded, plain_app
 from tests.service.real_server import (
@@ -76,12 +75,7 @@ def test_only_pages_of_the_service_itself_may_use_it_through_a_browser(origin, a
 @pytest.fixture(scope="module")
 def port(model) -> Iterator[int]:
     """The port of a keyless service that is called `localhost`."""
-    lifecycle = Lifecycle()
-    lifecycle.become_ready()
-    models = ServedModels([ServedModel.of(model)])
-    options = Options(hosts=frozenset({"localhost"}))
-    service = create_service(models, ServiceSettings(), lifecycle, options)
-    with run_server(service.application) as port:
+    with run_server(app_of(model, options=Options(hosts=frozenset({"localhost"})))) as port:
         yield port
 
 

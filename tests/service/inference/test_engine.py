@@ -21,7 +21,6 @@ from service.inference.engine import (
     MAX_WORKERS,
     CoreAllocation,
     DeviceFailed,
-    Engine,
     InferenceItem,
     ServedModel,
     ServedModels,
@@ -119,7 +118,7 @@ def items() -> list[InferenceItem]:
     return [InferenceItem(image, draw) for image, draw in zip(images, draws, strict=True)]
 
 
-def infer(engine: Engine, items: list[InferenceItem]) -> list[torch.Tensor]:
+def infer(engine: ServedModel, items: list[InferenceItem]) -> list[torch.Tensor]:
     """Returns the log-probabilities of the engine's outputs."""
     return [output.log_probabilities for output in engine.infer(items)]
 
@@ -131,21 +130,21 @@ def assert_equal(results: list[torch.Tensor], expected: list[torch.Tensor]) -> N
 
 
 def test_an_item_takes_one_row_for_each_adapter_and_sample(model: EulerLoRA, items) -> None:
-    engine = Engine(model)
+    engine = ServedModel(model)
     assert [engine.rows(item.draw.samples) for item in items] == [2, 2, 10, 2, 4]
     shapes = [tuple(result.shape) for result in infer(engine, items)]
     assert shapes == [(2, 3), (2, 3), (10, 3), (2, 3), (4, 3)]
 
 
 def test_results_are_log_probabilities_in_float64_on_the_cpu(model: EulerLoRA, items) -> None:
-    for result in infer(Engine(model), items):
+    for result in infer(ServedModel(model), items):
         assert result.dtype == torch.float64
         assert result.device.type == "cpu"
         assert torch.allclose(result.exp().sum(dim=-1), torch.ones(len(result)).double())
 
 
 def test_an_item_in_a_mixed_batch_gets_the_result_it_gets_alone(model: EulerLoRA, items) -> None:
-    engine = Engine(model)
+    engine = ServedModel(model)
     for item, result in zip(items, infer(engine, items), strict=True):
         alone = infer(engine, [item])[0]
         direct = predict_rows(model.network, item.pixels.unsqueeze(0), [item.draw])[0]
@@ -157,7 +156,7 @@ def test_an_item_in_a_mixed_batch_gets_the_result_it_gets_alone(model: EulerLoRA
 def test_an_image_without_a_finite_result_does_not_affect_the_others(
     model: EulerLoRA, items, value: float
 ) -> None:
-    engine = Engine(model)
+    engine = ServedModel(model)
     bad = InferenceItem(torch.full((3, 32, 32), value), Draw(mode="stoch", samples=3, seed=5))
     first, nan, *others = infer(engine, [items[0], bad, *items[1:]])
     assert nan.shape == (6, 3)
@@ -166,7 +165,7 @@ def test_an_image_without_a_finite_result_does_not_affect_the_others(
 
 
 def test_the_number_of_cores_does_not_change_a_result(model: EulerLoRA, items) -> None:
-    engine, results = Engine(model), []
+    engine, results = ServedModel(model), []
     for cores in (1, 2):
         torch.set_num_threads(cores)
         results.append(infer(engine, items))
@@ -176,7 +175,7 @@ def test_the_number_of_cores_does_not_change_a_result(model: EulerLoRA, items) -
 def test_batches_that_run_at_the_same_time_do_not_affect_each_other(
     model: EulerLoRA, items
 ) -> None:
-    engine = Engine(model)
+    engine = ServedModel(model)
     alone = infer(engine, items)
     with ThreadPoolExecutor(2) as threads:
         for results in threads.map(infer, [engine] * 8, [items] * 8):
@@ -190,7 +189,7 @@ def test_a_cpu_has_a_worker_per_core_but_one_for_a_compiled_network(
     workers = []
     for cores in (1, 2, 64):
         monkeypatch.setattr(torch, "get_num_threads", lambda cores=cores: cores)
-        workers.append((Engine(model).workers, Engine(compiled).workers))
+        workers.append((ServedModel(model).workers, ServedModel(compiled).workers))
     assert workers == [(1, 1), (2, 1), (MAX_WORKERS, 1)]
 
 
@@ -235,7 +234,7 @@ def serve(make_network, make_config):
         network = make_network()
         config = make_config(network, name=name)
         checkpoint = Checkpoint(network, config, revision)
-        return ServedModel.of(EulerLoRA(checkpoint, torch.device("cpu")))
+        return ServedModel(EulerLoRA(checkpoint, torch.device("cpu")))
 
     return build
 

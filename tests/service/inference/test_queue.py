@@ -267,7 +267,7 @@ def test_the_wait_includes_running_batches_and_the_cost_of_each_engine(engine, c
     enqueue(queue, other, 1)
     assert queue.wait_s() == pytest.approx(12)
     running = start_batch(queue)
-    assert (running.engine, queue.rows) == (engine, 1)
+    assert (running.served, queue.rows) == (engine, 1)
     assert queue.wait_s() == pytest.approx(12)
     clock.now_s += 1.5
     assert queue.wait_s() == pytest.approx(10.5)

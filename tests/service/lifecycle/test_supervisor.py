@@ -28,7 +28,7 @@ from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.lifecycle import supervisor
 from service.lifecycle.loading import CheckedModel, load_checked, newer_revision
 from service.lifecycle.phase import Gate, Lifecycle
-from service.lifecycle.supervisor import Service, ServiceParts, Supervisor
+from service.lifecycle.supervisor import Service, Supervisor
 from service.settings import LifeSettings
 from tests.damaged_checkpoints import DAMAGES
 
@@ -67,11 +67,12 @@ class SupervisorHarness:
         }
         settings = LifeSettings(probe_interval_s=probe_interval_s, probe_timeout_s=TIMEOUT_S)
         return Supervisor(
-            ServiceParts(folders, **chosen | parts),
-            self.gate,
-            self.lifecycle,
-            settings,
-            lambda models: self.events.append(f"ready with {', '.join(models)}"),
+            folders,
+            **chosen | parts,
+            gate=self.gate,
+            lifecycle=self.lifecycle,
+            settings=settings,
+            on_ready=lambda models: self.events.append(f"ready with {', '.join(models)}"),
         )
 
     async def prepare(self) -> None:

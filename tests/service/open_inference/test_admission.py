@@ -1,22 +1,16 @@
 """The Open Inference Protocol has the limits, keys, problems and records of /predict."""
 
 import base64
-from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from eulerlora_client.contract.problems import Overloaded
-from service.app import Options, create_service
-from service.auth.keys import Keys, write_clients
-from service.inference.engine import ServedModel, ServedModels
 from service.inference.queue import RequestQueue
 from service.lifecycle.phase import Gate, Lifecycle
 from service.open_inference import InferencePaths
-from service.settings import ServiceSettings
 from tests.service.conftest import app_of
-from tests.service.key_clients import client as client_with
 
 INFER = "/v2/models/tiny/infer"
 
@@ -24,17 +18,6 @@ INFER = "/v2/models/tiny/infer"
 def body_of(content: bytes) -> dict[str, Any]:
     data = [base64.b64encode(content).decode()]
     return {"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data": data}]}
-
-
-@pytest.fixture(scope="module")
-def keyed(model, tmp_path_factory) -> TestClient:
-    """A client without a key of a service that requires one."""
-    path: Path = tmp_path_factory.mktemp("keys") / "keys.jsonl"
-    write_clients(path, [client_with("clinic", "clinic-key")])
-    lifecycle = Lifecycle()
-    lifecycle.become_ready()
-    models, options = ServedModels([ServedModel.of(model)]), Options(keys=Keys(path))
-    return TestClient(create_service(models, ServiceSettings(), lifecycle, options).application)
 
 
 @pytest.mark.parametrize(

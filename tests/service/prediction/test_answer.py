@@ -27,7 +27,7 @@ TRAJECTORIES = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1]], dtype=torch.floa
 
 @pytest.fixture
 def served(model) -> ServedModel:
-    return ServedModel.of(model)
+    return ServedModel(model)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def with_threshold(make_network, make_config):
         threshold = Threshold(mode="det", samples=1, msp=msp, kept=0.9, images=9, data="test")
         config = make_config(network, thresholds=(threshold,))
         checkpoint = Checkpoint(network, config, "sha256:0")
-        return ServedModel.of(EulerLoRA(checkpoint, torch.device("cpu")))
+        return ServedModel(EulerLoRA(checkpoint, torch.device("cpu")))
 
     return serve
 

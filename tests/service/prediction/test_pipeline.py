@@ -90,7 +90,7 @@ def test_a_replaced_revision_finishes_its_requests(harness, png, make_network, m
         running = await harness.block_engine()
         before = asyncio.create_task(predict_one(harness, png))
         await harness.wait_for_rows(2)
-        harness.models.replace(ServedModel.of(newer))
+        harness.models.replace(ServedModel(newer))
         after = asyncio.create_task(predict_one(harness, png))
         await harness.wait_for_rows(4)
         harness.gate.set()

@@ -15,7 +15,7 @@ from service.prediction.request import fewer_samples, requested_samples
 
 @pytest.fixture(scope="module")
 def served(model) -> ServedModel:
-    return ServedModel.of(model)
+    return ServedModel(model)
 
 
 def test_samples_are_one_in_det_and_four_by_default_in_stoch(served) -> None:
@@ -46,6 +46,6 @@ def test_fewer_samples_is_the_largest_power_of_two_with_a_threshold(
         for number in calibrated
     )
     checkpoint = Checkpoint(network, make_config(network, thresholds=thresholds), "sha256:0")
-    served = ServedModel.of(EulerLoRA(checkpoint, torch.device("cpu")))
+    served = ServedModel(EulerLoRA(checkpoint, torch.device("cpu")))
     number, warnings = fewer_samples(served, samples)
     assert (number, len(warnings)) == (reduced, reduced != samples)

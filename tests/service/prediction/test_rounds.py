@@ -179,7 +179,7 @@ def test_rows_stay_reserved_for_later_rounds(harness, png, long, taken) -> None:
 def test_the_reservation_follows_the_recent_average(harness, png, taken) -> None:
     short = min(taken, key=lambda seed: taken[seed])
     with harness() as running:
-        rounds, engine = running.pipeline._rounds, running.served.engine
+        rounds, engine = running.pipeline._rounds, running.served
         assert rounds.rows(engine, "auto") == 2 * MAX_AUTO_SAMPLES
         before = rounds.rows(engine, "auto")
         for _ in range(40):

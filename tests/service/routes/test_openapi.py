@@ -1,22 +1,14 @@
 """The OpenAPI document: complete, valid, and true of the answers."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
-from starlette.testclient import TestClient
 
 from eulerlora_client.contract.problems import SENT_BY_SERVICE, problem_class
-from service.app import Options, create_service
 from service.auth.access import is_open
-from service.auth.keys import Keys, write_clients
-from service.inference.engine import ServedModel, ServedModels
-from service.lifecycle.phase import Lifecycle
-from service.settings import ServiceSettings
-from tests.service.key_clients import client as client_with
 
 JSON, PROBLEM = "application/json", "application/problem+json"
 NO_ROUTE = {"not_found", "method_not_allowed", "refused"}  # of requests that reach no operation
@@ -29,16 +21,6 @@ Json = dict[str, Any]
 def document(client) -> Json:
     described: Json = client.get("/openapi.json").json()
     return described
-
-
-@pytest.fixture(scope="module")
-def keyed(model, tmp_path_factory) -> TestClient:
-    """A client without a key of a service that requires one."""
-    path: Path = tmp_path_factory.mktemp("keys") / "keys.jsonl"
-    write_clients(path, [client_with("clinic", "clinic-key")])
-    models, options = ServedModels([ServedModel.of(model)]), Options(keys=Keys(path))
-    service = create_service(models, ServiceSettings(), Lifecycle(), options)
-    return TestClient(service.application)
 
 
 def operations(document: Json) -> Iterator[tuple[str, str, Json]]:

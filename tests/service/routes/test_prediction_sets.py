@@ -11,10 +11,7 @@ from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import RuntimeSettings
 from eulerlora_client.contract.answers import ClassName
-from service.app import Options, create_service
-from service.inference.engine import ServedModel, ServedModels
-from service.lifecycle.phase import Lifecycle
-from service.settings import ServiceSettings
+from tests.service.conftest import app_of
 
 NAMES = ("bkl", "mel", "nv", "bcc", "akiec")
 HEADERS = {"Content-Type": "image/png"}
@@ -46,17 +43,13 @@ def checkpoint_of(make_network: Any, make_config: Any) -> Checkpoint:
     return Checkpoint(network, config, "sha256:five")
 
 
-def app_of(checkpoint: Checkpoint, **runtime: Any) -> Any:
-    model = EulerLoRA(checkpoint, torch.device("cpu"), RuntimeSettings(**runtime))
-    return create_service(
-        ServedModels([ServedModel.of(model)]), ServiceSettings(deadline_s=120), Lifecycle(),
-        Options(),
-    ).application  # fmt: skip
+def model_of(checkpoint: Checkpoint, **runtime: Any) -> EulerLoRA:
+    return EulerLoRA(checkpoint, torch.device("cpu"), RuntimeSettings(**runtime))
 
 
 @pytest.fixture(scope="module")
 def service(make_network, make_config) -> Iterator[TestClient]:
-    with TestClient(app_of(checkpoint_of(make_network, make_config))) as client:
+    with TestClient(app_of(model_of(checkpoint_of(make_network, make_config)))) as client:
         yield client
 
 
@@ -123,7 +116,7 @@ def test_the_details_of_the_model_list_the_calibrated_options(service) -> None:
 
 
 def test_a_set_of_another_precision_comes_with_a_warning(checkpoint, png) -> None:
-    with TestClient(app_of(checkpoint, precision="bfloat16")) as client:
+    with TestClient(app_of(model_of(checkpoint, precision="bfloat16"))) as client:
         body = predicted(client, png, "coverage=0.9")
     assert body["prediction_set"] is not None
     (warning,) = (entry for entry in body["warnings"] if entry["code"] == "other_precision")

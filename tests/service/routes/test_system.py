@@ -13,14 +13,14 @@ from starlette.testclient import TestClient
 from eulerlora.checkpoint.files import CARD_FILE, Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.answers import Threshold
-from service.app import create_service
 from service.http import responses as problems
-from service.inference.engine import ServedModel, ServedModels
+from service.inference.engine import ServedModel
 from service.lifecycle.loading import MAX_CARD_BYTES, read_card
 from service.lifecycle.phase import Lifecycle
 from service.routes.system import SCRAPE_INTERVAL_S, Readiness, probe_routes
-from service.settings import ImageSettings, ServiceSettings
+from service.settings import ImageSettings
 from service.telemetry.logs import RequestIdMiddleware
+from tests.service.conftest import app_of
 from tests.service.observed import GaugeValues, count_everything, observed_app
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -69,9 +69,9 @@ def test_a_model_has_classes_limits_thresholds_and_provenance(client, model) -> 
     assert body["provenance"] == model.config.provenance
 
 
-def test_a_shift_appears_in_the_details_the_metrics_and_the_answers(model, make_app, png) -> None:
+def test_a_shift_appears_in_the_details_the_metrics_and_the_answers(model, png) -> None:
     flagged = model.config.thresholds[0].model_copy(update={"msp": 1.0, "kept": 0.95})
-    with TestClient(make_app(with_thresholds(model, flagged))) as client:
+    with TestClient(app_of(with_thresholds(model, flagged))) as client:
         answers = [client.post("/predict", content=png, headers=PNG).json() for _ in range(30)]
         shift = client.get("/models/tiny").json()["shift"]
         metrics = client.get("/metrics").text
@@ -102,13 +102,10 @@ def test_two_models_are_served_by_name(make_network, make_config, photo, encode)
     def served(name: str, seed: int) -> ServedModel:
         network = make_network(seed=seed)
         checkpoint = Checkpoint(network, make_config(network, name=name), f"sha256:{seed}")
-        return ServedModel.of(EulerLoRA(checkpoint, torch.device("cpu")))
+        return ServedModel(EulerLoRA(checkpoint, torch.device("cpu")))
 
-    models = ServedModels([served("first", 1), served("second", 2)])
     data = {"content": encode(photo, "PNG"), "headers": {"Content-Type": "image/png"}}
-    with TestClient(
-        create_service(models, ServiceSettings(deadline_s=120), Lifecycle()).application
-    ) as client:
+    with TestClient(app_of(served("first", 1), served("second", 2))) as client:
         listed = client.get("/models").json()["models"]
         default = client.post("/predict", **data).json()
         first = client.post("/predict?model=first", **data).json()
@@ -212,11 +209,7 @@ CARD_TEXT = "# tiny\n\nTrained on nothing: Größe 0.\n"
 
 
 def test_the_card_of_a_model_is_markdown(model) -> None:
-    models = ServedModels([ServedModel.of(model, CARD_TEXT)])
-    lifecycle = Lifecycle()
-    lifecycle.become_ready()
-    service = create_service(models, ServiceSettings(), lifecycle)
-    response = TestClient(service.application).get("/models/tiny/card")
+    response = TestClient(app_of(ServedModel(model, CARD_TEXT))).get("/models/tiny/card")
     assert response.status_code == 200
     assert response.headers["Content-Type"] == "text/markdown; charset=utf-8"
     assert response.text == CARD_TEXT

@@ -17,14 +17,12 @@ from eulerlora_client.contract.answers import ClassName, PolicyDescription, Reas
 from eulerlora_client.policy.policy import Policy, default_policy, policy_of
 from eulerlora_client.policy.quality import measure_quality
 from eulerlora_client.policy.results import NOT_FITTED, TITLES, WARNING, reason_words
-from service.app import Options, create_service
+from service.app import Options
 from service.audit.file import records
 from service.audit.log import AuditLog
 from service.http.responses import rounded
-from service.inference.engine import ServedModel, ServedModels
-from service.lifecycle.phase import Lifecycle
-from service.settings import ServiceSettings
 from tests.conftest import THRESHOLDS, TINY_BACKBONE
+from tests.service import conftest
 from tests.service.audit_entries import SECRET
 
 NAMES = ("bkl", "mel", "nv", "bcc", "akiec")
@@ -66,10 +64,7 @@ def with_distance_threshold(checkpoint: Checkpoint, threshold: float) -> EulerLo
 
 
 def app_of(model: EulerLoRA, chosen: Policy, audit: AuditLog | None = None) -> Any:
-    models = ServedModels([ServedModel.of(model)])
-    return create_service(
-        models, ServiceSettings(deadline_s=120), Lifecycle(), Options(policy=chosen, audit=audit)
-    ).application
+    return conftest.app_of(model, options=Options(policy=chosen, audit=audit))
 
 
 @pytest.fixture(scope="module")
