@@ -107,7 +107,7 @@ def bad_among_good(good: Path, copy: Path) -> tuple[Path, ...]:
     ("folders", "named"),
     [
         (bad_among_good, "copy"),
-        (lambda good, copy: (copy.with_name("nowhere"),), "nowhere"),
+        (lambda _, copy: (copy.with_name("nowhere"),), "nowhere"),
         (lambda good, _: (good, good), "tiny"),
     ],
     ids=["damaged", "missing", "same name"],
