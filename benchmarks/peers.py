@@ -2,15 +2,18 @@
 
 The methods answer the same images with eight members; every one is measured in alternation with
 ours, and its memory in a process of its own: the peak beyond the network. The servers have the same
-model and library; their loads alternate too. "At equal p99" is the highest rate among the numbers
-of clients at which the p99 of the server is at most that of ours with `--clients` clients.
+model and library, and must give the same probabilities; their loads alternate too. "At equal p99"
+is the highest rate among the numbers of clients at which the p99 of the server is at most that of
+ours with `--clients` clients.
 """
 
+import json
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from statistics import median
 
 import click
@@ -37,6 +40,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw
+from eulerlora_client.contract.sampling import Mode
 
 CPU = torch.device("cpu")
 MEMBERS = 8
@@ -49,10 +53,12 @@ METHODS = {
     "vmap": "`torch.func.vmap` over LoRA modules, frozen weights shared",
     "loop": "ordinary LoRA modules, one pass a member",
 }
+HOST = "127.0.0.1"
 IMAGES = 32
 OUR_SERVER = "eulerlora serve"
 CLIENT_COUNTS = (1, 2, 4, 8, 16)
-LITSERVE_GRACE_S = 1.0  # LitServe does not stop all processes on SIGTERM
+PEER_GRACE_S = 1.0  # for LitServe and Ray
+TOLERANCE = 1e-4  # of probabilities; ours have six digits
 
 Answers = Callable[[Tensor], Tensor]
 """Images (n, 3, image_size, image_size) -> logits; their shape differs by method."""
@@ -72,23 +78,54 @@ class MethodCost:
     memory: int
 
 
-def _peer(
-    program: str, ready_path: str, grace_s: float = TERMINATE_TIMEOUT_S
-) -> AbstractContextManager[Server]:
-    """Runs a program of `benchmarks.service` on a free port while the block runs."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
-    command = ["-m", f"benchmarks.service.{program}", str(port)]
-    return server_process(command, ready_path, port, grace_s)
+@dataclass(frozen=True)
+class PeerServer:
+    """A server to compare with.
+
+    arguments: of Python; the port follows. ready_path: returns 200 once it is ready. grace_s: from
+    SIGTERM to SIGKILL, for one that does not stop all processes on SIGTERM.
+    """
+
+    arguments: Sequence[str]
+    ready_path: str
+    grace_s: float = TERMINATE_TIMEOUT_S
+
+    def running(self, packages: Path | None = None) -> AbstractContextManager[Server]:
+        """Runs the server on a free port while the block runs.
+
+        packages: a folder that precedes the installed packages.
+        """
+        with socket.create_server((HOST, 0)) as free:
+            port = int(free.getsockname()[1])
+        command = ["-m", *self.arguments, str(port)]
+        environment = {} if packages is None else {"PYTHONPATH": str(packages)}
+        return server_process(command, self.ready_path, port, self.grace_s, environment)
 
 
-SERVERS: Mapping[str, Callable[[], AbstractContextManager[Server]]] = {
-    OUR_SERVER: eulerlora_server,
-    "a plain FastAPI route": partial(_peer, "references", "/readyz"),
-    "LitServe, batches of 8, 5 ms, 2 workers": partial(
-        _peer, "litserve_server", "/health", LITSERVE_GRACE_S
+PROGRAMS = "benchmarks.service"
+BENTOML = "BentoML, adaptive batches of at most 8, 2 workers"
+BENTOML_ARGUMENTS = ["bentoml", "serve", f"{PROGRAMS}.bentoml_server:BatchedModel", "--host", HOST]
+PEERS = {
+    "a plain FastAPI route": PeerServer([f"{PROGRAMS}.references"], "/readyz"),
+    "LitServe, batches of 8, 5 ms, 2 workers": PeerServer(
+        [f"{PROGRAMS}.litserve_server"], "/health", PEER_GRACE_S
     ),
+    "Ray Serve, batches of 8, 5 ms, 2 replicas": PeerServer(
+        [f"{PROGRAMS}.ray_server"], "/readyz", PEER_GRACE_S
+    ),
+    BENTOML: PeerServer([*BENTOML_ARGUMENTS, "--port"], "/readyz"),
 }
+
+
+def servers_of(bentoml: Path | None) -> dict[str, Callable[[], AbstractContextManager[Server]]]:
+    """Returns what runs each server. bentoml: folder of its packages; None leaves it out."""
+    servers: dict[str, Callable[[], AbstractContextManager[Server]]] = {
+        OUR_SERVER: eulerlora_server,
+        **{name: peer.running for name, peer in PEERS.items() if name != BENTOML},
+    }
+    if bentoml is not None:
+        servers[BENTOML] = partial(PEERS[BENTOML].running, bentoml)
+    return servers
 
 
 @click.command()
@@ -99,6 +136,13 @@ SERVERS: Mapping[str, Callable[[], AbstractContextManager[Server]]] = {
 )
 @click.option("--responses", type=click.IntRange(1), default=160, show_default=True)
 @click.option("--clients", type=click.Choice(list(map(str, CLIENT_COUNTS))), default="8")
+@click.option("--mode", type=click.Choice(["det", "stoch"]), default="stoch", show_default=True)
+@click.option(
+    "--bentoml",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Measure BentoML too; FOLDER of `pip install --target FOLDER bentoml`, whose packages "
+    "conflict with ours.",
+)
 @click.option("--methods/--no-methods", default=True, help="Measure methods.")
 @click.option("--servers/--no-servers", default=True, help="Measure servers.")
 def main(
@@ -107,6 +151,8 @@ def main(
     runs: int,
     responses: int,
     clients: str,
+    mode: Mode,
+    bentoml: Path | None,
     methods: bool,
     servers: bool,
 ) -> None:
@@ -118,8 +164,10 @@ def main(
         click.echo(methods_table(method_costs(sizes)))
     if servers:
         counts, responses = ((1, 8), 16) if small else (CLIENT_COUNTS, responses)
-        loads, memories = server_loads(counts, 1 if small else runs, responses)
-        click.echo(servers_table(loads, memories, int(clients)))
+        loads, memories = server_loads(
+            servers_of(bentoml), mode, counts, 1 if small else runs, responses
+        )
+        click.echo(f"mode {mode}\n\n{servers_table(loads, memories, int(clients))}")
 
 
 def method_costs(sizes: Sizes) -> dict[str, MethodCost]:
@@ -213,15 +261,29 @@ def methods_table(costs: Mapping[str, MethodCost]) -> str:
 
 
 def server_loads(
-    counts: Sequence[int], runs: int, responses: int
+    starts: Mapping[str, Callable[[], AbstractContextManager[Server]]],
+    mode: Mode,
+    counts: Sequence[int],
+    runs: int,
+    responses: int,
 ) -> tuple[dict[str, Loads], dict[str, int]]:
-    """Returns the alternating loads of every server, and its memory (PSS) after them in bytes."""
+    """Returns the alternating loads of every server, and its memory (PSS) after them in bytes.
+
+    Raises ClickException for a server whose probabilities differ from ours.
+    """
     images = synthetic_images(IMAGES)
+    requests = {name: [request_of(name, image, mode) for image in images] for name in starts}
     loads: dict[str, dict[int, list[Load]]] = {
-        name: {count: [] for count in counts} for name in SERVERS
+        name: {count: [] for count in counts} for name in starts
     }
     with short_gc_pauses(), ExitStack() as running:
-        servers = {name: running.enter_context(start()) for name, start in SERVERS.items()}
+        servers = {name: running.enter_context(start()) for name, start in starts.items()}
+        ours = probabilities(servers[OUR_SERVER], requests[OUR_SERVER][0])
+        for name, server in servers.items():
+            theirs = probabilities(server, requests[name][0])
+            difference = max(abs(ours[label] - theirs[label]) for label in ours)
+            if difference > TOLERANCE:
+                raise click.ClickException(f"{name}: a probability differs by {difference:.2g}")
         for run in range(-1, runs):  # the first warms up
             for name, server in servers.items():
                 with ExitStack() as others:
@@ -229,8 +291,7 @@ def server_loads(
                         if other is not server:
                             others.enter_context(paused(other.pid))
                     for count in counts:
-                        requests = [_request(name, image) for image in images]
-                        load = closed_loop(server.port, requests, count, responses)
+                        load = closed_loop(server.port, requests[name], count, responses)
                         click.echo(f"{name}, {count} clients: {load.rate:.1f} answers/s", err=True)
                         if run >= 0:
                             loads[name][count].append(load)
@@ -238,18 +299,32 @@ def server_loads(
     return dict(loads), sizes
 
 
-def _request(server: str, image: bytes) -> bytes:
-    """Returns a form in mode stoch; the peers take the mode as a field of the form."""
+def request_of(server: str, image: bytes, mode: Mode) -> bytes:
+    """Returns a form; the peers take the mode as a field of it, BentoML as a part of the path."""
+    file = Part("file", image, "a.jpg", "image/jpeg")
     if server == OUR_SERVER:
-        return post_form([Part("file", image, "a.jpg", "image/jpeg")], parameters("stoch"))
-    return post_form([Part("file", image, "a.jpg", "image/jpeg"), Part("mode", b"stoch")])
+        return post_form([file], parameters(mode))
+    request = post_form([file, Part("mode", mode.encode())])
+    is_path = server == BENTOML and mode == "det"
+    return request.replace(b"/predict", b"/predict/det", 1) if is_path else request
+
+
+def probabilities(server: Server, request: bytes) -> dict[str, float]:
+    """Returns the probabilities in the answer to a request; BentoML's is a list with one entry."""
+    (exchange,) = closed_loop(server.port, [request], clients=1, responses=1).successful
+    assert exchange.response is not None
+    answer = json.loads(exchange.response.body)
+    answered: dict[str, float] = (answer[0] if isinstance(answer, list) else answer)[
+        "probabilities"
+    ]
+    return answered
 
 
 def servers_table(loads: Mapping[str, Loads], sizes: Mapping[str, int], clients: int) -> str:
     """Returns the table of the servers. clients: of ours, whose p99 is the limit."""
     limit = median(map(p99, loads[OUR_SERVER][clients]))
     lines = [
-        f"| mode stoch, 4 samples | a lone request, p50 | answers/s, {clients} clients | p99 | "
+        f"| server | a lone request, p50 | answers/s, {clients} clients | p99 | "
         f"answers/s with a p99 of {1000 * limit:.0f} ms | memory |",
         "|---|---:|---:|---:|---:|---:|",
     ]

@@ -46,10 +46,16 @@ def decode(model: EulerLoRA, data: bytes, mode: Mode) -> InferenceInput:
     """Decodes an image file; the seed is that of its content."""
     with Image.open(BytesIO(data)) as image:
         (rgb,) = rgb_images([image], model.config.preprocessing.input_side)
-    seed = content_seed(rgb.pixels, model.config.sampling_digest)
-    samples = SAMPLES if mode == "stoch" else 1
-    pixels = network_input(rgb.pixels, model.config.preprocessing)
-    return InferenceInput(pixels, Draw(mode=mode, samples=samples, seed=seed))
+    config = model.config
+    draw = Draw(
+        mode=mode,
+        samples=SAMPLES if mode == "stoch" else 1,
+        seed=content_seed(rgb.pixels, config.sampling_digest),
+        sampler=config.sampler,
+        sampled_from_block=config.sampled_from_block,
+        views=config.default_views(mode),
+    )
+    return InferenceInput(network_input(rgb.pixels, config.preprocessing), draw)
 
 
 def predict(model: EulerLoRA, inputs: Sequence[InferenceInput]) -> list[Tensor]:

@@ -1,5 +1,6 @@
 """Server processes, ours and those it is compared with, and the memory of their process trees."""
 
+import os
 import re
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -131,15 +132,20 @@ def server_process(
     ready_path: str,
     port: int | None = None,
     grace_s: float = TERMINATE_TIMEOUT_S,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     """Runs a Python program while the block runs; it is ready if `ready_path` returns 200.
 
-    port: None reads it from the program's output. grace_s: time from SIGTERM to SIGKILL. Raises
-    ServerStartError.
+    port: None reads it from the program's output. grace_s: time from SIGTERM to SIGKILL.
+    environment: variables to add. Raises ServerStartError.
     """
     with tempfile.TemporaryFile("w+b") as log:  # an unread pipe would fill up
         process = subprocess.Popen(
-            [sys.executable, *arguments], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+            stdout=log,
+            stderr=subprocess.STDOUT,
         )
         try:
             server = Server(port or _printed_port(process, log.fileno()), process)
