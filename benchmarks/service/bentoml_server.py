@@ -27,12 +27,12 @@ class BatchedModel:
         torch.set_num_threads(1)
         self.model = default_model()
 
-    @bentoml.api(route="/predict", batchable=True, max_batch_size=BATCH_SIZE)
+    @bentoml.api(route="/predict", batchable=True, max_batch_size=BATCH_SIZE)  # type: ignore[untyped-decorator]
     def stoch(self, file: list[Path]) -> list[dict[str, Any]]:
         """Answers a batch of images in mode stoch."""
         return self._answers(file, "stoch")
 
-    @bentoml.api(route="/predict/det", batchable=True, max_batch_size=BATCH_SIZE)
+    @bentoml.api(route="/predict/det", batchable=True, max_batch_size=BATCH_SIZE)  # type: ignore[untyped-decorator]
     def det(self, file: list[Path]) -> list[dict[str, Any]]:
         """Answers a batch of images in mode det."""
         return self._answers(file, "det")

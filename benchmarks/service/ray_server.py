@@ -23,7 +23,6 @@ REPLICAS = 2
 app = FastAPI()
 
 
-@serve.deployment(num_replicas=REPLICAS, max_ongoing_requests=128)
 @serve.ingress(app)
 class BatchedModel:
     """A replica: decodes every image in a thread and answers in batches."""
@@ -56,5 +55,6 @@ class BatchedModel:
 if __name__ == "__main__":
     ray.init("local", num_cpus=REPLICAS, include_dashboard=False)
     serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
-    serve.run(BatchedModel.bind())
+    deployment = serve.deployment(num_replicas=REPLICAS, max_ongoing_requests=128)
+    serve.run(deployment(BatchedModel).bind())
     threading.Event().wait()
