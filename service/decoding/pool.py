@@ -1,8 +1,8 @@
 """A pool of decoder processes: an image that hangs or kills its decoder fails only its own request.
 
-Every process decodes at most one image at a time, and a thread waits for its result. It is forked
-by multiprocessing's fork server, which has imported only the decoder, and never by the service's
-process with its threads and its device.
+Every process decodes at most one image at a time; the event loop waits for its result without a
+thread. It is forked by multiprocessing's fork server, which has imported only the decoder, and
+never by the service's process with its threads and its device.
 """
 
 import asyncio
@@ -10,7 +10,10 @@ import atexit
 import logging
 import math
 import multiprocessing
+import os
+import pickle
 import signal
+import socket
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -26,11 +29,13 @@ from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.problems import NotReady, Problem, UnusableImage
 from service.decoding.decode import Declared
 from service.decoding.worker import (
+    LENGTH,
     READY,
     Decoded,
     DecodeFailure,
     DecodeJob,
     OutOfDecodingMemoryError,
+    message_of,
     run_worker,
 )
 from service.settings import DecodingSettings, ImageSettings
@@ -42,6 +47,7 @@ TEST_INPUT = Preprocessing(size=32)
 ATTEMPTS = 2
 RESTART_DELAY_S = 1.0
 RETRY_AFTER_S = 1.0
+RECEIVE_BYTES = 2**20  # larger than the result for an input of 224 pixels
 STOP_CHECK_INTERVAL_S = 1.0
 TEST_INTERVAL_S = 10.0
 Result = TypeVar("Result")
@@ -84,26 +90,30 @@ class DecodingProcess:
     """A decoder process; it runs one job at a time.
 
     The constructor returns when the process is ready; it raises RuntimeError, and OSError if the
-    system cannot start a process. All methods but `kill` may block.
+    system cannot start a process. It and `end` may block. `run` is for use in one event loop.
     """
 
     def __init__(self, limits: ImageSettings, settings: DecodingSettings) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([run_worker.__module__])
         self._settings = settings
-        self._connection, remote = context.Pipe()
+        self._buffer = bytearray(RECEIVE_BYTES)  # reused, which saves page faults
+        connection, remote = context.Pipe()
+        self._socket = socket.socket(fileno=os.dup(connection.fileno()))
         self._process = context.Process(
             target=run_worker, args=(remote, limits, settings), name="decoding"
         )
         self._process.start()
         remote.close()
         try:
-            is_ready = self._connection.poll(START_TIMEOUT_S) and self._connection.recv() == READY
+            with connection:
+                is_ready = connection.poll(START_TIMEOUT_S) and connection.recv() == READY
         except (EOFError, OSError):
             is_ready = False
         if not is_ready:
             self.end()
             raise RuntimeError("a decoder process did not start")
+        self._socket.setblocking(False)
 
     @property
     def pid(self) -> int | None:
@@ -118,7 +128,7 @@ class DecodingProcess:
     @property
     def is_usable(self) -> bool:
         """False if the process has ended, or was stopped by a signal and does not run."""
-        if self._connection.closed:
+        if self._socket.fileno() < 0:
             return False
         try:
             status = Path(f"/proc/{self.pid}/stat").read_text()
@@ -126,34 +136,64 @@ class DecodingProcess:
             return False
         return status.rpartition(")")[2].split()[0] not in STOPPED_STATES
 
-    def run(self, job: DecodeJob) -> DecodeOutcome:
+    @property
+    def has_ended(self) -> bool:
+        """True if the process has ended; unlike `is_usable`, takes a few microseconds."""
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:  # the socket is closed or reset
+            return True
+
+    async def run(self, job: DecodeJob) -> DecodeOutcome:
         """Returns the outcome of a job; after a WorkerLoss, the process has ended."""
         started_at, cause = time.monotonic(), LossCause.TIME
         outcome: Decoded | DecodeFailure | None = None
         try:
-            self._connection.send(job)
-            if self._connection.poll(self._settings.timeout_s):
-                outcome = self._connection.recv()
+            async with asyncio.timeout(self._settings.timeout_s):
+                await self._send(job)
+                outcome = await self._receive()
+        except TimeoutError:
+            pass
         except Exception:  # the process has ended, or its message is damaged
-            self.end()
+            await asyncio.to_thread(self.end)
             cause = CAUSES.get(-(self.exit_code or 0), LossCause.KILLED)
         failure = outcome.error if isinstance(outcome, DecodeFailure) else None
         if outcome is None or isinstance(failure, OutOfDecodingMemoryError):
-            self.end()  # after the latter, its heap is fragmented
+            await asyncio.to_thread(self.end)  # after the latter, its heap is fragmented
         if outcome is not None:
             return outcome
         budget_s = self._settings.cpu_budget_s(len(job.content))
         return WorkerLoss(cause, min(time.monotonic() - started_at, budget_s))
 
+    async def _send(self, job: DecodeJob) -> None:
+        await asyncio.get_running_loop().sock_sendall(self._socket, message_of(job))
+
+    async def _receive(self) -> Any:
+        """Returns the next message. Raises EOFError if the process ends before."""
+        loop = asyncio.get_running_loop()
+        end, size = 0, LENGTH.size
+        while end < size:
+            received = await loop.sock_recv_into(self._socket, memoryview(self._buffer)[end:])
+            if not received:
+                raise EOFError
+            end += received
+            if size == LENGTH.size <= end:
+                size += LENGTH.unpack_from(self._buffer)[0]
+                if size > len(self._buffer):
+                    self._buffer = self._buffer + bytes(size - len(self._buffer))
+        return pickle.loads(memoryview(self._buffer)[LENGTH.size : size])
+
     def kill(self) -> None:
-        """Kills the process; a `run` in another thread then returns a WorkerLoss."""
+        """Kills the process; a `run` then returns a WorkerLoss."""
         self._process.kill()
 
     def end(self) -> None:
         """Kills the process and waits until it has ended; no `run` may be waiting for it."""
         self.kill()
         self._process.join()
-        self._connection.close()
+        self._socket.close()
 
 
 def encoded_image(limits: ImageSettings) -> bytes:
@@ -257,7 +297,7 @@ class Decoder:
         attempts = 0
         while True:
             attempts += 1
-            while not (worker := await self._idle.get()).is_usable:
+            while (worker := await self._idle.get()).has_ended:
                 self._replace(worker)
             outcome = await asyncio.shield(self._in_background(self._run(worker, job, on_cpu_s)))
             if isinstance(outcome, Decoded):
@@ -270,15 +310,15 @@ class Decoder:
     async def _run(
         self, worker: DecodingProcess, job: DecodeJob, on_cpu_s: Callable[[float], None]
     ) -> DecodeOutcome:
-        outcome = await self._in_thread(lambda: worker.run(job))
+        outcome = await worker.run(job)
         on_cpu_s(outcome.cpu_s)
         self._decoded += isinstance(outcome, Decoded)
-        self._return(worker)
+        self._return(worker, not worker.has_ended)
         return outcome
 
-    def _return(self, worker: DecodingProcess) -> None:
+    def _return(self, worker: DecodingProcess, is_usable: bool) -> None:
         """Makes a worker available for the next image, or replaces it."""
-        if worker.is_usable:
+        if is_usable:
             self._idle.put_nowait(worker)
         else:
             self._replace(worker)
@@ -312,9 +352,10 @@ class Decoder:
             await asyncio.sleep(STOP_CHECK_INTERVAL_S)
             for worker in tuple(self._workers):
                 if not worker.is_usable:
-                    worker.kill()  # a thread that waits for its result then replaces it
+                    worker.kill()  # its `run` then returns, and it is replaced
             for _ in range(self._idle.qsize()):
-                self._return(self._idle.get_nowait())
+                worker = self._idle.get_nowait()
+                self._return(worker, worker.is_usable)
 
     async def _test_forever(self) -> None:
         """Decodes the test image after each interval in which no image was decoded."""

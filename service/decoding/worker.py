@@ -4,8 +4,10 @@ The kernel enforces the limits on time, because no code in Python runs while a l
 """
 
 import os
+import pickle
 import resource
 import signal
+import struct
 import time
 import traceback
 import warnings
@@ -28,6 +30,9 @@ from eulerlora_client.policy.quality import measure_quality
 from service.decoding.decode import Declared, DecodedImage, decode
 from service.decoding.dicom import load_library
 from service.settings import DecodingSettings, ImageSettings
+
+LENGTH = struct.Struct("!i")
+"""The length that `multiprocessing.connection.Connection` sends before a message."""
 
 READY = "ready"
 """The first message of a process; a `Decoded` or `DecodeFailure` follows for every job."""
@@ -101,9 +106,22 @@ def run_worker(connection: Connection, limits: ImageSettings, settings: Decoding
             return
         signal.setitimer(signal.ITIMER_REAL, 2 * settings.timeout_s)
         signal.setitimer(signal.ITIMER_PROF, settings.cpu_budget_s(len(job.content)))
-        connection.send(run_job(job, limits))
+        _send(connection, run_job(job, limits))
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def message_of(value: object) -> bytes:
+    """Returns a message that `Connection.recv` reads, with its length, to send in one call."""
+    content = pickle.dumps(value)
+    return LENGTH.pack(len(content)) + content
+
+
+def _send(connection: Connection, result: Decoded | DecodeFailure) -> None:
+    """Sends a result. `Connection.send` would wake the service twice, for length and content."""
+    message = memoryview(message_of(result))
+    while message:
+        message = message[os.write(connection.fileno(), message) :]
 
 
 def run_job(job: DecodeJob, limits: ImageSettings) -> Decoded | DecodeFailure:
