@@ -61,7 +61,7 @@ from training.data.local_images import LocalImages
 from training.data.splits import split_off
 from training.evaluation.evaluated_sets import SetPredictions
 from training.evaluation.inference import SamplingOptions, predict_all
-from training.evaluation.intervals import Proportion, cluster_indices, proportion
+from training.evaluation.intervals import cluster_indices, proportion
 from training.evaluation.prediction_sets import Lesions, set_coverages
 from training.reporting.charts import RELIABILITY
 from training.reporting.model_card import site_sections
@@ -240,12 +240,12 @@ def measure_site(
     for score, flags in predictions.flags.items():
         kept = proportion(~flags, clusters)
         assert kept is not None  # there is a picture
-        results[f"kept by {score}"] = _interval(kept)
+        results[f"kept by {score}"] = kept.text
     probabilities = predictions.uncertainty.probabilities
     for sets in set_coverages(model, options, model.config.sampler, probabilities, images):
         results[f"classes in a set of {sets.coverage:g}"] = f"{sets.mean_size:.2f}"
         for name, covered in sets.classes.items():
-            results[f"coverage of {sets.coverage:g} for {name}"] = _interval(covered.lesions)
+            results[f"coverage of {sets.coverage:g} for {name}"] = covered.lesions.text
     return SiteMeasurement(results, measured)
 
 
@@ -263,10 +263,6 @@ def _policy_results(policy: PolicyMeasurement) -> dict[str, str]:
         "unfamiliar, of all images": f"{policy.unfamiliar:.3f}",
         "referral rate": f"{policy.evidence.referral_rate:.3f}",
     }
-
-
-def _interval(share: Proportion) -> str:
-    return f"{share.share:.3f} [{share.low:.3f}, {share.high:.3f}]"
 
 
 def write_site_checkpoint(

@@ -101,13 +101,14 @@ def tracking(
 
     Raises SettingsError for a tracker that is not installed.
     """
-    from training.fit.run import Tracking  # noqa: PLC0415 - imports torch
+    # These import torch.
+    from training.fit.run import Tracking  # noqa: PLC0415
+    from training.recipe.keys import leaves  # noqa: PLC0415
 
     if not trackers:
         return None
     settings = recipe.without_source.model_dump(mode="json")
-    flat = {f"{table}.{key}": str(value) for table, values in settings.items()
-            if isinstance(values, dict) for key, value in values.items()}  # fmt: skip
+    flat = {".".join(key): str(value) for key, value in leaves(settings) if len(key) > 1}
     folder = folder or out.with_name(f"{out.name}.curves")
     result = Tracking(tuple(dict.fromkeys(trackers)), folder, out.name, flat)
     result.check()

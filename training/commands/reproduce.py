@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -166,13 +166,18 @@ def _compare(table: ResultTable, runs: Sequence[TableRun], path: Path) -> None:
 
 def _list(runs: Sequence[TableRun], data: Path) -> None:
     """Prints the runs with their hours and differing settings, and what is missing."""
-    from training.tables.runs import missing_inputs  # noqa: PLC0415 - imports torch
+    # These import torch.
+    from training.recipe.keys import leaves  # noqa: PLC0415
+    from training.tables.runs import missing_inputs  # noqa: PLC0415
 
     hours: dict[str | None, list[float]] = {}
     for run in runs:
         if run.status == "finished":
             hours.setdefault(run.recipe.variant, []).append(run.hours)
-    settings = [dict(_flat(run.recipe.without_source.model_dump(mode="json"))) for run in runs]
+    settings = [
+        {".".join(key): value for key, value in leaves(dump)}
+        for dump in (run.recipe.without_source.model_dump(mode="json") for run in runs)
+    ]
     missing = dict[str, None]()
     for run, values in zip(runs, settings, strict=True):
         facts = []
@@ -190,12 +195,3 @@ def _list(runs: Sequence[TableRun], data: Path) -> None:
         click.echo(f"missing: {name}")
     if not missing:
         click.echo("nothing is missing")
-
-
-def _flat(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yields the settings of a recipe by dotted key."""
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value

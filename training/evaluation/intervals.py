@@ -69,6 +69,11 @@ class Proportion:
     low: float
     high: float
 
+    @property
+    def text(self) -> str:
+        """The share and its interval."""
+        return f"{self.share:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
 
 def bootstrap(
     metrics: Callable[[Weights], Mapping[str, Floats]], *clusters: Ints

@@ -135,7 +135,7 @@ def recipe_with_sources(
     values = recipe.model_dump(mode="json", exclude={"file", "variant", "overrides"})
     texts = {key.name: key.text for key in recipe_keys(kind)}
     lines = []
-    for key, value in _leaves(values):
+    for key, value in leaves(values):
         text = texts.pop(".".join(key), None) or texts.pop(".".join(key[:-1]), "")
         lines += (
             ["", *(f"# {line}" for line in wrap(text, TEXT_WIDTH, break_on_hyphens=False))]
@@ -146,10 +146,11 @@ def recipe_with_sources(
     return lines
 
 
-def _leaves(tables: Mapping[str, Any], parents: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+def leaves(tables: Mapping[str, Any], parents: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """Yields the values of nested tables, and empty tables, with their keys."""
     for name, value in tables.items():
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, (*parents, name))
+            yield from leaves(value, (*parents, name))
         else:
             yield (*parents, name), value
 

@@ -238,8 +238,7 @@ def _counts(proportion: Proportion | None, clustered: bool) -> list[str]:
 def proportion_text(proportion: Proportion | None) -> str:
     if proportion is None:
         return "n/a"
-    interval = f"[{proportion.low:.3f}, {proportion.high:.3f}]"
-    return f"{proportion.share:.3f} {interval} ({proportion.hits:,}/{proportion.images:,})"
+    return f"{proportion.text} ({proportion.hits:,}/{proportion.images:,})"
 
 
 def ood_set_table(report: Report) -> str:

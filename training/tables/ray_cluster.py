@@ -51,12 +51,8 @@ class RunResources:
     lock_wait_s: float = LOCK_WAIT_S
 
 
-@dataclass(frozen=True)
-class RunOutcome:
-    """host: where the run ended. failure: one line, or None."""
-
-    host: str
-    failure: str | None
+Outcome = tuple[str, str | None]
+"""The machine where a run ended, and why it failed, in one line; None if it did not."""
 
 
 def check_ray() -> None:
@@ -124,35 +120,35 @@ def _fits(node: Mapping[str, float], cpus: int, device: str) -> bool:
     return node.get("CPU", 0) >= cpus and (device == "cpu" or node.get("GPU", 0) >= 1)
 
 
-def _failures(started: "dict[ObjectRef[RunOutcome], str]") -> list[str]:
+def _failures(started: "dict[ObjectRef[Outcome], str]") -> list[str]:
     """Waits for all runs; returns one line for each that failed."""
     import ray  # noqa: PLC0415 - an extra
     from ray.exceptions import RayError  # noqa: PLC0415
 
-    failures, waiting = [], list(started)
+    failures: list[str] = []
+    waiting = list(started)
     while waiting:
         (reference,), waiting = ray.wait(waiting)
         name = started[reference]
         try:
-            outcome = ray.get(reference)
+            host, failure = ray.get(reference)
         except RayError as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            outcome = RunOutcome("", f"{name} failed: {reason}")
-        if outcome.failure is not None:
-            failures.append(outcome.failure)
-        print_progress(outcome.failure or f"{name} done on {outcome.host}")
+            host, failure = "", f"{name} failed: {reason}"
+        failures += [] if failure is None else [failure]
+        print_progress(failure or f"{name} done on {host}")
     return failures
 
 
-def _train_run(training: TrainingCommand, resources: RunResources) -> RunOutcome:
+def _train_run(training: TrainingCommand, resources: RunResources) -> Outcome:
     """Trains a run on the machine of this Ray worker."""
     host = socket.gethostname()
     if training.report.exists():  # an earlier attempt ended, but its answer was lost
-        return RunOutcome(host, None)
+        return host, None
     try:
         process = _start(training, resources)
     except BlockingIOError:
-        return RunOutcome(host, f"{training.name} failed: {LOCKED}")
+        return host, f"{training.name} failed: {LOCKED}"
     try:
         while process.process.poll() is None:
             time.sleep(POLL_S)
@@ -160,7 +156,7 @@ def _train_run(training: TrainingCommand, resources: RunResources) -> RunOutcome
         process.process.send_signal(signal.SIGINT)
         process.process.wait()
         raise
-    return RunOutcome(host, process.failure)
+    return host, process.failure
 
 
 def _start(training: TrainingCommand, resources: RunResources) -> TrainingProcess:

@@ -14,7 +14,6 @@ from eulerlora.methods.registry import build_network
 from eulerlora.methods.sngp import SNGPSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
-from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import Draw
 from tests.conftest import random_network
 from training.adaptation.objective import AdapterObjective, trajectory_losses
@@ -126,20 +125,3 @@ def test_every_image_of_a_step_has_draws_of_its_own(
     draws = objective.draw(1, 2, 0).images(2)
     first, second = (draws.blocks | draws.head)[name].chunk(2)
     assert not torch.equal(first, second)
-
-
-def test_a_step_of_the_objective_bounds_the_norms() -> None:
-    network = random_network(method=SNGPSettings(features=8, norm_bound=0.5))
-    AdapterObjective(network, 1, trajectory_losses, torch.ones(3)).after_step()
-    norms = torch.linalg.matrix_norm(network.blocks[1].up.mT @ network.blocks[1].down, ord=2)
-    torch.testing.assert_close(norms, torch.full_like(norms, 0.5))
-
-
-def test_mode_det_of_sngp_differs_from_its_mean_logits_once_the_covariance_is_set() -> None:
-    network = random_network(method=SNGPSettings(features=8))
-    image = torch.rand(1, 3, 32, 32, generator=Generator().manual_seed(1))
-    (before,) = predict_rows(network, image, [Draw()])
-    with torch.no_grad():
-        network.heads.covariance_root.zero_()
-    (mean,) = predict_rows(network, image, [Draw()])
-    assert before.exp().max() < mean.exp().max()

@@ -1,6 +1,5 @@
 """Training of adapters: from a recipe to a calibrated checkpoint, through the program."""
 
-import gzip
 import json
 import shutil
 from pathlib import Path
@@ -130,19 +129,6 @@ def test_evaluate_repeats_the_report_of_training_and_the_card_follows_from_it(
         file.unlink()
     write_model_card(trained_copy, out)
     assert [file.read_bytes() for file in files] == before
-
-
-def test_a_report_names_its_precision(trained_copy: Path, labelled: Path, tmp_path: Path) -> None:
-    options = ("--mode", "det", "--corrupted-images", "0", "--out", tmp_path)
-    probabilities = {}
-    for precision, ending in (("float32", "images."), ("bfloat16", "predicted in bfloat16.")):
-        done = run("evaluate", trained_copy, "--data", labelled, "--precision", precision, *options)
-        assert done.status == 0, done.err
-        assert done.out.splitlines()[0].endswith(ending)
-        report = json.loads((tmp_path / "report.json").read_text())
-        assert report["precision"] == precision
-        probabilities[precision] = gzip.decompress((tmp_path / "predictions.csv.gz").read_bytes())
-    assert probabilities["float32"] != probabilities["bfloat16"]
 
 
 def test_calibrate_repeats_the_thresholds_of_training_and_sets_the_sampler(
@@ -384,16 +370,3 @@ def test_bad_images_end_every_command_or_are_skipped_listed_and_recorded(
     provenance = json.loads((out / "config.json").read_text())["provenance"]
     assert provenance["skipped"] == {"count": 2, "names": sorted(bad[:2])}
     assert "2 unusable images were left out" in (out / "README.md").read_text()
-
-
-def test_equal_seeds_give_equal_weights(recipe_file: Path, labelled: Path) -> None:
-    def weights(out: str, seed: str) -> bytes:
-        folder = recipe_file.parent / out
-        done = run(
-            "train", recipe_file, "--data", labelled, "--out", folder, "--seed", seed,
-            "--set", "data.path=set", "--set", "evaluation.ood=[]", *ONE_EPOCH,
-        )  # fmt: skip
-        assert done.status == 0, done.err
-        return (folder / "adapters.safetensors").read_bytes()
-
-    assert weights("first", "1") == weights("second", "1") != weights("third", "2")

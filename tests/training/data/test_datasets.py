@@ -1,16 +1,13 @@
 """Image folders and out-of-distribution sets."""
 
 import shutil
-import tarfile
 from collections import Counter
 from pathlib import Path
 
 import pytest
-import torch
 
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from eulerlora.errors import DataError
-from tests.training.conftest import plain_view
 from training.data.datasets import (
     pretraining_images,
     read_dataset,
@@ -18,7 +15,6 @@ from training.data.datasets import (
     read_unlabelled,
 )
 from training.data.images import ImageParts, class_counts
-from training.fit.batches import ImageDataset
 from training.recipe.pretraining import UnlabelledData
 from training.recipe.schema import DataSettings, OodSettings
 
@@ -186,15 +182,3 @@ def test_an_ood_set_without_usable_images_is_refused(
         read_ood_set(settings, tmp_path)
     with pytest.raises(DataError, match="none that can be decoded"):
         read_ood_set(settings, tmp_path, skip_bad=True)
-
-
-def test_an_archive_gives_the_same_images_as_its_folder(labelled: Path, tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "set.tar", "w") as archive:
-        archive.add(labelled, ".")
-    packed = read_dataset(SETTINGS.model_copy(update={"path": "set.tar"}), tmp_path)
-    plain = read_dataset(SETTINGS, labelled)
-    assert names_by_part(packed) == names_by_part(plain)
-    view = plain_view(16)
-    for part in plain.parts:
-        ours, theirs = (ImageDataset(data.parts[part], view) for data in (packed, plain))
-        assert torch.equal(ours[0][0], theirs[0][0])

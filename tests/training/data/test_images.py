@@ -1,6 +1,5 @@
 """Images in folders and archives; decoding; unusable images."""
 
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -11,20 +10,6 @@ from PIL import Image
 from eulerlora.errors import DataError
 from tests.icc_profiles import DISPLAY_P3, in_srgb, rgb_profile
 from training.data.images import decode_all, list_images, read_image
-
-
-def test_a_folder_and_an_archive_of_it_list_the_same_images(
-    image_folder: Path, tmp_path: Path
-) -> None:
-    archive_path = tmp_path / "images.tar.gz"
-    with tarfile.open(archive_path, "w:gz") as archive:
-        archive.add(image_folder, ".")
-    on_disk, in_memory = list_images(image_folder), list_images(archive_path)
-    assert list(on_disk) == list(in_memory) == sorted(on_disk)
-    for name in on_disk:
-        torch.testing.assert_close(
-            read_image(name, on_disk[name]), read_image(name, in_memory[name])
-        )
 
 
 def test_paths_without_images_are_refused(tmp_path: Path) -> None:
