@@ -57,18 +57,18 @@ GENERATED: Mapping[str, tuple[OodGroup, MakeImages]] = {
 }
 """Group and images of the sets without files; the shifted ones show lesions of the test part."""
 
-Source = str | Path
+OodSource = str | Path
 """The name of a generated set, or an absolute path."""
 
 
-def ood_sources(arguments: Sequence[str]) -> dict[Source, OodGroup]:
+def ood_sources(arguments: Sequence[str]) -> dict[OodSource, OodGroup]:
     """Returns the group of every set by its source, in the order of the arguments.
 
     arguments: `[GROUP:]SET`; a set is the name of a generated one, `generated` for all of them, or
     a folder or archive, which is `far` by default. Raises SettingsError for an unknown group or a
     set in two groups, DataError for an unknown set.
     """
-    chosen: dict[Source, OodGroup] = {}
+    chosen: dict[OodSource, OodGroup] = {}
     for argument in arguments:
         for source, group in _sources(argument).items():
             if chosen.setdefault(source, group) != group:
@@ -79,7 +79,7 @@ def ood_sources(arguments: Sequence[str]) -> dict[Source, OodGroup]:
 
 
 def read_ood_sets(
-    sources: Mapping[Source, OodGroup], test: Sequence[LabelledImage], skip_bad: bool = False
+    sources: Mapping[OodSource, OodGroup], test: Sequence[LabelledImage], skip_bad: bool = False
 ) -> list[OodSet]:
     """Returns the sets with distinct names.
 
@@ -95,7 +95,7 @@ def read_ood_sets(
     ]
 
 
-def _sources(argument: str) -> dict[Source, OodGroup]:
+def _sources(argument: str) -> dict[OodSource, OodGroup]:
     """Returns the sets of one argument and their groups."""
     group, name = _parsed(argument)
     made = {generated: of for generated, (of, _) in GENERATED.items()}
