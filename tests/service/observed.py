@@ -168,7 +168,7 @@ def completed(
 ) -> CompletedPrediction:
     """Returns a completed prediction."""
     return CompletedPrediction(
-        body, disposition, decode_s=0.002, queue_s=0.02, model_s=0.2, at_ns=0
+        body, disposition, decode_s=0.002, queue_s=0.02, model_s=0.2, at_ns=10**9
     )
 
 
