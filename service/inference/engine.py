@@ -97,6 +97,11 @@ class ServedModel:
         return self.model.revision
 
     @cached_property
+    def sampling_digest(self) -> str:
+        """As `CheckpointConfig.sampling_digest`, computed once."""
+        return self.model.config.sampling_digest
+
+    @cached_property
     def pass_key(self) -> Hashable:
         """Equal for models whose items can share a batch, whatever their methods are."""
         return self.model.runtime.pass_key

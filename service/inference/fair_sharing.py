@@ -4,6 +4,7 @@ import ipaddress
 import time
 from bisect import insort
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 
 INTERNAL = "internal"  # the client of health checks and warm-up
@@ -24,6 +25,7 @@ def client_of(scope: Mapping[str, Any]) -> str:
     return "address:" if peer is None else f"address:{network_of(peer[0])}"
 
 
+@lru_cache(maxsize=1024)
 def network_of(address: str) -> str:
     """Returns an IPv4 address, or the /64 network of an IPv6 address."""
     try:

@@ -221,7 +221,7 @@ class Pipeline:
             upload.content,
             upload.declared,
             served.model.config.preprocessing,
-            served.model.config.sampling_digest,
+            served.sampling_digest,
             request.policy is not None,
         )
         try:
