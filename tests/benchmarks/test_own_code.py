@@ -12,7 +12,7 @@ from benchmarks.peft_conformance import outcome_of
 def test_the_ratios_are_measured_for_one_and_eight_images() -> None:
     done = CliRunner().invoke(own_code.main, ["--small", "--repeats", "2"])
     assert done.exit_code == 0, done.output
-    rows = [line.split("|") for line in done.output.splitlines() if line.startswith("| ")][1:]
+    rows = [line.split("|") for line in done.stdout.splitlines() if line.startswith("| ")][1:]
     assert [row[2].strip() for row in rows] == ["1", "1", "8", "8"]
     assert all(float(row[3]) > 0 for row in rows)
 
