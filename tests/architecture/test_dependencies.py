@@ -54,7 +54,7 @@ def declared(package: str) -> set[str]:
     chosen = {
         "service": ["serve", "dicom"],
         "training": ["train", "ray"],
-        "eulerlora": ["hub", "onnx"],
+        "eulerlora": ["hub", "onnx", "peft"],
     }
     extras = project()["optional-dependencies"]
     optional = [requirement for extra in chosen[package] for requirement in extras[extra]]
