@@ -38,7 +38,7 @@ RUN if [ -z "$TORCH_INDEX" ]; then \
         -o -name 'libcusolverMg.so*' \) -delete \
     && find . -type d \( -name include -o -name tests -not -path './numpy/*' \) \
         -prune -exec rm -r {} +
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY eulerlora_client eulerlora_client
 COPY eulerlora eulerlora
 COPY service service

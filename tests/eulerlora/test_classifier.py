@@ -161,7 +161,6 @@ class Changed(VisionTransformer):
             transformers.BertConfig(hidden_size=16, num_attention_heads=2, num_hidden_layers=1,
                                     intermediate_size=8, vocab_size=9)), {}, "bert"),
     ],
-    ids=str,
 )  # fmt: skip
 def test_other_networks_and_settings_are_refused(vit, options: dict[str, Any], key: str) -> None:
     with pytest.raises(SettingsError, match=key):
