@@ -13,7 +13,7 @@ from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import BACKBONE_FILE, DEFAULT_CHECKPOINT
 from tests.service.conftest import app_of
 
-MAX_BYTES = 25_000_000
+MAX_BYTES = 55_000_000
 IMAGES = 17
 
 
