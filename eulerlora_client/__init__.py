@@ -95,6 +95,7 @@ __all__ = [
     "UnsupportedMedia",
     "UnusableImage",
     "UploadTooSlow",
+    "Variance",
     "WarningCode",
     "__version__",
 ]

@@ -19,7 +19,7 @@ from tests.service.real_server import run_server
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 QUICK = (
-    "--set", "training.epochs=1", "--set", "backbone.image_size=32", "--set", "training.workers=0",
+    "--set", "training.epochs=1", "--set", "backbone.image_size=28", "--set", "training.workers=0",
 )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ PUBLIC = {
         ServiceFailed SettingsError ShiftSignal StandardError TargetClasses TargetGroup
         Threshold TimedOut Timeouts Tolerance TriageBatch TriageClient TriageReason TriageResult
         Unavailable UnexpectedAnswer UnknownModel Unprocessable Unreachable UnreadableFile
-        UnsupportedMedia UnusableImage UploadTooSlow WarningCode __version__
+        UnsupportedMedia UnusableImage UploadTooSlow Variance WarningCode __version__
     """,
 }
 

@@ -16,12 +16,13 @@ from eulerlora.model import EulerLoRA
 from eulerlora.nn.rows import COEFFICIENTS
 from eulerlora.peft import EulerLoraConfig, sampling
 from eulerlora.settings import Draw
+from tests.service.conftest import app_of
 
 SAMPLES, SEED = 3, 11
 TOLERANCE = 1e-5
 
 
-def test_the_service_gives_the_answers_of_a_peft_model(make_app, tmp_path: Path) -> None:
+def test_the_service_gives_the_answers_of_a_peft_model(tmp_path: Path) -> None:
     """In mode det, and in mode stoch with the masks of the service."""
     torch.manual_seed(0)
     shape = ViTConfig(
@@ -42,7 +43,7 @@ def test_the_service_gives_the_answers_of_a_peft_model(make_app, tmp_path: Path)
     image = Image.effect_noise((32, 32), 80).convert("RGB")
     content = io.BytesIO()
     image.save(content, "PNG")
-    with TestClient(make_app(loaded)) as client:
+    with TestClient(app_of(loaded)) as client:
 
         def probabilities(query: str) -> Tensor:
             answer = client.post(

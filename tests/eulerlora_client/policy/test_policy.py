@@ -271,10 +271,16 @@ def test_a_threshold_is_fitted_to_one_model_mode_and_number_of_samples() -> None
     policy = default_policy()
     evidence = policy.evidence
     assert evidence is not None
-    own = make_prediction(revision=evidence.revision, mode=evidence.mode, samples=evidence.samples)
+    own = make_prediction(
+        revision=evidence.revision,
+        mode=evidence.mode,
+        samples=evidence.samples,
+        views=evidence.views,
+    )
     assert policy.fitted_to(own)
     assert not policy.fitted_to(own.model_copy(update={"revision": "sha256:other"}))
     assert not policy.fitted_to(own.model_copy(update={"samples": evidence.samples + 1}))
+    assert not policy.fitted_to(own.model_copy(update={"views": 2}))
     assert not policy.fitted_to(own.model_copy(update={"mode": "det", "samples": 1}))
     assert not policy.fitted_to(
         own.model_copy(update={"standard_error": StandardError(msp=0.01, entropy=0.02)})

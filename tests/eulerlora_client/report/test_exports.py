@@ -57,7 +57,12 @@ def test_csv_has_the_values_that_decide(tmp_path: Path) -> None:
     assert policy.evidence is not None
     row = ROWS[0]
     assert row.result is not None
-    settings = {"revision": row.result.prediction.revision, "mode": "stoch", "samples": 2}
+    settings = {
+        "revision": row.result.prediction.revision,
+        "mode": "stoch",
+        "samples": 2,
+        "views": 1,
+    }
     evidence = policy.evidence.model_copy(update=settings)
     fitted = decided_again(row.result, policy.model_copy(update={"evidence": evidence}))
     write_csv(path, [replace(row, result=fitted), row])

@@ -68,7 +68,10 @@ def frozen_weights(model: EulerLoRA) -> list[torch.nn.Parameter]:
 
 
 def gives_known_answer(checked: CheckedModel) -> bool:
-    answers = predict_known_answer(checked.model.runtime, checked.known.pixels)
+    config = checked.model.config
+    answers = predict_known_answer(
+        checked.model.runtime, checked.known.pixels, checked.known.draws, config.temperatures
+    )
     return checked.fault(answers) is None
 
 

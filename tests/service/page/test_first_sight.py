@@ -34,7 +34,7 @@ def test_the_page_says_what_it_is_for_and_what_was_measured_before_any_image(go)
         facts = page.get_by_role("region", name="What was measured")
         for one in policy.evidence.measured:
             row = facts.get_by_role("row", name=data_name(one.data)).first
-            expect(row).to_contain_text(f"{100 * one.target.sensitivity:.1f}".removesuffix(".0"))
+            expect(row).to_contain_text(f"{100 * one.critical.sensitivity:.1f}".removesuffix(".0"))
             expect(row).to_contain_text(f"{100 * one.others.specificity:.1f}".removesuffix(".0"))
         expect(facts.get_by_text(measured.origin)).to_be_hidden()
         facts.get_by_text("Details of these figures").click()

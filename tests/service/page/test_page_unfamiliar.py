@@ -100,7 +100,9 @@ def test_the_model_dialog_lists_the_thresholds_and_the_signals_of_the_monitor(go
         for threshold in read_config(DEFAULT_CHECKPOINT).in_precision("float32").thresholds:
             assert threshold.feature_distance is not None
             sent = float(f"{threshold.feature_distance.threshold:.6g}")
-            expect(dialog).to_contain_text(f"{sent:.3f}; 95 %")
+            expect(dialog).to_contain_text(
+                f"{sent:.3f}; {100 * threshold.feature_distance.kept:.0f} %"
+            )
 
 
 @pytest.mark.slow

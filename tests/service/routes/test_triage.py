@@ -200,7 +200,7 @@ def fitted(model: EulerLoRA, mode: str, samples: int) -> Policy:
     """Returns a policy whose threshold was set for a model, mode and number of samples."""
     chosen = policy(urgent=1e-9)
     assert chosen.evidence is not None
-    settings = {"revision": model.revision, "mode": mode, "samples": samples}
+    settings = {"revision": model.revision, "mode": mode, "samples": samples, "views": 1}
     return chosen.model_copy(update={"evidence": chosen.evidence.model_copy(update=settings)})
 
 

