@@ -91,8 +91,10 @@ def run_session(
     interrupt: BaseException | None = None
     try:
         asyncio.run(_send(session, selection.files, model.max_body_bytes, rows))
-    except (KeyboardInterrupt, SystemExit) as error:  # the rows so far are still written
-        interrupt = error
+    except* (KeyboardInterrupt, SystemExit) as group:  # the rows so far are still written
+        interrupt = group
+        while isinstance(interrupt, BaseExceptionGroup):  # a task group of anyio wraps a signal
+            interrupt = interrupt.exceptions[0]
     rows += [TriageRow(path, problem=CANCELLED) for path in selection.files[len(rows) :]]
     try:
         # files first: printing fails if the reader of stdout has gone
