@@ -31,7 +31,7 @@ draw_shapes(Path("shapes"))
 eulerlora("train", "imagefolder", "--data", "shapes", "--check")
 
 # %% [markdown]
-# **Train.** The recipe `imagefolder` needs no settings. The embedded backbone is small and fast;
+# **Train.** The recipe `imagefolder` needs no settings. The embedded backbone is fast on a CPU;
 # leave this setting out to use ViT-B/32 with ImageNet weights. At the end the command prints the
 # test accuracy with its interval, and whether the adapters are better than the linear probe that
 # the run started from.

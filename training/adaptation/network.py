@@ -65,7 +65,7 @@ def available_source(source: BackboneSource) -> BackboneSource:
         except SettingsError as error:
             reason = str(error)
     print(
-        f"note: using the embedded backbone, which is small and made for a CPU ({reason})",
+        f"note: using the embedded backbone, made for dermatoscopic pictures ({reason})",
         file=sys.stderr,
     )
     return source.model_copy(update={"weights": EMBEDDED})
