@@ -3,15 +3,21 @@
 `tests/eulerlora/methods/test_extension.py` trains and serves the method of `write_a_method.py`.
 """
 
+import csv
+import itertools
+import json
+import random
 import re
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from peft import PeftModel
-from transformers import ViTForImageClassification
+from torchmetrics.functional.classification import multiclass_calibration_error
+from transformers import BertConfig, BertModel, BertTokenizer, ViTForImageClassification
 
 from eulerlora import EulerLoRA
 from tests.service.conftest import app_of
@@ -31,9 +37,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+def run(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, Any]:
     monkeypatch.setattr(sys, "argv", [name, *arguments])
-    runpy.run_path(str(EXAMPLES / name))
+    return runpy.run_path(str(EXAMPLES / name))
 
 
 def test_the_service_is_asked(
@@ -131,6 +137,69 @@ def test_trainer_fine_tunes_a_peft_model_and_saves_its_settings(
         torch.testing.assert_close(loaded(pixel_values=result["images"][:4]).logits, expected)
     card = (tmp_path / "README.md").read_text()
     assert all(f"- `{name}`: " in card for name in ("r", "min_rank", "steps", "scale"))
+
+
+COLOURS = {
+    "red": ["rose", "blood", "ruby"],
+    "green": ["grass", "leaf", "fern"],
+    "blue": ["sky", "sea", "ink"],
+}
+
+
+def write_texts(folder: Path) -> None:
+    """Writes texts of a word of their class among words of none."""
+    draw = random.Random(0)
+    for part, count in {"train": 16, "test": 10}.items():
+        with (folder / f"{part}.csv").open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["text", "category"])
+            for colour, words in COLOURS.items():
+                for _ in range(count):
+                    others = draw.choices(["the", "a", "is", "was"], k=draw.randint(2, 5))
+                    rows.writerow([" ".join([*others, draw.choice(words)]), colour])
+
+
+def write_encoder(folder: Path) -> None:
+    words = ["the", "a", "is", "was", *itertools.chain(*COLOURS.values())]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = {word: index for index, word in enumerate([*special, *words])}
+    BertTokenizer(vocab=vocabulary).save_pretrained(folder)
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = BertConfig(**shape, intermediate_size=24, vocab_size=len(vocabulary))
+    BertModel(config).save_pretrained(folder)
+
+
+def test_a_language_model_is_adapted_compared_and_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_texts(tmp_path)
+    write_encoder(tmp_path / "encoder")
+    arguments = [
+        str(tmp_path), "--encoder", str(tmp_path / "encoder"), "--out", str(tmp_path / "out.json"),
+        "--epochs", "2", "--rank", "4", "--samples", "3", "--rates", "0.01", "--seeds", "1", "2",
+    ]  # fmt: skip
+    script = run("language_model.py", monkeypatch, *arguments)
+    lines = capsys.readouterr().out.splitlines()
+    results = json.loads((tmp_path / "out.json").read_text())
+    assert {key for key in results if key.startswith("test: EulerLoRA")} == {
+        f"test: EulerLoRA, seed {seed}" for seed in (1, 2)
+    }
+    of_modes = results["test: EulerLoRA, seed 1"]
+    assert of_modes["det"]["mutual_information"] < 1e-6 < of_modes["stoch"]["mutual_information"]
+    probabilities = torch.rand(200, 3, generator=torch.Generator().manual_seed(0)).softmax(dim=-1)
+    labels, (confidence, classes) = torch.arange(200) % 3, probabilities.double().max(dim=-1)
+    expected = multiclass_calibration_error(probabilities, labels, num_classes=3, n_bins=15)
+    actual = script["calibration_error"](confidence, (classes == labels).double())
+    assert actual == pytest.approx(expected.item(), abs=1e-6)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "backward", None)  # nothing is trained again
+        run("language_model.py", monkeypatch, *arguments)
+    again = capsys.readouterr().out.splitlines()
+    assert again == lines[-len(again) :]
+    assert again[0].startswith("rates:")
+    with pytest.raises(SystemExit, match="same settings"):
+        run("language_model.py", monkeypatch, *arguments, "--tokens", "8")
 
 
 def original_state(model: PeftModel) -> dict[str, torch.Tensor]:
