@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from training.data.augmentation import Transform
 from training.data.images import LabelledImage, read_image
 from training.data.loading import load
-from training.recipe.schema import AdamWSettings, OptimisationSettings
+from training.recipe.schema import OptimisationSettings
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -22,7 +22,7 @@ MIN_EPOCHS, MAX_EPOCHS, FEW_STEPS = 10, 40, 300
 MIN_BATCH, MAX_BATCH, FEW_BATCHES = 8, 32, 10
 """An automatic batch is a power of two from 8 to 32 that makes 10 steps per epoch or more."""
 
-AnySettings = TypeVar("AnySettings", bound=AdamWSettings)
+AnySettings = TypeVar("AnySettings", bound=OptimisationSettings)
 
 IGNORED = -100
 """Label of padding; the losses give it no weight."""
@@ -108,7 +108,7 @@ class RunLength:
     epochs: int
 
     @classmethod
-    def of(cls, settings: AdamWSettings, images: int) -> Self:
+    def of(cls, settings: OptimisationSettings, images: int) -> Self:
         """Returns the length of a run on `images` images; `auto` follows from their number."""
         size = settings.batch_size
         if isinstance(size, str):
@@ -147,7 +147,7 @@ class RunLength:
 
 def shard_indices(
     images: int,
-    settings: AdamWSettings,
+    settings: OptimisationSettings,
     seed: int,
     epoch: int,
     shard: Shard,

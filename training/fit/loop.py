@@ -15,7 +15,7 @@ from training.fit.batches import Batches, RunLength
 from training.fit.optimisation import Objective, Optimisation, Step
 from training.fit.progress import Curves, ProgressDisplay, epoch_line
 from training.fit.run import FitResult, Progress, Run, TrainedState, load_state, save_state
-from training.recipe.schema import AdamWSettings
+from training.recipe.schema import OptimisationSettings
 
 
 class RunPaused(Exception):  # noqa: N818 - no error: the run did what was asked
@@ -23,7 +23,7 @@ class RunPaused(Exception):  # noqa: N818 - no error: the run did what was asked
 
 
 def fit(
-    objective: Objective[Any], batches: Batches, settings: AdamWSettings, run: Run
+    objective: Objective[Any], batches: Batches, settings: OptimisationSettings, run: Run
 ) -> FitResult:
     """Trains the objective's network for all epochs, with one optimiser step per batch.
 
@@ -41,7 +41,7 @@ class _Fit:
     """One call of `fit` and its progress."""
 
     def __init__(
-        self, objective: Objective[Any], batches: Batches, settings: AdamWSettings, run: Run
+        self, objective: Objective[Any], batches: Batches, settings: OptimisationSettings, run: Run
     ) -> None:
         self.batches, self.settings, self.run = batches, settings, run
         self.length = RunLength.of(settings, batches.images)

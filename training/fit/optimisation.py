@@ -17,7 +17,7 @@ from eulerlora.errors import NonFiniteError, SettingsError
 from eulerlora.prediction.precision import fastest_precision
 from eulerlora_client.contract.sampling import AUTO, Auto
 from training.fit.batches import RunLength
-from training.recipe.schema import AdamWSettings
+from training.recipe.schema import OptimisationSettings
 
 StepDraw = TypeVar("StepDraw")
 """The random input of a step."""
@@ -144,13 +144,13 @@ class Optimisation:
     def __init__(
         self,
         objective: Objective[Any],
-        settings: AdamWSettings,
+        settings: OptimisationSettings,
         length: RunLength,
         accelerator: Accelerator,
         seed: int,
     ) -> None:
         self.objective, self.settings, self.accelerator = objective, settings, accelerator
-        self.seed, self.length = seed, length
+        self.seed = seed
         self.precision = fastest_precision(settings.precision, accelerator.device)
         self.schedule = warmup_cosine(length.steps, settings.warmup_steps)
         self.optimiser = self._optimiser()
@@ -200,7 +200,7 @@ class Optimisation:
         pixels, labels = pixels.to(device), labels.to(device)
         weight = accelerator.reduce(self.objective.weight(labels), "sum")
         draw = self.objective.draw(self.seed, index, accelerator.process_index)
-        size = self._micro_batch_size()
+        size = self._micro_batch_size(len(pixels))
         parts = list(zip(pixels.split(size), labels.split(size), strict=True))
         total = torch.zeros((), device=device)
         for number, part in enumerate(parts):
@@ -214,10 +214,10 @@ class Optimisation:
         batch_loss: Tensor = accelerator.reduce(total, "sum")
         return batch_loss
 
-    def _micro_batch_size(self) -> int:
+    def _micro_batch_size(self, images: int) -> int:
         rows = self.settings.micro_batch_rows
         if rows is None:
-            return self.length.batch_size
+            return images
         return max(1, rows // self.objective.rows_per_image)
 
     def _autocast(self) -> AbstractContextManager[object]:

@@ -17,6 +17,7 @@ from eulerlora.images.preprocess import normalise
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import BackboneSettings, Preprocessing
 from training.data.augmentation import seeded
+from training.fit.batches import IGNORED
 from training.fit.optimisation import Objective, RecomputedBlocks
 from training.recipe.pretraining import PretrainingStage
 
@@ -127,21 +128,30 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
         labels: Tensor,
         draw: tuple[int, ...],
     ) -> Tensor:
-        """labels: targets as in `mixed_batches.PretrainingBatch`; all zeros for padding."""
+        """labels: (n,) as in `train.MixedBatches`; IGNORED for padding."""
         with seeded(images.device, *draw):
             output: ClassifierOutput = network(images)
-        logits, embeddings = output
-        targets, numbers = labels[:, :-1], labels[:, -1]
-        classes = self.model.classes
-        per_set = zip(logits.float().split(classes, -1), targets.split(classes, -1), strict=True)
-        classified = torch.stack([self._set_loss(*part) for part in per_set]).sum()
-        unlabelled = numbers > 0
-        contrasted = contrastive_loss(embeddings[unlabelled].float(), numbers[unlabelled])
-        return classified + self.contrast_weight * contrasted
+        unlabelled = labels >= sum(self.model.classes)
+        loss = self.contrast_weight * contrastive_loss(
+            output.embeddings[unlabelled].float(), labels[unlabelled]
+        )
+        first = 0
+        for logits in output.logits.float().split(self.model.classes, dim=-1):
+            own = (labels >= first) & (labels < first + logits.shape[-1])
+            loss = loss + F.cross_entropy(
+                logits,
+                torch.where(own, labels - first, IGNORED),
+                label_smoothing=self.label_smoothing,
+                ignore_index=IGNORED,
+                reduction="sum",
+            )
+            first += logits.shape[-1]
+        return loss
 
     def weight(self, labels: Tensor) -> Tensor:
         """Returns the summed weight of the images without the padding."""
-        return labels[:, :-1].sum() + self.contrast_weight * (labels[:, -1] > 0).sum()
+        unlabelled = labels >= sum(self.model.classes)
+        return torch.where(unlabelled, self.contrast_weight, (labels >= 0).float()).sum()
 
     @property
     def averaged(self) -> Classifier:
@@ -168,13 +178,6 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
         """Returns the averaged weights and the number of averaged steps."""
         tensors: dict[str, Tensor] = self.average.state_dict()
         return tensors
-
-    def _set_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Returns the summed loss of one set's images; targets of other images are all zero."""
-        losses = F.cross_entropy(
-            logits, targets, label_smoothing=self.label_smoothing, reduction="none"
-        )
-        return (losses * targets.sum(dim=-1)).sum()
 
 
 def contrastive_loss(embeddings: Tensor, numbers: Tensor) -> Tensor:

@@ -1,20 +1,37 @@
 """Pretraining of a backbone, stage by stage, on several data sets."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torchvision.transforms import v2
 
 from eulerlora.checkpoint.config import Provenance
 from eulerlora.checkpoint.weights import BackboneFile, load_backbone, save_backbone, tensors_sha256
-from eulerlora.images.preprocess import resize
+from eulerlora.settings import Preprocessing
+from training.data.augmentation import (
+    CPU,
+    CROP_AREA,
+    View,
+    camera_view,
+    dermoscopy_or_camera_view,
+    seeded,
+)
 from training.data.datasets import read_dataset, read_unlabelled
-from training.data.images import ImageParts, OodSet, report_skipped
-from training.fit.batches import RunLength
+from training.data.images import (
+    ImageParts,
+    LabelledImage,
+    OodSet,
+    pixel_batches,
+    report_skipped,
+)
+from training.data.loading import load
+from training.fit.batches import ImageDataset, RunLength, shard_indices
 from training.fit.loop import fit
 from training.fit.run import (
     Run,
@@ -25,13 +42,7 @@ from training.fit.run import (
     run_provenance,
 )
 from training.pretraining.classifier import Classifier, ClassifierObjective
-from training.pretraining.mixed_batches import (
-    MixedBatches,
-    PretrainingSet,
-    image_tensor,
-    on_device_if_fits,
-)
-from training.recipe.pretraining import PretrainingRecipe, PretrainingView
+from training.recipe.pretraining import PretrainingRecipe, PretrainingStage, PretrainingView
 
 
 def pretrain(
@@ -90,6 +101,19 @@ def stage_state_file(out: Path, stage: int) -> Path:
 
 
 @dataclass(frozen=True)
+class PretrainingSet:
+    """The images of a set and how a run shows them.
+
+    images: with labels as in `MixedBatches`. views: as in `PretrainingData`. shown: views of an
+    image in a batch.
+    """
+
+    images: Sequence[LabelledImage]
+    views: PretrainingView
+    shown: int = 1
+
+
+@dataclass(frozen=True)
 class PretrainingImages:
     """All images of a recipe, in the order of its sets."""
 
@@ -101,18 +125,78 @@ class PretrainingImages:
         """Number of classes of each labelled set."""
         return [len(images.classes) for images in self.labelled]
 
-    def training_sets(
-        self, recipe: PretrainingRecipe, device: torch.device
-    ) -> list[PretrainingSet]:
-        """Returns the images to train on, on a GPU if they fit; the calibration part is unused."""
-        images = [part.parts["train"] for part in self.labelled]
-        images += [part.images for part in self.unlabelled]
-        size = recipe.image_size
-        tensors = on_device_if_fits([image_tensor(part, size) for part in images], device)
-        classes = [*self.classes, *(0 for _ in self.unlabelled)]
-        views: list[PretrainingView] = [data.views for data in recipe.data]
-        views += ["cameras" for _ in self.unlabelled]
-        return [PretrainingSet(*part) for part in zip(tensors, classes, views, strict=True)]
+    def training_sets(self, recipe: PretrainingRecipe) -> list[PretrainingSet]:
+        """Returns the images to train on; the calibration part is unused."""
+        first_class = [0, *accumulate(self.classes)]
+        sets = [
+            PretrainingSet(
+                [replace(i, label=first + i.label) for i in images.parts["train"]], data.views
+            )
+            for images, data, first in zip(self.labelled, recipe.data, first_class, strict=False)
+        ]
+        number = count(first_class[-1])
+        return sets + [
+            PretrainingSet([replace(i, label=next(number)) for i in images.images], "cameras", 2)
+            for images in self.unlabelled
+        ]
+
+
+class MixedBatches:
+    """Batches of the images of several sets, in random order.
+
+    The label of a labelled image is its class, counted over all sets. Every unlabelled image has a
+    label of its own, above those of the classes, and two views in a batch. A view depends on seed,
+    epoch and image only. repeats: how often an epoch contains the images of each set; empty for
+    once.
+    """
+
+    def __init__(self, sets: Sequence[PretrainingSet], stage: PretrainingStage, run: Run) -> None:
+        self.stage, self.run = stage, run
+        self.views: list[LabelledImage] = []
+        self.transforms: list[View] = []  # of each view
+        self.views_of: list[range] = []  # of each image of an epoch
+        kinds: dict[PretrainingView, View] = {
+            "natural": everyday_view(stage.image_size),
+            "cameras": camera_view(stage.image_size),
+            "half-cameras": dermoscopy_or_camera_view(Preprocessing(size=stage.image_size)),
+        }
+        for part, repeats in zip(sets, stage.repeats or (1,) * len(sets), strict=True):
+            for image in (image for _ in range(repeats) for image in part.images):
+                self.views_of.append(range(len(self.views), len(self.views) + part.shown))
+                self.views += [image] * part.shown
+                self.transforms += [kinds[part.views]] * part.shown
+
+    @property
+    def images(self) -> int:
+        """Images per epoch."""
+        return len(self.views_of)
+
+    def epoch(self, epoch: int, skip: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields the epoch's batches, beginning with batch `skip`."""
+
+        def transform(index: int, pixels: Tensor) -> Tensor:
+            with seeded(CPU, self.run.seed, epoch, index):
+                return self.transforms[index](pixels)
+
+        shards = shard_indices(self.images, self.stage, self.run.seed, epoch, self.run.shard)
+        batches = [
+            [view for image in shard for view in (self.views_of[image] if image >= 0 else [-1])]
+            for shard in shards
+        ]
+        dataset = ImageDataset(self.views, transform)
+        return load(dataset, self.stage.workers, batch_sampler=batches[skip:])
+
+
+def everyday_view(size: int) -> View:
+    """Returns a random view for learning from everyday pictures: a crop and a horizontal flip."""
+    view: View = v2.Compose(
+        [
+            v2.RandomResizedCrop(size, scale=CROP_AREA),
+            v2.RandomHorizontalFlip(),
+            v2.ToDtype(torch.float32, scale=True),
+        ]
+    )
+    return view
 
 
 def _fit_stages(
@@ -125,7 +209,7 @@ def _fit_stages(
     shape = start.backbone.settings if start else recipe.backbone
     assert shape is not None  # the recipe has one of both
     device = runs[0].accelerator.device
-    sets = images.training_sets(recipe, device)
+    sets = images.training_sets(recipe)
     torch.manual_seed(recipe.seed)  # torchvision's initialisation takes no generator
     previous: Classifier | None = None
     stages = []
@@ -134,9 +218,7 @@ def _fit_stages(
         if previous is not None:
             model.load_smaller(previous)
         objective = ClassifierObjective(model.to(device), stage)
-        repeats = stage.repeats or (1,) * len(sets)
-        repeated = [replace(part, repeats=n) for part, n in zip(sets, repeats, strict=True)]
-        batches = MixedBatches(repeated, stage, run)
+        batches = MixedBatches(sets, stage, run)
         result = fit(objective, batches, stage, run)
         epochs = RunLength.of(stage, batches.images).epochs
         stages.append(asdict(result) | {"images": epochs * batches.images})
@@ -190,16 +272,16 @@ BATCH = 256
 @torch.inference_mode()
 def top_one(model: Classifier, sets: Sequence[ImageParts]) -> dict[str, float]:
     """Returns, by data set name, the accuracy of the set's head on its test part."""
-    size = model.backbone.settings.image_size
     device = next(model.parameters()).device
     accuracy = {}
     for head, images in enumerate(sets):
-        test = image_tensor(images.parts["test"], size)
+        test = images.parts["test"]
         predicted = [
-            _predicted(model, resize(test.select(part).to(device), size), head)
-            for part in torch.arange(len(test)).split(BATCH)
+            _predicted(model, pixels.to(device), head)
+            for pixels in pixel_batches(test, model.preprocessing, BATCH)
         ]
-        accuracy[images.name] = float((torch.cat(predicted) == test.labels).double().mean())
+        labels = torch.tensor([image.label for image in test])
+        accuracy[images.name] = float((torch.cat(predicted) == labels).double().mean())
     return accuracy
 
 

@@ -6,27 +6,13 @@ from pydantic import Field, model_validator
 
 from eulerlora.settings import BackboneSettings
 from eulerlora_client.settings import PositiveInt, Settings
-from training.recipe.schema import OPTIMISERS, AdamWSettings, DataSettings, Recipe, Split
-
-
-class AugmentationSettings(Settings):
-    """Random augmentation of training images with torchvision's transforms."""
-
-    crop_area: Annotated[float, Field(gt=0, le=1)] = 0.35
-    """Least fraction of the area in a crop; 1 crops nothing."""
-    policy: Literal["none", "trivial", "rand"] = "trivial"
-    """`trivial` (TrivialAugmentWide), `rand` (RandAugment) or `none`."""
-    erasing: Annotated[float, Field(ge=0, le=1)] = 0.25
-    """Probability of erasing a rectangle."""
-    mixed: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Probability of MixUp or CutMix, each with p 0.5."""
-    mixup: Annotated[float, Field(gt=0)] = 0.2
-    """Alpha of the Beta distribution of MixUp."""
-    cutmix: Annotated[float, Field(gt=0)] = 1.0
-    """Alpha of the Beta distribution of CutMix."""
-    group: PositiveInt = 8
-    """Images of a batch that share each random draw."""
-
+from training.recipe.schema import (
+    OPTIMISERS,
+    DataSettings,
+    OptimisationSettings,
+    Recipe,
+    Split,
+)
 
 PretrainingView = Literal["natural", "cameras", "half-cameras"]
 
@@ -35,7 +21,7 @@ class PretrainingData(DataSettings):
     """A labelled data set with a head of its own; pretraining uses its train part."""
 
     views: PretrainingView = "natural"
-    """`natural` for the stage's augmentation, `cameras` for `augmentation.camera_view`,
+    """`natural` for crops and horizontal flips, `cameras` for `augmentation.camera_view`,
     `half-cameras` for `augmentation.dermoscopy_or_camera_view`.
     """
 
@@ -50,7 +36,7 @@ class UnlabelledData(Settings):
     split: Split = "lesion"
 
 
-class PretrainingStage(AdamWSettings):
+class PretrainingStage(OptimisationSettings):
     """A stage of pretraining at one image size; positions are interpolated between stages."""
 
     image_size: PositiveInt
@@ -75,7 +61,6 @@ class PretrainingStage(AdamWSettings):
     """Decay of the weights' moving average, which is the result of the stage; 0 uses the last
     weights.
     """
-    augmentation: AugmentationSettings = AugmentationSettings()
 
     @model_validator(mode="after")
     def _samples_no_weights(self) -> Self:

@@ -40,7 +40,7 @@ def _known_optimiser(name: str) -> str:
 Optimiser = Annotated[str, AfterValidator(_known_optimiser)]
 
 
-class AdamWSettings(Settings):
+class OptimisationSettings(Settings):
     """AdamW or Adam with linear warm-up and cosine decay of the rate (method, "Training")."""
 
     epochs: PositiveInt | Auto
@@ -76,11 +76,6 @@ class AdamWSettings(Settings):
     """False keeps the order of the images in every epoch."""
     state_every_s: Annotated[float, Field(ge=0)] = 300.0
     """Seconds between writes of the run's state, from which --resume continues."""
-
-
-class OptimisationSettings(AdamWSettings):
-    """AdamWSettings for images that are decoded and augmented one by one."""
-
     workers: Annotated[int, Field(ge=0)] = 1
     """Processes that load and augment images; 0 uses the main process."""
 

@@ -98,11 +98,6 @@ def classifier(recompute: bool, backbone: BackboneSettings = TINY_BACKBONE) -> O
 BOTH = pytest.mark.parametrize("objective", [adapters, classifier])
 
 
-def labels_for(objective: Objective) -> Tensor:
-    one_hot = isinstance(objective, ClassifierObjective)
-    return nn.functional.one_hot(LABELS, 3 + 1).float() if one_hot else LABELS
-
-
 def gradients(
     objective: Objective, precision: str, micro_batch_rows: int | None
 ) -> dict[str, Tensor]:
@@ -113,7 +108,7 @@ def gradients(
     optimisation = Optimisation(
         objective, settings, RunLength(16_032, 32, 1), Accelerator(cpu=True), seed=4
     )
-    optimisation.step(3, IMAGES, labels_for(objective))
+    optimisation.step(3, IMAGES, LABELS)
     parameters = objective.network.named_parameters()
     return {name: p.grad for name, p in parameters if p.grad is not None}
 
@@ -146,7 +141,7 @@ def stored_bytes(objective: Objective) -> int:
 
     with saved_tensors_hooks(record, lambda tensor: tensor):
         draw = objective.draw(4, 0, 0)
-        objective.loss(objective.network, IMAGES, labels_for(objective), draw)
+        objective.loss(objective.network, IMAGES, LABELS, draw)
     return sum(sizes.values())
 
 

@@ -14,6 +14,7 @@ from eulerlora.checkpoint.weights import load_backbone, save_backbone
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import Preprocessing
 from tests.conftest import TINY_BACKBONE
+from training.fit.batches import IGNORED
 from training.pretraining.classifier import (
     TEMPERATURE,
     Classifier,
@@ -24,10 +25,7 @@ from training.recipe.pretraining import PretrainingStage
 
 CLASSES = (3, 2)
 IMAGES = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-TARGETS = torch.zeros(6, 6)
-TARGETS[[0, 1, 2], [0, 2, 1]] = 1.0  # of the first set
-TARGETS[3, :3] = torch.tensor([0.3, 0.0, 0.7])  # of the first set, mixed
-TARGETS[4, 4] = 1.0  # of the second set; the last image is padding
+LABELS = torch.tensor([0, 2, 1, 2, 4, IGNORED])  # four of the first set, one of the second
 
 
 def make_objective(**changes: object) -> ClassifierObjective:
@@ -40,7 +38,7 @@ def loss_of(
     objective: ClassifierObjective, images: slice = slice(None), step: int = 0, process: int = 0
 ) -> Tensor:
     draw = objective.draw(3, step, process)
-    return objective.loss(objective.network, IMAGES[images], TARGETS[images], draw)
+    return objective.loss(objective.network, IMAGES[images], LABELS[images], draw)
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
@@ -48,28 +46,26 @@ def test_the_loss_is_the_cross_entropy_of_every_head_on_its_set(label_smoothing:
     objective = make_objective(label_smoothing=label_smoothing)
     logits = objective.model(IMAGES).logits
 
-    def cross_entropy(images: slice, classes: slice, targets: Tensor) -> Tensor:
+    def cross_entropy(images: slice, classes: slice, labels: Tensor) -> Tensor:
         return F.cross_entropy(
-            logits[images, classes], targets, label_smoothing=label_smoothing, reduction="sum"
+            logits[images, classes], labels, label_smoothing=label_smoothing, reduction="sum"
         )
 
-    first = cross_entropy(slice(4), slice(3), TARGETS[:4, :3])
+    first = cross_entropy(slice(4), slice(3), LABELS[:4])
     second = cross_entropy(slice(4, 5), slice(3, 5), torch.tensor([1]))
     torch.testing.assert_close(loss_of(objective), first + second)
-    assert objective.weight(TARGETS) == 5
+    assert objective.weight(LABELS) == 5
 
 
 def test_unlabelled_views_add_the_weighted_contrastive_loss() -> None:
     objective = make_objective(contrast_weight=0.25)
-    targets = TARGETS.clone()
-    labelled = objective.loss(objective.network, IMAGES[:2], targets[:2], (0, 0, 0))
-    targets[2:] = 0
-    targets[2:, -1] = torch.tensor([4.0, 9.0, 9.0, 4.0])
+    labelled = objective.loss(objective.network, IMAGES[:2], LABELS[:2], (0, 0, 0))
+    labels = torch.tensor([0, 2, 5, 9, 9, 5])  # the classes end at 4
     embeddings = objective.model(IMAGES).embeddings[2:]
-    contrast = contrastive_loss(embeddings, targets[2:, -1])
-    total = objective.loss(objective.network, IMAGES, targets, (0, 0, 0))
+    contrast = contrastive_loss(embeddings, labels[2:])
+    total = objective.loss(objective.network, IMAGES, labels, (0, 0, 0))
     torch.testing.assert_close(total, labelled + 0.25 * contrast)
-    assert objective.weight(targets) == 2 + 0.25 * 4
+    assert objective.weight(labels) == 2 + 0.25 * 4
 
 
 def test_the_contrastive_loss_equals_a_cross_entropy_per_pair() -> None:

@@ -47,7 +47,7 @@ warmup_steps = 2
 ema_decay = 0.9
 stochastic_depth = 0.1
 label_smoothing = 0.1
-augmentation = { group = 4 }
+workers = 0
 [[stages]]
 image_size = 32
 epochs = 3
@@ -55,7 +55,7 @@ batch_size = 8
 learning_rate = 1e-2
 warmup_steps = 2
 ema_decay = 0.9
-augmentation = { policy = "none", mixed = 0.0, erasing = 0.0 }
+workers = 0
 """
 
 
@@ -222,9 +222,8 @@ def test_training_continues_from_a_backbone_file(
 @pytest.mark.parametrize(
     ("override", "named"),
     [
-        ("stages.0.workers=1", "stages.0.workers"),
-        ("stages.0.augmentation.colour=1", "augmentation.colour"),
-        ("stages.0.augmentation.policy=auto", "augmentation.policy"),
+        ("stages.0.workers=-1", "stages.0.workers"),
+        ("stages.0.augmentation=1", "stages.0.augmentation"),
         ("stages.0.micro_batch_rows=4", "stochastic_depth"),
         ("stages.0.activation_checkpointing=true", "stochastic_depth"),
         ("stages.0.ema_decay=1", "ema_decay"),
