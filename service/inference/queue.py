@@ -86,7 +86,7 @@ class Batch:
 
     @property
     def served(self) -> ServedModel:
-        """The served of the first ticket, by which the run time of the batch is estimated."""
+        """The model of the first ticket, by which the run time of the batch is estimated."""
         return self.tickets[0].served
 
     @property
@@ -101,12 +101,12 @@ class Batch:
 
     @property
     def by_model(self) -> dict[ServedModel, list[Ticket]]:
-        """The tickets of each served."""
+        """The tickets of each model."""
         return tickets_by_model(self.tickets)
 
 
 def tickets_by_model(tickets: Sequence[Ticket]) -> dict[ServedModel, list[Ticket]]:
-    """Returns the tickets of each served, in order."""
+    """Returns the tickets of each model, in order."""
     groups: dict[ServedModel, list[Ticket]] = {}
     for ticket in tickets:
         groups.setdefault(ticket.served, []).append(ticket)
@@ -296,7 +296,7 @@ class RequestQueue:
     def check_capacity(self, client: str, rows: int = 1, served: ServedModel | None = None) -> None:
         """Raises Overloaded if `rows` more rows exceed the capacity, NotReady if it is closed.
 
-        served: the served of the rows, to include their run time.
+        served: the model of the rows, to include their run time.
         """
         with self._changed:
             if self._refusal is not None:
