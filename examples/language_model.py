@@ -1,7 +1,8 @@
 """EulerLoRA on a language model.
 
 Adapt a frozen text encoder to a few labelled texts by LoRA and by EulerLoRA, and compare them over
-paired seeds. The encoder is a folder of transformers with its tokenizer, such as all-MiniLM-L6-v2;
+paired seeds. The encoder is the folder of a BERT of transformers with its tokenizer, such as
+all-MiniLM-L6-v2;
 DATA has `train.csv` and `test.csv` with the columns `text` and `category`, such as BANKING77.
 
     python examples/language_model.py DATA --encoder FOLDER --out results.json
@@ -13,10 +14,13 @@ continues from its results.
 # %%
 import argparse
 import csv
+import functools
 import hashlib
 import json
 import os
 from collections import defaultdict
+from contextlib import nullcontext
+from copy import deepcopy
 from pathlib import Path
 
 import torch
@@ -37,6 +41,7 @@ parser.add_argument("--out", type=Path, default=Path("language-model.json"))
 parser.add_argument("--texts", type=int, default=5, help="training texts of a class")
 parser.add_argument("--tokens", type=int, default=32, help="of a text; the rest is cut off")
 parser.add_argument("--epochs", type=int, default=10)
+parser.add_argument("--blocks", type=int, default=2, help="the last ones, which are adapted")
 parser.add_argument("--batch", type=int, default=16)
 parser.add_argument("--rank", type=int, default=20)
 parser.add_argument("--samples", type=int, default=8, help="trajectories of a text")
@@ -47,9 +52,9 @@ options = parser.parse_args()
 
 # %% [markdown]
 # **What is compared**, fixed before the first evaluation on test texts. Three arms train adapters
-# on the attention of every block for the same steps, from the same head, texts and batches: LoRA
-# as PEFT initialises it, LoRA with EulerLoRA's initial A (with `min_rank` equal to the rank nothing
-# is drawn), and EulerLoRA, which draws once a step.
+# on the attention of the last blocks for the same steps, from the same head, texts and batches:
+# EulerLoRA, which draws once a step, LoRA with EulerLoRA's initial A (with `min_rank` equal to the
+# rank nothing is drawn), and LoRA as PEFT initialises it.
 #
 # - **Primary endpoints**: NLL and ECE (15 bins) on the test texts, EulerLoRA with 8 trajectories
 #   less LoRA with the same initial A, paired by seed. A difference is shown if p < 0.025 in a
@@ -61,9 +66,9 @@ options = parser.parse_args()
 
 # %%
 ARMS = {
-    "LoRA": LoraConfig,
-    "LoRA, same initial A": lambda **values: EulerLoraConfig(min_rank=values["r"], **values),
     "EulerLoRA": EulerLoraConfig,
+    "LoRA, same initial A": lambda **values: EulerLoraConfig(min_rank=values["r"], **values),
+    "LoRA": LoraConfig,
 }
 TARGETS = ["query", "key", "value", "attention.output.dense"]  # of BERT
 PENALTIES = (1.0, 10.0, 100.0)  # C of the probe
@@ -71,11 +76,12 @@ BINS, LEVEL, POWER = 15, 0.05 / 2, 0.8
 
 # %% [markdown]
 # **Data.** A seed orders the texts of each class; the first are for training, as many for
-# validation.
+# validation. The blocks below the adapted ones are frozen, so their states are computed once.
 
 # %%
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 tokenizer = AutoTokenizer.from_pretrained(options.encoder)
+encoder = AutoModel.from_pretrained(options.encoder, attn_implementation="sdpa").eval()
 rows = {}
 for part in ("train", "test"):
     with (options.data / f"{part}.csv").open(encoding="utf-8", newline="") as file:
@@ -85,26 +91,47 @@ if len(classes) < 3:
     raise SystemExit(f"category: expected at least 3 classes, got {len(classes)}")
 
 
+def autocast() -> torch.autocast:
+    return torch.autocast("cpu", torch.bfloat16, enabled=options.bfloat16)
+
+
 class Texts:
-    """Token ids of texts, and labels (n,)."""
+    """Labels (n,) of texts, and for each the states (tokens, width) below the adapted blocks."""
 
     def __init__(self, rows: list[dict[str, str]]) -> None:
         texts = [row["text"] for row in rows]
-        self.ids = tokenizer(texts, truncation=True, max_length=options.tokens)["input_ids"]
+        ids = tokenizer(texts, truncation=True, max_length=options.tokens)["input_ids"]
+        self.lengths = [len(tokens) for tokens in ids]
         self.labels = torch.tensor([classes.index(row["category"]) for row in rows])
+        self.states = [torch.empty(0)] * len(rows)
+        for indices in self.by_length(64):
+            batch = tokenizer.pad({"input_ids": [ids[i] for i in indices]}, return_tensors="pt")
+            with torch.no_grad(), autocast():
+                states = encoder(**batch, output_hidden_states=True).hidden_states
+            for i, state in zip(indices, states[-1 - options.blocks].float(), strict=True):
+                self.states[i] = state[: self.lengths[i]].clone()
 
-    def batch(self, indices: list[int]) -> dict[str, Tensor]:
-        """Returns `input_ids` and `attention_mask`, (len(indices), longest)."""
-        return tokenizer.pad({"input_ids": [self.ids[i] for i in indices]}, return_tensors="pt")
+    def by_length(self, size: int) -> list[list[int]]:
+        """Returns batches of texts of similar lengths."""
+        order = sorted(range(len(self.lengths)), key=lambda i: self.lengths[i])
+        return [order[i : i + size] for i in range(0, len(order), size)]
 
-    def batches(self, order: list[int], size: int) -> list[list[int]]:
-        """Returns batches of similar lengths within each eight of them, in random order."""
+    def epoch(self, size: int) -> list[list[int]]:
+        """Returns random batches of similar lengths, drawn from torch's default generator."""
+        order = torch.randperm(len(self.lengths)).tolist()
         chunks = [order[i : i + 8 * size] for i in range(0, len(order), 8 * size)]
-        ordered = [i for chunk in chunks for i in sorted(chunk, key=lambda i: len(self.ids[i]))]
+        ordered = [i for chunk in chunks for i in sorted(chunk, key=lambda i: self.lengths[i])]
         parts = [ordered[i : i + size] for i in range(0, len(ordered), size)]
         return [parts[i] for i in torch.randperm(len(parts)).tolist()]
 
+    def batch(self, indices: list[int]) -> dict[str, Tensor]:
+        """Returns states (n, longest, width), and which are of tokens (n, longest)."""
+        states = nn.utils.rnn.pad_sequence([self.states[i] for i in indices], batch_first=True)
+        lengths = torch.tensor([self.lengths[i] for i in indices])
+        return {"states": states, "mask": torch.arange(states.shape[1]) < lengths[:, None]}
 
+
+@functools.cache
 def drawn(seed: int) -> tuple[Texts, Texts]:
     """Returns the training and validation texts of a seed."""
     torch.manual_seed(seed)
@@ -117,49 +144,53 @@ def drawn(seed: int) -> tuple[Texts, Texts]:
     return Texts(training), Texts(validation)
 
 
+@functools.cache
+def test_texts() -> Texts:
+    return Texts(rows["test"])
+
+
 # %% [markdown]
-# **Model.** The mean of the encoder's states and a linear head, which begins as a logistic
-# regression on the frozen encoder: the probe.
+# **Model.** The last blocks, the mean of a text's states and a linear head, which begins as a
+# logistic regression on the frozen encoder: the probe.
 
 
 # %%
 class Classifier(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.encoder = AutoModel.from_pretrained(options.encoder)
-        self.head = nn.Linear(self.encoder.config.hidden_size, len(classes))
+        self.blocks = deepcopy(encoder.encoder.layer[-options.blocks :])
+        self.head = nn.Linear(encoder.config.hidden_size, len(classes))
 
-    def features(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    def features(self, states: Tensor, mask: Tensor) -> Tensor:
         """Returns the mean state (n, width) of each text."""
-        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
-        mask = attention_mask.unsqueeze(-1)
-        return (states * mask).sum(dim=1) / mask.sum(dim=1)
+        for block in self.blocks:
+            states = block(states, mask[:, None, None, :])
+        weights = mask.unsqueeze(-1) / mask.sum(dim=1)[:, None, None]
+        return (states * weights).sum(dim=1)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        return self.head(self.features(input_ids, attention_mask))
-
-
-def autocast() -> torch.autocast:
-    return torch.autocast("cpu", torch.bfloat16, enabled=options.bfloat16)
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+        return self.head(self.features(states, mask))
 
 
+@functools.cache
 @torch.no_grad()
-def probe(training: Texts, penalty: float) -> Classifier:
+def probe(seed: int, penalty: float) -> Classifier:
     """Returns the frozen encoder with a fitted head."""
-    model = Classifier().eval()
-    indices = range(len(training.ids))
-    with autocast():
-        features = [model.features(**training.batch([i])).float() for i in indices]
+    model, (training, _) = Classifier().eval(), drawn(seed)
+    features = torch.empty(len(training.labels), encoder.config.hidden_size)
+    for indices in training.by_length(64):
+        with autocast():
+            features[indices] = model.features(**training.batch(indices)).float()
     fitted = LogisticRegression(C=penalty, max_iter=2000)
-    fitted.fit(torch.cat(features).numpy(), training.labels.numpy())
+    fitted.fit(features.numpy(), training.labels.numpy())
     model.head.weight.copy_(torch.from_numpy(fitted.coef_))
     model.head.bias.copy_(torch.from_numpy(fitted.intercept_))
     return model
 
 
-def trained(arm: str, rate: float, training: Texts, seed: int) -> nn.Module:
+def trained(arm: str, rate: float, seed: int) -> nn.Module:
     """Returns the probe with trained adapters and head."""
-    model = probe(training, once("penalty", select_penalty))
+    model, (training, _) = deepcopy(probe(seed, once("penalty", select_penalty))), drawn(seed)
     torch.manual_seed(seed)
     config = ARMS[arm](
         r=options.rank,
@@ -167,15 +198,14 @@ def trained(arm: str, rate: float, training: Texts, seed: int) -> nn.Module:
         target_modules=TARGETS,
         modules_to_save=["head"],
     )
-    model = get_peft_model(model, config)
+    model = get_peft_model(model, config).train()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(parameters, lr=rate)
-    count = len(training.ids)
-    steps = options.epochs * -(-count // options.batch)
+    steps = options.epochs * len(training.epoch(options.batch))
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1, 0, total_iters=steps)
     for epoch in range(options.epochs):
         torch.manual_seed(1000 * seed + epoch)  # the same order in all arms
-        for indices in training.batches(torch.randperm(count).tolist(), options.batch):
+        for indices in training.epoch(options.batch):
             with autocast():
                 logits = model(**training.batch(indices))
             loss = F.cross_entropy(logits.float(), training.labels[indices])
@@ -202,17 +232,12 @@ def calibration_error(confidence: Tensor, right: Tensor) -> float:
 @torch.no_grad()
 def measures(model: nn.Module, texts: Texts, samples: int = 0) -> dict[str, float]:
     """Returns accuracy, NLL in nats, ECE, and the mean mutual information in nats."""
-    probabilities = torch.empty(len(texts.ids), max(samples, 1), len(classes))
-    order = sorted(range(len(texts.ids)), key=lambda i: len(texts.ids[i]))
-    for start in range(0, len(order), 32):
-        indices = order[start : start + 32]
-        with autocast():
-            if samples:
-                with sampling(model, samples, seed=indices):
-                    logits = model(**texts.batch(indices))
-            else:
-                logits = model(**texts.batch(indices))
-        probabilities[indices] = logits.float().softmax(dim=-1).unflatten(0, (len(indices), -1))
+    probabilities = torch.empty(len(texts.labels), max(samples, 1), len(classes))
+    for indices in texts.by_length(32):
+        drawing = sampling(model, samples, seed=indices) if samples else nullcontext()
+        with autocast(), drawing:
+            logits = model(**texts.batch(indices)).float()
+        probabilities[indices] = logits.softmax(dim=-1).unflatten(0, (len(indices), -1))
     summary = summarise(probabilities)
     mean, labels = summary.probabilities, texts.labels
     right = (mean.argmax(dim=-1) == labels).double()
@@ -255,56 +280,51 @@ def once(key, compute):
 
 
 def select_penalty() -> float:
-    training, validation = drawn(0)
-    return min(PENALTIES, key=lambda value: measures(probe(training, value), validation)["nll"])
+    return min(PENALTIES, key=lambda value: measures(probe(0, value), drawn(0)[1])["nll"])
 
 
-def samples_of(arm: str) -> int:
-    return options.samples if arm == "EulerLoRA" else 0
+def validated(arm: str, rate: float) -> dict[str, float]:
+    samples = options.samples if arm == "EulerLoRA" else 0
+    return measures(trained(arm, rate, 0), drawn(0)[1], samples)
 
 
-def validate(arm: str, rate: float) -> dict[str, float]:
-    training, validation = drawn(0)
-    return measures(trained(arm, rate, training, 0), validation, samples_of(arm))
+def tested(arm: str, rate: float, seed: int) -> dict[str, dict[str, float]]:
+    """Returns the measures on the test texts by mode."""
+    model = trained(arm, rate, seed)
+    results = {"det": measures(model, test_texts())}
+    if arm == "EulerLoRA":
+        results["stoch"] = measures(model, test_texts(), options.samples)
+    return results
 
 
-def chosen(arm: str) -> float:
-    """Returns the rate of an arm by its validation NLL."""
-    nll = {
-        r: once(f"validation: {arm}, {r:g}", lambda r=r: validate(arm, r)) for r in options.rates
+def tested_probe(seed: int) -> dict[str, dict[str, float]]:
+    return {"det": measures(probe(seed, once("penalty", select_penalty)), test_texts())}
+
+
+runs = {}  # measures by arm and mode, in the order of the seeds
+for arm in ARMS:
+    validation = {
+        rate: once(f"validation: {arm}, {rate:g}", lambda a=arm, r=rate: validated(a, r))["nll"]
+        for rate in options.rates
     }
-    return min(options.rates, key=lambda rate: nll[rate]["nll"])
-
-
-def test(arm: str, seed: int) -> dict[str, dict[str, float]]:
-    model, texts = trained(arm, rates[arm], drawn(seed)[0], seed), Texts(rows["test"])
-    modes = {"det": 0} | ({"stoch": options.samples} if arm == "EulerLoRA" else {})
-    return {mode: measures(model, texts, samples) for mode, samples in modes.items()}
-
-
-def test_probe(seed: int) -> dict[str, dict[str, float]]:
-    model = probe(drawn(seed)[0], once("penalty", select_penalty))
-    return {"det": measures(model, Texts(rows["test"]))}
-
-
-rates = {arm: chosen(arm) for arm in ARMS}
-tested = defaultdict(list)  # measures by arm and mode, in the order of the seeds
-for seed in options.seeds:
-    runs = {"probe": once(f"test: probe, seed {seed}", lambda s=seed: test_probe(s))}
-    for arm in ARMS:
-        runs[arm] = once(f"test: {arm}, seed {seed}", lambda a=arm, s=seed: test(a, s))
-    for arm, modes in runs.items():
+    rate = min(validation, key=validation.get)
+    print(f"{arm}: rate {rate:g}")
+    for seed in options.seeds:
+        key = f"test: {arm}, seed {seed}"
+        modes = once(key, lambda a=arm, r=rate, s=seed: tested(a, r, s))
         for mode, values in modes.items():
-            tested[arm, mode].append(values)
+            runs.setdefault((arm, mode), []).append(values)
+for seed in options.seeds:
+    values = once(f"test: probe, seed {seed}", lambda s=seed: tested_probe(s))
+    runs.setdefault(("probe", "det"), []).append(values["det"])
 
 # %% [markdown]
 # **Result.** `detectable` is the difference that five such seeds would show with a probability of
 # 80%. "No difference shown" does not mean equal.
 
 # %%
-print("rates:", rates)
-for (arm, mode), runs in tested.items():
-    columns = {name: torch.tensor([run[name] for run in runs]) for name in runs[0]}
+for (arm, mode), values in runs.items():
+    columns = {name: torch.tensor([run[name] for run in values]) for name in values[0]}
     print(f"{arm}, {mode}:", *(f"{n} {v.mean():.4f} ± {v.std():.4f}" for n, v in columns.items()))
 
 FINAL = ("EulerLoRA", "stoch")
@@ -317,7 +337,7 @@ PAIRS = [
 freedom = len(options.seeds) - 1
 for left, right, level in PAIRS:
     for name in ("nll", "ece", "accuracy"):
-        pairs = zip(tested[left], tested[right], strict=True)
+        pairs = zip(runs[left], runs[right], strict=True)
         differences = [a[name] - b[name] for a, b in pairs]
         mean, error = sum(differences) / len(differences), stats.sem(differences)
         reach = stats.t.ppf(0.975, freedom) * error
