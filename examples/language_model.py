@@ -39,6 +39,7 @@ parser.add_argument("data", type=Path)
 parser.add_argument("--encoder", type=Path, required=True)
 parser.add_argument("--out", type=Path, default=Path("language-model.json"))
 parser.add_argument("--texts", type=int, default=5, help="training texts of a class")
+parser.add_argument("--test-texts", type=int, default=40, help="of a class, the first ones")
 parser.add_argument("--tokens", type=int, default=32, help="of a text; the rest is cut off")
 parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--blocks", type=int, default=2, help="the last ones, which are adapted")
@@ -146,7 +147,10 @@ def drawn(seed: int) -> tuple[Texts, Texts]:
 
 @functools.cache
 def test_texts() -> Texts:
-    return Texts(rows["test"])
+    by_class = defaultdict(list)
+    for row in rows["test"]:
+        by_class[row["category"]].append(row)
+    return Texts([row for name in classes for row in by_class[name][: options.test_texts]])
 
 
 # %% [markdown]
