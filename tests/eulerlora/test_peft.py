@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from huggingface_hub import HfApi
 from peft import (
     LoraConfig,
     PeftModel,
@@ -20,6 +21,7 @@ from torch.nn import functional as F
 
 from eulerlora.errors import SettingsError
 from eulerlora.peft import EulerLoraConfig, draw_coefficients, sampling
+from tests.fake_hub import NAME, fake_hub
 
 SHAPE = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
@@ -186,6 +188,25 @@ def test_a_saved_adapter_gives_the_same_samples(model: PeftModel, vit, tmp_path:
     assert all(f"`{name}`" in card for name in ("r", "min_rank", "steps", "scale", "init_gain"))
     half = deepcopy(vit).bfloat16()
     PeftModel.from_pretrained(half, tmp_path)  # the base model, rounded
+
+
+def test_an_adapter_goes_to_the_hub_and_back(
+    model: PeftModel, vit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushed = tmp_path / "pushed"
+    pushed.mkdir()
+    model.save_pretrained(tmp_path / "saved")
+    with fake_hub(pushed, monkeypatch, tmp_path / "cache"):
+        HfApi().create_repo(NAME)
+        HfApi().upload_folder(repo_id=NAME, folder_path=tmp_path / "saved")
+        card = (pushed / "README.md").read_text()
+        assert "## EulerLoRA" in card
+        randomised(model)
+        model.push_to_hub(NAME)  # it keeps a card that is there
+        assert (pushed / "README.md").read_text() == card
+        loaded = PeftModel.from_pretrained(deepcopy(vit), NAME).eval()
+    assert isinstance(loaded.peft_config["default"], EulerLoraConfig)
+    assert torch.equal(sampled(loaded), sampled(model))
 
 
 def test_adapters_are_sampled_one_by_one_or_together(model: PeftModel) -> None:

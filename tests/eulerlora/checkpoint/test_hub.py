@@ -1,19 +1,14 @@
 """Models on the Hub: the real client against a server on this machine."""
 
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import huggingface_hub
 import pytest
 import torch
-from huggingface_hub.utils import filter_repo_objects
 from torch import Tensor
 
 from eulerlora import EulerLoRA, HubError
-from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.checkpoint.hub import Repository, download
 from eulerlora.errors import SettingsError
 from eulerlora.exchange.importing import find_source
@@ -92,28 +87,14 @@ def test_a_pushed_model_has_the_files_of_its_checkpoint(
 ) -> None:
     (checkpoint_copy / "report").mkdir()
     (checkpoint_copy / "report" / "report.json").touch()
-    uploaded: list[Path] = []
-
-    def upload(
-        _: object, *, folder_path: Path, repo_id: str, revision: None, **patterns: Any
-    ) -> str:
-        assert repo_id == NAME
-        files = [path for path in folder_path.rglob("*") if path.is_file()]
-        names = [path.relative_to(folder_path).as_posix() for path in files]
-        for name in filter_repo_objects(names, **patterns):
-            uploaded.append(Path(shutil.copy(folder_path / name, tmp_path / "pushed" / name)))
-        return "https://hub.test/commit"
-
-    def create(_: object, name: str, *, private: bool, **__: object) -> None:
-        assert (name, private) == (NAME, True)
-
-    (tmp_path / "pushed").mkdir()
-    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", create)
-    monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload)
+    pushed = tmp_path / "pushed"
+    pushed.mkdir()
     model = EulerLoRA.load(checkpoint_copy, "cpu")
-    assert model.push_to_hub(NAME, private=True) == "https://hub.test/commit"
-    assert load_checkpoint(tmp_path / "pushed").revision == model.revision
-    assert {path.name for path in uploaded} == {
+    with fake_hub(pushed, monkeypatch, tmp_path / "cache") as hub:
+        assert model.push_to_hub(NAME, private=True) == f"{hub.url}/{NAME}/commit/{COMMIT}"
+        assert EulerLoRA.from_pretrained(NAME, device="cpu").revision == model.revision
+    assert [request["visibility"] for request in hub.created] == ["private"]
+    assert {path.name for path in pushed.iterdir()} == {
         path.name for path in checkpoint_copy.iterdir() if path.is_file()
     }
 
