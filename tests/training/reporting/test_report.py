@@ -25,6 +25,7 @@ from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import SCORES, FeatureDistance, FeatureStatistics
 from eulerlora_client.contract.answers import ClassName, ScoreThreshold
+from tests.markdown import code_blocks
 from tests.training.synthetic_report import REPORT, synthetic_evaluation
 from training.data.images import ImageParts, LabelledImage, list_images
 from training.evaluation.corruptions import CORRUPTIONS
@@ -232,6 +233,7 @@ def test_a_row_has_coverage_and_size_of_a_class_for_every_stated_coverage() -> N
 
 
 OPTIONS = [SamplingOptions("det"), SamplingOptions("stoch", 4)]
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "evaluate.md"
 Rows = list[dict[str, str]]
 
 
@@ -383,6 +385,29 @@ def test_ood_metrics_and_flagged_shares_follow_from_the_rows(
             assert share is not None
             assert share.share == pytest.approx(shares.mean())
         assert 0 < test.column("flagged_feature_distance").mean() < 1
+
+
+def test_the_documented_example_computes_the_figures_of_the_report(
+    predicted: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "predictions.csv.gz").write_bytes(predictions_csv(predicted))
+    monkeypatch.chdir(tmp_path)
+    (code,) = [b.code for b in code_blocks(PAGE.read_text()) if b.language == "python"]
+    exec(compile(code, PAGE.name, "exec"), {})
+    accuracy, *lines = capsys.readouterr().out.splitlines()
+    stoch = list(modes(predicted))[1]
+    assert float(accuracy) == pytest.approx(value(stoch.metrics, "accuracy"))
+    expected = {}
+    for name, by_score in stoch.ood.items():
+        results = by_score.scores["feature_distance"]
+        assert results.flagged is not None
+        expected[name] = (results.flagged.share, value(results.metrics, "auroc"))
+    actual = {name: (float(a), float(b)) for name, a, b in map(str.split, lines)}
+    assert actual.keys() == expected.keys()
+    for name, figures in expected.items():
+        assert actual[name] == pytest.approx(figures)
 
 
 def test_equal_predictions_give_equal_bytes_and_scores_that_do_not_exist_are_empty(
