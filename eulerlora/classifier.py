@@ -18,7 +18,13 @@ from torch.nn import functional as F
 from eulerlora.checkpoint.files import save_checkpoint
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.errors import CheckpointError, ImageError, SettingsError
-from eulerlora.exchange.importing import WeightsSource, backbone_of, config_of, read_source
+from eulerlora.exchange.importing import (
+    UNKNOWN_TRAINING,
+    WeightsSource,
+    backbone_of,
+    config_of,
+    read_source,
+)
 from eulerlora.exchange.libraries import describe_timm
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
@@ -88,8 +94,9 @@ class AdaptedClassifier(nn.Module):
 
         preprocessing: how your loop prepared images (`eulerlora.settings.Preprocessing`); None if
         it resized them and scaled them to [0, 1]. name: of the checkpoint. It has no thresholds
-        until `eulerlora calibrate`. Raises CheckpointError if the folder is not empty, StorageError
-        and SettingsError.
+        until `eulerlora calibrate`, and no record of the images of your loop: `eulerlora evaluate`
+        cannot tell whether test images are among them. Raises CheckpointError if the folder is not
+        empty, StorageError and SettingsError.
         """
         prepared = preprocessing or self.network.preprocessing
         origin = {
@@ -102,7 +109,10 @@ class AdaptedClassifier(nn.Module):
         config = config_of(
             self.network, prepared, self.classes, name, {"imported": origin}, {"format": "adapt"}
         )
-        card = f"# {name}\n\nTrained in a loop of its own on a backbone of {self.library}.\n"
+        card = (
+            f"# {name}\n\nTrained in a loop of its own on a backbone of {self.library}. It is not "
+            f"calibrated: it has no thresholds. {UNKNOWN_TRAINING}\n"
+        )
         save_checkpoint(Path(folder), self.network, config, card)
 
 

@@ -299,6 +299,13 @@ def read_source(source: WeightsSource, image_size: int | None = None) -> Importe
     )
 
 
+UNKNOWN_TRAINING = (
+    "The images that it was trained on are not recorded, so that `eulerlora evaluate` cannot tell "
+    "whether test images are among them."
+)
+"""For the card of a checkpoint whose adapters were trained elsewhere."""
+
+
 def config_of(
     network: AdaptedVisionTransformer,
     preprocessing: Preprocessing,

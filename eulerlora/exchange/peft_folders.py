@@ -21,6 +21,7 @@ from eulerlora.checkpoint.files import CARD_FILE, Checkpoint, save_checkpoint
 from eulerlora.checkpoint.weights import POSITIONS, write_tensors
 from eulerlora.errors import CheckpointError, SettingsError
 from eulerlora.exchange.importing import (
+    UNKNOWN_TRAINING,
     WeightsSource,
     config_of,
     find_source,
@@ -530,5 +531,5 @@ def _card(config: CheckpointConfig) -> str:
     return (
         f"# {config.name}\n\nImported from the PEFT adapters {', '.join(origin)} on the backbone "
         f"{config.backbone.provenance['imported']['source']}. It is not calibrated: it has no "
-        "thresholds.\n\n## Classes\n\n" + classes + "\n"
+        f"thresholds. {UNKNOWN_TRAINING}\n\n## Classes\n\n{classes}\n"
     )

@@ -43,10 +43,9 @@ STOP = (
 LICENSED_KINDS = LICENCES.keys() - {"imagefolder"}
 
 
-REPRODUCIBILITY = (
-    "The same machine type gives the same weights. `eulerlora evaluate` with these weights gives "
-    "the results above: batches are fixed, and the seeds of samples, resamples and corruptions "
-    "are deterministic."
+REPEATED_EVALUATION = (
+    "`eulerlora evaluate` with these weights gives the results above: batches are fixed, and the "
+    "seeds of samples, resamples and corruptions are deterministic."
 )
 
 
@@ -123,7 +122,9 @@ def model_facts(config: CheckpointConfig, report: Report, performance: str = "")
         "entropy and mutual information; flags for images unlike the training images",
         "Time of prediction: when an image is sent; nothing else is known about the patient",
         f"Type: {_shape(config)}",
-        f"Training data: {facts['data']} (train part), {facts['date']}",
+        "Training data: not recorded"
+        if _trained_elsewhere(config)
+        else f"Training data: {facts['data']} (train part), {facts['date']}",
     ]
     validation = [_results_line(report), metrics_table(report), *_missed(report)]
     if performance:
@@ -153,9 +154,10 @@ def _names(config: CheckpointConfig) -> list[str]:
 
 
 def _results_line(report: Report) -> str:
+    note = seen_note(report)
     return (
         f"On {report.images:,} test images of {report.data}; the share of each class is that of an "
-        f"archive, not of a clinic.{f' {seen_note(report)}.' if report.seen else ''}"
+        f"archive, not of a clinic.{f' {note}.' if note else ''}"
     )
 
 
@@ -222,8 +224,11 @@ def _missed(report: Report) -> list[str]:
 def _data(config: CheckpointConfig, texts: CardTexts) -> str:
     count = config.provenance.get("skipped", {}).get("count", 0)
     skipped = f"; {count:,} unusable images were left out" if count else ""
-    trained = f"Trained on {config.provenance['data']} (train part){skipped}. {texts.licence}"
-    return "\n\n".join([trained, *_backbone_data(config)])
+    if _trained_elsewhere(config):
+        trained = "The images that it was trained on are not recorded."
+    else:
+        trained = f"Trained on {config.provenance['data']} (train part){skipped}."
+    return "\n\n".join([f"{trained} {texts.licence}", *_backbone_data(config)])
 
 
 def _backbone_data(config: CheckpointConfig) -> Iterator[str]:
@@ -267,10 +272,17 @@ def _demote_headings(text: str) -> str:
 def training_facts(config: CheckpointConfig) -> str:
     """Returns a Markdown list: recipe, hardware, steps and time of adapters and backbone."""
     facts, recipe = config.provenance, config.provenance["recipe"]
-    trained = "Network" if is_whole_network(config) else "Adapters"
+    if _trained_elsewhere(config):
+        trained = f"Adapters: trained elsewhere ({_source(facts['imported'])}); settings, steps "
+        trained += "and date are not recorded."
+    else:
+        trained = (
+            f"{'Network' if is_whole_network(config) else 'Adapters'}: recipe `{recipe['name']}`, "
+            f"seed {facts['seed']}, commit {facts['commit']}, {facts['date']}, on "
+            f"{facts['hardware']}: {_steps(facts['training'])}."
+        )
     lines = [
-        f"{trained}: recipe `{recipe['name']}`, seed {facts['seed']}, commit {facts['commit']}, "
-        f"{facts['date']}, on {facts['hardware']}: {_steps(facts['training'])}.",
+        trained,
         *_outliers(facts),
         *_backbone(config),
         "`config.json` contains all settings, and the OOD thresholds with their data.",
@@ -278,14 +290,49 @@ def training_facts(config: CheckpointConfig) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
+def _trained_elsewhere(config: CheckpointConfig) -> bool:
+    """Returns True for adapters of PEFT's folders or of one's own loop."""
+    return "imported" in config.provenance
+
+
+def _source(imported: Mapping[str, Any]) -> str:
+    """Returns where adapters come from, by the provenance of `config_of`."""
+    return {"adapt": "in a loop on `eulerlora.adapt`", "peft": "with PEFT"}[imported["format"]]
+
+
 def reproduction_steps(
     config: CheckpointConfig, report: Report | None, compared: bool, measured: bool = False
 ) -> str:
     """Returns the commands that reproduce backbone, checkpoint, results and card.
 
+    Of a checkpoint that was trained elsewhere, those of results and card.
+
     compared, measured: True if the card has a comparison, or the performance of a policy, which
     come from separate files.
     """
+    if _trained_elsewhere(config):
+        lines: list[str] = []
+        placeholders = "run/ is this checkpoint, DIR a folder with a folder for each class"
+        repeated = REPEATED_EVALUATION
+    else:
+        lines, placeholders = _training_steps(config)
+        repeated = f"The same machine type gives the same weights. {REPEATED_EVALUATION}"
+    if report is not None:
+        options = _evaluation_options(report)
+        lines.append(f"eulerlora evaluate run/ --data DIR {options} --out report/")
+        comparison = " --comparison comparison.md" if compared else ""
+        performance = " --performance performance.md" if measured else ""
+        if measured:
+            archives = " ".join(f"--archive {name}=DIR/{name}.tar" for name in archive_names())
+            lines.append(f"eulerlora policy fit run/ --data DIR {archives}")
+            lines.append("eulerlora policy show policy.toml --performance > performance.md")
+        lines.append(f"eulerlora card run/ --report report/{comparison}{performance}")
+    commands = "\n".join(lines)
+    return f"{placeholders}.\n\n```\n{commands}\n```\n\n{repeated}"
+
+
+def _training_steps(config: CheckpointConfig) -> tuple[list[str], str]:
+    """Returns the commands that train backbone and checkpoint, and what their words stand for."""
     recipe = config.provenance["recipe"]
     lines = [f"git checkout {config.provenance['commit']}"]
     extra_arguments: list[str] = []
@@ -303,18 +350,7 @@ def reproduction_steps(
         )
         extra_arguments = ["--set", "backbone.weights=BACKBONE"]
     lines.append(_command("train", recipe, "run/", config.provenance["seed"], extra_arguments))
-    if report is not None:
-        options = _evaluation_options(report)
-        lines.append(f"eulerlora evaluate run/ --data DIR {options} --out report/")
-        comparison = " --comparison comparison.md" if compared else ""
-        performance = " --performance performance.md" if measured else ""
-        if measured:
-            archives = " ".join(f"--archive {name}=DIR/{name}.tar" for name in archive_names())
-            lines.append(f"eulerlora policy fit run/ --data DIR {archives}")
-            lines.append("eulerlora policy show policy.toml --performance > performance.md")
-        lines.append(f"eulerlora card run/ --report report/{comparison}{performance}")
-    commands = "\n".join(lines)
-    return f"{placeholders}.\n\n```\n{commands}\n```\n\n{REPRODUCIBILITY}"
+    return lines, placeholders
 
 
 def tolerances(config: CheckpointConfig) -> Iterator[str]:

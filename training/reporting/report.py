@@ -120,7 +120,8 @@ def data_summary(report: Report) -> str:
     lesions = f" of {report.clusters:,} lesions" if report.clusters < report.images else ""
     precision = "" if report.precision == "float32" else f", predicted in {report.precision}"
     measured = f"Measured on {report.data}: {report.images:,} images{lesions}{precision}."
-    return f"{measured} **{seen_note(report)}.**" if report.seen else measured
+    note = seen_note(report)
+    return f"{measured} **{note}.**" if note else measured
 
 
 def probe_note(probe: ProbeComparison) -> str:
@@ -142,7 +143,14 @@ def probe_note(probe: ProbeComparison) -> str:
 
 
 def seen_note(report: Report) -> str:
-    """Returns what it means that training was shown `report.seen` of the test images."""
+    """Returns what it means that training was shown test images, or may have been; "" if not."""
+    if report.seen is None:
+        return (
+            "The images that the model was trained on are not recorded: test images among them "
+            "are not recognised, and make figures too good"
+        )
+    if not report.seen:
+        return ""
     return (
         f"The training of the model or of its backbone was shown {report.seen:,} of the "
         f"{report.images:,} test images: all figures on them are too good"

@@ -15,6 +15,7 @@ from transformers import CLIPImageProcessor, ViTConfig, ViTForImageClassificatio
 
 from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.errors import EulerLoRAError
+from eulerlora.exchange.importing import UNKNOWN_TRAINING
 from eulerlora.exchange.peft_folders import import_peft
 from eulerlora.nn.rows import COEFFICIENTS
 from eulerlora.nn.runtime import predict_rows
@@ -93,6 +94,7 @@ def test_an_exported_checkpoint_comes_back_with_the_same_probabilities(
     done = run("import", *folders, "--format", "peft", "--out", tmp_path / "back")
     assert done.status == 0, done.err
     assert f"eulerlora calibrate {tmp_path / 'back'} --data DIR" in done.out
+    assert UNKNOWN_TRAINING in (tmp_path / "back" / "README.md").read_text()
     back = load_checkpoint(tmp_path / "back").config
     assert [label.name for label in back.classes] == ["bkl", "mel", "nv"]
     assert back.preprocessing == PREPROCESSING

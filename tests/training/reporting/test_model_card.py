@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
+from torchvision.models import VisionTransformer
 
-from eulerlora import DataError
+from eulerlora import DataError, adapt
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import stored_revision, write_config
+from eulerlora.exchange.importing import UNKNOWN_TRAINING
 from tests.conftest import config_of, random_network
 from tests.training.synthetic_report import REPORT, share
 from training.evaluation.report_schema import ClassMetrics, report_json
@@ -19,7 +21,7 @@ from training.reporting.model_card import (
     read_model_facts,
     write_model_card,
 )
-from training.reporting.report import result_sections
+from training.reporting.report import data_summary, result_sections, seen_note
 from training.reporting.tables import metrics_table
 
 
@@ -168,6 +170,25 @@ def test_the_card_and_its_chart_are_written_without_a_new_revision(
     )
     assert (folder / "reliability.png").read_bytes() == b"a chart"
     assert stored_revision(folder) == before
+
+
+def test_a_card_says_that_the_training_of_one_s_own_loop_is_not_recorded(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    adapted = adapt(VisionTransformer(16, 8, 1, 2, 16, 24), rank=4, min_rank=2, classes=3)
+    adapted.save(folder)
+    assert UNKNOWN_TRAINING in (folder / "README.md").read_text()
+    report = replace(REPORT, revision=stored_revision(folder), seen=None)
+    assert seen_note(report) in data_summary(report)
+    (tmp_path / "report.json").write_bytes(report_json(report))
+    (tmp_path / "reliability.png").write_bytes(b"a chart")
+    write_model_card(folder, tmp_path)
+    card = (folder / "README.md").read_text()
+    assert "The images that it was trained on are not recorded." in card
+    assert "trained elsewhere (in a loop on `eulerlora.adapt`)" in card
+    assert seen_note(report) in card
+    assert "eulerlora evaluate run/" in card
+    assert "eulerlora train" not in card
+    assert "Training data: not recorded" in read_model_facts(folder, tmp_path)
 
 
 @pytest.mark.parametrize(
