@@ -69,6 +69,7 @@ options = parser.parse_args()
 ARMS = {
     "EulerLoRA": EulerLoraConfig,
     "LoRA, same initial A": lambda **values: EulerLoraConfig(min_rank=values["r"], **values),
+    "probe": None,
     "LoRA": LoraConfig,
 }
 TARGETS = ["query", "key", "value", "attention.output.dense"]  # of BERT
@@ -292,8 +293,19 @@ def validated(arm: str, rate: float) -> dict[str, float]:
     return measures(trained(arm, rate, 0), drawn(0)[1], samples)
 
 
-def tested(arm: str, rate: float, seed: int) -> dict[str, dict[str, float]]:
+def chosen(arm: str) -> float:
+    """Returns the rate of an arm with the lowest validation NLL."""
+    measured = {
+        rate: once(f"validation: {arm}, {rate:g}", lambda r=rate: validated(arm, r))["nll"]
+        for rate in options.rates
+    }
+    return min(measured, key=measured.get)
+
+
+def tested(arm: str, rate: float | None, seed: int) -> dict[str, dict[str, float]]:
     """Returns the measures on the test texts by mode."""
+    if rate is None:
+        return {"det": measures(probe(seed, once("penalty", select_penalty)), test_texts())}
     model = trained(arm, rate, seed)
     results = {"det": measures(model, test_texts())}
     if arm == "EulerLoRA":
@@ -301,56 +313,40 @@ def tested(arm: str, rate: float, seed: int) -> dict[str, dict[str, float]]:
     return results
 
 
-def tested_probe(seed: int) -> dict[str, dict[str, float]]:
-    return {"det": measures(probe(seed, once("penalty", select_penalty)), test_texts())}
-
-
-runs = {}  # measures by arm and mode, in the order of the seeds
-for arm in ARMS:
-    validation = {
-        rate: once(f"validation: {arm}, {rate:g}", lambda a=arm, r=rate: validated(a, r))["nll"]
-        for rate in options.rates
-    }
-    rate = min(validation, key=validation.get)
-    print(f"{arm}: rate {rate:g}")
-    for seed in options.seeds:
-        key = f"test: {arm}, seed {seed}"
-        modes = once(key, lambda a=arm, r=rate, s=seed: tested(a, r, s))
-        for mode, values in modes.items():
-            runs.setdefault((arm, mode), []).append(values)
-for seed in options.seeds:
-    values = once(f"test: probe, seed {seed}", lambda s=seed: tested_probe(s))
-    runs.setdefault(("probe", "det"), []).append(values["det"])
-
 # %% [markdown]
-# **Result.** `detectable` is the difference that five such seeds would show with a probability of
+# **Result.** `detectable` is the difference that so many seeds would show with a probability of
 # 80%. "No difference shown" does not mean equal.
 
-# %%
-for (arm, mode), values in runs.items():
-    columns = {name: torch.tensor([run[name] for run in values]) for name in values[0]}
-    print(f"{arm}, {mode}:", *(f"{n} {v.mean():.4f} ± {v.std():.4f}" for n, v in columns.items()))
 
-FINAL = ("EulerLoRA", "stoch")
-PAIRS = [
-    (FINAL, ("LoRA, same initial A", "det"), LEVEL),
-    (FINAL, ("LoRA", "det"), 0.05),
-    (FINAL, ("EulerLoRA", "det"), 0.05),
-    (FINAL, ("probe", "det"), 0.05),
-]
-freedom = len(options.seeds) - 1
-for left, right, level in PAIRS:
+# %%
+def compare(left: list[dict[str, float]], right: list[dict[str, float]], level: float) -> None:
+    """Prints the paired differences with 95% intervals of Student's t."""
+    freedom = len(left) - 1
     for name in ("nll", "ece", "accuracy"):
-        pairs = zip(runs[left], runs[right], strict=True)
-        differences = [a[name] - b[name] for a, b in pairs]
+        differences = [a[name] - b[name] for a, b in zip(left, right, strict=True)]
         mean, error = sum(differences) / len(differences), stats.sem(differences)
         reach = stats.t.ppf(0.975, freedom) * error
         p = 2 * stats.t.sf(abs(mean) / error, freedom)
         limit = stats.t.ppf(1 - level / 2, freedom)
         detectable = special.nctdtrinc(freedom, 1 - POWER, limit) * error
         print(
-            f"{name}, {', '.join(left)} - {', '.join(right)}: {mean:+.4f}"
-            f" ({mean - reach:+.4f} to {mean + reach:+.4f}), p {p:.3f},",
+            f"  {name}: {mean:+.4f} ({mean - reach:+.4f} to {mean + reach:+.4f}), p {p:.3f},",
             f"detectable {detectable:.4f}:",
             "shown" if p < level else "no difference shown",
         )
+
+
+runs = {}  # measures by arm and mode, in the order of the seeds
+for arm, config in ARMS.items():
+    rate = None if config is None else chosen(arm)
+    for seed in options.seeds:
+        modes = once(f"test: {arm}, seed {seed}", lambda a=arm, r=rate, s=seed: tested(a, r, s))
+        for mode, values in modes.items():
+            runs.setdefault((arm, mode), []).append(values)
+    for mode in modes:
+        columns = {name: torch.tensor([run[name] for run in runs[arm, mode]]) for name in values}
+        described = [f"{n} {v.mean():.4f} ± {v.std():.4f}" for n, v in columns.items()]
+        print(f"{arm}, {mode}, rate {rate}:", *described)
+    level = LEVEL if arm == "LoRA, same initial A" else 0.05
+    print(f"EulerLoRA, stoch - {arm}, det:")
+    compare(runs["EulerLoRA", "stoch"], runs[arm, "det"], level)
