@@ -46,7 +46,7 @@ parser.add_argument("--blocks", type=int, default=2, help="the last ones, which 
 parser.add_argument("--batch", type=int, default=16)
 parser.add_argument("--rank", type=int, default=20)
 parser.add_argument("--samples", type=int, default=8, help="trajectories of a text")
-parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3])
+parser.add_argument("--rates", type=float, nargs="+", default=[3e-5, 1e-4, 3e-4])
 parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
 parser.add_argument("--bfloat16", action="store_true", help="autocast")
 options = parser.parse_args()
