@@ -46,7 +46,7 @@ parser.add_argument("--blocks", type=int, default=2, help="the last ones, which 
 parser.add_argument("--batch", type=int, default=16)
 parser.add_argument("--rank", type=int, default=20)
 parser.add_argument("--samples", type=int, default=8, help="trajectories of a text")
-parser.add_argument("--rates", type=float, nargs="+", default=[3e-5, 1e-4, 3e-4])
+parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 3e-4])
 parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
 parser.add_argument("--bfloat16", action="store_true", help="autocast")
 options = parser.parse_args()
@@ -69,7 +69,6 @@ options = parser.parse_args()
 ARMS = {
     "EulerLoRA": EulerLoraConfig,
     "LoRA, same initial A": lambda **values: EulerLoraConfig(min_rank=values["r"], **values),
-    "probe": None,
     "LoRA": LoraConfig,
 }
 TARGETS = ["query", "key", "value", "attention.output.dense"]  # of BERT
@@ -336,17 +335,20 @@ def compare(left: list[dict[str, float]], right: list[dict[str, float]], level: 
         )
 
 
-runs = {}  # measures by arm and mode, in the order of the seeds
-for arm, config in ARMS.items():
-    rate = None if config is None else chosen(arm)
+runs = defaultdict(list)  # measures by arm and mode, in the order of the seeds
+for group in (["EulerLoRA", "LoRA, same initial A", "probe"], ["LoRA"]):
+    rates = {arm: chosen(arm) for arm in group if arm in ARMS}
     for seed in options.seeds:
-        modes = once(f"test: {arm}, seed {seed}", lambda a=arm, r=rate, s=seed: tested(a, r, s))
-        for mode, values in modes.items():
-            runs.setdefault((arm, mode), []).append(values)
-    for mode in modes:
-        columns = {name: torch.tensor([run[name] for run in runs[arm, mode]]) for name in values}
-        described = [f"{n} {v.mean():.4f} ± {v.std():.4f}" for n, v in columns.items()]
-        print(f"{arm}, {mode}, rate {rate}:", *described)
-    level = LEVEL if arm == "LoRA, same initial A" else 0.05
-    print(f"EulerLoRA, stoch - {arm}, det:")
-    compare(runs["EulerLoRA", "stoch"], runs[arm, "det"], level)
+        for arm in group:
+            rate = rates.get(arm)
+            modes = once(f"test: {arm}, seed {seed}", lambda a=arm, r=rate, s=seed: tested(a, r, s))
+            for mode, values in modes.items():
+                runs[arm, mode].append(values)
+    for arm in group:
+        for mode in ("det", "stoch") if arm == "EulerLoRA" else ("det",):
+            columns = {n: torch.tensor([run[n] for run in runs[arm, mode]]) for n in values}
+            described = [f"{n} {v.mean():.4f} ± {v.std():.4f}" for n, v in columns.items()]
+            print(f"{arm}, {mode}, rate {rates.get(arm)}:", *described)
+        level = LEVEL if arm == "LoRA, same initial A" else 0.05
+        print(f"EulerLoRA, stoch - {arm}, det:", flush=True)
+        compare(runs["EulerLoRA", "stoch"], runs[arm, "det"], level)
