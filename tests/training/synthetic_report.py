@@ -11,7 +11,6 @@ from training.evaluation.evaluated_sets import SetPredictions
 from training.evaluation.inference import ModelOutputs
 from training.evaluation.intervals import Estimate, Proportion, proportion
 from training.evaluation.report_schema import (
-    CLEAN,
     ClassMetrics,
     GroupMetrics,
     ModeReport,
@@ -51,8 +50,6 @@ def group(images: int, clusters: int, target: int) -> GroupMetrics:
     )
 
 
-CORRUPTED = {"accuracy": estimate(0.4), "msp": estimate(0.6), "entropy": estimate(1.1)}
-
 REPORT = Report(
     model="tiny",
     revision="sha256:00",
@@ -67,7 +64,6 @@ REPORT = Report(
         "other": OodSetFacts("far", False, Subset(2_000, 10_000), 7, "everyday photographs"),
         "close": OodSetFacts("near", False, Subset(30, 30), 0, None),
     },
-    corrupted=Subset(100, 1234),
     modes=[
         ModeReport(
             mode=mode,
@@ -122,7 +118,6 @@ REPORT = Report(
                     "rare": group(500, 400, 9),
                 }
             },
-            corruptions={CLEAN: CORRUPTED, "fog": CORRUPTED | {"auroc": estimate(0.7)}},
         )
         for mode, samples, threshold in (("det", 1, 0.6), ("stoch", 4, None))
     ],
@@ -157,7 +152,5 @@ def synthetic_evaluation(report: Report) -> Evaluation:
         ood={
             name: images(name, facts.group, (-1, -1, -1)) for name, facts in report.ood_sets.items()
         },
-        corrupted={"fog": images("fog", "corrupted", (0, 0, 1))},
-        chosen=np.arange(3),
     )
     return Evaluation(report, ("red", "blue"), sets)

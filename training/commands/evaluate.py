@@ -51,14 +51,6 @@ MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     help="At most N evenly spaced images of each --ood; all by default.",
 )
 @click.option(
-    "--corrupted-images",
-    type=click.IntRange(0),
-    metavar="N",
-    default=500,
-    show_default=True,
-    help="Evaluate also on N evenly spaced test images with blur, noise and changed brightness.",
-)
-@click.option(
     "--sampler",
     type=click.Choice(SAMPLERS),
     help="Sampler in mode stoch; the checkpoint's by default.",
@@ -83,7 +75,6 @@ def evaluate_command(
     data: Path,
     ood: tuple[str, ...],
     ood_images: int | None,
-    corrupted_images: int,
     mode: str,
     samples: int | None,
     sampler: Sampler | None,
@@ -126,9 +117,7 @@ def evaluate_command(
     report_skipped(images, *sets)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # fails before the long work rather than after it
-    evaluation = evaluate(
-        model, images, sets, options, ood_images, corrupted_images, sampler, folder=checkpoint
-    )
+    evaluation = evaluate(model, images, sets, options, ood_images, sampler, folder=checkpoint)
     click.echo(markdown(evaluation.report))
     if out is not None:
         write_report(out, evaluation)

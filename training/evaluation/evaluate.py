@@ -1,10 +1,10 @@
-"""Evaluation of a checkpoint on its test part, corruptions of it and out-of-distribution sets.
+"""Evaluation of a checkpoint on its test part and on out-of-distribution sets.
 
 Every result has a confidence interval over the clusters of images.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from eulerlora_client.contract.sampling import Sampler
 from eulerlora_client.policy.policy import default_policy
 from training.data.digests import images_in_training
 from training.data.images import ImageParts, LabelledImage, OodSet, evenly_spaced
-from training.evaluation.corruptions import CORRUPTIONS, with_corruption
 from training.evaluation.evaluated_sets import (
     EvaluatedSet,
     EvaluatedSets,
@@ -48,7 +47,6 @@ from training.evaluation.metrics import (
 from training.evaluation.ood_sets import resemblance
 from training.evaluation.prediction_sets import set_coverages
 from training.evaluation.report_schema import (
-    CLEAN,
     FLAG_METRICS,
     TEST,
     ClassMetrics,
@@ -59,9 +57,6 @@ from training.evaluation.report_schema import (
     Report,
     Subset,
 )
-
-CORRUPTED = "corrupted"
-"""Group of the corrupted test images."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +74,6 @@ def evaluate(
     ood: Sequence[OodSet],
     options: Sequence[SamplingOptions],
     ood_images: int | None = None,
-    corrupted_images: int = 0,
     sampler: Sampler | None = None,
     others: Sequence[EulerLoRA] = (),
     folder: Path | None = None,
@@ -87,10 +81,9 @@ def evaluate(
     """Evaluates a model on a data set's test part, once for each of `options`.
 
     ood: sets with distinct names; at most `ood_images` of each are used, evenly spaced; None uses
-    all. corrupted_images: number of evenly spaced test images to which every corruption of
-    CORRUPTIONS is applied. sampler: for `stoch`; None uses the checkpoint's. others: the other
-    members of an ensemble, which answers with the mean over all of them. folder: the model's
-    checkpoint, which knows the images of its training. Each image is read once for each member.
+    all. sampler: for `stoch`; None uses the checkpoint's. others: the other members of an ensemble,
+    which answers with the mean over all of them. folder: the model's checkpoint, which knows the
+    images of its training. Each image is read once for each member.
     """
     models, sampler = (model, *others), sampler or model.config.sampler
     shown = images.parts[TEST]
@@ -102,16 +95,9 @@ def evaluate(
         return EvaluatedSet(name, group, of_set, of_test, predictions)
 
     used = [replace(outside, images=evenly_spaced(outside.images, ood_images)) for outside in ood]
-    chosen = list(evenly_spaced(range(len(shown)), corrupted_images))
-    corrupted = {
-        corruption.name: with_corruption([shown[index] for index in chosen], corruption)
-        for corruption in (CORRUPTIONS if chosen else ())
-    }
     sets = EvaluatedSets(
         test=evaluated(TEST, TEST, shown, True),
         ood={o.name: evaluated(o.name, o.group, o.images, o.generated) for o in used},
-        corrupted={name: evaluated(name, CORRUPTED, of, True) for name, of in corrupted.items()},
-        chosen=np.array(chosen, dtype=np.int64),
     )
     target = target_of(model.config)
     report = Report(
@@ -133,7 +119,6 @@ def evaluate(
             )
             for outside, whole in zip(used, ood, strict=True)
         },
-        corrupted=Subset(len(chosen), len(shown)),
         modes=[
             _mode_report(model, mode, sampler, index, sets) for index, mode in enumerate(options)
         ],
@@ -194,7 +179,6 @@ def _mode_report(
     test, inside, first = sets.test, sets.test.predictions[index], sets.test.predictions[0]
     labels, clusters, target = test.labels, test.clusters, target_of(model.config)
     classes = target.classes if target is not None else ()
-    corrupted = {name: images.predictions[index] for name, images in sets.corrupted.items()}
     return ModeReport(
         mode=options.mode,
         samples=options.samples,
@@ -215,12 +199,6 @@ def _mode_report(
         flagged=flagged_shares(inside, clusters),
         ood={name: _ood_metrics(test, outside, index) for name, outside in sets.ood.items()},
         groups=group_metrics(test, index, [model.classes.index(name) for name in classes]),
-        corruptions=corruption_metrics(
-            inside.selected(sets.chosen),
-            corrupted,
-            labels[sets.chosen],
-            np.unique(clusters[sets.chosen], return_inverse=True)[1],
-        ),
         prediction_sets=set_coverages(
             model, options, sampler, inside.uncertainty.probabilities, test.images
         ),
@@ -327,41 +305,6 @@ def _group(test: EvaluatedSet, index: int, target: Sequence[int], members: Ints)
         metrics=bootstrap(metrics, clusters) | share_estimates(shares, clusters),
         sensitivity=proportion(np.isin(predictions.labels[positive], target), clusters[positive]),
     )
-
-
-def corruption_metrics(
-    clean: SetPredictions,
-    corrupted: Mapping[str, SetPredictions],
-    labels: Ints,
-    clusters: Ints,
-) -> dict[str, Estimates]:
-    """Returns the metrics of the same images without corruption, then under each corruption."""
-    if not corrupted:
-        return {}
-    return {
-        name: _corruption(clean, predictions, labels, clusters)
-        for name, predictions in {CLEAN: clean, **corrupted}.items()
-    }
-
-
-def _corruption(
-    clean: SetPredictions, corrupted: SetPredictions, labels: Ints, clusters: Ints
-) -> Estimates:
-    msp, correct = corrupted.uncertainty.msp.numpy(), corrupted.labels == labels
-    all_msp = np.concatenate([clean.uncertainty.msp.numpy(), msp])
-    is_clean = np.arange(len(all_msp)) < len(msp)
-
-    def metrics(weights: Weights) -> dict[str, Floats]:
-        values = {
-            "msp": weighted_mean(msp, weights),
-            "entropy": weighted_mean(corrupted.uncertainty.entropy.numpy(), weights),
-        }
-        if corrupted is not clean:  # an image and its corruption are resampled together
-            values["auroc"] = auroc(all_msp, is_clean, np.tile(weights, 2))
-        return values
-
-    shares = {"accuracy": correct} | _flags(corrupted)
-    return bootstrap(metrics, clusters) | share_estimates(shares, clusters)
 
 
 def _flags(predictions: SetPredictions) -> dict[str, Bools]:

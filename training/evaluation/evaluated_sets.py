@@ -136,8 +136,8 @@ class SetPredictions:
 class EvaluatedSet:
     """n images and their predictions.
 
-    group: `test`, `corrupted` or the group of an out-of-distribution set. of_test: True if the
-    images are made from those of the test part. predictions: for each of the report's modes.
+    group: `test` or the group of an out-of-distribution set. of_test: True if the images are made
+    from those of the test part. predictions: for each of the report's modes.
     """
 
     name: str
@@ -164,15 +164,13 @@ class EvaluatedSet:
 
 @dataclass(frozen=True)
 class EvaluatedSets:
-    """The test part, and the other sets by name. chosen: indices of the corrupted test images."""
+    """The test part, and the out-of-distribution sets by name."""
 
     test: EvaluatedSet
     ood: Mapping[str, EvaluatedSet]
-    corrupted: Mapping[str, EvaluatedSet]
-    chosen: Ints
 
     def __iter__(self) -> Iterator[EvaluatedSet]:
-        yield from (self.test, *self.ood.values(), *self.corrupted.values())
+        yield from (self.test, *self.ood.values())
 
 
 def flagged_shares(

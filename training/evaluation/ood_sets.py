@@ -15,7 +15,6 @@ from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.errors import DataError, SettingsError
 from training.data.datasets import read_ood_set
 from training.data.images import LabelledImage, OodSet
-from training.evaluation.corruptions import SHIFTS, with_corruption
 from training.evaluation.generated_images import (
     digits,
     noise,
@@ -23,6 +22,7 @@ from training.evaluation.generated_images import (
     rendered_text,
     solid_colours,
 )
+from training.evaluation.shifts import SHIFTS, with_shift
 from training.recipe.schema import OodGroup, OodSettings
 
 GROUPS: tuple[OodGroup, ...] = get_args(OodGroup)
@@ -50,10 +50,7 @@ GENERATED: Mapping[str, tuple[OodGroup, MakeImages]] = {
     "rendered-text": ("far", lambda _: rendered_text()),
     "digits-8x8": ("far", lambda _: digits()),
     "plain-skin": ("far", plain_skin),
-    **{
-        name: ("shifted", partial(with_corruption, corruption=shift))
-        for name, shift in SHIFTS.items()
-    },
+    **{name: ("shifted", partial(with_shift, shift=shift)) for name, shift in SHIFTS.items()},
 }
 """Group and images of the sets without files; the shifted ones show lesions of the test part."""
 

@@ -15,10 +15,8 @@ from training.evaluation.intervals import Estimate, Estimates, Proportion
 from training.recipe.schema import OodGroup
 
 TEST = "test"
-CLEAN = "none, the same images"
-"""Row name of the uncorrupted images that the corruptions are compared with."""
 FLAG_METRICS: Mapping[ScoreName, str] = {"msp": "flagged", "feature_distance": "unfamiliar"}
-"""Names of the flagged shares of groups and corruptions, by score."""
+"""Names of the flagged shares of groups, by score."""
 JSON = "report.json"
 
 
@@ -114,8 +112,8 @@ class ModeReport:
     wrong against right labels and AURC, by score of uncertainty. classes: by label. thresholds:
     the checkpoint's OOD thresholds for this mode, number of samples and sampler, by score.
     flagged: share of the test part that is flagged, by score with a threshold. ood: by
-    out-of-distribution set. groups: by attribute, then by value. corruptions: metrics by
-    corruption. prediction_sets: on the test part, for each calibrated coverage.
+    out-of-distribution set. groups: by attribute, then by value. prediction_sets: on
+    the test part, for each calibrated coverage.
     """
 
     mode: Mode
@@ -131,7 +129,6 @@ class ModeReport:
     flagged: Mapping[ScoreName, Proportion | None]
     ood: Mapping[str, OodMetrics]
     groups: Mapping[str, Mapping[str, GroupMetrics]]
-    corruptions: Mapping[str, Estimates]
     prediction_sets: Sequence[SetCoverage] = ()
 
     @property
@@ -203,7 +200,7 @@ class Report:
     precision: of the predictions. clusters: of the test images; equal to images if no clusters are
     known. seen: test images that the training of the adapters or of the backbone was shown; None if
     it is not known. target: classes whose sensitivity is reported together. ood_sets: by name.
-    corrupted: test images that were corrupted. probe: only from the training itself.
+    probe: only from the training itself.
     """
 
     model: str
@@ -215,7 +212,6 @@ class Report:
     seen: int | None
     target: Sequence[str]
     ood_sets: Mapping[str, OodSetFacts]
-    corrupted: Subset
     modes: Sequence[ModeReport]
     probe: ProbeComparison | None = None
 

@@ -45,7 +45,7 @@ LICENSED_KINDS = LICENCES.keys() - {"imagefolder"}
 
 REPEATED_EVALUATION = (
     "`eulerlora evaluate` with these weights gives the results above: batches are fixed, and the "
-    "seeds of samples, resamples and corruptions are deterministic."
+    "seeds of samples, resamples and changed images are deterministic."
 )
 
 
@@ -470,7 +470,7 @@ def _evaluation_options(report: Report) -> str:
     limited = {facts.used.images for facts in report.ood_sets.values() if facts.used.limited}
     if limited:
         words += ["--ood-images", str(max(limited))]
-    return " ".join([*words, "--corrupted-images", str(report.corrupted.images)])
+    return " ".join(words)
 
 
 def _ood_arguments(report: Report) -> list[str]:

@@ -2,7 +2,7 @@
 
 `predictions.csv.gz` has one row for each mode and image, with the columns:
 
-    set, group          the test part, an out-of-distribution set or a corruption, and its group
+    set, group          the test part or an out-of-distribution set, and its group
     name, cluster       the image; the lesion or other unit that it shares with other images
     label               the true class; empty for none
     mode, samples, sampler
@@ -39,7 +39,6 @@ from training.reporting.tables import (
     METRICS,
     TOO_FEW,
     class_table,
-    corruption_table,
     enumeration,
     error_ranking_table,
     flagged_table,
@@ -50,7 +49,6 @@ from training.reporting.tables import (
     ood_table,
     prediction_set_table,
     signed,
-    subset_text,
 )
 
 MARKDOWN = "report.md"
@@ -171,9 +169,6 @@ def result_sections(report: Report) -> Iterator[tuple[str, str]]:
         tables = _folded(report, lambda mode: _ood_tables(report, mode))
         text = [OOD_NOTE, ood_set_table(report), _resemblance_note(report), tables]
         yield "Out-of-distribution images", "\n\n".join(text)
-    if report.corrupted.images:
-        tables = _folded(report, corruption_table)
-        yield "Corrupted images", f"{_corruptions_note(report)}\n\n{tables}"
 
 
 def _set_table(mode: ModeReport) -> str:
@@ -254,16 +249,6 @@ def _groups_note(report: Report) -> str:
         f"{gap} AUROC compares {target} with the other classes by their summed probability. "
         f"Sensitivity is the share of images of {target} with any of these labels. {few} or fewer "
         f"than {FEW_TARGETS} images of {target}; their results are not conclusive."
-    )
-
-
-def _corruptions_note(report: Report) -> str:
-    return (
-        f"{subset_text(report.corrupted)} test images, evenly spaced. The corruptions are applied "
-        "at the original image size and are deterministic. AUROC compares clean with corrupted "
-        "images by MSP. A mild corruption does not change the content: the expected result is an "
-        "unchanged accuracy and an AUROC near 0.5. Under a strong corruption, MSP should decrease "
-        "together with accuracy."
     )
 
 

@@ -40,12 +40,6 @@ ERROR_SCORES = {
     "between_views": "variance between views",
 }
 RANKING_METRICS = {"auroc": "AUROC", "aurc": "AURC"}
-CORRUPTION_METRICS = {
-    "accuracy": "accuracy",
-    "msp": "mean MSP",
-    "entropy": "mean entropy (nats)",
-    "auroc": "AUROC",
-}
 SCORE_NAMES: Mapping[ScoreName, str] = {
     "msp": "MSP",
     "energy": "energy",
@@ -138,16 +132,6 @@ def group_table(report: Report, mode: ModeReport) -> str:
         rows.append([f"**{attribute}**", *("" for _ in head[1:])])
         rows += [_group_row(report, mode, name, metrics) for name, metrics in groups.items()]
     return table(head, rows)
-
-
-def corruption_table(mode: ModeReport) -> str:
-    """Returns the metrics of a mode by corruption."""
-    columns = CORRUPTION_METRICS | {name: FLAGGED_NAMES[name] for name in _flag_metrics(mode)}
-    rows = [
-        [name, *(estimate_text(metrics.get(key)) for key in columns)]
-        for name, metrics in mode.corruptions.items()
-    ]
-    return table(["corruption", *columns.values()], rows)
 
 
 def prediction_set_table(sets: Sequence[SetCoverage]) -> str:

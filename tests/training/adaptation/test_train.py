@@ -109,7 +109,7 @@ def test_evaluate_repeats_the_report_of_training_and_the_card_follows_from_it(
     out = tmp_path / "report"
     done = run(
         "evaluate", trained_copy, "--data", labelled, "--ood", labelled / "other",
-        "--samples", "2", "--corrupted-images", "0", "--out", out,
+        "--samples", "2", "--out", out,
     )  # fmt: skip
     assert done.status == 0, done.err
     report = json.loads((out / "report.json").read_text())
@@ -144,7 +144,7 @@ def test_calibrate_repeats_the_thresholds_of_training_and_sets_the_sampler(
     assert read_config(trained_copy).sampler == "balanced"
     for options, title in (((), "stoch, 4 balanced"), (("--sampler", "independent"), "stoch, 4 s")):
         done = run("evaluate", trained_copy, "--data", labelled, "--mode", "stoch",
-                   "--corrupted-images", "0", *options)  # fmt: skip
+                   *options)  # fmt: skip
         assert title in done.out, done.err
 
 
@@ -356,7 +356,7 @@ def test_bad_images_end_every_command_or_are_skipped_listed_and_recorded(
     training = ["train", recipe_file, "--data", data, "--out", out, "--set", "data.path=set",
                 *ONE_EPOCH]  # fmt: skip
     evaluation = ["evaluate", out, "--data", data, "--ood", data / "other", "--mode", "det",
-                  "--corrupted-images", "0"]  # fmt: skip
+                  ]  # fmt: skip
     for command in (training, evaluation, ["calibrate", out, "--data", data]):
         refused = run(*command)
         assert refused.status == 1

@@ -23,14 +23,12 @@ from training.data.images import (
     OodSet,
     evenly_spaced,
     list_images,
-    read_image,
 )
-from training.evaluation.corruptions import CORRUPTIONS
 from training.evaluation.evaluate import class_metrics, evaluate
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.intervals import Estimates, Proportion, proportion, unit_weights
 from training.evaluation.metrics import risk_coverage, selective_metrics
-from training.evaluation.report_schema import CLEAN, OodSetFacts, Subset
+from training.evaluation.report_schema import OodSetFacts, Subset
 
 DET = SamplingOptions("det")
 STOCH = SamplingOptions("stoch", 4)
@@ -128,7 +126,6 @@ def test_the_report_agrees_with_the_predictions_of_the_model(
     assert uncalibrated.ood["other"].scores["msp"].flagged is None
     assert (report.images, report.clusters) == (18, 9)
     assert report.ood_sets == {"other": OodSetFacts("near", False, Subset(5, 5), None, None)}
-    assert (report.corrupted, det.corruptions) == (Subset(0, 18), {})
     assert evaluation.sets.test.labels.tolist() == [image.label for image in test]
 
 
@@ -155,33 +152,6 @@ def test_group_metrics_agree_with_predictions_for_the_group(
         assert prediction.ood is not None
         flagged = float(prediction.ood.double().mean())
         assert value(group.metrics, "flagged") == pytest.approx(flagged)
-
-
-def test_corruption_metrics_agree_with_predictions_for_corrupted_images(
-    checkpoint_folder: Path, image_folder: Path
-) -> None:
-    model = EulerLoRA.load(checkpoint_folder)
-    test = labelled(image_folder / "test", [0, 1, 2])
-    report = evaluate(model, dataset(model, test), [], [DET], None, 6).report
-    assert report.corrupted == Subset(6, 18)
-    (mode,) = report.modes
-    assert list(mode.corruptions) == [CLEAN, *(corruption.name for corruption in CORRUPTIONS)]
-    chosen = test[::3]
-    labels = [image.label for image in chosen]
-    pixels = [read_image(image.name, image.source) for image in chosen]
-    for name, corruption in [
-        (CLEAN, None),
-        *((corruption.name, corruption) for corruption in CORRUPTIONS),
-    ]:
-        shown = pixels if corruption is None else [corruption.apply(image) for image in pixels]
-        prediction = model.predict(torch.stack(shown) / 255, seed=0)
-        metrics = mode.corruptions[name]
-        correct = prediction.probabilities.argmax(dim=-1) == torch.tensor(labels)
-        assert value(metrics, "accuracy") == pytest.approx(float(correct.double().mean()))
-        assert value(metrics, "msp") == pytest.approx(float(prediction.msp.mean()), abs=1e-5)
-        entropy = float(prediction.entropy.mean())
-        assert value(metrics, "entropy") == pytest.approx(entropy, abs=1e-5)
-        assert ("auroc" in metrics) == (name != CLEAN)
 
 
 def test_the_sampler_can_be_chosen_and_is_reported(

@@ -139,7 +139,7 @@ def test_the_reproduction_commands_are_those_of_the_provenance() -> None:
         """--set 'training.loss='"'"'mean'"'"'' """
         "--set backbone.weights=$PWD/backbone/backbone.safetensors",
         "eulerlora evaluate run/ --data DIR --mode both --samples 4 --ood haze "
-        "--ood far:DIR/other --ood near:DIR/close --ood-images 2000 --corrupted-images 100 "
+        "--ood far:DIR/other --ood near:DIR/close --ood-images 2000 "
         "--out report/",
         "eulerlora card run/ --report report/",
     ):

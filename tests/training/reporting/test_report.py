@@ -28,7 +28,6 @@ from eulerlora_client.contract.answers import ClassName, ScoreThreshold
 from tests.markdown import code_blocks
 from tests.training.synthetic_report import REPORT, synthetic_evaluation
 from training.data.images import ImageParts, LabelledImage, list_images
-from training.evaluation.corruptions import CORRUPTIONS
 from training.evaluation.evaluate import Evaluation, evaluate
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.intervals import Estimate, Estimates, Proportion
@@ -39,7 +38,6 @@ from training.evaluation.report_schema import (
     ClassMetrics,
     ModeReport,
     SetCoverage,
-    Subset,
     read_report,
     report_json,
 )
@@ -149,18 +147,9 @@ def test_without_target_classes_groups_have_no_sensitivity() -> None:
     assert "rare (too few)" not in text
 
 
-def test_the_corruption_table_has_the_clean_images_first() -> None:
-    text = markdown(REPORT)
-    assert "100 of 1,234 test images" in text
-    fog = rows(text, "fog")[0]
-    assert fog.startswith("| fog | 0.400 [0.350, 0.450] | 0.600 [0.550, 0.650] | 1.100 [")
-    assert rows(text, "none, the same images")[0].count("n/a") == 3
-    assert "Corrupted" not in markdown(replace(REPORT, corrupted=Subset(0, 1234)))
-
-
 def test_all_rows_of_a_table_have_the_same_number_of_cells() -> None:
     tables = [part for part in markdown(REPORT).split("\n\n") if part.startswith("|")]
-    assert len(tables) == 1 + 1 + 2 + 2 + (1 + 3 + 3) + 2
+    assert len(tables) == 1 + 1 + 2 + 2 + (1 + 3 + 3)
     for table in tables:
         assert len({line.count("|") for line in table.splitlines()}) == 1
 
@@ -261,7 +250,7 @@ def model_with_all_scores(folder: Path, images: list[LabelledImage]) -> EulerLoR
 
 @pytest.fixture(scope="module")
 def predicted(checkpoint_folder: Path, image_folder: Path) -> Evaluation:
-    """Returns an evaluation with one folder, one generated set and the corruptions."""
+    """Returns an evaluation with one folder and one generated set."""
     test = [
         LabelledImage(name, source, index % 3, f"lesion {index // 2}", {"kind": "ab"[index % 2]})
         for index, (name, source) in enumerate(list_images(image_folder / "test").items())
@@ -270,7 +259,7 @@ def predicted(checkpoint_folder: Path, image_folder: Path) -> Evaluation:
     classes = tuple(ClassName(name=name, description=name) for name in model.classes)
     arguments = [f"near:{image_folder / 'other'}", "colour-inverted"]
     ood = read_ood_sets(ood_sources(arguments), test)
-    return evaluate(model, ImageParts("squares", classes, {"test": test}), ood, OPTIONS, None, 4)
+    return evaluate(model, ImageParts("squares", classes, {"test": test}), ood, OPTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -321,11 +310,9 @@ def test_there_is_one_row_for_each_image_set_and_mode(
     predicted: Evaluation, csv_rows: Rows
 ) -> None:
     keys = [(row["set"], row["name"], row["mode"]) for row in csv_rows]
-    assert len(set(keys)) == len(keys) == 2 * (18 + 5 + 18 + 4 * len(CORRUPTIONS))
+    assert len(set(keys)) == len(keys) == 2 * (18 + 5 + 18)
     groups = {row["set"]: row["group"] for row in csv_rows}
-    assert groups == {"test": "test", "other": "near", "colour-inverted": "shifted"} | {
-        corruption.name: "corrupted" for corruption in CORRUPTIONS
-    }
+    assert groups == {"test": "test", "other": "near", "colour-inverted": "shifted"}
     assert {row["samples"] for row in csv_rows if row["mode"] == "stoch"} == {"4"}
     assert {row["label"] for row in csv_rows if row["set"] == "other"} == {""}
     assert "" not in {row["label"] for row in csv_rows if row["set"] != "other"}
@@ -423,7 +410,6 @@ def test_equal_predictions_give_equal_bytes_and_scores_that_do_not_exist_are_emp
         predicted.sets,
         test=replace(test, predictions=plain),
         ood={},
-        corrupted={},
     )
     content = gzip.decompress(predictions_csv(replace(predicted, sets=sets))).decode()
     for row in csv.DictReader(StringIO(content)):

@@ -1,7 +1,6 @@
-"""Deterministic changes of test images, of which each image keeps its label.
+"""Deterministic changes of test images that a camera, a light or an editing program makes.
 
-CORRUPTIONS degrade the image, mildly and strongly. SHIFTS are changes that a camera, a light or an
-editing program makes; the lesion stays.
+The lesion stays, and each image keeps its label.
 """
 
 import math
@@ -20,6 +19,7 @@ from training.data.images import LabelledImage, read_image
 from training.evaluation.generated_images import tensor_of, text_page
 
 BRIGHTER, DARKER = 1.8, 0.4
+BLUR, NOISE = 0.03, 0.15  # standard deviations, per shorter side and per full range
 WARM, COLD = (1.25, 1.0, 0.7), (0.7, 1.0, 1.25)  # gains of red, green and blue
 FIELD, EDGE = 1.0, 0.04  # diameter of the camera's field and width of its edge, per shorter side
 LESION = 0.7  # part of the image that is pasted, centred; per side
@@ -27,53 +27,31 @@ PASTED = 0.5  # size of the pasted lesion per side of the background
 
 
 @dataclass(frozen=True)
-class Corruption:
-    """A corruption of (3, height, width) uint8 pixels; its name states the parameters."""
+class Shift:
+    """A change of (3, height, width) uint8 pixels. name: of the set of changed images."""
 
     name: str
     transform: Callable[[Tensor], Tensor]
 
     def apply(self, pixels: Tensor) -> Tensor:
-        """Returns the corrupted pixels, uint8. Random numbers depend on pixels and name only."""
+        """Returns the changed pixels, uint8. Random numbers depend on pixels and name only."""
         with seeded(CPU, content_seed(pixels, self.name)):
             return self.transform(pixels)
 
 
-def with_corruption(images: Sequence[LabelledImage], corruption: Corruption) -> list[LabelledImage]:
-    """Returns images that are decoded and corrupted each time they are read."""
-    return [replace(image, source=partial(_corrupted, image, corruption)) for image in images]
+def with_shift(images: Sequence[LabelledImage], shift: Shift) -> list[LabelledImage]:
+    """Returns images that are decoded and changed each time they are read."""
+    return [replace(image, source=partial(_shifted, image, shift)) for image in images]
 
 
-def _corrupted(image: LabelledImage, corruption: Corruption) -> Tensor:
-    return corruption.apply(read_image(image.name, image.source))
+def _shifted(image: LabelledImage, shift: Shift) -> Tensor:
+    return shift.apply(read_image(image.name, image.source))
 
 
-def _blur(share: float) -> Corruption:
-    def transform(pixels: Tensor) -> Tensor:
-        sigma = share * min(pixels.shape[1:])
-        blurred: Tensor = F.gaussian_blur(pixels, [2 * math.ceil(3 * sigma) + 1] * 2, [sigma] * 2)
-        return blurred
-
-    return Corruption(f"Gaussian blur, sigma {share:.0%} of the shorter side", transform)
-
-
-def _noise(share: float) -> Corruption:
-    name = f"Gaussian noise, sigma {share:.0%} of the full range"
-    return Corruption(name, lambda pixels: F.gaussian_noise(pixels, sigma=share))
-
-
-def _brightness(factor: float) -> Corruption:
-    name = f"brightness times {factor}"
-    return Corruption(name, lambda pixels: F.adjust_brightness(pixels, factor))
-
-
-CORRUPTIONS = (
-    _blur(0.01), _blur(0.03),
-    _noise(0.05), _noise(0.15),
-    _brightness(0.7), _brightness(0.4),
-    _brightness(1.3), _brightness(1.8),
-)  # fmt: skip
-"""A mild and a strong corruption of each kind; brightness is changed in both directions."""
+def _blur(pixels: Tensor) -> Tensor:
+    sigma = BLUR * min(pixels.shape[1:])
+    blurred: Tensor = F.gaussian_blur(pixels, [2 * math.ceil(3 * sigma) + 1] * 2, [sigma] * 2)
+    return blurred
 
 
 def _cast(gains: tuple[float, float, float]) -> Callable[[Tensor], Tensor]:
@@ -128,13 +106,15 @@ def _uint8(pixels: Tensor) -> Tensor:
     return pixels.round().clamp(0, 255).to(torch.uint8)
 
 
-SHIFTS: Mapping[str, Corruption] = {
-    name: Corruption(name, transform)
+SHIFTS: Mapping[str, Shift] = {
+    name: Shift(name, transform)
     for name, transform in {
         "colour-cast-warm": _cast(WARM),
         "colour-cast-cold": _cast(COLD),
-        "brighter": _brightness(BRIGHTER).transform,
-        "darker": _brightness(DARKER).transform,
+        "brighter": lambda pixels: F.adjust_brightness(pixels, BRIGHTER),
+        "darker": lambda pixels: F.adjust_brightness(pixels, DARKER),
+        "blurred": _blur,
+        "noisy": lambda pixels: F.gaussian_noise(pixels, sigma=NOISE),
         "camera-border": _camera_border,
         "colour-inverted": lambda pixels: 255 - pixels,
         "colour-rotated": lambda pixels: pixels.roll(1, dims=0),

@@ -1,9 +1,4 @@
-"""Corruptions do what their names state, deterministically.
-
-Shifts change what their names state and keep the image's size.
-"""
-
-import re
+"""Shifts change what their names state, deterministically, and keep the image's size."""
 
 import numpy as np
 import pytest
@@ -12,7 +7,7 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from training.data.images import LabelledImage, read_image
-from training.evaluation.corruptions import CORRUPTIONS, SHIFTS, Corruption, with_corruption
+from training.evaluation.shifts import SHIFTS, Shift, with_shift
 
 
 @pytest.fixture
@@ -22,21 +17,9 @@ def pixels() -> Tensor:
     return steps.to(torch.uint8)
 
 
-def named(kind: str) -> list[tuple[float, Corruption]]:
-    """Returns the corruptions of a kind with the number in their name."""
-    matches = []
-    for corruption in CORRUPTIONS:
-        if kind in corruption.name:
-            number = re.search(r"[\d.]+", corruption.name)
-            assert number is not None
-            matches.append((float(number[0]), corruption))
-    assert len(matches) >= 2
-    return matches
-
-
-@pytest.mark.parametrize("change", [*CORRUPTIONS, *SHIFTS.values()], ids=lambda change: change.name)
+@pytest.mark.parametrize("change", SHIFTS.values(), ids=lambda change: change.name)
 def test_a_change_is_deterministic_and_does_not_modify_its_input(
-    change: Corruption, picture: Tensor
+    change: Shift, picture: Tensor
 ) -> None:
     before = picture.clone()
     changed = change.apply(picture)
@@ -48,36 +31,33 @@ def test_a_change_is_deterministic_and_does_not_modify_its_input(
 
 
 def test_noise_has_its_sigma_and_differs_between_images(pixels: Tensor) -> None:
-    other = pixels.flip(-1)
-    for percent, corruption in named("noise"):
-        noise = corruption.apply(pixels).float() - pixels
-        assert float(noise.std()) == pytest.approx(255 * percent / 100, rel=0.05)
-        assert abs(float(noise.mean())) < 2
-        assert not torch.allclose(noise, corruption.apply(other).float() - other)
+    other, shift = pixels.flip(-1), SHIFTS["noisy"]
+    noise = shift.apply(pixels).float() - pixels
+    assert float(noise.std()) == pytest.approx(255 * 0.15, rel=0.05)
+    assert abs(float(noise.mean())) < 2
+    assert not torch.allclose(noise, shift.apply(other).float() - other)
 
 
-def test_brightness_multiplies_the_pixels(pixels: Tensor) -> None:
-    for factor, corruption in named("brightness"):
-        expected = (pixels.float() * factor).clamp(0, 255)
-        torch.testing.assert_close(corruption.apply(pixels).float(), expected, atol=1, rtol=0)
+@pytest.mark.parametrize(("name", "factor"), [("brighter", 1.8), ("darker", 0.4)])
+def test_brightness_multiplies_the_pixels(pixels: Tensor, name: str, factor: float) -> None:
+    expected = (pixels.float() * factor).clamp(0, 255)
+    torch.testing.assert_close(SHIFTS[name].apply(pixels).float(), expected, atol=1, rtol=0)
 
 
 def test_blur_agrees_with_scipy_with_sigma_relative_to_the_shorter_side() -> None:
     noise = torch.randint(0, 256, (3, 60, 80), generator=torch.Generator().manual_seed(0))
-    pixels = noise.to(torch.uint8)
-    for percent, corruption in named("blur"):
-        sigma = percent / 100 * 60
-        expected = gaussian_filter(pixels.numpy().astype(float), (0, sigma, sigma), mode="mirror")
-        np.testing.assert_allclose(corruption.apply(pixels).numpy(), expected, atol=2.5)
+    pixels, sigma = noise.to(torch.uint8), 0.03 * 60
+    expected = gaussian_filter(pixels.numpy().astype(float), (0, sigma, sigma), mode="mirror")
+    np.testing.assert_allclose(SHIFTS["blurred"].apply(pixels).numpy(), expected, atol=2.5)
 
 
 def test_changed_images_keep_their_labels_and_are_made_when_they_are_read(pixels: Tensor) -> None:
     image = LabelledImage("a", pixels, 2, "lesion 7", {"sex": "male"})
-    (corrupted,) = with_corruption([image], CORRUPTIONS[0])
-    assert (corrupted.name, corrupted.label, corrupted.cluster) == ("a", 2, "lesion 7")
-    assert corrupted.groups == image.groups
-    changed = read_image(corrupted.name, corrupted.source)
-    assert torch.equal(changed, CORRUPTIONS[0].apply(pixels))
+    (shifted,) = with_shift([image], SHIFTS["noisy"])
+    assert (shifted.name, shifted.label, shifted.cluster) == ("a", 2, "lesion 7")
+    assert shifted.groups == image.groups
+    changed = read_image(shifted.name, shifted.source)
+    assert torch.equal(changed, SHIFTS["noisy"].apply(pixels))
 
 
 @pytest.fixture
