@@ -232,7 +232,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class RecordingBlock(ProjectedBlock):
-    """`row_pass.adapted_block` that keeps inputs and outputs of A and B in `records`."""
+    """`adapted_block` that keeps inputs and outputs of A and B in `records`."""
 
     records: list[Recorded] = field(default_factory=list)
 

@@ -1,15 +1,12 @@
 """A frozen Vision Transformer with adapters: (images, rows, draws) -> logits and features of rows.
 
-One pass serves one or several networks on the same backbone. Rows of an image and adapter with
-equal draws share the first blocks, and rows with equal features share all blocks.
-
-`AdaptedVisionTransformer` is the network, `run_pass` its computation, `adapted_block` one block.
+Rows of an image and adapter with equal draws share the first blocks, and rows with equal features
+share all blocks. `AdaptedVisionTransformer` is the network, `adapted_block` one block.
 """
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -25,85 +22,28 @@ from eulerlora.settings import Draw, Preprocessing
 
 
 @dataclass(frozen=True)
-class PassPart:
-    """The images and rows of one network in a pass; arguments as in
-    `AdaptedVisionTransformer.outputs`."""
-
-    network: "AdaptedVisionTransformer"
-    images: Tensor
-    rows: Rows
-    draws: RowDraws
-
-    def selected(self, distinct: DistinctRows) -> "PassPart":
-        """Returns the part of distinct rows, with the draws of the first row of each."""
-        return replace(self, rows=distinct.rows, draws=self.draws.rows(distinct.first))
-
-
-def rows_by_features(part: PassPart) -> DistinctRows | None:
-    """Returns the rows whose features differ; None if all do.
-
-    They do in a compiled pass, whose rows have no counts.
-    """
-    differ = part.network.method.features_differ
-    if differ == "draw" or not part.rows.counts:
-        return None
-    return part.rows.distinct(by_adapter=differ == "adapter")
-
-
-@dataclass(frozen=True)
-class RowInputs:
-    """The inputs of a part's rows. index: (rows,), of each row's input. count: of inputs."""
-
-    index: Tensor
-    count: int
-
-
-@dataclass(frozen=True)
 class Stage:
     """The rows of consecutive blocks; in the first of them, rows may share an input.
 
-    inputs: of the rows of each part, in the first block.
+    inputs: (rows,), the index of each row's input of the first block.
     """
 
-    parts: Sequence[PassPart]
-    inputs: Sequence[RowInputs]
-
-    @property
-    def index(self) -> Tensor:
-        """(rows,), the input of every row of all parts."""
-        if len(self.inputs) == 1:
-            return self.inputs[0].index
-        firsts = [positions.start for positions in slices_of([part.count for part in self.inputs])]
-        return torch.cat(
-            [part.index + first for part, first in zip(self.inputs, firsts, strict=True)]
-        )
+    rows: Rows
+    draws: RowDraws
+    inputs: Tensor
 
 
-def stages_of(parts: Sequence[PassPart], last: int) -> dict[int, Stage]:
+def stages_of(rows: Rows, draws: RowDraws, last: int) -> dict[int, Stage]:
     """Returns the stages of a pass by their first block, ascending; `last`: the last block.
 
     With shared blocks, the first stage has a row for each image and adapter.
     """
-    shared = min(last, *(part.draws.shared_blocks for part in parts))
-    images = image_stage(parts)
+    shared = min(last, draws.shared_blocks)
     if not shared:
-        return {0: images}
-    distinct = [part.rows.distinct() for part in parts]
-    first = [part.selected(rows) for part, rows in zip(parts, distinct, strict=True)]
-    inputs = [RowInputs(rows.of_row, len(rows.rows)) for rows in distinct]
-    return {0: image_stage(first), shared: Stage(parts, inputs)}
-
-
-def image_stage(parts: Sequence[PassPart]) -> Stage:
-    """Returns a stage whose inputs are images."""
-    return Stage(parts, [RowInputs(part.rows.image, len(part.images)) for part in parts])
-
-
-def slices_of(counts: Sequence[int]) -> list[slice]:
-    """Returns the consecutive positions of parts with these numbers of elements."""
-    return list(
-        itertools.starmap(slice, itertools.pairwise(itertools.accumulate(counts, initial=0)))
-    )
+        return {0: Stage(rows, draws, rows.image)}
+    distinct = rows.distinct()
+    first = Stage(distinct.rows, draws.rows(distinct.first), distinct.rows.image)
+    return {0: first, shared: Stage(rows, draws, distinct.of_row)}
 
 
 MIN_STANDARD_DEVIATION = 1e-3
@@ -141,101 +81,26 @@ class NetworkOutput(NamedTuple):
         return self.logits.double().logsumexp(dim=-1)
 
 
-@dataclass(frozen=True)
-class BlockPart:
-    """The rows of a block that belong to one network.
-
-    adapters: of that network in this block. inputs: position of its images or rows in the block's
-    inputs; None if it is the only network of the pass.
-    """
-
-    adapters: nn.Module
-    rows: BlockRows
-    inputs: slice | None = None
-
-    def attention(
-        self, inputs: Tensor, frozen: nn.MultiheadAttention, queries: int | None
-    ) -> Tensor:
-        """Returns the self-attention of the part's rows; `inputs` are those of the whole block."""
-        assert isinstance(self.adapters, BlockAdapters)
-        part = inputs if self.inputs is None else inputs[self.inputs]
-        return self.adapters.attention(part, frozen, self.rows, queries)
-
-
-Block = Callable[[Tensor, nn.Module, Sequence[BlockPart], Tensor | None, int | None], Tensor]
-
-
-def run_pass(parts: Sequence[PassPart], block: Block | None = None) -> list[NetworkOutput]:
-    """Returns the outputs of each part's network from one pass of their common backbone.
-
-    The networks have the same backbone, image size and normalisation; attention and heads run for
-    each network, all other operations once. Rows with equal features share all blocks, and blocks
-    that the rows of an image and adapter share run once for all of them.
-    block: as in `AdaptedVisionTransformer.outputs`.
-    """
-    block, backbone = block or adapted_block, parts[0].network.backbone
-    layers, pooling = backbone.encoder.layers, backbone.settings.pooling
-    last = len(layers) - 1
-    distinct = [rows_by_features(part) for part in parts]
-    chosen = [
-        part if rows is None else part.selected(rows)
-        for part, rows in zip(parts, distinct, strict=True)
-    ]
-    stages, image = stages_of(chosen, last), image_stage(chosen).index
-    stage = stages[0]
-    images = _joined_images(chosen)
-    with torch.autocast(images.device.type, enabled=False):  # rounding here moves answers most
-        patches = backbone.patches(normalise(images, parts[0].network.preprocessing))
-    contrast = log_deviation(patches)[image]  # (rows, width)
-    tokens = backbone.tokens(patches)  # (images, tokens, width)
-    for index, frozen in enumerate(layers):
-        if index == min(1, last):  # the output of the first block, if there is another one
-            texture = backbone.patch_tokens(tokens).mean(dim=1)
-        begins, stage = index in stages, stages.get(index, stage)
-        queries = 1 if index == last and pooling == "class" else None  # leading tokens in use
-        block_parts = _block_parts(stage, index, begins)
-        tokens = block(tokens, frozen, block_parts, stage.index if begins else None, queries)
-    if last == 0 or len(stages) > 1:
-        texture = texture[stage.index]
-    output = backbone.pooled(tokens)
-    features = torch.cat([unit_length(output), unit_length(texture), contrast], dim=-1)
-    positions = slices_of([len(part.rows) for part in chosen])
-    return [
-        NetworkOutput(
-            part.network.heads(of_all(output[own], rows), part.rows.adapter, part.draws.head),
-            of_all(features[own], rows),
-        )
-        for part, rows, own in zip(parts, distinct, positions, strict=True)
-    ]
-
-
-def of_all(values: Tensor, distinct: DistinctRows | None) -> Tensor:
-    """Returns (all rows, ...) from the values (rows, ...) of the distinct ones."""
-    return values if distinct is None else values[distinct.of_row]
+Block = Callable[[Tensor, nn.Module, nn.Module, BlockRows, int | None], Tensor]
 
 
 def adapted_block(
-    tokens: Tensor,
-    frozen: nn.Module,
-    parts: Sequence[BlockPart],
-    image: Tensor | None,
-    queries: int | None,
+    tokens: Tensor, frozen: nn.Module, adapters: nn.Module, rows: BlockRows, queries: int | None
 ) -> Tensor:
     """Runs one block: adapted self-attention and the frozen MLP, each after its layer norm.
 
-    tokens: (rows, tokens, width); with `image`, (images, tokens, width). frozen: an `EncoderBlock`.
-    parts: of all rows, in order. image: (rows,), index of each row's image. queries: number of
-    leading tokens to return; None returns all. Returns (rows, queries, width).
+    tokens: (rows, tokens, width); with `rows.image`, (images, tokens, width). frozen: an
+    `EncoderBlock`. adapters: the `BlockAdapters` of the block. queries: number of leading tokens to
+    return; None returns all. Returns (rows, queries, width).
     """
     assert isinstance(frozen, EncoderBlock)
-    normalised = frozen.ln_1(tokens)
-    attended = [part.attention(normalised, frozen.self_attention, queries) for part in parts]
-    tokens = tokens[:, :queries] if image is None else tokens[image, :queries]
-    return frozen.after_attention(tokens, attended[0] if len(parts) == 1 else torch.cat(attended))
+    assert isinstance(adapters, BlockAdapters)
+    attended = adapters.attention(frozen.ln_1(tokens), frozen.self_attention, rows, queries)
+    return frozen.after_attention(rows.of_rows(tokens)[:, :queries], attended)
 
 
 class ProjectedBlock(ABC):
-    """`adapted_block` that computes each projection by itself, for rows of one network."""
+    """`adapted_block` that computes each projection by itself."""
 
     @abstractmethod
     def projection(
@@ -257,17 +122,15 @@ class ProjectedBlock(ABC):
         self,
         tokens: Tensor,
         frozen: nn.Module,
-        parts: Sequence[BlockPart],
-        image: Tensor | None,
+        adapters: nn.Module,
+        rows: BlockRows,
         queries: int | None,
     ) -> Tensor:
-        """Shapes as in `adapted_block`, for the rows of one network."""
+        """Arguments and shapes as in `adapted_block`."""
         assert isinstance(frozen, EncoderBlock)
-        (part,) = parts
-        adapters = part.adapters
         assert isinstance(adapters, AttentionAdapters)
-        coefficients = adapters.coefficients(part.rows)
-        tokens = tokens if image is None else tokens[image]  # (rows, tokens, width)
+        coefficients = adapters.coefficients(rows)
+        tokens = rows.of_rows(tokens)  # (rows, tokens, width)
         normalised = frozen.ln_1(tokens)
         attended = self._attention(
             normalised, frozen.self_attention, adapters, coefficients, queries
@@ -299,26 +162,6 @@ class ProjectedBlock(ABC):
         ]
         context = attend(frozen, *heads)  # (rows, heads, queries, head_dim)
         return project(context.transpose(1, 2).flatten(2), 3)
-
-
-def _block_parts(stage: Stage, index: int, begins: bool) -> list[BlockPart]:
-    """Returns the parts of a block. begins: True if the block is the first of the stage."""
-    parts = list(zip(stage.parts, stage.inputs, strict=True))
-    counts = [inputs.count if begins else len(part.rows) for part, inputs in parts]
-    positions: Sequence[slice | None] = [None] if len(parts) == 1 else slices_of(counts)
-    return [
-        BlockPart(
-            part.network.blocks[index],
-            BlockRows(part.draws.block(index), part.rows.adapter, inputs.index if begins else None),
-            position,
-        )
-        for (part, inputs), position in zip(parts, positions, strict=True)
-    ]
-
-
-def _joined_images(parts: Sequence[PassPart]) -> Tensor:
-    images = [part.images for part in parts]
-    return images[0] if len(images) == 1 else torch.cat(images)
 
 
 def unit_length(vectors: Tensor) -> Tensor:
@@ -418,4 +261,42 @@ class AdaptedVisionTransformer(nn.Module):
         block: computes one block, `adapted_block` if None; training may pass one that recomputes
         activations.
         """
-        return run_pass([PassPart(self, images, rows, draws)], block)[0]
+        block = block or adapted_block
+        layers, pooling = self.backbone.encoder.layers, self.backbone.settings.pooling
+        last = len(layers) - 1
+        distinct = self._rows_by_features(rows)
+        if distinct is None:
+            stages, image = stages_of(rows, draws, last), rows.image
+        else:
+            stages = stages_of(distinct.rows, draws.rows(distinct.first), last)
+            image = distinct.rows.image
+        stage = stages[0]
+        with torch.autocast(images.device.type, enabled=False):  # rounding here moves answers most
+            patches = self.backbone.patches(normalise(images, self.preprocessing))
+        contrast = log_deviation(patches)[image]  # (rows, width)
+        tokens = self.backbone.tokens(patches)  # (images, tokens, width)
+        for index, (frozen, adapters) in enumerate(zip(layers, self.blocks, strict=True)):
+            if index == min(1, last):  # the output of the first block, if there is another one
+                texture = self.backbone.patch_tokens(tokens).mean(dim=1)
+            begins, stage = index in stages, stages.get(index, stage)
+            queries = 1 if index == last and pooling == "class" else None  # leading tokens in use
+            inputs = stage.inputs if begins else None
+            block_rows = BlockRows(stage.draws.block(index), stage.rows.adapter, inputs)
+            tokens = block(tokens, frozen, adapters, block_rows, queries)
+        if last == 0 or len(stages) > 1:
+            texture = texture[stage.inputs]
+        output = self.backbone.pooled(tokens)
+        features = torch.cat([unit_length(output), unit_length(texture), contrast], dim=-1)
+        if distinct is not None:
+            output, features = output[distinct.of_row], features[distinct.of_row]
+        return NetworkOutput(self.heads(output, rows.adapter, draws.head), features)
+
+    def _rows_by_features(self, rows: Rows) -> DistinctRows | None:
+        """Returns the rows whose features differ; None if all do.
+
+        They do in a compiled pass, whose rows have no counts.
+        """
+        differ = self.method.features_differ
+        if differ == "draw" or not rows.counts:
+            return None
+        return rows.distinct(by_adapter=differ == "adapter")

@@ -1,24 +1,23 @@
-"""Execution of a network: device, precision, compilation, rows per pass, passes that models share.
+"""Execution of a network: device, precision, compilation, and the rows of a pass.
 
 `predict_images` gives logits and features of images, each with its own draw;
-`predict_adaptively` runs the rounds of `samples="auto"`; `predict_together` serves several models.
+`predict_adaptively` runs the rounds of `samples="auto"`.
 """
 
 import itertools
 import math
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from eulerlora.nn.backbone import LayerScale
-from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput, PassPart, run_pass
-from eulerlora.nn.rows import RowDraws, RowPart, Rows, ViewedRows, padded
+from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput
+from eulerlora.nn.rows import RowDraws, Rows, ViewedRows, padded
 from eulerlora.sampling.adaptive import StoppingRule, round_answers, round_draws
 from eulerlora.sampling.views import view_order
 from eulerlora.scores.ood_scores import FeatureDistance
@@ -89,16 +88,6 @@ class Runtime:
         """The settings of the network's adapters."""
         return self.network.settings
 
-    @property
-    def pass_key(self) -> Hashable:
-        """Equal for runtimes that can share a pass (`outputs_of`).
-
-        They have the same backbone in memory and the same preprocessing of images.
-        """
-        if self.compiled:
-            return id(self)
-        return self.network.backbone.class_token.data_ptr(), self.network.preprocessing
-
     def draw_rows(self, draws: Sequence[Draw]) -> RowDraws:
         """Returns the random input of rows, as `AdaptedVisionTransformer.draw_rows`."""
         return self.network.draw_rows(draws)
@@ -156,53 +145,6 @@ class Runtime:
             return NetworkOutput(logits, features)
 
         return forward
-
-
-def outputs_of(runtime: Runtime, parts: Sequence[PassPart]) -> list[NetworkOutput]:
-    """Returns the output of each part's network; passes are shared by all parts.
-
-    runtime: of the first part; those of the others have an equal `pass_key`.
-    """
-    if len(parts) == 1:
-        return [runtime.outputs(parts[0].images, parts[0].rows, parts[0].draws)]
-    outputs: list[list[NetworkOutput]] = [[] for _ in parts]
-    with runtime._autocast():
-        for indices, pass_parts in _shared_passes(parts, runtime.max_rows_per_pass):
-            for index, output in zip(indices, run_pass(pass_parts), strict=True):
-                outputs[index].append(output)
-    return [_joined(output) for output in outputs]
-
-
-def _shared_passes(
-    parts: Sequence[PassPart], max_rows: int
-) -> Iterator[tuple[list[int], list[PassPart]]]:
-    """Yields the parts of each pass and their indices, whole images with at most `max_rows` rows.
-
-    An image with more rows has a pass of its own.
-    """
-    total = sum(len(part.rows) for part in parts)
-    limit = math.ceil(total / math.ceil(total / max_rows))
-    indices: list[int] = []
-    chosen: list[PassPart] = []
-    free = limit
-    for index, part in enumerate(parts):
-        first = 0
-        while first < len(part.rows.counts):
-            if chosen and part.rows.counts[first] > free:
-                yield indices, chosen
-                indices, chosen, free = [], [], limit
-            rows = part.rows.part(first, free)
-            indices.append(index)
-            chosen.append(_pass_part(part, rows))
-            free -= len(rows.renumbered)
-            first = rows.images.stop
-    yield indices, chosen
-
-
-def _pass_part(part: PassPart, rows: RowPart) -> PassPart:
-    return PassPart(
-        part.network, part.images[rows.images], rows.renumbered, part.draws.rows(rows.rows)
-    )
 
 
 def _joined(parts: Sequence[NetworkOutput]) -> NetworkOutput:
@@ -281,43 +223,6 @@ def _seen(images: Tensor, draws: Sequence[Draw], adapters: int) -> ViewedRows:
         return ViewedRows(images, rows)
     views = torch.cat([view_order(draw, adapters).flatten() for draw in draws])
     return rows.with_views(images, views)
-
-
-@dataclass(frozen=True)
-class ModelImages:
-    """Images of one model; arguments as in `predict_images`."""
-
-    runtime: Runtime
-    images: Tensor
-    draws: Sequence[Draw]
-    temperatures: Temperatures = field(default_factory=lambda: UNSCALED)
-    distance: FeatureDistance | None = None
-
-
-@torch.inference_mode()
-def predict_together(models: Sequence[ModelImages]) -> list[list[NetworkOutput]]:
-    """Returns the output for every image of each model, from passes that all models share.
-
-    The models may have different methods; their runtimes have equal `pass_key`s.
-    """
-    outputs = outputs_of(models[0].runtime, [_pass_of(model) for model in models])
-    return [
-        _image_outputs(
-            output, model.draws, model.runtime.settings.adapters, model.temperatures, model.distance
-        )
-        for output, model in zip(outputs, models, strict=True)
-    ]
-
-
-def _pass_of(model: ModelImages) -> PassPart:
-    images, runtime = model.images, model.runtime
-    seen = _seen(images, model.draws, runtime.settings.adapters)
-    return PassPart(
-        runtime.network,
-        seen.images,
-        seen.rows.to(images.device),
-        runtime.draw_rows(model.draws).to(images),
-    )
 
 
 def _image_outputs(

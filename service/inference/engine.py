@@ -1,7 +1,7 @@
 """The served models by name, and inference on the device of each."""
 
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,7 @@ from torch import Tensor
 from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import NetworkOutput
-from eulerlora.nn.runtime import ModelImages, predict_together
+from eulerlora.nn.runtime import predict_images
 from eulerlora.settings import Draw
 from eulerlora_client.contract.problems import OutOfMemory, UnknownModel
 
@@ -101,11 +101,6 @@ class ServedModel:
         """As `CheckpointConfig.sampling_digest`, computed once."""
         return self.model.config.sampling_digest
 
-    @cached_property
-    def pass_key(self) -> Hashable:
-        """Equal for models whose items can share a batch, whatever their methods are."""
-        return self.model.runtime.pass_key
-
     @property
     def max_rows_per_pass(self) -> int:
         """Maximum number of rows of one forward pass; a larger batch runs in several passes."""
@@ -130,32 +125,21 @@ class ServedModel:
     def infer(self, items: Sequence[InferenceItem]) -> list[NetworkOutput]:
         """Returns the output for each item, from one batch.
 
-        Items of different modes and numbers of samples share the batch. Raises OutOfMemory, and
-        DeviceFailed if the device is lost.
+        Items of different modes and numbers of samples share the batch. The outputs have feature
+        distances if the model has feature statistics. Raises OutOfMemory, and DeviceFailed if the
+        device is lost.
         """
-        return infer_together([(self, items)])[0]
-
-    def images(self, items: Sequence[InferenceItem]) -> ModelImages:
-        """Returns the items as a batch for this model, on its device."""
         model = self.model
-        pixels = torch.stack([item.pixels for item in items]).to(model.device)
-        draws = [item.draw for item in items]
-        return ModelImages(
-            model.runtime, pixels, draws, model.config.temperatures, model.feature_distance
-        )
 
+        def run() -> list[NetworkOutput]:
+            pixels = torch.stack([item.pixels for item in items]).to(model.device)
+            draws = [item.draw for item in items]
+            temperatures = model.config.temperatures
+            return predict_images(
+                model.runtime, pixels, draws, temperatures, model.feature_distance
+            )
 
-def infer_together(
-    batch: Sequence[tuple[ServedModel, Sequence[InferenceItem]]],
-) -> list[list[NetworkOutput]]:
-    """Returns the outputs for the items of each model, from passes that all models share.
-
-    They have feature distances if the model has feature statistics. The models have equal
-    `pass_key`s. Raises as `ServedModel.infer`.
-    """
-    return with_device_errors(
-        lambda: predict_together([served.images(items) for served, items in batch])
-    )
+        return with_device_errors(run)
 
 
 class CoreAllocation:

@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from eulerlora.nn.network import NetworkOutput
 from eulerlora.settings import Draw
 from eulerlora_client.contract.problems import DeadlinePassed, NotReady, Overloaded, Problem
-from service.inference.engine import InferenceItem, ServedModel, infer_together
+from service.inference.engine import InferenceItem, ServedModel
 from service.inference.fair_sharing import INTERNAL, FairQueue, RecentClients, SharedCapacity
 from service.settings import ServiceSettings
 
@@ -76,7 +76,7 @@ class Ticket:
 
 @dataclass(eq=False, repr=False)
 class Batch:
-    """Tickets that run together; their models have equal `pass_key`s.
+    """Tickets of one model that run together.
 
     leaves_cores: True if cores must stay free for the passes of other clients.
     """
@@ -86,7 +86,7 @@ class Batch:
 
     @property
     def served(self) -> ServedModel:
-        """The model of the first ticket, by which the run time of the batch is estimated."""
+        """The model of the tickets."""
         return self.tickets[0].served
 
     @property
@@ -98,37 +98,6 @@ class Batch:
     def clients(self) -> set[str]:
         """The clients that the tickets belong to."""
         return {ticket.client for ticket in self.tickets}
-
-    @property
-    def by_model(self) -> dict[ServedModel, list[Ticket]]:
-        """The tickets of each model."""
-        return tickets_by_model(self.tickets)
-
-
-def tickets_by_model(tickets: Sequence[Ticket]) -> dict[ServedModel, list[Ticket]]:
-    """Returns the tickets of each model, in order."""
-    groups: dict[ServedModel, list[Ticket]] = {}
-    for ticket in tickets:
-        groups.setdefault(ticket.served, []).append(ticket)
-    return groups
-
-
-def infer_tickets(tickets: Sequence[Ticket]) -> list[NetworkOutput]:
-    """Returns the output for the item of each ticket, in order, from one batch.
-
-    The models have equal `pass_key`s. Raises as `ServedModel.infer`.
-    """
-    groups = tickets_by_model(tickets)
-    batch = [(served, [ticket.queued_item for ticket in group]) for served, group in groups.items()]
-    if len(batch) == 1:
-        ((served, items),) = batch
-        return served.infer(items)
-    outputs = {
-        id(ticket): output
-        for group, results in zip(groups.values(), infer_together(batch), strict=True)
-        for ticket, output in zip(group, results, strict=True)
-    }
-    return [outputs[id(ticket)] for ticket in tickets]
 
 
 class ThroughputEstimate:
@@ -447,9 +416,7 @@ class RequestQueue:
         chosen = self._waiting.first(may_start)
         assert chosen is not None
         served = chosen.served
-        sharing_rows = sum(
-            ticket.rows for ticket in self._waiting if ticket.served.pass_key == served.pass_key
-        )
+        sharing_rows = sum(ticket.rows for ticket in self._waiting if ticket.served is served)
         max_rows = min(math.ceil(sharing_rows / self._workers), self._batch_rows(served))
         batch: list[Ticket] = []
         rows = 0
@@ -461,9 +428,7 @@ class RequestQueue:
             elif chosen.future.set_running_or_notify_cancel():
                 batch.append(chosen)
                 rows += chosen.rows
-            chosen = self._waiting.first(
-                may_start, lambda ticket: ticket.served.pass_key == served.pass_key
-            )
+            chosen = self._waiting.first(may_start, lambda ticket: ticket.served is served)
         return batch
 
     def _estimate_s(self, served: ServedModel, rows: int) -> float:

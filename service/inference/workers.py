@@ -15,7 +15,7 @@ from typing import TypeVar
 from eulerlora.nn.network import NetworkOutput
 from eulerlora_client.contract.problems import ModelFailure, OutOfMemory, Problem
 from service.inference.engine import CoreAllocation, DeviceFailed, InferenceItem, ServedModel
-from service.inference.queue import Batch, InferenceResult, RequestQueue, Ticket, infer_tickets
+from service.inference.queue import Batch, InferenceResult, RequestQueue, Ticket
 from service.telemetry.metrics import BatchRun
 
 logger = logging.getLogger(__name__)
@@ -60,8 +60,8 @@ def run_with_retry(
 class Batcher:
     """Runs the items of a queue in worker threads.
 
-    max_batch_s: a pass that takes longer means a lost device. on_batch: called after every batch,
-    for each of its models. on_fatal: called once if the device is lost; no batch runs after
+    max_batch_s: a pass that takes longer means a lost device. on_batch: called after every
+    batch. on_fatal: called once if the device is lost; no batch runs after
     that, and every item gets NotReady. Worker threads call both, which must not wait for the
     batcher. workers: the number of batches that run at the same time.
     """
@@ -134,9 +134,7 @@ class Batcher:
             outputs = run_with_retry(self._infer, batch.tickets)
         seconds = time.monotonic() - started_at
         self._queue.finish(batch)
-        for served, tickets in batch.by_model.items():
-            rows = sum(ticket.rows for ticket in tickets)
-            self._on_batch(BatchRun(served.name, rows, len(tickets), seconds))
+        self._on_batch(BatchRun(batch.served.name, batch.rows, len(batch.tickets), seconds))
         for ticket, output in zip(batch.tickets, outputs, strict=True):
             if isinstance(output, Problem):
                 ticket.resolve(output)
@@ -148,7 +146,7 @@ class Batcher:
         thread_id = threading.get_ident()
         self._pass_started_at[thread_id] = time.monotonic()
         try:
-            return infer_tickets(tickets)
+            return tickets[0].served.infer([ticket.queued_item for ticket in tickets])
         finally:
             del self._pass_started_at[thread_id]
 

@@ -44,7 +44,7 @@ class FakeEngine:
     """
 
     def __init__(self, name: str = "fake") -> None:
-        self.name, self.pass_key = name, id(self)
+        self.name = name
         self.batches: list[list[int]] = []
         self.error_of: Callable[[list[int]], Exception | None] = lambda _: None
         self.gate = threading.Event()

@@ -68,7 +68,7 @@ def lose_the_device() -> None:
 
     async def warm_up_and_fail(*arguments: Any) -> None:
         await warm_up(*arguments)
-        engine.predict_together = fail
+        engine.predict_images = fail
 
     supervisor.warm_up = warm_up_and_fail  # type: ignore[assignment]
 

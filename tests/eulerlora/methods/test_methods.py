@@ -1,6 +1,5 @@
-"""What holds for every method: draws of single requests, shared passes, checkpoints."""
+"""What holds for every method: draws of single requests, passes, checkpoints."""
 
-import copy
 from pathlib import Path
 
 import pytest
@@ -8,13 +7,13 @@ import torch
 from torch import Tensor
 
 from eulerlora.checkpoint.files import load_checkpoint, save_checkpoint
-from eulerlora.methods.registry import build_network, method_type
+from eulerlora.methods.registry import method_type
 from eulerlora.nn.method import MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.nn.runtime import ModelImages, Runtime, predict_rows, predict_together
+from eulerlora.nn.runtime import Runtime, predict_images, predict_rows
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_client.contract.sampling import SAMPLERS, Sampler
-from tests.conftest import config_of, random_backbone, random_network
+from tests.conftest import config_of, random_network
 from tests.eulerlora.methods.conftest import METHODS
 
 CPU = torch.device("cpu")
@@ -98,62 +97,31 @@ def test_the_first_balanced_samples_do_not_depend_on_their_number(method: Method
             assert torch.equal(getattr(rest, part)[name], by_adapter[:, 3:].flatten(0, 1))
 
 
-def runtimes(precision: str = "float32") -> list[Runtime]:
-    """Returns runtimes of all methods, which have one backbone in memory."""
-    backbone = random_backbone()
-    settings = RuntimeSettings.model_validate({"precision": precision})
-    networks = [
-        random_network(method=method, seed=seed, backbone=backbone)
-        for seed, method in enumerate(METHODS.values())
-    ]
-    return [Runtime(network, CPU, settings) for network in networks]
-
-
-@pytest.mark.parametrize("max_rows", [1000, 5, 1])
-def test_rows_of_all_methods_share_a_pass_and_get_the_answers_they_get_alone(
-    images: Tensor, max_rows: int
+@each_method
+@pytest.mark.parametrize("max_rows", [5, 1])
+def test_rows_of_several_passes_have_the_answers_of_one(
+    method: MethodSettings, images: Tensor, max_rows: int
 ) -> None:
     draws = (DRAWS[0].model_copy(update={"views": 8}), *DRAWS[1:])
-    parts = [
-        ModelImages(runtime, images, draws, {"det": 1.5, "stoch": 2.0}) for runtime in runtimes()
-    ]
-    assert len({part.runtime.pass_key for part in parts}) == 1
-    for part in parts:
-        part.runtime.max_rows_per_pass = max_rows
-    together = predict_together(parts)
-    for part, outputs in zip(parts, together, strict=True):
-        alone = predict_together([part])[0]
-        for actual, expected in zip(outputs, alone, strict=True):
-            for name in ("log_probabilities", "log_partition", "features"):
-                values = getattr(actual, name), getattr(expected, name)
-                torch.testing.assert_close(*values, rtol=1e-4, atol=1e-5)
+    runtime = Runtime(network_of(method), CPU)
+    outputs = []
+    for runtime.max_rows_per_pass in (1000, max_rows):
+        outputs.append(predict_images(runtime, images, draws))
+    for actual, expected in zip(*outputs, strict=True):
+        for field in ("log_probabilities", "log_partition", "features"):
+            values = getattr(actual, field), getattr(expected, field)
+            torch.testing.assert_close(*values, rtol=1e-4, atol=1e-5)
 
 
-def test_a_shared_pass_computes_the_mlp_once_for_all_methods(images: Tensor) -> None:
-    parts = [ModelImages(runtime, images, DRAWS) for runtime in runtimes()]
-    for part in parts:
-        part.runtime.max_rows_per_pass = 1000
+@each_method
+def test_rows_with_equal_features_share_all_blocks(method: MethodSettings, images: Tensor) -> None:
+    network = network_of(method)
     shapes: list[int] = []
-    first = parts[0].runtime.network.backbone.encoder.layers[0]
+    first = network.backbone.encoder.layers[0]
     first.mlp.register_forward_pre_hook(lambda _, inputs: shapes.append(len(inputs[0])))
-    predict_together(parts)
+    predict_images(network, images, DRAWS)
     rows = {"draw": 12, "adapter": 6, "image": 3}  # 3 images, 2 adapters, 3 + 1 + 2 samples
-    assert shapes == [sum(rows[part.runtime.network.method.features_differ] for part in parts)]
-
-
-def test_networks_with_another_backbone_compilation_or_preprocessing_do_not_share_a_pass() -> None:
-    network = random_network()
-    compiled = Runtime(network, CPU, RuntimeSettings(compiler="eager"))
-    gray = network.preprocessing.model_copy(update={"colour_constancy": "shades-of-gray"})
-    others = [copy.deepcopy(network), random_network(backbone=network.backbone)]
-    others += [
-        build_network(network.backbone, network.settings, 3, preprocessing)
-        for preprocessing in (gray, network.preprocessing)
-    ]
-    keys = [Runtime(other, CPU).pass_key for other in others]
-    key = Runtime(network, CPU).pass_key
-    assert [other == key for other in keys] == [False, True, False, True]
-    assert compiled.pass_key != key
+    assert shapes == [rows[network.method.features_differ]]
 
 
 @each_method
@@ -169,9 +137,10 @@ def test_a_checkpoint_stores_the_method_and_its_tensors(
         assert torch.equal(actual, other)
 
 
-def test_bfloat16_keeps_the_probabilities_of_every_method(images: Tensor) -> None:
-    for rounded, plain in zip(runtimes("bfloat16"), runtimes(), strict=True):
-        draws = [draw.model_copy(update={"seed": 1}) for draw in DRAWS]
-        actual, expected = (predict_rows(part, images, draws) for part in (rounded, plain))
-        for one, other in zip(actual, expected, strict=True):
-            torch.testing.assert_close(one.exp(), other.exp(), rtol=0, atol=0.06)
+@each_method
+def test_bfloat16_keeps_the_probabilities(method: MethodSettings, images: Tensor) -> None:
+    draws = [draw.model_copy(update={"seed": 1}) for draw in DRAWS]
+    rounded = Runtime(network_of(method), CPU, RuntimeSettings(precision="bfloat16"))
+    actual, expected = (predict_rows(part, images, draws) for part in (rounded, network_of(method)))
+    for one, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(one.exp(), other.exp(), rtol=0, atol=0.06)
