@@ -63,15 +63,6 @@ def published_backbone(name: str, file: Path | None = None) -> VisionTransformer
     return from_torchvision(model)
 
 
-def absent_weights(name: str) -> str | None:
-    """Returns how to get published weights; None if they are in torch's hub cache.
-
-    Raises SettingsError for an unknown name.
-    """
-    url = _published(name)[1].url
-    return None if _cached(url).exists() else f"{name}: {_advice(url)}"
-
-
 def _published(name: str) -> tuple[Builder, WeightsEnum]:
     if name not in PUBLISHED:
         raise SettingsError(

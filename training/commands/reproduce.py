@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="List the runs with their settings, and missing inputs.",
+    help="List the runs with their settings.",
 )
 def reproduce_command(
     table: str,
@@ -98,7 +98,7 @@ def reproduce_command(
     for run in runs:
         run.check()
     if dry_run:
-        _list(runs, data)
+        _list(runs)
         return
     read_inputs([run for run in runs if run.status != "finished"], data)
     failures = train(runs, data)
@@ -164,11 +164,9 @@ def _compare(table: ResultTable, runs: Sequence[TableRun], path: Path) -> None:
     click.echo(f"results by seed and epoch in {path}")
 
 
-def _list(runs: Sequence[TableRun], data: Path) -> None:
-    """Prints the runs with their hours and differing settings, and what is missing."""
-    # These import torch.
-    from training.recipe.keys import leaves  # noqa: PLC0415
-    from training.tables.runs import missing_inputs  # noqa: PLC0415
+def _list(runs: Sequence[TableRun]) -> None:
+    """Prints the runs with their hours and differing settings."""
+    from training.recipe.keys import leaves  # noqa: PLC0415 - imports torch
 
     hours: dict[str | None, list[float]] = {}
     for run in runs:
@@ -178,20 +176,13 @@ def _list(runs: Sequence[TableRun], data: Path) -> None:
         {".".join(key): value for key, value in leaves(dump)}
         for dump in (run.recipe.without_source.model_dump(mode="json") for run in runs)
     ]
-    missing = dict[str, None]()
     for run, values in zip(runs, settings, strict=True):
         facts = []
-        if run.status != "finished":
-            missing |= dict.fromkeys(missing_inputs(run.recipe, run.file.parent, data))
-            if run.recipe.variant in hours:
-                facts.append(f"about {mean(hours[run.recipe.variant]):.2f} h")
+        if run.status != "finished" and run.recipe.variant in hours:
+            facts.append(f"about {mean(hours[run.recipe.variant]):.2f} h")
         facts += [
             f"{key} = {value}"
             for key, value in values.items()
             if any(others.get(key) != value for others in settings)
         ]
         click.echo(f"{run.status:9}{run.name}: {'; '.join(facts)}")
-    for name in missing:
-        click.echo(f"missing: {name}")
-    if not missing:
-        click.echo("nothing is missing")

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torchvision import datasets
-from torchvision.datasets.utils import check_integrity
 
 from eulerlora.errors import DataError
 from eulerlora_client.contract.answers import ClassName
@@ -108,19 +107,6 @@ def read_torchvision_set(kind: TorchvisionKind, folder: Path, split: Split) -> I
     return ImageParts(
         f"{TITLES[kind]}{split_suffix(split)}", classes, three_parts(published, split)
     )
-
-
-def download_advice(kind: TorchvisionKind, part: PublishedPart, folder: Path) -> str | None:
-    """Returns how to download a part that is missing in `folder`; None if it is present."""
-    if kind != "svhn":
-        reader = READERS[kind]
-        if check_integrity(folder / reader.filename, reader.tgz_md5):
-            return None
-    try:
-        _open(kind, part, folder, download=False)
-    except RuntimeError:
-        return f"{kind}: {_advice(kind, part, folder)}"
-    return None
 
 
 def _read_published(kind: TorchvisionKind, part: PublishedPart, folder: Path) -> Any:

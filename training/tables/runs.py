@@ -1,7 +1,7 @@
-"""The training runs of a table, their status, and the weights and images that they need."""
+"""The training runs of a table, and their status."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,18 +10,14 @@ import torch
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import CONFIG_FILE, read_config
-from eulerlora.checkpoint.published_weights import absent_weights
 from eulerlora.errors import DataError, SettingsError
-from eulerlora_client.contract.sampling import AUTO
 from eulerlora_client.settings import validated
-from training.adaptation.network import EMBEDDED, member_folders, read_backbone
+from training.adaptation.network import member_folders, read_backbone
 from training.adaptation.train import REPORT, state_file
 from training.data.datasets import read_dataset, read_ood_set, read_outliers
-from training.data.ham10000 import ARCHIVE_PATTERN, FOLDERS, METADATA, image_paths
-from training.data.public_sets import PUBLISHED_PARTS, WORDS, download_advice
 from training.evaluation.report_schema import JSON
 from training.recipe.file import read_recipe
-from training.recipe.schema import AdapterRecipe, BackboneSource, DataSettings, OodSettings
+from training.recipe.schema import AdapterRecipe, DataSettings
 from training.tables.table import ResultTable, TableRow
 
 Status = Literal["new", "begun", "trained", "finished"]
@@ -167,20 +163,6 @@ def ood_index(ood: str, recipe: AdapterRecipe) -> int | None:
     return None
 
 
-def missing_inputs(recipe: AdapterRecipe, recipe_folder: Path, data: Path) -> list[str]:
-    """Returns one line for each missing input, with the path where a run expects it.
-
-    The line about an input that torchvision can download has its URL; a run with network access
-    downloads it.
-    """
-    lines = [*_backbone(recipe.backbone, recipe_folder), *_images(recipe.data, data)]
-    if recipe.outliers is not None:
-        lines += _images(OodSettings(kind="images", path=recipe.outliers.path), data)
-    for settings in recipe.evaluation.ood:
-        lines += _images(settings, data)
-    return list(dict.fromkeys(lines))
-
-
 def read_inputs(runs: Sequence[TableRun], data: Path) -> None:
     """Reads the weights and images of all runs once; downloads missing ones.
 
@@ -197,34 +179,3 @@ def read_inputs(runs: Sequence[TableRun], data: Path) -> None:
             read_outliers(outliers, data)
     for ood in dict.fromkeys(ood for recipe in recipes for ood in recipe.evaluation.ood):
         read_ood_set(ood, data)
-
-
-def _backbone(source: BackboneSource, recipe_folder: Path) -> Iterator[str]:
-    if source.weights in (AUTO, EMBEDDED):
-        return
-    if source.weights.endswith(".safetensors") or source.file is not None:
-        file = recipe_folder / (source.file or source.weights)
-        if not file.exists():
-            yield f"the backbone {file}"
-    elif (absent := absent_weights(source.weights)) is not None:
-        yield absent
-
-
-def _images(settings: DataSettings | OodSettings, data: Path) -> Iterator[str]:
-    path = data / settings.path
-    if settings.kind == "imagefolder" or settings.kind == "images":  # noqa: PLR1714 - mypy narrows
-        if not path.exists():
-            yield f"the images {path}"
-    elif settings.kind == "ham10000":
-        if not (path / METADATA).exists():
-            yield f"HAM10000: {path / METADATA}"
-        if not image_paths(path):
-            yield f"HAM10000: {path} with {', '.join(FOLDERS)} or {ARCHIVE_PATTERN}"
-    elif settings.kind == "tiny-imagenet":
-        if not (path / WORDS).exists():
-            yield f"Tiny ImageNet: {path / WORDS}"
-    else:
-        for part in PUBLISHED_PARTS:
-            absent = download_advice(settings.kind, part, path)
-            if absent is not None:
-                yield absent

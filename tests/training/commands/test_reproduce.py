@@ -28,7 +28,7 @@ from training.tables.table import Arm, Difference, ResultTable, read_table
 __all__ = ["machines"]  # a fixture
 
 
-def test_a_dry_run_lists_every_run_with_its_settings_and_what_is_missing(tmp_path: Path) -> None:
+def test_a_dry_run_lists_every_run_with_its_settings(tmp_path: Path) -> None:
     data, out, table = tmp_path / "data", tmp_path / "runs", read_table("ham10000")
     finish(runs_of(table, [0], [], out)[0], training={"seconds": 3600.0})
     arguments = ("--dry-run", "--seeds", "0,42,0", "--data", data, "--out", out)
@@ -48,16 +48,7 @@ def test_a_dry_run_lists_every_run_with_its_settings_and_what_is_missing(tmp_pat
     assert settings["seed"] == "42"
     assert (settings["adapters.adapters"], settings["training.samples"]) == ("2", "4")
     assert "training.epochs" not in settings  # equal in all runs
-    assert f"missing: HAM10000: {data / 'HAM10000_metadata.csv'}" in lines
-    assert all(line.startswith("missing: ") for line in lines[len(runs) :])
-
-
-def test_nothing_is_missing_for_a_table_whose_runs_are_finished(tmp_path: Path) -> None:
-    for table_run in runs_of(read_table(TABLE), [0], [], tmp_path):
-        finish(table_run, training={"seconds": 60.0})
-    done = run("reproduce", TABLE, "--dry-run", "--out", tmp_path, "--data", tmp_path / "none")
-    assert done.status == 0, done.err
-    assert done.out.splitlines()[-1] == "nothing is missing"
+    assert lines == runs
 
 
 @pytest.mark.parametrize(

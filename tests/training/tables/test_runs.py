@@ -1,42 +1,24 @@
-"""The runs of a table, their status, and the weights and images that they need."""
+"""The runs of a table, their status, and their inputs, which are read before any run."""
 
-import hashlib
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torchvision import datasets
-from torchvision.models import ViT_B_32_Weights
 
 from eulerlora.checkpoint.files import CONFIG_FILE
 from eulerlora.errors import CheckpointError, DataError, SettingsError
-from tests.conftest import TinyPublished
 from tests.training.synthetic_runs import finish
 from training.adaptation.train import REPORT, state_file
-from training.data.ham10000 import METADATA
 from training.evaluation.report_schema import JSON
-from training.recipe.file import RECIPES, read_recipe
+from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 from training.tables import runs
-from training.tables.runs import TableRun, missing_inputs, read_inputs, runs_of
+from training.tables.runs import TableRun, read_inputs, runs_of
 from training.tables.table import read_table
-
-URL = ViT_B_32_Weights.IMAGENET1K_V1.url
 
 
 def first_run(folder: Path, *overrides: str) -> TableRun:
     return runs_of(read_table("ham10000"), [0], overrides, folder)[0]
-
-
-def recipe(name: str, *overrides: str) -> AdapterRecipe:
-    return read_recipe(RECIPES / f"{name}.toml", AdapterRecipe, overrides)
-
-
-@pytest.fixture
-def empty_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    yield tmp_path / "torch" / "hub" / "checkpoints"
 
 
 def test_every_variant_of_every_seed_has_a_separate_folder(tmp_path: Path) -> None:
@@ -91,69 +73,6 @@ def test_overrides_that_leave_a_row_without_results_are_refused(
 ) -> None:
     with pytest.raises(SettingsError, match=named):
         runs_of(read_table(table), [0], [override], tmp_path)
-
-
-def test_missing_published_weights_are_listed_with_url_hash_and_path(
-    tmp_path: Path, empty_hub_cache: Path
-) -> None:
-    weights, *_ = missing_inputs(recipe("ham10000"), RECIPES, tmp_path)
-    for part in (URL, Path(URL).stem.rpartition("-")[2], empty_hub_cache / Path(URL).name):
-        assert str(part) in weights
-    with pytest.raises(SettingsError, match="ViT_B_99"):
-        missing_inputs(recipe("ham10000", "backbone.weights=ViT_B_99"), RECIPES, tmp_path)
-
-
-def test_missing_images_are_listed_with_their_urls_and_paths(
-    tmp_path: Path, empty_hub_cache: Path
-) -> None:
-    tiny = ("data.kind=tiny-imagenet", "data.path=tiny", "evaluation.ood=[]")
-    svhn = [datasets.SVHN.split_list[part][0] for part in ("train", "test")]
-    expected = {
-        ("ham10000",): [
-            f"HAM10000: {tmp_path / METADATA}",
-            f"HAM10000: {tmp_path} with HAM10000_images_part_1, HAM10000_images_part_2, "
-            "HAM10000_images or ham10000*.tar*",
-        ],
-        ("cifar10", *tiny): [f"Tiny ImageNet: {tmp_path / 'tiny' / 'words.txt'}"],
-        ("cifar10", "data.path=here"): [
-            f"cifar10: download {datasets.CIFAR10.url} to {tmp_path / 'here'}",
-            *(f"svhn: download {url} to {tmp_path}" for url in svhn),
-        ],
-    }
-    for arguments, lines in expected.items():
-        _, *images = missing_inputs(recipe(*arguments), RECIPES, tmp_path)
-        assert images == lines
-    (tmp_path / METADATA).touch()
-    (tmp_path / "HAM10000_images_part_1").mkdir()
-    assert len(missing_inputs(recipe("ham10000"), RECIPES, tmp_path)) == 1
-
-
-def test_a_downloaded_archive_is_missing_only_if_its_digest_is_wrong(
-    tmp_path: Path, empty_hub_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reader, archive = datasets.CIFAR100, tmp_path / datasets.CIFAR100.filename
-    archive.write_bytes(b"as published")
-    assert len(missing_inputs(recipe("cifar100"), RECIPES, tmp_path)) == 2
-    monkeypatch.setattr(reader, "tgz_md5", hashlib.md5(archive.read_bytes()).hexdigest())
-    assert len(missing_inputs(recipe("cifar100"), RECIPES, tmp_path)) == 1
-
-
-def test_only_missing_inputs_of_a_recipe_are_listed(
-    recipe_file: Path, image_folder: Path, tiny_published: TinyPublished
-) -> None:
-    folder = recipe_file.parent
-    absent = ("backbone.weights=absent.safetensors", "data.path=gone", "evaluation.ood=[]")
-    for overrides, lines in (
-        ((), []),
-        ((f"backbone.weights={tiny_published.name}",), []),
-        (absent, [f"the backbone {folder / 'absent.safetensors'}", "the images gone"]),
-        (("outliers.path=strange",), ["the images strange"]),
-    ):
-        read = read_recipe(recipe_file, AdapterRecipe, overrides)
-        assert [
-            line.replace(f"{image_folder}/", "")
-            for line in missing_inputs(read, folder, image_folder)
-        ] == lines
 
 
 def test_shared_inputs_are_read_once(
