@@ -18,7 +18,7 @@ OTHER_DISTRIBUTION: Mapping[str, Mapping[str, Sequence[str]]] = {
         "eulerlora": ("predict", "backbone", "export", "import"),
         "eulerlora[serve]": ("demo", "serve", "keys", "audit"),
         "eulerlora[train]": (
-            "train", "evaluate", "calibrate", "site", "pretrain", "probe", "bayesianise", "card",
+            "train", "evaluate", "calibrate", "site", "pretrain", "bayesianise", "card",
             "reproduce",
         ),
     },
@@ -30,7 +30,7 @@ MAX_SHORT_HELP = 100  # characters
 
 SECTIONS = {
     "Use": ("demo", "predict", "triage", "export"),
-    "Train": ("train", "pretrain", "probe", "backbone", "import", "bayesianise"),
+    "Train": ("train", "pretrain", "backbone", "import", "bayesianise"),
     "Measure": ("evaluate", "calibrate", "policy", "site", "card", "reproduce"),
     "Operate": ("serve", "keys", "audit", "monitor"),
 }

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import accuracy_score, balanced_accuracy_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
@@ -23,52 +22,14 @@ from training.evaluation.intervals import (
     Ints,
     Weights,
     bootstrap,
-    unit_weights,
 )
-from training.evaluation.metrics import macro_auroc, weighted_mean
+from training.evaluation.metrics import weighted_mean
 from training.evaluation.report_schema import ProbeComparison
 
 BATCH = 256
 INVERSE_PENALTY = 0.01
 """Inverse of the ridge penalty on standardised features (scikit-learn's C)."""
 ABSENT_CLASS_BIAS = -20.0
-
-
-@dataclass(frozen=True)
-class ProbeResult:
-    """Metrics of a linear probe on `images` held-out images; AUROC as `metrics.macro_auroc`."""
-
-    images: int
-    accuracy: float
-    balanced_accuracy: float
-    macro_auroc: float
-
-
-def linear_probe(
-    backbone: VisionTransformer,
-    images: ImageParts,
-    device: torch.device,
-    preprocessing: Preprocessing,
-) -> ProbeResult:
-    """Fits a probe on the train part and evaluates it on the validation part.
-
-    Calibration and test part are not read: thresholds and results stay independent of the choices
-    that a probe serves.
-    """
-    held_out = images.parts["validation"]
-    train = images.parts["train"]
-    features = _features(backbone.to(device).eval(), train, preprocessing)
-    model = _fit(features, _labels(train), np.ones(len(train)))
-    probabilities = np.zeros((len(held_out), len(images.classes)))
-    tested = _features(backbone, held_out, preprocessing)
-    probabilities[:, model.classes_] = model.predict_proba(tested)
-    labels, predicted = _labels(held_out), probabilities.argmax(axis=1)
-    return ProbeResult(
-        images=len(held_out),
-        accuracy=float(accuracy_score(labels, predicted)),
-        balanced_accuracy=float(balanced_accuracy_score(labels, predicted)),
-        macro_auroc=macro_auroc(probabilities, labels, unit_weights(len(labels))).item(),
-    )
 
 
 def fit_heads(

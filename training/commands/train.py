@@ -1,4 +1,4 @@
-"""The commands `eulerlora pretrain`, `eulerlora probe` and `eulerlora train`."""
+"""The commands `eulerlora pretrain` and `eulerlora train`."""
 
 from __future__ import annotations
 
@@ -86,48 +86,6 @@ def pretrain_command(
             pretrain(settings, data, out, run_on, resume, skip_bad, curves, hours)
         except RunPaused:
             click.echo(f"{state_hint(states)}; use --resume to continue")
-
-
-@click.command(
-    "probe",
-    epilog="\b\nExample:\n  eulerlora probe backbone/backbone.safetensors --data data",
-)
-@click.argument("backbone", type=PATH)
-@data_option
-@click.option(
-    "--image-size", type=click.IntRange(1), help="In pixels; the backbone's size by default."
-)
-@skip_bad_option
-@device_option
-def probe_command(
-    backbone: Path, data: Path, image_size: int | None, skip_bad: bool, device: str
-) -> None:
-    """Evaluate the frozen features of a backbone file with a linear probe on HAM10000.
-
-    Fits the probe to training lesions and evaluates it on validation lesions. Calibration and test
-    lesions are not read, so that a choice by this figure leaves both unused.
-    """
-    set_openmp_wait_policy()
-    # These import torch.
-    from eulerlora.checkpoint.weights import at_image_size, load_backbone  # noqa: PLC0415
-    from eulerlora.model import choose_device  # noqa: PLC0415
-    from training.adaptation.probe import linear_probe  # noqa: PLC0415
-    from training.data.datasets import read_dataset  # noqa: PLC0415
-    from training.data.images import report_skipped  # noqa: PLC0415
-    from training.recipe.schema import DataSettings  # noqa: PLC0415
-
-    file = load_backbone(backbone)
-    settings = DataSettings(kind="ham10000", split="lesion-best-epoch")
-    images = read_dataset(settings, data, skip_bad)
-    report_skipped(images)
-    size = image_size or file.preprocessing.size
-    frozen, preprocessing = at_image_size(file.backbone, size), file.preprocessing.at_size(size)
-    result = linear_probe(frozen, images, choose_device(device), preprocessing)
-    click.echo(
-        f"{images.name}, validation part ({result.images:,} images), {size} x {size} pixels: "
-        f"accuracy {result.accuracy:.4f}, balanced accuracy {result.balanced_accuracy:.4f}, "
-        f"macro-AUROC {result.macro_auroc:.4f}"
-    )
 
 
 @click.command(
