@@ -123,9 +123,6 @@ def evaluate_command(
         write_report(out, evaluation)
 
 
-CARD, FACTS = "model-card", "model-facts"
-
-
 @click.command(
     "card",
     epilog="\b\nExample:\n  eulerlora card checkpoint --report report",
@@ -140,31 +137,16 @@ CARD, FACTS = "model-card", "model-facts"
     type=PATH,
     help="Markdown file of `eulerlora policy show --performance`, for the section Known weakness.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice([CARD, FACTS]),
-    default=CARD,
-    help="The card is written to the checkpoint's README.md; the shorter facts are printed.",
-    show_default=True,
-)
 def card_command(
     checkpoint: Path,
     report: Path,
     comparison: Path | None,
     performance: Path | None,
-    form: str,
 ) -> None:
-    """Write the model card of a checkpoint from its report."""
-    from training.reporting import model_card  # noqa: PLC0415 - imports matplotlib
+    """Write the model card of a checkpoint, its README.md, from its report."""
+    from training.reporting.model_card import write_model_card  # noqa: PLC0415 - imports matplotlib
 
-    measured = _read_text(performance)
-    if form == CARD:
-        model_card.write_model_card(checkpoint, report, _read_text(comparison), measured)
-        return
-    if comparison is not None:
-        raise click.UsageError(f"expected --comparison only with --format {CARD}")
-    click.echo(model_card.read_model_facts(checkpoint, report, measured), nl=False)
+    write_model_card(checkpoint, report, _read_text(comparison), _read_text(performance))
 
 
 def _read_text(path: Path | None) -> str:

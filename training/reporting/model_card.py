@@ -1,4 +1,4 @@
-"""The model card of a checkpoint, its README.md, and the shorter model facts label."""
+"""The model card of a checkpoint, its README.md."""
 
 import re
 import shlex
@@ -19,8 +19,8 @@ from training.evaluation.report_schema import Report, read_report
 from training.recipe.file import RECIPES
 from training.reporting.card_texts import LICENCES, CardTexts, front_matter, texts_of
 from training.reporting.charts import RELIABILITY
-from training.reporting.report import result_sections, seen_note, summary_sections
-from training.reporting.tables import enumeration, metrics_table
+from training.reporting.report import result_sections, summary_sections
+from training.reporting.tables import enumeration
 
 Section = tuple[str, str]
 """A title and Markdown."""
@@ -34,11 +34,9 @@ WEAKNESS = (
 DIRECTIONS = (
     "Before any use, evaluate it on pictures of your own whose truth is known (`eulerlora "
     "evaluate`), and fit its thresholds to them (`eulerlora site fit`). A person who can judge the "
-    "picture decides; the output is one input among others."
-)
-STOP = (
-    "when the shift monitor has an alarm, when confirmed outcomes show more misses than stated, or "
-    "after a change of camera, population or model revision, until it is evaluated again."
+    "picture decides; the output is one input among others. Stop using it when the shift monitor "
+    "has an alarm, when confirmed outcomes show more misses than stated, or after a change of "
+    "camera, population or model revision, until it is evaluated again."
 )
 LICENSED_KINDS = LICENCES.keys() - {"imagefolder"}
 
@@ -58,14 +56,6 @@ def write_model_card(
     `eulerlora policy show --performance`. Raises DataError for a report or a performance of another
     revision of the checkpoint.
     """
-    report = _read_report_on(folder, report_folder, performance)
-    with atomic_write(folder / RELIABILITY) as partial:
-        partial.write_bytes((report_folder / RELIABILITY).read_bytes())
-    write_card(folder, model_card(read_config(folder), report, comparison, performance))
-
-
-def _read_report_on(folder: Path, report_folder: Path, performance: str) -> Report:
-    """Returns a report. Raises DataError if it, or the performance, is on another revision."""
     report = read_report(report_folder)
     revision = stored_revision(folder)
     if report.revision != revision:
@@ -78,14 +68,16 @@ def _read_report_on(folder: Path, report_folder: Path, performance: str) -> Repo
             f"expected the performance of a policy fitted to revision {revision[:15]}... of "
             f"{folder}, got another; run `eulerlora policy fit` again"
         )
-    return report
+    with atomic_write(folder / RELIABILITY) as partial:
+        partial.write_bytes((report_folder / RELIABILITY).read_bytes())
+    write_card(folder, model_card(read_config(folder), report, comparison, performance))
 
 
 def model_card(
     config: CheckpointConfig, report: Report | None, comparison: str = "", performance: str = ""
 ) -> str:
-    """Returns front matter and Markdown: use and misuse, results (if there is a report), limits,
-    data, origin.
+    """Returns front matter and Markdown: use, directions and misuse, results (if there is a
+    report), limits, data, origin.
 
     performance: as in `write_model_card`; if given, it is the first section.
     """
@@ -94,6 +86,7 @@ def model_card(
         *([("Known weakness", f"{WEAKNESS}\n\n{performance.strip()}")] if performance else []),
         *site_sections(config),
         ("Intended use", texts.intended),
+        ("Directions", DIRECTIONS),
         ("Out-of-scope use", "Do not use the model for:\n\n" + _list(texts.misuses)),
         ("Classes", _list([f"`{label.name}`: {label.description}" for label in config.classes])),
         *([("Results", "Not evaluated yet.")] if report is None else _results(report)),
@@ -109,56 +102,6 @@ def model_card(
         _shape(config),
     ]
     return "\n\n".join([*head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"
-
-
-def model_facts(config: CheckpointConfig, report: Report, performance: str = "") -> str:
-    """Returns Markdown in the form of a model facts label (Sendak et al., npj Digit. Med. 3, 2020).
-
-    performance: as in `write_model_card`.
-    """
-    texts, facts = texts_of(config.provenance["recipe"]["data"]["kind"]), config.provenance
-    mechanism = [
-        f"Output: a probability for each of the classes {enumeration(_names(config), 'and')}; "
-        "entropy and mutual information; flags for images unlike the training images",
-        "Time of prediction: when an image is sent; nothing else is known about the patient",
-        f"Type: {_shape(config)}",
-        "Training data: not recorded"
-        if _trained_elsewhere(config)
-        else f"Training data: {facts['data']} (train part), {facts['date']}",
-    ]
-    validation = [_results_line(report), metrics_table(report), *_missed(report)]
-    if performance:
-        validation.append(f"{WEAKNESS}\n\n{performance.strip()}")
-    sections: list[Section] = [
-        ("Summary", texts.intended),
-        ("Mechanism", _list(mechanism)),
-        ("Validation and performance", "\n\n".join(validation)),
-        ("Uses and directions", f"{texts.intended}\n\n{DIRECTIONS}"),
-        ("Warnings", "Do not use the model for:\n\n" + _list(texts.misuses)),
-        ("Generalizability", _list([*texts.limits, *tolerances(config)])),
-        ("Stop using it", STOP),
-        ("Other information", f"{texts.licence} The model card (README.md) has all results."),
-    ]
-    head = f"# Model facts: {config.name}\n\nRevision {report.revision}. Not approved by anyone."
-    return "\n\n".join([head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"
-
-
-def read_model_facts(folder: Path, report_folder: Path, performance: str = "") -> str:
-    """Returns the model facts of the checkpoint in `folder`, as `write_model_card` the card."""
-    report = _read_report_on(folder, report_folder, performance)
-    return model_facts(read_config(folder), report, performance)
-
-
-def _names(config: CheckpointConfig) -> list[str]:
-    return [f"`{label.name}` ({label.description})" for label in config.classes]
-
-
-def _results_line(report: Report) -> str:
-    note = seen_note(report)
-    return (
-        f"On {report.images:,} test images of {report.data}; the share of each class is that of an "
-        f"archive, not of a clinic.{f' {note}.' if note else ''}"
-    )
 
 
 def site_sections(config: CheckpointConfig) -> list[Section]:

@@ -41,21 +41,6 @@ def test_the_card_is_made_of_checkpoint_report_comparison_and_performance(
     ]
 
 
-def test_the_facts_are_printed_and_nothing_is_written(
-    written: list[tuple[Path, Path, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "training.reporting.model_card.read_model_facts",
-        lambda *arguments: f"facts of {arguments}\n",
-    )
-    options = ["run", "--report", "report", "--format", "model-facts"]
-    result = CliRunner().invoke(card_command, options)
-    assert result.output == f"facts of {(Path('run'), Path('report'), '')}\n"
-    refused = CliRunner().invoke(card_command, [*options, "--comparison", "a.md"])
-    assert (refused.exit_code, "--comparison" in refused.output) == (2, True)
-    assert written == []
-
-
 def test_an_unreadable_comparison_is_refused_with_its_name(
     written: list[tuple[Path, Path, str, str]], tmp_path: Path
 ) -> None:

@@ -17,8 +17,6 @@ from tests.training.synthetic_report import REPORT, share
 from training.evaluation.report_schema import ClassMetrics, report_json
 from training.reporting.model_card import (
     model_card,
-    model_facts,
-    read_model_facts,
     write_model_card,
 )
 from training.reporting.report import data_summary, result_sections, seen_note
@@ -188,7 +186,6 @@ def test_a_card_says_that_the_training_of_one_s_own_loop_is_not_recorded(tmp_pat
     assert seen_note(report) in card
     assert "eulerlora evaluate run/" in card
     assert "eulerlora train" not in card
-    assert "Training data: not recorded" in read_model_facts(folder, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -203,8 +200,6 @@ def test_a_report_or_a_performance_of_another_revision_is_refused(
     before = (folder / "README.md").read_bytes()
     with pytest.raises(DataError):
         write_model_card(folder, report, "", performance)
-    with pytest.raises(DataError):
-        read_model_facts(folder, report, performance)
     assert (folder / "README.md").read_bytes() == before
     assert not (folder / "reliability.png").exists()
 
@@ -220,17 +215,6 @@ def test_the_performance_of_the_revision_and_a_comparison_are_part_of_the_card(
     assert "## LoRA\n\nWorse." in card
     assert "--comparison comparison.md --performance performance.md" in card
     assert metrics_table(REPORT) in card
-
-
-@pytest.mark.parametrize("kind", ["ham10000", "imagefolder"])
-def test_the_model_facts_state_use_results_and_classes(kind: str) -> None:
-    config = config_with_facts(kind)
-    facts = model_facts(config, REPORT, "PH2: lower specificity.")
-    assert metrics_table(REPORT) in facts
-    assert REPORT.revision in facts
-    assert ("not a medical device" in " ".join(facts.split())) == (kind == "ham10000")
-    assert "PH2: lower specificity." in facts
-    assert all(f"`{label.name}`" in facts for label in config.classes)
 
 
 @pytest.mark.parametrize(
