@@ -122,9 +122,9 @@ def test_the_client_reads_the_fitted_policy(checkpoint: Path, data: Path, policy
         f"| urgent threshold | 1 lesions of melanoma | 12 | {after.target.urgent:g}: ",
         "| bound of 0.75 | 11 lesions of melanoma without a miss | 12 | established |",
         f"{after.uncertainty.entropy_nats:g} nats, reached by 0.000",
-        f"6 lesions of melanoma: {measured.critical.urgent} urgent, ",
-        f"sensitivity: {measured.critical.sensitivity:.3f} (urgent or unfamiliar; exact 95%",
-        f"13 other lesions: {measured.others.urgent} urgent, ",
+        f": melanoma | 6 | {measured.critical.urgent} | ",
+        f": other lesions | 13 | {measured.others.urgent} | ",
+        f"{measured.critical.sensitivity:.3f} [{measured.critical.sensitivity_low:.3f}, ",
         f"{policy}: version {after.version}",
     ):
         assert line in printed
@@ -273,7 +273,7 @@ def test_archives_are_measured_after_the_test_part(
     assert clinic.outside is not None
     assert (clinic.outside.labels, clinic.outside.lesions) == (("bkl",), 5)
     assert (test.others.lesions, clinic.others.lesions) == (13, 8)
-    assert "5 lesions of bkl: " in printed
+    assert "| Clinic: bkl, " in printed
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from eulerlora_client.policy.policy import (
     Policy,
     TargetEvidence,
 )
-from eulerlora_client.policy.results import lesions_by_group
 from training.calibration.policy import PolicyFit, PolicyInputs, by_lesion, score_images
 from training.data.digests import named_with_seen
 from training.data.images import report_skipped
@@ -225,48 +224,18 @@ def evidence_of(
 
 
 def measured_lines(result: PolicyMeasurement, target: TargetClasses) -> Iterator[str]:
-    """Yields sensitivities, specificity, ranking and dispositions."""
-    evidence, others = result.evidence, result.evidence.others
+    """Yields what is measured beside the evidence: ranking, and shares by image."""
+    yield f"{result.evidence.data}, by image ({result.evidence.images:,}):"
     yield (
-        f"Measured on {evidence.data}: {evidence.images:,} images of {evidence.lesions:,} lesions."
-    )
-    for name, counts in lesions_by_group(evidence, target).items():
-        yield from _target_lines(name, counts)
-    if evidence.outside is not None:
-        labels = ", ".join(evidence.outside.labels)
-        yield from _target_lines(labels, evidence.outside)
-    yield (
-        f"{others.lesions:,} other lesions: {others.urgent:,} urgent, "
-        f"{others.unfamiliar:,} unfamiliar, {others.neither:,} neither"
+        f"  ranking: {target.critical.name}, AUROC {_estimate(result.ranking['critical_auroc'])}, "
+        f"sensitivity {_estimate(result.ranking['critical_sensitivity'])} at a specificity of "
+        f"{SPECIFICITY:.2f}; {target.name}, AUROC {_estimate(result.ranking['target_auroc'])}"
     )
     yield (
-        f"  specificity: {others.specificity:.3f} (neither; exact 95% interval "
-        f"{others.specificity_low:.3f} to {others.specificity_high:.3f}); by the threshold alone "
-        f"{1 - others.reached / others.lesions:.3f}"
-    )
-    yield f"  by image: {result.specificity:.3f} of {result.other_images:,} images"
-    yield (
-        f"ranking of images: {target.critical.name}, AUROC "
-        f"{_estimate(result.ranking['critical_auroc'])}, sensitivity "
-        f"{_estimate(result.ranking['critical_sensitivity'])} at a specificity of {SPECIFICITY:.2f}"
-    )
-    yield f"  {target.name}, AUROC {_estimate(result.ranking['target_auroc'])}"
-    yield f"referral rate: {evidence.referral_rate:.3f} (all but routine, without image quality)"
-    yield (
-        f"urgent {result.urgent:.3f}, unfamiliar {result.unfamiliar:.3f}, "
-        f"refer {result.refer:.3f}, routine {result.routine:.3f}"
-    )
-
-
-def _target_lines(name: str, counts: TargetEvidence) -> Iterator[str]:
-    yield (
-        f"{counts.lesions} lesions of {name}: {counts.urgent} urgent, {counts.unfamiliar} "
-        f"unfamiliar (seen by a person), {counts.neither} missed"
-    )
-    yield (
-        f"  sensitivity: {counts.sensitivity:.3f} (urgent or unfamiliar; exact 95% interval "
-        f"{counts.sensitivity_low:.3f} to {counts.sensitivity_high:.3f}); by the threshold alone "
-        f"{counts.reached / counts.lesions:.3f}"
+        f"  specificity {result.specificity:.3f} of {result.other_images:,} images; urgent "
+        f"{result.urgent:.3f}, unfamiliar {result.unfamiliar:.3f}, refer {result.refer:.3f}, "
+        f"routine {result.routine:.3f}; referral rate {result.evidence.referral_rate:.3f} (all "
+        "but routine, without image quality)"
     )
 
 

@@ -85,16 +85,14 @@ def calibrated_parts(config: CheckpointConfig) -> Iterator[FittedPart]:
         yield FittedPart(part, needed, max(sets.units), unit, f"1 - p up to {limits}")
 
 
-def policy_parts(
-    fit: PolicyFit, target: TargetClasses, units: str = "lesions"
-) -> Iterator[FittedPart]:
-    """Yields the thresholds of a policy. units: "images" if every image counts as a lesion."""
+def policy_parts(fit: PolicyFit, target: TargetClasses) -> Iterator[FittedPart]:
+    """Yields the thresholds of a policy."""
     critical = fit.critical
     found = f"{critical.hits} of {critical.lesions} found"
     urgent = f"{fit.urgent:g}: {found}, lower bound {critical.lower_bound:.3f}"
     established = "established" if critical.established else "not established"
     for part, result in zip(
-        _urgent_parts(critical.lesions, critical.required, target, units),
+        _urgent_parts(critical.lesions, critical.required, target, "lesions"),
         (urgent, established),
         strict=True,
     ):

@@ -205,6 +205,7 @@ def policy_fit_command(
     set_openmp_wait_policy()
     # These import torch.
     from eulerlora.model import EulerLoRA  # noqa: PLC0415
+    from eulerlora_client.policy.results import performance  # noqa: PLC0415
     from training.calibration.policy import (  # noqa: PLC0415
         PolicyFile,
         fit_policy,
@@ -250,9 +251,12 @@ def policy_fit_command(
     name = named(part)
     seen = images_in_training(checkpoint, images.parts[part]) or ()
     evidence = evidence_of(model, options, fit, name, measured, len(seen))
-    file.write(policy, fitted.model_copy(update={"evidence": evidence}))
+    fitted = fitted.model_copy(update={"evidence": evidence})
+    file.write(policy, fitted)
     click.echo(f"Fitted on {name}: {fit.images:,} images of {fit.lesions:,} lesions.\n")
     click.echo(f"{report_table(list(policy_parts(fit, target)))}\n")
+    if (shown := performance(fitted)) is not None:
+        click.echo(f"{shown.markdown}\n")
     for measurement in measured:
         click.echo("\n".join(measured_lines(measurement, target)))
     if part == TEST:

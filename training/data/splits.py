@@ -125,9 +125,9 @@ def _labels(groups: Sequence[Group[Item]]) -> set[Any]:
 
 
 def stratified_split(
-    items: Sequence[LabelledItem], second: float, seed: int = SPLIT_SEED
+    items: Sequence[LabelledItem], second: float
 ) -> tuple[Sequence[LabelledItem], Sequence[LabelledItem]]:
-    """Returns the items in two parts, stratified by class; the same parts for the same seed.
+    """Returns the items in two parts, stratified by class; always the same parts.
 
     second: size of the second part, a fraction of all items, or as an int a count. Raises
     DataError if a class has too few items.
@@ -135,7 +135,7 @@ def stratified_split(
     labels = [item.label for item in items]
     try:
         first_part, second_part = train_test_split(
-            list(items), test_size=second, stratify=labels, random_state=seed
+            list(items), test_size=second, stratify=labels, random_state=SPLIT_SEED
         )
     except ValueError as error:
         raise DataError(
