@@ -79,25 +79,16 @@ class Rows:
 
     def split(self, max_rows: int) -> Iterator["RowPart"]:
         """Yields parts of whole images with at most `max_rows` rows, or one image with more."""
-        first = 0
+        first = start = 0
         while first < len(self.counts):
-            part = self.part(first, max_rows)
-            yield part
-            first = part.images.stop
-
-    def part(self, first: int, max_rows: int) -> "RowPart":
-        """Returns whole images from the image `first` on, at least one.
-
-        More than one have at most `max_rows` rows together.
-        """
-        start = sum(self.counts[:first])
-        last, stop = first + 1, start + self.counts[first]
-        while last < len(self.counts) and stop + self.counts[last] - start <= max_rows:
-            stop += self.counts[last]
-            last += 1
-        rows = slice(start, stop)
-        renumbered = Rows(self.image[rows] - first, self.adapter[rows], self.counts[first:last])
-        return RowPart(slice(first, last), rows, renumbered)
+            last, stop = first + 1, start + self.counts[first]
+            while last < len(self.counts) and stop + self.counts[last] - start <= max_rows:
+                stop += self.counts[last]
+                last += 1
+            rows = slice(start, stop)
+            renumbered = Rows(self.image[rows] - first, self.adapter[rows], self.counts[first:last])
+            yield RowPart(slice(first, last), rows, renumbered)
+            first, start = last, stop
 
 
 @dataclass(frozen=True)

@@ -41,12 +41,6 @@ if TYPE_CHECKING:
 @out_option
 @set_option
 @resume_option
-@click.option(
-    "--hours",
-    type=click.FloatRange(0, min_open=True),
-    metavar="H",
-    help="Stop after H hours of training and store the state; continue with --resume.",
-)
 @seed_option
 @skip_bad_option
 @track_option
@@ -62,7 +56,6 @@ def pretrain_command(
     skip_bad: bool,
     trackers: tuple[Tracker, ...],
     track_dir: Path | None,
-    hours: float | None,
     device: str,
 ) -> None:
     """Pretrain a backbone on one or several data sets, from scratch or from a backbone file.
@@ -72,7 +65,6 @@ def pretrain_command(
     set_openmp_wait_policy()
     # These import torch.
     from eulerlora.model import choose_device  # noqa: PLC0415
-    from training.fit.loop import RunPaused  # noqa: PLC0415
     from training.pretraining.train import pretrain, stage_state_file  # noqa: PLC0415
     from training.recipe.file import find_recipe, read_recipe  # noqa: PLC0415
     from training.recipe.pretraining import PretrainingRecipe  # noqa: PLC0415
@@ -80,12 +72,8 @@ def pretrain_command(
     settings = read_recipe(find_recipe(recipe), PretrainingRecipe, _with_seed(overrides, seed))
     states = [stage_state_file(out, stage) for stage in range(len(settings.stages))]
     with resume_hint(lambda: state_hint(states)):
-        try:
-            run_on = choose_device(device)
-            curves = tracking(trackers, track_dir, out, settings)
-            pretrain(settings, data, out, run_on, resume, skip_bad, curves, hours)
-        except RunPaused:
-            click.echo(f"{state_hint(states)}; use --resume to continue")
+        curves = tracking(trackers, track_dir, out, settings)
+        pretrain(settings, data, out, choose_device(device), resume, skip_bad, curves)
 
 
 @click.command(

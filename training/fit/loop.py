@@ -18,21 +18,15 @@ from training.fit.run import FitResult, Progress, Run, TrainedState, load_state,
 from training.recipe.schema import OptimisationSettings
 
 
-class RunPaused(Exception):  # noqa: N818 - no error: the run did what was asked
-    """Raised when a run has stored its state at its time limit."""
-
-
 def fit(
     objective: Objective[Any], batches: Batches, settings: OptimisationSettings, run: Run
 ) -> FitResult:
     """Trains the objective's network for all epochs, with one optimiser step per batch.
 
     Saves the state at intervals and at the end. On Ctrl-C or SIGTERM it finishes the step, saves
-    the state and raises KeyboardInterrupt or SystemExit(143); at the time limit of the run it saves
-    the state and raises RunPaused. Raises
-    NonFiniteError, with step and quantity, at the first loss or gradient norm that is not finite,
-    before the parameters change. Raises StorageError if the state cannot be written; an older one
-    remains.
+    the state and raises KeyboardInterrupt or SystemExit(143). Raises NonFiniteError, with step and
+    quantity, at the first loss or gradient norm that is not finite, before the parameters change.
+    Raises StorageError if the state cannot be written; an older one remains.
     """
     return _Fit(objective, batches, settings, run).run_to_end()
 
@@ -78,9 +72,6 @@ class _Fit:
                     if interrupt.signal == signal.SIGTERM:
                         raise SystemExit(128 + signal.SIGTERM)
                     raise KeyboardInterrupt
-                if self._any_process(self._time_is_up()):
-                    self._save()
-                    raise RunPaused
                 if self.progress.seconds - self.saved_at_s > self.settings.state_every_s:
                     self._save()
             self._save()
@@ -133,11 +124,6 @@ class _Fit:
         if self.run.accelerator.is_main_process:
             save_state(self.run.state, self.trained, self.progress, self.run.recipe)
         self.saved_at_s = self.progress.seconds
-
-    def _time_is_up(self) -> bool:
-        """Returns True after the run's time limit, unless the last step is done."""
-        limit_s, remaining = self.run.pause_at_s, self.length.steps - self.progress.step
-        return limit_s is not None and remaining > 0 and time.monotonic() >= limit_s
 
     def _any_process(self, pending: bool) -> bool:
         """True if `pending` is True in any process: all must leave the loop at the same step."""

@@ -184,8 +184,7 @@ class Run:
     seed: seed of the data's order, the augmentation and the objective's draws. recipe: all
     settings that the run depends on; its state continues no other. state: the file that stores
     the state of the unfinished run. resume: continue from that file if it exists. tracking:
-    of the training curves. pause_at_s: value of `time.monotonic` from which on the run
-    stores its state and raises RunPaused; None runs to the end. name: prefix of progress lines.
+    of the training curves. name: prefix of progress lines.
     """
 
     accelerator: Accelerator
@@ -194,7 +193,6 @@ class Run:
     state: Path
     resume: bool = False
     tracking: Tracking | None = None
-    pause_at_s: float | None = None
     name: str = ""
 
     @property

@@ -1,6 +1,5 @@
 """Pretraining of a backbone, stage by stage, on several data sets."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, count
@@ -53,15 +52,13 @@ def pretrain(
     resume: bool = False,
     skip_bad: bool = False,
     tracking: Tracking | None = None,
-    hours: float | None = None,
 ) -> None:
     """Trains the recipe's backbone and writes its averaged weights to `out/backbone.safetensors`.
 
     The file's metadata holds the recipe, the data sets, top-1 accuracy on their test parts, the
     number of images processed, and the time. Each stage stores its state in `out` until the
     backbone is written; `resume` continues from these states. skip_bad: skip unusable images and
-    list them on stderr and in the metadata. tracking: of the stages' curves. hours: time
-    limit of training; at its end the state is stored and RunPaused is raised.
+    list them on stderr and in the metadata. tracking: of the stages' curves.
     """
     images = PretrainingImages(
         [read_dataset(settings, data, skip_bad) for settings in recipe.data],
@@ -69,7 +66,6 @@ def pretrain(
     )
     start = load_backbone(data / recipe.start) if recipe.start else None
     accelerator = accelerator_on(device)
-    pause_at_s = None if hours is None else time.monotonic() + 3600 * hours
     if accelerator.is_main_process:
         report_skipped(*images.labelled, *images.unlabelled)
     runs = [
@@ -82,7 +78,6 @@ def pretrain(
             tracking=None
             if tracking is None
             else replace(tracking, run=f"{tracking.run}-stage-{index + 1}"),
-            pause_at_s=pause_at_s,
             name=f"stage {index + 1}/{len(recipe.stages)}",
         )
         for index in range(len(recipe.stages))

@@ -12,9 +12,6 @@ import torch
 
 from eulerlora.checkpoint.weights import load_backbone, tensors_sha256
 from eulerlora.errors import DataError, SettingsError
-from tests.program import run
-from training.fit.loop import RunPaused
-from training.fit.run import stored_steps
 from training.pretraining.classifier import ClassifierObjective
 from training.pretraining.train import pretrain, stage_state_file
 from training.recipe.file import read_recipe
@@ -141,20 +138,6 @@ def test_a_resumed_pretraining_gives_the_same_weights(
     assert not stage_state_file(tmp_path, 0).exists()
 
 
-def test_a_pretraining_pauses_at_its_time_limit_and_continues_to_the_same_weights(
-    data: Path, pretrained: Path, tmp_path: Path
-) -> None:
-    recipe = recipe_of(data)
-    steps = []
-    for _ in range(2):
-        with pytest.raises(RunPaused):
-            pretrain(recipe, data, tmp_path, CPU, resume=True, hours=1e-9)
-        steps.append(stored_steps(stage_state_file(tmp_path, 0)))
-    assert steps == [1, 2]
-    pretrain(recipe, data, tmp_path, CPU, resume=True, hours=1.0)
-    assert weights(tmp_path / pretrained.name) == weights(pretrained)
-
-
 def test_states_of_finished_stages_remain_until_the_backbone_is_written(
     data: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,12 +258,19 @@ def test_bad_images_are_skipped_and_recorded_on_request(image_folder: Path, tmp_
     assert facts["skipped"] == {"count": 1, "names": ["two/train/red/03.png"]}
 
 
-def test_the_command_says_how_to_continue_after_its_time(data: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_timeout_ends_the_command_which_says_how_to_continue(data: Path, tmp_path: Path) -> None:
     recipe_of(data)
-    out = tmp_path / "out"
-    arguments = [data / "tiny.toml", "--data", data, "--out", out, "--device", "cpu"]
-    paused = run("pretrain", *arguments, "--hours", "1e-9")
-    assert paused.status == 0, paused.err
-    state = stage_state_file(out, 0)
-    assert f"the state after step 1 is stored in {state}; use --resume to continue" in paused.out
-    assert run("pretrain", *arguments, "--hours", "0").status == 2
+    program = [
+        *("-c", "from training.commands.train import pretrain_command as c; c()"),
+        *(str(data / "tiny.toml"), "--data", str(data), "--out", str(tmp_path), "--device", "cpu"),
+        *("--set", "stages.0.epochs=1000000", "--set", "stages.0.state_every_s=0"),
+    ]
+    process = subprocess.Popen([sys.executable, *program], stderr=subprocess.PIPE, text=True)
+    state = stage_state_file(tmp_path, 0)
+    while not state.exists():
+        assert process.poll() is None
+    process.terminate()
+    _, error = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert f"is stored in {state}; use --resume to continue" in error
