@@ -4,13 +4,13 @@ import hashlib
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torchvision import models
 from torchvision.models import Weights, WeightsEnum
 
@@ -22,8 +22,9 @@ from eulerlora.methods.registry import DEFAULT_METHOD, build_network
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.method import MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.runtime import RowNetwork, predict_images
 from eulerlora.sampling.adaptive import DecisionMargins, RoundMargins
-from eulerlora.settings import AdapterSettings, BackboneSettings
+from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
 from eulerlora_client.contract.answers import ClassName, ScoreThreshold, Threshold
 
 TINY_BACKBONE = BackboneSettings(
@@ -187,6 +188,11 @@ def random_network(
         for _, parameter in network.adapter_parameters():
             parameter.normal_(std=0.3, generator=generator)
     return network.eval()
+
+
+def predict_rows(network: RowNetwork, images: Tensor, draws: Sequence[Draw]) -> list[Tensor]:
+    """Returns the log-probabilities (trajectories, classes) of every image."""
+    return [output.log_probabilities for output in predict_images(network, images, draws)]
 
 
 def config_of(

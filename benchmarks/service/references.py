@@ -22,7 +22,7 @@ from benchmarks.service.load import SAMPLES
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.model import EulerLoRA, rgb_images
-from eulerlora.nn.runtime import predict_rows
+from eulerlora.nn.runtime import predict_images
 from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Draw
 from eulerlora_client.contract.sampling import Mode
@@ -61,8 +61,8 @@ def decode(model: EulerLoRA, data: bytes, mode: Mode) -> InferenceInput:
 def predict(model: EulerLoRA, inputs: Sequence[InferenceInput]) -> list[Tensor]:
     """Returns the trajectories' probabilities of every image, from one forward pass."""
     pixels = torch.stack([item.pixels for item in inputs])
-    log_probabilities = predict_rows(model.runtime, pixels, [item.draw for item in inputs])
-    return [trajectories.exp() for trajectories in log_probabilities]
+    outputs = predict_images(model.runtime, pixels, [item.draw for item in inputs])
+    return [output.log_probabilities.exp() for output in outputs]
 
 
 def body(model: EulerLoRA, trajectories: Tensor) -> dict[str, Any]:

@@ -259,14 +259,6 @@ def with_distances(
     return [output._replace(distance=value) for output, value in zip(outputs, values, strict=True)]
 
 
-def predict_rows(network: RowNetwork, images: Tensor, draws: Sequence[Draw]) -> list[Tensor]:
-    """Returns the log-probabilities (trajectories, classes) of every image.
-
-    images, draws: as in `predict_images`.
-    """
-    return [output.log_probabilities for output in predict_images(network, images, draws)]
-
-
 class AdaptiveSampling:
     """The rounds of one image, without I/O: the caller runs each draw and adds its output.
 

@@ -37,9 +37,10 @@ from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.errors import CheckpointError
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.nn.runtime import Runtime, predict_rows
+from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_client.errors import StorageError
+from tests.conftest import predict_rows
 from tests.damaged_checkpoints import (
     CONFIG,
     LARGEST,

@@ -10,8 +10,8 @@ from torch import Generator, Tensor
 from eulerlora.checkpoint.files import Checkpoint, load_checkpoint, save_checkpoint
 from eulerlora.images.preprocess import network_input
 from eulerlora.methods.registry import build_network
-from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, Preprocessing
+from tests.conftest import predict_rows
 
 SHAPE = BackboneSettings(image_size=32, patch_size=8, layers=2, heads=2, width=16, mlp_width=24)
 PREPROCESSING = Preprocessing(size=32, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))

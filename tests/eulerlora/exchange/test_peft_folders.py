@@ -18,9 +18,9 @@ from eulerlora.errors import EulerLoRAError
 from eulerlora.exchange.importing import UNKNOWN_TRAINING
 from eulerlora.exchange.peft_folders import import_peft
 from eulerlora.nn.rows import COEFFICIENTS
-from eulerlora.nn.runtime import predict_rows
 from eulerlora.peft import EulerLoraConfig, sampling
 from eulerlora.settings import AdapterSettings, Draw
+from tests.conftest import predict_rows
 from tests.eulerlora.exchange.conftest import PREPROCESSING, det_probabilities
 from tests.program import run
 from training.data.datasets import checkpoint_dataset

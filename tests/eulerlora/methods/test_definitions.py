@@ -17,10 +17,9 @@ from eulerlora.methods.variational import BLoBSettings, GaussianCoefficientsSett
 from eulerlora.nn.method import MethodSettings, NetworkShape
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import COEFFICIENTS, Rows
-from eulerlora.nn.runtime import predict_rows
 from eulerlora.sampling.masks import PROJECTIONS
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
-from tests.conftest import config_of, random_backbone, random_network
+from tests.conftest import config_of, predict_rows, random_backbone, random_network
 from tests.eulerlora.methods.conftest import METHODS
 
 STOCH = Draw(mode="stoch", samples=3, seed=4)

@@ -12,10 +12,9 @@ from eulerlora.nn.attention import DistanceAttention, attend
 from eulerlora.nn.method import NetworkShape
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import BlockRows
-from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
 from eulerlora_client.contract.sampling import Sampler
-from tests.conftest import random_network
+from tests.conftest import predict_rows, random_network
 
 STOCH = Draw(mode="stoch", samples=2, seed=4)
 STANDARD_ERRORS = 5

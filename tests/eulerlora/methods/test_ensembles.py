@@ -18,9 +18,8 @@ from eulerlora.nn.attention import FrozenAttention
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.method import MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import AdapterSettings, Draw
-from tests.conftest import random_backbone, random_network
+from tests.conftest import predict_rows, random_backbone, random_network
 
 MEMBERS = AdapterSettings(adapters=3, rank=1, min_rank=1)
 

@@ -10,10 +10,10 @@ from eulerlora.checkpoint.files import load_checkpoint, save_checkpoint
 from eulerlora.methods.registry import method_type
 from eulerlora.nn.method import MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.nn.runtime import Runtime, predict_images, predict_rows
+from eulerlora.nn.runtime import Runtime, predict_images
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_client.contract.sampling import SAMPLERS, Sampler
-from tests.conftest import config_of, random_network
+from tests.conftest import config_of, predict_rows, random_network
 from tests.eulerlora.methods.conftest import METHODS
 
 CPU = torch.device("cpu")

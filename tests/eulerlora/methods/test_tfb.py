@@ -12,9 +12,8 @@ from eulerlora.methods.tfb import (
     rotate,
     set_deviation,
 )
-from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import Draw
-from tests.conftest import random_network
+from tests.conftest import predict_rows, random_network
 
 TFB = TFBSettings(deviation=0.0, tolerance=0.1, anchors=1)
 

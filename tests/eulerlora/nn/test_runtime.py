@@ -19,11 +19,10 @@ from eulerlora.nn.runtime import (
     Runtime,
     max_rows_per_pass,
     padded_count,
-    predict_rows,
     row_counts,
 )
 from eulerlora.settings import Draw, RuntimeSettings
-from tests.conftest import TINY_BACKBONE, random_backbone, random_network
+from tests.conftest import TINY_BACKBONE, predict_rows, random_backbone, random_network
 
 CPU = torch.device("cpu")
 DRAWS = (Draw(), Draw(mode="stoch", samples=3, seed=1), Draw(mode="stoch", samples=1, seed=2))

@@ -6,11 +6,11 @@ import torch
 from torch import Generator, Tensor
 
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.nn.runtime import predict_adaptively, predict_images, predict_rows
+from eulerlora.nn.runtime import predict_adaptively, predict_images
 from eulerlora.sampling.adaptive import StoppingRule
 from eulerlora.sampling.views import of_views, view_order
 from eulerlora.settings import Draw
-from tests.conftest import MARGINS
+from tests.conftest import MARGINS, predict_rows
 
 SYMMETRIES = (
     lambda image: image,

@@ -14,7 +14,6 @@ import torch
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
-from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import Draw
 from eulerlora_client.contract.problems import OutOfMemory, UnknownModel
 from service.inference.engine import (
@@ -26,6 +25,7 @@ from service.inference.engine import (
     ServedModels,
     with_device_errors,
 )
+from tests.conftest import predict_rows
 
 OUT_OF_MEMORY = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),

@@ -20,7 +20,6 @@ from eulerlora.checkpoint.files import (
 )
 from eulerlora.errors import CheckpointError
 from eulerlora.model import EulerLoRA
-from eulerlora.nn.runtime import predict_rows
 from eulerlora.prediction.precision import PrecisionDecision
 from eulerlora.settings import DEFAULT_RUNTIME, RuntimeSettings
 from eulerlora_client.contract.problems import OutOfMemory
@@ -40,6 +39,7 @@ from service.lifecycle.loading import (
 from service.lifecycle.loading import checkpoint_folder as checkpoint_folder_of
 from service.routes.system import model_details
 from service.settings import ServiceSettings
+from tests.conftest import predict_rows
 from tests.damaged_checkpoints import DAMAGES
 from tests.fake_hub import COMMIT, NAME, fake_hub
 

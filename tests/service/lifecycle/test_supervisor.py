@@ -22,7 +22,6 @@ from torch import Tensor
 from eulerlora.checkpoint.files import save_checkpoint, stored_revision
 from eulerlora.errors import CheckpointError
 from eulerlora.model import EulerLoRA
-from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import DEFAULT_RUNTIME
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.lifecycle import supervisor
@@ -30,6 +29,7 @@ from service.lifecycle.loading import CheckedModel, load_checked, newer_revision
 from service.lifecycle.phase import Gate, Lifecycle
 from service.lifecycle.supervisor import Service, Supervisor
 from service.settings import LifeSettings
+from tests.conftest import predict_rows
 from tests.damaged_checkpoints import DAMAGES
 
 TIMEOUT_S = 120

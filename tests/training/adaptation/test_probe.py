@@ -12,11 +12,11 @@ from sklearn.preprocessing import StandardScaler
 
 from eulerlora.images.preprocess import resize
 from eulerlora.methods.registry import build_network
-from eulerlora.nn.runtime import predict_images, predict_rows
+from eulerlora.nn.runtime import predict_images
 from eulerlora.scores.uncertainty import summarise, variance_of
 from eulerlora.settings import AdapterSettings, Draw
 from eulerlora_client.contract.answers import ClassName
-from tests.conftest import random_backbone
+from tests.conftest import predict_rows, random_backbone
 from training.adaptation.probe import (
     INVERSE_PENALTY,
     compare_with_probe,
