@@ -96,7 +96,7 @@ def adapted_block(
     assert isinstance(frozen, EncoderBlock)
     assert isinstance(adapters, BlockAdapters)
     attended = adapters.attention(frozen.ln_1(tokens), frozen.self_attention, rows, queries)
-    return frozen.after_attention(rows.of_rows(tokens)[:, :queries], attended)
+    return frozen.after_attention(rows.of_rows(tokens[:, :queries]), attended)
 
 
 class ProjectedBlock(ABC):
