@@ -3,25 +3,38 @@
 `tests/eulerlora/methods/test_extension.py` trains and serves the method of `write_a_method.py`.
 """
 
+import asyncio
 import csv
 import itertools
 import json
+import os
 import random
 import re
 import runpy
+import shutil
+import socket
+import ssl
+import subprocess
 import sys
+from http.client import HTTPSConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import PeftModel
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 from torchmetrics.functional.classification import multiclass_calibration_error
 from transformers import BertConfig, BertModel, BertTokenizer, ViTForImageClassification
 
 from eulerlora import EulerLoRA
+from service.http.protocol import protocol_of
+from service.settings import PREFIX
+from tests.server_process import LONG_TIMEOUTS, START_S, wait_until
 from tests.service.conftest import app_of
-from tests.service.real_server import run_server
+from tests.service.real_server import LONG_TIMEOUTS as LONG_CONNECTIONS
+from tests.service.real_server import SOCKET_TIMEOUT_S, run_server
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 QUICK = (
@@ -211,3 +224,99 @@ def original_state(model: PeftModel) -> dict[str, torch.Tensor]:
         for name, tensor in state.items()
         if "lora_" not in name and "modules_to_save" not in name
     }
+
+
+def script(name: str, folder: Path, **environment: str) -> list[str]:
+    """Runs a tutorial in a process of its own; returns the lines that it prints."""
+    command = [sys.executable, EXAMPLES / name]
+    done = subprocess.run(
+        command, cwd=folder, env=os.environ | environment, stdout=subprocess.PIPE, text=True,
+        check=True,
+    )  # fmt: skip
+    return done.stdout.splitlines()
+
+
+@pytest.fixture(scope="module")
+def behind_nginx(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """The folder and the printed lines of the tutorial."""
+    if not (shutil.which("nginx") and shutil.which("openssl")):
+        pytest.skip("needs nginx and openssl")
+    folder = tmp_path_factory.mktemp("behind-nginx")
+    return folder / "proxy", script("behind_nginx.py", folder)
+
+
+@pytest.mark.slow
+def test_nginx_passes_requests_with_a_key_and_refuses_others(
+    behind_nginx: tuple[Path, list[str]],
+) -> None:
+    _, (label, quota, *refused) = behind_nginx
+    assert label in EulerLoRA.default().classes
+    assert quota.startswith("quota exceeded")
+    assert [int(line.split()[-1]) for line in refused] == [200, 401, 401, 413, 404, 421]
+
+
+@pytest.mark.slow
+def test_nginx_names_the_client_and_keeps_its_connection_to_the_service(
+    behind_nginx: tuple[Path, list[str]],
+) -> None:
+    connections = []
+
+    class Counted(protocol_of(LONG_CONNECTIONS)):
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            connections.append(transport)
+            super().connection_made(transport)
+
+    async def client_of(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse(scope["client"][0])(scope, receive, send)
+
+    folder, _ = behind_nginx
+    file = folder / "nginx.conf"
+    (port,) = re.findall(r"listen 127\.0\.0\.1:(\d+)", file.read_text())
+    with run_server(client_of, Counted) as upstream:
+        file.write_text(
+            re.sub(r"server 127\S+;", f"server 127.0.0.1:{upstream};", file.read_text())
+        )
+        nginx = subprocess.Popen(["nginx", "-p", folder, "-e", folder / "error.log", "-c", file])
+        try:
+            connection = HTTPSConnection(
+                "localhost", int(port), source_address=("127.0.0.2", 0), timeout=SOCKET_TIMEOUT_S,
+                context=ssl.create_default_context(cafile=folder / "clinic.pem"),
+            )  # fmt: skip
+            wait_until(lambda: connects(connection), START_S)
+            for _ in range(3):
+                connection.request("GET", "/", headers={"X-Forwarded-For": "192.0.2.1"})
+                assert connection.getresponse().read() == b"127.0.0.2"
+            connection.close()
+        finally:
+            nginx.terminate()
+            nginx.wait()
+    assert len(connections) == 1
+
+
+def connects(connection: HTTPSConnection) -> bool:
+    """Returns whether the server accepts a connection."""
+    try:
+        connection.connect()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+def test_a_replica_of_ray_answers(tmp_path: Path) -> None:
+    pytest.importorskip("ray.serve")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    patient = {PREFIX + name: value for name, value in LONG_TIMEOUTS.items()}
+    patient["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "600"
+    lines = script("on_ray.py", tmp_path, PORT=str(port), **patient)  # and lines of Ray
+    answers = [line for line in lines if re.fullmatch(r"\w+ [01]\.\d{4}", line)]
+    assert answers == 4 * answers[:1]
+    assert "ApplicationStatus.RUNNING" in lines
+
+
+def test_every_tutorial_is_listed_and_tested() -> None:
+    names = {path.name for path in EXAMPLES.glob("*.py") if "\n# %%" in path.read_text()}
+    listed, tests = (EXAMPLES / "README.md").read_text(), Path(__file__).read_text()
+    assert {name for name in names if f"]({name})" not in listed} == set()
+    assert {name for name in names if name not in tests} == set()

@@ -1,0 +1,155 @@
+"""Deploy behind nginx.
+
+Serve over HTTPS with keys and limits, and see what clients get. The script needs `nginx` and
+`openssl`, runs without root, and writes to the folder `proxy`.
+"""
+
+# %% [markdown]
+# **A key for each client.** It is printed once; the file stores its hash. Five requests a minute
+# show below what happens above the limit.
+
+# %%
+import atexit
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from http.client import HTTPSConnection
+from pathlib import Path
+
+from eulerlora_client import QuotaExceeded, RetryPolicy, TriageClient
+
+PROGRAM = [sys.executable, "-m", "eulerlora_client"]  # `eulerlora` in a shell
+folder = Path("proxy").absolute()
+folder.mkdir()
+keys = folder / "keys.jsonl"
+new_key = [*PROGRAM, "keys", "new", "clinic", "--file", keys, "--requests-per-minute", "5"]
+key = subprocess.run(new_key, check=True, capture_output=True, text=True).stdout.strip()
+
+# %% [markdown]
+# **The configuration**, for `/etc/nginx/conf.d/eulerlora.conf`. Change the name and the
+# certificate. Nothing listens on port 80, because a redirect comes after the key was sent in clear
+# text. Only `/metrics` is hidden: other routes need a key, or tell nobody anything (page,
+# documentation, probes).
+
+# %%
+SERVER = """
+upstream eulerlora {
+    server 127.0.0.1:8000;
+    keepalive 32;      # needed before nginx 1.29.7; idle for 60 s, the service waits 75 s
+}
+limit_req_zone $binary_remote_addr zone=addresses:10m rate=50r/s;
+limit_req_status 429;
+server {
+    listen 443 ssl;
+    server_name clinic.example;
+    ssl_certificate     /etc/ssl/clinic.pem;
+    ssl_certificate_key /etc/ssl/clinic.key;
+    client_max_body_size 128m;            # BODIES__MAX_BATCH_BYTES
+    client_body_timeout 10s;              # between two pieces of a body
+    location / {
+        limit_req zone=addresses burst=200 nodelay;      # with or without a key
+        proxy_pass http://eulerlora;
+        proxy_http_version 1.1;
+        proxy_set_header Connection "";   # keep connections open
+        proxy_set_header Host $http_host;
+        proxy_set_header X-Forwarded-For $remote_addr;   # replaces what the client sent
+        proxy_request_buffering on;       # nginx absorbs slow uploads
+        proxy_read_timeout 75s;           # above DEADLINE_S + MAX_BATCH_S
+    }
+    location = /metrics { return 404; }   # Prometheus asks the service itself
+}
+"""
+
+# %% [markdown]
+# **To try it**, take free ports, the name `localhost` and a self-signed certificate. `nginx -t`
+# checks the configuration.
+
+
+# %%
+def free_port() -> int:
+    """Returns a port that no process uses."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+port, https_port = free_port(), free_port()
+pem, private = folder / "clinic.pem", folder / "clinic.key"
+request = f"req -x509 -newkey rsa:2048 -nodes -out {pem} -keyout {private} -subj /CN=localhost"
+alternative = ["-addext", "subjectAltName=DNS:localhost"]
+subprocess.run(["openssl", *request.split(), *alternative], check=True, capture_output=True)
+server = SERVER.replace(":8000", f":{port}").replace("443", f"127.0.0.1:{https_port}")
+server = server.replace("clinic.example", "localhost").replace("/etc/ssl", str(folder))
+uploads = "".join(
+    f"{kind}_temp_path {folder}/{kind};"
+    for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+)
+(folder / "nginx.conf").write_text(
+    f"user root;  # has no effect for other users\npid {folder}/nginx.pid;\ndaemon off;\n"
+    f"events {{}}\nhttp {{\naccess_log {folder}/access.log;\n{uploads}\n{server}}}\n"
+)
+nginx = ["nginx", "-p", folder, "-e", folder / "error.log", "-c", folder / "nginx.conf"]
+subprocess.run([*nginx, "-t"], check=True)
+
+# %% [markdown]
+# **Start both.** `FORWARDED_ALLOW_IPS` names the proxies whose `X-Forwarded-For` is believed. A
+# client is the name of its key; without keys, its address, and all would share that of nginx.
+
+# %%
+settings = {"FORWARDED_ALLOW_IPS": "127.0.0.1", "EULERLORA_SERVE_ALLOWED_HOSTS": "localhost"}
+serve = [*PROGRAM, "serve", "--port", str(port), "--keys", keys]
+for command in (serve, nginx):
+    process = subprocess.Popen(command, env=os.environ | settings)
+    atexit.register(process.wait)
+    atexit.register(process.terminate)  # the last one registered is called first
+with TriageClient(f"http://localhost:{port}", key, retry=RetryPolicy(service_s=300)) as client:
+    client.models()  # once the service is ready
+
+# %% [markdown]
+# With Docker, this replaces `eulerlora serve`. On the network of the host, the service listens on
+# 127.0.0.1 only:
+#
+#     docker build -t eulerlora .
+#     docker run --init --read-only --tmpfs /tmp --network host --user "$(id -u)" \
+#         -v "$PWD/proxy/keys.jsonl:/run/secrets/keys:ro" -e FORWARDED_ALLOW_IPS=127.0.0.1 \
+#         -e EULERLORA_SERVE_ALLOWED_HOSTS=clinic.example \
+#         eulerlora eulerlora serve --keys /run/secrets/keys
+#
+# **Ask** until the quota is used up. By default the client waits as long as `Retry-After` says.
+
+# %%
+os.environ["SSL_CERT_FILE"] = str(pem)  # a certificate of a public authority needs no setting
+lesion = Path(__file__).parents[1] / "docs" / "images" / "example-lesion.jpg"
+url = f"https://localhost:{https_port}"
+with TriageClient(url, key, retry=RetryPolicy(quota_s=0)) as client:
+    print(client.predict(lesion).label)
+    try:
+        while True:
+            client.predict(lesion)
+    except QuotaExceeded as problem:
+        print(f"quota exceeded, free again in {problem.retry_after_s:.0f} s")
+
+# %% [markdown]
+# **What others get.**
+
+# %%
+connection = HTTPSConnection("localhost", https_port, context=ssl.create_default_context())
+for method, path, headers in (
+    ("GET", "/readyz", {}),
+    ("POST", "/predict", {}),  # without a key
+    ("POST", "/predict", {"Authorization": "Bearer wrong"}),
+    ("POST", "/predict/batch", {"Content-Length": str(129 * 2**20)}),
+    ("GET", "/metrics", {}),
+    ("GET", "/models", {"Host": "other.example"}),
+):
+    connection.request(method, path, headers=headers)
+    response = connection.getresponse()
+    response.read()
+    print(method, path, *headers, response.status)
+    connection.close()
+
+# %% [markdown]
+# Next: [keys and the audit log](../docs/how-to/keys-and-audit.md) rotates keys and records
+# decisions, [run the service](../docs/how-to/serve.md) explains limits and fairness, and [install
+# and deploy](../docs/how-to/deploy.md) has compose and Kubernetes.
