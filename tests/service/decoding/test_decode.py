@@ -12,26 +12,17 @@ import torch
 from PIL import Image
 
 from eulerlora.errors import ImageError
-from eulerlora.images.files import read_pixels
-from eulerlora_client.contract.answers import PredictionWarning, WarningCode
+from eulerlora.images.files import read_image, read_pixels
+from eulerlora_client.contract.answers import WarningCode
 from eulerlora_client.contract.problems import Problem, UnsupportedMedia, UnusableImage
 from service.decoding.decode import MEDIA_TYPES, Declared, decode
 from service.decoding.header import sniff
 from service.settings import ImageSettings
 from tests.damaged_images import contradictory_images
-from tests.icc_profiles import DISPLAY_P3, SRGB, in_srgb, rgb_profile
+from tests.icc_profiles import DISPLAY_P3, SRGB, rgb_profile
+from tests.service.conftest import encoded, header_chunk
 
 LIMITS = ImageSettings()
-UPRIGHT = {  # EXIF tag 274 -> the operation that makes the stored pixels upright
-    1: lambda a: a,
-    2: np.fliplr,
-    3: lambda a: np.rot90(a, 2),
-    4: np.flipud,
-    5: lambda a: a.transpose(1, 0, 2),
-    6: lambda a: np.rot90(a, -1),
-    7: lambda a: np.rot90(a, 2).transpose(1, 0, 2),
-    8: np.rot90,
-}
 FOREIGN = {
     "text": b"not an image at all",
     "svg": b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" width="64" height="64"/>',
@@ -40,6 +31,9 @@ FOREIGN = {
     "dicom": bytes(128) + b"DICM" + bytes(64),
     "heic": b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(64),
     "psd": b"8BPS\0\x01" + bytes(64),
+    "gif": b"GIF89a" + bytes(64),
+    "bmp": b"BM" + bytes(64),
+    "tiff": b"II*\0\x08\0\0\0" + bytes(64),
     "wav": b"RIFF\x24\0\0\0WAVEfmt " + bytes(32),
     "half a png signature": b"\x89PNG",
     "nothing": b"",
@@ -82,24 +76,88 @@ def test_a_jpeg_of_any_kind_decodes_to_the_pixels_of_training(encode, size, opti
     assert torch.equal(decode(data, LIMITS).pixels, read_pixels(BytesIO(data), "noise"))
 
 
-@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize(
+    ("mode", "orientation"),
+    [("RGB", 1), ("RGB", 3), ("RGB", 5), ("RGB", 6), ("RGB", 7), ("RGB", 8), ("L", 6), ("CMYK", 6)],
+)
 def test_a_large_jpeg_is_reduced_to_the_pixels_that_the_library_reads(
     photo, encode, mode, orientation
 ) -> None:
     large = photo.resize((2001, 1503)).convert(mode)
     data = encode(large, "JPEG", exif=exif_orientation(orientation))
     image = decode(data, LIMITS, input_side=64)
-    upright = (2001, 1503) if orientation == 1 else (1503, 2001)
+    upright = (1503, 2001) if orientation >= 5 else (2001, 1503)
     assert (image.width, image.height) == upright
     assert sorted(image.pixels.shape) == [3, 752, 1001]
     assert torch.equal(image.pixels, read_pixels(BytesIO(data), "large", 64))
-
-
-def test_a_truncated_large_jpeg_is_refused(photo, encode) -> None:
-    data = encode(photo.resize((2001, 1503)), "JPEG")
-    with pytest.raises(UnusableImage, match="broken or truncated"):
+    with pytest.raises(UnusableImage):
         decode(data[: len(data) * 9 // 10] + b"\xff\xd9", LIMITS, input_side=64)
+
+
+CONVERTED = [
+    ("JPEG", "RGB", {"exif": exif_orientation(6)}),
+    ("PNG", "RGB", {"exif": exif_orientation(6)}),
+    ("WEBP", "RGB", {"exif": exif_orientation(6)}),
+    ("JPEG", "RGB", {"icc_profile": rgb_profile(DISPLAY_P3)}),
+    ("PNG", "RGB", {"icc_profile": rgb_profile(DISPLAY_P3)}),
+    ("WEBP", "RGB", {"icc_profile": b"broken"}),
+    ("JPEG", "L", {}),
+    ("JPEG", "CMYK", {}),
+    ("MPO", "RGB", {"save_all": True}),
+    ("PNG", "1", {}),
+    ("PNG", "P", {"transparency": 0}),
+    ("PNG", "LA", {}),
+    ("WEBP", "RGBA", {"lossless": True}),
+]
+
+
+@pytest.mark.parametrize(("file_format", "mode", "options"), CONVERTED)
+def test_an_image_is_converted_as_by_the_library_with_its_warnings(
+    photo, encode, file_format, mode, options
+) -> None:
+    image = photo.convert(mode)
+    if "A" in mode:
+        image.putalpha(photo.convert("L"))
+    data = encode(image, file_format, **options)
+    actual, expected = decode(data, LIMITS), read_image(BytesIO(data), "photo")
+    assert torch.equal(actual.pixels, expected.pixels)
+    codes = [warning.code for warning in actual.warnings]
+    assert codes == [warning.code for warning in expected.warnings]
+
+
+NOISE = Image.effect_noise((64, 48), 80).convert("RGB")
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+FILES = {file_format: encoded(NOISE, file_format) for file_format in MEDIA_TYPES.values()}
+REFUSED = {
+    "1 x 60,000": encoded(Image.new("1", (1, 60_000)), "PNG"),
+    "31 x 32": encoded(Image.new("1", (31, 32)), "PNG"),
+    "8193 x 32": encoded(Image.new("1", (8193, 32)), "PNG"),
+    "0 x 64": SIGNATURE + header_chunk(0, 64),
+    "64 x 0": SIGNATURE + header_chunk(64, 0),
+    "a header only": SIGNATURE + header_chunk(900, 100),
+    "two headers": SIGNATURE + header_chunk(9000, 32) + FILES["PNG"][8:],
+    "a tenth of a JPEG": FILES["JPEG"][:300],
+    "nine tenths of a JPEG": FILES["JPEG"][: len(FILES["JPEG"]) * 9 // 10],
+    "half a PNG": FILES["PNG"][: len(FILES["PNG"]) // 2],
+    "half a WebP": FILES["WEBP"][: len(FILES["WEBP"]) // 2],
+    "a PNG without its end": FILES["PNG"][:-12],
+    "a marker within the pixels": FILES["JPEG"][:-200] + b"\xff\xc7" + FILES["JPEG"][-198:],
+    "a transparent image": encoded(Image.new("RGBA", (64, 64)), "PNG"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_damaged_or_unusable_file_is_refused(kind) -> None:
+    with pytest.raises(UnusableImage):
+        decode(REFUSED[kind], LIMITS)
+
+
+def test_all_headers_of_a_png_are_checked_for_their_size(png_chunk) -> None:
+    side = 200
+    rows = png_chunk(b"IDAT", zlib.compress(bytes((side + 1) * side)))
+    data = SIGNATURE + header_chunk(64, 64, 8, 0) + header_chunk(side, side, 8, 0) + rows
+    with pytest.raises(UnusableImage):
+        decode(data + png_chunk(b"IEND", b""), ImageSettings(max_pixels=10_000))
 
 
 def test_a_photograph_of_48_megapixels_is_decoded_only_if_it_can_be_reduced(encode) -> None:
@@ -107,7 +165,7 @@ def test_a_photograph_of_48_megapixels_is_decoded_only_if_it_can_be_reduced(enco
     image = decode(data, LIMITS, input_side=224)
     assert image.pixels.shape == (3, 1512, 2016)
     assert (image.width, image.height) == (8064, 6048)
-    with pytest.raises(UnusableImage, match="at most 24,000,000 pixels"):
+    with pytest.raises(UnusableImage):
         decode(data, LIMITS)
 
 
@@ -118,16 +176,6 @@ def test_other_content_is_unsupported_and_no_parser_runs(kind, monkeypatch) -> N
     assert sniff(FOREIGN[kind]) is None
     with pytest.raises(UnsupportedMedia):
         decode(FOREIGN[kind], LIMITS, Declared("image/png"))
-
-
-@pytest.mark.parametrize("file_format", ["EPS", "GIF", "BMP", "TIFF"])
-def test_other_formats_of_pillow_are_unsupported_and_not_parsed(
-    photo, encode, file_format, monkeypatch
-) -> None:
-    data = encode(photo, file_format)
-    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was called"))
-    with pytest.raises(UnsupportedMedia):
-        decode(data, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +193,6 @@ def test_the_content_overrides_the_declared_type_with_a_warning(png, declared) -
     assert np.array_equal(image.pixels, decode(png, LIMITS).pixels)
     (warning,) = image.warnings
     assert warning.code == WarningCode.DECLARED_TYPE_DIFFERS
-    assert "PNG" in warning.message
 
 
 @pytest.mark.parametrize("declared", [None, "image/png", "application/octet-stream"])
@@ -166,14 +213,8 @@ def test_sides_and_area_are_accepted_up_to_their_limits(encode, width, height, a
     if accepted:
         assert decode(data, limits).pixels.shape == (3, height, width)
     else:
-        with pytest.raises(UnusableImage, match=f"{width} x {height}"):
+        with pytest.raises(UnusableImage):
             decode(data, limits)
-
-
-@pytest.mark.parametrize("size", [(1, 1), (1, 60_000), (31, 32), (8193, 32)])
-def test_sides_outside_the_default_limits_are_refused(encode, size) -> None:
-    with pytest.raises(UnusableImage, match=f"{size[0]} x {size[1]}"):
-        decode(encode(Image.new("1", size), "PNG"), LIMITS)
 
 
 def test_a_bomb_is_refused_by_its_header_and_no_parser_of_pixels_runs(bombs, monkeypatch) -> None:
@@ -181,24 +222,8 @@ def test_a_bomb_is_refused_by_its_header_and_no_parser_of_pixels_runs(bombs, mon
     monkeypatch.setattr(simplejpeg, "decode_jpeg", lambda *_, **__: pytest.fail("it was decoded"))
     for name, data in bombs.items():
         assert len(data) < 20_000, name
-        with pytest.raises(UnusableImage, match=r"the image is 1\d000 x 1\d000"):
+        with pytest.raises(UnusableImage):
             decode(data, LIMITS)
-
-
-def test_a_header_without_pixels_is_refused_for_its_size_first(png_header) -> None:
-    signature = b"\x89PNG\r\n\x1a\n"
-    with pytest.raises(UnusableImage, match="9000 x 100"):
-        decode(signature + png_header(9000, 100), LIMITS)
-    with pytest.raises(UnusableImage, match="broken or truncated"):
-        decode(signature + png_header(900, 100), LIMITS)
-
-
-def test_a_second_png_header_with_a_large_size_is_refused(png_chunk, png_header) -> None:
-    side = 200
-    rows = png_chunk(b"IDAT", zlib.compress(bytes((side + 1) * side)))
-    data = b"\x89PNG\r\n\x1a\n" + png_header(64, 64, 8, 0) + png_header(side, side, 8, 0) + rows
-    with pytest.raises(UnusableImage):
-        decode(data + png_chunk(b"IEND", b""), ImageSettings(max_pixels=10_000))
 
 
 def test_a_second_jpeg_header_with_a_large_size_is_refused(photo, encode) -> None:
@@ -216,16 +241,8 @@ def test_a_webp_canvas_smaller_than_its_frame_is_refused(bombs) -> None:
     canvas = b"VP8X" + struct.pack("<I", 10) + bytes(4) + (63).to_bytes(3, "little") * 2
     frame = bombs["webp of 144 MP, lossless"][12:] + b"\0"
     body = b"WEBP" + canvas + frame
-    with pytest.raises(UnusableImage, match="broken"):
+    with pytest.raises(UnusableImage):
         decode(b"RIFF" + struct.pack("<I", len(body)) + body, LIMITS)
-
-
-@pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9])
-@pytest.mark.parametrize("file_format", MEDIA_TYPES.values())
-def test_a_truncated_file_is_refused(photo, encode, file_format, fraction) -> None:
-    data = encode(photo, file_format)
-    with pytest.raises(UnusableImage, match="broken or truncated"):
-        decode(data[: int(fraction * len(data))], LIMITS)
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 2}])
@@ -235,7 +252,7 @@ def test_a_jpeg_without_an_end_marker_is_refused_with_any_trailing_bytes(
 ) -> None:
     jpeg = encode(photo, "JPEG", **options)
     decode(jpeg + trailing, LIMITS)
-    with pytest.raises(UnusableImage, match="broken or truncated"):
+    with pytest.raises(UnusableImage):
         decode(jpeg[:-2] + trailing, LIMITS)
 
 
@@ -247,15 +264,8 @@ def test_a_truncated_jpeg_with_an_appended_end_marker_is_refused(
 ) -> None:
     jpeg = encode(photo.convert(mode), "JPEG", **options)
     decode(jpeg, LIMITS)
-    with pytest.raises(UnusableImage, match="broken or truncated"):
+    with pytest.raises(UnusableImage):
         decode(jpeg[: int(fraction * len(jpeg))] + b"\xff\xd9", LIMITS)
-
-
-def test_a_jpeg_with_a_marker_within_its_pixels_is_refused(photo, encode) -> None:
-    jpeg = encode(photo, "JPEG")
-    middle = len(jpeg) - 200
-    with pytest.raises(UnusableImage, match="broken or truncated"):
-        decode(jpeg[:middle] + b"\xff\xc7" + jpeg[middle + 2 :], LIMITS)
 
 
 def test_the_end_marker_of_a_thumbnail_does_not_count(photo, encode) -> None:
@@ -264,11 +274,6 @@ def test_the_end_marker_of_a_thumbnail_does_not_count(photo, encode) -> None:
     assert np.array_equal(pixels_of(jpeg), pixels_of(encode(photo, "JPEG")))
     with pytest.raises(UnusableImage):
         decode(jpeg[:-2] + bytes(500), LIMITS)
-
-
-def test_a_png_without_its_end_chunk_is_refused(png) -> None:
-    with pytest.raises(UnusableImage):
-        decode(png[:-12], LIMITS)
 
 
 def test_a_png_with_any_one_flipped_bit_is_refused(png) -> None:
@@ -311,15 +316,9 @@ def test_damaged_bytes_give_an_image_or_a_problem(photo, encode, file_format) ->
 def test_an_animation_is_refused_but_not_a_single_frame(photo, encode, file_format) -> None:
     other = photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     animated = encode(photo, file_format, save_all=True, append_images=[other], duration=50)
-    with pytest.raises(UnusableImage, match="animated"):
+    with pytest.raises(UnusableImage):
         decode(animated, LIMITS)
     decode(encode(photo, file_format, save_all=True), LIMITS)
-
-
-def test_a_multi_picture_jpeg_gives_the_first_image(photo, encode) -> None:
-    other = photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    two = encode(photo, "MPO", save_all=True, append_images=[other])
-    assert np.array_equal(pixels_of(two), np.asarray(Image.open(BytesIO(two)).convert("RGB")))
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF:UserWarning")
@@ -338,12 +337,6 @@ def test_trailing_bytes_and_garbage_metadata_change_nothing(photo, encode, file_
         assert np.array_equal(pixels_of(data), expected)
 
 
-@pytest.mark.parametrize("file_format", MEDIA_TYPES.values())
-def test_exif_without_a_tiff_header_is_ignored(photo, encode, file_format) -> None:
-    garbage = encode(photo, file_format, exif=b"Exif\0\0" + bytes(range(200)))
-    assert np.array_equal(pixels_of(garbage), pixels_of(encode(photo, file_format)))
-
-
 def test_a_valid_orientation_next_to_a_tag_out_of_range_is_applied(photo, encode) -> None:
     def tag(number: int, kind: int, value: int) -> bytes:
         return struct.pack("<HHII", number, kind, 1, value)
@@ -354,32 +347,10 @@ def test_a_valid_orientation_next_to_a_tag_out_of_range_is_applied(photo, encode
     assert np.array_equal(turned, np.rot90(pixels_of(encode(photo, "JPEG")), -1))
 
 
-@pytest.mark.parametrize("value", [0, 9, 65_535])
-def test_an_invalid_exif_orientation_is_ignored(photo, encode, value) -> None:
-    expected = pixels_of(encode(photo, "JPEG"))
-    oriented = encode(photo, "JPEG", exif=exif_orientation(value))
-    assert np.array_equal(pixels_of(oriented), expected)
-
-
-@pytest.mark.parametrize("file_format", MEDIA_TYPES.values())
-def test_exif_orientation_makes_the_image_upright(photo, encode, file_format) -> None:
-    stored = pixels_of(encode(photo, file_format))
-    for value, upright in UPRIGHT.items():
-        oriented = encode(photo, file_format, exif=exif_orientation(value))
-        assert np.array_equal(pixels_of(oriented), upright(stored)), value
-
-
 def test_orientation_does_not_affect_the_size_limits(encode) -> None:
     limits = ImageSettings(min_side=16, max_side=64, max_pixels=64 * 16)
     tall = encode(Image.new("RGB", (16, 64), "red"), "JPEG", exif=exif_orientation(6))
     assert decode(tall, limits).pixels.shape == (3, 16, 64)
-
-
-def test_16_bit_gray_is_scaled_and_not_clipped(photo, encode) -> None:
-    gray = np.asarray(photo.convert("L"))
-    wide = decode(encode(Image.fromarray(gray.astype(np.uint16) * 257), "PNG"), LIMITS)
-    assert np.array_equal(wide.pixels[0], gray)
-    assert len(wide.warnings) == 1
 
 
 def wide_png(
@@ -392,34 +363,25 @@ def wide_png(
     return b"\x89PNG\r\n\x1a\n" + header + b"".join(more) + rows + png_chunk(b"IEND", b"")
 
 
-@pytest.mark.parametrize("value", [4096, 5000, 32_767, 32_768, 40_000, 65_279, 65_535])
+@pytest.mark.parametrize("value", [0, 4095, 4096, 32_767, 32_768, 65_279, 65_535])
 @pytest.mark.parametrize(
     ("colour_type", "channels"), [(0, 1), (2, 3), (4, 1), (6, 3)], ids=["gray", "RGB", "LA", "RGBA"]
 )
-def test_16_bit_png_of_every_colour_type_is_scaled_and_never_clipped(
+def test_16_bit_png_is_scaled_and_never_clipped_and_refused_with_12_bits(
     png_chunk, png_header, colour_type, channels, value
 ) -> None:
     alpha = (65_535,) if colour_type >= 4 else ()
     data = wide_png(png_chunk, png_header, colour_type, (value,) * channels + alpha)
+    if value < 4096:
+        with pytest.raises(UnusableImage):
+            decode(data, LIMITS)
+        with pytest.raises(ImageError):
+            read_pixels(BytesIO(data), "x.png")
+        return
     pixels = decode(data, LIMITS).pixels
     assert pixels.unique().numel() == 1
     assert abs(int(pixels[0, 0, 0]) - value / 257) <= 1
     assert value == 65_535 or 0 <= int(pixels[0, 0, 0]) < 255
-
-
-@pytest.mark.parametrize("value", [0, 1000, 4095])
-@pytest.mark.parametrize(
-    ("colour_type", "channels"), [(0, 1), (2, 3), (4, 1), (6, 3)], ids=["gray", "RGB", "LA", "RGBA"]
-)
-def test_data_of_12_bits_in_a_png_of_16_bits_is_refused(
-    png_chunk, png_header, colour_type, channels, value
-) -> None:
-    alpha = (65_535,) if colour_type >= 4 else ()
-    data = wide_png(png_chunk, png_header, colour_type, (value,) * channels + alpha)
-    with pytest.raises(UnusableImage, match="as in data of 12 bits"):
-        decode(data, LIMITS)
-    with pytest.raises(ImageError, match=r"x.png: .* as in data of 12 bits"):
-        read_pixels(BytesIO(data), "x.png")
 
 
 @pytest.mark.parametrize(("colour_type", "colour"), [(0, (10_000,)), (2, (10_000, 20_000, 30_000))])
@@ -427,65 +389,11 @@ def test_the_transparent_colour_of_a_16_bit_png_is_converted_with_the_pixels(
     png_chunk, png_header, colour_type, colour
 ) -> None:
     transparent = png_chunk(b"tRNS", struct.pack(f">{len(colour)}H", *colour))
-    with pytest.raises(UnusableImage, match="fully transparent"):
+    with pytest.raises(UnusableImage):
         decode(wide_png(png_chunk, png_header, colour_type, colour, transparent), LIMITS)
     other = tuple(256 * value for value in (30, 70, 110)[: len(colour)])  # 8-bit forms of `small`
     small = png_chunk(b"tRNS", struct.pack(f">{len(colour)}H", *(30, 70, 110)[: len(colour)]))
     decode(wide_png(png_chunk, png_header, colour_type, other, small), LIMITS)
-
-
-def test_a_palette_with_transparency_is_composited_on_white(encode) -> None:
-    image = Image.new("P", (40, 40), 1)
-    image.putpalette([255, 0, 0, 0, 0, 255])
-    image.paste(0, (0, 0, 20, 40))
-    decoded = decode(encode(image, "PNG", transparency=0), LIMITS)
-    assert decoded.pixels[:, 10, 10].tolist() == [255, 255, 255]
-    assert decoded.pixels[:, 10, 30].tolist() == [0, 0, 255]
-    assert decoded.warnings == (
-        PredictionWarning(code=WarningCode.CONVERTED_TO_RGB, message="converted from P to RGB"),
-    )
-    with pytest.raises(UnusableImage, match="fully transparent"):
-        decode(encode(image, "PNG", transparency=bytes(2)), LIMITS)
-
-
-@pytest.mark.parametrize("size", [(0, 0), (0, 64), (64, 0)])
-def test_a_png_of_0_x_0_is_refused_from_its_header(png_header, size) -> None:
-    with pytest.raises(UnusableImage):
-        decode(b"\x89PNG\r\n\x1a\n" + png_header(*size), LIMITS)
-
-
-@pytest.mark.parametrize(
-    ("mode", "file_format"), [("CMYK", "JPEG"), ("P", "PNG"), ("LA", "PNG"), ("1", "PNG")]
-)
-def test_other_colour_modes_are_converted_to_rgb_with_a_warning(
-    photo, encode, mode, file_format
-) -> None:
-    data = encode(photo.convert(mode), file_format)
-    image = decode(data, LIMITS)
-    stored = Image.open(BytesIO(data))
-    assert stored.mode == mode
-    assert np.array_equal(pixels_of(data), np.asarray(stored.convert("RGB")))
-    assert len(image.warnings) == 1
-    assert mode in image.warnings[0].message
-
-
-@pytest.mark.parametrize("file_format", MEDIA_TYPES.values())
-def test_colours_of_a_profile_are_converted_to_srgb_with_a_warning(
-    photo, encode, file_format
-) -> None:
-    data = encode(photo, file_format, icc_profile=rgb_profile(DISPLAY_P3))
-    image = decode(data, LIMITS)
-    expected = in_srgb(pixels_of(encode(photo, file_format)), DISPLAY_P3)
-    assert np.abs(pixels_of(data) - expected).max() <= 1
-    assert [warning.code for warning in image.warnings] == [WarningCode.CONVERTED_TO_SRGB]
-    assert torch.equal(image.pixels, read_pixels(BytesIO(data), "photo"))
-
-
-@pytest.mark.parametrize("file_format", MEDIA_TYPES.values())
-def test_a_broken_profile_is_ignored_with_a_warning(photo, encode, file_format) -> None:
-    image = decode(encode(photo, file_format, icc_profile=b"broken"), LIMITS)
-    assert torch.equal(image.pixels, decode(encode(photo, file_format), LIMITS).pixels)
-    assert [warning.code for warning in image.warnings] == [WarningCode.PROFILE_IGNORED]
 
 
 def test_a_plain_jpeg_with_a_profile_of_srgb_is_decoded_without_a_conversion(
@@ -499,24 +407,6 @@ def test_a_plain_jpeg_with_a_profile_of_srgb_is_decoded_without_a_conversion(
     image = decode(tagged, LIMITS)
     assert image.warnings == ()
     assert np.array_equal(image.pixels.permute(1, 2, 0), expected)
-
-
-@pytest.mark.parametrize("file_format", ["PNG", "WEBP"])
-def test_transparency_is_composited_on_white(encode, file_format) -> None:
-    layers = Image.new("RGBA", (40, 40), (255, 0, 0, 255))
-    layers.paste((0, 0, 255, 0), (0, 0, 20, 40))
-    image = decode(encode(layers, file_format, lossless=True), LIMITS)
-    assert image.pixels[:, 10, 10].tolist() == [255, 255, 255]
-    assert image.pixels[:, 10, 30].tolist() == [255, 0, 0]
-    assert len(image.warnings) == 1
-
-
-@pytest.mark.parametrize("file_format", ["PNG", "WEBP"])
-def test_a_fully_transparent_image_is_refused(photo, encode, file_format) -> None:
-    clear = photo.convert("RGBA")
-    clear.putalpha(0)
-    with pytest.raises(UnusableImage, match="transparent"):
-        decode(encode(clear, file_format), LIMITS)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")

@@ -218,14 +218,6 @@ def test_a_decoder_that_is_killed_or_stopped_twice_is_not_blamed_on_the_image(
     wait_for_replacements(faulty, before, count=2)
 
 
-def test_an_image_that_crashes_two_decoders_is_refused(faulty, png) -> None:
-    before = idle_pids(faulty)
-    with pytest.raises(UnusableImage, match="failed twice"):
-        decode_with(faulty, png, "SIGSEGV")
-    wait_for_replacements(faulty, before, count=2)
-    assert decode_with(faulty, png).warnings == ()
-
-
 def test_an_image_above_its_cpu_time_is_refused_and_charged(faulty, png) -> None:
     used: list[float] = []
 

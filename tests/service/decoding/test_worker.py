@@ -1,11 +1,8 @@
 """The jobs of a decoder process, run in this process."""
 
 import pytest
-import torch
 from PIL import ExifTags, Image
 
-from eulerlora.images.files import upright_rgb
-from eulerlora.images.preprocess import content_seed, resize
 from eulerlora.settings import Preprocessing
 from eulerlora_client.policy.quality import measure_quality
 from service.decoding.decode import Declared
@@ -29,21 +26,6 @@ def run(
     result = run_job(DecodeJob(content, declared, INPUT, sampling_digest), LIMITS)
     assert isinstance(result, Decoded), result
     return result
-
-
-def test_the_pixels_are_resized(png, photo) -> None:
-    result = run(png, Declared("image/png"))
-    assert torch.equal(torch.from_numpy(result.pixels), resize(upright_rgb(photo).pixels, 32))
-    assert result.warnings == ()
-    assert result.decode_s > 0
-
-
-def test_the_content_seed_depends_on_pixels_and_digest_only(photo, encode, png) -> None:
-    expected = content_seed(upright_rgb(photo).pixels, REVISION)
-    assert run(png).content_seed == expected
-    assert run(encode(photo, "WEBP", lossless=True)).content_seed == expected
-    assert run(encode(photo.rotate(90), "PNG")).content_seed != expected
-    assert run(png, sampling_digest="sha256:1").content_seed != expected
 
 
 def test_quality_is_measured_on_the_whole_upright_image_on_request(encode, photo) -> None:
