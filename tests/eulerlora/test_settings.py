@@ -63,13 +63,6 @@ def test_values_at_the_limits_are_accepted() -> None:
     assert Draw() == Draw(mode="det", samples=1, seed=0, sampler="independent")
 
 
-@pytest.mark.parametrize("settings", [AdapterSettings(), BackboneSettings(), Draw()])
-def test_settings_are_immutable(settings: AdapterSettings | BackboneSettings | Draw) -> None:
-    name = next(iter(type(settings).model_fields))
-    with pytest.raises(ValidationError, match="frozen"):
-        setattr(settings, name, 3)
-
-
 def test_tokens_are_the_patches_and_the_class_token_as_torchvision_counts_them() -> None:
     with torch.device("meta"):
         assert BackboneSettings().tokens == 50 == models.vit_b_32(weights=None).seq_length

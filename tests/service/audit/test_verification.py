@@ -33,11 +33,11 @@ def test_an_unmodified_file_is_valid(path: Path) -> None:
     assert [record["kind"] for record in records(path)] == ["header", *["decision"] * 4]
 
 
-@pytest.mark.parametrize("flip", [0x01, 0x20, 0x80])
-def test_a_change_of_any_byte_is_detected(path: Path, flip: int) -> None:
+def test_a_change_of_any_byte_is_detected(path: Path) -> None:
     content = path.read_bytes()
     for at, byte in enumerate(content):
-        path.write_bytes(content[:at] + bytes([byte ^ flip]) + content[at + 1 :])
+        flipped = byte ^ (0x01, 0x20, 0x80)[at % 3]
+        path.write_bytes(content[:at] + bytes([flipped]) + content[at + 1 :])
         assert first_invalid_line(path) == content.count(b"\n", 0, at) + 1
 
 

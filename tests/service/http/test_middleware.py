@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
-import httpx
 import pytest
 from fastapi import FastAPI, Request
 from starlette.applications import Starlette
@@ -284,22 +283,6 @@ def test_a_chunked_body_over_the_limit_is_refused_before_its_end(limited_port) -
         assert is_closed(connection)
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-def test_a_client_that_sends_a_too_large_body_completely_gets_the_413(
-    limited_port, chunked
-) -> None:
-    pieces = [bytes(10_000)] * 300
-    response = httpx.post(
-        f"http://127.0.0.1:{limited_port}/predict",
-        content=iter(pieces) if chunked else b"".join(pieces),
-        headers={"Content-Type": "image/jpeg"},
-        timeout=SOCKET_TIMEOUT_S,
-    )
-    assert response.status_code == 413
-    assert response.json()["code"] == "body_too_large"
-    assert response.headers["Connection"] == "close"
-
-
 def test_a_body_that_stalls_is_closed_with_408(short_stall) -> None:
     starts = [head + begun for head in (LONG, CHUNKED) for begun in (b"", b"8\r\nsome")]
     with ExitStack() as stack:
@@ -332,14 +315,6 @@ def test_announced_bytes_refuse_nobody(limited_port) -> None:
             stack.enter_context(connect(limited_port)).sendall(head + b"1\r\nx")
         assert exchange(limited_port, PROBE).status == 200  # the server has processed the headers
         assert exchange(limited_port, LONG + bytes(1000)).status == 200
-
-
-@pytest.mark.parametrize("head", [LONG, CHUNKED], ids=["Content-Length", "chunked"])
-def test_a_disconnect_during_the_upload_frees_its_bytes(limited_port, head) -> None:
-    for _ in range(6):  # twice the capacity
-        with connect(limited_port) as connection:
-            connection.sendall(head + b"8\r\nsome")
-        assert exchange(limited_port, PROBE).status == 200
 
 
 class LimitedApp:
@@ -402,12 +377,6 @@ def test_a_body_of_exactly_the_limit_is_read() -> None:
     assert send.read == [bytes(100), bytes(100)]
 
 
-def test_reading_stops_at_the_limit() -> None:
-    send = LimitedApp(max_bytes=100)
-    assert send([piece(bytes(60)), piece(bytes(60))], transfer_encoding="chunked") == 413
-    assert send.read == []
-
-
 def test_a_request_without_a_body_holds_nothing() -> None:
     send = LimitedApp(max_bytes=100, max_bytes_in_flight=1)
     assert send([piece(b"", more=False)]) == 200
@@ -466,8 +435,8 @@ def test_clients_share_the_bytes_in_flight() -> None:
     asyncio.run(scenario())
 
 
-def test_a_disconnect_during_the_upload_reaches_no_route() -> None:
+def test_a_disconnect_during_the_upload_frees_its_bytes_and_reaches_no_route() -> None:
     send = LimitedApp(max_bytes=100, max_bytes_in_flight=100)
     for _ in range(3):
-        assert send([piece(b"x"), {"type": "http.disconnect"}], content_length="80") == 499
+        assert send([piece(bytes(60)), {"type": "http.disconnect"}], content_length="80") == 499
     assert send.read == []

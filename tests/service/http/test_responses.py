@@ -143,19 +143,6 @@ def test_an_invalid_parameter_is_named_without_its_value(faulty) -> None:
         assert "31337" not in response.json()["detail"]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "allowed"),
-    [("GET", "/predict", "POST"), ("PUT", "/predict", "POST"), ("DELETE", "/predict", "POST"),
-     ("POST", "/models", "GET"), ("POST", "/models/tiny", "GET"), ("POST", "/livez", "GET")],
-)  # fmt: skip
-def test_a_wrong_method_is_a_405_with_the_allowed_one(
-    client, refused, method, path, allowed
-) -> None:
-    response = client.request(method, path)
-    refused(response, 405, "method_not_allowed")
-    assert allowed in response.headers["Allow"]
-
-
 class Body(WireModel):
     probabilities: dict[str, Probability]
     rows: tuple[tuple[Probability, ...], ...] | None = None

@@ -171,35 +171,37 @@ def test_existing_objects_are_excluded_from_garbage_collection_while_serving(
     assert gc.get_freeze_count() == 0
 
 
-def test_a_checkpoint_that_cannot_be_loaded_is_a_failure_with_its_file(
-    harness: SupervisorHarness, checkpoint_copy: Path
+async def infer_wrongly(served: ServedModel, item: InferenceItem) -> Tensor:
+    return (await infer(served, item)).roll(1, dims=1)
+
+
+def create_nothing(_: object) -> Service:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("damage", "infer", "parts", "events", "failure"),
+    [
+        ("a wrong known answer", infer, {}, ["prepared"], "known_answer.json: "),
+        (None, infer_wrongly, {}, ["prepared", "started", "ended"], "model tiny: "),
+        (None, infer, {"create": create_nothing}, ["prepared"], "ZeroDivisionError"),
+    ],
+    ids=["the checkpoint", "the health check", "a defect"],
+)
+def test_a_fault_at_the_start_is_a_failure_with_its_cause(
+    harness: SupervisorHarness, checkpoint_copy: Path, damage, infer, parts, events, failure
 ) -> None:
-    DAMAGES["a wrong known answer"].apply(checkpoint_copy)
+    if damage is not None:
+        DAMAGES[damage].apply(checkpoint_copy)
+    harness.infer = infer
 
     async def story() -> None:
-        async with harness.supervise(checkpoint_copy).running():
+        async with harness.supervise(checkpoint_copy, **parts).running():
             await until(lambda: harness.lifecycle.phase == "stopping")
 
     asyncio.run(story())
-    assert str(harness.lifecycle.failure).startswith(f"{checkpoint_copy / 'known_answer.json'}: ")
-    assert harness.events == ["prepared"]
-
-
-def test_a_failed_health_check_at_the_start_is_a_failure(
-    harness: SupervisorHarness, checkpoint_folder: Path
-) -> None:
-    async def infer_wrongly(served: ServedModel, item: InferenceItem) -> Tensor:
-        return (await infer(served, item)).roll(1, dims=1)
-
-    harness.infer = infer_wrongly
-
-    async def story() -> None:
-        async with harness.supervise(checkpoint_folder).running():
-            await until(lambda: harness.lifecycle.phase == "stopping")
-
-    asyncio.run(story())
-    assert "model tiny: the known answer is wrong" in str(harness.lifecycle.failure)
-    assert harness.events == ["prepared", "started", "ended"]
+    assert failure in str(harness.lifecycle.failure)
+    assert harness.events == events
 
 
 def test_a_model_that_breaks_later_fails_the_next_probe(
@@ -215,20 +217,6 @@ def test_a_model_that_breaks_later_fails_the_next_probe(
 
     asyncio.run(story())
     assert "model tiny: the known answer is wrong" in str(harness.lifecycle.failure)
-
-
-def test_an_unexpected_error_is_a_failure(
-    harness: SupervisorHarness, checkpoint_folder: Path
-) -> None:
-    def broken(_: object) -> FastAPI:
-        raise ZeroDivisionError("deliberate")
-
-    async def story() -> None:
-        async with harness.supervise(checkpoint_folder, create=broken).running():
-            await until(lambda: harness.lifecycle.phase == "stopping")
-
-    asyncio.run(story())
-    assert harness.lifecycle.failure == "ZeroDivisionError: deliberate"
 
 
 def replace_folder(folder: Path, new: Path) -> None:
@@ -293,34 +281,6 @@ def test_sighup_without_a_new_revision_verifies_the_files_and_replaces_nothing(
 
     asyncio.run(story())
     assert loaded == [checkpoint_copy] * 3
-
-
-def test_a_damaged_new_revision_leaves_the_old_one_serving(
-    harness: SupervisorHarness, checkpoint_copy: Path, successor: Path, caplog
-) -> None:
-    file, reason, apply = DAMAGES["adapters cut off"]
-    before = stored_revision(checkpoint_copy)
-
-    def errors() -> list[str]:
-        return [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
-
-    async def story() -> None:
-        async with harness.supervise(checkpoint_copy).running():
-            await until(lambda: harness.lifecycle.phase == "ready")
-            served = harness.models["tiny"]
-            apply(successor)
-            replace_folder(checkpoint_copy, successor)
-            signal.raise_signal(signal.SIGHUP)
-            await until(lambda: bool(errors()))
-            assert harness.models["tiny"] is served
-            assert harness.lifecycle.phase == "ready"
-
-    asyncio.run(story())
-    (line,) = errors()
-    assert line.startswith(
-        f"model tiny: still serving revision {before}; {checkpoint_copy / file}: "
-    )
-    assert reason in line
 
 
 @pytest.fixture
