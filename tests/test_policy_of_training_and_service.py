@@ -1,11 +1,8 @@
 """`eulerlora policy fit` and the client agree on the policy file and on the dispositions."""
 
 import shutil
-import tomllib
-from importlib import import_module
 from pathlib import Path
 
-import click
 import numpy as np
 import pytest
 import torch
@@ -14,7 +11,6 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from eulerlora.checkpoint.files import read_config, save_checkpoint, write_config
-from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA, Predictions
 from eulerlora_client.commands.policy import policy_command
 from eulerlora_client.contract import answers as contract
@@ -219,31 +215,6 @@ def test_a_target_of_other_classes_is_fitted_and_decides_over_http(
     assert 'data-subject="triage"' in page and "dangerous" in page
 
 
-def test_a_model_of_other_classes_leaves_no_policy_file(
-    checkpoint: Path, data: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "new.toml"
-    arguments = ["fit", checkpoint, "--data", data, "--policy", path, "--device", "cpu"]
-    done = CliRunner().invoke(policy_command, list(map(str, arguments)))
-    assert isinstance(done.exception, DataError)
-    assert "expected a model with the target classes bcc, akiec" in str(done.exception)
-    assert not path.exists()
-
-
-def test_too_few_melanomas_do_not_establish_the_sensitivity(
-    checkpoint: Path, data: Path, policy: Path
-) -> None:
-    printed = fit(checkpoint, data, policy, "--mode", "det", "--precision", "bfloat16")
-    assert (
-        "| bound of 0.95 | 59 lesions of melanoma without a miss | 12 | not established; too few |"
-        in printed
-    )
-    evidence = read_policy(policy).evidence
-    assert evidence is not None
-    assert (evidence.mode, evidence.samples, evidence.fit.established) == ("det", 1, False)
-    assert evidence.precision == "bfloat16"
-
-
 def test_without_a_calibration_part_the_fit_uses_the_test_part_and_measures_nothing(
     tmp_path: Path, data: Path, policy: Path, make_network: MakeNetwork, make_config: MakeConfig
 ) -> None:
@@ -287,24 +258,3 @@ def test_a_wrong_archive_is_refused_before_any_work(
     done = CliRunner().invoke(policy_fit_command, list(map(str, arguments)))
     assert done.exit_code == 2
     assert message in done.output
-
-
-def test_samples_with_mode_det_are_refused(checkpoint: Path, data: Path, policy: Path) -> None:
-    arguments = [checkpoint, "--data", data, "--policy", policy, "--mode", "det", "--samples", 2]
-    done = CliRunner().invoke(policy_fit_command, list(map(str, arguments)))
-    assert done.exit_code == 2
-    assert "expected --samples only with --mode stoch" in done.output
-
-
-def test_the_commands_of_the_policy_group_come_from_both_packages() -> None:
-    declared: dict[str, str] = {}
-    for folder in (ROOT, ROOT / "eulerlora_client"):
-        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-        declared |= project["entry-points"]["eulerlora.policy_commands"]
-    packages = {target.split(".")[0] for target in declared.values()}
-    assert packages == {"eulerlora_client", "training"}
-    for name, target in declared.items():
-        module, _, attribute = target.split(" ")[0].partition(":")
-        command = getattr(import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        assert command.name == name

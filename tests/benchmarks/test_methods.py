@@ -10,13 +10,10 @@ from benchmarks.correctness import WrongLogitsError, checks, require
 from benchmarks.peers import METHODS, build, eight_members, random_images
 from benchmarks.workload import (
     SMALL,
-    SMALL_NETWORK,
     Plan,
     build_engine,
-    predict,
     random_network,
 )
-from eulerlora.settings import Draw
 
 PLAN = Plan(SMALL, torch.device("cpu"), compiler="eager")
 UNCOMPILED = Plan(SMALL, torch.device("cpu"))
@@ -65,20 +62,3 @@ def test_the_engine_does_not_change_its_network(workload) -> None:
     before = {name: (p.dtype, p.requires_grad) for name, p in network.named_parameters()}
     build_engine(network, "bfloat16")
     assert before == {n: (p.dtype, p.requires_grad) for n, p in network.named_parameters()}
-
-
-def test_requests_of_both_modes_can_share_a_batch(workload) -> None:
-    ours, network = build_engine(workload.network, "float32"), workload.network
-    draws = [Draw(), Draw(mode="stoch", samples=3, seed=4)]
-    batch = predict(ours, workload.images, draws, network)
-    assert [len(logits) for logits in batch] == [2, 6]
-    for index, draw in enumerate(draws):
-        (single,) = predict(ours, workload.images[index, None], [draw], network)
-        assert_close(batch[index], single, rtol=1e-4, atol=1e-4)
-
-
-def test_a_random_network_has_adapters_and_is_deterministic() -> None:
-    network = random_network(SMALL_NETWORK)
-    assert all(parameter.abs().max() > 0 for _, parameter in network.adapter_parameters())
-    again = random_network(SMALL_NETWORK)
-    assert all(map(torch.equal, network.parameters(), again.parameters()))

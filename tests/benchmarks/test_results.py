@@ -1,6 +1,5 @@
 """Measurements: times in alternation, results with spread and target, and their lines."""
 
-import gc
 from types import SimpleNamespace
 
 import pytest
@@ -73,13 +72,3 @@ def test_seconds_are_those_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     assert alternating_seconds([lambda: wait(1), lambda: wait(4)], 2, 0, CPU) == [[1, 1], [4, 4]]
-
-
-def test_the_garbage_collector_is_enabled_again_after_an_error() -> None:
-    def fail() -> None:
-        assert not gc.isenabled()
-        raise ValueError
-
-    with pytest.raises(ValueError):
-        alternating_seconds([fail], repeats=1, warmups=0, device=CPU)
-    assert gc.isenabled()

@@ -10,13 +10,6 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 
 
-class ComposeLoader(yaml.SafeLoader):
-    """YAML with the tag that resets a value of another compose file."""
-
-
-ComposeLoader.add_constructor("!reset", lambda *_: [])
-
-
 @pytest.fixture(scope="session")
 def deploy_folder() -> Path:
     """The folder of the deployment files."""
@@ -28,14 +21,6 @@ def compose() -> dict[str, Any]:
     """The only service of compose.yaml."""
     parsed: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     return parsed["services"]["eulerlora"]
-
-
-@pytest.fixture(scope="session")
-def compose_overlay() -> dict[str, Any]:
-    """The override of the service for a machine without a GPU."""
-    parsed = yaml.load((DEPLOY / "compose.cpu.yaml").read_text(), ComposeLoader)
-    service: dict[str, Any] = parsed["services"]["eulerlora"]
-    return service
 
 
 @pytest.fixture(scope="session")

@@ -42,20 +42,6 @@ def test_compose_renders_the_override_without_a_gpu(deploy_folder: Path) -> None
     assert "memory" in service["deploy"]["resources"]["limits"]
 
 
-def test_the_image_is_built_here_on_a_base_that_the_user_names(compose: dict[str, Any]) -> None:
-    assert compose["pull_policy"] == "build"
-    assert compose["build"]["args"]["BASE"].startswith("${EULERLORA_BASE:?")
-    assert compose["image"] == "eulerlora:local"
-
-
-def test_the_override_resets_the_reserved_gpu(
-    compose: dict[str, Any], compose_overlay: dict[str, Any]
-) -> None:
-    (device,) = compose["deploy"]["resources"]["reservations"]["devices"]
-    assert device["capabilities"] == ["gpu"]
-    assert compose_overlay == {"deploy": {"resources": {"reservations": {"devices": []}}}}
-
-
 def test_the_container_has_no_privileges_and_writes_only_to_tmp_and_the_audit_log(
     compose: dict[str, Any],
 ) -> None:

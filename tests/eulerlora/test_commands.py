@@ -4,16 +4,14 @@ import csv
 import json
 import math
 import os
-import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 
-from eulerlora import EulerLoRA, SettingsError
+from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import read_config, write_config
 from eulerlora.commands import (
     WAIT_POLICY,
@@ -93,31 +91,12 @@ def test_auto_reports_the_number_of_samples_and_the_standard_errors(
         assert sum(float(row[f"p_{name}"]) for name in model.classes) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("spelling", ["AUTO", "Auto"])
-def test_samples_accepts_auto_in_any_case(
-    checkpoint_folder: Path, images: Path, spelling: str
-) -> None:
-    done = run("predict", checkpoint_folder, images, *AUTO[:-1], spelling)
-    assert (done.status, len(done.out.splitlines())) == (0, 3)
-
-
 def test_text_lines_show_file_label_and_probability(
     checkpoint_folder: Path, images: Path, model: EulerLoRA
 ) -> None:
     done = run("predict", checkpoint_folder, images / "a.png")
     label = model.predict([images / "a.png"]).labels[0]
     assert done.out.startswith(f"{images / 'a.png'}: {label} 0.")
-
-
-def test_a_file_name_that_is_not_utf_8_is_accepted_in_every_format(
-    checkpoint_folder: Path, images: Path, tmp_path: Path
-) -> None:
-    image = (images / "a.png").rename(images / os.fsdecode(b"caf\xe9.png"))
-    assert "caf\\udce9.png: " in run("predict", checkpoint_folder, image).out
-    assert json.loads(run("predict", checkpoint_folder, image, "--json").out)["file"] == str(image)
-    table = tmp_path / "predictions.csv"
-    assert run("predict", checkpoint_folder, image, "--csv", table).status == 0
-    assert b"caf\xe9.png" in table.read_bytes()
 
 
 def test_an_unreadable_file_is_reported_and_the_others_are_predicted(
@@ -222,27 +201,15 @@ def test_a_run_that_fails_leaves_the_older_csv_file(
     assert not list(tmp_path.glob(".*"))
 
 
-def test_no_cell_of_the_csv_is_a_formula(
-    checkpoint_folder: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(images)
-    names = ["=1+1.png", "+1.png", "-1.png", "@a.png", "\t.png", "a=.png"]
-    for name in names:
-        (images / name).write_bytes((images / "a.png").read_bytes())
-    done = run("predict", checkpoint_folder, "--csv", tmp_path / "a.csv", "--", *names)
-    assert done.status == 0
-    written = [row["file"] for row in read_csv(tmp_path / "a.csv")]
-    assert written == [*(f"./{name}" for name in names[:5]), "a=.png"]
-
-
-def test_labels_that_begin_as_a_formula_are_quoted(tmp_path: Path) -> None:
+def test_no_cell_of_the_csv_is_a_formula(tmp_path: Path) -> None:
     answer = {
-        "file": "a.png", "label": "=1+1\x1b[2J", "ood_scores": {"energy": {"value": -1.5}},
+        "file": "=a.png", "label": "=1+1\x1b[2J", "ood_scores": {"energy": {"value": -1.5}},
         "probabilities": {"=1+1": 0.5, "@b": 0.5}, "warnings": [],
     }  # fmt: skip
     write_csv(tmp_path / "a.csv", [answer], ["label", "energy"], ["=1+1", "@b"])
     (row,) = read_csv(tmp_path / "a.csv")
-    assert (row["label"], row["energy"], row["p_=1+1"]) == ("'=1+1\\x1b[2J", "-1.5", "0.5")
+    assert (row["file"], row["energy"], row["p_=1+1"]) == ("./=a.png", "-1.5", "0.5")
+    assert row["label"] == "'=1+1\\x1b[2J"
 
 
 def test_an_unfamiliar_image_has_its_figures_in_the_json_only(
@@ -285,21 +252,6 @@ def test_control_characters_of_names_never_reach_the_terminal(
         assert all(line.isprintable() for line in (done.out + done.err).splitlines())
     assert "\\x1b[2J\\x07.png: " in run("predict", checkpoint_folder, images).out
     assert "\\x1b]0;title\\x07.webp: cannot be opened" in done.err
-
-
-def test_names_in_a_csv_on_a_terminal_are_escaped(checkpoint_folder: Path, images: Path) -> None:
-    image = (images / "a.png").rename(images / "\x1b[2J.png")
-    terminal, other_end = os.openpty()
-    try:
-        assert run("predict", checkpoint_folder, image, "--csv", os.ttyname(other_end)).status == 0
-        shown = b""
-        while shown.count(b"\n") < 2:  # a terminal may return one line at a time
-            shown += os.read(terminal, 10_000)
-    finally:
-        os.close(terminal)
-        os.close(other_end)
-    assert b"\\x1b[2J.png" in shown
-    assert b"\x1b" not in shown
 
 
 def test_a_pipe_or_a_folder_among_the_images_is_reported_and_not_read(
@@ -378,11 +330,6 @@ def test_a_coverage_without_calibration_gives_null_and_one_warning(
     assert "prediction_set" not in run("predict", with_sets, images, "--json").out
 
 
-def test_a_coverage_outside_its_range_is_an_error_in_python(model: EulerLoRA, images: Path) -> None:
-    with pytest.raises(SettingsError, match="coverage: expected a number between 0 and 1, got 1"):
-        model.predict([images / "a.png"], coverage=1)
-
-
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment without OpenMP's variables; restored after the test."""
@@ -410,28 +357,3 @@ def test_nothing_is_set_on_other_systems(
     monkeypatch.setattr(sys, "platform", "darwin")
     set_openmp_wait_policy()
     assert os.environ.keys().isdisjoint(WAIT_POLICY)
-
-
-def test_the_openmp_library_of_torch_reads_the_policy_when_it_is_loaded() -> None:
-    torch = find_spec("torch")
-    assert torch is not None
-    assert torch.origin is not None
-    libraries = list(Path(torch.origin).parent.glob("lib/libgomp*"))
-    if not libraries:
-        pytest.skip("this build of torch has no library of GNU OpenMP")
-    program = (
-        "import ctypes\n"
-        "from eulerlora.commands import set_openmp_wait_policy\n"
-        "set_openmp_wait_policy()\n"
-        f"ctypes.CDLL({str(libraries[0])!r})\n"
-    )
-    inherited = {name: value for name, value in os.environ.items() if name not in WAIT_POLICY}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=inherited | {"OMP_DISPLAY_ENV": "verbose"},
-    )
-    assert "OMP_WAIT_POLICY = 'ACTIVE'" in done.stderr
-    assert "GOMP_SPINCOUNT = '10000'" in done.stderr

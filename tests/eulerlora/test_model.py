@@ -110,22 +110,6 @@ def test_a_tensor_gives_the_prediction_of_the_same_image(
     assert_same(actual, expected)
 
 
-def test_an_image_with_exif_orientation_gives_the_prediction_of_the_upright_one(
-    model: EulerLoRA, photos: list[Image.Image], tmp_path: Path
-) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by 90 degrees clockwise
-    photos[1].transpose(Image.Transpose.ROTATE_90).save(tmp_path / "turned.png", exif=exif)
-    actual = model.predict([tmp_path / "turned.png"], mode="stoch")
-    assert torch.equal(actual.trajectories, model.predict([photos[1]], mode="stoch").trajectories)
-
-
-def test_the_seed_determines_the_prediction(model: EulerLoRA, tensors: Tensor) -> None:
-    first, again, other = (model.predict(tensors, mode="stoch", seed=seed) for seed in (3, 3, 4))
-    assert torch.equal(first.trajectories, again.trajectories)
-    assert (first.trajectories != other.trajectories).any(dim=-1).all()
-
-
 def test_without_a_seed_an_image_has_its_content_seed(
     model: EulerLoRA, photos: list[Image.Image], tensors: Tensor
 ) -> None:
@@ -382,13 +366,6 @@ def test_the_default_model_is_that_of_the_packaged_checkpoint() -> None:
     model = EulerLoRA.default("cpu")
     assert model.revision == stored_revision(DEFAULT_CHECKPOINT)
     assert Path(eulerlora.__file__).parent / "default" == DEFAULT_CHECKPOINT
-
-
-def test_the_representation_shows_what_the_model_is(model: EulerLoRA) -> None:
-    assert repr(model) == (
-        f"EulerLoRA(name='tiny', revision={model.revision[:19]!r}, classes=('bkl', 'mel', 'nv'), "
-        "adapters=2, device='cpu', precision='float32')"
-    )
 
 
 def test_device_auto_is_cuda_if_available() -> None:

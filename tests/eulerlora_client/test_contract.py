@@ -61,17 +61,6 @@ PROBLEM = {
     "type": "urn:x", "title": "t", "status": 422, "detail": "d", "code": "unusable_image",
     "request_id": "an-id",
 }  # fmt: skip
-TRIAGE: dict[str, Any] = {
-    "disposition": "urgent", "title": "t", "pathway": "p", "warning": "w",
-    "reasons": [{"code": "target_classes", "words": "w"}],
-    "policy": {"version": 1, "hash": "sha256:0", "notice": None},
-    "target": {"classes": ["mel"], "probability": 0.3, "urgent": 0.2},
-    "quality": {
-        "width": 64, "height": 48, "brightness": 0.5, "dark_share": 0.0, "bright_share": 0.0,
-        "sharpness": 90.5,
-    },
-    "prediction": CONTRACT,
-}  # fmt: skip
 
 
 def test_the_example_of_the_contract_is_a_prediction_with_the_same_keys() -> None:

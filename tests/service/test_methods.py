@@ -1,11 +1,9 @@
 """Models of all methods on one backbone: one batch for their requests, and their answers."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 import torch
-from fastapi.testclient import TestClient
 from PIL import Image
 
 from eulerlora.checkpoint.files import Checkpoint
@@ -14,7 +12,6 @@ from eulerlora_client.contract.queries import PredictQuery
 from service.lifecycle.loading import share_backbone
 from tests.conftest import config_of, random_network
 from tests.eulerlora.methods.conftest import METHODS
-from tests.service.conftest import app_of
 from tests.service.harness import FakeRequest, PipelineHarness
 
 CPU = torch.device("cpu")
@@ -43,31 +40,7 @@ def models() -> list[EulerLoRA]:
     return [*loaded, EulerLoRA(Checkpoint(network, config, "sha256:other"), CPU)]
 
 
-@pytest.fixture(scope="module")
-def client(models: list[EulerLoRA]) -> Iterator[TestClient]:
-    with TestClient(app_of(*models)) as client:
-        yield client
-
-
 QUERIES = ({"mode": "det"}, {"mode": "stoch", "samples": 3, "seed": 8})
-
-
-@pytest.mark.parametrize("name", [named(name) for name in METHODS])
-def test_the_service_answers_with_each_method_as_the_library_does(
-    client: TestClient, models: list[EulerLoRA], name: str, photo: Image.Image, png: bytes
-) -> None:
-    model = next(model for model in models if model.config.name == name)
-    for query in QUERIES:
-        response = client.post(
-            "/predict",
-            params={"model": name, **query},
-            content=png,
-            headers={"Content-Type": "image/png"},
-        )
-        body = response.json()
-        expected = model.predict([photo], **query).probabilities[0].tolist()
-        assert list(body["probabilities"].values()) == pytest.approx(expected, abs=TOLERANCE)
-        assert (body["model"], body["mode"]) == (name, query["mode"])
 
 
 def test_requests_of_all_methods_share_a_batch_and_get_the_answers_they_get_alone(

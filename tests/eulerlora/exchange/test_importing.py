@@ -239,13 +239,6 @@ def test_an_imported_backbone_is_one_that_training_reads(tmp_path: Path) -> None
         assert frozen.provenance["imported"]["architecture"] == "timm"
 
 
-def test_the_output_folder_must_be_new(tmp_path: Path) -> None:
-    of_timm(tmp_path / "source")
-    done = run("backbone", "import", tmp_path / "source", "--out", tmp_path / "source")
-    assert done.status == 1
-    assert "expected an empty or new folder" in done.err
-
-
 def test_a_repository_without_a_network_is_an_error_of_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,15 +183,6 @@ def naive_attention(frozen: nn.MultiheadAttention, weights: list[Tensor], tokens
 
 
 @torch.no_grad()
-def test_zero_coefficients_leave_the_attention_of_torch(
-    frozen: nn.MultiheadAttention, adapters: AttentionAdapters, inputs: Tensor
-) -> None:
-    actual = adapted_attention(inputs, frozen, adapters, torch.zeros(ROWS, 4, RANKS))
-    expected, _ = frozen(inputs, inputs, inputs, need_weights=False)
-    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
-
-
-@torch.no_grad()
 def test_every_row_uses_its_coefficients(
     frozen: nn.MultiheadAttention, adapters: AttentionAdapters, inputs: Tensor
 ) -> None:

@@ -9,11 +9,9 @@ import pytest
 import torch
 from scipy import stats
 from torch import Generator, Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 from torchvision import models
 
-from eulerlora.checkpoint.published_weights import from_torchvision
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.method import AdapterHeads
@@ -33,22 +31,6 @@ def network(make_network) -> AdaptedVisionTransformer:
 @pytest.fixture
 def images() -> Tensor:
     return torch.rand(3, 3, 32, 32, generator=Generator().manual_seed(0))
-
-
-@pytest.fixture(scope="module")
-def large() -> models.VisionTransformer:
-    """torchvision's vit_b_32 with a random head."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = models.vit_b_32(weights=None).eval()
-        nn.init.normal_(model.heads.head.weight, std=0.05)
-        nn.init.normal_(model.heads.head.bias, std=0.5)
-    return model
-
-
-@pytest.fixture(scope="module")
-def large_image() -> Tensor:
-    return torch.rand(1, 3, 224, 224, generator=Generator().manual_seed(0))
 
 
 @torch.inference_mode()
@@ -81,20 +63,6 @@ def torchvisions(backbone: VisionTransformer) -> models.VisionTransformer:
 
 
 @torch.inference_mode()
-def merged_torchvision(network: AdaptedVisionTransformer, images: Tensor, adapter: int) -> Tensor:
-    """Returns logits (n, classes) of torchvision with W0 + B A in its packed weights."""
-    state = {}
-    for index, block in enumerate(network.blocks):
-        merged = [block.up[p, adapter].T @ block.down[p, adapter] for p in range(4)]
-        attention = network.backbone.encoder.layers[index].self_attention
-        prefix = f"encoder.layers.encoder_layer_{index}.self_attention."
-        state[prefix + "in_proj_weight"] = attention.in_proj_weight + torch.cat(merged[:3])
-        state[prefix + "out_proj.weight"] = attention.out_proj.weight + merged[3]
-    features = functional_call(torchvisions(network.backbone), state, (images,))
-    return F.linear(features, network.heads.weight[adapter], network.heads.bias[adapter])
-
-
-@torch.inference_mode()
 def frozen_with_head(network: AdaptedVisionTransformer, images: Tensor) -> Tensor:
     """Returns logits (n, adapters, classes) of torchvision with each head."""
     features = torchvisions(network.backbone)(images)
@@ -120,22 +88,6 @@ OPTIONS: dict[str, dict[str, object]] = {
     "without final norm": {"final_norm": "none"},
     "one block": {"layers": 1, "registers": 2},
 }
-
-
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_rows_equal_passes_of_the_backbone_with_merged_weights_for_every_option(
-    make_backbone, make_network, images: Tensor, options: dict[str, object]
-) -> None:
-    """The engine shares the first block and computes one token of the last."""
-    backbone = make_backbone(TINY.model_copy(update=options))
-    network = make_network(backbone=backbone)
-    draw = Draw(mode="stoch", samples=2, seed=3)
-    coefficients = network.draw_rows([draw]).blocks[COEFFICIENTS]
-    for actual, image in zip(answer(network, images, draw), images, strict=True):
-        for row, logits in enumerate(actual):
-            expected = naive_logits(network, image, coefficients[row], adapter=row // 2)
-            torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
-    assert (actual[0] - actual[1]).abs().max() > 1e-3
 
 
 @torch.inference_mode()
@@ -175,16 +127,6 @@ def test_zero_coefficients_leave_torchvisions_network(
 ) -> None:
     actual, expected = without_adapters(network, images), frozen_with_head(network, images)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_deterministic_mode_equals_torchvision_on_merged_weights_adapter_by_adapter(
-    network: AdaptedVisionTransformer, images: Tensor
-) -> None:
-    actual = torch.stack(answer(network, images, DET))
-    for adapter in range(network.settings.adapters):
-        expected = merged_torchvision(network, images, adapter)
-        torch.testing.assert_close(actual[:, adapter], expected, rtol=1e-4, atol=1e-5)
-    assert (actual - without_adapters(network, images)).abs().mean() > 0.1
 
 
 def test_building_and_running_a_network_does_not_change_the_backbone(
@@ -352,25 +294,6 @@ def test_initialisation_is_a_function_of_the_generator_and_differs_over_blocks(
         assert torch.equal(a, b)
     assert not torch.equal(first.blocks[0].down, third.blocks[0].down)
     assert not torch.equal(first.blocks[0].down, first.blocks[1].down)
-
-
-def test_vit_b_32_with_zero_coefficients_equals_torchvision(
-    large: models.VisionTransformer, large_image: Tensor, make_network
-) -> None:
-    before = copy.deepcopy(large.state_dict())
-    with torch.inference_mode():
-        expected = large(large_image)
-    network = make_network(
-        AdapterSettings(adapters=1), classes=1000, backbone=from_torchvision(large)
-    )
-    with torch.no_grad():
-        network.heads.weight[0] = large.heads.head.weight
-        network.heads.bias[0] = large.heads.head.bias
-    actual = without_adapters(network, large_image)[:, 0]
-    assert expected.std() > 0.1
-    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
-    assert large.state_dict().keys() == before.keys()
-    assert all(torch.equal(tensor, before[name]) for name, tensor in large.state_dict().items())
 
 
 def test_rows_run_over_images_then_adapters_then_samples() -> None:

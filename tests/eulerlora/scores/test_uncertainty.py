@@ -41,14 +41,6 @@ def test_entropies_equal_scipys_in_nats() -> None:
     np.testing.assert_allclose(actual.mutual_information, total - expected, rtol=0, atol=1e-12)
 
 
-def test_mutual_information_is_the_mean_divergence_of_trajectories_from_their_mean() -> None:
-    trajectories = random_trajectories().numpy()
-    mean = trajectories.mean(axis=1, keepdims=True)
-    divergence = stats.entropy(trajectories, mean, axis=-1).mean(axis=1)
-    actual = summarise(torch.from_numpy(trajectories)).mutual_information
-    np.testing.assert_allclose(actual, divergence, rtol=0, atol=1e-12)
-
-
 def test_identical_trajectories_have_zero_mutual_information() -> None:
     for count in (1, 3, 7, 8):
         same = random_trajectories(500, 1).expand(-1, count, -1)

@@ -188,7 +188,7 @@ def test_indexed_colours_without_a_palette_have_no_quality() -> None:
 def test_files_that_contradict_themselves_have_a_thumbnail_or_none(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     found = []
-    for content in contradictory_images():
+    for content in islice(contradictory_images(), 0, None, 7):  # the decoder's tests read all
         path.write_bytes(content)
         found.append(thumbnail_of(path) is not None)
     assert any(found)

@@ -71,11 +71,6 @@ def test_noise_is_compressed_to_the_limit(tmp_path: Path) -> None:
     assert opened(thumbnail_of(tmp_path / "a.png")).size == (MAX_SIDE_PX, MAX_SIDE_PX)
 
 
-def test_16_bit_gray_is_scaled_and_not_clipped(tmp_path: Path) -> None:
-    Image.fromarray(np.full((50, 50), 128 * 257, dtype=np.uint16)).save(tmp_path / "a.png")
-    assert np.allclose(opened(thumbnail_of(tmp_path / "a.png")), 128, atol=3)
-
-
 def test_transparent_pixels_become_white(tmp_path: Path) -> None:
     Image.new("RGBA", (50, 50), (0, 0, 0, 0)).save(tmp_path / "a.png")
     assert np.allclose(opened(thumbnail_of(tmp_path / "a.png")), 255, atol=3)

@@ -31,7 +31,9 @@ DERMOSCOPIC, PHOTOGRAPHIC = "1.2.840.10008.5.1.4.1.1.77.1.7", "1.2.840.10008.5.1
 IMPLICIT, EXPLICIT, BIG_ENDIAN, DEFLATED = (
     "1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2", "1.2.840.10008.1.2.1.99",
 )  # fmt: skip
-JPEG, J2K_LOSSLESS, J2K = (f"1.2.840.10008.1.2.4.{number}" for number in (50, 90, 91))
+JPEG, JPEG_EXTENDED, J2K_LOSSLESS, J2K = (
+    f"1.2.840.10008.1.2.4.{number}" for number in (50, 51, 90, 91)
+)
 RLE, JPEG_LS = "1.2.840.10008.1.2.5", "1.2.840.10008.1.2.4.80"
 SECRET = "Zz^Secret"
 
@@ -130,9 +132,10 @@ def rgb_of(ybr: Any) -> Any:
     return np.stack([y + 1.402 * red, green, y + 1.772 * blue], axis=-1).clip(0, 255)
 
 
-def test_a_jpeg_inside_has_the_pixels_of_the_file(photo, encode) -> None:
+@pytest.mark.parametrize("syntax", [JPEG, JPEG_EXTENDED])
+def test_a_jpeg_inside_has_the_pixels_of_the_file(photo, encode, syntax) -> None:
     jpeg = encode(photo, "JPEG", quality=90)
-    data = dicom_file(encapsulate([jpeg]), JPEG, PhotometricInterpretation="YBR_FULL_422")
+    data = dicom_file(encapsulate([jpeg]), syntax, PhotometricInterpretation="YBR_FULL_422")
     assert pixels_of(data).equal(pixels_of(jpeg))
     assert header_of(data, LIMITS).estimated_s > 0
 

@@ -136,13 +136,6 @@ def test_an_item_takes_one_row_for_each_adapter_and_sample(model: EulerLoRA, ite
     assert shapes == [(2, 3), (2, 3), (10, 3), (2, 3), (4, 3)]
 
 
-def test_results_are_log_probabilities_in_float64_on_the_cpu(model: EulerLoRA, items) -> None:
-    for result in infer(ServedModel(model), items):
-        assert result.dtype == torch.float64
-        assert result.device.type == "cpu"
-        assert torch.allclose(result.exp().sum(dim=-1), torch.ones(len(result)).double())
-
-
 def test_an_item_in_a_mixed_batch_gets_the_result_it_gets_alone(model: EulerLoRA, items) -> None:
     engine = ServedModel(model)
     for item, result in zip(items, infer(engine, items), strict=True):
@@ -150,26 +143,6 @@ def test_an_item_in_a_mixed_batch_gets_the_result_it_gets_alone(model: EulerLoRA
         direct = predict_rows(model.network, item.pixels.unsqueeze(0), [item.draw])[0]
         torch.testing.assert_close(result, alone, rtol=0, atol=1e-5)
         assert torch.equal(alone, direct)
-
-
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_an_image_without_a_finite_result_does_not_affect_the_others(
-    model: EulerLoRA, items, value: float
-) -> None:
-    engine = ServedModel(model)
-    bad = InferenceItem(torch.full((3, 32, 32), value), Draw(mode="stoch", samples=3, seed=5))
-    first, nan, *others = infer(engine, [items[0], bad, *items[1:]])
-    assert nan.shape == (6, 3)
-    assert nan.isnan().all()
-    assert_equal([first, *others], infer(engine, items))
-
-
-def test_the_number_of_cores_does_not_change_a_result(model: EulerLoRA, items) -> None:
-    engine, results = ServedModel(model), []
-    for cores in (1, 2):
-        torch.set_num_threads(cores)
-        results.append(infer(engine, items))
-    assert_equal(*results)
 
 
 def test_batches_that_run_at_the_same_time_do_not_affect_each_other(

@@ -23,6 +23,9 @@ def test_the_page_is_accessible_and_does_not_overflow(go, width, scheme, images)
             assert_accessible(axe, page)
             assert page.evaluate("document.documentElement.scrollWidth") == width
 
+        covering = """[...document.querySelectorAll("body *")].filter((element) =>
+            ["fixed", "sticky"].includes(getComputedStyle(element).position)).length"""
+        assert page.evaluate(covering) == 0
         page.locator("#disclaimer summary").click()
         expect(page.locator("#limits")).to_be_visible()
         page.get_by_text("Advanced: passes, use via API").click()

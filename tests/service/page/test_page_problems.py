@@ -2,8 +2,6 @@
 
 import json
 import signal
-import tarfile
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,20 +157,3 @@ def test_images_can_be_dropped(go) -> None:
         visit.page.dispatch_event("#intake", "drop", {"dataTransfer": dropped})
         expect(visit.page.locator("#intake.dragged-over")).to_have_count(0)
         expect(visit.card("dropped.jpg")).to_contain_text(CLASSES)
-
-
-@pytest.mark.data
-def test_real_lesions_all_get_a_disposition(go, real_data) -> None:
-    archive = real_data / "ham10000-200x150.tar.xz"
-    with tarfile.open(archive) as files:
-        images = (member for member in files if member.name.endswith(".jpg"))
-        chosen = [
-            upload(Path(image.name).name, files.extractfile(image).read())  # type: ignore[union-attr]
-            for image, _ in zip(images, range(4), strict=False)
-        ]
-    with go() as visit:
-        visit.add(*chosen)
-        visit.wait(len(chosen))
-        assert len(visit.answers()) == len(chosen)
-        for file in chosen:
-            expect(visit.card(str(file["name"])).locator(".verdict-title")).to_have_count(1)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
-from eulerlora_client.policy.results import PATHWAYS, REASONS, TITLES
+from eulerlora_client.policy.results import REASONS, TITLES
 from tests.damaged_checkpoints import edited
 from tests.server_process import serving
 from tests.service.page.browser import expect
@@ -65,16 +65,6 @@ def test_an_unfamiliar_image_of_another_model_has_no_percentage(go) -> None:
         visit.page.get_by_role("button", name="Open all").click()
         expect(visit.page.locator(".group[data-state=unfamiliar] article")).to_have_count(2)
         assert "%" not in shown_text(visit.page)
-
-
-def test_unfamiliar_images_have_a_group_of_their_own(go) -> None:
-    with go() as visit:
-        visit.add(fractal(), lesion("lesion.jpg"))
-        visit.wait(2)
-        group = visit.page.locator(".group[data-state=unfamiliar]")
-        expect(group).to_contain_text(PATHWAYS["unfamiliar"])
-        expect(group.get_by_role("article", name="fractal.png")).to_have_count(1)
-        expect(visit.page.locator("#summary")).to_contain_text("1 unfamiliar")
 
 
 def test_a_card_shows_the_feature_distance_and_its_threshold(go) -> None:

@@ -6,11 +6,9 @@ import pytest
 import torch
 from scipy.stats import entropy as scipy_entropy
 
-from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import NetworkOutput
 from eulerlora.settings import Draw
-from eulerlora_client.contract.answers import Prediction, PredictionWarning, Threshold
+from eulerlora_client.contract.answers import Prediction, PredictionWarning
 from eulerlora_client.contract.problems import ModelFailure
 from eulerlora_client.contract.queries import PredictQuery
 from service.inference.engine import ServedModel
@@ -28,20 +26,6 @@ TRAJECTORIES = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1]], dtype=torch.floa
 @pytest.fixture
 def served(model) -> ServedModel:
     return ServedModel(model)
-
-
-@pytest.fixture
-def with_threshold(make_network, make_config):
-    """msp -> a served model with the threshold `msp` for det."""
-
-    def serve(msp: float) -> ServedModel:
-        network = make_network()
-        threshold = Threshold(mode="det", samples=1, msp=msp, kept=0.9, images=9, data="test")
-        config = make_config(network, thresholds=(threshold,))
-        checkpoint = Checkpoint(network, config, "sha256:0")
-        return ServedModel(EulerLoRA(checkpoint, torch.device("cpu")))
-
-    return serve
 
 
 def body_of(
@@ -88,23 +72,6 @@ def test_a_certain_prediction_stays_within_the_bounds(served) -> None:
     assert (body.label, body.msp) == ("mel", 1)
     assert body.entropy == pytest.approx(0, abs=1e-12)
     assert body.mutual_information == pytest.approx(0, abs=1e-12)
-
-
-def test_ood_is_true_strictly_below_the_threshold(with_threshold) -> None:
-    msp = body_of(with_threshold(0)).msp
-    for threshold, ood in (
-        (msp, False),
-        (math.nextafter(msp, 0), False),
-        (math.nextafter(msp, 1), True),
-        (1, True),
-    ):
-        body = body_of(with_threshold(threshold))
-        assert (body.ood, body.ood_threshold) == (ood, threshold)
-
-
-def test_ood_is_null_without_a_threshold(with_threshold) -> None:
-    body = body_of(with_threshold(1), draw=Draw(mode="stoch", samples=1))
-    assert (body.ood, body.ood_threshold) == (None, None)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0])

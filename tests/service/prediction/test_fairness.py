@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from eulerlora_client.contract.answers import ProblemDocument
-from eulerlora_client.contract.problems import Overloaded, QuotaExceeded
-from eulerlora_client.contract.queries import PredictQuery
+from eulerlora_client.contract.problems import QuotaExceeded
 from service.decoding.worker import Decoded
 from service.http.requests import FILES_PART
 from tests.service.harness import DET, FakeRequest, PipelineHarness, predict_one
@@ -77,29 +76,6 @@ def test_one_image_waits_for_few_images_of_a_batch_of_another_client(harness, pn
         assert not any(isinstance(result, ProblemDocument) for result in await many)
 
     with harness() as running:
-        asyncio.run(scenario(running))
-
-
-def test_a_batch_of_any_size_refuses_no_other_client(harness, png) -> None:
-    query = PredictQuery(mode="stoch", samples=64)
-
-    async def scenario(harness: PipelineHarness) -> None:
-        running = await harness.block_engine()
-        batch = from_client(batch_of(png, 8), "10.0.0.1")
-        many = asyncio.create_task(harness.pipeline.predict_batch(batch.request, query))
-        await harness.wait_for_rows(8 * 128)
-        with pytest.raises(Overloaded):
-            request = from_client(FakeRequest(png), "10.0.0.1").request
-            await harness.pipeline.predict(request, query)
-        single = from_client(FakeRequest(png), "10.0.0.2")
-        one = asyncio.create_task(harness.pipeline.predict(single.request, DET))
-        await harness.wait_for_rows(8 * 128 + 2)
-        harness.gate.set()
-        await running
-        assert (await one).label
-        assert len(await many) == 8
-
-    with harness(max_waiting_rows=400) as running:
         asyncio.run(scenario(running))
 
 

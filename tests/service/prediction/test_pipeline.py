@@ -1,7 +1,6 @@
 """The request path: capacity, load, revisions, the audit log, and device faults."""
 
 import asyncio
-from functools import partial
 from io import BytesIO
 
 import pytest
@@ -14,7 +13,6 @@ from eulerlora_client.contract.answers import Threshold, WarningCode
 from eulerlora_client.contract.problems import (
     AuditUnavailable,
     NotReady,
-    OutOfMemory,
     Overloaded,
 )
 from eulerlora_client.contract.queries import PredictQuery
@@ -187,31 +185,3 @@ def test_after_a_lost_device_every_request_is_not_ready(harness, png) -> None:
         finally:
             hook.remove()
     assert len(running.passes) == 1
-
-
-def test_a_batch_without_memory_is_split_and_a_single_image_fails(harness, png) -> None:
-    def fill(limit: int, _: object, inputs: tuple[torch.Tensor, ...]) -> None:
-        if len(inputs[0]) > limit:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-
-    async def scenario(harness: PipelineHarness) -> None:
-        running = await harness.block_engine()
-        tasks = [asyncio.create_task(predict_one(harness, png)) for _ in range(4)]
-        await harness.wait_for_rows(8)
-        harness.gate.set()
-        await running
-        assert len({(await task).msp for task in tasks}) == 1
-        with pytest.raises(OutOfMemory):
-            await predict_one(harness, png, PredictQuery(mode="stoch", samples=64))
-        await predict_one(harness, png)
-
-    with harness() as running:
-        network = running.served.model.network
-        images = network.backbone.conv_proj.register_forward_pre_hook(partial(fill, 2))
-        rows = network.heads.register_forward_pre_hook(partial(fill, 100))
-        try:
-            asyncio.run(scenario(running))
-        finally:
-            images.remove()
-            rows.remove()
-    assert running.passes[:4] == [1, 4, 2, 2]

@@ -15,11 +15,12 @@ from PIL import Image
 from starlette.requests import ClientDisconnect
 
 from eulerlora.checkpoint.files import Checkpoint
+from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, ROUNDS
 from eulerlora.settings import Draw
 from eulerlora_client.contract.answers import Prediction, Threshold
-from eulerlora_client.contract.problems import DeadlinePassed, Overloaded
+from eulerlora_client.contract.problems import DeadlinePassed, InvalidParameter, Overloaded
 from eulerlora_client.contract.queries import PredictQuery
 from service.audit.log import AuditEntry
 from tests.conftest import ENERGY, MARGINS
@@ -121,14 +122,39 @@ def test_auto_gives_the_result_of_the_drawn_number_of_samples(harness, png, take
     with harness() as running:
         for seed, samples in list(taken.items())[:8]:
             result = asyncio.run(predict_one(running, png, auto(seed)))
-            query = PredictQuery(mode="stoch", samples=samples, seed=seed) if samples > 1 else DET
+            query = PredictQuery(mode="stoch", samples=samples, seed=seed)
             expected = asyncio.run(predict_one(running, png, query))
             assert result.samples == samples
             assert result.trajectories == 2 * samples
+            assert (result.sampled, result.rows) == (True, 2 * (samples + 1))
             assert result.probabilities == pytest.approx(expected.probabilities, abs=1e-5)
             assert result.mutual_information == pytest.approx(expected.mutual_information, abs=1e-5)
             assert (result.ood_threshold, result.ood) == (0.55, result.msp < 0.55)
             assert "standard_error" not in expected.model_fields_set
+
+
+def test_a_settled_image_has_the_answer_of_det(balanced, png) -> None:
+    first, *later = MARGINS.rounds
+    rounds = (first.model_copy(update={"lead": 0.0}), *later)
+    margins = MARGINS.model_copy(update={"rounds": rounds})
+    config = balanced.config.model_copy(update={"margins": margins})
+    model = EulerLoRA(Checkpoint(balanced.network, config, "sha256:1"), torch.device("cpu"))
+    with PipelineHarness(model, None, {}).running() as running:
+        result = asyncio.run(predict_one(running, png, auto(1)))
+        det = asyncio.run(predict_one(running, png))
+    assert (result.mode, result.sampled, result.samples, result.rows) == ("stoch", False, 1, 2)
+    assert result.trajectories == 2
+    assert result.probabilities == pytest.approx(det.probabilities, abs=1e-5)
+    assert "standard_error" not in result.model_fields_set
+
+
+def test_auto_needs_margins(balanced, png) -> None:
+    config = balanced.config.model_copy(update={"margins": None})
+    model = EulerLoRA(Checkpoint(balanced.network, config, "sha256:1"), torch.device("cpu"))
+    with PipelineHarness(model, None, {}).running() as running, pytest.raises(InvalidParameter):
+        asyncio.run(predict_one(running, png, auto(1)))
+    with Image.open(BytesIO(png)) as image, pytest.raises(SettingsError):
+        model.predict([image], "stoch", "auto")
 
 
 def test_standard_errors_equal_those_of_the_library(harness, balanced, png, long) -> None:

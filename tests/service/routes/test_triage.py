@@ -186,16 +186,6 @@ def test_an_unfamiliar_image_is_not_urgent(checkpoint, png, encode) -> None:
     assert "too_dark" in {each["code"] for each in poor["reasons"]}
 
 
-def test_an_image_within_the_feature_threshold_is_decided_by_the_other_rules(
-    checkpoint, png
-) -> None:
-    familiar = with_distance_threshold(checkpoint, 1e9)
-    with TestClient(app_of(familiar, policy(urgent=1e-9))) as client:
-        body = client.post("/triage?mode=det", content=png, headers=HEADERS).json()
-    assert body["prediction"]["unfamiliar"] is False
-    assert body["disposition"] == "urgent"
-
-
 def fitted(model: EulerLoRA, mode: str, samples: int) -> Policy:
     """Returns a policy whose threshold was set for a model, mode and number of samples."""
     chosen = policy(urgent=1e-9)
@@ -209,6 +199,7 @@ def test_mode_and_samples_default_to_those_of_the_policys_threshold(
     five_classes, png, mode: str, samples: int
 ) -> None:
     chosen = fitted(five_classes, mode, samples)
+    assert chosen.evidence is not None
     with TestClient(app_of(five_classes, chosen)) as client:
         alone = client.post("/triage", content=png, headers=HEADERS).json()
         (in_batch,) = post_batch(client, png).json()["results"]
@@ -217,6 +208,13 @@ def test_mode_and_samples_default_to_those_of_the_policys_threshold(
     for body in (alone, in_batch):
         assert (body["prediction"]["mode"], body["prediction"]["samples"]) == (mode, samples)
         assert body["policy"]["notice"] is None
+        assert [
+            (one["data"], one["sensitivity"], one["specificity"])
+            for one in body["policy"]["measured"]
+        ] == [
+            (one.data, one.critical.sensitivity, one.others.specificity)
+            for one in chosen.evidence.measured
+        ]
     assert (described["mode"], described["samples"] or 1) == (mode, samples)
     for path in ("/triage", "/triage/batch"):
         documented, *_ = document["paths"][path]["post"]["parameters"]
@@ -231,19 +229,6 @@ def test_explicit_values_win_and_get_the_notice(five_classes, png) -> None:
             assert (body["policy"]["notice"], body["policy"]["measured"]) == (NOT_FITTED, [])
         plain = client.post("/triage?mode=stoch", content=png, headers=HEADERS).json()
         assert (plain["prediction"]["samples"], plain["policy"]["notice"]) == (2, None)
-
-
-def test_a_fitted_result_states_the_measured_performance(five_classes, png) -> None:
-    chosen = fitted(five_classes, "stoch", 2)
-    assert chosen.evidence is not None
-    with TestClient(app_of(five_classes, chosen)) as client:
-        body = client.post("/triage", content=png, headers=HEADERS).json()
-    assert [
-        (one["data"], one["sensitivity"], one["specificity"]) for one in body["policy"]["measured"]
-    ] == [
-        (one.data, one.critical.sensitivity, one.others.specificity)
-        for one in chosen.evidence.measured
-    ]
 
 
 def test_the_policy_is_described_exactly(five_classes) -> None:

@@ -266,13 +266,6 @@ def loss_of(
     return loss(logits, target_probabilities(labels, 3)) @ per_image / per_image.sum()
 
 
-def test_the_trajectory_loss_is_the_mean_loss_of_the_trajectories() -> None:
-    for weights in (ONES, CLASS_WEIGHTS):
-        losses = [F.cross_entropy(LOGITS[:, t], LABELS, weight=weights) for t in range(8)]
-        actual = loss_of(trajectory_losses, LOGITS, LABELS, weights)
-        torch.testing.assert_close(actual, torch.stack(losses).mean())
-
-
 def test_padding_has_no_loss_and_no_weight() -> None:
     padded = torch.cat([LABELS, torch.tensor([IGNORED, IGNORED])])
     logits = torch.cat([LOGITS, LOGITS[:2]])
@@ -368,7 +361,6 @@ ROWS = Rows.of([2, 1], 2)
 IMAGES = torch.rand(2, 3, 32, 32, generator=Generator().manual_seed(0))
 DROPOUT_COEFFICIENTS = torch.rand(6, 2, 4, 8, generator=Generator().manual_seed(1))
 DRAWS = RowDraws.of_coefficients(DROPOUT_COEFFICIENTS)
-ZEROS = RowDraws.of_coefficients(0 * DROPOUT_COEFFICIENTS)
 
 
 @pytest.fixture

@@ -179,16 +179,6 @@ def test_a_model_without_the_policy_s_classes_is_refused(
         score_images(model, images, SamplingOptions("det"), default_policy().target, "test")
 
 
-@pytest.mark.parametrize(("critical", "established"), [(58, False), (59, True)])
-def test_59_melanomas_without_a_miss_establish_95_per_cent(
-    critical: int, established: bool
-) -> None:
-    actual = fit_policy(scored(critical), 0.95)
-    assert actual.urgent == 0.5
-    assert actual.critical.hits == critical
-    assert actual.critical.established is established
-
-
 def test_a_lesion_with_one_image_below_the_threshold_is_missed() -> None:
     images = scored(critical=100)
     lesions = images.lesions.copy()

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import training.calibration.thresholds
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import (
     load_checkpoint,
@@ -129,24 +128,6 @@ def outputs_of(logits: Tensor) -> ModelOutputs:
     features = torch.zeros(*logits.shape[:-1], 1)
     views = torch.zeros(logits.shape[:-1], dtype=torch.int64)
     return ModelOutputs(logits.log_softmax(dim=-1), logits.logsumexp(dim=-1), features, views)
-
-
-def test_only_the_required_samples_are_drawn(
-    checkpoint_folder: Path, images: list[LabelledImage], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn = []
-    predict_all = training.calibration.thresholds.predict_all
-
-    def recorded(model, images, options, label):
-        drawn.append((options[1].mode, options[1].samples))
-        return predict_all(model, images, options, label)
-
-    monkeypatch.setattr(training.calibration.thresholds, "predict_all", recorded)
-    model = EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
-    for samples in ([3, 1], ["auto"]):
-        thresholds = thresholds_of(model, images, samples)
-        assert len(thresholds) == 1 + len([count for count in samples if count != "auto"])
-    assert drawn == [("stoch", 3), ("stoch", 16)]
 
 
 def test_calibration_keeps_the_sampler_unless_another_is_given(

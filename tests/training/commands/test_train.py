@@ -220,18 +220,10 @@ def test_a_check_refuses_what_a_training_refuses_and_writes_nothing(
 @pytest.mark.parametrize(
     ("overrides", "named"),
     [
-        (["training.epochs=-1"], "training.epochs"),
         (["training.epoch=1"], "did you mean training.epochs?"),
         (["data.path=absent"], "absent"),
-        (['target={name="rare",classes=["mel"]}'], "target.classes"),
         (["backbone.weights=absent.safetensors"], "absent.safetensors"),
-        (["backbone.weights=ViT_B_99"], "ViT_B_99"),
         (["backbone.image_size=50"], "patch_size=8, got 50"),
-        (["backbone.file=weights.pth"], "backbone.file"),
-        (
-            ["backbone.weights=ViT_B_32_Weights.IMAGENET1K_V1", "backbone.image_size=64"],
-            "backbone.image_size",
-        ),
         (['evaluation.ood=[{kind="images",path="absent"}]'], "absent"),
     ],
 )

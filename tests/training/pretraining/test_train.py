@@ -1,6 +1,5 @@
 """Pretraining of a backbone on two data sets."""
 
-import os
 import shutil
 import signal
 import subprocess
@@ -224,25 +223,6 @@ def test_an_invalid_setting_is_refused_with_its_key(
 ) -> None:
     with pytest.raises(SettingsError, match=named):
         recipe_of(tmp_path, override)
-
-
-@pytest.mark.slow
-def test_a_killed_pretraining_resumes_to_the_same_weights(
-    data: Path, pretrained: Path, tmp_path: Path
-) -> None:
-    program = [
-        *("-c", "from training.commands.train import pretrain_command as c; c()"),
-        *(str(data / "tiny.toml"), "--data", str(data), "--out", str(tmp_path), "--device", "cpu"),
-        *("--set", "stages.0.state_every_s=0", "--set", "stages.1.state_every_s=0"),
-    ]
-    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # as in the tests
-    process = subprocess.Popen([sys.executable, *program], env=one_thread)
-    while not stage_state_file(tmp_path, 0).exists():
-        assert process.poll() is None
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
-    subprocess.run([sys.executable, *program, "--resume"], check=True, env=one_thread)
-    assert weights(tmp_path / pretrained.name) == weights(pretrained)
 
 
 def test_bad_images_are_skipped_and_recorded_on_request(image_folder: Path, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from training.adaptation.train import REPORT, state_file
 from training.evaluation.report_schema import JSON
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
-from training.tables import runs
 from training.tables.runs import TableRun, read_inputs, runs_of
 from training.tables.table import read_table
 
@@ -73,23 +72,6 @@ def test_overrides_that_leave_a_row_without_results_are_refused(
 ) -> None:
     with pytest.raises(SettingsError, match=named):
         runs_of(read_table(table), [0], [override], tmp_path)
-
-
-def test_shared_inputs_are_read_once(
-    recipe_file: Path, image_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = []
-    for name in ("read_backbone", "read_dataset", "read_ood_set"):
-        original = getattr(runs, name)
-
-        def counted(*arguments, name=name, original=original):
-            read.append(name)
-            return original(*arguments)
-
-        monkeypatch.setattr(runs, name, counted)
-    seeds = [read_recipe(recipe_file, AdapterRecipe, [f"seed={seed}"]) for seed in range(3)]
-    read_inputs([TableRun(recipe_file, seeded, recipe_file) for seeded in seeds], image_folder)
-    assert sorted(read) == ["read_backbone", "read_dataset", "read_ood_set"]
 
 
 @pytest.mark.parametrize(
