@@ -64,6 +64,12 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """The event loop of tests that are coroutines."""
+    return "asyncio"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     """Runs torch on one thread, which is faster for tiny tensors."""

@@ -10,6 +10,8 @@ from eulerlora_client.contract.problems import QuotaExceeded
 from service.decoding.slots import SHORT_S, Charge, DecodingQuota, DecodingSlots
 from tests.service.fake_engine import FakeClock
 
+pytestmark = pytest.mark.anyio
+
 LONG_S = 2 * SHORT_S
 
 
@@ -52,154 +54,125 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(scenario)
+async def test_images_of_two_clients_alternate() -> None:
+    decoders = Decoders(1)
+    for index in range(4):
+        await decoders.send(f"batch {index}", "batch")
+    await decoders.send("single 0", "single")
+    await decoders.send("single 1", "single")
+    while decoders.running:
+        await decoders.end(next(iter(decoders.running)))
+    assert decoders.started == [
+        "batch 0", "batch 1", "single 0", "batch 2", "single 1", "batch 3"
+    ]  # fmt: skip
+    assert await decoders.tasks["single 1"] == "single 1"
 
 
-def test_images_of_two_clients_alternate() -> None:
-    async def scenario() -> None:
-        decoders = Decoders(1)
-        for index in range(4):
-            await decoders.send(f"batch {index}", "batch")
-        await decoders.send("single 0", "single")
-        await decoders.send("single 1", "single")
-        while decoders.running:
-            await decoders.end(next(iter(decoders.running)))
-        assert decoders.started == [
-            "batch 0", "batch 1", "single 0", "batch 2", "single 1", "batch 3"
-        ]  # fmt: skip
-        assert await decoders.tasks["single 1"] == "single 1"
-
-    run(scenario())
+async def test_expensive_images_are_paid_for_by_their_client() -> None:
+    decoders = Decoders(1)
+    for name in ("bomb", "photo"):
+        for index in range(12):
+            await decoders.send(f"{name} {index}", name)
+    while len(decoders.started) < 12:
+        name = next(iter(decoders.running))
+        await decoders.end(name, 0.05 if name.startswith("bomb") else 0.01)
+    assert sum(name.startswith("bomb") for name in decoders.started) <= 4
+    for task in decoders.tasks.values():
+        task.cancel()
 
 
-def test_expensive_images_are_paid_for_by_their_client() -> None:
-    async def scenario() -> None:
-        decoders = Decoders(1)
-        for name in ("bomb", "photo"):
-            for index in range(12):
-                await decoders.send(f"{name} {index}", name)
-        while len(decoders.started) < 12:
-            name = next(iter(decoders.running))
-            await decoders.end(name, 0.05 if name.startswith("bomb") else 0.01)
-        assert sum(name.startswith("bomb") for name in decoders.started) <= 4
-        for task in decoders.tasks.values():
-            task.cancel()
-
-    run(scenario())
+async def test_long_images_leave_a_decoder_to_short_ones() -> None:
+    decoders = Decoders(3)
+    for index in range(4):
+        await decoders.send(f"long {index}", f"client {index}", LONG_S)
+    assert decoders.started == ["long 0", "long 1"]
+    await decoders.send("short", "other")
+    assert decoders.started == ["long 0", "long 1", "short"]
+    await decoders.end("short")
+    await decoders.end("long 0")
+    assert decoders.started[3:] == ["long 2"]
+    for task in decoders.tasks.values():
+        task.cancel()
 
 
-def test_long_images_leave_a_decoder_to_short_ones() -> None:
-    async def scenario() -> None:
-        decoders = Decoders(3)
-        for index in range(4):
-            await decoders.send(f"long {index}", f"client {index}", LONG_S)
-        assert decoders.started == ["long 0", "long 1"]
-        await decoders.send("short", "other")
-        assert decoders.started == ["long 0", "long 1", "short"]
-        await decoders.end("short")
-        await decoders.end("long 0")
-        assert decoders.started[3:] == ["long 2"]
-        for task in decoders.tasks.values():
-            task.cancel()
-
-    run(scenario())
+async def test_a_single_decoder_takes_long_images() -> None:
+    decoders = Decoders(1)
+    await decoders.send("long", "a", LONG_S)
+    assert decoders.started == ["long"]
+    await decoders.end("long")
 
 
-def test_a_single_decoder_takes_long_images() -> None:
-    async def scenario() -> None:
-        decoders = Decoders(1)
-        await decoders.send("long", "a", LONG_S)
-        assert decoders.started == ["long"]
-        await decoders.end("long")
-
-    run(scenario())
-
-
-def test_a_client_uses_all_decoders_alone_but_not_while_others_are_active() -> None:
-    async def scenario() -> None:
-        decoders = Decoders(2)
-        for index in range(3):
-            await decoders.send(f"batch {index}", "batch")
-        assert decoders.started == ["batch 0", "batch 1"]
-        await decoders.send("single", "single")
-        await decoders.end("batch 0")
-        assert decoders.started[2:] == ["single"]
-        await decoders.end("single")
-        assert decoders.started[3:] == []  # kept free for the next image of the other client
-        await decoders.send("next", "single")
-        assert decoders.started[3:] == ["next"]
-        await decoders.end("next")
-        decoders.clock.now_s += 11
-        await decoders.send("batch 3", "batch")
-        assert decoders.started[4:] == ["batch 2"]
-        for task in decoders.tasks.values():
-            task.cancel()
-
-    run(scenario())
+async def test_a_client_uses_all_decoders_alone_but_not_while_others_are_active() -> None:
+    decoders = Decoders(2)
+    for index in range(3):
+        await decoders.send(f"batch {index}", "batch")
+    assert decoders.started == ["batch 0", "batch 1"]
+    await decoders.send("single", "single")
+    await decoders.end("batch 0")
+    assert decoders.started[2:] == ["single"]
+    await decoders.end("single")
+    assert decoders.started[3:] == []  # kept free for the next image of the other client
+    await decoders.send("next", "single")
+    assert decoders.started[3:] == ["next"]
+    await decoders.end("next")
+    decoders.clock.now_s += 11
+    await decoders.send("batch 3", "batch")
+    assert decoders.started[4:] == ["batch 2"]
+    for task in decoders.tasks.values():
+        task.cancel()
 
 
-def test_an_image_whose_caller_leaves_is_not_decoded_or_keeps_its_decoder_to_the_end() -> None:
-    async def scenario() -> None:
-        decoders = Decoders(1)
-        for name in ("running", "waiting", "last"):
-            await decoders.send(name, "a")
-        decoders.tasks["running"].cancel()
-        decoders.tasks["waiting"].cancel()
-        await settle()
-        assert decoders.started == ["running"]
-        assert decoders.tasks["running"].cancelled()
-        await decoders.end("running")
-        assert decoders.started == ["running", "last"]
-        await decoders.end("last")
-        assert decoders.slots.wait_s("a", 5) == 0
-
-    run(scenario())
-
-
-def test_a_client_over_its_quota_is_refused_and_frees_its_decoder() -> None:
-    async def scenario() -> None:
-        decoders = Decoders(1, quota_s=1)
-        for name in ("bomb", "second"):
-            await decoders.send(name, "a")
-        await decoders.send("other", "b")
-        await decoders.end("bomb", cpu_s=1.5)
-        await decoders.end("other")
-        with pytest.raises(QuotaExceeded):
-            await decoders.tasks["second"]
-        assert decoders.started == ["bomb", "other"]
-        assert not decoders.slots._running
-
-    run(scenario())
+async def test_an_image_whose_caller_leaves_is_not_decoded_or_keeps_its_decoder_to_the_end() -> (
+    None
+):
+    decoders = Decoders(1)
+    for name in ("running", "waiting", "last"):
+        await decoders.send(name, "a")
+    decoders.tasks["running"].cancel()
+    decoders.tasks["waiting"].cancel()
+    await settle()
+    assert decoders.started == ["running"]
+    assert decoders.tasks["running"].cancelled()
+    await decoders.end("running")
+    assert decoders.started == ["running", "last"]
+    await decoders.end("last")
+    assert decoders.slots.wait_s("a", 5) == 0
 
 
-def test_an_error_frees_the_decoder_and_is_raised() -> None:
-    async def scenario() -> None:
-        decoders = Decoders(1)
-
-        async def fail(_: Charge) -> None:
-            raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError):
-            await decoders.slots.run("a", 0.01, fail)
-        await decoders.send("next", "a")
-        assert decoders.started == ["next"]
-        await decoders.end("next")
-
-    run(scenario())
+async def test_a_client_over_its_quota_is_refused_and_frees_its_decoder() -> None:
+    decoders = Decoders(1, quota_s=1)
+    for name in ("bomb", "second"):
+        await decoders.send(name, "a")
+    await decoders.send("other", "b")
+    await decoders.end("bomb", cpu_s=1.5)
+    await decoders.end("other")
+    with pytest.raises(QuotaExceeded):
+        await decoders.tasks["second"]
+    assert decoders.started == ["bomb", "other"]
+    assert not decoders.slots._running
 
 
-def test_the_wait_counts_what_fair_sharing_serves_before() -> None:
-    async def scenario() -> None:
-        decoders = Decoders(2)
-        for index in range(10):
-            await decoders.send(f"batch {index}", "batch", 1.0)
-        assert decoders.slots.wait_s("single", 0.5) == pytest.approx(0.5)
-        assert decoders.slots.wait_s("batch", 2.0) == pytest.approx(6)
-        for task in decoders.tasks.values():
-            task.cancel()
+async def test_an_error_frees_the_decoder_and_is_raised() -> None:
+    decoders = Decoders(1)
 
-    run(scenario())
+    async def fail(_: Charge) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await decoders.slots.run("a", 0.01, fail)
+    await decoders.send("next", "a")
+    assert decoders.started == ["next"]
+    await decoders.end("next")
+
+
+async def test_the_wait_counts_what_fair_sharing_serves_before() -> None:
+    decoders = Decoders(2)
+    for index in range(10):
+        await decoders.send(f"batch {index}", "batch", 1.0)
+    assert decoders.slots.wait_s("single", 0.5) == pytest.approx(0.5)
+    assert decoders.slots.wait_s("batch", 2.0) == pytest.approx(6)
+    for task in decoders.tasks.values():
+        task.cancel()
 
 
 def test_a_client_may_use_its_quota_at_once_and_then_waits_for_its_debt() -> None:

@@ -35,6 +35,8 @@ from tests.service.real_server import (
     serve_with_limits,
 )
 
+pytestmark = pytest.mark.anyio
+
 HOSTS = frozenset({"clinic.example", "::1"})
 SAME_ORIGIN = HostRules(same_origin=True)
 
@@ -414,25 +416,22 @@ class Arriving:
         return (b"connection", b"close") in self.sent[0]["headers"]
 
 
-def test_clients_share_the_bytes_in_flight() -> None:
-    async def scenario() -> None:
-        app = LimitedApp(max_bytes=1000, max_bytes_in_flight=900).app
-        first, second = Arriving(app, "10.0.0.1", 1000), Arriving(app, "10.0.0.1", 400)
-        await first.receive(250)
-        await second.receive(150)
-        other = Arriving(app, "10.0.0.2", 200)
-        await second.receive(150)
-        assert (first.status, second.status) == (None, 503)
-        assert second.closes
-        await other.receive(200, more=False)
-        assert (other.status, other.closes) == (200, False)
-        await first.receive(50, more=False)
-        assert first.status == 200
-        again = Arriving(app, "10.0.0.1", 400)  # all bytes are free again
-        await again.receive(400, more=False)
-        assert again.status == 200
-
-    asyncio.run(scenario())
+async def test_clients_share_the_bytes_in_flight() -> None:
+    app = LimitedApp(max_bytes=1000, max_bytes_in_flight=900).app
+    first, second = Arriving(app, "10.0.0.1", 1000), Arriving(app, "10.0.0.1", 400)
+    await first.receive(250)
+    await second.receive(150)
+    other = Arriving(app, "10.0.0.2", 200)
+    await second.receive(150)
+    assert (first.status, second.status) == (None, 503)
+    assert second.closes
+    await other.receive(200, more=False)
+    assert (other.status, other.closes) == (200, False)
+    await first.receive(50, more=False)
+    assert first.status == 200
+    again = Arriving(app, "10.0.0.1", 400)  # all bytes are free again
+    await again.receive(400, more=False)
+    assert again.status == 200
 
 
 def test_a_disconnect_during_the_upload_frees_its_bytes_and_reaches_no_route() -> None:

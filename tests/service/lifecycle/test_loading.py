@@ -43,6 +43,8 @@ from tests.conftest import predict_rows
 from tests.damaged_checkpoints import DAMAGES
 from tests.fake_hub import COMMIT, NAME, fake_hub
 
+pytestmark = pytest.mark.anyio
+
 CPU = torch.device("cpu")
 TIMEOUT_S = 120
 load = partial(load_checked, device=CPU, runtime=DEFAULT_RUNTIME)
@@ -239,7 +241,7 @@ def test_an_error_of_the_work_is_raised() -> None:
         asyncio.run(run_in_daemon_thread(work))
 
 
-def test_the_event_loop_can_end_before_the_work_does() -> None:
+async def test_the_event_loop_can_end_before_the_work_does() -> None:
     started, gate, ended = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:
@@ -247,15 +249,12 @@ def test_the_event_loop_can_end_before_the_work_does() -> None:
         assert gate.wait(TIMEOUT_S)
         ended.set()
 
-    async def story() -> None:
-        task = asyncio.create_task(run_in_daemon_thread(work))
-        while not started.is_set():
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(story())
+    task = asyncio.create_task(run_in_daemon_thread(work))
+    while not started.is_set():
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     gate.set()
     assert ended.wait(TIMEOUT_S)
 
@@ -333,7 +332,7 @@ def test_out_of_memory_is_retried(checked, infer_correctly) -> None:
     assert not refusals
 
 
-def test_the_warm_up_submits_its_rows_at_the_same_time(checked) -> None:
+async def test_the_warm_up_submits_its_rows_at_the_same_time(checked) -> None:
     submitted, all_submitted = [], asyncio.Event()
 
     async def infer(item: InferenceItem) -> Tensor:
@@ -343,11 +342,8 @@ def test_the_warm_up_submits_its_rows_at_the_same_time(checked) -> None:
         await all_submitted.wait()
         return torch.zeros(0)
 
-    async def story() -> None:
-        async with asyncio.timeout(TIMEOUT_S):
-            await warm_up(checked, infer, rows=7)
-
-    asyncio.run(story())
+    async with asyncio.timeout(TIMEOUT_S):
+        await warm_up(checked, infer, rows=7)
     assert len(submitted) == 4  # two rows each
 
 

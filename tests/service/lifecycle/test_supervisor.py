@@ -32,6 +32,8 @@ from service.settings import LifeSettings
 from tests.conftest import predict_rows
 from tests.damaged_checkpoints import DAMAGES
 
+pytestmark = pytest.mark.anyio
+
 TIMEOUT_S = 120
 
 
@@ -110,7 +112,7 @@ def successor(make_network, make_config, tmp_path: Path) -> Path:
     return tmp_path / "successor"
 
 
-def test_the_service_is_ready_after_the_health_checks_and_the_warm_up(
+async def test_the_service_is_ready_after_the_health_checks_and_the_warm_up(
     harness: SupervisorHarness, checkpoint_folder: Path
 ) -> None:
     phases = []
@@ -122,21 +124,18 @@ def test_the_service_is_ready_after_the_health_checks_and_the_warm_up(
 
     harness.infer = infer_and_record
 
-    async def story() -> None:
-        async with harness.supervise(checkpoint_folder).running():
-            assert harness.lifecycle.phase == "starting"
-            await until(lambda: harness.lifecycle.phase != "starting")
-            assert harness.lifecycle.phase == "ready"
-            assert harness.gate.is_open
-            harness.gate.count_problem("some_code")
-
-    asyncio.run(story())
+    async with harness.supervise(checkpoint_folder).running():
+        assert harness.lifecycle.phase == "starting"
+        await until(lambda: harness.lifecycle.phase != "starting")
+        assert harness.lifecycle.phase == "ready"
+        assert harness.gate.is_open
+        harness.gate.count_problem("some_code")
     assert harness.events == ["prepared", "started", "ready with tiny", "ended"]
     assert harness.counted == ["some_code"]
     assert phases == ["starting"] * 4  # det, stoch twice, the warm-up
 
 
-def test_what_needs_no_model_starts_while_the_models_are_loaded(
+async def test_what_needs_no_model_starts_while_the_models_are_loaded(
     harness: SupervisorHarness, checkpoint_folder: Path
 ) -> None:
     begun = threading.Event()
@@ -148,25 +147,19 @@ def test_what_needs_no_model_starts_while_the_models_are_loaded(
         assert begun.wait(TIMEOUT_S)
         return load_checked(folder, others, torch.device("cpu"), DEFAULT_RUNTIME)
 
-    async def story() -> None:
-        async with harness.supervise(checkpoint_folder, prepare=prepare, load=load).running():
-            await until(lambda: harness.lifecycle.phase != "starting")
-            assert harness.lifecycle.phase == "ready"
-
-    asyncio.run(story())
+    async with harness.supervise(checkpoint_folder, prepare=prepare, load=load).running():
+        await until(lambda: harness.lifecycle.phase != "starting")
+        assert harness.lifecycle.phase == "ready"
 
 
-def test_existing_objects_are_excluded_from_garbage_collection_while_serving(
+async def test_existing_objects_are_excluded_from_garbage_collection_while_serving(
     harness: SupervisorHarness, checkpoint_folder: Path
 ) -> None:
     counts = []
 
-    async def story() -> None:
-        async with harness.supervise(checkpoint_folder).running():
-            await until(lambda: harness.lifecycle.phase != "starting")
-            counts.append(gc.get_freeze_count())
-
-    asyncio.run(story())
+    async with harness.supervise(checkpoint_folder).running():
+        await until(lambda: harness.lifecycle.phase != "starting")
+        counts.append(gc.get_freeze_count())
     assert counts[0] > 10_000
     assert gc.get_freeze_count() == 0
 
@@ -188,34 +181,28 @@ def create_nothing(_: object) -> Service:
     ],
     ids=["the checkpoint", "the health check", "a defect"],
 )
-def test_a_fault_at_the_start_is_a_failure_with_its_cause(
+async def test_a_fault_at_the_start_is_a_failure_with_its_cause(
     harness: SupervisorHarness, checkpoint_copy: Path, damage, infer, parts, events, failure
 ) -> None:
     if damage is not None:
         DAMAGES[damage].apply(checkpoint_copy)
     harness.infer = infer
 
-    async def story() -> None:
-        async with harness.supervise(checkpoint_copy, **parts).running():
-            await until(lambda: harness.lifecycle.phase == "stopping")
-
-    asyncio.run(story())
+    async with harness.supervise(checkpoint_copy, **parts).running():
+        await until(lambda: harness.lifecycle.phase == "stopping")
     assert failure in str(harness.lifecycle.failure)
     assert harness.events == events
 
 
-def test_a_model_that_breaks_later_fails_the_next_probe(
+async def test_a_model_that_breaks_later_fails_the_next_probe(
     harness: SupervisorHarness, checkpoint_copy: Path
 ) -> None:
-    async def story() -> None:
-        async with harness.supervise(checkpoint_copy, probe_interval_s=0.02).running():
-            await until(lambda: harness.lifecycle.phase == "ready")
-            with torch.no_grad():
-                harness.models["tiny"].model.network.heads.bias[:, 0] += 3
-            await until(lambda: harness.lifecycle.phase == "stopping")
-            assert harness.events[-1] != "ended"  # accepted requests still get a response
-
-    asyncio.run(story())
+    async with harness.supervise(checkpoint_copy, probe_interval_s=0.02).running():
+        await until(lambda: harness.lifecycle.phase == "ready")
+        with torch.no_grad():
+            harness.models["tiny"].model.network.heads.bias[:, 0] += 3
+        await until(lambda: harness.lifecycle.phase == "stopping")
+        assert harness.events[-1] != "ended"  # accepted requests still get a response
     assert "model tiny: the known answer is wrong" in str(harness.lifecycle.failure)
 
 
@@ -225,7 +212,7 @@ def replace_folder(folder: Path, new: Path) -> None:
     new.rename(folder)
 
 
-def test_sighup_serves_and_logs_the_new_revision(
+async def test_sighup_serves_and_logs_the_new_revision(
     harness: SupervisorHarness, checkpoint_copy: Path, successor: Path, caplog
 ) -> None:
     caplog.set_level(logging.INFO, "service")
@@ -238,21 +225,18 @@ def test_sighup_serves_and_logs_the_new_revision(
 
     harness.infer = infer_and_record
 
-    async def story() -> None:
-        async with harness.supervise(checkpoint_copy, probe_interval_s=0.02).running():
-            await until(lambda: harness.lifecycle.phase == "ready")
-            replace_folder(checkpoint_copy, successor)
-            signal.raise_signal(signal.SIGHUP)
-            await until(lambda: harness.revision("tiny") == after)
-            count = len(revisions)
-            await until(lambda: len(revisions) > count + 6)  # successful probes of the new model
-            assert harness.lifecycle.phase == "ready"
-
-    asyncio.run(story())
+    async with harness.supervise(checkpoint_copy, probe_interval_s=0.02).running():
+        await until(lambda: harness.lifecycle.phase == "ready")
+        replace_folder(checkpoint_copy, successor)
+        signal.raise_signal(signal.SIGHUP)
+        await until(lambda: harness.revision("tiny") == after)
+        count = len(revisions)
+        await until(lambda: len(revisions) > count + 6)  # successful probes of the new model
+        assert harness.lifecycle.phase == "ready"
     assert f"model tiny: revision {before} -> {after}" in caplog.messages
 
 
-def test_sighup_without_a_new_revision_verifies_the_files_and_replaces_nothing(
+async def test_sighup_without_a_new_revision_verifies_the_files_and_replaces_nothing(
     harness: SupervisorHarness, checkpoint_copy: Path, successor: Path, monkeypatch
 ) -> None:
     loaded: list[Path] = []
@@ -268,18 +252,15 @@ def test_sighup_without_a_new_revision_verifies_the_files_and_replaces_nothing(
         loaded.append(folder)
         return load_checked(folder, others, torch.device("cpu"), DEFAULT_RUNTIME)
 
-    async def story() -> None:
-        async with harness.supervise(checkpoint_copy, load=load).running():
-            await until(lambda: harness.lifecycle.phase == "ready")
-            served = harness.models["tiny"]
-            signal.raise_signal(signal.SIGHUP)
-            await until(lambda: newer == [None])
-            assert harness.models["tiny"] is served
-            replace_folder(checkpoint_copy, successor)
-            signal.raise_signal(signal.SIGHUP)
-            await until(lambda: harness.models["tiny"] is not served)
-
-    asyncio.run(story())
+    async with harness.supervise(checkpoint_copy, load=load).running():
+        await until(lambda: harness.lifecycle.phase == "ready")
+        served = harness.models["tiny"]
+        signal.raise_signal(signal.SIGHUP)
+        await until(lambda: newer == [None])
+        assert harness.models["tiny"] is served
+        replace_folder(checkpoint_copy, successor)
+        signal.raise_signal(signal.SIGHUP)
+        await until(lambda: harness.models["tiny"] is not served)
     assert loaded == [checkpoint_copy] * 3
 
 
@@ -291,7 +272,7 @@ def no_automatic_collection() -> Iterator[None]:
     gc.enable()
 
 
-def test_failed_reloads_leave_no_model_in_memory(
+async def test_failed_reloads_leave_no_model_in_memory(
     harness: SupervisorHarness, checkpoint_copy: Path, caplog, no_automatic_collection
 ) -> None:
     loaded: list[weakref.ref[Any]] = []
@@ -303,18 +284,15 @@ def test_failed_reloads_leave_no_model_in_memory(
             raise CheckpointError(folder, "deliberate")
         return checked
 
-    async def story() -> None:
-        async with harness.supervise(checkpoint_copy, load=load).running():
-            await until(lambda: harness.lifecycle.phase == "ready")
-            for reloads in range(1, 4):
-                signal.raise_signal(signal.SIGHUP)
-                await until(lambda expected=reloads: caplog.text.count("deliberate") == expected)
-            await until(lambda: [model() is not None for model in loaded] == [True] + [False] * 3)
-
-    asyncio.run(story())
+    async with harness.supervise(checkpoint_copy, load=load).running():
+        await until(lambda: harness.lifecycle.phase == "ready")
+        for reloads in range(1, 4):
+            signal.raise_signal(signal.SIGHUP)
+            await until(lambda expected=reloads: caplog.text.count("deliberate") == expected)
+        await until(lambda: [model() is not None for model in loaded] == [True] + [False] * 3)
 
 
-def test_a_new_revision_that_fails_its_health_check_is_not_served(
+async def test_a_new_revision_that_fails_its_health_check_is_not_served(
     harness: SupervisorHarness, checkpoint_copy: Path, successor: Path, caplog
 ) -> None:
     before, after = stored_revision(checkpoint_copy), stored_revision(successor)
@@ -325,20 +303,17 @@ def test_a_new_revision_that_fails_its_health_check_is_not_served(
 
     harness.infer = infer_and_record
 
-    async def story() -> None:
-        async with harness.supervise(checkpoint_copy).running():
-            await until(lambda: harness.lifecycle.phase == "ready")
-            replace_folder(checkpoint_copy, successor)
-            signal.raise_signal(signal.SIGHUP)
-            await until(lambda: "still serving" in caplog.text)
-            assert harness.revision("tiny") == before
-            assert harness.lifecycle.phase == "ready"
-
-    asyncio.run(story())
+    async with harness.supervise(checkpoint_copy).running():
+        await until(lambda: harness.lifecycle.phase == "ready")
+        replace_folder(checkpoint_copy, successor)
+        signal.raise_signal(signal.SIGHUP)
+        await until(lambda: "still serving" in caplog.text)
+        assert harness.revision("tiny") == before
+        assert harness.lifecycle.phase == "ready"
     assert "the known answer is wrong" in caplog.text
 
 
-def test_a_bad_folder_does_not_prevent_the_reload_of_another(
+async def test_a_bad_folder_does_not_prevent_the_reload_of_another(
     harness: SupervisorHarness,
     checkpoint_copy: Path,
     successor: Path,
@@ -350,36 +325,30 @@ def test_a_bad_folder_does_not_prevent_the_reload_of_another(
     other = checkpoint_copy.with_name("other")
     save_checkpoint(other, network, make_config(network, name="other"), "# card\n")
 
-    async def story() -> None:
-        async with harness.supervise(other, checkpoint_copy).running():
-            await until(lambda: harness.lifecycle.phase == "ready")
-            before = harness.revision("other")
-            shutil.rmtree(other)
-            after = stored_revision(successor)
-            replace_folder(checkpoint_copy, successor)
-            signal.raise_signal(signal.SIGHUP)
-            await until(lambda: harness.revision("tiny") == after)
-            assert harness.revision("other") == before
-
-    asyncio.run(story())
+    async with harness.supervise(other, checkpoint_copy).running():
+        await until(lambda: harness.lifecycle.phase == "ready")
+        before = harness.revision("other")
+        shutil.rmtree(other)
+        after = stored_revision(successor)
+        replace_folder(checkpoint_copy, successor)
+        signal.raise_signal(signal.SIGHUP)
+        await until(lambda: harness.revision("tiny") == after)
+        assert harness.revision("other") == before
     assert "model other: " in caplog.text
 
 
-def test_a_shutdown_while_loading_does_not_wait_for_the_load(
+async def test_a_shutdown_while_loading_does_not_wait_for_the_load(
     harness: SupervisorHarness, checkpoint_folder: Path
 ) -> None:
-    async def story() -> None:
-        started, gate = asyncio.Event(), threading.Event()
-        loop = asyncio.get_running_loop()
+    started, gate = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
 
-        def load(*_: object) -> None:
-            loop.call_soon_threadsafe(started.set)
-            assert gate.wait(TIMEOUT_S)
+    def load(*_: object) -> None:
+        loop.call_soon_threadsafe(started.set)
+        assert gate.wait(TIMEOUT_S)
 
-        async with harness.supervise(checkpoint_folder, load=load).running():
-            await started.wait()
-        gate.set()
-
-    asyncio.run(story())
+    async with harness.supervise(checkpoint_folder, load=load).running():
+        await started.wait()
+    gate.set()
     assert harness.events == ["prepared"]
     assert harness.lifecycle.failure is None

@@ -13,35 +13,31 @@ from eulerlora_client.contract.problems import DeadlinePassed
 from eulerlora_client.contract.queries import PredictQuery
 from tests.service.harness import DET, TIMEOUT_S, FakeRequest, PipelineHarness, predict_one
 
+pytestmark = pytest.mark.anyio
+
 EIGHT = PredictQuery(mode="stoch", samples=8)
 
 
-def test_a_request_whose_deadline_passes_in_the_queue_never_runs(harness, png) -> None:
-    async def scenario(harness: PipelineHarness) -> None:
-        running = await harness.block_engine()
+async def test_a_request_whose_deadline_passes_in_the_queue_never_runs(harness, png) -> None:
+    with harness(deadline_s=0.3) as started:
+        running = await started.block_engine()
         with pytest.raises(DeadlinePassed):
-            await predict_one(harness, png)
-        assert not harness.gate.is_set()  # the engine is still blocked
-        assert harness.queue.rows == 0
-        harness.gate.set()
+            await predict_one(started, png)
+        assert not started.gate.is_set()  # the engine is still blocked
+        assert started.queue.rows == 0
+        started.gate.set()
         await running
-
-    with harness(deadline_s=0.3) as running:
-        asyncio.run(scenario(running))
-    assert running.passes == [1]
+    assert started.passes == [1]
 
 
-def test_a_request_whose_deadline_passes_during_decoding_never_runs(harness, png) -> None:
-    async def scenario(harness: PipelineHarness) -> None:
-        harness.decoder.gate.clear()
+async def test_a_request_whose_deadline_passes_during_decoding_never_runs(harness, png) -> None:
+    with harness(deadline_s=0.3) as started:
+        started.decoder.gate.clear()
         with pytest.raises(DeadlinePassed):
-            await predict_one(harness, png)
-        assert harness.decoder.entered.is_set()
-        assert harness.queue.rows == 0
-
-    with harness(deadline_s=0.3) as running:
-        asyncio.run(scenario(running))
-    assert running.passes == []
+            await predict_one(started, png)
+        assert started.decoder.entered.is_set()
+        assert started.queue.rows == 0
+    assert started.passes == []
 
 
 def test_a_pass_that_runs_at_the_deadline_is_finished(harness, png) -> None:
@@ -92,55 +88,46 @@ def test_the_deadline_starts_when_the_body_is_complete(harness, png, monkeypatch
         asyncio.run(scenario(running))
 
 
-def test_a_disconnect_in_the_queue_frees_the_rows(harness, png) -> None:
-    async def scenario(harness: PipelineHarness) -> None:
-        running = await harness.block_engine()
+async def test_a_disconnect_in_the_queue_frees_the_rows(harness, png) -> None:
+    with harness() as started:
+        running = await started.block_engine()
         fake = FakeRequest(png)
-        cancelled = asyncio.create_task(harness.pipeline.predict(fake.request, EIGHT))
-        other = asyncio.create_task(predict_one(harness, png))
-        await harness.wait_for_rows(18)
+        cancelled = asyncio.create_task(started.pipeline.predict(fake.request, EIGHT))
+        other = asyncio.create_task(predict_one(started, png))
+        await started.wait_for_rows(18)
         fake.disconnect()
         with pytest.raises(ClientDisconnect):
             await cancelled
-        assert harness.queue.rows == 2
-        harness.gate.set()
+        assert started.queue.rows == 2
+        started.gate.set()
         await running
         await other
-
-    with harness() as running:
-        asyncio.run(scenario(running))
-    assert running.passes == [1, 1]
+    assert started.passes == [1, 1]
 
 
-def test_a_disconnect_during_a_pass_does_not_affect_others(harness, png) -> None:
-    async def scenario(harness: PipelineHarness) -> None:
-        harness.gate.clear()
+async def test_a_disconnect_during_a_pass_does_not_affect_others(harness, png) -> None:
+    with harness() as started:
+        started.gate.clear()
         fake = FakeRequest(png)
-        cancelled = asyncio.create_task(harness.pipeline.predict(fake.request, DET))
-        assert await asyncio.to_thread(harness.entered.wait, TIMEOUT_S)
+        cancelled = asyncio.create_task(started.pipeline.predict(fake.request, DET))
+        assert await asyncio.to_thread(started.entered.wait, TIMEOUT_S)
         fake.disconnect()
         with pytest.raises(ClientDisconnect):
             await cancelled
-        harness.gate.set()
-        await predict_one(harness, png)
-
-    with harness() as running:
-        asyncio.run(scenario(running))
+        started.gate.set()
+        await predict_one(started, png)
 
 
-def test_a_disconnect_during_decoding_prevents_the_run(harness, png) -> None:
-    async def scenario(harness: PipelineHarness) -> None:
-        harness.decoder.gate.clear()
+async def test_a_disconnect_during_decoding_prevents_the_run(harness, png) -> None:
+    with harness() as started:
+        started.decoder.gate.clear()
         fake = FakeRequest(png)
-        cancelled = asyncio.create_task(harness.pipeline.predict(fake.request, DET))
+        cancelled = asyncio.create_task(started.pipeline.predict(fake.request, DET))
         async with asyncio.timeout(TIMEOUT_S):
-            await harness.decoder.entered.wait()
-        assert harness.queue.rows == 2
+            await started.decoder.entered.wait()
+        assert started.queue.rows == 2
         fake.disconnect()
         with pytest.raises(ClientDisconnect):
             await cancelled
-        assert harness.queue.rows == 0
-
-    with harness() as running:
-        asyncio.run(scenario(running))
-    assert running.passes == []
+        assert started.queue.rows == 0
+    assert started.passes == []

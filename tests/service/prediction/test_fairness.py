@@ -11,6 +11,8 @@ from service.decoding.worker import Decoded
 from service.http.requests import FILES_PART
 from tests.service.harness import DET, FakeRequest, PipelineHarness, predict_one
 
+pytestmark = pytest.mark.anyio
+
 BOUNDARY = "boundary"
 
 
@@ -59,14 +61,14 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_one_image_waits_for_few_images_of_a_batch_of_another_client(harness, png) -> None:
-    async def scenario(harness: PipelineHarness) -> None:
-        decoder = StepDecoder(harness)
+async def test_one_image_waits_for_few_images_of_a_batch_of_another_client(harness, png) -> None:
+    with harness() as started:
+        decoder = StepDecoder(started)
         batch = from_client(batch_of(png, 8), "10.0.0.1")
-        many = asyncio.create_task(harness.pipeline.predict_batch(batch.request, DET))
+        many = asyncio.create_task(started.pipeline.predict_batch(batch.request, DET))
         await settle()
         single = from_client(FakeRequest(png + b"single"), "10.0.0.2")
-        one = asyncio.create_task(harness.pipeline.predict(single.request, DET))
+        one = asyncio.create_task(started.pipeline.predict(single.request, DET))
         await settle()
         decoder.permit(2)
         await settle()
@@ -75,41 +77,35 @@ def test_one_image_waits_for_few_images_of_a_batch_of_another_client(harness, pn
         assert (await one).label
         assert not any(isinstance(result, ProblemDocument) for result in await many)
 
-    with harness() as running:
-        asyncio.run(scenario(running))
 
-
-def test_the_wait_for_a_decoder_counts_as_time_in_the_queue(harness, png) -> None:
-    async def scenario(harness: PipelineHarness) -> None:
-        decoder = StepDecoder(harness)
-        tasks = [asyncio.create_task(predict_one(harness, png)) for _ in range(3)]
+async def test_the_wait_for_a_decoder_counts_as_time_in_the_queue(harness, png) -> None:
+    with harness() as started:
+        decoder = StepDecoder(started)
+        tasks = [asyncio.create_task(predict_one(started, png)) for _ in range(3)]
         await settle()
         assert len(decoder.order) == 2  # the third waits for a decoder
         await asyncio.sleep(0.2)
         decoder.permit(3)
         await asyncio.gather(*tasks)
-        for completed in harness.predictions:
+        for completed in started.predictions:
             assert completed.queue_s >= 0.2 - completed.decode_s
             assert completed.decode_s == 0.001
 
-    with harness() as running:
-        asyncio.run(scenario(running))
 
+async def test_a_client_that_used_its_decoding_time_is_refused_and_others_are_not(
+    harness, png
+) -> None:
+    with harness(decoding={"client_s_per_minute": 60}) as started:
 
-def test_a_client_that_used_its_decoding_time_is_refused_and_others_are_not(harness, png) -> None:
-    async def scenario(harness: PipelineHarness) -> None:
         async def predict(address: str) -> None:
             request = from_client(FakeRequest(png), address).request
-            await harness.pipeline.predict(request, DET)
+            await started.pipeline.predict(request, DET)
 
-        harness.decoder.cpu_s = 90.0  # as measured; the header promised less
+        started.decoder.cpu_s = 90.0  # as measured; the header promised less
         await predict("10.0.0.1")
-        harness.decoder.cpu_s = 0.001
+        started.decoder.cpu_s = 0.001
         with pytest.raises(QuotaExceeded) as raised:
             await predict("10.0.0.1")
         assert raised.value.retry_after_s == pytest.approx(30, abs=5)
         await predict("10.0.0.2")
-        assert harness.queue.rows == 0
-
-    with harness(decoding={"client_s_per_minute": 60}) as running:
-        asyncio.run(scenario(running))
+        assert started.queue.rows == 0

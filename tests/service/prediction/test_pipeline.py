@@ -19,7 +19,9 @@ from eulerlora_client.contract.queries import PredictQuery
 from service.audit.log import AuditEntry
 from service.inference.engine import ServedModel
 from tests.conftest import ENERGY
-from tests.service.harness import PipelineHarness, predict_one
+from tests.service.harness import predict_one
+
+pytestmark = pytest.mark.anyio
 
 EIGHT = PredictQuery(mode="stoch", samples=8)
 
@@ -58,61 +60,59 @@ def test_samples_are_drawn_with_the_sampler_of_the_checkpoint(
     assert (actual - other).abs().max() > 1e-3
 
 
-def test_a_full_queue_refuses_a_request_and_accepts_a_smaller_one(harness, png) -> None:
-    async def scenario(harness: PipelineHarness) -> None:
-        running = await harness.block_engine()
-        accepted = asyncio.create_task(predict_one(harness, png, EIGHT))
-        await harness.wait_for_rows(16)
+async def test_a_full_queue_refuses_a_request_and_accepts_a_smaller_one(harness, png) -> None:
+    with harness(max_waiting_rows=40) as started:
+        running = await started.block_engine()
+        accepted = asyncio.create_task(predict_one(started, png, EIGHT))
+        await started.wait_for_rows(16)
         with pytest.raises(Overloaded) as raised:
-            await predict_one(harness, png, EIGHT)
+            await predict_one(started, png, EIGHT)
         assert raised.value.retry_after_s is not None
-        small = asyncio.create_task(predict_one(harness, png))
-        await harness.wait_for_rows(18)
-        harness.gate.set()
+        small = asyncio.create_task(predict_one(started, png))
+        await started.wait_for_rows(18)
+        started.gate.set()
         await running
         assert (await accepted).samples == 8
         assert (await small).mode == "det"
-        assert (await predict_one(harness, png, EIGHT)).samples == 8
-
-    with harness(max_waiting_rows=40) as running:
-        asyncio.run(scenario(running))
+        assert (await predict_one(started, png, EIGHT)).samples == 8
 
 
-def test_a_replaced_revision_finishes_its_requests(harness, png, make_network, make_config) -> None:
+async def test_a_replaced_revision_finishes_its_requests(
+    harness, png, make_network, make_config
+) -> None:
     network = make_network(seed=8)
     newer = EulerLoRA(
         Checkpoint(network, make_config(network), "sha256:newer"), torch.device("cpu")
     )
 
-    async def scenario(harness: PipelineHarness) -> None:
-        running = await harness.block_engine()
-        before = asyncio.create_task(predict_one(harness, png))
-        await harness.wait_for_rows(2)
-        harness.models.replace(ServedModel(newer))
-        after = asyncio.create_task(predict_one(harness, png))
-        await harness.wait_for_rows(4)
-        harness.gate.set()
+    with harness() as started:
+        running = await started.block_engine()
+        before = asyncio.create_task(predict_one(started, png))
+        await started.wait_for_rows(2)
+        started.models.replace(ServedModel(newer))
+        after = asyncio.create_task(predict_one(started, png))
+        await started.wait_for_rows(4)
+        started.gate.set()
         await running
         old, new = await before, await after
-        assert (old.revision, new.revision) == (harness.served.revision, "sha256:newer")
+        assert (old.revision, new.revision) == (started.served.revision, "sha256:newer")
         assert old.probabilities != new.probabilities
-        expected = await predict_one(harness, png)
+        expected = await predict_one(started, png)
         assert expected.probabilities == new.probabilities
 
-    with harness() as running:
-        asyncio.run(scenario(running))
 
-
-def test_under_load_a_request_gets_fewer_samples_and_a_warning(harness, calibrated, png) -> None:
-    async def scenario(harness: PipelineHarness) -> None:
-        running = await harness.block_engine()
-        first = asyncio.create_task(predict_one(harness, png, EIGHT))
-        await harness.wait_for_rows(16)
-        second = asyncio.create_task(predict_one(harness, png, EIGHT))
-        await harness.wait_for_rows(24)
-        plain = asyncio.create_task(predict_one(harness, png))
-        await harness.wait_for_rows(26)
-        harness.gate.set()
+async def test_under_load_a_request_gets_fewer_samples_and_a_warning(
+    harness, calibrated, png
+) -> None:
+    with harness(of=calibrated, max_waiting_rows=60, fewer_samples=True) as started:
+        running = await started.block_engine()
+        first = asyncio.create_task(predict_one(started, png, EIGHT))
+        await started.wait_for_rows(16)
+        second = asyncio.create_task(predict_one(started, png, EIGHT))
+        await started.wait_for_rows(24)
+        plain = asyncio.create_task(predict_one(started, png))
+        await started.wait_for_rows(26)
+        started.gate.set()
         await running
         tasks = (first, second, plain)
         full, reduced, det = [await task for task in tasks]
@@ -124,25 +124,19 @@ def test_under_load_a_request_gets_fewer_samples_and_a_warning(harness, calibrat
         assert warning.message == "samples reduced from 8 to 4 under load"
         assert (det.samples, det.warnings) == (1, ())
         query = PredictQuery(mode="stoch", samples=4)
-        assert (await predict_one(harness, png, query)).probabilities == pytest.approx(
+        assert (await predict_one(started, png, query)).probabilities == pytest.approx(
             reduced.probabilities, abs=1e-6
         )
 
-    with harness(of=calibrated, max_waiting_rows=60, fewer_samples=True) as running:
-        asyncio.run(scenario(running))
 
-
-def test_samples_are_reduced_only_if_the_settings_allow_it(harness, calibrated, png) -> None:
-    async def scenario(harness: PipelineHarness) -> None:
-        running = await harness.block_engine()
-        tasks = [asyncio.create_task(predict_one(harness, png, EIGHT)) for _ in range(2)]
-        await harness.wait_for_rows(32)
-        harness.gate.set()
+async def test_samples_are_reduced_only_if_the_settings_allow_it(harness, calibrated, png) -> None:
+    with harness(of=calibrated, max_waiting_rows=100) as started:
+        running = await started.block_engine()
+        tasks = [asyncio.create_task(predict_one(started, png, EIGHT)) for _ in range(2)]
+        await started.wait_for_rows(32)
+        started.gate.set()
         await running
         assert [(await task).samples for task in tasks] == [8, 8]
-
-    with harness(of=calibrated, max_waiting_rows=100) as running:
-        asyncio.run(scenario(running))
 
 
 class Audit:

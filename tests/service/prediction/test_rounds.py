@@ -26,6 +26,8 @@ from service.audit.log import AuditEntry
 from tests.conftest import ENERGY, MARGINS
 from tests.service.harness import DET, TIMEOUT_S, FakeRequest, PipelineHarness, predict_one
 
+pytestmark = pytest.mark.anyio
+
 THRESHOLDS = {"auto": 0.55, 16: 0.5, 2: 0.6, 1: 0.7}
 
 
@@ -185,21 +187,18 @@ def test_results_do_not_depend_on_concurrent_requests(harness, png, taken) -> No
     assert [result.samples for result in together[: len(taken)]] == list(taken.values())
 
 
-def test_rows_stay_reserved_for_later_rounds(harness, png, long, taken) -> None:
-    async def scenario(harness: PipelineHarness) -> None:
-        gate = block_passes(harness)
-        accepted = asyncio.create_task(predict_one(harness, png, long))
-        await wait_until(lambda: harness.passes == [1])
-        assert harness.queue.rows == 2 * (MAX_AUTO_SAMPLES - 1)
-        assert harness.queue.items == 1
+async def test_rows_stay_reserved_for_later_rounds(harness, png, long, taken) -> None:
+    with harness(max_waiting_rows=16) as started:
+        gate = block_passes(started)
+        accepted = asyncio.create_task(predict_one(started, png, long))
+        await wait_until(lambda: started.passes == [1])
+        assert started.queue.rows == 2 * (MAX_AUTO_SAMPLES - 1)
+        assert started.queue.items == 1
         with pytest.raises(Overloaded):
-            await predict_one(harness, png)
+            await predict_one(started, png)
         gate.set()
         assert (await accepted).samples == taken[long.seed]
-        assert harness.queue.rows == harness.queue.items == 0
-
-    with harness(max_waiting_rows=16) as running:
-        asyncio.run(scenario(running))
+        assert started.queue.rows == started.queue.items == 0
 
 
 def test_the_reservation_follows_the_recent_average(harness, png, taken) -> None:
@@ -236,22 +235,19 @@ def test_a_deadline_between_rounds_gives_no_result(harness, png, long, monkeypat
     assert running.passes == [1]
 
 
-def test_no_round_runs_after_a_disconnect(harness, png, long) -> None:
-    async def scenario(harness: PipelineHarness) -> None:
-        gate = block_passes(harness)
+async def test_no_round_runs_after_a_disconnect(harness, png, long) -> None:
+    with harness() as started:
+        gate = block_passes(started)
         fake = FakeRequest(png)
-        cancelled = asyncio.create_task(harness.pipeline.predict(fake.request, long))
-        await wait_until(lambda: harness.passes == [1])
+        cancelled = asyncio.create_task(started.pipeline.predict(fake.request, long))
+        await wait_until(lambda: started.passes == [1])
         fake.disconnect()
         with pytest.raises(ClientDisconnect):
             await cancelled
-        assert harness.queue.rows == 0
+        assert started.queue.rows == 0
         gate.set()
-        await predict_one(harness, png)
-
-    with harness() as running:
-        asyncio.run(scenario(running))
-    assert running.passes == [1, 1]
+        await predict_one(started, png)
+    assert started.passes == [1, 1]
 
 
 def test_under_load_auto_gets_fewer_samples_only_if_allowed(harness, png, long, taken) -> None:
