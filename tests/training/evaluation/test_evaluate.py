@@ -222,3 +222,23 @@ def test_hits_are_counted_by_class_with_the_target_first() -> None:
     assert counts(metrics["nv"].predictive_value) == (1, 2)
     assert counts(metrics["df"].specificity) == (7, 7)
     assert metrics["df"].sensitivity is None
+
+
+def test_images_of_one_lesion_widen_the_intervals_of_its_class() -> None:
+    predicted = np.array([0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 1] * 4)
+    labels = np.array([0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1] * 4)
+    single = class_metrics(predicted, labels, np.arange(48), CLASSES, [])
+    lesions = np.repeat(np.arange(12), 4)
+    for name in ("bkl", "nv"):
+        alone = single[name]
+        together = class_metrics(predicted, labels, lesions, CLASSES, [])[name]
+        for share, clustered in (
+            (alone.sensitivity, together.sensitivity),
+            (alone.specificity, together.specificity),
+            (alone.predictive_value, together.predictive_value),
+        ):
+            assert share is not None
+            assert clustered is not None
+            assert share.clusters == share.images > clustered.clusters
+            assert clustered.share == share.share
+            assert clustered.high - clustered.low > share.high - share.low
