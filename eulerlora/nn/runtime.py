@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from eulerlora.nn.attention import DistanceAttention, SelfAttention
 from eulerlora.nn.backbone import LayerScale
 from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput
 from eulerlora.nn.rows import RowDraws, Rows, ViewedRows, padded
@@ -57,9 +58,9 @@ Forward = Callable[[Tensor, Rows, RowDraws], NetworkOutput]
 class Runtime:
     """Runs a network; callable like the network, with results that differ by rounding only.
 
-    With `bfloat16`, the given network is changed: the weights of the blocks' matrix products
-    become bfloat16, which halves their memory; patch embedding, norms, residuals, heads and logits
-    stay float32.
+    With `bfloat16`, the given network is changed (`round_products`): the weights of the blocks'
+    matrix products become bfloat16, which halves their memory; patch embedding, norms, residuals,
+    heads and logits stay float32.
     max_rows_per_pass: more rows run in several passes. compiled: True if the network is compiled;
     the first pass then compiles it for all row counts, and raises what torch raises if it fails.
     """
@@ -174,11 +175,19 @@ def padded_count(rows: int, counts: Sequence[int]) -> int:
 
 
 def round_products(network: AdaptedVisionTransformer) -> None:
-    """Converts the weights of the blocks' matrix products to bfloat16, in place."""
+    """Converts the weights of the blocks' matrix products to bfloat16, in place.
+
+    Removes the bias of the keys where attention is by dot product. It adds the same number to all
+    attention logits of a query, which changes no softmax, but a large one (DINOv2 has elements
+    above 30) leaves few digits of bfloat16 to the keys themselves.
+    """
     for module in (*network.backbone.encoder.layers.modules(), *network.blocks):
         if not isinstance(module, nn.LayerNorm | LayerScale):
             for parameter in module.parameters(recurse=False):
                 parameter.data = parameter.data.bfloat16()
+        if isinstance(module, SelfAttention) and not isinstance(module, DistanceAttention):
+            assert module.in_proj_bias is not None
+            module.in_proj_bias.data.chunk(3)[1].zero_()
 
 
 class RowNetwork(Protocol):
