@@ -1,11 +1,8 @@
 """The choice of a model's precision: bfloat16 where the device has it and a gate lets it pass.
 
-The gate predicts `drawn_pictures` in float32 and in bfloat16 with the same draws. A probability may
-change by at most MAX_CHANGE, and no label, flag or disposition may change.
-
-Drawn pictures by which two ways to run a model are compared: spots on skin, and a plain mix.
-
-They come from seeds, so that every machine compares the same pictures.
+The gate predicts `drawn_pictures`, spots on skin and a plain mix, in float32 and in bfloat16 with the
+same draws. A probability may change by at most MAX_CHANGE, and no label, flag or disposition may
+change. The pictures come from seeds, so that every machine compares the same ones.
 """
 
 import copy
@@ -188,6 +185,8 @@ SPOTS = (
 """The colours of skin and spot in sRGB, and the seed, of each picture. The seeds are the first ones
 for which no decision of the embedded model is near its boundary, where rounding of any size would
 change it."""
+MIX_SEED = 101
+"""Of the first colour of the mix, chosen in the same way; from 100 on."""
 MIN_RADIUS, MAX_RADIUS = 0.35, 0.75
 """Of a spot, relative to half the height and half the width of the picture."""
 BORDER, EDGE, TEXTURE, GRAIN = 0.15, 0.06, 0.12, 0.02
@@ -200,7 +199,7 @@ def drawn_pictures() -> list[Tensor]:
         _spot(torch.tensor(skin), torch.tensor(inside), Generator().manual_seed(seed))
         for skin, inside, seed in SPOTS
     ]
-    mix = torch.stack([_noise(Generator().manual_seed(100 + channel), 4) for channel in range(3)])
+    mix = torch.stack([_noise(Generator().manual_seed(MIX_SEED + channel), 4) for channel in range(3)])
     return [_bytes(picture) for picture in (*spots, 0.5 + 0.2 * mix)]
 
 
