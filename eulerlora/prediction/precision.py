@@ -1,8 +1,8 @@
 """The choice of a model's precision: bfloat16 where the device has it and a gate lets it pass.
 
-The gate predicts `drawn_pictures`, spots on skin and a plain mix, in float32 and in bfloat16 with the
-same draws. A probability may change by at most MAX_CHANGE, and no label, flag or disposition may
-change. The pictures come from seeds, so that every machine compares the same ones.
+The gate predicts `drawn_pictures`, spots on skin and a plain mix, in float32 and in bfloat16 with
+the same draws. A probability may change by at most MAX_CHANGE, and no label, flag or disposition
+may change. The pictures come from seeds, so that every machine compares the same ones.
 """
 
 import copy
@@ -199,7 +199,9 @@ def drawn_pictures() -> list[Tensor]:
         _spot(torch.tensor(skin), torch.tensor(inside), Generator().manual_seed(seed))
         for skin, inside, seed in SPOTS
     ]
-    mix = torch.stack([_noise(Generator().manual_seed(MIX_SEED + channel), 4) for channel in range(3)])
+    mix = torch.stack(
+        [_noise(Generator().manual_seed(MIX_SEED + channel), 4) for channel in range(3)]
+    )
     return [_bytes(picture) for picture in (*spots, 0.5 + 0.2 * mix)]
 
 
