@@ -3,7 +3,6 @@
 Importing this module is fast, because `--help` imports it: torch is imported when a command runs.
 """
 
-import csv
 import json
 import os
 import sys
@@ -17,7 +16,7 @@ from eulerlora.errors import DataError, ImageError, OutputPathError
 from eulerlora_client.commands.triage import SamplesParameter
 from eulerlora_client.contract.sampling import VIEWS
 from eulerlora_client.output_files import open_output
-from eulerlora_client.printable import csv_path, csv_text, printable
+from eulerlora_client.printable import printable, write_csv_rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -330,16 +329,19 @@ def write_csv(
     """
     header = ["file", *columns, "warnings", *(f"p_{name}" for name in classes)]
     with open_output(path) as file:
-        writer = csv.writer(file)
-        writer.writerow(map(csv_text, header))
-        for answer in answers:
-            name = answer["file"]
-            shown = csv_text(name) if file.isatty() else csv_path(name)
-            values = _column_values(answer)
-            cells = [_cell(values.get(column)) for column in columns]
-            warnings = _cell([warning["message"] for warning in answer["warnings"]])
-            probabilities = [values["probabilities"].get(label) for label in classes]
-            writer.writerow([shown, *cells, warnings, *probabilities])
+        write_csv_rows(file, header, (_csv_row(answer, columns, classes) for answer in answers))
+
+
+def _csv_row(
+    answer: Mapping[str, Any], columns: Sequence[str], classes: Sequence[str]
+) -> list[object]:
+    values = _column_values(answer)
+    return [
+        answer["file"],
+        *(_cell(values.get(column)) for column in columns),
+        _cell([warning["message"] for warning in answer["warnings"]]),
+        *(values["probabilities"].get(label) for label in classes),
+    ]
 
 
 def _column_values(answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -360,9 +362,7 @@ def _column_values(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cell(value: object) -> object:
-    if isinstance(value, list):
-        value = LIST_SEPARATOR.join(value)
-    return csv_text(value) if isinstance(value, str) else value
+    return LIST_SEPARATOR.join(value) if isinstance(value, list) else value
 
 
 @click.group("backbone")

@@ -1,5 +1,9 @@
 """Untrusted text, such as a file name or a label, in a form that is harmless in an output."""
 
+import csv
+from collections.abc import Iterable, Sequence
+from typing import TextIO
+
 FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r", "\n")
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
@@ -34,3 +38,15 @@ def csv_path(path: str) -> str:
     ./ is put in front if a spreadsheet would read the path as a formula.
     """
     return f"./{path}" if path.startswith(FORMULA_PREFIXES) else path
+
+
+def write_csv_rows(file: TextIO, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Writes a header and rows as CSV (RFC 4180) to an open file; None is an empty cell.
+
+    The first column names files. On a terminal, these names are escaped like all other text.
+    """
+    writer = csv.writer(file)
+    writer.writerow(map(csv_text, columns))
+    for name, *cells in rows:
+        path = csv_text(str(name)) if file.isatty() else csv_path(str(name))
+        writer.writerow([path, *(csv_text(c) if isinstance(c, str) else c for c in cells)])

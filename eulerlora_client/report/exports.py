@@ -1,6 +1,5 @@
 """The output files of a triage run: CSV, JSON Lines and the HTML report, one row per file."""
 
-import csv
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -14,7 +13,7 @@ from eulerlora_client.contract.answers import Prediction, TriageResult
 from eulerlora_client.errors import OutputPathError
 from eulerlora_client.output_files import is_replaceable, open_output
 from eulerlora_client.policy.policy import Policy
-from eulerlora_client.printable import csv_path, csv_text
+from eulerlora_client.printable import write_csv_rows
 from eulerlora_client.report.ranking import TriageRow
 
 
@@ -116,11 +115,11 @@ def write_csv(path: Path, rows: Sequence[TriageRow]) -> None:
     """
     # surrogateescape: file names that are not UTF-8 are written byte for byte
     with open_output(path, private=True) as file:
-        write_csv_rows(file, rows)
+        write_triage_rows(file, rows)
 
 
-def write_csv_rows(file: TextIO, rows: Sequence[TriageRow]) -> None:
-    """Writes the header and the rows to an open file."""
+def write_triage_rows(file: TextIO, rows: Sequence[TriageRow]) -> None:
+    """Writes the header and the rows as CSV to an open file."""
     classes = dict.fromkeys(
         f"{PROBABILITY}{name}"
         for row in rows
@@ -128,14 +127,10 @@ def write_csv_rows(file: TextIO, rows: Sequence[TriageRow]) -> None:
         for name in row.result.prediction.classes
     )
     names = [*COLUMNS, *classes]
-    writer = csv.writer(file)
-    writer.writerow(map(csv_text, names))
-    for row in rows:
-        cells = _cells(row)
-        name = csv_text(str(row.path)) if file.isatty() else csv_path(str(row.path))
-        values = (cells.get(column) for column in names[1:])
-        texts = (csv_text(cell) if isinstance(cell, str) else cell for cell in values)
-        writer.writerow([name, *texts])
+    cells = ((row.path, _cells(row)) for row in rows)
+    write_csv_rows(
+        file, names, ([path, *(values.get(name) for name in names[1:])] for path, values in cells)
+    )
 
 
 def write_json_lines(path: Path, rows: Sequence[TriageRow]) -> None:

@@ -22,7 +22,7 @@ from eulerlora_client.contract.queries import (
     ReportRequest,
 )
 from eulerlora_client.policy.policy import Policy
-from eulerlora_client.report.exports import write_csv_rows
+from eulerlora_client.report.exports import write_triage_rows
 from eulerlora_client.report.html import report_html, sent_thumbnail
 from eulerlora_client.report.ranking import RowProblem, TriageRow
 from eulerlora_client.settings import Settings, error_without_input
@@ -50,7 +50,7 @@ def submitted_report(job: ReportJob, content: bytes, created_at: datetime) -> st
     _check_classes(rows)
     if job.format == "csv":
         text = io.StringIO(newline="")
-        write_csv_rows(text, rows)
+        write_triage_rows(text, rows)
         return text.getvalue()
     parts = report_html(
         rows, job.policy, created_at, lambda row: sent_thumbnail(row.thumbnail or "")

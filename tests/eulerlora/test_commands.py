@@ -212,21 +212,6 @@ def test_no_cell_of_the_csv_is_a_formula(tmp_path: Path) -> None:
     assert row["label"] == "'=1+1\\x1b[2J"
 
 
-def test_names_in_a_csv_on_a_terminal_are_escaped() -> None:
-    terminal, other_end = os.openpty()
-    try:
-        answer = {"file": "\x1b[2J.png", "ood_scores": {}, "probabilities": {}, "warnings": []}
-        write_csv(Path(os.ttyname(other_end)), [answer], [], [])
-        shown = b""
-        while shown.count(b"\n") < 2:  # a terminal may return one line at a time
-            shown += os.read(terminal, 10_000)
-    finally:
-        os.close(terminal)
-        os.close(other_end)
-    assert b"\\x1b[2J.png" in shown
-    assert b"\x1b" not in shown
-
-
 def test_an_unfamiliar_image_has_its_figures_in_the_json_only(
     images: Path, model: EulerLoRA, tmp_path: Path
 ) -> None:

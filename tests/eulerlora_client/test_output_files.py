@@ -11,7 +11,13 @@ import pytest
 
 from eulerlora_client.errors import StorageError
 from eulerlora_client.output_files import atomic_write, open_output, storage_errors
-from eulerlora_client.printable import NO_BREAK, csv_path, csv_text, printable
+from eulerlora_client.printable import (
+    NO_BREAK,
+    csv_path,
+    csv_text,
+    printable,
+    write_csv_rows,
+)
 from tests.full_disk import file_size_limit
 
 
@@ -151,3 +157,18 @@ def test_no_cell_is_a_formula_and_a_path_still_names_its_file(start: str) -> Non
     assert csv_text(f"{start}1").startswith("'")
     assert csv_path(f"{start}1") == f"./{start}1"
     assert csv_text("a") == csv_path("a") == "a"
+
+
+def test_a_terminal_receives_no_control_characters_of_names() -> None:
+    terminal, other_end = os.openpty()
+    try:
+        with open(other_end, "w", encoding="utf-8", closefd=False) as file:
+            write_csv_rows(file, ["file", "label"], [["=\x1b[2J.png", "\x1b[2J"]])
+        shown = b""
+        while shown.count(b"\n") < 2:  # a terminal may return a line at a time
+            shown += os.read(terminal, 10_000)
+    finally:
+        os.close(terminal)
+        os.close(other_end)
+    assert b"'=\\x1b[2J.png,\\x1b[2J" in shown
+    assert b"\x1b" not in shown

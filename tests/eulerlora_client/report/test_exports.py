@@ -181,20 +181,6 @@ def test_texts_of_the_server_are_escaped_and_are_no_formula(tmp_path: Path) -> N
     assert routine[f"p_{escaped[1:]}"] == "1.0"
 
 
-def test_a_terminal_receives_no_control_characters_of_names(tmp_path: Path) -> None:
-    terminal, other_end = os.openpty()
-    try:
-        write_csv(Path(os.ttyname(other_end)), [undecided("=\x1b[2J.png"), hostile_row()])
-        shown = b""
-        while shown.count(b"\n") < 3:  # a terminal may return a line at a time
-            shown += os.read(terminal, 10_000)
-    finally:
-        os.close(terminal)
-        os.close(other_end)
-    assert b"'=\\x1b[2J.png" in shown
-    assert b"\x1b" not in shown
-
-
 def test_a_file_that_fails_does_not_prevent_the_others(tmp_path: Path) -> None:
     outputs = Outputs(tmp_path / "gone" / "rows.csv", tmp_path / "rows.jsonl", None)
     with pytest.raises(FileNotFoundError, match=r"rows\.csv"):

@@ -64,6 +64,11 @@ def test_an_allocation_error_does_not_pass_on_the_message_of_torch(
     assert raised.value.detail == "the device had no memory for this image"
 
 
+def test_an_allocation_that_the_cpu_refuses_is_out_of_memory() -> None:
+    with pytest.raises(OutOfMemory):
+        with_device_errors(lambda: torch.empty(2**60, dtype=torch.uint8))
+
+
 @pytest.mark.parametrize("error", LOST_DEVICE, ids=repr)
 def test_a_lost_device_keeps_the_first_line_of_the_message(error: Exception) -> None:
     with pytest.raises(DeviceFailed) as raised:

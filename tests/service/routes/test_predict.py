@@ -73,14 +73,16 @@ def test_the_result_equals_that_of_the_library_for_the_same_file(
     check_against_library(post_image(file.read_bytes(), "image/jpeg", **seeded).json(), prediction)
 
 
-@pytest.mark.parametrize(("mode", "trajectories"), [("det", 16), ("stoch", 8)])
+@pytest.mark.parametrize(
+    ("mode", "views", "trajectories"), [("det", 8, 16), ("stoch", 8, 8), ("stoch", 2, 8)]
+)
 def test_an_answer_states_its_views_and_on_request_that_of_each_trajectory(
-    post_image, png, mode, trajectories
+    post_image, png, mode, views, trajectories
 ) -> None:
-    body = post_image(png, mode=mode, views=8, detail="trajectories").json()
-    assert (body["views"], body["trajectories"]) == (8, trajectories)
+    body = post_image(png, mode=mode, views=views, detail="trajectories").json()
+    assert (body["views"], body["trajectories"]) == (views, trajectories)
     assert len(body["trajectory_probabilities"]) == trajectories
-    assert sorted(body["trajectory_views"]) == sorted([*range(8)] * (trajectories // 8))
+    assert sorted(body["trajectory_views"]) == sorted([*range(views)] * (trajectories // views))
     assert (body["ood"], body["warnings"][0]["code"]) == (None, "no_ood_threshold")
     total = 1 - sum(value**2 for value in body["probabilities"].values())
     assert sum(body["variance"].values()) == pytest.approx(total, abs=1e-4)
