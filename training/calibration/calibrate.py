@@ -27,8 +27,8 @@ from eulerlora.scores.ood_scores import (
     fit_feature_statistics,
 )
 from eulerlora.settings import PrecisionChoice, RuntimeSettings
-from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, Auto, Sampler, Views
-from training.calibration.temperature import TEMPERATURE_FOLDS, fit_temperature, outputs_at
+from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MODES, Auto, Sampler, Views
+from training.calibration.temperature import TEMPERATURE_FOLDS
 from training.calibration.thresholds import (
     NO_COVERAGE,
     CalibrationOutputs,
@@ -59,9 +59,9 @@ def calibrate(
 ) -> CheckpointConfig:
     """Fits feature statistics, OOD thresholds, decision margins and prediction sets.
 
-    With views, also the temperature of mode stoch, before the thresholds: averaging over views
-    makes a model less confident than it is right (Ashukha et al., "Pitfalls of In-Domain
-    Uncertainty Estimation and Ensembling in Deep Learning", ICLR 2020).
+    With views, also the temperature of each mode, before the thresholds: averaging over views
+    changes how confident a model is (Ashukha et al., "Pitfalls of In-Domain Uncertainty Estimation
+    and Ensembling in Deep Learning", ICLR 2020). Without views the temperatures are 1.
 
     Returns the new config. The thresholds and sets are those of `det`, and of `stoch` with
     `samples`; there are no sets for `auto`. `auto` also fits margins if there are enough images
@@ -73,7 +73,7 @@ def calibrate(
     answer and `config.json`.
     sampler, views, sampled_from_block: new ones of the checkpoint; None keeps the present ones.
     precisions: of the predictions; each has thresholds and sets of its own, and the first one has
-    the statistics, margins and temperature. `auto` is decided by `eulerlora.prediction.precision`.
+    the statistics, margins and temperatures. `auto` is decided by `eulerlora.prediction.precision`.
     Raises DataError if a class has too few lesions for the coverage, before any work.
     """
     checkpoint = load_checkpoint(folder)
@@ -83,6 +83,7 @@ def calibrate(
         update={
             "sampler": sampler or checkpoint.config.sampler,
             "views": views or checkpoint.config.views,
+            "temperature": 1.0,
             "stoch_temperature": None,
             "thresholds": (),
             "margins": None,
@@ -97,16 +98,12 @@ def calibrate(
     models = _models(source, precisions, device)
     statistics, features = compute_feature_statistics(models[0], images)
     fitted = uncalibrated.model_copy(update={"features": features})
-    distance, factor = FeatureDistance(statistics), None
+    distance = FeatureDistance(statistics)
     for model in models:
         outputs = CalibrationOutputs.of(model, held_out, data, samples)
-        if factor is None:
-            factor = stoch_temperature_factor(fitted, outputs)
-            if factor != 1:
-                update = {"stoch_temperature": factor * fitted.temperature}
-                fitted = fitted.model_copy(update=update)
-        if factor != 1:
-            outputs = replace(outputs, stoch=outputs_at(outputs.stoch, factor))
+        if model is models[0]:
+            fitted = _with_temperatures(fitted, outputs)
+        outputs = outputs.at(fitted.temperatures)
         fitted = with_thresholds(fitted, outputs, distance, samples)
         fitted = with_prediction_sets(fitted, outputs, samples, coverage)
     write_config(folder, uncalibrated)  # a config never describes the statistics of another one
@@ -116,21 +113,18 @@ def calibrate(
     return fitted
 
 
-def stoch_temperature_factor(config: CheckpointConfig, outputs: CalibrationOutputs) -> float:
-    """Returns the temperature of mode stoch relative to that of det.
+def _with_temperatures(config: CheckpointConfig, outputs: CalibrationOutputs) -> CheckpointConfig:
+    """Returns the config with the temperature of each mode, fitted to outputs at temperature 1.
 
-    1 without views, if a class has fewer than TEMPERATURE_FOLDS lesions, and if another one helps
-    no lesions outside of its fit. Fitted to `DEFAULT_SAMPLES` samples; more samples are a little
-    less confident.
+    Unchanged without views and if a class has fewer than TEMPERATURE_FOLDS lesions. That of `stoch`
+    is fitted to `DEFAULT_SAMPLES` samples; more samples are a little less confident.
     """
-    counts = outputs.lesions.counts(len(config.classes))
-    if config.views == 1 or min(counts) < TEMPERATURE_FOLDS:
-        return 1.0
-    return fit_temperature(
-        outputs.stoch.log_probabilities[:, :, :DEFAULT_SAMPLES].flatten(1, 2),
-        outputs.labels,
-        outputs.lesions.indices.numpy(),
-    ).temperature
+    lesions = outputs.lesions
+    if config.views == 1 or min(lesions.counts(len(config.classes))) < TEMPERATURE_FOLDS:
+        return config
+    groups = lesions.indices.numpy()
+    det, stoch = (outputs.temperature(mode, DEFAULT_SAMPLES, groups).temperature for mode in MODES)
+    return config.model_copy(update={"temperature": det, "stoch_temperature": stoch})
 
 
 def _models(

@@ -21,7 +21,6 @@ from eulerlora.settings import PrecisionChoice, RuntimeSettings
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MODES
 from training.calibration.policy import PolicyFile
 from training.calibration.report import FEATURES, OOD, TEMPERATURE, FittedPart, sets_part
-from training.calibration.temperature import fit_temperature, outputs_at
 from training.calibration.thresholds import (
     KEPT_SHARE,
     CalibrationOutputs,
@@ -126,12 +125,11 @@ def _with_temperature(fit: SiteFit, options: SamplingOptions, parts: Parts) -> S
     config = fit.config
     temperatures = dict(config.temperatures)
     if parts[TEMPERATURE].met:
-        fits = {}
-        for mode in MODES if config.views > 1 else (options.mode,):
-            own = fit.outputs.det if mode == "det" else fit.outputs.stoch
-            samples = options.samples if options.mode == "stoch" else DEFAULT_SAMPLES
-            trajectories = own.log_probabilities[:, :, :samples].flatten(1, 2)
-            fits[mode] = fit_temperature(trajectories, fit.outputs.labels, fit.groups)
+        samples = options.samples if options.mode == "stoch" else DEFAULT_SAMPLES
+        fits = {
+            mode: fit.outputs.temperature(mode, samples, fit.groups)
+            for mode in (MODES if config.views > 1 else (options.mode,))
+        }
         fallback = fits[options.mode].temperature
         temperatures = {
             mode: fits[mode].temperature if mode in fits else fallback for mode in MODES
@@ -144,12 +142,8 @@ def _with_temperature(fit: SiteFit, options: SamplingOptions, parts: Parts) -> S
     }
     if temperatures != config.temperatures:
         update |= {"prediction_sets": (), "margins": None}
-    outputs = replace(
-        fit.outputs,
-        det=outputs_at(fit.outputs.det, det),
-        stoch=outputs_at(fit.outputs.stoch, stoch),
-    )
-    return replace(fit, config=config.model_copy(update=update), outputs=outputs)
+    config = config.model_copy(update=update)
+    return replace(fit, config=config, outputs=fit.outputs.at(temperatures))
 
 
 def _with_feature_means(fit: SiteFit, parts: Parts) -> SiteFit:

@@ -35,8 +35,8 @@ class TemperatureFit:
 
     @property
     def helps(self) -> bool:
-        """True if the improvement is larger than its standard error."""
-        return self.improvement > self.standard_error
+        """True if it improves on temperature 1."""
+        return self.improvement > 0
 
     @property
     def temperature(self) -> float:

@@ -40,11 +40,13 @@ from eulerlora.scores.prediction_sets import (
     min_units,
     unit_scores,
 )
+from eulerlora.settings import Temperatures
 from eulerlora_client.contract.answers import ScoreThreshold, Threshold, Tolerance
 from eulerlora_client.contract.sampling import AUTO, Auto, Mode, Precision
+from training.calibration.temperature import TemperatureFit, fit_temperature, outputs_at
 from training.data.images import LabelledImage
 from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
-from training.evaluation.intervals import ToleranceBound, tolerance_bound
+from training.evaluation.intervals import Ints, ToleranceBound, tolerance_bound
 from training.evaluation.prediction_sets import Lesions
 
 KEPT_SHARE = 0.95
@@ -98,6 +100,20 @@ class CalibrationOutputs:
                 for count in _fixed(samples)
             },
         }
+
+    def temperature(self, mode: Mode, samples: int, groups: Ints) -> TemperatureFit:
+        """Returns the fit of a mode's temperature to outputs at temperature 1.
+
+        samples: per adapter, of mode `stoch`. groups: as in `fit_temperature`.
+        """
+        outputs, count = (self.det, 1) if mode == "det" else (self.stoch, samples)
+        trajectories = outputs.log_probabilities[:, :, :count].flatten(1, 2)
+        return fit_temperature(trajectories, self.labels, groups)
+
+    def at(self, temperatures: Temperatures) -> "CalibrationOutputs":
+        """Returns the outputs at the temperature of each mode; these are at temperature 1."""
+        det, stoch = temperatures["det"], temperatures["stoch"]
+        return replace(self, det=outputs_at(self.det, det), stoch=outputs_at(self.stoch, stoch))
 
     def rounds(self) -> dict[int, tuple[ModelOutputs, int]]:
         """Returns the outputs of the rounds of `auto`, and how many of their samples each uses.

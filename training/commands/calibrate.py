@@ -114,7 +114,7 @@ def calibrate_command(
     Changes the folder CHECKPOINT: replaces its config.json, ood.safetensors and known answer. The
     revision changes, so that a policy that was fitted to the earlier one no longer applies.
 
-    A checkpoint that samples views also gets the temperature of mode stoch.
+    A checkpoint that samples views also gets the temperature of each mode; others have 1.
 
     With --coverage also the thresholds of class-conditional prediction sets.
     """

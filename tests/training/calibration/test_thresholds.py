@@ -15,12 +15,12 @@ from eulerlora.checkpoint.files import (
     predict_known_answer,
     read_config,
     read_known_answer,
-    write_config,
 )
 from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, StoppingRule
+from eulerlora.settings import UNSCALED
 from eulerlora_client.contract.answers import Threshold
-from eulerlora_client.contract.sampling import Auto
+from eulerlora_client.contract.sampling import MODES, Auto
 from tests.conftest import config_of, random_network
 from training.calibration.calibrate import calibrate
 from training.calibration.thresholds import (
@@ -144,27 +144,26 @@ def test_calibration_keeps_the_sampler_unless_another_is_given(
     assert read_config(checkpoint_copy).sampler == "independent"
 
 
-def test_a_calibration_with_views_fits_the_temperature_of_stoch_before_its_thresholds(
+def test_a_calibration_with_views_fits_the_temperatures_before_the_thresholds(
     checkpoint_copy: Path, images: list[LabelledImage], paths: list[Path]
 ) -> None:
     labels = torch.arange(len(images)) % 3
     shown = [replace(i, label=int(y)) for i, y in zip(images, labels, strict=True)]
     parts, cpu = ImageParts("squares", (), {"train": shown, "test": shown}), torch.device("cpu")
-    overconfident = read_config(checkpoint_copy).model_copy(update={"temperature": 0.2})
-    write_config(checkpoint_copy, overconfident)
     config = calibrate(checkpoint_copy, parts, cpu, [2, 4], "balanced", views=8)
     assert config.views == 8
-    assert config.temperatures["stoch"] > config.temperatures["det"] == 0.2
     model = EulerLoRA.load(checkpoint_copy, "cpu")
     unscaled = replace(
         load_checkpoint(checkpoint_copy),
-        config=config.model_copy(update={"stoch_temperature": None}),
+        config=config.model_copy(update={"temperature": 1.0, "stoch_temperature": None}),
     )
-    nll = [
-        -one.predict(paths, "stoch").probabilities.gather(1, labels[:, None]).log().mean()
-        for one in (model, EulerLoRA(unscaled, cpu))
-    ]
-    assert nll[0] < nll[1] - 0.1  # the labels are random
+    for mode in MODES:
+        assert config.temperatures[mode] > 1.5  # the labels are random
+        scaled, plain = (
+            one.predict(paths, mode).probabilities.gather(1, labels[:, None]).log().mean()
+            for one in (model, EulerLoRA(unscaled, cpu))
+        )
+        assert scaled > plain
     for samples in (2, 4):
         threshold = config.threshold("stoch", samples)
         assert threshold is not None
@@ -174,7 +173,7 @@ def test_a_calibration_with_views_fits_the_temperature_of_stoch_before_its_thres
     outputs = predict_known_answer(model.network, known.pixels, known.draws, config.temperatures)
     assert known.fault(outputs, "float32") is None
     again = calibrate(checkpoint_copy, parts, cpu, [2, 4], views=1)
-    assert (again.views, again.stoch_temperature) == (1, None)
+    assert (again.views, again.temperatures) == (1, UNSCALED)
 
 
 def test_a_calibration_in_both_precisions_has_entries_of_each(
