@@ -2,19 +2,22 @@
 
 The methods answer the same images with eight members; every one is measured in alternation with
 ours, and its memory in a process of its own: the peak beyond the network. The servers have the same
-model and library, and must give the same probabilities; their loads alternate too. "At equal p99"
-is the highest rate among the numbers of clients at which the p99 of the server is at most that of
-ours with `--clients` clients.
+model and library, and in float32 must give the same probabilities; their loads alternate too. Ours
+has two more rows: in the precision that it chooses (`--precision auto`), and with `samples=auto`.
+Half load is a Poisson load at half of the server's own highest rate.
 """
 
+import asyncio
 import json
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from statistics import median
+from typing import Literal, get_args
 
 import click
 import numpy as np
@@ -25,7 +28,16 @@ from benchmarks.baselines.lora_ensemble import LoRAEnsemble
 from benchmarks.baselines.naive import naive_logits, ordinary_members, vmap_ensemble
 from benchmarks.baselines.peft import PeftVisionTransformer
 from benchmarks.service.images import synthetic_images
-from benchmarks.service.load import Load, Part, closed_loop, parameters, post_form, short_gc_pauses
+from benchmarks.service.load import (
+    Exchange,
+    Load,
+    Part,
+    closed_loop,
+    parameters,
+    post_form,
+    short_gc_pauses,
+)
+from benchmarks.service.overload import TIMEOUT_S, poisson_load
 from benchmarks.service.server import (
     TERMINATE_TIMEOUT_S,
     Server,
@@ -56,15 +68,23 @@ METHODS = {
 HOST = "127.0.0.1"
 IMAGES = 32
 OUR_SERVER = "eulerlora serve"
-CLIENT_COUNTS = (1, 2, 4, 8, 16)
+CHOSEN_PRECISION = f"{OUR_SERVER}, --precision auto"
+AUTO_SAMPLES = f"{OUR_SERVER}, samples=auto"
+CLIENT_COUNTS = (1, 2, 4, 8)
+LIMIT_S = 0.5
+HALF_LOAD_S = 10.0
 PEER_GRACE_S = 1.0  # for LitServe and Ray
 TOLERANCE = 1e-4  # of probabilities; ours have six digits
+
+RequestMode = Literal["det", "stoch", "mixed"]
 
 Answers = Callable[[Tensor], Tensor]
 """Images (n, 3, image_size, image_size) -> logits; their shape differs by method."""
 
 Loads = Mapping[int, Sequence[Load]]
 """The runs by number of clients."""
+
+StartServer = Callable[[], AbstractContextManager[Server]]
 
 
 @dataclass(frozen=True)
@@ -117,10 +137,12 @@ PEERS = {
 }
 
 
-def servers_of(bentoml: Path | None) -> dict[str, Callable[[], AbstractContextManager[Server]]]:
+def servers_of(bentoml: Path | None) -> dict[str, StartServer]:
     """Returns what runs each server. bentoml: folder of its packages; None leaves it out."""
-    servers: dict[str, Callable[[], AbstractContextManager[Server]]] = {
+    servers: dict[str, StartServer] = {
         OUR_SERVER: eulerlora_server,
+        CHOSEN_PRECISION: partial(eulerlora_server, ["--precision", "auto"]),
+        AUTO_SAMPLES: eulerlora_server,
         **{name: peer.running for name, peer in PEERS.items() if name != BENTOML},
     }
     if bentoml is not None:
@@ -135,8 +157,9 @@ def servers_of(bentoml: Path | None) -> dict[str, Callable[[], AbstractContextMa
     "--runs", type=click.IntRange(1), default=3, show_default=True, help="Loads of each server."
 )
 @click.option("--responses", type=click.IntRange(1), default=160, show_default=True)
-@click.option("--clients", type=click.Choice(list(map(str, CLIENT_COUNTS))), default="8")
-@click.option("--mode", type=click.Choice(["det", "stoch"]), default="stoch", show_default=True)
+@click.option(
+    "--mode", type=click.Choice(get_args(RequestMode)), default="mixed", show_default=True
+)
 @click.option(
     "--bentoml",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -150,8 +173,7 @@ def main(
     repeats: int | None,
     runs: int,
     responses: int,
-    clients: str,
-    mode: Mode,
+    mode: RequestMode,
     bentoml: Path | None,
     methods: bool,
     servers: bool,
@@ -164,10 +186,8 @@ def main(
         click.echo(methods_table(method_costs(sizes)))
     if servers:
         counts, responses = ((1, 8), 16) if small else (CLIENT_COUNTS, responses)
-        loads, memories = server_loads(
-            servers_of(bentoml), mode, counts, 1 if small else runs, responses
-        )
-        click.echo(f"mode {mode}\n\n{servers_table(loads, memories, int(clients))}")
+        costs = server_costs(servers_of(bentoml), mode, counts, 1 if small else runs, responses)
+        click.echo(f"mode {mode}\n\n{servers_table(costs)}")
 
 
 def method_costs(sizes: Sizes) -> dict[str, MethodCost]:
@@ -260,49 +280,92 @@ def methods_table(costs: Mapping[str, MethodCost]) -> str:
     return "\n".join(lines)
 
 
-def server_loads(
-    starts: Mapping[str, Callable[[], AbstractContextManager[Server]]],
-    mode: Mode,
+@dataclass(frozen=True)
+class ServerCost:
+    """Closed loops by number of clients, answers at half load, and memory (PSS) in bytes."""
+
+    loads: Loads
+    half_load: Sequence[Exchange]
+    memory: int
+
+    @property
+    def rate(self) -> float:
+        """The highest median rate among the numbers of clients, in answers/s."""
+        return max(median(load.rate for load in runs) for runs in self.loads.values())
+
+
+def server_costs(
+    starts: Mapping[str, StartServer],
+    mode: RequestMode,
     counts: Sequence[int],
     runs: int,
     responses: int,
-) -> tuple[dict[str, Loads], dict[str, int]]:
-    """Returns the alternating loads of every server, and its memory (PSS) after them in bytes.
+) -> dict[str, ServerCost]:
+    """Returns the costs of every server, whose loads alternate.
 
     Raises ClickException for a server whose probabilities differ from ours.
     """
     images = synthetic_images(IMAGES)
-    requests = {name: [request_of(name, image, mode) for image in images] for name in starts}
+    modes: Sequence[Mode] = ("det", "stoch") if mode == "mixed" else (mode,)
+    requests = {
+        name: [request_of(name, image, one) for image, one in zip(images, cycle(modes))]
+        for name in starts
+    }
     loads: dict[str, dict[int, list[Load]]] = {
         name: {count: [] for count in counts} for name in starts
     }
     with short_gc_pauses(), ExitStack() as running:
         servers = {name: running.enter_context(start()) for name, start in starts.items()}
-        ours = probabilities(servers[OUR_SERVER], requests[OUR_SERVER][0])
-        for name, server in servers.items():
-            theirs = probabilities(server, requests[name][0])
-            difference = max(abs(ours[label] - theirs[label]) for label in ours)
-            if difference > TOLERANCE:
-                raise click.ClickException(f"{name}: a probability differs by {difference:.2g}")
+        check_probabilities(servers, requests)
         for run in range(-1, runs):  # the first warms up
             for name, server in servers.items():
-                with ExitStack() as others:
-                    for other in servers.values():
-                        if other is not server:
-                            others.enter_context(paused(other.pid))
+                with only(server, servers.values()):
                     for count in counts:
                         load = closed_loop(server.port, requests[name], count, responses)
                         click.echo(f"{name}, {count} clients: {load.rate:.1f} answers/s", err=True)
                         if run >= 0:
                             loads[name][count].append(load)
-        sizes = {name: memory(server.pid).pss or 0 for name, server in servers.items()}
-    return dict(loads), sizes
+        costs = {}
+        for name, server in servers.items():
+            cost = ServerCost(loads[name], (), memory(server.pid).pss or 0)
+            with only(server, servers.values()):
+                half = poisson_load(
+                    server.port, requests[name], cost.rate / 2, HALF_LOAD_S, TIMEOUT_S, lambda: None
+                )
+                costs[name] = replace(cost, half_load=asyncio.run(half))
+    return costs
+
+
+@contextmanager
+def only(server: Server, servers: Iterable[Server]) -> Iterator[None]:
+    """Suspends the other servers while the block runs."""
+    with ExitStack() as others:
+        for other in servers:
+            if other is not server:
+                others.enter_context(paused(other.pid))
+        yield
+
+
+def check_probabilities(
+    servers: Mapping[str, Server], requests: Mapping[str, Sequence[bytes]]
+) -> None:
+    """Raises ClickException for a float32 server whose probabilities differ from ours."""
+    ours = probabilities(servers[OUR_SERVER], requests[OUR_SERVER][0])
+    for name, server in servers.items():
+        if name in (CHOSEN_PRECISION, AUTO_SAMPLES):
+            continue
+        theirs = probabilities(server, requests[name][0])
+        difference = max(abs(ours[label] - theirs[label]) for label in ours)
+        if difference > TOLERANCE:
+            raise click.ClickException(f"{name}: a probability differs by {difference:.2g}")
 
 
 def request_of(server: str, image: bytes, mode: Mode) -> bytes:
     """Returns a form; the peers take the mode as a field of it, BentoML as a part of the path."""
     file = Part("file", image, "a.jpg", "image/jpeg")
-    if server == OUR_SERVER:
+    if server == AUTO_SAMPLES and mode == "stoch":
+        return post_form([file], {"mode": mode, "samples": "auto"})
+    if server.startswith(OUR_SERVER):
         return post_form([file], parameters(mode))
     request = post_form([file, Part("mode", mode.encode())])
     is_path = server == BENTOML and mode == "det"
@@ -320,24 +383,26 @@ def probabilities(server: Server, request: bytes) -> dict[str, float]:
     return answered
 
 
-def servers_table(loads: Mapping[str, Loads], sizes: Mapping[str, int], clients: int) -> str:
-    """Returns the table of the servers. clients: of ours, whose p99 is the limit."""
-    limit = median(map(p99, loads[OUR_SERVER][clients]))
+def servers_table(costs: Mapping[str, ServerCost]) -> str:
+    """Returns the table of the servers."""
+    clients = max(costs[OUR_SERVER].loads)
     lines = [
         f"| server | a lone request, p50 | answers/s, {clients} clients | p99 | "
-        f"answers/s with a p99 of {1000 * limit:.0f} ms | memory |",
-        "|---|---:|---:|---:|---:|---:|",
+        f"answers/s with a p99 of {1000 * LIMIT_S:.0f} ms | p50 and p99 at half load | memory |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
-    for name, by_clients in loads.items():
-        lone = median(_quantile(load, 50) for load in by_clients[min(by_clients)])
-        rate = median(load.rate for load in by_clients[clients])
-        equal = rate_within(by_clients, limit)
+    for name, cost in costs.items():
+        lone = median(percentile(load.successful, 50) for load in cost.loads[min(cost.loads)])
+        within = rate_within(cost.loads, LIMIT_S)
+        full = cost.loads[clients]
+        half = [percentile(cost.half_load, percent) for percent in (50, 99)]
         cells = [
             f"{1000 * lone:.1f} ms",
-            f"{rate:.1f}",
-            f"{1000 * median(map(p99, by_clients[clients])):.0f} ms",
-            "none" if equal is None else f"{equal:.1f}",
-            f"{sizes[name] / 2**20:.0f} MiB",
+            f"{median(load.rate for load in full):.1f}",
+            f"{1000 * median(map(p99, full)):.0f} ms",
+            "none" if within is None else f"{within:.1f}",
+            f"{1000 * half[0]:.0f} and {1000 * half[1]:.0f} ms",
+            f"{cost.memory / 2**20:.0f} MiB",
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -355,11 +420,12 @@ def rate_within(loads: Loads, limit_s: float) -> float | None:
 
 def p99(load: Load) -> float:
     """Returns the 99th percentile of the seconds of answered requests."""
-    return _quantile(load, 99)
+    return percentile(load.successful, 99)
 
 
-def _quantile(load: Load, percent: float) -> float:
-    return float(np.percentile([exchange.seconds for exchange in load.successful], percent))
+def percentile(exchanges: Sequence[Exchange], percent: float) -> float:
+    """Returns a percentile of the seconds of exchanges."""
+    return float(np.percentile([exchange.seconds for exchange in exchanges], percent))
 
 
 if __name__ == "__main__":

@@ -61,7 +61,8 @@ def decode(model: EulerLoRA, data: bytes, mode: Mode) -> InferenceInput:
 def predict(model: EulerLoRA, inputs: Sequence[InferenceInput]) -> list[Tensor]:
     """Returns the trajectories' probabilities of every image, from one forward pass."""
     pixels = torch.stack([item.pixels for item in inputs])
-    outputs = predict_images(model.runtime, pixels, [item.draw for item in inputs])
+    draws = [item.draw for item in inputs]
+    outputs = predict_images(model.runtime, pixels, draws, model.config.temperatures)
     return [output.log_probabilities.exp() for output in outputs]
 
 

@@ -9,7 +9,7 @@ import torch
 from click.testing import CliRunner
 
 from benchmarks import cpu, gpu, peers, training_step
-from benchmarks.peers import METHODS, OUR_SERVER, MethodCost
+from benchmarks.peers import METHODS, OUR_SERVER, MethodCost, ServerCost
 from benchmarks.results import Result
 from benchmarks.service import program
 from benchmarks.service.load import Exchange, Load, Response
@@ -100,11 +100,14 @@ def test_the_rate_at_equal_p99_is_the_highest_within_the_limit() -> None:
     assert peers.rate_within(loads, 0.01) is None
 
 
-def test_the_limit_of_the_table_is_the_p99_of_ours() -> None:
+def test_the_table_states_what_a_server_gives_at_full_and_at_half_load() -> None:
     ours = {1: [load(50, 0.02)], 8: [load(100, 0.1)]}
-    slower = {1: [load(40, 0.025)], 8: [load(90, 0.2)]}
-    loads = {OUR_SERVER: ours, "another": slower}
-    table = peers.servers_table(loads, {OUR_SERVER: 2**30, "another": 2**31}, clients=8)
-    assert "answers/s with a p99 of 100 ms" in table
-    assert f"| {OUR_SERVER} | 20.0 ms | 100.0 | 100 ms | 100.0 | 1024 MiB |" in table
-    assert "| another | 25.0 ms | 90.0 | 200 ms | 40.0 | 2048 MiB |" in table
+    slower = {1: [load(40, 0.025)], 8: [load(90, 0.6)]}
+    half = load(50, 0.03).exchanges
+    costs = {
+        OUR_SERVER: ServerCost(ours, half, 2**30),
+        "another": ServerCost(slower, half, 2**31),
+    }
+    table = peers.servers_table(costs)
+    assert f"| {OUR_SERVER} | 20.0 ms | 100.0 | 100 ms | 100.0 | 30 and 30 ms | 1024 MiB |" in table
+    assert "| another | 25.0 ms | 90.0 | 600 ms | 40.0 | 30 and 30 ms | 2048 MiB |" in table
