@@ -162,13 +162,6 @@ def test_wrong_options_are_wrong_usage(
     assert (done.status, named in done.err) == (2, True)
 
 
-def test_a_folder_without_images_is_an_error(checkpoint_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    done = run("predict", checkpoint_folder, tmp_path / "empty")
-    assert done.status == 1
-    assert "empty: contains no images" in done.err
-
-
 @pytest.mark.parametrize("alias", ["itself", "symbolic link", "hard link", "checkpoint"])
 def test_an_input_file_is_never_overwritten(
     checkpoint_copy: Path, images: Path, tmp_path: Path, alias: str

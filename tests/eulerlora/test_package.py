@@ -1,24 +1,7 @@
-"""Every error of eulerlora is public; which modules an import loads."""
+"""Which modules an import loads."""
 
-import inspect
 import subprocess
 import sys
-
-import eulerlora
-from eulerlora import errors
-
-
-def error_classes() -> dict[str, type[Exception]]:
-    classes = inspect.getmembers(errors, inspect.isclass)
-    return {n: c for n, c in classes if c.__module__ == errors.__name__ and not n.startswith("_")}
-
-
-def test_every_public_error_is_exported_and_descends_from_one_base() -> None:
-    for name, error in error_classes().items():
-        assert name in eulerlora.__all__
-        assert getattr(eulerlora, name) is error
-        assert issubclass(error, eulerlora.EulerLoRAError)
-    assert issubclass(eulerlora.EulerLoRAError, Exception)
 
 
 def modules_after(statement: str, *names: str) -> str:

@@ -85,8 +85,3 @@ def test_preprocessing_of_another_size_keeps_the_share_of_the_crop() -> None:
     crop = Preprocessing(size=224, resize="crop", shorter_side=256)
     assert crop.at_size(448) == crop.model_copy(update={"size": 448, "shorter_side": 512})
     assert Preprocessing(size=224).at_size(64) == Preprocessing(size=64)
-
-
-def test_a_draw_runs_the_samples_after_the_first_ones() -> None:
-    assert Draw(mode="stoch", samples=12, first=8).count == 4
-    assert Draw(mode="stoch", samples=12).count == 12

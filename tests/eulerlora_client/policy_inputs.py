@@ -4,28 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from eulerlora_client.contract.answers import ImageQuality, Prediction
+from tests.eulerlora_client.conftest import PREDICTION
 
 GOOD = ImageQuality(
     width=600, height=450, brightness=0.6, dark_share=0.0, bright_share=0.0, sharpness=50.0
 )
 PROBABILITIES = {"nv": 1.0, "mel": 0.0, "bcc": 0.0, "akiec": 0.0}
-FIELDS = {
-    "request_id": "r1",
-    "model": "ham10000",
-    "revision": "sha256:00",
-    "mode": "stoch",
-    "samples": 4,
-    "trajectories": 8,
-    "seed": 7,
-    "label": "nv",
-    "entropy": 0.0,
-    "expected_entropy": 0.0,
-    "mutual_information": 0.0,
-    "msp": 1.0,
-    "ood": False,
-    "ood_threshold": 0.5,
-    "warnings": (),
-}
+FIELDS = PREDICTION | {
+    "model": "ham10000", "samples": 4, "trajectories": 8, "entropy": 0.0, "expected_entropy": 0.0,
+    "mutual_information": 0.0, "msp": 1.0,
+}  # fmt: skip
 
 
 def make_prediction(

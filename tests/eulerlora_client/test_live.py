@@ -32,16 +32,6 @@ def client(live: int) -> Iterator[TriageClient]:
         yield client
 
 
-def test_auto_returns_samples_and_standard_errors(client: TriageClient) -> None:
-    result = client.predict(random_png(), mode="stoch", samples="auto", seed=3)
-    assert result.samples is not None
-    assert 1 <= result.samples <= 16
-    assert result.sampled is (result.samples > 1)
-    assert (result.standard_error is not None) is result.sampled
-    fixed = client.predict(random_png(), mode="stoch", samples=2, seed=3)
-    assert fixed.standard_error is None
-
-
 def test_a_prediction_equals_the_response(client: TriageClient, live: int) -> None:
     url = f"http://127.0.0.1:{live}/predict?mode=stoch&samples=4&detail=trajectories"
     served = httpx.post(url, content=random_png(), headers={"Content-Type": "image/png"}).json()

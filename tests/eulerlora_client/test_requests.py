@@ -60,13 +60,6 @@ def test_an_invalid_key_is_an_error_that_does_not_repeat_it(key: str) -> None:
     assert not key or key not in str(raised.value)
 
 
-def test_a_key_is_sent_as_a_bearer_token() -> None:
-    assert connection_options("https://x/y/", "elk_1", Timeouts())["headers"] == {
-        "Authorization": "Bearer elk_1"
-    }
-    assert connection_options("https://x/y/", None, Timeouts())["headers"] == {}
-
-
 BY_STATUS = [
     (400, BadRequest),
     (401, NotAuthenticated),

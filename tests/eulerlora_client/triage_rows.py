@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from eulerlora_client.contract.answers import ImageQuality, Prediction
 from eulerlora_client.policy.policy import Policy, TargetRules, UncertaintyRules, default_policy
 from eulerlora_client.policy.results import triage_result
 from eulerlora_client.report.ranking import RowProblem, TriageRow
+from tests.eulerlora_client.conftest import PREDICTION
 
 CLASS_NAMES = {
     "akiec": "actinic keratosis (or Bowen's disease)",
@@ -53,20 +54,10 @@ def fixed_policy() -> Policy:
     return default_policy().model_copy(update=changed)
 
 
-def lesion(path: Path, seed: int, size: tuple[int, int] = (400, 300)) -> Path:
-    """Writes an image of a dark spot on skin, which depends on the seed."""
-    draw = np.random.default_rng(seed)
-    noise = draw.normal(0, 6, (size[1], size[0], 3))
-    skin = np.array([214, 172, 150]) + draw.normal(0, 10, 3)
-    image = Image.fromarray((skin + noise).clip(0, 255).astype(np.uint8))
-    middle, radius = np.array(size) / 2, min(size) * draw.uniform(0.15, 0.35)
-    ellipse = ImageDraw.Draw(image)
-    for shrink in np.linspace(1, 0.3, 12):
-        tone = tuple(int(part) for part in np.array([150, 95, 70]) * (0.4 + 0.6 * shrink))
-        shift = draw.normal(0, radius / 12, 4)
-        box = (*(middle - radius * shrink), *(middle + radius * shrink))
-        ellipse.ellipse(tuple(float(a + b) for a, b in zip(box, shift, strict=True)), fill=tone)
-    image.save(path)
+def picture(path: Path, seed: int, size: tuple[int, int] = (400, 300)) -> Path:
+    """Writes an image of random pixels."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
     return path
 
 
@@ -79,10 +70,8 @@ def make_prediction(
     entropy = _entropy(mean)
     expected = float(np.mean([_entropy(row) for row in rows]))
     values: dict[str, object] = {
-        "request_id": "01JD0Z3V6T",
         "model": "ham10000",
         "revision": REVISION,
-        "mode": "stoch",
         "samples": len(rows) // 2,
         "trajectories": len(rows),
         "seed": 1234567,
@@ -94,10 +83,9 @@ def make_prediction(
         "msp": float(mean.max()),
         "ood": bool(mean.max() < 0.5),
         "ood_threshold": 0.5,
-        "warnings": (),
         "trajectory_probabilities": rows.tolist() if detail else None,
     }
-    return Prediction.model_validate(values | changes)
+    return Prediction.model_validate(PREDICTION | values | changes)
 
 
 def passes(label: str, margin: float, spread: float, seed: int, count: int = 8) -> np.ndarray:
@@ -124,7 +112,7 @@ def rows_of_all_kinds(folder: Path, policy: Policy) -> list[TriageRow]:
     """Returns rows of every status; their images are written to the folder."""
 
     def image(name: str, seed: int, **shape: tuple[int, int]) -> Path:
-        return lesion(folder / name, seed, **shape)
+        return picture(folder / name, seed, **shape)
 
     def row(path: Path, prediction: Prediction, quality: ImageQuality = SHARP) -> TriageRow:
         return triaged(path, prediction, quality, policy)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save, save_file
+from safetensors.torch import save, save_file
 from torch import Tensor, nn
 from torchvision import models
 from torchvision.models import Weights, WeightsEnum
@@ -54,37 +54,6 @@ def assert_refused(path: Path, expected: Tensors, message: str) -> None:
     assert caught.value.path == path
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_float32_round_trips_exactly(path: Path, tensors: Tensors) -> None:
-    write_tensors(path, tensors, torch.float32, {})
-    actual = read_tensors(path, tensors)
-    assert actual.keys() == tensors.keys()
-    assert all(torch.equal(actual[name], tensors[name]) for name in tensors)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_read_as_rounded_float32(
-    path: Path, tensors: Tensors, dtype: torch.dtype
-) -> None:
-    write_tensors(path, tensors, dtype, {})
-    assert {tensor.dtype for tensor in load_file(path).values()} == {dtype}
-    actual = read_tensors(path, tensors)
-    for name, tensor in tensors.items():
-        assert actual[name].dtype == torch.float32
-        assert torch.equal(actual[name], tensor.to(dtype).float())
-
-
-def test_metadata_round_trips(path: Path, tensors: Tensors) -> None:
-    write_tensors(path, tensors, torch.float32, {"recipe": "a", "größe": "b"})
-    assert read_metadata(path) == {"recipe": "a", "größe": "b"}
-
-
-def test_a_file_without_metadata_has_none(path: Path, tensors: Tensors) -> None:
-    write_tensors(path, tensors, torch.float32, {})
-    assert read_metadata(path) == {}
-    save_file(tensors, path)
-    assert read_metadata(path) == {}
 
 
 def test_transposed_and_differentiable_tensors_can_be_written(path: Path, tensors: Tensors) -> None:
@@ -199,24 +168,6 @@ def test_the_metadata_of_an_unreadable_file_are_refused(path: Path) -> None:
 
 SETTINGS = BackboneSettings(image_size=24, patch_size=8, layers=3, heads=3, width=12, mlp_width=20)
 OTHER = SETTINGS.model_copy(update={"mlp_width": 24})
-
-
-def test_a_convolutional_stem_embeds_patches_of_the_given_size_and_is_kept_in_a_file(
-    tmp_path: Path,
-) -> None:
-    settings = SETTINGS.model_copy(update={"stem": "convolution"})
-    backbone = VisionTransformer(settings).eval()
-    kernels = [layer for layer in backbone.conv_proj.modules() if isinstance(layer, nn.Conv2d)]
-    assert [layer.stride[0] for layer in kernels] == [2, 2, 2, 1]
-    assert kernels[-1].out_channels == settings.width
-    assert backbone.settings == settings
-    images = torch.rand(2, 3, 24, 24)
-    assert backbone(images).shape == (2, 12)
-    path = tmp_path / "backbone.safetensors"
-    save_backbone(path, backbone, {}, torch.float32)
-    torch.testing.assert_close(load_backbone(path).backbone.eval()(images), backbone(images))
-    larger = at_image_size(backbone, 48)
-    assert larger.settings == settings.model_copy(update={"image_size": 48})
 
 
 def test_the_default_shape_is_torchvisions_vit_b_32_parameter_by_parameter() -> None:

@@ -10,10 +10,9 @@ from torch import Generator, Tensor
 from eulerlora.checkpoint.files import Checkpoint, load_checkpoint, save_checkpoint
 from eulerlora.images.preprocess import network_input
 from eulerlora.methods.registry import build_network
-from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, Preprocessing
-from tests.conftest import predict_rows
+from eulerlora.settings import Draw, Preprocessing
+from tests.conftest import TINY_ADAPTERS, TINY_BACKBONE, predict_rows
 
-SHAPE = BackboneSettings(image_size=32, patch_size=8, layers=2, heads=2, width=16, mlp_width=24)
 PREPROCESSING = Preprocessing(size=32, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
 MakeCheckpoint = Callable[..., Path]
 
@@ -23,10 +22,9 @@ def make_checkpoint(tmp_path: Path, make_backbone, make_network, make_config) ->
     """(**options of the backbone) -> the folder of a checkpoint with two adapters."""
 
     def make(**options: object) -> Path:
-        backbone = make_backbone(SHAPE.model_copy(update=options))
-        settings = AdapterSettings(adapters=2, rank=4, min_rank=2)
-        network = build_network(backbone, settings, 3, PREPROCESSING)
-        network.load_state_dict(make_network(settings, backbone=backbone).state_dict())
+        backbone = make_backbone(TINY_BACKBONE.model_copy(update=options))
+        network = build_network(backbone, TINY_ADAPTERS, 3, PREPROCESSING)
+        network.load_state_dict(make_network(backbone=backbone).state_dict())
         folder = tmp_path / "checkpoint"
         save_checkpoint(folder, network.eval(), make_config(network, temperature=1.5), "# tiny\n")
         return folder

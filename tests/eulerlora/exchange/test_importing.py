@@ -195,6 +195,9 @@ def test_the_preprocessing_is_that_of_the_source(tmp_path: Path) -> None:
     )
     smaller = processor(folder, size=16, **colours)  # older files have one number
     assert smaller.size == 16
+    wider = processor(folder, size=32, rescale_factor=1 / 127.5, **colours)  # pixels in [0, 2]
+    assert wider.mean == pytest.approx((0.25, 0.2, 0.15))
+    assert wider.std == pytest.approx((0.1,) * 3)
     with pytest.raises(CheckpointError, match="expected resample 2"):
         processor(folder, size=32, resample=0)
 
@@ -209,16 +212,6 @@ def test_the_preprocessing_of_timm_and_open_clip_is_read(tmp_path: Path) -> None
     preprocessing = read_source(WeightsSource(tmp_path / "clip", "tiny")).preprocessing
     assert (preprocessing.size, preprocessing.shorter_side) == (224, 224)
     assert preprocessing.mean == (0.48, 0.46, 0.41)
-
-
-def test_normalised_input_is_that_of_the_image_processor(tmp_path: Path) -> None:
-    """Also when pixels are scaled to another range than [0, 1]."""
-    folder = tmp_path / "source"
-    of_transformers(folder, "ViT", intermediate_size=24)
-    values = {"image_mean": [0.5] * 3, "image_std": [0.25] * 3, "rescale_factor": 1 / 127.5}
-    preprocessing = processor(folder, size=32, **values)
-    assert preprocessing.mean == pytest.approx((0.25,) * 3)
-    assert preprocessing.std == pytest.approx((0.125,) * 3)
 
 
 def test_an_imported_backbone_is_one_that_training_reads(tmp_path: Path) -> None:

@@ -1,4 +1,10 @@
-"""Settings of every method, and networks with them on one backbone."""
+"""Settings of every method, and networks of one adapter to compare them with."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
 
 from eulerlora.methods.dropout import DropKeySettings, RankDropoutSettings
 from eulerlora.methods.ensembles import BatchEnsembleSettings, LastLayerEnsembleSettings
@@ -6,11 +12,14 @@ from eulerlora.methods.epinet import EpiNetSettings
 from eulerlora.methods.eulerlora import EulerLoRASettings
 from eulerlora.methods.ivon import IVONSettings
 from eulerlora.methods.laplace import LaplaceSettings
+from eulerlora.methods.registry import build_network
 from eulerlora.methods.sngp import SNGPSettings
 from eulerlora.methods.swag import SWAGSettings
 from eulerlora.methods.tfb import TFBSettings
 from eulerlora.methods.variational import BLoBSettings, GaussianCoefficientsSettings
 from eulerlora.nn.method import MethodSettings
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.settings import AdapterSettings
 
 METHODS: dict[str, MethodSettings] = {
     "eulerlora": EulerLoRASettings(),
@@ -33,3 +42,24 @@ METHODS: dict[str, MethodSettings] = {
     ),
     "swag": SWAGSettings(learning_rate=0.1, steps=4, snapshots=2),
 }
+
+NO_CHANGES: Mapping[str, Tensor] = MappingProxyType({})
+
+
+@torch.no_grad()
+def plain_lora(
+    network: AdaptedVisionTransformer, adapter: int, changes: Mapping[str, Tensor] = NO_CHANGES
+) -> AdaptedVisionTransformer:
+    """Returns a network of one adapter without a method: copies of weights, some of them changed.
+
+    changes: by parameter name, such as `blocks.0.down`, the weights of one adapter.
+    """
+    settings = AdapterSettings(
+        adapters=1, rank=network.settings.rank, min_rank=network.settings.rank
+    )
+    plain = build_network(network.backbone, settings, 3)
+    for name, parameter in plain.adapter_parameters():
+        axis = 0 if name.startswith("heads") else 1
+        own = network.get_parameter(name).select(axis, adapter)
+        parameter.copy_(changes.get(name, own).unsqueeze(axis))
+    return plain

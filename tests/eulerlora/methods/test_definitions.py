@@ -20,7 +20,7 @@ from eulerlora.nn.rows import COEFFICIENTS, Rows
 from eulerlora.sampling.masks import PROJECTIONS
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
 from tests.conftest import config_of, predict_rows, random_backbone, random_network
-from tests.eulerlora.methods.conftest import METHODS
+from tests.eulerlora.methods.conftest import METHODS, plain_lora
 
 STOCH = Draw(mode="stoch", samples=3, seed=4)
 RANK = 4
@@ -30,23 +30,6 @@ STANDARD_ERRORS = 5
 @pytest.fixture
 def image() -> Tensor:
     return torch.rand(1, 3, 32, 32, generator=Generator().manual_seed(1))
-
-
-@torch.no_grad()
-def plain_lora(
-    network: AdaptedVisionTransformer, adapter: int, changes: dict[str, Tensor]
-) -> AdaptedVisionTransformer:
-    """Returns a network of one adapter without a method: copies of weights, some of them changed.
-
-    changes: by parameter name, such as `blocks.0.down`, the weights of one adapter.
-    """
-    settings = AdapterSettings(adapters=1, rank=RANK, min_rank=RANK)
-    plain = build_network(network.backbone, settings, 3)
-    for name, parameter in plain.adapter_parameters():
-        axis = 0 if name.startswith("heads") else 1
-        own = network.get_parameter(name).select(axis, adapter)
-        parameter.copy_(changes.get(name, own).unsqueeze(axis))
-    return plain
 
 
 def det_logits(network: AdaptedVisionTransformer, image: Tensor) -> Tensor:

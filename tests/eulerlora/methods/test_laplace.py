@@ -1,5 +1,6 @@
 """Laplace against laplace-torch and closed forms: diagonal curvature and Kronecker factors."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import pytest
@@ -22,12 +23,12 @@ from eulerlora.methods.laplace import (
     set_kronecker_posterior,
     set_posterior,
 )
-from eulerlora.methods.registry import build_network
 from eulerlora.nn.attention import AttentionAdapters, BlockAdapters
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import BlockRows, Rows
 from eulerlora.settings import AdapterSettings, Draw
 from tests.conftest import random_network
+from tests.eulerlora.methods.conftest import plain_lora
 
 ONE = AdapterSettings(adapters=1, rank=3, min_rank=3)
 KRON = LaplaceSettings(layers="all", structure="kron", prior_precision=2.0, images=11)
@@ -67,42 +68,24 @@ def test_the_curvature_of_all_weights_is_that_of_laplace_torch(images: Tensor) -
     torch.testing.assert_close(flat, expected, rtol=1e-3, atol=1e-4 * expected.max().item())
 
 
-@torch.no_grad()
-def test_the_curvature_of_the_heads_is_the_closed_form_of_each_adapter(images: Tensor) -> None:
-    """Of weight (c, d): the sum of p_c (1 - p_c) x_d^2; of the bias: that of p_c (1 - p_c)."""
-    source = random_network()
-    with torch.enable_grad():
-        actual = gauss_newton_diagonal(
-            LaplaceMethod.network_of(settings_of("last"), source), images
-        )
-    seen: list[Tensor] = []
-    hook = source.heads.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    rows = Rows.of([1] * len(images), 2)
-    logits = source(images, rows, source.draw_rows([Draw()] * len(images)))
-    hook.remove()
-    p = logits.softmax(dim=-1)
-    for adapter in (0, 1):
-        own = rows.adapter == adapter
-        variance, features = (p * (1 - p))[own], seen[0][own]
-        weight = torch.einsum("nc,nd->cd", variance, features**2)
-        torch.testing.assert_close(actual["heads.weight"][adapter], weight)
-        torch.testing.assert_close(actual["heads.bias"][adapter], variance.sum(dim=0))
-    assert set(actual) == {"heads.weight", "heads.bias"}
+def all_diagonals(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, Tensor]:
+    return gauss_newton_diagonal(LaplaceMethod.network_of(settings_of("all"), network), images)
 
 
-@torch.no_grad()
-def test_each_adapter_has_the_curvature_of_its_own_answers(images: Tensor) -> None:
-    both, settings = random_network(), settings_of("all")
-    with torch.enable_grad():
-        actual = gauss_newton_diagonal(LaplaceMethod.network_of(settings, both), images)
-    one = AdapterSettings(adapters=1, rank=4, min_rank=4)
+def all_factors(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, Tensor]:
+    factors = kronecker_factors(LaplaceMethod.network_of(KRON, network), images)
+    parts = {f"{name}.left": of_name.left for name, of_name in factors.items()}
+    return parts | {f"{n}.right": f.right for n, f in factors.items() if f.right is not None}
+
+
+@pytest.mark.parametrize("curvature", [all_diagonals, all_factors])
+def test_each_adapter_has_the_curvature_of_its_own_answers(
+    images: Tensor, curvature: Callable[[AdaptedVisionTransformer, Tensor], dict[str, Tensor]]
+) -> None:
+    both = random_network()
+    actual = curvature(both, images)
     for adapter in (0, 1):
-        single = build_network(both.backbone, one, 3)
-        for name, parameter in single.adapter_parameters():
-            axis = 0 if name.startswith("heads") else 1
-            parameter.copy_(both.get_parameter(name).select(axis, adapter).unsqueeze(axis))
-        with torch.enable_grad():
-            expected = gauss_newton_diagonal(LaplaceMethod.network_of(settings, single), images)
+        expected = curvature(plain_lora(both, adapter), images)
         for name, value in actual.items():
             axis = 0 if name.startswith("heads") else 1
             own, other = value.select(axis, adapter), expected[name].select(axis, 0)
@@ -226,28 +209,6 @@ def test_the_factors_of_all_matrices_are_those_of_laplace_torch(images: Tensor) 
     torch.testing.assert_close(actual["heads.weight"].left[0], weight, rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(actual["heads.weight"].right[0], features, rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(actual["heads.bias"].left[0], bias, rtol=1e-3, atol=1e-5)
-
-
-@torch.no_grad()
-def test_each_adapter_has_the_factors_of_its_own_answers(images: Tensor) -> None:
-    both = random_network()
-    with torch.enable_grad():
-        actual = kronecker_factors(LaplaceMethod.network_of(KRON, both), images)
-    settings = AdapterSettings(adapters=1, rank=4, min_rank=4)
-    for adapter in (0, 1):
-        single = build_network(both.backbone, settings, 3)
-        for name, parameter in single.adapter_parameters():
-            axis = 0 if name.startswith("heads") else 1
-            parameter.copy_(both.get_parameter(name).select(axis, adapter).unsqueeze(axis))
-        with torch.enable_grad():
-            expected = kronecker_factors(LaplaceMethod.network_of(KRON, single), images)
-        for name, factors in actual.items():
-            axis = 0 if name.startswith("heads") else 1
-            for part in ("left", "right"):
-                of_both, of_one = getattr(factors, part), getattr(expected[name], part)
-                if of_both is not None:
-                    own = of_both.select(axis, adapter)
-                    torch.testing.assert_close(own, of_one.select(axis, 0), rtol=1e-3, atol=1e-5)
 
 
 def positive(size: int, seed: int) -> Tensor:

@@ -3,7 +3,6 @@
 from importlib.metadata import EntryPoint
 
 import pytest
-from pydantic import TypeAdapter
 
 from eulerlora.errors import SettingsError
 from eulerlora.methods.dropout import DropKeySettings, RankDropoutSettings
@@ -60,12 +59,6 @@ def test_a_method_states_its_law(
 def test_members_are_adapters_or_have_the_name_of_their_method() -> None:
     assert method_type(DEFAULT_METHOD).members_text(LORA) == "2 adapters of rank 20"
     assert BatchEnsembleMethod.members_text(LORA) == "2 batch-ensemble members"
-
-
-@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
-def test_stored_settings_are_read_back(method: MethodSettings) -> None:
-    adapter: TypeAdapter[MethodSettings] = TypeAdapter(StoredMethod)
-    assert adapter.validate_json(adapter.dump_json(method)) == method
 
 
 def test_a_wrong_name_is_answered_with_the_right_ones() -> None:

@@ -18,8 +18,7 @@ from eulerlora.methods.sngp import (
     GaussianProcessHeads,
     SNGPSettings,
 )
-from eulerlora.nn.rows import Rows
-from eulerlora.settings import AdapterSettings, Draw
+from eulerlora.settings import AdapterSettings
 from tests.conftest import config_of, random_backbone, random_network
 
 WIDTH, CLASSES, ADAPTERS = 6, 3, 2
@@ -140,21 +139,6 @@ def test_a_network_constrains_all_of_its_blocks() -> None:
     for block in network.blocks:
         norms = torch.linalg.matrix_norm(block.up.mT @ block.down, ord=2)
         torch.testing.assert_close(norms, torch.full_like(norms, 0.5))
-
-
-def test_a_sample_runs_the_blocks_once_for_each_adapter_and_image() -> None:
-    network = random_network(method=SNGPSettings(features=8))
-    seen: list[int] = []
-    layer = network.backbone.encoder.blocks()[1]
-    layer.mlp.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
-    draws = [Draw(mode="stoch", samples=3), Draw()]
-    rows = Rows.of([3, 1], 2)
-    images = torch.rand(2, 3, 32, 32, generator=Generator().manual_seed(1))
-    together = network.outputs(images, rows, network.draw_rows(draws))
-    own = network.outputs(images, Rows(rows.image, rows.adapter, ()), network.draw_rows(draws))
-    assert seen == [4, 8]
-    for shared, separate in zip(together, own, strict=True):
-        torch.testing.assert_close(shared, separate, rtol=1e-4, atol=1e-5)
 
 
 def test_other_libraries_have_no_gaussian_process_heads() -> None:

@@ -18,10 +18,8 @@ from eulerlora.nn.attention import (
     adapted_linear,
     attend,
 )
-from eulerlora.nn.rows import RowDraws, Rows
 from eulerlora.sampling.masks import draw_masks, terminal_coefficients
 from eulerlora.settings import AdapterSettings
-from tests.conftest import TINY_BACKBONE, random_backbone, random_network
 
 ROWS, TOKENS, WIDTH, HEADS, OUT, RANK = 3, 5, 12, 3, 6, 4
 
@@ -61,37 +59,9 @@ def euler_steps(layer: Layer, state: Tensor, masks: Tensor, sigma: float) -> Ten
     return state
 
 
-def test_the_formula_equals_naive_loops_over_rows_tokens_and_directions() -> None:
-    layer = Layer()
-    expected = torch.empty(ROWS, TOKENS, OUT)
-    for row in range(ROWS):
-        for token in range(TOKENS):
-            x = layer.inputs[row, token]
-            y = layer.weight @ x + layer.bias
-            for k in range(RANK):
-                y = y + layer.coefficients[row, k] * layer.up[k] * (layer.down[k] @ x)
-            expected[row, token] = y
-    torch.testing.assert_close(layer.adapted(layer.coefficients), expected)
-
-
 def naive(layer: Layer) -> Tensor:
     learned = (layer.inputs @ layer.down.T * layer.coefficients[:, None]) @ layer.up
     return layer.inputs @ layer.weight.T + layer.bias + learned
-
-
-@pytest.mark.parametrize("contiguous", [True, False])
-@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
-def test_neither_the_memory_layout_nor_the_grad_mode_changes_the_result(
-    mode: Callable[[], AbstractContextManager[None]], contiguous: bool
-) -> None:
-    layer = Layer()
-    expected = naive(layer)
-    if not contiguous:
-        layer.inputs = layer.inputs.permute(1, 2, 0).contiguous().permute(2, 0, 1)
-    inputs = layer.inputs.clone()
-    with mode():
-        torch.testing.assert_close(layer.adapted(layer.coefficients), expected)
-    assert torch.equal(layer.inputs, inputs)
 
 
 def test_the_gradients_are_those_of_the_naive_formula() -> None:
@@ -103,12 +73,6 @@ def test_the_gradients_are_those_of_the_naive_formula() -> None:
     naive(reference).square().sum().backward()
     for name in ("inputs", "down", "up", "coefficients"):
         torch.testing.assert_close(getattr(ours, name).grad, getattr(reference, name).grad)
-
-
-def test_zero_coefficients_leave_the_frozen_projection() -> None:
-    layer = Layer()
-    frozen = F.linear(layer.inputs, layer.weight, layer.bias)
-    assert torch.equal(layer.adapted(torch.zeros(ROWS, RANK)), frozen)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 8])
@@ -238,7 +202,6 @@ def test_adapters_and_projections_are_initialised_independently() -> None:
     assert len({tuple(matrix.flatten().tolist()) for matrix in matrices}) == len(matrices)
 
 
-BY_DISTANCE = TINY_BACKBONE.model_copy(update={"attention": "l2"})
 GENERATOR = torch.Generator().manual_seed(0)
 
 
@@ -255,13 +218,6 @@ def test_a_token_attends_to_others_by_the_distance_of_query_and_key() -> None:
     torch.testing.assert_close(attend(attention, query, key, value), expected)
 
 
-def test_equal_queries_and_keys_far_apart_attend_to_themselves_only() -> None:
-    tokens = 100 * torch.eye(4)[None, None]
-    values = torch.randn(1, 1, 4, 4, generator=GENERATOR)
-    attention = DistanceAttention(4, 1, batch_first=True)
-    torch.testing.assert_close(attend(attention, tokens, tokens, values), values)
-
-
 def test_bfloat16_products_lose_no_digits_of_the_distances() -> None:
     offset = 300.0  # the squares of the norms are much larger than the distances
     tokens = offset + torch.randn(1, 1, 6, 4, generator=GENERATOR).bfloat16().float()
@@ -270,27 +226,6 @@ def test_bfloat16_products_lose_no_digits_of_the_distances() -> None:
     expected = attend(attention, tokens, tokens, values)
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(attend(attention, tokens, tokens, values), expected)
-
-
-def test_a_network_without_coefficients_is_its_backbone() -> None:
-    backbone = random_backbone(BY_DISTANCE)
-    network = random_network(backbone=backbone)
-    images, rows = torch.rand(2, 3, 32, 32, generator=GENERATOR), Rows.of([1, 1], adapters=2)
-    coefficients = torch.zeros(len(rows), network.depth, 4, 8)
-    logits = network(images, rows, RowDraws.of_coefficients(coefficients))
-    torch.testing.assert_close(logits, head_outputs(network, backbone(images), rows))
-
-
-def test_dot_products_are_those_of_torch() -> None:
-    ours, torchs = (
-        SelfAttention(8, 2, batch_first=True),
-        nn.MultiheadAttention(8, 2, batch_first=True),
-    )
-    torchs.load_state_dict(ours.state_dict())
-    tokens = torch.randn(3, 5, 8, generator=GENERATOR)
-    actual, _ = ours(tokens, tokens, tokens, need_weights=False)
-    expected, _ = torchs(tokens, tokens, tokens, need_weights=False)
-    torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("with_added", [False, True])
@@ -310,16 +245,3 @@ def test_gradients_of_bfloat16_on_a_cpu_are_computed_in_float32(with_added: bool
     assert slow.grad is not None
     assert exact.grad is not None
     assert torch.equal(slow.grad, exact.grad.bfloat16())
-
-
-def test_predictions_in_bfloat16_use_its_kernel() -> None:
-    attention = SelfAttention(8, 2, batch_first=True)
-    heads = torch.randn(3, 2, 2, 5, 4, generator=GENERATOR).bfloat16().unbind(0)
-    expected = F.scaled_dot_product_attention(*heads)
-    assert torch.equal(attend(attention, *heads), expected)
-    with torch.no_grad():
-        assert torch.equal(attend(attention, *(h.requires_grad_() for h in heads)), expected)
-
-
-def head_outputs(network: torch.nn.Module, features: Tensor, rows: Rows) -> Tensor:
-    return network.heads(features[rows.image], rows.adapter)

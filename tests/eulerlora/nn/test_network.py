@@ -2,25 +2,23 @@
 
 import copy
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from scipy import stats
 from torch import Generator, Tensor, nn
-from torch.nn import functional as F
 from torchvision import models
 
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.method import AdapterHeads
 from eulerlora.nn.network import AdaptedVisionTransformer, adapted_block
-from eulerlora.nn.rows import COEFFICIENTS, RowDraws, Rows
+from eulerlora.nn.rows import COEFFICIENTS, Rows
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, Preprocessing
+from tests.conftest import TINY_BACKBONE
 
 DET = Draw()
-TINY = BackboneSettings(image_size=32, patch_size=8, layers=2, heads=2, width=16, mlp_width=24)
 
 
 @pytest.fixture
@@ -39,16 +37,6 @@ def answer(network: AdaptedVisionTransformer, images: Tensor, *draws: Draw) -> t
     each = draws if len(draws) == len(images) else draws * len(images)
     rows = Rows.of([draw.samples for draw in each], network.settings.adapters)
     return network(images, rows, network.draw_rows(each)).split(rows.counts)
-
-
-@torch.inference_mode()
-def without_adapters(network: AdaptedVisionTransformer, images: Tensor) -> Tensor:
-    """Returns logits (n, adapters, classes) with all coefficients zero."""
-    adapters, rank = network.settings.adapters, network.settings.rank
-    rows = Rows.of([1] * len(images), adapters)
-    zeros = torch.zeros(len(rows), len(network.blocks), 4, adapters * rank)
-    draws = RowDraws.of_coefficients(zeros)
-    return network(images, rows, draws).unflatten(0, (len(images), adapters))
 
 
 def torchvisions(backbone: VisionTransformer) -> models.VisionTransformer:
@@ -87,6 +75,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "mean, then norm": {"pooling": "mean", "final_norm": "pooled", "activation": "gelu-tanh"},
     "without final norm": {"final_norm": "none"},
     "one block": {"layers": 1, "registers": 2},
+    "attention by distance": {"attention": "l2"},
 }
 
 
@@ -122,26 +111,6 @@ def test_images_are_normalised_before_the_backbone(make_backbone, images: Tensor
     torch.testing.assert_close(actual, expected)
 
 
-def test_zero_coefficients_leave_torchvisions_network(
-    network: AdaptedVisionTransformer, images: Tensor
-) -> None:
-    actual, expected = without_adapters(network, images), frozen_with_head(network, images)
-    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_building_and_running_a_network_does_not_change_the_backbone(
-    make_backbone, make_network, images: Tensor
-) -> None:
-    backbone = make_backbone()
-    before = copy.deepcopy(backbone.state_dict())
-    network = make_network(backbone=backbone)
-    network.initialise(Generator().manual_seed(0))
-    answer(network.train(), images, Draw(mode="stoch", samples=2))
-    after = backbone.state_dict()
-    assert after.keys() == before.keys()
-    assert all(torch.equal(after[name], before[name]) for name in before)
-
-
 @pytest.mark.parametrize(
     "draw", [DET, Draw(mode="stoch", seed=1), Draw(mode="stoch", samples=3, seed=2)], ids=str
 )
@@ -160,7 +129,7 @@ def test_blocks_below_the_first_sampled_one_are_those_of_mode_det(
     make_backbone, make_network, images: Tensor, options: dict[str, object], start: int
 ) -> None:
     """Every row against a pass of the backbone with merged weights, without shared rows."""
-    backbone = make_backbone(TINY.model_copy(update={"layers": 3} | options))
+    backbone = make_backbone(TINY_BACKBONE.model_copy(update={"layers": 3} | options))
     network = make_network(backbone=backbone)
     draws = [
         Draw(mode="stoch", samples=samples, seed=samples, sampled_from_block=start, sampler=sampler)
@@ -180,7 +149,7 @@ def test_blocks_below_the_first_sampled_one_are_those_of_mode_det(
 def test_a_block_below_the_first_sampled_one_runs_once_for_an_image_and_adapter(
     make_backbone, make_network, images: Tensor
 ) -> None:
-    network = make_network(backbone=make_backbone(TINY.model_copy(update={"layers": 4})))
+    network = make_network(backbone=make_backbone(TINY_BACKBONE.model_copy(update={"layers": 4})))
     draws = [Draw(mode="stoch", samples=samples, sampled_from_block=2) for samples in (4, 1, 3)]
     computed: list[int] = []
 
@@ -192,17 +161,6 @@ def test_a_block_below_the_first_sampled_one_runs_once_for_an_image_and_adapter(
     rows = Rows.of([draw.samples for draw in draws], network.settings.adapters)
     network(images, rows, network.draw_rows(draws), block=counted)
     assert computed == [6, 6, 16, 16]
-
-
-def test_features_do_not_depend_on_the_rows_that_share_a_block(
-    make_backbone, make_network, images: Tensor
-) -> None:
-    network = make_network(backbone=make_backbone(TINY.model_copy(update={"layers": 3})))
-    draws = [Draw(mode="stoch", samples=2, seed=index, sampled_from_block=2) for index in range(3)]
-    rows = Rows.of([2, 2, 2], network.settings.adapters)
-    shared = network.draw_rows(draws)
-    apart = network.outputs(images, rows, replace(shared, shared_blocks=0))
-    torch.testing.assert_close(network.outputs(images, rows, shared).features, apart.features)
 
 
 def test_a_row_has_gradients_only_for_its_adapter_and_head(
@@ -219,18 +177,6 @@ def test_a_row_has_gradients_only_for_its_adapter_and_head(
     for parameter in network.heads.parameters():
         assert (parameter.grad[0] == 0).all()
         assert (parameter.grad[1] != 0).any()
-
-
-def test_only_adapters_and_heads_are_trainable_and_the_rest_gets_no_gradient(
-    network: AdaptedVisionTransformer, images: Tensor
-) -> None:
-    trainable = {name for name, p in network.named_parameters() if p.requires_grad}
-    assert trainable == {name for name, _ in network.adapter_parameters()}
-    assert {name.split(".")[0] for name in trainable} == {"blocks", "heads"}
-    rows = Rows.of([1] * len(images), 2)
-    draws = network.draw_rows([DET] * len(images))
-    network(images, rows, draws).sum().backward()
-    assert {name for name, p in network.named_parameters() if p.grad is not None} == trainable
 
 
 def test_the_backbones_dropout_stays_off_in_training(
@@ -259,16 +205,6 @@ def test_the_networks_of_the_paper_have_the_stated_number_of_trainable_parameter
     assert sum(p.numel() for p in network.parameters() if p.requires_grad) == expected
 
 
-def test_a_row_uses_the_head_of_its_adapter() -> None:
-    heads = AdapterHeads(6, 4, 3)
-    heads.initialise(Generator().manual_seed(0))
-    features, adapter = torch.randn(5, 6), torch.tensor([2, 0, 1, 1, 2])
-    actual = heads(features, adapter)
-    for row, head in enumerate(adapter.tolist()):
-        expected = F.linear(features[row], heads.weight[head], heads.bias[head])
-        torch.testing.assert_close(actual[row], expected)
-
-
 def test_heads_are_initialised_like_torchs_linear() -> None:
     width, classes = 64, 50
     heads, linear = AdapterHeads(width, classes, 4), nn.Linear(width, classes)
@@ -294,20 +230,6 @@ def test_initialisation_is_a_function_of_the_generator_and_differs_over_blocks(
         assert torch.equal(a, b)
     assert not torch.equal(first.blocks[0].down, third.blocks[0].down)
     assert not torch.equal(first.blocks[0].down, first.blocks[1].down)
-
-
-def test_rows_run_over_images_then_adapters_then_samples() -> None:
-    samples, adapters = [1, 3, 2], 2
-    pairs = [
-        (image, adapter)
-        for image, count in enumerate(samples)
-        for adapter in range(adapters)
-        for _ in range(count)
-    ]
-    rows = Rows.of(samples, adapters)
-    assert list(zip(rows.image.tolist(), rows.adapter.tolist(), strict=True)) == pairs
-    assert rows.counts == (2, 6, 4)
-    assert len(rows) == 12
 
 
 def test_parts_hold_whole_images_and_at_most_the_allowed_rows_or_one_image() -> None:

@@ -23,9 +23,6 @@ from eulerlora.sampling.masks import (
     draw_balanced_trajectories,
     draw_masks,
     draw_trajectories,
-    golden_stride,
-    on_stacked_ranks,
-    terminal_coefficients,
 )
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
 from eulerlora_client.contract.sampling import SAMPLERS, Sampler
@@ -176,11 +173,6 @@ def test_the_mean_of_balanced_samples_has_a_lower_variance_at_every_projection(
     assert (variance * least < spread(PAPER) / samples).all()
 
 
-def test_one_step_of_scale_one_gives_the_mask() -> None:
-    masks = draw_masks((1, 50), 20, 10, seeded())
-    torch.testing.assert_close(terminal_coefficients(masks, 1.0), masks[0])
-
-
 def test_zero_scale_gives_one_at_the_output_only() -> None:
     drawn = draw_trajectories(50, 3, AdapterSettings(scale=0.0), seeded())
     assert (drawn[:, :, OUTPUT] == 1).all()
@@ -205,30 +197,6 @@ def test_deterministic_coefficients_are_one_for_one_adapter_and_zero_for_others(
     assert actual.shape == (3, 5, 4, 6)
     expected = torch.eye(3).repeat_interleave(2, dim=1)  # (adapters, stacked ranks)
     assert torch.equal(actual, expected[:, None, None].expand(3, 5, 4, 6))
-
-
-def test_stacked_ranks_are_zero_except_for_the_trajectorys_adapter() -> None:
-    adapters, samples, rank = 3, 2, 4
-    unstacked = torch.rand(adapters * samples, 2, 4, rank, generator=seeded()) + 1
-    stacked = on_stacked_ranks(unstacked, adapters)
-    for adapter, sample in itertools.product(range(adapters), range(samples)):
-        row = stacked[adapter * samples + sample].unflatten(-1, (adapters, rank))
-        for other in range(adapters):
-            coefficients = unstacked[adapter * samples + sample]
-            expected = coefficients if other == adapter else torch.zeros_like(coefficients)
-            assert torch.equal(row[..., other, :], expected)
-
-
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_stochastic_coefficients_are_float32_on_the_cpu_and_all_trajectories_differ(
-    sampler: Sampler,
-) -> None:
-    draw = Draw(mode="stoch", samples=4, seed=3, sampler=sampler)
-    drawn = trajectory_coefficients(draw, 12, PAPER)
-    assert (drawn.shape, drawn.dtype, drawn.device.type) == ((8, 12, 4, 40), torch.float32, "cpu")
-    trajectories = [row[..., 20 * (index // 4) :][..., :20] for index, row in enumerate(drawn)]
-    for one, other in itertools.combinations(trajectories, 2):
-        assert not torch.equal(one, other)
 
 
 def test_draws_are_independent_over_trajectories_blocks_and_projections() -> None:
@@ -345,23 +313,11 @@ def test_every_balanced_sample_has_the_law_of_an_independent_sample(
         assert {subset: Fraction(count, len(masks)) for subset, count in actual.items()} == law
 
 
-def test_a_group_has_each_of_k_and_its_mirror_twice() -> None:
-    actual = balanced_ranks(torch.arange(11)[:, None], 3, RANK, MIN_RANK)
-    assert actual.shape == (11, 3, 4)
-    assert torch.equal(actual[..., 0], actual[..., 1])
-    assert torch.equal(actual[..., 2], actual[..., 3])
-    assert (actual.sum(dim=-1) == 3 * RANK).all()  # so that a group goes around the circle thrice
-
-
 @pytest.mark.parametrize("count", range(1, 41))
 def test_groups_use_all_ranks_before_repeating_one(count: int) -> None:
     rank = count + 2
     actual = balanced_ranks(torch.tensor([count // 2]), count, rank, rank - count + 1)[:, 0]
     assert sorted(actual.tolist()) == list(range(rank - count + 1, rank + 1))
-
-
-def test_the_stride_is_coprime_and_near_the_golden_section() -> None:
-    assert [golden_stride(count) for count in (1, 2, 3, 10, 11, 20)] == [1, 1, 1, 3, 4, 7]
 
 
 def test_two_samples_have_the_proven_variance() -> None:
@@ -390,22 +346,10 @@ def test_other_ranks_reduce_the_variance_too(rank: int, min_rank: int) -> None:
         assert mean_variance(samples, rank, min_rank) < single / samples / 1.25
 
 
-def test_samples_of_half_the_directions_are_disjoint() -> None:
-    masks = consecutive_masks(torch.randperm(20, generator=seeded()), torch.full((2,), 10))
-    torch.testing.assert_close(masks.mean(dim=0), torch.ones(20))
-
-
 @pytest.fixture(scope="module")
 def drawn() -> Tensor:
     """(draws, samples, rank)"""
     return draw_balanced_masks((30_000,), 6, RANK, MIN_RANK, seeded())
-
-
-def test_drawn_ranks_are_uniform_for_every_sample(drawn: Tensor) -> None:
-    for sample in drawn.unbind(dim=1):
-        counts = (sample > 0).sum(dim=-1).bincount()[MIN_RANK:]
-        assert len(counts) == RANK - MIN_RANK + 1
-        assert stats.chisquare(counts.numpy()).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("samples", [2, 3, 4, 6])

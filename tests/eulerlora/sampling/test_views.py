@@ -49,13 +49,6 @@ def test_every_adapter_sees_each_view_once_in_a_block(views: int, adapters: int)
     assert torch.equal(blocks, torch.arange(views).expand(adapters, 3, views))
 
 
-def test_the_views_of_the_first_samples_do_not_depend_on_their_number() -> None:
-    many = view_order(Draw(mode="stoch", samples=20, seed=5, views=8), 2)
-    for first, samples in ((0, 3), (3, 9), (9, 20)):
-        draw = Draw(mode="stoch", samples=samples, first=first, seed=5, views=8)
-        assert torch.equal(view_order(draw, 2), many[:, first:samples])
-
-
 def test_two_adapters_share_the_views_between_them_in_an_order_of_the_seed() -> None:
     orders = [view_order(Draw(mode="stoch", samples=4, seed=s, views=8), 2) for s in range(20)]
     assert all(order.flatten().unique().numel() == 8 for order in orders)

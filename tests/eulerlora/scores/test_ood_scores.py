@@ -29,6 +29,7 @@ from eulerlora.scores.ood_scores import (
     score_values,
 )
 from eulerlora_client.contract.answers import ScoreThreshold, Threshold
+from tests.damaged_checkpoints import Apply, removed, truncated
 
 LOGITS = torch.tensor([[[2.0, 0.0], [1.0, 1.0]], [[5.0, -1.0], [4.0, 0.0]]], dtype=torch.float64)
 ROW_FEATURES = torch.tensor([[[1.0, 0.0], [3.0, 0.0]], [[0.0, 4.0], [0.0, 4.0]]])
@@ -204,12 +205,9 @@ def test_a_checkpoint_loads_its_statistics_if_it_has_any(
     assert len(distance.statistics.means) == 2
 
 
-@pytest.mark.parametrize("length", [None, 100])
-def test_a_missing_or_truncated_file_is_refused(fitted_folder: Path, length: int | None) -> None:
-    content = (fitted_folder / FEATURES_FILE).read_bytes()
-    (fitted_folder / FEATURES_FILE).unlink()
-    if length is not None:
-        (fitted_folder / FEATURES_FILE).write_bytes(content[:length])
+@pytest.mark.parametrize("damage", [removed(FEATURES_FILE), truncated(FEATURES_FILE)])
+def test_a_missing_or_truncated_file_is_refused(fitted_folder: Path, damage: Apply) -> None:
+    damage(fitted_folder)
     with pytest.raises(CheckpointError, match=r"ood\.safetensors"):
         load_checkpoint(fitted_folder)
 

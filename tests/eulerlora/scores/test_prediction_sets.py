@@ -111,11 +111,10 @@ def test_a_unit_has_the_largest_score_of_its_images() -> None:
     assert unit_scores(scores, units).tolist() == [0.5, 0.0, 0.4]
 
 
-def covered_lesions(by_image: bool) -> np.ndarray:
+def covered_lesions() -> np.ndarray:
     """Returns (trials,) how many of 200 new lesions are covered in all of their images.
 
-    29 calibration lesions of one to four images, coverage 0.9. by_image: True to calibrate on
-    images as if they were independent.
+    29 calibration lesions of one to four images, coverage 0.9.
     """
     random = Generator().manual_seed(3)
     counts = []
@@ -125,26 +124,20 @@ def covered_lesions(by_image: bool) -> np.ndarray:
         lesion_effect = torch.randn(229, generator=random)
         scores = lesion_effect[units] + torch.randn(len(units), generator=random)
         of_units = unit_scores(scores, units)
-        calibrating = scores[units < 29] if by_image else of_units[:29]
-        threshold = class_threshold(calibrating, 0.9)
+        threshold = class_threshold(of_units[:29], 0.9)
         assert threshold is not None
         counts.append(int((of_units[29:] <= threshold).sum()))
     return np.array(counts)
 
 
 def test_new_lesions_are_covered_as_the_beta_binomial_law_says() -> None:
-    counts = covered_lesions(by_image=False)
+    counts = covered_lesions()
     law = stats.betabinom(200, 27, 3)  # rank 27 of 29 calibration lesions
     assert law.mean() / 200 == pytest.approx(27 / 30)
     assert counts.mean() == pytest.approx(law.mean(), abs=4 * law.std() / math.sqrt(len(counts)))
     quartiles = law.ppf([0.25, 0.5, 0.75])
     shares = [(counts <= quartile).mean() for quartile in quartiles]
     assert shares == pytest.approx(law.cdf(quartiles), abs=0.1)
-
-
-def test_images_as_units_cover_fewer_lesions_than_stated() -> None:
-    counts = covered_lesions(by_image=True)
-    assert counts.mean() / 200 < 0.88
 
 
 def test_a_set_names_its_classes_in_their_order_and_may_be_empty() -> None:

@@ -57,14 +57,6 @@ def test_the_entropy_of_certain_trajectories_is_mutual_information() -> None:
     assert actual.msp.item() == 0.25
 
 
-def test_the_summary_of_float32_trajectories_is_float64() -> None:
-    actual = summarise(random_trajectories(4, 2, 3).float())
-    assert {value.dtype for value in vars(actual).values()} == {torch.float64}
-    assert actual.probabilities.shape == (4, 3)
-    for name in ("entropy", "expected_entropy", "mutual_information", "msp"):
-        assert getattr(actual, name).shape == (4,)
-
-
 def test_the_parts_of_the_variance_sum_up_to_that_of_the_class() -> None:
     trajectories = random_trajectories(count=12).unflatten(1, (2, 6))
     views = torch.randint(8, (50, 2, 6), generator=Generator().manual_seed(1))
@@ -89,12 +81,6 @@ def test_effects_of_adapters_and_views_are_told_apart_if_each_adapter_sees_all_v
     for part, effect in (("adapters", adapter), ("views", view), ("samples", sample)):
         expected = 2 * effect.square().mean().reshape(1)  # of two classes
         torch.testing.assert_close(getattr(actual, f"between_{part}"), expected)
-
-
-def test_no_image_gives_empty_tensors() -> None:
-    actual = summarise(torch.empty(0, 4, 3))
-    assert actual.probabilities.shape == (0, 3)
-    assert actual.msp.shape == actual.entropy.shape == (0,)
 
 
 @pytest.mark.parametrize("normal_quantile", [0.5, 1.96, 2.447])

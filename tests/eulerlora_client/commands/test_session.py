@@ -11,7 +11,6 @@ import pytest
 
 from eulerlora_client.client import TriageOptions
 from eulerlora_client.commands.session import (
-    column_widths,
     print_table,
     summary,
     triage,
@@ -63,25 +62,6 @@ def files(tmp_path: Path) -> list[Path]:
     for number, path in enumerate(paths):
         path.write_bytes(random_png(number))
     return paths
-
-
-def test_every_file_is_sent_and_gets_the_result_of_the_service(files: list[Path]) -> None:
-    client = FakeClient(ROUTINE)
-    rows = rows_of(files, client)
-    assert [row.path for row in rows] == files
-    assert all(row.result is ROUTINE for row in rows)
-    assert [content for content, _ in client.requests] == [path.read_bytes() for path in files]
-    assert client.requests[0][1] == OPTIONS
-
-
-def test_a_bad_file_does_not_affect_the_others(files: list[Path]) -> None:
-    files[1].unlink()
-    files[3].unlink()
-    files[3].mkdir()
-    files[4].write_bytes(b"x" * 100_000)
-    rows = rows_of(files, FakeClient(ROUTINE), max_bytes=90_000)
-    codes = [row.problem.code if row.problem else None for row in rows]
-    assert codes == [None, "unreadable_file", None, "unreadable_file", "body_too_large", None]
 
 
 def test_after_a_problem_the_next_file_is_sent(files: list[Path]) -> None:
@@ -202,14 +182,6 @@ def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPat
     assert max(map(len, lines)) <= columns
     words = " ".join(lines).split()
     assert words.count("long") == 20
-
-
-def test_only_the_widest_columns_shrink() -> None:
-    lines = [["a" * 10, "b" * 30, "c" * 50], ["a", "b", "c"]]
-    assert column_widths(lines, 94) == [10, 30, 50]
-    assert column_widths(lines, 84) == [10, 30, 40]
-    assert column_widths(lines, 54) == [10, 20, 20]
-    assert column_widths(lines, 1) == [4, 4, 4]
 
 
 def test_a_terminal_shows_each_status_in_its_style(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from eulerlora_client.policy.policy import (
     parse_policy,
     policy_of,
     read_policy,
-    urgency,
 )
 from tests.eulerlora_client.policy_inputs import GOOD, make_prediction
 
@@ -148,25 +147,6 @@ def test_every_combination_has_the_disposition_and_reasons_of_the_table() -> Non
         assert (decision.reasons == ()) == (decision.disposition == "routine"), case
         seen |= {decision.disposition, *decision.reasons}
     assert seen == {*Disposition, *Reason}
-
-
-def test_for_a_good_image_one_more_reason_never_lowers_urgency() -> None:
-    for case in cases():
-        if case.bad:
-            continue
-        here = POLICY.decide(case.prediction, GOOD)
-        for worse in worse_cases(case):
-            there = POLICY.decide(worse.prediction, GOOD)
-            assert urgency(there.disposition) >= urgency(here.disposition), (case, worse)
-
-
-def worse_cases(case: Case) -> Iterator[Case]:
-    if case.target == "below":  # an urgent image that is unfamiliar is not urgent
-        yield replace(case, unfamiliar=True)
-    yield replace(case, ood=True)
-    yield replace(case, target="equal" if case.target == "below" else "above")
-    yield replace(case, entropy="equal" if case.entropy == "below" else "above")
-    yield replace(case, trajectories="disagree")
 
 
 @pytest.mark.parametrize(

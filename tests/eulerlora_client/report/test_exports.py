@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,11 +30,15 @@ def with_prediction(row: TriageRow, prediction: Prediction) -> TriageRow:
     return replace(row, result=row.result.model_copy(update={"prediction": prediction}))
 
 
+def written(folder: Path, rows: Sequence[TriageRow]) -> list[dict[str, str]]:
+    """Writes the CSV file `rows.csv` in a folder; returns its rows."""
+    write_csv(folder / "rows.csv", rows)
+    with (folder / "rows.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def test_csv_has_a_line_per_row_and_empty_cells_for_missing_values(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    write_csv(path, ROWS)
-    with path.open(newline="", encoding="utf-8") as file:
-        urgent, broken, routine = csv.DictReader(file)
+    urgent, broken, routine = written(tmp_path, ROWS)
     assert list(urgent) == [*COLUMNS, "p_mel", "p_nv"]
     assert urgent["file"] == "a.png"
     assert urgent["reasons"] == "target_classes; high_entropy"
@@ -53,7 +58,7 @@ def test_csv_has_a_line_per_row_and_empty_cells_for_missing_values(tmp_path: Pat
 
 
 def test_csv_has_the_values_that_decide(tmp_path: Path) -> None:
-    path, policy = tmp_path / "rows.csv", mel_policy()
+    policy = mel_policy()
     assert policy.evidence is not None
     row = ROWS[0]
     assert row.result is not None
@@ -65,15 +70,13 @@ def test_csv_has_the_values_that_decide(tmp_path: Path) -> None:
     }
     evidence = policy.evidence.model_copy(update=settings)
     fitted = decided_again(row.result, policy.model_copy(update={"evidence": evidence}))
-    write_csv(path, [replace(row, result=fitted), row])
-    with path.open(newline="", encoding="utf-8") as file:
-        measured, unknown = csv.DictReader(file)
-    for written in (measured, unknown):
-        assert float(written["target_probability"]) == 0.4
-        assert float(written["urgent_threshold"]) == policy.target.urgent
-        assert (written["label"], written["label_name"]) == ("nv", "melanocytic nevus")
-        assert written["target_classes"] == "melanoma"
-        assert written["class_names"] == "mel: melanoma; nv: melanocytic nevus (mole)"
+    measured, unknown = written(tmp_path, [replace(row, result=fitted), row])
+    for cells in (measured, unknown):
+        assert float(cells["target_probability"]) == 0.4
+        assert float(cells["urgent_threshold"]) == policy.target.urgent
+        assert (cells["label"], cells["label_name"]) == ("nv", "melanocytic nevus")
+        assert cells["target_classes"] == "melanoma"
+        assert cells["class_names"] == "mel: melanoma; nv: melanocytic nevus (mole)"
     parts = evidence.measured
     assert measured["policy_critical"] == "melanoma"
     assert measured["policy_measured_on"] == "; ".join(one.data for one in parts)
@@ -101,16 +104,13 @@ def test_json_lines_have_the_complete_prediction(tmp_path: Path) -> None:
 
 
 def test_csv_has_the_scores_and_the_prediction_set(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
     row = decided("a.png", Disposition.UNFAMILIAR, 0.4, Reason.UNFAMILIAR)
     assert row.result is not None
     sets = {"labels": ["mel", "nv"], "coverage": 0.9, "unit": "lesion", "calibrated_on": "here"}
     changed = row.result.prediction.model_dump() | UNFAMILIAR | {"prediction_set": sets}
     familiar = changed | {"unfamiliar": False}
     rows = [with_prediction(row, Prediction.model_validate(one)) for one in (changed, familiar)]
-    write_csv(path, [*rows, ROWS[0]])
-    with path.open(newline="", encoding="utf-8") as file:
-        unfamiliar, known, urgent = csv.DictReader(file)
+    unfamiliar, known, urgent = written(tmp_path, [*rows, ROWS[0]])
     assert (unfamiliar["disposition"], unfamiliar["unfamiliar"]) == ("unfamiliar", "True")
     assert (unfamiliar["feature_distance"], unfamiliar["feature_distance_threshold"]) == (
         "36.0", "24.0"
@@ -126,9 +126,7 @@ def test_csv_has_no_figure_of_an_unfamiliar_image_and_json_lines_have_all(tmp_pa
     known = decided("a.png", Disposition.UNFAMILIAR, 0.4, *reasons)
     assert known.result is not None
     changed = known.result.prediction.model_copy(update={"unfamiliar": True})
-    write_csv(tmp_path / "rows.csv", [known, with_prediction(known, changed)])
-    with (tmp_path / "rows.csv").open(newline="", encoding="utf-8") as file:
-        shown, hidden = csv.DictReader(file)
+    shown, hidden = written(tmp_path, [known, with_prediction(known, changed)])
     assert {name for name in shown if shown[name] and not hidden[name]} == {
         "target_probability", "label", "label_name", "msp", "entropy", "expected_entropy",
         "mutual_information", "p_mel", "p_nv",
@@ -169,11 +167,9 @@ def hostile_row() -> TriageRow:
 
 def test_texts_of_the_server_are_escaped_and_are_no_formula(tmp_path: Path) -> None:
     problem = RowProblem(HOSTILE, HOSTILE)
-    write_csv(tmp_path / "rows.csv", [hostile_row(), replace(ROWS[1], problem=problem)])
-    content = (tmp_path / "rows.csv").read_text(encoding="utf-8")
-    assert "\x1b" not in content
-    with (tmp_path / "rows.csv").open(newline="", encoding="utf-8") as file:
-        routine, broken = csv.DictReader(file)
+    rows = [hostile_row(), replace(ROWS[1], problem=problem)]
+    routine, broken = written(tmp_path, rows)
+    assert b"\x1b" not in (tmp_path / "rows.csv").read_bytes()
     escaped = "'=cmd|'/c calc'!A1\\x1b]0;title\\x07\\u202e"
     for name in ("label", "model", "request_id", "warnings"):
         assert routine[name] == escaped
@@ -194,12 +190,3 @@ def test_a_link_to_an_input_image_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").symlink_to("image.png")
     with pytest.raises(OutputPathError, match="is an input file"):
         Outputs(tmp_path / "rows.csv", None, None).check([tmp_path / "image.png"])
-
-
-def test_a_link_to_another_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").symlink_to("target.csv")
-    outputs = Outputs(tmp_path / "rows.csv", None, None)
-    outputs.check([])
-    outputs.write([undecided("a.png")], mel_policy())
-    assert "a.png" in (tmp_path / "target.csv").read_text()
-    assert (tmp_path / "rows.csv").is_symlink()

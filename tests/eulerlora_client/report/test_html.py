@@ -12,7 +12,6 @@ from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from eulerlora_client.contract.answers import (
@@ -45,9 +44,9 @@ from tests.eulerlora_client.triage_rows import (
     UNFAMILIAR,
     failed,
     fixed_policy,
-    lesion,
     make_prediction,
     passes,
+    picture,
     rows_of_all_kinds,
     triaged,
 )
@@ -280,7 +279,7 @@ def test_control_characters_and_undecodable_names_are_escaped(write: Write) -> N
 def test_thumbnails_are_embedded_and_missing_images_have_none(
     write: Write, policy: Policy, tmp_path: Path
 ) -> None:
-    image = lesion(tmp_path / "a.jpg", 0)
+    image = picture(tmp_path / "a.jpg", 0)
     row = triaged(image, make_prediction(passes("nv", 3, 0.8, 0)), SHARP, policy)
     (thumbnail,) = Tags(write([row])).of("img")
     assert (thumbnail["width"], thumbnail["height"]) == ("320", "240")
@@ -361,13 +360,6 @@ def test_the_two_parts_are_shares_of_the_maximum_entropy() -> None:
     assert split.expected == pytest.approx(100 * result.expected_entropy / math.log(7), abs=0.01)
     assert split.mutual == pytest.approx(100 * result.mutual_information / math.log(7), abs=0.01)
     assert split.mutual > 1
-
-
-def test_the_maximum_entropy_fills_the_scale() -> None:
-    same = make_prediction(np.full((2, 7), 1 / 7))
-    distinct = make_prediction(np.eye(7))
-    assert (entropy_split(same).expected, entropy_split(same).mutual) == (100, 0)
-    assert (entropy_split(distinct).expected, entropy_split(distinct).mutual) == (0, 100)
 
 
 POLICY = fixed_policy()
