@@ -15,6 +15,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw, Preprocessing
 from eulerlora_client.contract.answers import Prediction
 from eulerlora_client.contract.queries import PredictQuery
+from service.audit.log import AuditEntry
 from service.decoding.decode import Declared, decode
 from service.decoding.slots import DecodingQuota, DecodingSlots
 from service.decoding.worker import Decoded
@@ -88,6 +89,19 @@ class FakeDecoder:
             image.warnings,
             decode_s=0.001,
         )
+
+
+class Audit:
+    """An audit log that stores entries in memory, or fails."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.entries: list[AuditEntry] = []
+        self.failure = failure
+
+    async def record(self, entry: AuditEntry) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.entries.append(entry)
 
 
 class PipelineHarness:

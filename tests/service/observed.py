@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from fastapi import FastAPI, Request
 from starlette.requests import ClientDisconnect
@@ -23,7 +22,13 @@ from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
 from service.routes.system import metrics_routes
 from service.settings import BodySettings, ConnectionSettings
 from service.telemetry.logs import RequestIdMiddleware
-from service.telemetry.metrics import CompletedPrediction, Gauges, Metrics, RequestObservation
+from service.telemetry.metrics import (
+    BatchRun,
+    CompletedPrediction,
+    Gauges,
+    Metrics,
+    RequestObservation,
+)
 from service.telemetry.observation import ObservationMiddleware, record_prediction
 
 SECRET = "zz-secret-zz"
@@ -41,19 +46,8 @@ SHIFT_SIGNAL = ShiftSignal(
 SHIFT = ModelShift(pictures=100, alarm=True, limit=6.3, signals=(SHIFT_SIGNAL,))
 AUTO_BODY = BODY.model_copy(update={"standard_error": StandardError(msp=0.02, entropy=0.05)})
 SETTLED_BODY = BODY.model_copy(update={"samples": 1, "sampled": False, "rows": 2})
-COMPLETED = RequestObservation(
-    "POST", "/predict", status=200, duration_s=0.3, body_bytes=5000
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class FakeBatch:
-    """A batch of three images."""
-
-    model: str = "tiny"
-    rows: int = 12
-    items: int = 3
-    seconds: float = 0.2
+COMPLETED = RequestObservation("POST", "/predict", 200, duration_s=0.3, body_bytes=5000)
+BATCH = BatchRun("tiny", rows=12, items=3, seconds=0.2)
 
 
 @dataclass
@@ -121,9 +115,8 @@ def add_routes(app: FastAPI) -> None:
     async def predict(request: Request) -> Prediction:
         await request.body()
         request.state.client = "clinic"
-        body = replace_model(BODY, request.query_params.get("model", "tiny"))
-        record_prediction(completed(body))
-        return body
+        record_prediction(completed())
+        return BODY
 
     @app.get("/livez")
     async def livez() -> None: ...
@@ -153,16 +146,6 @@ def add_routes(app: FastAPI) -> None:
         raise ClientDisconnect
 
 
-def replace_model(body: Prediction, model: str) -> Prediction:
-    """Returns the body with another model."""
-    return body.model_copy(update={"model": model})
-
-
-def batch(**changes: Any) -> FakeBatch:
-    """Returns the fake batch with changes."""
-    return replace(FakeBatch(), **changes)
-
-
 def completed(
     body: Prediction = BODY, disposition: Disposition | None = None
 ) -> CompletedPrediction:
@@ -175,6 +158,6 @@ def completed(
 def count_everything(metrics: Metrics) -> None:
     """Updates every metric, so that its labels exist."""
     metrics.count_request(COMPLETED)
-    metrics.count_batch(FakeBatch())
+    metrics.count_batch(BATCH)
     for body in (BODY, AUTO_BODY, SETTLED_BODY):
         metrics.count_prediction(completed(body, Disposition.URGENT), "keyed")

@@ -83,12 +83,6 @@ def test_a_line_of_a_triage_contains_disposition_and_policy(log, path: Path) -> 
     }
 
 
-def test_concurrent_entries_keep_their_order(log, path: Path) -> None:
-    names = [f"r{number}" for number in range(200)]
-    record(log, *names)
-    assert ids(path) == names
-
-
 def test_entries_that_arrive_during_a_write_are_written_together(path: Path, monkeypatch) -> None:
     busy, free, synced = threading.Event(), threading.Event(), []
     sync = audit_file.os.fdatasync

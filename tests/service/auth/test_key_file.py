@@ -2,27 +2,20 @@
 
 import json
 import stat
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from eulerlora.errors import SettingsError, StorageError
-from service.auth.keys import ActiveKey, Client, read_clients, write_clients
+from service.auth.keys import read_clients, write_clients
 from tests.full_disk import file_size_limit
+from tests.service.key_clients import client
 
-CREATED = datetime(2026, 11, 21, 14, 42, tzinfo=UTC)
 KEYS = [{"sha256": digit * 64, "created": "2026-11-21T14:42:00Z"} for digit in "abc"]
 
 
 def line(client: str = "clinic", keys: object = KEYS[:1], **others: object) -> str:
     return json.dumps({"client": client, "keys": keys} | others)
-
-
-def client(name: str, *digits: str) -> Client:
-    return Client(
-        client=name, keys=tuple(ActiveKey(sha256=digit * 64, created=CREATED) for digit in digits)
-    )
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw
-from eulerlora_client.contract.problems import OutOfMemory, UnknownModel
+from eulerlora_client.contract.problems import OutOfMemory
 from service.inference.engine import (
     MAX_WORKERS,
     CoreAllocation,
@@ -134,13 +133,6 @@ def assert_equal(results: list[torch.Tensor], expected: list[torch.Tensor]) -> N
         torch.testing.assert_close(result, other, rtol=0, atol=1e-5)
 
 
-def test_an_item_takes_one_row_for_each_adapter_and_sample(model: EulerLoRA, items) -> None:
-    engine = ServedModel(model)
-    assert [engine.rows(item.draw.samples) for item in items] == [2, 2, 10, 2, 4]
-    shapes = [tuple(result.shape) for result in infer(engine, items)]
-    assert shapes == [(2, 3), (2, 3), (10, 3), (2, 3), (4, 3)]
-
-
 def test_an_item_in_a_mixed_batch_gets_the_result_it_gets_alone(model: EulerLoRA, items) -> None:
     engine = ServedModel(model)
     for item, result in zip(items, infer(engine, items), strict=True):
@@ -174,18 +166,12 @@ def test_a_cpu_has_a_worker_per_core_but_one_for_a_compiled_network(
 def test_a_single_pass_gets_all_cores_and_concurrent_ones_an_equal_part() -> None:
     cores = CoreAllocation(5)
     with ExitStack() as passes:
+        passes.enter_context(pytest.raises(ZeroDivisionError))
         counts = [passes.enter_context(cores.allocate()) for _ in range(6)]
+        raise ZeroDivisionError  # a failed pass returns its cores
     assert counts == [5, 2, 1, 1, 1, 1]
     with cores.allocate() as count:
         assert count == 5
-
-
-def test_a_failed_pass_returns_its_cores() -> None:
-    cores = CoreAllocation(2)
-    with pytest.raises(ZeroDivisionError), cores.allocate():
-        raise ZeroDivisionError
-    with cores.allocate() as count:
-        assert count == 2
 
 
 def test_the_number_of_cores_is_set_for_the_thread_of_the_pass_only() -> None:
@@ -217,26 +203,6 @@ def serve(make_network, make_config):
     return build
 
 
-def test_the_first_model_is_the_default(serve) -> None:
-    first, second = serve("b"), serve("a")
-    models = ServedModels([first, second])
-    assert (list(models), len(models), models.default) == (["b", "a"], 2, "b")
-    assert models.named(None) is models["b"] is first
-    assert models.named("a") is second
-
-
-@pytest.mark.parametrize("name", ["", "A", "xyzzy", "b "])
-def test_an_unknown_name_is_not_echoed_and_the_served_ones_are_listed(serve, name) -> None:
-    with pytest.raises(UnknownModel) as raised:
-        ServedModels([serve("first"), serve("second")]).named(name)
-    assert raised.value.detail == "the served models are: first, second"
-
-
-def test_two_models_with_the_same_name_are_refused(serve) -> None:
-    with pytest.raises(SettingsError, match="twin"):
-        ServedModels([serve("twin"), serve("twin")])
-
-
 def test_a_replacement_keeps_name_and_order_and_does_not_change_a_held_model(serve) -> None:
     models = ServedModels([serve("a", "sha256:1"), serve("b", "sha256:1")])
     held, listed = models["a"], models.items()
@@ -247,10 +213,3 @@ def test_a_replacement_keeps_name_and_order_and_does_not_change_a_held_model(ser
         ("b", "sha256:1"),
     ]
     assert held.revision == "sha256:1"
-
-
-def test_a_model_that_is_not_served_cannot_be_replaced(serve) -> None:
-    models = ServedModels([serve("a")])
-    with pytest.raises(SettingsError, match="b"):
-        models.replace(serve("b"))
-    assert list(models) == ["a"]

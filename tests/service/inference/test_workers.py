@@ -18,47 +18,42 @@ from tests.service.fake_engine import (
     values_of,
 )
 
-OUT_OF_MEMORY = OutOfMemory("full")
+FULL = OutOfMemory("full")
 
 
-def run(
-    values: list[int], error_of: Callable[[list[int]], Exception | None]
-) -> tuple[list[object], list[list[int]]]:
-    """Returns the outputs, with problems as their class, and the batches that ran."""
+def fail_as_a_whole_and_with_3(values: list[int]) -> Exception | None:
+    if len(values) == 4:
+        return FULL
+    return ValueError() if 3 in values else None
+
+
+@pytest.mark.parametrize(
+    ("values", "error_of", "outputs", "batches"),
+    [
+        ([1, 2, 3], lambda values: ValueError() if 2 in values else None,
+         [1, ModelFailure, 3], [[1, 2, 3], [1], [2], [3]]),
+        ([1, 2, 3, 4, 5], lambda values: FULL if len(values) > 3 else None,
+         [1, 2, 3, 4, 5], [[1, 2, 3, 4, 5], [1, 2, 3], [4, 5]]),
+        ([1, 2, 3, 4], lambda values: FULL if 1 in values else None,
+         [OutOfMemory, OutOfMemory, 3, 4], [[1, 2, 3, 4], [1, 2], [3, 4]]),
+        ([1, 2, 3, 4], fail_as_a_whole_and_with_3,
+         [1, 2, ModelFailure, 4], [[1, 2, 3, 4], [1, 2], [3, 4], [3], [4]]),
+    ],
+    ids=["one item fails", "out of memory", "out of memory twice", "out of memory, then a failure"],
+)  # fmt: skip
+def test_a_failed_batch_runs_again_item_by_item_or_in_two_halves_once(
+    values: list[int],
+    error_of: Callable[[list[int]], Exception | None],
+    outputs: list[object],
+    batches: list[list[int]],
+) -> None:
     engine = FakeEngine()
     engine.error_of = error_of
     results = run_with_retry(engine.infer, [item_of(value) for value in values])
-    outputs = [type(result) if isinstance(result, Problem) else int(result) for result in results]
-    return outputs, engine.batches
-
-
-def test_the_items_of_a_failed_batch_run_again_alone_once() -> None:
-    outputs, batches = run([1, 2, 3], lambda values: ValueError() if 2 in values else None)
-    assert outputs == [1, ModelFailure, 3]
-    assert batches == [[1, 2, 3], [1], [2], [3]]
-
-
-def test_a_batch_that_is_out_of_memory_is_split_in_two() -> None:
-    outputs, batches = run([1, 2, 3, 4, 5], lambda v: OUT_OF_MEMORY if len(v) > 3 else None)
-    assert outputs == [1, 2, 3, 4, 5]
-    assert batches == [[1, 2, 3, 4, 5], [1, 2, 3], [4, 5]]
-
-
-def test_a_batch_is_split_only_once() -> None:
-    outputs, batches = run([1, 2, 3, 4], lambda v: OUT_OF_MEMORY if 1 in v else None)
-    assert outputs == [OutOfMemory, OutOfMemory, 3, 4]
-    assert batches == [[1, 2, 3, 4], [1, 2], [3, 4]]
-
-
-def test_a_failed_half_of_a_split_batch_runs_again_item_by_item() -> None:
-    def error_of(values: list[int]) -> Exception | None:
-        if len(values) == 4:
-            return OUT_OF_MEMORY
-        return ValueError() if 3 in values else None
-
-    outputs, batches = run([1, 2, 3, 4], error_of)
-    assert outputs == [1, 2, ModelFailure, 4]
-    assert batches == [[1, 2, 3, 4], [1, 2], [3, 4], [3], [4]]
+    assert [
+        type(result) if isinstance(result, Problem) else int(result) for result in results
+    ] == outputs
+    assert engine.batches == batches
 
 
 def test_a_batch_does_not_run_again_on_a_lost_device() -> None:
@@ -104,18 +99,6 @@ def test_a_cancelled_item_never_runs(harness: BatcherHarness) -> None:
     assert harness.engine.batches[1:] == [[2, 1]]
 
 
-def test_a_bad_item_does_not_affect_the_rest_of_its_batch(harness: BatcherHarness) -> None:
-    harness.engine.error_of = lambda values: ValueError("two") if 2 in values else None
-    harness.block_with(5)
-    one, two, three = harness.submit(1, 2, 3)
-    after = harness.submit(4)
-    harness.engine.gate.set()
-    assert values_of([one, three, *after]) == [1, 3, 4]
-    with pytest.raises(ModelFailure):
-        two.result(TIMEOUT_S)
-    assert harness.engine.batches == [[5], [1, 2, 3], [1], [2], [3], [4]]
-
-
 def test_every_batch_is_reported_with_its_model_rows_items_and_seconds(
     harness: BatcherHarness,
 ) -> None:
@@ -146,21 +129,6 @@ def test_a_lost_device_ends_all_inference_and_is_reported_once(harness: BatcherH
         pass
     assert harness.engine.batches == [[6]]
     assert harness.fatal == [lost]
-
-
-def test_a_hung_pass_is_a_lost_device() -> None:
-    harness = BatcherHarness(max_batch_s=0.05)
-    with harness.batcher.running():
-        hung = harness.block_with(6)
-        waiting = harness.submit(1)
-        assert harness.failed.wait(TIMEOUT_S)
-        for future in (hung, *waiting):
-            with pytest.raises(NotReady):
-                future.result(TIMEOUT_S)
-        assert not harness.engine.gate.is_set()
-    harness.engine.gate.set()  # the late end of the hung pass has no effect
-    assert len(harness.fatal) == 1
-    assert "0.05 s" in str(harness.fatal[0])
 
 
 def test_closing_runs_the_accepted_items_and_refuses_new_ones() -> None:
@@ -229,5 +197,7 @@ def test_a_hung_pass_in_one_worker_is_a_lost_device_while_another_worker_runs() 
                 break
         with pytest.raises(NotReady):
             hung.result(TIMEOUT_S)
-    harness.engine.gate.set()
+        assert not harness.engine.gate.is_set()
+    harness.engine.gate.set()  # the late end of the hung pass has no effect
     assert len(harness.fatal) == 1
+    assert "0.05 s" in str(harness.fatal[0])

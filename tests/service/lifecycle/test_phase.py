@@ -37,13 +37,6 @@ def gate(lifecycle: Lifecycle) -> Gate:
     return Gate(lifecycle)
 
 
-@pytest.fixture
-def statuses(gate: Gate):
-    """Returns the statuses of PATHS: () -> tuple."""
-    client = TestClient(gate)
-    return lambda: tuple(client.get(path).status_code for path in PATHS)
-
-
 def ignore(_: str) -> None:
     """Counts nothing."""
 
@@ -57,10 +50,30 @@ def open_gate(gate: Gate) -> None:
     gate.open(Starlette(routes=[Route(path, respond) for path in (*PATHS, "/metrics")]), ignore)
 
 
-def test_only_livez_succeeds_while_the_models_load(gate, statuses) -> None:
-    assert statuses() == (200, 503, 503)
-    open_gate(gate)  # before the health check
-    assert statuses() == (200, 503, 503)
+@pytest.mark.parametrize(
+    ("is_open", "events", "statuses", "connection"),
+    [
+        (False, [], (200, 503, 503), "close"),
+        (True, [], (200, 503, 503), "close"),  # before the health check
+        (True, [Lifecycle.become_ready], (200, 200, 200), None),
+        (True, [Lifecycle.become_ready, Lifecycle.stop], (200, 200, 200), "close"),
+        (False, [Lifecycle.stop], (200, 503, 503), "close"),
+        (True, [Lifecycle.become_ready, lambda one: one.fail("secret")], (200, 503, 503), "close"),
+    ],
+    ids=["loading", "open", "ready", "stopping", "stopped while loading", "failed"],
+)
+def test_the_phase_decides_which_requests_are_forwarded(
+    gate, lifecycle, is_open, events, statuses, connection
+) -> None:
+    if is_open:
+        open_gate(gate)
+    for event in events:
+        event(lifecycle)
+    client = TestClient(gate)
+    responses = [client.get(path) for path in PATHS]
+    assert tuple(response.status_code for response in responses) == statuses
+    assert responses[-1].headers.get("Connection") == connection
+    assert "secret" not in responses[-1].text
 
 
 def test_the_metrics_of_a_service_that_is_loading_say_that_it_is_not_ready(gate) -> None:
@@ -86,21 +99,6 @@ def test_a_refusal_is_a_problem_with_retry_after_and_the_request_id(gate) -> Non
     assert response.headers["X-Request-ID"] == "mine"
 
 
-def test_a_ready_service_receives_all_requests(gate, lifecycle, statuses) -> None:
-    open_gate(gate)
-    lifecycle.become_ready()
-    assert statuses() == (200, 200, 200)
-    assert "Connection" not in TestClient(gate).get("/predict").headers
-
-
-def test_a_stopping_service_responds_and_closes_connections(gate, lifecycle, statuses) -> None:
-    open_gate(gate)
-    lifecycle.become_ready()
-    lifecycle.stop()
-    assert statuses() == (200, 200, 200)
-    assert TestClient(gate).get("/predict").headers["Connection"] == "close"
-
-
 def test_a_request_in_flight_when_the_service_stops_closes_its_connection(gate, lifecycle) -> None:
     async def respond(_: object) -> PlainTextResponse:
         lifecycle.stop()
@@ -117,16 +115,3 @@ def test_a_problem_outside_of_the_application_is_counted_once_the_gate_is_open(g
     gate.open(Starlette(), counted.append)
     gate.count_problem("made up")
     assert counted == ["made up"]
-
-
-def test_a_service_that_stops_while_loading_refuses_requests(lifecycle, statuses) -> None:
-    lifecycle.stop()
-    assert statuses() == (200, 503, 503)
-
-
-def test_a_service_that_failed_a_health_check_refuses_requests(gate, lifecycle, statuses) -> None:
-    open_gate(gate)
-    lifecycle.become_ready()
-    lifecycle.fail("made up")
-    assert statuses() == (200, 503, 503)
-    assert "made up" not in TestClient(gate).get("/predict").text

@@ -12,14 +12,13 @@ from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.answers import Threshold, WarningCode
 from eulerlora_client.contract.problems import (
     AuditUnavailable,
-    NotReady,
     Overloaded,
 )
 from eulerlora_client.contract.queries import PredictQuery
 from service.audit.log import AuditEntry
 from service.inference.engine import ServedModel
 from tests.conftest import ENERGY
-from tests.service.harness import predict_one
+from tests.service.harness import Audit, predict_one
 
 pytestmark = pytest.mark.anyio
 
@@ -129,29 +128,6 @@ async def test_under_load_a_request_gets_fewer_samples_and_a_warning(
         )
 
 
-async def test_samples_are_reduced_only_if_the_settings_allow_it(harness, calibrated, png) -> None:
-    with harness(of=calibrated, max_waiting_rows=100) as started:
-        running = await started.block_engine()
-        tasks = [asyncio.create_task(predict_one(started, png, EIGHT)) for _ in range(2)]
-        await started.wait_for_rows(32)
-        started.gate.set()
-        await running
-        assert [(await task).samples for task in tasks] == [8, 8]
-
-
-class Audit:
-    """An audit log that stores entries in memory, or fails."""
-
-    def __init__(self, failure: Exception | None = None) -> None:
-        self.entries: list[AuditEntry] = []
-        self.failure = failure
-
-    async def record(self, entry: AuditEntry) -> None:
-        if self.failure is not None:
-            raise self.failure
-        self.entries.append(entry)
-
-
 def test_a_prediction_is_recorded_and_counted_before_it_is_returned(harness, png) -> None:
     audit = Audit()
     with harness(audit) as running:
@@ -164,18 +140,3 @@ def test_a_prediction_that_cannot_be_recorded_is_neither_returned_nor_counted(ha
     with harness(Audit(AuditUnavailable("full"))) as running, pytest.raises(AuditUnavailable):
         asyncio.run(predict_one(running, png))
     assert running.predictions == []
-
-
-def test_after_a_lost_device_every_request_is_not_ready(harness, png) -> None:
-    def lose(*_: object) -> None:
-        raise torch.AcceleratorError("CUDA error: device-side assert triggered")
-
-    with harness() as running:
-        hook = running.served.model.network.backbone.conv_proj.register_forward_pre_hook(lose)
-        try:
-            for _ in range(2):
-                with pytest.raises(NotReady):
-                    asyncio.run(predict_one(running, png))
-        finally:
-            hook.remove()
-    assert len(running.passes) == 1

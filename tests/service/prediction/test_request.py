@@ -6,7 +6,6 @@ import torch
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.answers import Threshold
-from eulerlora_client.contract.problems import InvalidParameter
 from eulerlora_client.contract.queries import PredictQuery
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
 from service.inference.engine import ServedModel
@@ -23,12 +22,6 @@ def test_samples_are_one_in_det_and_four_by_default_in_stoch(served) -> None:
     assert requested_samples(PredictQuery(mode="stoch"), served) == DEFAULT_SAMPLES == 4
     assert requested_samples(PredictQuery(mode="stoch", samples=9), served) == 9
     assert requested_samples(PredictQuery(mode="stoch", samples="auto"), served) == "auto"
-
-
-@pytest.mark.parametrize("samples", [1, 4, "auto"])
-def test_samples_with_det_are_an_invalid_parameter(served, samples) -> None:
-    with pytest.raises(InvalidParameter, match=": samples"):
-        requested_samples(PredictQuery(mode="det", samples=samples), served)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from functools import partial
 from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +24,15 @@ from eulerlora_client.contract.problems import DeadlinePassed, InvalidParameter,
 from eulerlora_client.contract.queries import PredictQuery
 from service.audit.log import AuditEntry
 from tests.conftest import ENERGY, MARGINS
-from tests.service.harness import DET, TIMEOUT_S, FakeRequest, PipelineHarness, predict_one
+from tests.service.harness import (
+    DET,
+    TIMEOUT_S,
+    Audit,
+    FakeRequest,
+    PipelineHarness,
+    predict_one,
+)
+from tests.service.prediction.conftest import Open
 
 pytestmark = pytest.mark.anyio
 
@@ -49,17 +57,10 @@ def balanced(make_network, make_config) -> EulerLoRA:
     return EulerLoRA(Checkpoint(network, config, "sha256:0"), torch.device("cpu"))
 
 
-Open = Callable[..., AbstractContextManager[PipelineHarness]]
-
-
 @pytest.fixture
-def harness(balanced) -> Open:
-    """(audit, **settings) -> a context of a pipeline harness."""
-
-    def build(audit: Any = None, **settings: Any) -> AbstractContextManager[PipelineHarness]:
-        return PipelineHarness(balanced, audit, settings).running()
-
-    return build
+def harness(harness: Open, balanced) -> Open:
+    """(audit, **settings) -> a context of a harness of the balanced model."""
+    return partial(harness, of=balanced)
 
 
 @pytest.fixture(scope="module")
@@ -274,16 +275,6 @@ def test_under_load_auto_gets_fewer_samples_only_if_allowed(harness, png, long, 
     with harness(max_waiting_rows=200) as running:
         body = asyncio.run(scenario(running))
     assert (body.samples, body.warnings) == (taken[long.seed], ())
-
-
-class Audit:
-    """An audit log that stores entries in memory."""
-
-    def __init__(self) -> None:
-        self.entries: list[AuditEntry] = []
-
-    async def record(self, entry: AuditEntry) -> None:
-        self.entries.append(entry)
 
 
 def test_audit_log_and_timing_cover_all_rounds(harness, png, long, taken) -> None:

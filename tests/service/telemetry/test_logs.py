@@ -13,9 +13,8 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import Route
 from starlette.testclient import TestClient
-from starlette.websockets import WebSocket
 
 from service.telemetry.logs import (
     RequestIdMiddleware,
@@ -37,22 +36,10 @@ async def return_context(request: Request) -> JSONResponse:
     return JSONResponse([current_request_id.get(), await asyncio.to_thread(current_request_id.get)])
 
 
-async def greet(socket: WebSocket) -> None:
-    await socket.accept()
-    await socket.send_text("hello")
-    await socket.close()
-
-
 @pytest.fixture(scope="module")
 def echo() -> TestClient:
     """A client of an app that returns the id."""
-    app = Starlette(
-        routes=[
-            Route("/", return_id),
-            Route("/context", return_context),
-            WebSocketRoute("/ws", greet),
-        ]
-    )
+    app = Starlette(routes=[Route("/", return_id), Route("/context", return_context)])
     app.add_middleware(RequestIdMiddleware)
     return TestClient(app)
 
@@ -96,11 +83,6 @@ def test_the_id_is_in_the_context_of_threads_too(echo) -> None:
     sent = {"X-Request-ID": "my.request-id_7"}
     assert echo.get("/context", headers=sent).json() == ["my.request-id_7", "my.request-id_7"]
     assert current_request_id.get() is None
-
-
-def test_websockets_are_not_affected(echo) -> None:
-    with echo.websocket_connect("/ws") as socket:
-        assert socket.receive_text() == "hello"
 
 
 FORGED = "first\n2026-01-01 00:00:00,000 INFO service.telemetry.observation forged\x1b[2J\u2028"

@@ -12,18 +12,23 @@ from starlette.testclient import TestClient
 
 from eulerlora_client.contract.answers import Disposition
 from service.telemetry import metrics as metrics_module
-from service.telemetry.metrics import CACHE_S, PROBLEM_CODES, Metrics, RequestObservation
+from service.telemetry.metrics import (
+    CACHE_S,
+    PROBLEM_CODES,
+    BatchRun,
+    Metrics,
+    RequestObservation,
+)
 from tests.service.observed import (
     AUTO_BODY,
+    BATCH,
     BODY,
     COMPLETED,
     SETTLED_BODY,
     GaugeValues,
-    batch,
     completed,
     count_everything,
     observed_app,
-    replace_model,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -67,8 +72,8 @@ def test_an_unknown_code_counts_as_other(metrics) -> None:
 
 
 def test_a_batch_is_counted_with_rows_items_and_seconds(metrics) -> None:
-    metrics.count_batch(batch(rows=12, items=3, seconds=0.2))
-    metrics.count_batch(batch(rows=4, items=1, seconds=0.1))
+    metrics.count_batch(BATCH)
+    metrics.count_batch(BatchRun("tiny", 4, 1, 0.1))
     for name, total in (("rows", 16), ("questions", 4), ("seconds", 0.3)):
         assert value(metrics, f"batch_{name}_count", model="tiny") == 2
         assert value(metrics, f"batch_{name}_sum", model="tiny") == pytest.approx(total)
@@ -90,18 +95,13 @@ def test_a_prediction_is_counted_with_uncertainty_and_timing(metrics) -> None:
         assert value(metrics, f"{name}_sum", model="tiny") == total
 
 
-def test_the_ood_rate_counts_only_images_with_a_threshold(metrics) -> None:
-    for ood in (True, False, False, None):
-        metrics.count_prediction(completed(BODY.model_copy(update={"ood": ood})))
+@pytest.mark.parametrize("name", ["ood", "unfamiliar"])
+def test_the_rate_of_a_flag_counts_only_images_with_a_threshold(metrics, name) -> None:
     by_mode = {"model": "tiny", "mode": "stoch"}
-    assert value(metrics, "predictions_total", **by_mode, client="anonymous") == 4
-    assert value(metrics, "ood_checked_total", **by_mode) == 3
-    assert value(metrics, "ood_total", **by_mode) == 1
-
-
-def test_without_thresholds_there_is_no_ood_rate(metrics) -> None:
-    metrics.count_prediction(completed(BODY.model_copy(update={"ood": None})))
-    assert value(metrics, "ood_total", model="tiny", mode="stoch") is None
+    for flag, checked, flagged in ((None, None, None), (True, 1, 1), (False, 2, 1)):
+        metrics.count_prediction(completed(BODY.model_copy(update={name: flag})))
+        assert value(metrics, f"{name}_checked_total", **by_mode) == checked
+        assert value(metrics, f"{name}_total", **by_mode) == flagged
 
 
 def test_dispositions_are_counted_and_a_prediction_alone_has_none(metrics) -> None:
@@ -114,14 +114,6 @@ def test_dispositions_are_counted_and_a_prediction_alone_has_none(metrics) -> No
     assert counts == {
         "urgent": 2, "routine": 1, "refer": None, "retake": None, "unfamiliar": None,
     }  # fmt: skip
-
-
-def test_the_unfamiliar_rate_counts_only_images_with_a_threshold(metrics) -> None:
-    for unfamiliar in (True, False, None):
-        metrics.count_prediction(completed(BODY.model_copy(update={"unfamiliar": unfamiliar})))
-    by_mode = {"model": "tiny", "mode": "stoch"}
-    assert value(metrics, "unfamiliar_checked_total", **by_mode) == 2
-    assert value(metrics, "unfamiliar_total", **by_mode) == 1
 
 
 def test_requests_and_predictions_are_counted_by_the_class_of_the_client(metrics) -> None:
@@ -142,8 +134,8 @@ def test_the_samples_of_auto_are_counted_with_the_answers_that_need_none(metrics
 
 
 def test_an_unknown_model_counts_as_other(metrics) -> None:
-    metrics.count_prediction(completed(replace_model(BODY, "made up")))
-    metrics.count_batch(batch(model="made up"))
+    metrics.count_prediction(completed(BODY.model_copy(update={"model": "made up"})))
+    metrics.count_batch(replace(BATCH, model="made up"))
     assert value(metrics, "predictions_total", model="other", mode="stoch", client="anonymous") == 1
     assert value(metrics, "batch_rows_count", model="other") == 1
     assert "made up" not in TestClient(observed_app(metrics)).get("/metrics").text
@@ -169,14 +161,6 @@ def test_the_shift_metrics_have_the_state_of_each_signal(metrics, state) -> None
     assert value(metrics, "shift_pictures_total", model="tiny", signal="feature_distance") is None
     state.shift = {}
     assert value(metrics, "shift_alarm", **labels) is None
-
-
-def test_applications_do_not_share_their_metrics(metrics) -> None:
-    other = GaugeValues().metrics()
-    metrics.count_request(COMPLETED)
-    labels = {"method": "POST", "route": "/predict", "status": "200", "client": "anonymous"}
-    assert value(metrics, "requests_total", **labels) == 1
-    assert value(other, "requests_total", **labels) is None
 
 
 def test_buckets_cover_the_range_of_values(metrics) -> None:

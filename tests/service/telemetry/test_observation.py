@@ -83,16 +83,6 @@ def test_a_request_has_one_record_with_its_fields(client, records) -> None:
     }  # fmt: skip
 
 
-def test_a_request_updates_its_metrics_once(client, metrics) -> None:
-    client.post("/predict", content=b"x" * 5000)
-    assert requests(metrics, "POST", "/predict", 200) == 1
-    value = metrics.registry.get_sample_value
-    assert value("eulerlora_request_body_bytes_sum", {"route": "/predict"}) == 5000
-    by_mode = {"model": "tiny", "mode": "stoch"}
-    assert value("eulerlora_predictions_total", by_mode | {"client": "keyed"}) == 1
-    assert value("eulerlora_entropy_nats_count", by_mode) == 1
-
-
 def test_server_timing_has_milliseconds_and_of_several_predictions_the_longest(client) -> None:
     header = client.post("/predict", content=b"x").headers["Server-Timing"]
     assert header == "decode;dur=2.00, queue;dur=20.00, model;dur=200.00"
