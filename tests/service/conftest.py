@@ -23,7 +23,6 @@ from service.telemetry import metrics
 from tests.service.key_clients import client as client_with
 from tests.service.real_server import SOCKET_TIMEOUT_S, run_server
 
-Encode = Callable[..., bytes]
 PostImage = Callable[..., Any]
 Refused = Callable[[Any, int, str], str]
 
@@ -47,27 +46,9 @@ def photo() -> Image.Image:
 
 
 @pytest.fixture(scope="session")
-def encode() -> Encode:
-    """Encodes an image: (image, format, **Pillow options) -> bytes."""
-    return encoded
-
-
-@pytest.fixture(scope="session")
 def png(photo: Image.Image) -> bytes:
     """The photo as a PNG file."""
     return encoded(photo, "PNG")
-
-
-@pytest.fixture(scope="session")
-def png_chunk() -> Callable[[bytes, bytes], bytes]:
-    """Encodes a PNG chunk with length and CRC: (type, content) -> bytes."""
-    return chunk
-
-
-@pytest.fixture(scope="session")
-def png_header() -> Callable[..., bytes]:
-    """Encodes an IHDR chunk: (width, height, bit_depth, colour_type) -> bytes."""
-    return header_chunk
 
 
 @pytest.fixture(scope="session")
@@ -85,9 +66,9 @@ def bombs(photo: Image.Image) -> dict[str, bytes]:
         "webp of 144 MP, lossless": webp_file(b"VP8L", lossless),
         "webp of 144 MP, lossy": webp_file(b"VP8 ", lossy),
         "png of 100 MP": png_file(
-            header_chunk(10_000, 10_000, 1, 0), chunk(b"IDAT", rows), chunk(b"IEND", b"")
+            png_header(10_000, 10_000, 1, 0), png_chunk(b"IDAT", rows), png_chunk(b"IEND", b"")
         ),
-        "png of 100 MP without pixels": png_file(header_chunk(10_000, 10_000)),
+        "png of 100 MP without pixels": png_file(png_header(10_000, 10_000)),
         "jpeg of 196 MP": jpeg[:size_at] + struct.pack(">HH", 14_000, 14_000) + jpeg[size_at + 4 :],
     }
 
@@ -188,15 +169,17 @@ def encoded(image: Image.Image, file_format: str, **options: object) -> bytes:
     return buffer.getvalue()
 
 
-def chunk(kind: bytes, content: bytes) -> bytes:
+def png_chunk(kind: bytes, content: bytes) -> bytes:
     """Returns a PNG chunk (PNG specification, 5.3)."""
     checked = kind + content
     return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
 
 
-def header_chunk(width: int, height: int, bit_depth: int = 8, colour_type: int = 2) -> bytes:
+def png_header(width: int, height: int, bit_depth: int = 8, colour_type: int = 2) -> bytes:
     """Returns an IHDR chunk; colour type 0 is gray, 2 is RGB."""
-    return chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bit_depth, colour_type, 0, 0, 0))
+    return png_chunk(
+        b"IHDR", struct.pack(">IIBBBBB", width, height, bit_depth, colour_type, 0, 0, 0)
+    )
 
 
 def png_file(*chunks: bytes) -> bytes:

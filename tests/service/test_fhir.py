@@ -96,22 +96,27 @@ def test_the_answer_is_a_valid_bundle_with_the_numbers_of_the_json_answer(
     }
 
 
+def bundle_of(answer: dict[str, Any], card: str = CARD, **changes: object) -> Any:
+    """Returns the bundle of an answer, with changed fields of its prediction."""
+    result = TriageResult.model_validate({**answer, "prediction": answer["prediction"] | changes})
+    return bundles.Bundle.model_validate(triage_bundle(result, card, AT))
+
+
 def test_the_observation_is_preliminary_and_labelled_as_asserted_by_ai(answer) -> None:
-    result = TriageResult.model_validate(answer)
-    bundle = bundles.Bundle.model_validate(triage_bundle(result, CARD, AT))
+    bundle = bundle_of(answer)
     found = entries(bundle)
     observation = found["Observation"].resource
     assert (observation.status, observation.subject) == ("preliminary", None)
-    assert result.policy.notice is not None  # the policy was not fitted to this model
-    assert {WARNING, result.policy.notice} <= {note.text for note in observation.note}
+    notice = answer["policy"]["notice"]
+    assert notice is not None  # the policy was not fitted to this model
+    assert {WARNING, notice} <= {note.text for note in observation.note}
     for resource in (bundle, observation, found["Provenance"].resource):
         (label,) = resource.meta.security
         assert (label.system, label.code) == AI_ASSERTED
 
 
 def test_the_references_lead_to_resources_of_the_bundle(answer) -> None:
-    result = TriageResult.model_validate(answer)
-    bundle = bundles.Bundle.model_validate(triage_bundle(result, CARD, AT))
+    bundle = bundle_of(answer)
     found = entries(bundle)
     device, observed = found["Device"].fullUrl, found["Observation"].fullUrl
     provenance = found["Provenance"].resource
@@ -119,14 +124,13 @@ def test_the_references_lead_to_resources_of_the_bundle(answer) -> None:
     assert provenance.target[0].reference == observed
     assert provenance.agent[0].who.reference == device
     assert provenance.recorded == bundle.timestamp == AT
-    assert provenance.policy == [f"urn:eulerlora:policy:{result.policy.hash}"]
-    assert found["Device"].resource.version[0].value == result.prediction.revision
-    assert triage_bundle(result, CARD, AT) == triage_bundle(result, CARD, AT)
+    assert provenance.policy == [f"urn:eulerlora:policy:{answer['policy']['hash']}"]
+    assert found["Device"].resource.version[0].value == answer["prediction"]["revision"]
+    assert bundle_of(answer) == bundle
 
 
 def test_the_bundle_follows_the_guide_ai_transparency_on_fhir(answer) -> None:
-    result = TriageResult.model_validate(answer)
-    found = entries(bundles.Bundle.model_validate(triage_bundle(result, CARD, AT)))
+    found = entries(bundle_of(answer))
     device, provenance = found["Device"].resource, found["Provenance"].resource
     card = found["DocumentReference"].resource
     for resource, name in ((device, "Device"), (provenance, "Provenance"), (card, "ModelCard")):
@@ -149,36 +153,25 @@ def codes(concept: Any) -> list[tuple[str, str]]:
 
 
 def test_a_model_without_a_card_has_no_document(answer) -> None:
-    result = TriageResult.model_validate(answer)
-    found = entries(bundles.Bundle.model_validate(triage_bundle(result, "", AT)))
+    found = entries(bundle_of(answer, card=""))
     assert set(found) == {"Device", "Observation", "Provenance"}
     assert len(found["Device"].resource.extension) == 1
 
 
-@pytest.mark.parametrize("unfamiliar", [None, False, True])
-def test_the_figures_of_an_unfamiliar_image_are_absent(answer, unfamiliar) -> None:
-    result = TriageResult.model_validate(answer)
-    prediction = result.prediction.model_copy(update={"unfamiliar": unfamiliar})
-    changed = result.model_copy(update={"prediction": prediction})
-    bundle = bundles.Bundle.model_validate(triage_bundle(changed, CARD, AT))
-    observation = entries(bundle)["Observation"].resource
+@pytest.mark.parametrize("flag", [None, False, True])
+def test_an_unknown_flag_and_the_figures_of_an_unfamiliar_image_have_a_reason_instead_of_a_value(
+    answer, flag
+) -> None:
+    observation = entries(bundle_of(answer, unfamiliar=flag))["Observation"].resource
+    shown = component(observation, "unfamiliar")
+    assert shown.valueBoolean is flag
+    assert (shown.dataAbsentReason is not None) == (flag is None)
     figures = [one for one in observation.component if "flag" not in one.code.coding[0].system]
     assert {one.code.coding[0].code for one in figures} >= {"msp", "entropy", "mel"}
     for one in figures:
-        assert (one.valueQuantity is None) == (unfamiliar is True)
-        if unfamiliar:
+        assert (one.valueQuantity is None) == (flag is True)
+        if flag:
             assert codes(one.dataAbsentReason)[0][1] == "not-applicable"
-
-
-@pytest.mark.parametrize("flag", [None, True, False])
-def test_an_unknown_flag_has_a_reason_instead_of_a_value(answer, flag) -> None:
-    result = TriageResult.model_validate(answer)
-    prediction = result.prediction.model_copy(update={"ood": flag})
-    changed = result.model_copy(update={"prediction": prediction})
-    bundle = bundles.Bundle.model_validate(triage_bundle(changed, CARD, AT))
-    found = component(entries(bundle)["Observation"].resource, "ood")
-    assert found.valueBoolean is flag
-    assert (found.dataAbsentReason is not None) == (flag is None)
 
 
 def test_an_item_of_a_batch_has_its_own_identifier(answer) -> None:

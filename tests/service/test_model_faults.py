@@ -10,7 +10,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from eulerlora.model import EulerLoRA
-from tests.service.conftest import app_of
+from tests.service.conftest import app_of, encoded
 
 PNG = {"Content-Type": "image/png"}
 
@@ -28,9 +28,9 @@ def client(broken_model) -> Iterator[TestClient]:
 
 
 @pytest.fixture
-def black(encode) -> bytes:
+def black() -> bytes:
     """A black image, which hooks recognise in the model's input."""
-    return encode(Image.new("RGB", (40, 40)), "PNG")
+    return encoded(Image.new("RGB", (40, 40)), "PNG")
 
 
 def is_black(images: torch.Tensor) -> torch.Tensor:
@@ -56,9 +56,9 @@ def problem_count(client: TestClient, code: str) -> str:
 
 
 def test_an_image_with_non_finite_logits_is_a_counted_500_and_the_others_are_unchanged(
-    client, broken_model, png, photo, encode, black
+    client, broken_model, png, photo, black
 ) -> None:
-    other = encode(photo.rotate(90), "PNG")
+    other = encoded(photo.rotate(90), "PNG")
     one, two = batch_results(client, png, other)
 
     def insert_nan(_: object, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

@@ -6,10 +6,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.decoding.pool import Decoder
-from tests.service.conftest import app_of
+from tests.service.conftest import PROBLEM_KEYS, app_of, encoded
 
 STOCH = {"mode": "stoch", "samples": 4}
-PROBLEM_KEYS = {"type", "title", "status", "detail", "code", "request_id"}
 
 
 def post(client: TestClient, *contents: bytes, **parameters: Any) -> Any:
@@ -18,8 +17,8 @@ def post(client: TestClient, *contents: bytes, **parameters: Any) -> Any:
 
 
 @pytest.fixture
-def images(photo, encode) -> list[bytes]:
-    return [encode(photo.rotate(90 * turn), "PNG") for turn in range(4)]
+def images(photo) -> list[bytes]:
+    return [encoded(photo.rotate(90 * turn), "PNG") for turn in range(4)]
 
 
 @pytest.mark.parametrize("parameters", [{}, STOCH, {**STOCH, "detail": "trajectories", "seed": 3}])

@@ -20,7 +20,7 @@ from service.decoding.header import sniff
 from service.settings import ImageSettings
 from tests.damaged_images import contradictory_images
 from tests.icc_profiles import DISPLAY_P3, SRGB, rgb_profile
-from tests.service.conftest import encoded, header_chunk
+from tests.service.conftest import encoded, png_chunk, png_header
 
 LIMITS = ImageSettings()
 FOREIGN = {
@@ -52,9 +52,9 @@ def exif_orientation(value: int) -> Image.Exif:
 
 
 @pytest.mark.parametrize("media_type", MEDIA_TYPES)
-def test_a_file_decodes_to_the_rgb_pixels_that_pillow_reads(photo, encode, media_type) -> None:
+def test_a_file_decodes_to_the_rgb_pixels_that_pillow_reads(photo, media_type) -> None:
     file_format = MEDIA_TYPES[media_type]
-    data = encode(photo, file_format)
+    data = encoded(photo, file_format)
     image = decode(data, LIMITS, Declared(media_type))
     assert sniff(data) == file_format
     assert image.warnings == ()
@@ -70,9 +70,9 @@ def test_a_file_decodes_to_the_rgb_pixels_that_pillow_reads(photo, encode, media
         {"quality": 3}, {"quality": 100, "subsampling": "4:4:4"},
     ],
 )  # fmt: skip
-def test_a_jpeg_of_any_kind_decodes_to_the_pixels_of_training(encode, size, options) -> None:
+def test_a_jpeg_of_any_kind_decodes_to_the_pixels_of_training(size, options) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (size[1] // 3, size[0] // 3, 3), np.uint8)
-    data = encode(Image.fromarray(noise).resize(size), "JPEG", **options)
+    data = encoded(Image.fromarray(noise).resize(size), "JPEG", **options)
     assert torch.equal(decode(data, LIMITS).pixels, read_pixels(BytesIO(data), "noise"))
 
 
@@ -81,10 +81,10 @@ def test_a_jpeg_of_any_kind_decodes_to_the_pixels_of_training(encode, size, opti
     [("RGB", 1), ("RGB", 3), ("RGB", 5), ("RGB", 6), ("RGB", 7), ("RGB", 8), ("L", 6), ("CMYK", 6)],
 )
 def test_a_large_jpeg_is_reduced_to_the_pixels_that_the_library_reads(
-    photo, encode, mode, orientation
+    photo, mode, orientation
 ) -> None:
     large = photo.resize((2001, 1503)).convert(mode)
-    data = encode(large, "JPEG", exif=exif_orientation(orientation))
+    data = encoded(large, "JPEG", exif=exif_orientation(orientation))
     image = decode(data, LIMITS, input_side=64)
     upright = (1503, 2001) if orientation >= 5 else (2001, 1503)
     assert (image.width, image.height) == upright
@@ -113,12 +113,12 @@ CONVERTED = [
 
 @pytest.mark.parametrize(("file_format", "mode", "options"), CONVERTED)
 def test_an_image_is_converted_as_by_the_library_with_its_warnings(
-    photo, encode, file_format, mode, options
+    photo, file_format, mode, options
 ) -> None:
     image = photo.convert(mode)
     if "A" in mode:
         image.putalpha(photo.convert("L"))
-    data = encode(image, file_format, **options)
+    data = encoded(image, file_format, **options)
     actual, expected = decode(data, LIMITS), read_image(BytesIO(data), "photo")
     assert torch.equal(actual.pixels, expected.pixels)
     codes = [warning.code for warning in actual.warnings]
@@ -132,10 +132,10 @@ REFUSED = {
     "1 x 60,000": encoded(Image.new("1", (1, 60_000)), "PNG"),
     "31 x 32": encoded(Image.new("1", (31, 32)), "PNG"),
     "8193 x 32": encoded(Image.new("1", (8193, 32)), "PNG"),
-    "0 x 64": SIGNATURE + header_chunk(0, 64),
-    "64 x 0": SIGNATURE + header_chunk(64, 0),
-    "a header only": SIGNATURE + header_chunk(900, 100),
-    "two headers": SIGNATURE + header_chunk(9000, 32) + FILES["PNG"][8:],
+    "0 x 64": SIGNATURE + png_header(0, 64),
+    "64 x 0": SIGNATURE + png_header(64, 0),
+    "a header only": SIGNATURE + png_header(900, 100),
+    "two headers": SIGNATURE + png_header(9000, 32) + FILES["PNG"][8:],
     "a tenth of a JPEG": FILES["JPEG"][:300],
     "nine tenths of a JPEG": FILES["JPEG"][: len(FILES["JPEG"]) * 9 // 10],
     "half a PNG": FILES["PNG"][: len(FILES["PNG"]) // 2],
@@ -152,16 +152,16 @@ def test_a_damaged_or_unusable_file_is_refused(kind) -> None:
         decode(REFUSED[kind], LIMITS)
 
 
-def test_all_headers_of_a_png_are_checked_for_their_size(png_chunk) -> None:
+def test_all_headers_of_a_png_are_checked_for_their_size() -> None:
     side = 200
     rows = png_chunk(b"IDAT", zlib.compress(bytes((side + 1) * side)))
-    data = SIGNATURE + header_chunk(64, 64, 8, 0) + header_chunk(side, side, 8, 0) + rows
+    data = SIGNATURE + png_header(64, 64, 8, 0) + png_header(side, side, 8, 0) + rows
     with pytest.raises(UnusableImage):
         decode(data + png_chunk(b"IEND", b""), ImageSettings(max_pixels=10_000))
 
 
-def test_a_photograph_of_48_megapixels_is_decoded_only_if_it_can_be_reduced(encode) -> None:
-    data = encode(Image.linear_gradient("L").resize((8064, 6048)), "JPEG")
+def test_a_photograph_of_48_megapixels_is_decoded_only_if_it_can_be_reduced() -> None:
+    data = encoded(Image.linear_gradient("L").resize((8064, 6048)), "JPEG")
     image = decode(data, LIMITS, input_side=224)
     assert image.pixels.shape == (3, 1512, 2016)
     assert (image.width, image.height) == (8064, 6048)
@@ -207,9 +207,9 @@ def test_a_matching_or_generic_type_gives_no_warning(png, declared) -> None:
         (7, 20, False), (20, 7, False), (65, 20, False), (20, 65, False), (41, 50, False),
     ],
 )  # fmt: skip
-def test_sides_and_area_are_accepted_up_to_their_limits(encode, width, height, accepted) -> None:
+def test_sides_and_area_are_accepted_up_to_their_limits(width, height, accepted) -> None:
     limits = ImageSettings(min_side=8, max_side=64, max_pixels=2000)
-    data = encode(Image.new("RGB", (width, height), "red"), "PNG")
+    data = encoded(Image.new("RGB", (width, height), "red"), "PNG")
     if accepted:
         assert decode(data, limits).pixels.shape == (3, height, width)
     else:
@@ -226,8 +226,8 @@ def test_a_bomb_is_refused_by_its_header_and_no_parser_of_pixels_runs(bombs, mon
             decode(data, LIMITS)
 
 
-def test_a_second_jpeg_header_with_a_large_size_is_refused(photo, encode) -> None:
-    jpeg = encode(photo, "JPEG")
+def test_a_second_jpeg_header_with_a_large_size_is_refused(photo) -> None:
+    jpeg = encoded(photo, "JPEG")
     at = jpeg.index(b"\xff\xc0")
     end = at + 2 + struct.unpack(">H", jpeg[at + 2 : at + 4])[0]
     header = jpeg[at:end]
@@ -248,9 +248,9 @@ def test_a_webp_canvas_smaller_than_its_frame_is_refused(bombs) -> None:
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 2}])
 @pytest.mark.parametrize("trailing", [b"", bytes(500), b"\xff\xff\xd0" * 99])
 def test_a_jpeg_without_an_end_marker_is_refused_with_any_trailing_bytes(
-    photo, encode, options, trailing
+    photo, options, trailing
 ) -> None:
-    jpeg = encode(photo, "JPEG", **options)
+    jpeg = encoded(photo, "JPEG", **options)
     decode(jpeg + trailing, LIMITS)
     with pytest.raises(UnusableImage):
         decode(jpeg[:-2] + trailing, LIMITS)
@@ -260,18 +260,18 @@ def test_a_jpeg_without_an_end_marker_is_refused_with_any_trailing_bytes(
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 @pytest.mark.parametrize("fraction", [0.5, 0.9])
 def test_a_truncated_jpeg_with_an_appended_end_marker_is_refused(
-    photo, encode, options, mode, fraction
+    photo, options, mode, fraction
 ) -> None:
-    jpeg = encode(photo.convert(mode), "JPEG", **options)
+    jpeg = encoded(photo.convert(mode), "JPEG", **options)
     decode(jpeg, LIMITS)
     with pytest.raises(UnusableImage):
         decode(jpeg[: int(fraction * len(jpeg))] + b"\xff\xd9", LIMITS)
 
 
-def test_the_end_marker_of_a_thumbnail_does_not_count(photo, encode) -> None:
-    exif = b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0" + encode(photo.resize((32, 24)), "JPEG")
-    jpeg = encode(photo, "JPEG", exif=exif)
-    assert np.array_equal(pixels_of(jpeg), pixels_of(encode(photo, "JPEG")))
+def test_the_end_marker_of_a_thumbnail_does_not_count(photo) -> None:
+    exif = b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0" + encoded(photo.resize((32, 24)), "JPEG")
+    jpeg = encoded(photo, "JPEG", exif=exif)
+    assert np.array_equal(pixels_of(jpeg), pixels_of(encoded(photo, "JPEG")))
     with pytest.raises(UnusableImage):
         decode(jpeg[:-2] + bytes(500), LIMITS)
 
@@ -286,7 +286,7 @@ def test_a_png_with_any_one_flipped_bit_is_refused(png) -> None:
 
 @pytest.mark.parametrize("kind", [b"tEXt", b"zTXt", b"iTXt", b"iCCP"])
 @pytest.mark.parametrize("offset", [33, -12], ids=["before the pixels", "after the pixels"])
-def test_an_80_mb_text_chunk_is_refused(png, png_chunk, kind, offset) -> None:
+def test_an_80_mb_text_chunk_is_refused(png, kind, offset) -> None:
     packed = zlib.compress(bytes(80_000_000))
     content = {
         b"tEXt": b"k\0" + bytes(80_000_000),
@@ -297,8 +297,8 @@ def test_an_80_mb_text_chunk_is_refused(png, png_chunk, kind, offset) -> None:
 
 
 @pytest.mark.parametrize("file_format", MEDIA_TYPES.values())
-def test_damaged_bytes_give_an_image_or_a_problem(photo, encode, file_format) -> None:
-    data = np.frombuffer(encode(photo, file_format), dtype=np.uint8)
+def test_damaged_bytes_give_an_image_or_a_problem(photo, file_format) -> None:
+    data = np.frombuffer(encoded(photo, file_format), dtype=np.uint8)
     random = np.random.default_rng(1)
     refusals = 0
     for _ in range(150):
@@ -313,49 +313,47 @@ def test_damaged_bytes_give_an_image_or_a_problem(photo, encode, file_format) ->
 
 
 @pytest.mark.parametrize("file_format", ["PNG", "WEBP"])
-def test_an_animation_is_refused_but_not_a_single_frame(photo, encode, file_format) -> None:
+def test_an_animation_is_refused_but_not_a_single_frame(photo, file_format) -> None:
     other = photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    animated = encode(photo, file_format, save_all=True, append_images=[other], duration=50)
+    animated = encoded(photo, file_format, save_all=True, append_images=[other], duration=50)
     with pytest.raises(UnusableImage):
         decode(animated, LIMITS)
-    decode(encode(photo, file_format, save_all=True), LIMITS)
+    decode(encoded(photo, file_format, save_all=True), LIMITS)
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF:UserWarning")
 @pytest.mark.parametrize("file_format", MEDIA_TYPES.values())
-def test_trailing_bytes_and_garbage_metadata_change_nothing(photo, encode, file_format) -> None:
+def test_trailing_bytes_and_garbage_metadata_change_nothing(photo, file_format) -> None:
     noise = np.random.default_rng(2).bytes(300)
-    clean = encode(photo, file_format)
+    clean = encoded(photo, file_format)
     expected = pixels_of(clean)
     exif = b"Exif\0\0II*\0\x08\0\0\0" + noise
     for data in (
         clean + noise,
-        encode(photo, file_format, exif=exif),
-        encode(photo, file_format, icc_profile=noise),
+        encoded(photo, file_format, exif=exif),
+        encoded(photo, file_format, icc_profile=noise),
     ):
         assert data != clean
         assert np.array_equal(pixels_of(data), expected)
 
 
-def test_a_valid_orientation_next_to_a_tag_out_of_range_is_applied(photo, encode) -> None:
+def test_a_valid_orientation_next_to_a_tag_out_of_range_is_applied(photo) -> None:
     def tag(number: int, kind: int, value: int) -> bytes:
         return struct.pack("<HHII", number, kind, 1, value)
 
     tags = tag(0x011A, 8, 0xFFFF) + tag(0x0112, 3, 6)  # a signed short of -1
     exif = b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", 2) + tags + bytes(4)
-    turned = pixels_of(encode(photo, "JPEG", exif=exif))
-    assert np.array_equal(turned, np.rot90(pixels_of(encode(photo, "JPEG")), -1))
+    turned = pixels_of(encoded(photo, "JPEG", exif=exif))
+    assert np.array_equal(turned, np.rot90(pixels_of(encoded(photo, "JPEG")), -1))
 
 
-def test_orientation_does_not_affect_the_size_limits(encode) -> None:
+def test_orientation_does_not_affect_the_size_limits() -> None:
     limits = ImageSettings(min_side=16, max_side=64, max_pixels=64 * 16)
-    tall = encode(Image.new("RGB", (16, 64), "red"), "JPEG", exif=exif_orientation(6))
+    tall = encoded(Image.new("RGB", (16, 64), "red"), "JPEG", exif=exif_orientation(6))
     assert decode(tall, limits).pixels.shape == (3, 16, 64)
 
 
-def wide_png(
-    png_chunk, png_header, colour_type: int, pixel: tuple[int, ...], *more: bytes
-) -> bytes:
+def wide_png(colour_type: int, pixel: tuple[int, ...], *more: bytes) -> bytes:
     """Returns a 16-bit PNG of 32 x 32 equal pixels."""
     row = b"\0" + struct.pack(f">{len(pixel)}H", *pixel) * 32
     rows = png_chunk(b"IDAT", zlib.compress(row * 32))
@@ -368,10 +366,10 @@ def wide_png(
     ("colour_type", "channels"), [(0, 1), (2, 3), (4, 1), (6, 3)], ids=["gray", "RGB", "LA", "RGBA"]
 )
 def test_16_bit_png_is_scaled_and_never_clipped_and_refused_with_12_bits(
-    png_chunk, png_header, colour_type, channels, value
+    colour_type, channels, value
 ) -> None:
     alpha = (65_535,) if colour_type >= 4 else ()
-    data = wide_png(png_chunk, png_header, colour_type, (value,) * channels + alpha)
+    data = wide_png(colour_type, (value,) * channels + alpha)
     if value < 4096:
         with pytest.raises(UnusableImage):
             decode(data, LIMITS)
@@ -386,20 +384,20 @@ def test_16_bit_png_is_scaled_and_never_clipped_and_refused_with_12_bits(
 
 @pytest.mark.parametrize(("colour_type", "colour"), [(0, (10_000,)), (2, (10_000, 20_000, 30_000))])
 def test_the_transparent_colour_of_a_16_bit_png_is_converted_with_the_pixels(
-    png_chunk, png_header, colour_type, colour
+    colour_type, colour
 ) -> None:
     transparent = png_chunk(b"tRNS", struct.pack(f">{len(colour)}H", *colour))
     with pytest.raises(UnusableImage):
-        decode(wide_png(png_chunk, png_header, colour_type, colour, transparent), LIMITS)
+        decode(wide_png(colour_type, colour, transparent), LIMITS)
     other = tuple(256 * value for value in (30, 70, 110)[: len(colour)])  # 8-bit forms of `small`
     small = png_chunk(b"tRNS", struct.pack(f">{len(colour)}H", *(30, 70, 110)[: len(colour)]))
-    decode(wide_png(png_chunk, png_header, colour_type, other, small), LIMITS)
+    decode(wide_png(colour_type, other, small), LIMITS)
 
 
 def test_a_plain_jpeg_with_a_profile_of_srgb_is_decoded_without_a_conversion(
-    photo, encode, monkeypatch
+    photo, monkeypatch
 ) -> None:
-    plain, tagged = encode(photo, "JPEG"), encode(photo, "JPEG", icc_profile=rgb_profile(SRGB))
+    plain, tagged = encoded(photo, "JPEG"), encoded(photo, "JPEG", icc_profile=rgb_profile(SRGB))
     expected = pixels_of(plain)
     monkeypatch.setattr(
         "service.decoding.decode.upright_rgb", lambda *_: pytest.fail("it was converted")

@@ -17,7 +17,7 @@ from service.decoding import dicom
 from service.decoding.decode import Declared, decode, header_of
 from service.settings import ImageSettings
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
-from tests.service.conftest import app_of
+from tests.service.conftest import app_of, encoded
 
 pydicom = pytest.importorskip("pydicom")
 
@@ -133,8 +133,8 @@ def rgb_of(ybr: Any) -> Any:
 
 
 @pytest.mark.parametrize("syntax", [JPEG, JPEG_EXTENDED])
-def test_a_jpeg_inside_has_the_pixels_of_the_file(photo, encode, syntax) -> None:
-    jpeg = encode(photo, "JPEG", quality=90)
+def test_a_jpeg_inside_has_the_pixels_of_the_file(photo, syntax) -> None:
+    jpeg = encoded(photo, "JPEG", quality=90)
     data = dicom_file(encapsulate([jpeg]), syntax, PhotometricInterpretation="YBR_FULL_422")
     assert pixels_of(data).equal(pixels_of(jpeg))
     assert header_of(data, LIMITS).estimated_s > 0
@@ -163,14 +163,14 @@ def test_other_files_of_pydicom_are_refused(name) -> None:
         assert problem_of(with_class(name)).status in (415, 422)
 
 
-def test_the_colour_profile_of_the_file_is_applied(photo, encode) -> None:
+def test_the_colour_profile_of_the_file_is_applied(photo) -> None:
     profile = rgb_profile(DISPLAY_P3)
-    jpeg = encode(photo, "JPEG", icc_profile=profile)
-    plain = encode(photo, "JPEG")
+    jpeg = encoded(photo, "JPEG", icc_profile=profile)
+    plain = encoded(photo, "JPEG")
     ybr = {"PhotometricInterpretation": "YBR_FULL_422", "ICCProfile": profile}
     assert pixels_of(dicom_file(encapsulate([plain]), JPEG, **ybr)).equal(pixels_of(jpeg))
     native = dicom_file(photo.tobytes(), ICCProfile=profile)
-    assert pixels_of(native).equal(pixels_of(encode(photo, "PNG", icc_profile=profile)))
+    assert pixels_of(native).equal(pixels_of(encoded(photo, "PNG", icc_profile=profile)))
 
 
 @pytest.mark.parametrize(
@@ -215,11 +215,11 @@ def test_a_second_class_in_the_data_set_is_refused(photo) -> None:
     assert problem_of(data[:at] + b"9" + data[at + 1 :]).status == 422
 
 
-def test_truncated_and_damaged_files_are_refused(photo, encode) -> None:
+def test_truncated_and_damaged_files_are_refused(photo) -> None:
     jpeg = {"PhotometricInterpretation": "YBR_FULL_422"}
     for data in (
         dicom_file(photo.tobytes()),
-        dicom_file(encapsulate([encode(photo, "JPEG")]), JPEG, **jpeg),
+        dicom_file(encapsulate([encoded(photo, "JPEG")]), JPEG, **jpeg),
     ):
         for size in (132, 140, 200, 400, len(data) // 2, len(data) - 200):
             assert problem_of(data[:size]).status in (415, 422)

@@ -5,7 +5,6 @@ import zlib
 
 import numpy as np
 import pytest
-import simplejpeg
 from PIL import Image
 
 from eulerlora_client.contract.problems import UnusableImage
@@ -13,6 +12,7 @@ from service.decoding import header as header_module
 from service.decoding.decode import MEDIA_TYPES, decode
 from service.decoding.header import MAX_SCANS, check_structure, read_header
 from service.settings import ImageSettings
+from tests.service.conftest import encoded, png_chunk, png_header
 
 LIMITS = ImageSettings()
 MANY = 200_000
@@ -36,32 +36,23 @@ def scans_of(jpeg: bytes) -> int:
 
 
 @pytest.mark.parametrize("file_format", MEDIA_TYPES.values())
-def test_the_header_states_format_size_and_cost(photo, encode, file_format) -> None:
-    header = read_header(encode(photo, file_format), LIMITS)
+def test_the_header_states_format_size_and_cost(photo, file_format) -> None:
+    header = read_header(encoded(photo, file_format), LIMITS)
     assert (header.format, header.width, header.height) == (file_format, *photo.size)
     assert header.pixels == photo.width * photo.height
     assert 0 < header.estimated_s < 0.01
 
 
-def test_a_progressive_jpeg_is_estimated_to_cost_more(photo, encode) -> None:
-    plain = read_header(encode(photo, "JPEG"), LIMITS)
-    progressive = read_header(encode(photo, "JPEG", progressive=True), LIMITS)
+def test_a_progressive_jpeg_is_estimated_to_cost_more(photo) -> None:
+    plain = read_header(encoded(photo, "JPEG"), LIMITS)
+    progressive = read_header(encoded(photo, "JPEG", progressive=True), LIMITS)
     assert not plain.is_progressive
     assert progressive.is_progressive
     assert progressive.estimated_s > plain.estimated_s
 
 
-def test_the_header_is_read_before_any_pixel(photo, encode, monkeypatch) -> None:
-    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was called"))
-    monkeypatch.setattr(simplejpeg, "decode_jpeg", lambda *_, **__: pytest.fail("it was decoded"))
-    jpeg = encode(photo, "JPEG")
-    assert read_header(jpeg[: jpeg.index(b"\xff\xda") + 2], LIMITS).width == photo.width
-
-
-def test_a_jpeg_of_hundreds_of_scans_is_refused_before_it_is_decoded(
-    photo, encode, monkeypatch
-) -> None:
-    progressive = encode(photo, "JPEG", progressive=True)
+def test_a_jpeg_of_hundreds_of_scans_is_refused_before_it_is_decoded(photo, monkeypatch) -> None:
+    progressive = encoded(photo, "JPEG", progressive=True)
     accepted = with_scans(progressive, 1 + MAX_SCANS - scans_of(progressive))
     assert scans_of(accepted) == MAX_SCANS
     check_structure(accepted, "JPEG")
@@ -71,8 +62,8 @@ def test_a_jpeg_of_hundreds_of_scans_is_refused_before_it_is_decoded(
             decode(with_scans(progressive, count), LIMITS)
 
 
-def test_scans_behind_an_end_marker_inside_a_comment_are_counted(photo, encode) -> None:
-    progressive = encode(photo, "JPEG", progressive=True)
+def test_scans_behind_an_end_marker_inside_a_comment_are_counted(photo) -> None:
+    progressive = encoded(photo, "JPEG", progressive=True)
     comment = b"\xff\xfe\x00\x04\xff\xd9"
     at = progressive.rindex(b"\xff\xda")
     hidden = progressive[:at] + comment + with_scans(progressive, 400)[at:]
@@ -80,19 +71,17 @@ def test_scans_behind_an_end_marker_inside_a_comment_are_counted(photo, encode) 
         check_structure(hidden, "JPEG")
 
 
-def test_scans_of_a_thumbnail_and_of_trailing_images_are_not_counted(photo, encode) -> None:
-    progressive = encode(photo, "JPEG", progressive=True)
+def test_scans_of_a_thumbnail_and_of_trailing_images_are_not_counted(photo) -> None:
+    progressive = encoded(photo, "JPEG", progressive=True)
     thumbnail = b"Exif\0\0" + b"\xff\xda" * 99
-    jpeg = encode(photo, "JPEG", exif=thumbnail) + progressive * 9
+    jpeg = encoded(photo, "JPEG", exif=thumbnail) + progressive * 9
     assert scans_of(jpeg) > 2 * MAX_SCANS
     check_structure(jpeg, "JPEG")
 
 
 @pytest.mark.parametrize("filler", [b"\xff", b"\0"], ids=["fill bytes", "other bytes"])
-def test_a_jpeg_of_many_bytes_before_a_marker_is_refused(
-    photo, encode, filler, monkeypatch
-) -> None:
-    jpeg = encode(photo, "JPEG")
+def test_a_jpeg_of_many_bytes_before_a_marker_is_refused(photo, filler, monkeypatch) -> None:
+    jpeg = encoded(photo, "JPEG")
     decode(spliced(jpeg, b"\xff" * 200, b"\xff\xdb"), LIMITS)
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was called"))
     with pytest.raises(UnusableImage, match="broken"):
@@ -100,14 +89,14 @@ def test_a_jpeg_of_many_bytes_before_a_marker_is_refused(
 
 
 @pytest.mark.parametrize("segment", [b"\xff\xfe\0\2", b"\xff\xd0"], ids=["comments", "restarts"])
-def test_a_jpeg_of_many_segments_is_refused(photo, encode, segment) -> None:
-    many = spliced(encode(photo, "JPEG"), segment * MANY, b"\xff\xdb")
+def test_a_jpeg_of_many_segments_is_refused(photo, segment) -> None:
+    many = spliced(encoded(photo, "JPEG"), segment * MANY, b"\xff\xdb")
     with pytest.raises(UnusableImage, match="at most 1,000 segments"):
         read_header(many, LIMITS)
 
 
-def test_many_segments_between_scans_are_refused(photo, encode) -> None:
-    progressive = encode(photo, "JPEG", progressive=True)
+def test_many_segments_between_scans_are_refused(photo) -> None:
+    progressive = encoded(photo, "JPEG", progressive=True)
     at = progressive.rindex(b"\xff\xda")
     many = progressive[:at] + b"\xff\xfe\0\2" * 5000 + progressive[at:]
     read_header(many, LIMITS)
@@ -116,23 +105,21 @@ def test_many_segments_between_scans_are_refused(photo, encode) -> None:
 
 
 @pytest.mark.parametrize("kind", [b"tEXt", b"IDAT", b"prVt"])
-def test_a_png_of_many_chunks_is_refused_before_it_is_parsed(
-    png, png_chunk, kind, monkeypatch
-) -> None:
+def test_a_png_of_many_chunks_is_refused_before_it_is_parsed(png, kind, monkeypatch) -> None:
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was called"))
     with pytest.raises(UnusableImage, match="chunks in a file of this size"):
         decode(png[:33] + png_chunk(kind, b"") * MANY + png[33:], LIMITS)
 
 
-def test_a_png_with_chunks_of_four_kilobytes_is_accepted(png_chunk, png_header) -> None:
+def test_a_png_with_chunks_of_four_kilobytes_is_accepted() -> None:
     rows = zlib.compress(np.random.default_rng(0).bytes(2001 * 2000), 0)
     parts = (png_chunk(b"IDAT", rows[at : at + 4096]) for at in range(0, len(rows), 4096))
     data = b"\x89PNG\r\n\x1a\n" + png_header(2000, 2000, 8, 0) + b"".join(parts)
     check_structure(data + png_chunk(b"IEND", b""), "PNG")
 
 
-def test_a_webp_of_many_chunks_is_refused(photo, encode) -> None:
-    webp = encode(photo, "WEBP")
+def test_a_webp_of_many_chunks_is_refused(photo) -> None:
+    webp = encoded(photo, "WEBP")
     check_structure(webp, "WEBP")
     chunks = webp[12:] + (b"ABCD" + struct.pack("<I", 1) + b"x\0") * 1000
     with pytest.raises(UnusableImage, match="chunks"):
@@ -140,31 +127,31 @@ def test_a_webp_of_many_chunks_is_refused(photo, encode) -> None:
 
 
 @pytest.mark.parametrize("file_format", MEDIA_TYPES.values())
-def test_trailing_bytes_are_not_counted(photo, encode, file_format) -> None:
-    check_structure(encode(photo, file_format) + bytes(200_000), file_format)
-    check_structure(encode(photo, file_format) + b"\xff\xda" * 99, file_format)
+def test_trailing_bytes_are_not_counted(photo, file_format) -> None:
+    check_structure(encoded(photo, file_format) + bytes(200_000), file_format)
+    check_structure(encoded(photo, file_format) + b"\xff\xda" * 99, file_format)
 
 
 @pytest.mark.parametrize("file_format", ["WEBP", "PNG"])
-def test_a_file_far_too_short_for_its_pixels_is_refused(encode, file_format) -> None:
+def test_a_file_far_too_short_for_its_pixels_is_refused(file_format) -> None:
     options = {"lossless": True, "method": 0} if file_format == "WEBP" else {"bits": 1}
     mode = "RGB" if file_format == "WEBP" else "P"
-    flat = encode(Image.new(mode, (5000, 4800)), file_format, **options)
+    flat = encoded(Image.new(mode, (5000, 4800)), file_format, **options)
     assert len(flat) < 12_000
     check_structure(flat, file_format)
     with pytest.raises(UnusableImage, match="at least one byte for 2,000 pixels"):
         read_header(flat, LIMITS)
-    read_header(encode(Image.new(mode, (1000, 1000)), file_format, **options), LIMITS)
+    read_header(encoded(Image.new(mode, (1000, 1000)), file_format, **options), LIMITS)
 
 
-def test_a_jpeg_may_have_more_pixels_than_other_formats(encode) -> None:
+def test_a_jpeg_may_have_more_pixels_than_other_formats() -> None:
     limits = ImageSettings(max_pixels=10_000, max_jpeg_pixels=40_000)
     image = Image.effect_noise((200, 200), 50).convert("RGB")
-    assert read_header(encode(image, "JPEG"), limits).pixels == 40_000
+    assert read_header(encoded(image, "JPEG"), limits).pixels == 40_000
     with pytest.raises(UnusableImage, match="at most 10,000 pixels"):
-        read_header(encode(image, "PNG"), limits)
+        read_header(encoded(image, "PNG"), limits)
     with pytest.raises(UnusableImage, match="at most 40,000 pixels"):
-        read_header(encode(image.resize((200, 201)), "JPEG"), limits)
+        read_header(encoded(image.resize((200, 201)), "JPEG"), limits)
 
 
 def test_a_damaged_jpeg_structure_ends_the_walk() -> None:

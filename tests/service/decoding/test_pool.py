@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -110,15 +110,16 @@ def run_faulty_worker(*args: Any) -> None:
 RUN_WORKER = worker.run_worker
 
 
-def submit(decoder: Decoder, content: bytes, sampling_digest: str = "r") -> Awaitable[Decoded]:
-    return decoder.decode(content, Declared("image/png", "a.png"), INPUT, sampling_digest)
+def submit(
+    decoder: Decoder, content: bytes, sampling_digest: str = "r", **options: Any
+) -> Coroutine[Any, Any, Decoded]:
+    return decoder.decode(
+        content, Declared("image/png", "a.png"), INPUT, sampling_digest, **options
+    )
 
 
-def decode_with(decoder: Decoder, content: bytes, sampling_digest: str = "r") -> Decoded:
-    async def wait() -> Decoded:
-        return await submit(decoder, content, sampling_digest)
-
-    return RUNNER.run(wait())
+def decode_with(decoder: Decoder, *arguments: Any, **options: Any) -> Decoded:
+    return RUNNER.run(submit(decoder, *arguments, **options))
 
 
 def pids(decoder: Decoder) -> set[int]:
@@ -196,13 +197,8 @@ def test_the_image_of_a_lost_decoder_is_decoded_in_another_one(
     faulty, png, fault_flag, fault
 ) -> None:
     used: list[float] = []
-
-    async def once() -> Decoded:
-        sampling_digest = f"{fault}:{fault_flag}"
-        return await faulty.decode(png, Declared(), INPUT, sampling_digest, on_cpu_s=used.append)
-
     before = idle_pids(faulty)
-    assert RUNNER.run(once()).warnings == ()
+    decode_with(faulty, png, f"{fault}:{fault_flag}", on_cpu_s=used.append)
     assert not Path(fault_flag).exists()
     assert len(used) == 2
     wait_for_replacements(faulty, before)
@@ -220,13 +216,9 @@ def test_a_decoder_that_is_killed_or_stopped_twice_is_not_blamed_on_the_image(
 
 def test_an_image_above_its_cpu_time_is_refused_and_charged(faulty, png) -> None:
     used: list[float] = []
-
-    async def spin() -> Decoded:
-        return await faulty.decode(png, Declared(), INPUT, "spin", on_cpu_s=used.append)
-
     before = idle_pids(faulty)
     with pytest.raises(UnusableImage, match="too much CPU time"):
-        RUNNER.run(spin())
+        decode_with(faulty, png, "spin", on_cpu_s=used.append)
     budget_s = FAULTY_SETTINGS.cpu_budget_s(len(png))
     # On a busy machine the first decoder may reach its wall time before, and is then stopped.
     assert len(used) in {1, 2}
@@ -238,8 +230,7 @@ def test_the_cpu_time_of_a_caller_that_left_is_charged(faulty, png) -> None:
     used: list[float] = []
 
     async def leave() -> None:
-        call = faulty.decode(png, Declared(), INPUT, "spin", on_cpu_s=used.append)
-        task = asyncio.ensure_future(call)
+        task = asyncio.ensure_future(submit(faulty, png, "spin", on_cpu_s=used.append))
         while idle(faulty) == 2:
             await asyncio.sleep(0)
         task.cancel()
@@ -459,11 +450,6 @@ def test_an_image_of_24_megapixels_of_any_kind_decodes_within_the_default_memory
     decoder.close()
 
 
-def test_a_worker_uses_one_thread(decoder) -> None:
-    for pid in pids(decoder):
-        assert psutil.Process(pid).num_threads() == 1
-
-
 def test_a_killed_idle_worker_fails_no_request(decoder, png) -> None:
     processes = [psutil.Process(pid) for pid in pids(decoder)]
     for process in processes:
@@ -478,14 +464,9 @@ def test_an_image_larger_than_a_socket_buffer_is_decoded(decoder) -> None:
     noise = np.random.default_rng(5).integers(0, 256, (1000, 1000, 3), dtype=np.uint8)
     file = BytesIO()
     Image.fromarray(noise).save(file, "PNG", compress_level=0)
-
-    async def large() -> Decoded:
-        return await decoder.decode(
-            file.getvalue(), Declared(), Preprocessing(size=700), "r"
-        )  # the result has 5.9 MB
-
+    job = decoder.decode(file.getvalue(), Declared(), Preprocessing(size=700), "r")
     expected = resize(torch.from_numpy(noise).permute(2, 0, 1), 700)
-    assert torch.equal(torch.from_numpy(RUNNER.run(large()).pixels), expected)
+    assert torch.equal(torch.from_numpy(RUNNER.run(job).pixels), expected)  # 5.9 MB
 
 
 def test_the_worker_of_a_caller_that_leaves_is_reused(faulty, png) -> None:

@@ -13,6 +13,7 @@ from service.decoding.worker import (
     run_job,
 )
 from service.settings import ImageSettings
+from tests.service.conftest import encoded
 
 LIMITS = ImageSettings()
 REVISION = "sha256:0"
@@ -28,21 +29,21 @@ def run(
     return result
 
 
-def test_quality_is_measured_on_the_whole_upright_image_on_request(encode, photo) -> None:
+def test_quality_is_measured_on_the_whole_upright_image_on_request(photo) -> None:
     turned = Image.Exif()
     turned[ExifTags.Base.Orientation] = 6
-    content = encode(photo, "PNG", exif=turned)
+    content = encoded(photo, "PNG", exif=turned)
     result = run_job(DecodeJob(content, UNDECLARED, INPUT, REVISION, with_quality=True), LIMITS)
     assert isinstance(result, Decoded)
     assert result.quality == measure_quality(photo.rotate(-90, expand=True))
     assert run(content).quality is None
 
 
-def test_the_quality_of_a_reduced_image_has_the_size_of_the_original(encode, photo) -> None:
+def test_the_quality_of_a_reduced_image_has_the_size_of_the_original(photo) -> None:
     large = photo.resize((2000, 1500), Image.Resampling.BICUBIC)
     turned = Image.Exif()
     turned[ExifTags.Base.Orientation] = 6
-    content = encode(large, "JPEG", exif=turned, quality=95)
+    content = encoded(large, "JPEG", exif=turned, quality=95)
     result = run_job(DecodeJob(content, UNDECLARED, INPUT, REVISION, with_quality=True), LIMITS)
     assert isinstance(result, Decoded)
     assert result.quality is not None
@@ -52,10 +53,10 @@ def test_the_quality_of_a_reduced_image_has_the_size_of_the_original(encode, pho
     assert result.quality.sharpness == pytest.approx(full.sharpness, rel=0.05)
 
 
-def test_the_cpu_time_of_a_job_is_part_of_its_result(photo, encode) -> None:
-    large = encode(photo.resize((3000, 3000)), "PNG")  # longer than a tick of the clock
+def test_the_cpu_time_of_a_job_is_part_of_its_result(photo) -> None:
+    large = encoded(photo.resize((3000, 3000)), "PNG")  # longer than a tick of the clock
     assert 0 < run(large).cpu_s < 60
-    transparent = encode(Image.new("RGBA", (3000, 3000)), "PNG")  # refused after decoding
+    transparent = encoded(Image.new("RGBA", (3000, 3000)), "PNG")  # refused after decoding
     failure = run_job(DecodeJob(transparent, UNDECLARED, INPUT, REVISION), LIMITS)
     assert isinstance(failure, DecodeFailure)
     assert 0 < failure.cpu_s < 60

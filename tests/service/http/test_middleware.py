@@ -20,6 +20,7 @@ from service.http import responses as problems
 from service.http.middleware import AdmissionCheck, BodyLimits, BodySettings, HostRules
 from service.inference.queue import RequestQueue, ThroughputEstimate
 from service.settings import ServiceSettings
+from service.telemetry.logs import RequestIdMiddleware
 from tests.service.conftest import app_of
 from tests.service.fake_engine import FakeEngine
 from tests.service.http.plain_app import guarded, plain_app
@@ -172,12 +173,6 @@ def client(queue: RequestQueue, quota: DecodingQuota, bodies_read: list[str]) ->
     return TestClient(guarded(Starlette(routes=routes), admission))
 
 
-def test_a_request_passes_while_there_is_capacity_for_a_row(client, queue) -> None:
-    engine: Any = FakeEngine()
-    with queue.reserve(CLIENT, engine, 4):
-        assert client.post("/predict", content=b"image").text == "5 bytes"
-
-
 def test_a_client_that_uses_its_share_is_refused_before_its_body_is_read(
     client, queue, bodies_read
 ) -> None:
@@ -191,12 +186,6 @@ def test_a_client_that_uses_its_share_is_refused_before_its_body_is_read(
         assert bodies_read == []
         assert client.post("/other", content=b"image").text == "5 bytes"
     assert client.post("/predict", content=b"image").text == "5 bytes"
-
-
-def test_a_closed_queue_is_not_ready(client, queue) -> None:
-    queue.close()
-    response = client.post("/predict", content=b"image")
-    assert (response.status_code, response.json()["code"]) == (503, "not_ready")
 
 
 def test_a_client_over_its_decoding_quota_is_refused_before_its_body_is_read(
@@ -319,71 +308,34 @@ def test_announced_bytes_refuse_nobody(limited_port) -> None:
         assert exchange(limited_port, LONG + bytes(1000)).status == 200
 
 
-class LimitedApp:
-    """An app behind the limits, called without a server. `read`: bodies read by its route."""
+def limited(read: list[bytes], **settings: object) -> RequestIdMiddleware:
+    """Returns an app behind the limits; `read` gets the bodies that its route has read."""
+    app = FastAPI()
+    problems.install(app)
 
-    def __init__(self, **settings: object) -> None:
-        self.read: list[bytes] = []
-        app = FastAPI()
-        problems.install(app)
+    @app.post("/{path}")
+    async def route(request: Request) -> None:
+        read.append(await request.body())
 
-        @app.post("/{path}")
-        async def route(request: Request) -> None:
-            self.read.append(await request.body())
-
-        limits = BodyLimits(BodySettings.model_validate(settings), {"/large": 1000})
-        self.app = guarded(app, bodies=limits)
-
-    def __call__(
-        self, messages: list[dict[str, object]], path: str = "/small", **headers: str
-    ) -> int:
-        """Returns the status of a request with these body messages, after which it stalls."""
-        arriving = iter(messages)
-        sent: list[Any] = []
-
-        async def receive() -> dict[str, object]:
-            message = next(arriving, None)
-            return message or await asyncio.Future()
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-        scope = {
-            "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
-            "query_string": b"", "headers": raw,
-        }  # fmt: skip
-        asyncio.run(self.app(scope, receive, send))  # type: ignore[arg-type]
-        status: int = sent[0]["status"]
-        return status
+    return guarded(app, bodies=BodyLimits(BodySettings.model_validate(settings), {"/large": 1000}))
 
 
-def piece(data: bytes, more: bool = True) -> dict[str, object]:
-    return {"type": "http.request", "body": data, "more_body": more}
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_body_may_have_exactly_the_limit_of_its_path(is_chunked) -> None:
+    read: list[bytes] = []
+    client = TestClient(limited(read, max_bytes=100))
+    for path, size, status in (
+        ("/small", 100, 200), ("/small", 101, 413), ("/large", 1000, 200), ("/large", 1001, 413)
+    ):  # fmt: skip
+        content = iter([bytes(size)]) if is_chunked else bytes(size)
+        assert client.post(path, content=content).status_code == status
+    assert list(map(len, read)) == [100, 1000]
 
 
-def test_a_path_can_have_another_limit() -> None:
-    send = LimitedApp(max_bytes=100)
-    assert send([piece(bytes(101), more=False)], content_length="101") == 413
-    assert send([piece(bytes(101), more=False)], "/large", content_length="101") == 200
-    assert send([piece(bytes(1001), more=False)], "/large", transfer_encoding="chunked") == 413
-    assert send.read == [bytes(101)]
-
-
-def test_a_body_of_exactly_the_limit_is_read() -> None:
-    send = LimitedApp(max_bytes=100)
-    assert (
-        send([piece(bytes(60)), piece(bytes(40), more=False)], transfer_encoding="chunked") == 200
-    )
-    assert send([piece(bytes(100), more=False)], content_length="100") == 200
-    assert send.read == [bytes(100), bytes(100)]
-
-
-def test_a_request_without_a_body_holds_nothing() -> None:
-    send = LimitedApp(max_bytes=100, max_bytes_in_flight=1)
-    assert send([piece(b"", more=False)]) == 200
-    assert send([piece(b"", more=False)], content_length="0") == 200
-    assert send([piece(b"xy", more=False)], content_length="2") == 200  # alone
+def test_a_body_that_is_alone_may_exceed_the_bytes_in_flight() -> None:
+    client = TestClient(limited([], max_bytes=100, max_bytes_in_flight=1))
+    assert client.post("/small").status_code == 200
+    assert client.post("/small", content=b"xy").status_code == 200
 
 
 class Arriving:
@@ -403,7 +355,13 @@ class Arriving:
         self.sent.append(message)
 
     async def receive(self, size: int, more: bool = True) -> None:
-        self._pieces.put_nowait(piece(bytes(size), more))
+        await self._arrive({"type": "http.request", "body": bytes(size), "more_body": more})
+
+    async def disconnect(self) -> None:
+        await self._arrive({"type": "http.disconnect"})
+
+    async def _arrive(self, message: dict[str, object]) -> None:
+        self._pieces.put_nowait(message)
         for _ in range(20):
             await asyncio.sleep(0)
 
@@ -417,7 +375,7 @@ class Arriving:
 
 
 async def test_clients_share_the_bytes_in_flight() -> None:
-    app = LimitedApp(max_bytes=1000, max_bytes_in_flight=900).app
+    app = limited([], max_bytes=1000, max_bytes_in_flight=900)
     first, second = Arriving(app, "10.0.0.1", 1000), Arriving(app, "10.0.0.1", 400)
     await first.receive(250)
     await second.receive(150)
@@ -434,8 +392,12 @@ async def test_clients_share_the_bytes_in_flight() -> None:
     assert again.status == 200
 
 
-def test_a_disconnect_during_the_upload_frees_its_bytes_and_reaches_no_route() -> None:
-    send = LimitedApp(max_bytes=100, max_bytes_in_flight=100)
+async def test_a_disconnect_during_the_upload_frees_its_bytes_and_reaches_no_route() -> None:
+    read: list[bytes] = []
+    app = limited(read, max_bytes=100, max_bytes_in_flight=100)
     for _ in range(3):
-        assert send([piece(bytes(60)), {"type": "http.disconnect"}], content_length="80") == 499
-    assert send.read == []
+        upload = Arriving(app, "10.0.0.1", 80)
+        await upload.receive(60)
+        await upload.disconnect()
+        assert upload.status == 499
+    assert read == []

@@ -220,13 +220,6 @@ def test_a_refused_client_that_continues_to_send_is_disconnected(monkeypatch, na
         assert exchange(port, PROBE).status == 200
 
 
-def test_pipelined_requests_are_answered_in_order(port) -> None:
-    with connect(port) as connection:
-        connection.sendall(PROBE * 3)
-        for _ in range(3):
-            assert read_response(connection).status == 200
-
-
 def test_too_many_connections_get_503_except_for_probes() -> None:
     few = LONG_TIMEOUTS.model_copy(update={"max_connections": MAX_CONNECTIONS})
     with serve_with_limits(plain_app(), few, BodySettings()) as port, ExitStack() as stack:

@@ -158,7 +158,7 @@ def test_the_boundary_can_be_quoted_with_any_legal_character() -> None:
     assert read(body, f'multipart/form-data; boundary="{boundary}"').content == CONTENT
 
 
-MULTIPART_FILES = "multipart/form-data; boundary=b"
+MULTIPART_FILES = b"multipart/form-data; boundary=b"
 
 
 def part(content: bytes, name: str = "files", filename: str | None = "a.png") -> bytes:
@@ -169,16 +169,11 @@ def part(content: bytes, name: str = "files", filename: str | None = "a.png") ->
     return head.encode() + content + b"\r\n"
 
 
-def read_many(body: bytes, media_type: str = MULTIPART_FILES, step: int = 7) -> list[Upload]:
-    """Returns the files of a body that arrives in chunks of `step` bytes."""
-    chunks = [body[start : start + step] for start in range(0, len(body), step)]
-
-    async def receive() -> Any:
-        chunk = chunks.pop(0)
-        return {"type": "http.request", "body": chunk, "more_body": bool(chunks)}
-
-    headers = [(b"content-type", media_type.encode()), (b"transfer-encoding", b"chunked")]
-    return asyncio.run(read_files(Request({"type": "http", "headers": headers}, receive), 3))
+def read_many(body: bytes) -> list[Upload]:
+    """Returns the files of a body that arrives in small pieces."""
+    headers = [(b"content-type", MULTIPART_FILES), (b"transfer-encoding", b"chunked")]
+    request = Request({"type": "http", "headers": headers}, Body(in_pieces(body, 7)).receive)
+    return asyncio.run(read_files(request, 3))
 
 
 def test_all_files_are_read_in_order_with_declared_type_and_name() -> None:

@@ -1,9 +1,7 @@
 """Problem documents for all errors, and the numbers of successful responses."""
 
-import asyncio
 import json
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from eulerlora_client.contract.problems import SENT_BY_SERVICE, Overloaded
 from service.http import responses as problems
 from service.http.responses import json_response, problem_headers, rounded
 from service.telemetry.logs import RequestIdMiddleware
-from tests.service.http.plain_app import guarded
 
 SECRET = "zz-secret-zz"
 PROBLEMS = [kind for kind in SENT_BY_SERVICE if kind.status is not None]
@@ -62,27 +59,6 @@ def test_a_problem_becomes_a_document(faulty, kind) -> None:
     }
 
 
-def test_a_problem_response_stores_its_code_in_the_request_state() -> None:
-    scope: dict[str, Any] = {"type": "http", "path": "/predict"}
-    sent = []
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message["type"])
-
-    asyncio.run(problems.problem_response(Overloaded("busy"), "an-id")(scope, send, send))
-    assert scope["state"] == {"problem": "overloaded"}
-    assert sent == ["http.response.start", "http.response.body"]
-
-
-def test_the_middleware_responds_to_an_exception_and_does_not_raise_it() -> None:
-    async def fails(*_: object) -> None:
-        raise RuntimeError(SECRET)
-
-    response = TestClient(guarded(fails)).get("/", headers={"X-Request-ID": "find-me"})
-    assert response.headers.get_list("X-Request-ID") == ["find-me"]
-    assert (response.status_code, response.json()["code"]) == (500, "internal_error")
-
-
 def test_only_problems_with_an_unread_body_close_the_connection(faulty) -> None:
     closing = {
         kind.code
@@ -93,11 +69,6 @@ def test_only_problems_with_an_unread_body_close_the_connection(faulty) -> None:
         "malformed_request", "not_authenticated", "upload_too_slow", "body_too_large",
         "quota_exceeded", "headers_too_large",
     }  # fmt: skip
-
-
-def test_overload_closes_the_connection_only_on_request() -> None:
-    assert "Connection" not in problem_headers(Overloaded("busy"))
-    assert problem_headers(Overloaded("busy"), closes=True)["Connection"] == "close"
 
 
 def test_retry_after_is_at_least_one_whole_second() -> None:

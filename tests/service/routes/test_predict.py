@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from eulerlora.model import EulerLoRA
+from tests.service.conftest import encoded
 
 KEYS = {
     "request_id", "model", "revision", "mode", "samples", "trajectories", "seed", "label",
@@ -50,9 +51,9 @@ def test_a_result_has_the_keys_of_the_contract(post_image, png, model) -> None:
 
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG", "WEBP"])
 def test_multipart_and_raw_bodies_have_the_same_result(
-    client, post_image, photo, encode, file_format
+    client, post_image, photo, file_format
 ) -> None:
-    data, media_type = encode(photo, file_format), f"image/{file_format.lower()}"
+    data, media_type = encoded(photo, file_format), f"image/{file_format.lower()}"
     raw = result_of(post_image(data, media_type, **STOCH))
     form = client.post("/predict", params=STOCH, files={"file": ("a", data, media_type)})
     assert result_of(form) == raw
@@ -64,10 +65,10 @@ def test_multipart_and_raw_bodies_have_the_same_result(
     "parameters", [{"mode": "det"}, STOCH, {"mode": "stoch", "samples": 3}, {**STOCH, "views": 8}]
 )
 def test_the_result_equals_that_of_the_library_for_the_same_file(
-    checkpoint_folder: Path, tmp_path: Path, post_image, photo, encode, parameters, seed
+    checkpoint_folder: Path, tmp_path: Path, post_image, photo, parameters, seed
 ) -> None:
     file = tmp_path / "photo.jpg"
-    file.write_bytes(encode(photo, "JPEG"))
+    file.write_bytes(encoded(photo, "JPEG"))
     prediction = EulerLoRA.load(checkpoint_folder).predict([file], **parameters, seed=seed)
     seeded = parameters if seed is None else parameters | {"seed": seed}
     check_against_library(post_image(file.read_bytes(), "image/jpeg", **seeded).json(), prediction)

@@ -28,12 +28,8 @@ def calibration(**changes: object) -> dict[str, Any]:
     return fields | changes
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def checkpoint(make_network, make_config) -> Checkpoint:
-    return checkpoint_of(make_network, make_config)
-
-
-def checkpoint_of(make_network: Any, make_config: Any) -> Checkpoint:
     network = make_network(classes=len(NAMES))
     config = make_config(
         network,
@@ -48,8 +44,8 @@ def model_of(checkpoint: Checkpoint, **runtime: Any) -> EulerLoRA:
 
 
 @pytest.fixture(scope="module")
-def service(make_network, make_config) -> Iterator[TestClient]:
-    with TestClient(app_of(model_of(checkpoint_of(make_network, make_config)))) as client:
+def service(checkpoint) -> Iterator[TestClient]:
+    with TestClient(app_of(model_of(checkpoint))) as client:
         yield client
 
 

@@ -10,17 +10,16 @@ from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from starlette.testclient import TestClient
 
-from eulerlora.checkpoint.files import CARD_FILE, Checkpoint
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.answers import Threshold
 from service.http import responses as problems
 from service.inference.engine import ServedModel
-from service.lifecycle.loading import MAX_CARD_BYTES, read_card
 from service.lifecycle.phase import Lifecycle
 from service.routes.system import SCRAPE_INTERVAL_S, Readiness, probe_routes
 from service.settings import ImageSettings
 from service.telemetry.logs import RequestIdMiddleware
-from tests.service.conftest import app_of
+from tests.service.conftest import app_of, encoded
 from tests.service.observed import GaugeValues, count_everything, observed_app
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -85,26 +84,19 @@ def test_a_shift_appears_in_the_details_the_metrics_and_the_answers(model, png) 
     assert 'eulerlora_shift_alarm{model="tiny",signal="msp"} 1.0' in metrics
 
 
-@pytest.mark.parametrize("name", ["xyzzy", "TINY", "tiny%20", "%C3%A9"])
-def test_an_unknown_model_is_a_404_without_echo(client, refused, name) -> None:
-    response = client.get(f"/models/{name}")
-    refused(response, 404, "unknown_model")
-    assert "xyzzy" not in response.text
-
-
 def with_thresholds(model: EulerLoRA, *thresholds: Threshold) -> EulerLoRA:
     """Returns a model with the network of `model` and other thresholds."""
     config = model.config.model_copy(update={"thresholds": thresholds})
     return EulerLoRA(Checkpoint(model.network, config, "sha256:shift"), torch.device("cpu"))
 
 
-def test_two_models_are_served_by_name(make_network, make_config, photo, encode) -> None:
+def test_two_models_are_served_by_name(make_network, make_config, photo) -> None:
     def served(name: str, seed: int) -> ServedModel:
         network = make_network(seed=seed)
         checkpoint = Checkpoint(network, make_config(network, name=name), f"sha256:{seed}")
         return ServedModel(EulerLoRA(checkpoint, torch.device("cpu")))
 
-    data = {"content": encode(photo, "PNG"), "headers": {"Content-Type": "image/png"}}
+    data = {"content": encoded(photo, "PNG"), "headers": {"Content-Type": "image/png"}}
     with TestClient(app_of(served("first", 1), served("second", 2))) as client:
         listed = client.get("/models").json()["models"]
         default = client.post("/predict", **data).json()
@@ -215,16 +207,11 @@ def test_the_card_of_a_model_is_markdown(model) -> None:
     assert response.text == CARD_TEXT
 
 
-def test_a_model_without_a_card_has_an_empty_one_and_an_unknown_model_is_a_problem(
+def test_a_model_without_a_card_has_an_empty_one_and_an_unknown_model_is_a_404_without_echo(
     client, refused
 ) -> None:
     assert client.get("/models/tiny/card").text == ""
-    refused(client.get("/models/other/card"), 404, "unknown_model")
-
-
-def test_a_card_is_read_from_the_checkpoint_up_to_a_limit(tmp_path) -> None:
-    assert read_card(tmp_path) == ""
-    (tmp_path / CARD_FILE).write_bytes(CARD_TEXT.encode() + b"\xff")
-    assert read_card(tmp_path) == CARD_TEXT + "\N{REPLACEMENT CHARACTER}"
-    (tmp_path / CARD_FILE).write_bytes(bytes(MAX_CARD_BYTES + 1))
-    assert len(read_card(tmp_path)) == MAX_CARD_BYTES
+    for path in ("/models/xyzzy", "/models/TINY", "/models/%C3%A9", "/models/xyzzy/card"):
+        response = client.get(path)
+        refused(response, 404, "unknown_model")
+        assert "xyzzy" not in response.text

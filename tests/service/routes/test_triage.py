@@ -24,6 +24,7 @@ from service.http.responses import rounded
 from tests.conftest import THRESHOLDS, TINY_BACKBONE
 from tests.service import conftest
 from tests.service.audit_entries import SECRET
+from tests.service.conftest import encoded
 
 NAMES = ("bkl", "mel", "nv", "bcc", "akiec")
 HEADERS = {"Content-Type": "image/png"}
@@ -118,9 +119,9 @@ def post_batch(client: TestClient, *contents: bytes, query: str = "") -> Any:
 
 
 def test_a_batch_has_the_disposition_of_every_image_as_alone_or_its_problem_in_order(
-    urgent, png, photo, encode
+    urgent, png, photo
 ) -> None:
-    turned, query = encode(photo.rotate(90), "PNG"), "mode=stoch&samples=2&seed=5"
+    turned, query = encoded(photo.rotate(90), "PNG"), "mode=stoch&samples=2&seed=5"
     response = post_batch(urgent, png, b"no image", turned, query=query)
     assert response.status_code == 200
     assert response.headers["Cache-Control"] == "no-store"
@@ -160,8 +161,8 @@ def test_the_audit_log_and_the_metrics_have_every_disposition_of_a_batch(
     assert line.endswith(" 3.0")
 
 
-def test_quality_is_measured_on_the_original_image_and_decides_first(five_classes, encode) -> None:
-    large = encode(Image.new("RGB", (900, 700), (3, 3, 3)), "PNG")
+def test_quality_is_measured_on_the_original_image_and_decides_first(five_classes) -> None:
+    large = encoded(Image.new("RGB", (900, 700), (3, 3, 3)), "PNG")
     with TestClient(app_of(five_classes, policy(urgent=1e-9))) as client:
         body = client.post("/triage", content=large, headers=HEADERS).json()
     assert (body["quality"]["width"], body["quality"]["height"]) == (900, 700)
@@ -169,8 +170,8 @@ def test_quality_is_measured_on_the_original_image_and_decides_first(five_classe
     assert {"too_dark", "target_classes"} <= {reason["code"] for reason in body["reasons"]}
 
 
-def test_an_unfamiliar_image_is_not_urgent(checkpoint, png, encode) -> None:
-    dark = encode(Image.new("RGB", (300, 200), (3, 3, 3)), "PNG")
+def test_an_unfamiliar_image_is_not_urgent(checkpoint, png) -> None:
+    dark = encoded(Image.new("RGB", (300, 200), (3, 3, 3)), "PNG")
     chosen = policy(urgent=1e-9)
     with TestClient(app_of(with_distance_threshold(checkpoint, 0.0), chosen)) as client:
         body, poor = (

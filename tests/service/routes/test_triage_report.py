@@ -27,6 +27,7 @@ from service.routes.triage import ReportWriter
 from service.settings import ServiceSettings
 from tests.eulerlora_client.runs import decided, undecided
 from tests.service.conftest import app_of
+from tests.service.harness import FakeRequest
 
 HOSTILE = '"><img src=x onerror=alert(1)>.jpg'
 ROWS = [
@@ -134,12 +135,6 @@ def test_other_requests_are_refused(client) -> None:
         assert (response.status_code, response.json()["code"]) == (status, code)
 
 
-def test_a_body_over_the_limit_is_refused(model) -> None:
-    with TestClient(app_of(model, bodies={"max_bytes": 1000})) as client:
-        response = post(client, {"images": images()})
-    assert (response.status_code, response.json()["code"]) == (413, "body_too_large")
-
-
 def test_a_report_that_is_too_long_is_refused(monkeypatch) -> None:
     content = json.dumps({"images": images()}).encode()
     job = ReportJob(format="html", policy=default_policy(), cpu_s=600)
@@ -181,13 +176,7 @@ def test_a_client_has_one_report_at_a_time() -> None:
 
 def request_of(client: str) -> Request:
     """Returns a request of a client with a key that stays connected, with an empty report."""
-    body = iter([{"type": "http.request", "body": b'{"images": []}', "more_body": False}])
-
-    async def receive() -> Any:
-        for message in body:
-            return message
-        return await asyncio.Event().wait()
-
-    headers = [(b"content-type", b"application/json")]
-    scope = {"type": "http", "method": "POST", "headers": headers, "state": {"client": client}}
-    return Request(scope, receive)
+    request = FakeRequest(b'{"images": []}').request
+    request.scope["headers"] = [(b"content-type", b"application/json")]
+    request.state.client = client
+    return request
