@@ -69,7 +69,7 @@ class EulerLoRA:
         self.device = device
         self.precision: Precision = runtime.precision
         self.precision_reason = precision_reason
-        self.classes: tuple[str, ...] = tuple(label.name for label in checkpoint.config.classes)
+        self.classes: tuple[str, ...] = checkpoint.config.class_names
 
     @classmethod
     def load(

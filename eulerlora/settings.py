@@ -14,7 +14,7 @@ PrecisionChoice = Precision | Auto
 Activation = Literal["gelu", "gelu-tanh", "quick-gelu", "swiglu"]
 Channels = tuple[float, float, float]
 Positive = Annotated[float, Field(gt=0)]
-Margin = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 

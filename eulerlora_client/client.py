@@ -162,7 +162,7 @@ class AsyncTriageClient:
 
         With other than the default mode and samples, `policy.notice` of the result says so.
         """
-        return await self._upload(TriageResult, "triage", image, _triage_query(options))
+        return await self._upload(TriageResult, "triage", image, _query(options, TriageOptions))
 
     def triage_many(
         self,
@@ -184,7 +184,7 @@ class AsyncTriageClient:
         The service accepts 32 images by default. Raises a Problem if the request fails.
         """
         parts = [("files", await self._part(image)) for image in images]
-        query = _triage_query(options)
+        query = _query(options, TriageOptions)
         batch = await self._send(TriageBatch, "POST", "triage/batch", params=query, files=parts)
         return batch_results(batch)
 
@@ -351,10 +351,6 @@ def _predict_query(options: PredictOptions) -> dict[str, str]:
     if query.pop("detail", None) == str(True):
         query["detail"] = "trajectories"
     return query
-
-
-def _triage_query(options: TriageOptions) -> dict[str, str]:
-    return _query(options, TriageOptions)
 
 
 def _query(options: Mapping[str, object], kind: type) -> dict[str, str]:

@@ -16,7 +16,6 @@ from pydantic import Field
 from torch import Tensor
 
 from eulerlora.methods.gaussian import NoiseMethod
-from eulerlora.nn.attention import AttentionAdapters
 from eulerlora.nn.method import MethodSettings
 from eulerlora.nn.rows import RowDraws
 from eulerlora.sampling.masks import on_stacked_ranks
@@ -40,10 +39,6 @@ class JitterMethod(NoiseMethod[JitterSettings]):
     def __init__(self, settings, shape):
         super().__init__(settings, shape)
         self.noise = {"jitter": (self.depth, 4, self.adapters.rank)}
-
-    def block(self) -> AttentionAdapters:
-        """Returns the adapters of one block."""
-        return AttentionAdapters(self.shape.backbone.width, self.adapters)
 
     def with_noise(self, coefficients: Tensor, noise: dict[str, Tensor]) -> RowDraws:
         """Returns what rows draw: their coefficients of mode det, and noise on top."""

@@ -107,7 +107,7 @@ class CheckpointConfig(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        names = [label.name for label in self.classes]
+        names = self.class_names
         if len(set(names)) != len(names):
             raise ValueError("two classes have the same name")
         unknown = set() if self.target is None else set(self.target.classes) - set(names)
@@ -147,6 +147,11 @@ class CheckpointConfig(Settings):
         if len(set(keys)) != len(keys):
             raise ValueError("two prediction_sets are for the same coverage and options")
         return self
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the probabilities."""
+        return tuple(label.name for label in self.classes)
 
     @property
     def sampling_digest(self) -> str:

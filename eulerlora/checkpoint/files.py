@@ -198,7 +198,7 @@ def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
             "answers: expected det, then stoch with 4 samples of each sampler and the views of "
             f"{CONFIG_FILE}; got other draws",
         )
-    classes = tuple(label.name for label in config.classes)
+    classes = config.class_names
     for answer in stored.answers:
         if len(answer.probabilities) != len(classes):
             raise CheckpointError(
@@ -230,6 +230,8 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
+        if not path.parent.is_dir():
+            raise CheckpointError(path.parent, "there is no such folder") from error
         raise CheckpointError(path, f"cannot be read ({error.strerror})") from error
 
 
@@ -431,13 +433,9 @@ def _revision(text: bytes) -> str:
 
 
 def _read_config(path: Path) -> tuple[bytes, CheckpointConfig]:
+    text = _read(path)
     try:
-        text = path.read_bytes()
         return text, CheckpointConfig.model_validate_json(text)
-    except OSError as error:
-        if not path.parent.is_dir():
-            raise CheckpointError(path.parent, "there is no such folder") from error
-        raise CheckpointError(path, f"cannot be read ({error.strerror})") from error
     except ValidationError as error:
         raise CheckpointError(path, first_error(error)) from error
 

@@ -381,37 +381,25 @@ def of_timm(config: Json, image_size: int) -> Preprocessing:
     given = config.get("pretrained_cfg") or config
     size = (given.get("input_size") or (3, image_size, image_size))[-1]
     squash = given.get("crop_mode") == "squash"
-    shorter_side = int(size / given.get("crop_pct", 1.0))
-    return validated(
-        Preprocessing, _given(given, squash) | {"size": size} | _crop(squash, shorter_side)
-    )
+    return _in_timms_words(given, squash, size, int(size / given.get("crop_pct", 1.0)))
 
 
 def of_open_clip(config: Json, image_size: int) -> Preprocessing:
     """Returns the preprocessing of `preprocess_cfg` in an `open_clip_config.json`."""
     given = config.get("preprocess_cfg") or {}
-    squash = given.get("resize_mode") == "squash"
-    defaults = {"interpolation": "bicubic"}
-    return validated(
-        Preprocessing,
-        _given(defaults | given, squash) | {"size": image_size} | _crop(squash, image_size),
-    )
+    return _in_timms_words(given, given.get("resize_mode") == "squash", image_size, image_size)
 
 
-def _given(given: Json, squash: bool) -> Json:
-    """Returns filter, mean and standard deviation in the words of timm."""
+def _in_timms_words(given: Json, squash: bool, size: int, shorter_side: int) -> Preprocessing:
+    """Returns the preprocessing with the filter, mean and standard deviation of timm's keys."""
     filter_ = given.get("interpolation", "bicubic")
     if filter_ not in ("bilinear", "bicubic"):
         raise SettingsError(f"expected interpolation bilinear or bicubic, got {filter_}")
-    values: Json = {
-        "interpolation": f"{filter_}-antialias",
-        "resize": "squash" if squash else "crop",
-    }
-    return values | {key: given[key] for key in ("mean", "std") if given.get(key)}
-
-
-def _crop(squash: bool, shorter_side: int) -> Json:
-    return {} if squash else {"shorter_side": shorter_side}
+    values: Json = {"interpolation": f"{filter_}-antialias", "size": size}
+    if not squash:
+        values |= {"resize": "crop", "shorter_side": shorter_side}
+    colours = {key: given[key] for key in ("mean", "std") if given.get(key)}
+    return validated(Preprocessing, values | colours)
 
 
 def _side(size: object) -> object:
@@ -455,18 +443,13 @@ def _timm_model(source: WeightsSource, config: Json) -> Described | None:
     trunk = timm_trunk(source.tensors)
     if not is_timm(trunk):
         return None
-    vision = _vision(source.json("open_clip_config.json") or {})
-    named = {"architecture": vision.get("timm_model_name", ""), "global_pool": _pool(vision)}
+    stated = source.json("open_clip_config.json") or {}
+    vision = (stated.get("model_cfg") or {}).get("vision_cfg") or {}
+    named = {
+        "architecture": vision.get("timm_model_name", ""),
+        "global_pool": vision.get("timm_pool"),
+    }
     return describe_timm(named, trunk)
-
-
-def _vision(config: Json) -> Json:
-    vision: Json = (config.get("model_cfg") or {}).get("vision_cfg") or {}
-    return vision
-
-
-def _pool(vision: Mapping[str, str]) -> str:
-    return vision.get("timm_pool") or "token"
 
 
 def _preprocessing(source: WeightsSource, config: Json, model: Described) -> Preprocessing | None:
@@ -488,14 +471,11 @@ def backbone_of(model: Described) -> VisionTransformer:
 
     Raises SettingsError for a missing or unknown tensor, or one of another shape than stated.
     """
-    state, expected = converted(model.tensors, model.layout, model.settings), _shapes(model)
+    state = converted(model.tensors, model.layout, model.settings)
+    with torch.device("meta"):  # only the shapes matter
+        expected = VisionTransformer(model.settings).state_dict()
     for name, tensor in state.items():
         if name not in expected or tensor.shape != expected[name].shape:
             wanted = tuple(expected[name].shape) if name in expected else "none"
             raise SettingsError(f"{name}: expected shape {wanted}, got {tuple(tensor.shape)}")
     return with_weights(model.settings, state)
-
-
-def _shapes(model: Described) -> dict[str, Tensor]:
-    with torch.device("meta"):
-        return VisionTransformer(model.settings).state_dict()

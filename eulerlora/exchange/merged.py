@@ -89,7 +89,11 @@ def members(checkpoint: Checkpoint) -> list[Member]:
     Raises SettingsError for a method whose mode det is not W0 + B A with linear heads.
     """
     network = checkpoint.network
-    _check_exportable(checkpoint)
+    if not network.method.exportable:
+        raise SettingsError(
+            "expected a checkpoint with adapters and linear heads, got the method "
+            f"{network.method.settings.name}"
+        )
     return [
         Member(
             tuple(_block(block, adapter) for block in network.blocks),
@@ -180,15 +184,6 @@ def _unsupported(settings: BackboneSettings, name: str) -> list[str]:
         for option, values in FORMAT_OPTIONS[name].items()
         if getattr(settings, option) not in values
     ]
-
-
-def _check_exportable(checkpoint: Checkpoint) -> None:
-    method = checkpoint.network.method
-    if not method.exportable:
-        raise SettingsError(
-            "expected a checkpoint with adapters and linear heads, got the method "
-            f"{method.settings.name}"
-        )
 
 
 def _block(adapters: nn.Module, adapter: int) -> MemberBlock:
@@ -283,7 +278,7 @@ def export_torchvision(checkpoint: Checkpoint, folder: Path) -> None:
         path = folder / f"member_{index}.safetensors"
         write_tensors(path, model.state_dict(), torch.float32, {})
     settings = checkpoint.network.backbone.settings
-    classes = [label.name for label in checkpoint.config.classes]
+    classes = checkpoint.config.class_names
     config = {
         "members": len(exported),
         "classes": classes,

@@ -380,7 +380,7 @@ def _write_adapter(
 
 def _vit_config(config: CheckpointConfig) -> dict[str, object]:
     shape = config.backbone.settings
-    names = [label.name for label in config.classes]
+    names = config.class_names
     activation = next(
         name for name, own in TRANSFORMERS_ACTIVATIONS.items() if own == shape.activation
     )

@@ -256,14 +256,23 @@ def _load(image: Image.Image) -> None:
 def _with_srgb_colours(
     image: Image.Image, profile: bytes | None
 ) -> tuple[Image.Image, tuple[ImageWarning, ...]]:
-    """Returns the image with the colours of its profile in sRGB, and a warning of the change."""
+    """Returns the image with the colours of its profile in sRGB, and a warning of the change.
+
+    A converted image has the mode RGB or RGBA and keeps its alpha channel. profile: as in
+    `Image.info`. The intent is perceptual, with black point compensation for CMYK.
+    """
     try:
-        converted = to_srgb(image, profile)
+        transform = _transform(profile)
+        if transform is None:
+            return image, ()
+        if image.mode not in CONVERTIBLE[transform.input_mode]:
+            raise ProfileError(f"it is for {transform.input_mode} and the image is {image.mode}")
     except ProfileError as error:
         message = f"the colour profile is ignored: {error}"
         return image, (ImageWarning(Conversion.PROFILE_IGNORED, message),)
-    if converted is None:
-        return image, ()
+    converted = transform.apply(image.convert(transform.input_mode))
+    if image.has_transparency_data:
+        converted.putalpha(image.convert("RGBA").getchannel("A"))
     message = "converted from the embedded colour profile to sRGB"
     return converted, (ImageWarning(Conversion.CONVERTED_TO_SRGB, message),)
 
@@ -291,24 +300,6 @@ def _composite_on_white(image: Image.Image) -> Image.Image:
         return layers.convert("RGB")
     white = Image.new("RGBA", layers.size, "white")
     return Image.alpha_composite(white, layers).convert("RGB")
-
-
-def to_srgb(image: Image.Image, profile: bytes | None) -> Image.Image | None:
-    """Returns the image in sRGB, mode RGB or RGBA; None if `profile` is empty or that of sRGB.
-
-    profile: as in `Image.info`. The intent is perceptual, with black point compensation for CMYK.
-    An alpha channel is kept.
-    Raises ProfileError for a profile that is broken or for images of another kind.
-    """
-    transform = _transform(profile)
-    if transform is None:
-        return None
-    if image.mode not in CONVERTIBLE[transform.input_mode]:
-        raise ProfileError(f"it is for {transform.input_mode} and the image is {image.mode}")
-    converted = transform.apply(image.convert(transform.input_mode))
-    if image.has_transparency_data:
-        converted.putalpha(image.convert("RGBA").getchannel("A"))
-    return converted
 
 
 def is_srgb(profile: bytes | None) -> bool:

@@ -56,9 +56,6 @@ class RankDropoutMethod(Method[RankDropoutSettings]):
         super().__init__(settings, shape)
         self.active = max(1, round(settings.kept * self.adapters.rank))
 
-    def block(self) -> BlockAdapters:
-        return AttentionAdapters(self.shape.backbone.width, self.adapters)
-
     def sample(self, samples: int, generator: Generator) -> RowDraws:
         shape = (self.adapters.adapters * samples, self.depth, len(PROJECTIONS), self.adapters.rank)
         keys = torch.rand(*shape, generator=generator)

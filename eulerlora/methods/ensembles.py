@@ -7,14 +7,10 @@ from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.nn import functional as F
 
 from eulerlora.errors import SettingsError
-from eulerlora.nn.attention import (
-    BlockAdapters,
-    FrozenAttention,
-    ProjectionFactors,
-    frozen_attention,
-)
+from eulerlora.nn.attention import BlockAdapters, FrozenAttention, projected_attention
 from eulerlora.nn.method import EnsembleMethod, MethodSettings, NetworkShape, TrainingKeys
 from eulerlora.nn.rows import BlockRows
 from eulerlora.sampling.masks import PROJECTIONS
@@ -60,15 +56,19 @@ class BatchEnsembleFactors(BlockAdapters):
         rows: BlockRows,
         queries: int | None = None,
     ) -> Tensor:
-        factors = ProjectionFactors(
-            self.input_factors[:, rows.adapter].unsqueeze(2),
-            self.output_factors[:, rows.adapter].unsqueeze(2),
+        r, s = (
+            factors[:, rows.adapter].unsqueeze(2)  # (4, rows, 1, width)
+            for factors in (self.input_factors, self.output_factors)
         )
-        return frozen_attention(rows.of_rows(inputs), frozen, queries, factors)
+
+        def project(tokens: Tensor, weight: Tensor, bias: Tensor, index: int) -> Tensor:
+            return s[index] * F.linear(r[index] * tokens, weight) + bias
+
+        return projected_attention(rows.of_rows(inputs), frozen, project, queries)
 
 
 class BatchEnsembleMethod(EnsembleMethod[BatchEnsembleSettings]):
-    """ProjectionFactors in the last blocks; the others are frozen."""
+    """Factors in the last blocks; the others are frozen."""
 
     settings_type = BatchEnsembleSettings
 

@@ -13,10 +13,10 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor, nn
 
-from eulerlora.methods.gaussian import NoiseMethod, NotNegative
-from eulerlora.nn.attention import AttentionAdapters, BlockAdapters
+from eulerlora.methods.gaussian import NoiseMethod
 from eulerlora.nn.method import AdapterHeads, MethodSettings, NetworkShape
 from eulerlora.nn.rows import COEFFICIENTS, RowDraws
+from eulerlora.settings import NotNegative
 from eulerlora_client.settings import PositiveInt
 
 INDEX = "index"
@@ -112,9 +112,6 @@ class EpiNetMethod(NoiseMethod[EpiNetSettings]):
     def __init__(self, settings: EpiNetSettings, shape: NetworkShape) -> None:
         super().__init__(settings, shape)
         self.noise = {INDEX: (settings.index_dimension,)}
-
-    def block(self) -> BlockAdapters:
-        return AttentionAdapters(self.shape.backbone.width, self.adapters)
 
     def heads(self) -> AdapterHeads:
         shape = self.shape

@@ -4,7 +4,6 @@ from typing import Literal
 
 from torch import Generator, Tensor
 
-from eulerlora.nn.attention import AttentionAdapters, BlockAdapters
 from eulerlora.nn.method import Method, MethodSettings, changed_settings
 from eulerlora.nn.rows import RowDraws
 from eulerlora.sampling.masks import (
@@ -42,9 +41,6 @@ class EulerLoRAMethod(Method[EulerLoRASettings]):
             return "not sampled"
         law = f"Kmin {adapters.min_rank}, T {adapters.steps}, sigma {adapters.scale:g}"
         return ", ".join([law, *changed_settings(settings)])
-
-    def block(self) -> BlockAdapters:
-        return AttentionAdapters(self.shape.backbone.width, self.adapters)
 
     def sample(self, samples: int, generator: Generator) -> RowDraws:
         count = self.adapters.adapters * samples

@@ -14,22 +14,20 @@ matrix are independent in other bases, the orthonormal columns of `left` and `ri
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.nn.attention import AttentionAdapters, BlockAdapters, attend
+from eulerlora.nn.attention import AttentionAdapters, BlockAdapters, projected_attention
 from eulerlora.nn.method import AdapterHeads, Method, NetworkShape, SettingsType_co
 from eulerlora.nn.rows import COEFFICIENTS, BlockRows, RowDraws
-from eulerlora.sampling.masks import PROJECTIONS, det_coefficients
+from eulerlora.sampling.masks import INPUTS, PROJECTIONS, det_coefficients
 from eulerlora.settings import AdapterSettings
 
 Weight = Literal["down", "up", "head"]
 """Tensors of a network: A of every projection, B of every projection, the heads."""
-NotNegative = Annotated[float, Field(ge=0)]
 
 
 class NoiseMethod(Method[SettingsType_co]):
@@ -130,20 +128,15 @@ class GaussianAdapters(AttentionAdapters):
     ) -> Tensor:
         if not any(name in rows.draws for name in self.sampled):
             return super().attention(inputs, frozen, rows, queries)
-        assert frozen.in_proj_weight is not None
-        assert frozen.in_proj_bias is not None
         down, up = self._of_rows("down", rows), self._of_rows("up", rows)
-        weights = frozen.in_proj_weight.chunk(3), frozen.in_proj_bias.chunk(3)
-        heads = []
-        for index, (weight, bias) in enumerate(zip(*weights, strict=True)):
-            tokens = inputs[:, :queries] if index == 0 else inputs
-            shared = rows.of_rows(F.linear(tokens, weight, bias))
-            projected = shared + low_rank(rows.of_rows(tokens), down[:, index], up[:, index])
-            heads.append(projected.unflatten(-1, (frozen.num_heads, -1)).transpose(1, 2))
-        context = attend(frozen, *heads)  # (rows, heads, queries, head_dim)
-        context = context.transpose(1, 2).flatten(2)
-        output = F.linear(context, frozen.out_proj.weight, frozen.out_proj.bias)
-        return output + low_rank(context, down[:, -1], up[:, -1])
+
+        def project(tokens: Tensor, weight: Tensor, bias: Tensor, index: int) -> Tensor:
+            output = F.linear(tokens, weight, bias)
+            if index < INPUTS:  # rows of an image share it
+                output, tokens = rows.of_rows(output), rows.of_rows(tokens)
+            return output + low_rank(tokens, down[:, index], up[:, index])
+
+        return projected_attention(inputs, frozen, project, queries)
 
     def _of_rows(self, name: str, rows: BlockRows) -> Tensor:
         """Returns the weights `down` or `up` of every row, (rows, 4, rank, width)."""

@@ -13,14 +13,10 @@ from pydantic import Field
 from torch import Tensor
 
 from eulerlora.methods.fitting import FitSettings, FitSource, FittedMethod, predicted_probabilities
-from eulerlora.methods.gaussian import (
-    GaussianAdapters,
-    GaussianWeightsMethod,
-    NotNegative,
-    Weight,
-)
+from eulerlora.methods.gaussian import GaussianAdapters, GaussianWeightsMethod, Weight
 from eulerlora.nn.method import MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.settings import NotNegative
 from eulerlora_client.settings import PositiveInt
 
 START = 2.0**-10

@@ -20,7 +20,6 @@ from eulerlora.methods.gaussian import (
     GaussianAdapters,
     GaussianWeightsMethod,
     NoiseMethod,
-    NotNegative,
     Weight,
     divergence,
 )
@@ -28,7 +27,7 @@ from eulerlora.nn.attention import AttentionAdapters, BlockAdapters, initial_bou
 from eulerlora.nn.method import MethodSettings, NetworkShape
 from eulerlora.nn.rows import COEFFICIENTS, BlockRows, RowDraws
 from eulerlora.sampling.masks import PROJECTIONS, on_stacked_ranks
-from eulerlora.settings import AdapterSettings, Positive
+from eulerlora.settings import AdapterSettings, NotNegative, Positive
 
 COEFFICIENT_NOISE = "coefficient_noise"
 

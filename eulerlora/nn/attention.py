@@ -19,7 +19,7 @@ exp(q_i k_j / sqrt(d)), or by distance in proportion to
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -282,42 +282,33 @@ def _has_slow_gradient(*heads: Tensor) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class ProjectionFactors:
-    """ProjectionFactors of the inputs and outputs of Q, K, V and O, (4, rows, 1, width) each."""
+Project = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+"""(tokens, weight, bias, index) -> the projection `index` of `PROJECTIONS` of the tokens of rows.
 
-    inputs: Tensor
-    outputs: Tensor
+weight, bias: those of the frozen block.
+"""
 
 
-def frozen_attention(
-    inputs: Tensor,
-    frozen: nn.MultiheadAttention,
-    queries: int | None = None,
-    factors: ProjectionFactors | None = None,
+def projected_attention(
+    inputs: Tensor, frozen: nn.MultiheadAttention, project: Project, queries: int | None = None
 ) -> Tensor:
-    """Returns the self-attention of a frozen block, (rows, queries, width), without the residual.
+    """Returns the self-attention with other projections, (rows, queries, width).
 
-    With factors r and s, every projection is y = s * (W0 (r * x)) + b0. inputs: (rows, tokens,
-    width), after the layer norm. queries: number of leading tokens to return; None returns all.
+    inputs: as `project` reads them, (..., tokens, width), after the layer norm. queries: number of
+    leading tokens to return; None returns all. The residual is not added.
     """
     assert frozen.in_proj_weight is not None
     assert frozen.in_proj_bias is not None
     weights = [*frozen.in_proj_weight.chunk(3), frozen.out_proj.weight]
     biases = [*frozen.in_proj_bias.chunk(3), frozen.out_proj.bias]
-
-    def project(tokens: Tensor, index: int) -> Tensor:
-        if factors is None:
-            return F.linear(tokens, weights[index], biases[index])
-        product = F.linear(tokens * factors.inputs[index], weights[index])
-        return product * factors.outputs[index] + biases[index]
-
     heads = [
-        project(tokens, index).unflatten(-1, (frozen.num_heads, -1)).transpose(1, 2)
+        project(tokens, weights[index], biases[index], index)
+        .unflatten(-1, (frozen.num_heads, -1))
+        .transpose(1, 2)
         for index, tokens in enumerate((inputs[:, :queries], inputs, inputs))
     ]
     context = attend(frozen, *heads)  # (rows, heads, queries, head_dim)
-    return project(context.transpose(1, 2).flatten(2), 3)
+    return project(context.transpose(1, 2).flatten(2), weights[3], biases[3], 3)
 
 
 class FrozenAttention(BlockAdapters):
@@ -333,4 +324,7 @@ class FrozenAttention(BlockAdapters):
         rows: BlockRows,
         queries: int | None = None,
     ) -> Tensor:
-        return rows.of_rows(frozen_attention(inputs, frozen, queries))
+        def project(tokens: Tensor, weight: Tensor, bias: Tensor, _: int) -> Tensor:
+            return F.linear(tokens, weight, bias)
+
+        return rows.of_rows(projected_attention(inputs, frozen, project, queries))

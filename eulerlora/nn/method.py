@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 import torch
 from torch import Generator, Tensor, nn
 
-from eulerlora.nn.attention import BlockAdapters
+from eulerlora.nn.attention import AttentionAdapters, BlockAdapters
 from eulerlora.nn.rows import RowDraws
 from eulerlora.sampling.masks import det_coefficients
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
@@ -163,9 +163,9 @@ class Method(ABC, Generic[SettingsType_co]):
 
     # Tensors.
 
-    @abstractmethod
     def block(self) -> BlockAdapters:
-        """Returns the tensors of one block, zero."""
+        """Returns the tensors of one block, zero; by default those of LoRA."""
+        return AttentionAdapters(self.shape.backbone.width, self.adapters)
 
     def blocks(self) -> list[BlockAdapters]:
         """Returns the tensors of all blocks, zero."""

@@ -14,7 +14,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.images.preprocess import normalise
-from eulerlora.nn.attention import AttentionAdapters, BlockAdapters, attend
+from eulerlora.nn.attention import AttentionAdapters, BlockAdapters, projected_attention
 from eulerlora.nn.backbone import EncoderBlock, VisionTransformer
 from eulerlora.nn.method import AnyMethod
 from eulerlora.nn.rows import BlockRows, DistinctRows, RowDraws, Rows
@@ -131,37 +131,12 @@ class ProjectedBlock(ABC):
         assert isinstance(adapters, AttentionAdapters)
         coefficients = adapters.coefficients(rows)
         tokens = rows.of_rows(tokens)  # (rows, tokens, width)
-        normalised = frozen.ln_1(tokens)
-        attended = self._attention(
-            normalised, frozen.self_attention, adapters, coefficients, queries
-        )
+
+        def project(inputs: Tensor, weight: Tensor, bias: Tensor, index: int) -> Tensor:
+            return self.projection(inputs, weight, bias, adapters, index, coefficients)
+
+        attended = projected_attention(frozen.ln_1(tokens), frozen.self_attention, project, queries)
         return frozen.after_attention(tokens[:, :queries], attended)
-
-    def _attention(
-        self,
-        inputs: Tensor,
-        frozen: nn.MultiheadAttention,
-        adapters: AttentionAdapters,
-        coefficients: Tensor,
-        queries: int | None,
-    ) -> Tensor:
-        """Returns (rows, queries, width); arguments as in `adapted_attention`, for every row."""
-        assert frozen.in_proj_weight is not None
-        assert frozen.in_proj_bias is not None
-        weights = [*frozen.in_proj_weight.chunk(3), frozen.out_proj.weight]
-        biases = [*frozen.in_proj_bias.chunk(3), frozen.out_proj.bias]
-
-        def project(tokens: Tensor, index: int) -> Tensor:
-            return self.projection(
-                tokens, weights[index], biases[index], adapters, index, coefficients
-            )
-
-        heads = [
-            project(tokens, index).unflatten(-1, (frozen.num_heads, -1)).transpose(1, 2)
-            for index, tokens in enumerate((inputs[:, :queries], inputs, inputs))
-        ]
-        context = attend(frozen, *heads)  # (rows, heads, queries, head_dim)
-        return project(context.transpose(1, 2).flatten(2), 3)
 
 
 def unit_length(vectors: Tensor) -> Tensor:

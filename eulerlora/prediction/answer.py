@@ -111,7 +111,7 @@ def answer(
     prediction. coverage: adds prediction sets; None for none. Raises NonFiniteError.
     """
     adapters = config.adapters.settings.adapters
-    classes = [label.name for label in config.classes]
+    classes = config.class_names
     adaptive = options.samples == AUTO
     groups = _groups(outputs, adapters, len(classes), options.samples)
     if not all(group.probabilities.isfinite().all() for group in groups):

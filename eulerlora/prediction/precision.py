@@ -107,7 +107,7 @@ def gate_fault(
     for draw, exact, rounded in zip(_draws(checkpoint), *answers, strict=True):
         change = change_of(exact, rounded)
         if change is None and dispositions is not None:
-            names = class_names(checkpoint.config)
+            names = checkpoint.config.class_names
             change = _changed(
                 "disposition", dispositions(exact, names), dispositions(rounded, names)
             )
@@ -139,11 +139,6 @@ def calibration_mismatch(config: CheckpointConfig, precision: Precision) -> str 
         f"the OOD thresholds were fitted in {' and '.join(sorted(others))} and apply in "
         f"{precision}; `eulerlora calibrate` fits them again"
     )
-
-
-def class_names(config: CheckpointConfig) -> list[str]:
-    """Returns the names of a checkpoint's classes, in order."""
-    return [label.name for label in config.classes]
 
 
 def _draws(checkpoint: Checkpoint) -> tuple[Draw, Draw]:

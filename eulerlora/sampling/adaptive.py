@@ -12,14 +12,14 @@ images, where the margins come from the other half of the images.
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from pydantic import Field
 from torch import Tensor
 
 from eulerlora.scores.uncertainty import summarise
-from eulerlora.settings import Draw, Margin
+from eulerlora.settings import Draw, NotNegative
 from eulerlora_client.settings import PositiveInt, Probability, Settings
 
 ROUNDS = (2, 4, 8, 12, 16)
@@ -49,11 +49,11 @@ class RoundMargins(Settings):
     """
 
     samples: Annotated[int, Field(ge=0)]
-    lead: Margin
-    log_odds: Margin
-    entropy: Margin
-    agreement: Margin
-    feature_distance: Margin | None = None
+    lead: NotNegative
+    log_odds: NotNegative
+    entropy: NotNegative
+    agreement: NotNegative
+    feature_distance: NotNegative | None = None
 
 
 class DecisionMargins(Settings):
@@ -287,10 +287,7 @@ def _agreeing(
     data: str,
 ) -> int:
     """Returns the number of tested images with the decisions of the last round."""
-    with_margins = StoppingRule(
-        rule.msp, rule.feature_distance, margins_at(fitted, level, data), rule.policy
-    )
-    ends = last_rounds(tested, with_margins)
+    ends = last_rounds(tested, replace(rule, margins=margins_at(fitted, level, data)))
     return sum(
         _decisions(tested[samples][index], rule) == _decisions(last, rule)
         for index, (samples, last) in enumerate(zip(ends, tested[MAX_AUTO_SAMPLES], strict=True))
