@@ -6,6 +6,7 @@ from functools import cache
 from http import HTTPStatus
 from importlib.resources import files
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any
 
 from fastapi import Depends, params
@@ -91,19 +92,28 @@ HEADER_DESCRIPTIONS = {
     "WWW-Authenticate": "The scheme of the key.",
     "Connection": "`close`, if a part of the request was not read.",
 }
+TEXT: Mapping[str, Any] = {"schema": {"type": "string"}}
+"""The content of a response in another format than JSON."""
+
 EXAMPLE_ID = "3c9d5fb0b2f64c55a7a54c1a1d5f7a11"
 
 
 def documented(
-    operation: str, kinds: Iterable[type[Problem]], headers: Sequence[str] = ()
+    operation: str,
+    kinds: Iterable[type[Problem]],
+    headers: Sequence[str] = (),
+    content: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[int | str, dict[str, Any]]:
     """Returns the responses of an operation: its example, and its problems by status.
 
-    headers: of the successful response, beyond the request id.
+    headers: of the successful response, beyond the request id. content: of the successful response
+    beside JSON, by media type.
     """
     success: dict[str, Any] = {"headers": _described((REQUEST_ID_HEADER, *headers))}
-    if operation in _examples():
-        success["content"] = {JSON: {"example": _examples()[operation]}}
+    example = _examples().get(operation)
+    if content or example is not None:
+        in_json = {} if example is None else {JSON: {"example": example}}
+        success["content"] = {**in_json, **content}
     by_status = groupby(sorted(set(kinds), key=_status_and_code), key=lambda kind: kind.status)
     return {200: success, **{status or 0: _problems(list(same)) for status, same in by_status}}
 

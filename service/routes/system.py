@@ -29,6 +29,7 @@ from service.routes.openapi import (
     MODELS,
     OPEN_PROBLEMS,
     OPERATIONS,
+    TEXT,
     documented,
 )
 from service.settings import ServiceSettings
@@ -51,20 +52,8 @@ MODEL_NAME = {
 }
 """A parameter of FastAPI would add a validation error in another format to the description."""
 
-
 MARKDOWN = "text/markdown"
-_CARD = documented("model_card", (*KEYED_PROBLEMS, UnknownModel))
-CARD = {
-    **_CARD,
-    200: {**_CARD[200], "content": {MARKDOWN: {"schema": {"type": "string"}}}},
-}
-
-_METRICS = documented("scrape", OPEN_PROBLEMS)
-_TEXT = {"schema": {"type": "string"}}
-SCRAPED = {
-    **_METRICS,
-    200: {**_METRICS[200], "content": {"text/plain": _TEXT, "application/openmetrics-text": _TEXT}},
-}
+METRICS_FORMATS = dict.fromkeys(("text/plain", "application/openmetrics-text"), TEXT)
 
 
 def model_routes(
@@ -106,7 +95,9 @@ def model_routes(
     @router.get(
         "/models/{name}/card",
         response_class=PlainTextResponse,
-        responses=CARD,
+        responses=documented(
+            "model_card", (*KEYED_PROBLEMS, UnknownModel), content={MARKDOWN: TEXT}
+        ),
         openapi_extra=MODEL_NAME,
     )
     async def model_card(request: Request) -> Response:
@@ -210,7 +201,11 @@ def metrics_routes(metrics: Metrics) -> APIRouter:
     router = APIRouter(tags=[OPERATIONS])
     turn = asyncio.Lock()
 
-    @router.get("/metrics", response_class=PlainTextResponse, responses=SCRAPED)
+    @router.get(
+        "/metrics",
+        response_class=PlainTextResponse,
+        responses=documented("scrape", OPEN_PROBLEMS, content=METRICS_FORMATS),
+    )
     async def scrape(request: Request) -> Response:
         """Returns all metrics in the text format of Prometheus, or as OpenMetrics on request."""
         async with turn:

@@ -47,6 +47,7 @@ from service.prediction.pipeline import Pipeline
 from service.routes.openapi import (
     KEYED_PROBLEMS,
     REPORT_PROBLEMS,
+    TEXT,
     TRIAGE,
     UPLOAD_PROBLEMS,
     documented,
@@ -64,19 +65,11 @@ REPORT_PATH = "/triage/report"
 PROBLEMS = (*UPLOAD_PROBLEMS, PolicyNotApplicable)
 HEADERS = ("Server-Timing", "Cache-Control")
 NOT_CACHED = {"Cache-Control": "no-store"}
-_TRIAGE = documented("triage", (*PROBLEMS, NotAcceptable), HEADERS)
-_BUNDLE = {"schema": {"type": "object", "description": "A FHIR R4 Bundle."}}
-TRIAGED = {
-    **_TRIAGE,
-    200: {**_TRIAGE[200], "content": {**_TRIAGE[200]["content"], FHIR_JSON: _BUNDLE}},
-}
+BUNDLE = {"schema": {"type": "object", "description": "A FHIR R4 Bundle."}}
 REPORT_TYPES: Mapping[ReportFormat, str] = {
     "html": "text/html; charset=utf-8",
     "csv": "text/csv; charset=utf-8",
 }
-_REPORT = documented("triage_report", REPORT_PROBLEMS, ("Cache-Control", "Content-Disposition"))
-_TEXT = {"schema": {"type": "string"}}
-WRITTEN = {**_REPORT, 200: {**_REPORT[200], "content": {"text/html": _TEXT, "text/csv": _TEXT}}}
 
 
 class ReportWriter:
@@ -150,7 +143,7 @@ def triage_routes(pipeline: Pipeline, models: ServedModels, policy: Policy) -> A
     @router.post(
         TRIAGE_PATH,
         response_model=TriageResult,
-        responses=TRIAGED,
+        responses=documented("triage", (*PROBLEMS, NotAcceptable), HEADERS, {FHIR_JSON: BUNDLE}),
         openapi_extra=UPLOAD,
     )
     async def triage(
@@ -210,7 +203,12 @@ def report_routes(writer: ReportWriter) -> APIRouter:
     @router.post(
         REPORT_PATH,
         response_class=HTMLResponse,
-        responses=WRITTEN,
+        responses=documented(
+            "triage_report",
+            REPORT_PROBLEMS,
+            ("Cache-Control", "Content-Disposition"),
+            {"text/html": TEXT, "text/csv": TEXT},
+        ),
         openapi_extra={"requestBody": {"required": True}},
     )
     async def triage_report(
