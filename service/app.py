@@ -34,7 +34,7 @@ from service.open_inference import PATHS as OPEN_INFERENCE_PATHS
 from service.open_inference import InferencePaths, open_inference_routes
 from service.prediction.pipeline import Pipeline
 from service.routes.openapi import API_KEY, DESCRIPTION
-from service.routes.page import documentation_routes, page_routes
+from service.routes.page import documentation_files, file_routes, page_files
 from service.routes.predict import BATCH_PATH, PREDICT_PATH, predict_routes
 from service.routes.system import Readiness, metrics_routes, model_routes, probe_routes
 from service.routes.triage import (
@@ -75,11 +75,6 @@ class Options:
     policy: Policy = field(default_factory=default_policy)
     hosts: frozenset[str] | None = None
     decoder: Decoder | None = None
-
-    @property
-    def host_rules(self) -> HostRules:
-        """The checks of the headers Host and Origin."""
-        return HostRules(self.hosts, same_origin=self.keys is None)
 
 
 def create_service(
@@ -133,8 +128,9 @@ def create_service(
     app.include_router(open_inference_routes(pipeline, models, readiness))
     app.include_router(metrics_routes(metrics))
     classes = models[models.default].model.classes
-    app.include_router(page_routes(policy, classes, options.audit is not None))
-    app.include_router(documentation_routes())
+    page = page_files(policy, classes, options.audit is not None)
+    app.include_router(file_routes("/", "/page", page))
+    app.include_router(file_routes("/docs", "/docs", documentation_files()))
     _add_middlewares(app, settings, queue, quota, metrics, options)
 
     max_rows_per_pass = max(served.max_rows_per_pass for served in models.values())
@@ -192,9 +188,10 @@ def _add_middlewares(
     batches = dict.fromkeys((BATCH_PATH, TRIAGE_BATCH_PATH), settings.bodies.max_batch_bytes)
     uploads = InferencePaths(PREDICT_PATH, BATCH_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH)
     keys = [] if options.keys is None else [KeyCheck(options.keys)]
+    rules = HostRules(options.hosts, same_origin=options.keys is None)
     app.add_middleware(
         RequestMiddleware,
-        header_checks=HeaderChecks(settings.connections, options.host_rules),
+        header_checks=HeaderChecks(settings.connections, rules),
         checks=[*keys, AdmissionCheck(queue, quota, uploads)],
         bodies=BodyLimits(settings.bodies, batches),
     )

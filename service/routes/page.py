@@ -87,22 +87,7 @@ class MeasuredRow:
     helps: bool
 
 
-def page_routes(policy: Policy, classes: Collection[str], is_audited: bool) -> APIRouter:
-    """Returns the routes of the page and its files.
-
-    policy: the page takes the words for its target, and shows its performance. classes: of the
-    default model; without those of the target, the page classifies only. is_audited: whether
-    decisions are recorded.
-    """
-    return _file_routes("/", "/page", page_files(policy, classes, is_audited))
-
-
-def documentation_routes() -> APIRouter:
-    """Returns the routes of the documentation and its files."""
-    return _file_routes("/docs", "/docs", documentation_files())
-
-
-def _file_routes(index: str, folder: str, by_name: Mapping[str, PageFile]) -> APIRouter:
+def file_routes(index: str, folder: str, by_name: Mapping[str, PageFile]) -> APIRouter:
     """Returns the routes of a page at the path `index` and of its files in `folder`."""
     router = APIRouter(include_in_schema=False)
 
@@ -124,7 +109,12 @@ def _file_routes(index: str, folder: str, by_name: Mapping[str, PageFile]) -> AP
 def page_files(
     policy: Policy, classes: Collection[str], is_audited: bool
 ) -> Mapping[str, PageFile]:
-    """Returns the files of the page by name. Arguments: as for `page_routes`."""
+    """Returns the files of the page by name.
+
+    policy: the page takes the words for its target, and shows its performance. classes: of the
+    default model; without those of the target, the page classifies only. is_audited: whether
+    decisions are recorded.
+    """
     by_name = dict(_read())
     index = by_name[INDEX]
     page = (
