@@ -121,6 +121,11 @@ class CompletedPrediction:
     model_s: float
     at_ns: int = field(default_factory=time.time_ns)
 
+    @property
+    def stages_s(self) -> Mapping[str, float]:
+        """Seconds by the name of the stage, in order."""
+        return {"decode": self.decode_s, "queue": self.queue_s, "model": self.model_s}
+
 
 @dataclass
 class RequestObservation:
@@ -139,6 +144,17 @@ class RequestObservation:
     duration_s: float = 0.0
     body_bytes: int = 0
     predictions: list[CompletedPrediction] = field(default_factory=list)
+
+    @property
+    def parameters(self) -> Mapping[str, str | int]:
+        """The parameters of the predictions, which are the same for all; empty without any."""
+        if not self.predictions:
+            return {}
+        first = self.predictions[0].prediction
+        return {
+            "model": first.model, "mode": first.mode, "samples": first.samples,
+            "views": first.views,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
-from typing import Any
 
 from fastapi import FastAPI
 from starlette.datastructures import MutableHeaders
@@ -118,9 +117,8 @@ class ObservationMiddleware:
 def server_timing(predictions: Sequence[CompletedPrediction]) -> str:
     """Returns a Server-Timing header; of several predictions, the maximum of every stage."""
     longest = {
-        "decode": max(completed.decode_s for completed in predictions),
-        "queue": max(completed.queue_s for completed in predictions),
-        "model": max(completed.model_s for completed in predictions),
+        name: max(completed.stages_s[name] for completed in predictions)
+        for name in predictions[0].stages_s
     }
     return ", ".join(f"{name};dur={1000 * value:.2f}" for name, value in longest.items())
 
@@ -140,7 +138,8 @@ def _log(request: RequestObservation, path: str) -> None:
         "problem": request.problem,
         "duration_s": round(request.duration_s, 6),
         "body_bytes": request.body_bytes,
-        **_parameters(request.predictions),
+        **request.parameters,
+        "images": len(request.predictions) or None,
     }
     logger.log(
         level,
@@ -154,17 +153,3 @@ def _printable_path(path: str) -> str:
     """Returns a path, without its query, as printable text of bounded length."""
     shown = printable(path[: MAX_PATH_CHARACTERS + 1])
     return shown if len(shown) <= MAX_PATH_CHARACTERS else shown[: MAX_PATH_CHARACTERS - 1] + "…"
-
-
-def _parameters(predictions: list[CompletedPrediction]) -> dict[str, Any]:
-    """Returns the parameters of a request, which are the same for all of its images."""
-    if not predictions:
-        return {}
-    first = predictions[0].prediction
-    return {
-        "model": first.model,
-        "mode": first.mode,
-        "samples": first.samples,
-        "views": first.views,
-        "images": len(predictions),
-    }

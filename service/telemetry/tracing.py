@@ -93,12 +93,8 @@ def describe(span: Span, request: RequestObservation) -> None:
         span.set_attribute("error.type", request.problem)
     if request.status >= 500:
         span.set_status(StatusCode.ERROR)
-    for completed in request.predictions[:1]:
-        body = completed.prediction
-        span.set_attribute("eulerlora.model", body.model)
-        span.set_attribute("eulerlora.mode", body.mode)
-        span.set_attribute("eulerlora.samples", body.samples)
-        span.set_attribute("eulerlora.views", body.views)
+    for name, value in request.parameters.items():
+        span.set_attribute(f"eulerlora.{name}", value)
 
 
 def add_stages(tracer: Tracer, request: Span, completed: CompletedPrediction) -> None:
@@ -107,11 +103,9 @@ def add_stages(tracer: Tracer, request: Span, completed: CompletedPrediction) ->
     Only the durations are measured: the stages are placed back to back before the completion time.
     """
     context = trace.set_span_in_context(request)
-    durations = {
-        "decode": completed.decode_s, "queue": completed.queue_s, "model": completed.model_s
-    }  # fmt: skip
-    start_ns = completed.at_ns - sum(int(seconds * 1e9) for seconds in durations.values())
-    for name, seconds in durations.items():
+    stages = completed.stages_s
+    start_ns = completed.at_ns - sum(int(seconds * 1e9) for seconds in stages.values())
+    for name, seconds in stages.items():
         span = tracer.start_span(name, context, start_time=start_ns)
         start_ns += int(seconds * 1e9)
         span.end(start_ns)
