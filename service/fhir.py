@@ -46,13 +46,6 @@ def identifier(kind: str, value: str) -> Element:
     return {"system": f"{URN}:{kind}", "value": value}
 
 
-def number(value: float, unit: str | None = None) -> Element:
-    """Returns a Quantity. unit: for people; None for a share of 1."""
-    if unit is not None:
-        return {"value": value, "unit": unit}
-    return {"value": value, "system": UNITS, "code": "1"}
-
-
 def absent(reason: str) -> Element:
     """Returns why a component has no value, as a code of FHIR's data-absent-reason."""
     coding = {"system": f"{TERMINOLOGY}/data-absent-reason", "code": reason}
@@ -155,7 +148,7 @@ def observation(result: TriageResult, device_url: str, issued: str) -> Element:
         "note": [{"text": text} for text in texts if text],
         "method": {"text": f"Policy {policy.version} ({policy.hash}); {sampling}"},
         "device": {"reference": device_url},
-        "component": [*_class_components(result), *_uncertainty_components(result)],
+        "component": list(_components(result)),
     }
 
 
@@ -184,21 +177,23 @@ def provenance(result: TriageResult, observation_url: str, device_url: str, at: 
     }
 
 
-def _class_components(result: TriageResult) -> Iterator[Element]:
-    for name, probability in result.prediction.probabilities.items():
-        code = concept("class", name, result.name_of(name))
-        yield {"code": code, **_figure(result, probability)}
-
-
 def _figure(result: TriageResult, value: float, unit: str | None = None) -> Element:
-    """Returns the value of a component, or why it has none: the image is unfamiliar."""
+    """Returns the value of a component, or why it has none: the image is unfamiliar.
+
+    unit: for people; None for a share of 1.
+    """
     if not result.prediction.shows_figures:
         return absent("not-applicable")
-    return {"valueQuantity": number(value, unit)}
+    in_unit = {"system": UNITS, "code": "1"} if unit is None else {"unit": unit}
+    return {"valueQuantity": {"value": value, **in_unit}}
 
 
-def _uncertainty_components(result: TriageResult) -> Iterator[Element]:
+def _components(result: TriageResult) -> Iterator[Element]:
+    """Yields the probabilities of the classes, the scores and the flags."""
     prediction = result.prediction
+    for name, probability in prediction.probabilities.items():
+        code = concept("class", name, result.name_of(name))
+        yield {"code": code, **_figure(result, probability)}
     for name, display, value, unit in (
         ("target", f"Probability of {result.target.name}", result.target.probability, None),
         ("msp", "Highest class probability", prediction.msp, None),

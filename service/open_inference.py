@@ -122,16 +122,8 @@ class InferRequest(RequestMessage):
 MESSAGES = (InferRequest, RequestInput, RequestOutput, InputParameters, OutputParameters)
 
 
-@dataclass(frozen=True)
-class InferBody:
-    """The JSON object of a request, and the image file."""
-
-    request: InferRequest
-    image: bytes
-
-
-async def read_body(request: Request) -> InferBody:
-    """Returns the content of an inference request.
+async def read_body(request: Request) -> tuple[InferRequest, bytes]:
+    """Returns the JSON object of an inference request, and the image file.
 
     Raises UnsupportedMedia, MalformedBody, and InvalidUpload for an empty image.
     """
@@ -145,7 +137,7 @@ async def read_body(request: Request) -> InferBody:
     image = _image(parsed.inputs[0], memoryview(body)[json_bytes:])
     if not image:
         raise InvalidUpload("the image is empty")
-    return InferBody(parsed, image)
+    return parsed, image
 
 
 def _header_bytes(sent: str, body_bytes: int) -> int:
@@ -378,14 +370,14 @@ def open_inference_routes(
         if request.query_params:
             raise InvalidParameter("expected parameters in the body, got a query")
         requested_model(request, models)  # before the body is read
-        body = await read_body(request)
+        sent, image = await read_body(request)
         served = requested_model(request, models)  # may have been replaced since
-        query = query_of(served.name, body.request.parameters)
-        outputs = requested_outputs(body.request)
-        upload = Upload(body.image, UNDECLARED)
+        query = query_of(served.name, sent.parameters)
+        outputs = requested_outputs(sent)
+        upload = Upload(image, UNDECLARED)
         prediction = await pipeline.predict(request, query, upload=upload)
         assert isinstance(prediction, Prediction)
-        return infer_response(prediction, body.request.id, outputs)
+        return infer_response(prediction, sent.id, outputs)
 
     for path in MODELS:
         router.get(path)(model_metadata)

@@ -5,11 +5,11 @@ import logging.config
 import os
 import socket
 import sys
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import click
 import uvicorn
@@ -39,9 +39,6 @@ from service.settings import (
     settings_of_environment,
 )
 from service.telemetry.logs import LogChoice, log_config, log_format
-
-if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace
-    from opentelemetry.sdk.trace import TracerProvider
 
 BACKLOG = 2048
 COMPILED_PASS_S = 1800.0
@@ -132,10 +129,15 @@ def supervisor_of(
     audit = None
     if options.audit is not None:
         audit = AuditLog(options.audit, read_secret(options.audit_secret, os.environ))
+    traces = None
+    if options.trace:
+        from service.telemetry.tracing import exported_traces  # noqa: PLC0415 - imports the SDK
+
+        traces = resources.enter_context(exported_traces())
     app_options = Options(
         keys=None if options.keys is None else Keys(options.keys),
         audit=audit,
-        traces=resources.enter_context(traces()) if options.trace else None,
+        traces=traces,
         policy=default_policy() if options.policy is None else read_policy(options.policy),
         hosts=allowed_hosts(options.host, has_keys, settings.allowed_hosts),
         decoder=decoder,
@@ -173,13 +175,6 @@ def effective_settings(drain_s: float | None, compiled: bool) -> ServiceSettings
     effective = settings.model_copy(update={"life": life, "max_batch_s": max_batch_s})
     check_consistency(effective)
     return effective
-
-
-def traces() -> "AbstractContextManager[TracerProvider]":
-    """Returns `tracing.exported_traces()`; imports the OpenTelemetry SDK on first use."""
-    from service.telemetry.tracing import exported_traces  # noqa: PLC0415
-
-    return exported_traces()
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -179,7 +179,8 @@ class AuditLog:
 
     def _write_batch(self, batch: list[_PendingEntry]) -> None:
         try:
-            self._write([self._record_of(pending.entry) for pending in batch])
+            self._rotate()
+            self._file.append([self._record_of(pending.entry) for pending in batch])
         except Exception as error:  # no response may be sent unrecorded, whatever the error is
             self._log_state(error)
             for pending in batch:
@@ -198,10 +199,6 @@ class AuditLog:
             self._log_state(error)
         else:
             self._log_state(None)
-
-    def _write(self, records: list[Record]) -> None:
-        self._rotate()
-        self._file.append(records)
 
     def _rotate(self) -> None:
         """After a rotation, opens a new file that continues the chain."""

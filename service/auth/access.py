@@ -84,15 +84,13 @@ class KeyCheck:
 
     def __call__(self, scope: Scope) -> None:
         """Raises NotAuthenticated and QuotaExceeded."""
-        if not is_open(scope["path"]):
-            scope["state"]["client"] = self._authenticate(scope["headers"]).client
-
-    def _authenticate(self, headers: Iterable[tuple[bytes, bytes]]) -> Client:
-        client = self._keys.client_of(sent_key(headers))
+        if is_open(scope["path"]):
+            return
+        client = self._keys.client_of(sent_key(scope["headers"]))
         if client is None:
             raise NotAuthenticated("the key is unknown")
         self._quotas.count(client)
-        return client
+        scope["state"]["client"] = client.client
 
 
 class Quotas:

@@ -113,7 +113,10 @@ def write_clients(path: Path, clients: Sequence[Client]) -> None:
     """
     before = path.stat() if path.exists() else None
     with atomic_write(path, private=True) as partial:
-        partial.write_text("".join(_line(client) for client in clients), encoding="utf-8")
+        lines = (
+            json.dumps(client.model_dump(mode="json", exclude_none=True)) for client in clients
+        )
+        partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     path.chmod(PRIVATE if before is None else stat.S_IMODE(before.st_mode))
     if before is not None:
         with suppress(PermissionError):  # only root can change the owner
@@ -169,10 +172,6 @@ def _check_unique(kind: str, values: Sequence[str], known: set[str]) -> None:
         if value in known:
             raise ValueError(f"duplicate {kind} {value if kind == 'client' else value[:8] + '…'}")
         known.add(value)
-
-
-def _line(client: Client) -> str:
-    return json.dumps(client.model_dump(mode="json", exclude_none=True)) + "\n"
 
 
 def new_key() -> str:

@@ -152,7 +152,8 @@ class DecodingProcess:
         outcome: Decoded | DecodeFailure | None = None
         try:
             async with asyncio.timeout(self._settings.timeout_s):
-                await self._send(job)
+                loop = asyncio.get_running_loop()
+                await loop.sock_sendall(self._socket, message_of(job))
                 outcome = await self._receive()
         except TimeoutError:
             pass
@@ -166,9 +167,6 @@ class DecodingProcess:
             return outcome
         budget_s = self._settings.cpu_budget_s(len(job.content))
         return WorkerLoss(cause, min(time.monotonic() - started_at, budget_s))
-
-    async def _send(self, job: DecodeJob) -> None:
-        await asyncio.get_running_loop().sock_sendall(self._socket, message_of(job))
 
     async def _receive(self) -> Any:
         """Returns the next message. Raises EOFError if the process ends before."""

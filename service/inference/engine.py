@@ -208,10 +208,5 @@ class ServedModels(Mapping[str, ServedModel]):
         raise UnknownModel(f"the served models are: {', '.join(self._models)}")
 
     def replace(self, served: ServedModel) -> None:
-        """Serves another revision of a model; requests that hold the old one keep it.
-
-        Raises SettingsError for a name that is not served.
-        """
-        if served.name not in self._models:
-            raise SettingsError(f"no model named {served.name} is served")
+        """Serves another revision of a model; requests that hold the old one keep it."""
         self._models = {**self._models, served.name: served}  # atomic for concurrent readers

@@ -37,10 +37,7 @@ def run_with_retry(
     """
     count = len(items)
     try:
-        outputs = infer(items)
-        if len(outputs) != count:
-            raise RuntimeError(f"expected {count} outputs, got {len(outputs)}")
-        return list(outputs)
+        return list(infer(items))
     except DeviceFailed:
         raise
     except OutOfMemory as problem:

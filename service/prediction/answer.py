@@ -6,7 +6,6 @@ from typing import Any
 from eulerlora.errors import NonFiniteError
 from eulerlora.prediction.answer import RunOptions, answer, response_fields
 from eulerlora_client.contract.answers import (
-    ImageQuality,
     Prediction,
     PredictionWarning,
     ProblemDocument,
@@ -15,8 +14,6 @@ from eulerlora_client.contract.answers import (
     item_id,
 )
 from eulerlora_client.contract.problems import InternalError, ModelFailure, Problem
-from eulerlora_client.policy.policy import Decision
-from eulerlora_client.policy.results import triage_result
 from service.http.responses import problem_document
 from service.inference.queue import InferenceResult
 from service.prediction.request import PredictRequest
@@ -64,15 +61,6 @@ def response_body(
         warnings=(*warnings, *answered.warnings, *request.warnings),
         **fields,
     )
-
-
-def triage_answer(
-    request: PredictRequest, prediction: Prediction, quality: ImageQuality, decision: Decision
-) -> TriageResult:
-    """Returns the response body of one image that the request's policy has decided on."""
-    assert request.policy is not None
-    names = {entry.name: entry.description for entry in request.served.model.config.classes}
-    return triage_result(prediction, quality, decision, request.policy, names)
 
 
 def batch_result(

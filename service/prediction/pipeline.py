@@ -17,6 +17,7 @@ from eulerlora_client.contract.problems import (
 )
 from eulerlora_client.contract.queries import PredictQuery
 from eulerlora_client.policy.policy import Policy
+from eulerlora_client.policy.results import triage_result
 from service.audit.log import AuditEntry, AuditLog
 from service.decoding.pool import Decoder
 from service.decoding.slots import DecodingSlots
@@ -25,7 +26,7 @@ from service.http.requests import Upload, read_file, read_files, while_connected
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.inference.fair_sharing import client_of
 from service.inference.queue import RequestQueue, Ticket
-from service.prediction.answer import Answer, batch_result, response_body, triage_answer
+from service.prediction.answer import Answer, batch_result, response_body
 from service.prediction.request import (
     PredictRequest,
     RequestImage,
@@ -191,7 +192,8 @@ class Pipeline:
         if request.policy is not None:
             assert decoded.quality is not None
             decision = request.policy.decide(prediction, decoded.quality)
-            answer = triage_answer(request, prediction, decoded.quality, decision)
+            names = {entry.name: entry.description for entry in request.served.model.config.classes}
+            answer = triage_result(prediction, decoded.quality, decision, request.policy, names)
 
         # Record
         if self._audit is not None:
