@@ -17,7 +17,7 @@ from eulerlora_client.contract import answers as contract
 from eulerlora_client.contract.answers import ClassName, Disposition, TargetClasses, Threshold
 from eulerlora_client.policy.policy import default_policy, default_policy_text, read_policy
 from service.app import Options
-from tests.conftest import THRESHOLDS, MakeConfig, MakeNetwork
+from tests.conftest import THRESHOLDS, config_of, random_network
 from tests.eulerlora_client.policy_inputs import GOOD, make_prediction
 from tests.service.conftest import app_of
 from training.calibration.calibrate import calibrate
@@ -48,19 +48,32 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+IMAGES: dict[str, object] = {"kind": "imagefolder", "path": "images"}
+
+
+def saved(folder: Path, classes: tuple[str, ...] = CLASSES, **changes: object) -> Path:
+    """Writes a random checkpoint of IMAGES. changes: of its config, and `data` of its recipe."""
+    network = random_network(classes=len(classes))
+    recipe = {"data": changes.pop("data", IMAGES)}
+    names = tuple(ClassName(name=name, description=name) for name in classes)
+    config = config_of(network, classes=names, provenance={"recipe": recipe, "seed": 0}, **changes)
+    save_checkpoint(folder / "tiny", network, config, "# tiny\n")
+    return folder / "tiny"
+
+
+def copied_data(data: Path, folder: Path, sources: dict[str, str]) -> Path:
+    """Copies classes of `data`, by their new names, to a data directory in a folder."""
+    for part in ("train", "test"):
+        for name, source in sources.items():
+            of_part = Path("images") / part
+            shutil.copytree(data / of_part / source, folder / "data" / of_part / name)
+    return folder / "data"
+
+
 @pytest.fixture(scope="module")
-def checkpoint(
-    data: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    make_network: MakeNetwork,
-    make_config: MakeConfig,
-) -> Path:
+def checkpoint(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a checkpoint, calibrated on `data`, that flags about a quarter of its images."""
-    folder = tmp_path_factory.mktemp("checkpoint") / "tiny"
-    network = make_network()
-    recipe = {"data": {"kind": "imagefolder", "path": "images"}}
-    provenance = {"recipe": recipe, "seed": 0}
-    save_checkpoint(folder, network, make_config(network, provenance=provenance), "# tiny\n")
+    folder = saved(tmp_path_factory.mktemp("checkpoint"))
     images = checkpoint_dataset(read_config(folder), data)
     config = calibrate(folder, images, torch.device("cpu"), samples=(4,))
     thresholds = tuple(map(_with_lower_distance, config.thresholds))
@@ -109,6 +122,7 @@ def test_the_client_reads_the_fitted_policy(checkpoint: Path, data: Path, policy
     )
     assert (evidence.fit.images, evidence.fit.lesions, evidence.fit.found) == (16, 12, 12)
     assert (evidence.wanted, evidence.fit.established) == (SENSITIVITY, True)
+    assert evidence.fit.lower_bound == 0.7790  # 0.05 ** (1 / 12), rounded down
     assert tolerance_sample_size(SENSITIVITY) == 11
     assert (measured.images, measured.lesions, measured.target.lesions) == (19, 19, 6)
     assert after.uncertainty.entropy_nats != before.uncertainty.entropy_nats
@@ -156,23 +170,12 @@ def prediction_of(predicted: Predictions, index: int) -> contract.Prediction:
     )
 
 
-def test_a_missing_policy_file_starts_as_the_packaged_policy(
-    tmp_path: Path, data: Path, make_network: MakeNetwork, make_config: MakeConfig
-) -> None:
+def test_a_missing_policy_file_starts_as_the_packaged_policy(tmp_path: Path, data: Path) -> None:
     copied = {"akiec": "bkl", "bcc": "bkl", "mel": "mel", "nv": "nv"}
-    for part in ("train", "test"):
-        for name, source in copied.items():
-            folder = Path("images") / part
-            shutil.copytree(data / folder / source, tmp_path / "data" / folder / name)
-    network = make_network(classes=len(copied))
-    names = tuple(ClassName(name=name, description=name) for name in copied)
-    recipe = {"data": {"kind": "imagefolder", "path": "images"}}
-    changes = {"classes": names, "thresholds": THRESHOLDS}
-    provenance = {"recipe": recipe, "seed": 0}
-    config = make_config(network, **changes, provenance=provenance)
-    save_checkpoint(tmp_path / "tiny", network, config, "# tiny\n")
+    directory = copied_data(data, tmp_path, copied)
+    folder = saved(tmp_path, tuple(copied), thresholds=THRESHOLDS)
     path = tmp_path / "own.toml"
-    arguments = ["fit", tmp_path / "tiny", "--data", tmp_path / "data", "--policy", path]
+    arguments = ["fit", folder, "--data", directory, "--policy", path]
     done = CliRunner().invoke(policy_command, list(map(str, arguments)), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     packaged, fitted = default_policy(), read_policy(path)
@@ -183,26 +186,14 @@ def test_a_missing_policy_file_starts_as_the_packaged_policy(
 
 
 def test_a_target_of_other_classes_is_fitted_and_decides_over_http(
-    tmp_path: Path, data: Path, make_network: MakeNetwork, make_config: MakeConfig
+    tmp_path: Path, data: Path
 ) -> None:
-    for part in ("train", "test"):
-        for name, source in {"melanoma": "mel", "mole": "nv"}.items():
-            folder = Path("images") / part
-            shutil.copytree(data / folder / source, tmp_path / "data" / folder / name)
-    network = make_network(classes=2)
-    config = make_config(
-        network,
-        classes=tuple(ClassName(name=name, description=name) for name in ("melanoma", "mole")),
-        thresholds=THRESHOLDS,
-        target=TargetClasses.model_validate({"name": "dangerous", "classes": ["melanoma"]}),
-        provenance={"recipe": {"data": {"kind": "imagefolder", "path": "images"}}, "seed": 0},
-    )
-    save_checkpoint(tmp_path / "tiny", network, config, "# tiny\n")
+    directory = copied_data(data, tmp_path, {"melanoma": "mel", "mole": "nv"})
+    target = TargetClasses.model_validate({"name": "dangerous", "classes": ["melanoma"]})
+    folder = saved(tmp_path, ("melanoma", "mole"), thresholds=THRESHOLDS, target=target)
     path = tmp_path / "own.toml"
-    fit(tmp_path / "tiny", tmp_path / "data", path, "--sensitivity", str(SENSITIVITY))
-    app = app_of(
-        EulerLoRA.load(tmp_path / "tiny", "cpu"), options=Options(policy=read_policy(path))
-    )
+    fit(folder, directory, path, "--sensitivity", str(SENSITIVITY))
+    app = app_of(EulerLoRA.load(folder, "cpu"), options=Options(policy=read_policy(path)))
     picture = next((data / "images" / "test" / "mel").iterdir()).read_bytes()
     with TestClient(app) as client:
         answer = client.post("/triage", files={"file": ("one.png", picture)})
@@ -216,13 +207,10 @@ def test_a_target_of_other_classes_is_fitted_and_decides_over_http(
 
 
 def test_without_a_calibration_part_the_fit_uses_the_test_part_and_measures_nothing(
-    tmp_path: Path, data: Path, policy: Path, make_network: MakeNetwork, make_config: MakeConfig
+    tmp_path: Path, data: Path, policy: Path
 ) -> None:
-    network = make_network()
-    recipe = {"data": {"kind": "imagefolder", "path": "images", "split": "paper"}}
-    changes = {"thresholds": THRESHOLDS, "provenance": {"recipe": recipe, "seed": 0}}
-    save_checkpoint(tmp_path / "tiny", network, make_config(network, **changes), "# tiny\n")
-    printed = fit(tmp_path / "tiny", data, policy)
+    folder = saved(tmp_path, data=IMAGES | {"split": "paper"}, thresholds=THRESHOLDS)
+    printed = fit(folder, data, policy)
     assert "Not measured on a test part" in printed
     evidence = read_policy(policy).evidence
     assert evidence is not None

@@ -68,13 +68,17 @@ def write_image(path: Path, colour: tuple[int, int, int], noise: np.random.Gener
     Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
 
 
-@pytest.fixture
-def recipe_file(tmp_path: Path) -> Path:
-    """Returns the path of RECIPE, beside its tiny backbone."""
-    save_backbone(tmp_path / "backbone.safetensors", random_backbone(), {}, torch.float16)
-    path = tmp_path / "tiny.toml"
+def write_recipe(folder: Path) -> Path:
+    """Writes RECIPE and its tiny backbone to a folder; returns the path of the recipe."""
+    save_backbone(folder / "backbone.safetensors", random_backbone(), {}, torch.float16)
+    path = folder / "tiny.toml"
     path.write_text(RECIPE)
     return path
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> Path:
+    return write_recipe(tmp_path)
 
 
 def plain_view(size: int) -> Transform:

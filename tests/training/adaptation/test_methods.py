@@ -1,17 +1,25 @@
-"""Training of methods with learned laws: the loss, the draws of images, and the checkpoint."""
+"""Training of methods with laws, attention or heads of their own: loss, draws and checkpoint."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from eulerlora.checkpoint.files import load_checkpoint
+from eulerlora.checkpoint.files import Checkpoint, load_checkpoint
+from eulerlora.methods.dropout import DropKeySettings
+from eulerlora.methods.epinet import EpiNetSettings
+from eulerlora.methods.registry import build_network
+from eulerlora.methods.sngp import SNGPSettings
 from eulerlora.methods.variational import BLoBSettings, GaussianCoefficientsSettings
+from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
+from eulerlora.settings import Draw
 from tests.conftest import TINY_ADAPTERS, random_network
 from training.adaptation.objective import AdapterObjective, trajectory_losses
 from training.adaptation.train import train
+from training.fit.batches import IGNORED
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 
@@ -80,26 +88,112 @@ def test_images_share_coefficient_noise_but_have_weight_noise_of_their_own() -> 
     assert not torch.equal(objective_of("blob").draw(1, 2, 1).images(2).blocks["down"], own)
 
 
-@pytest.mark.parametrize("name", [*METHODS, "ivon"])
-def test_a_run_learns_the_law_and_stores_the_method(
-    recipe_file: Path, image_folder: Path, tmp_path: Path, name: str
+MEMBERS = {"adapters.rank": "1", "adapters.min_rank": "1", "training.head": "random"}
+OVERRIDES: Mapping[str, Mapping[str, str]] = {
+    "gaussian-coefficients": {},
+    "blob": {},
+    "ivon": {"training.optimiser": "ivon"},
+    "dropkey": {},
+    "batch-ensemble": {"method.blocks": "1", **MEMBERS},
+    "last-layer-ensemble": MEMBERS,
+    "sngp": {"method.features": "16", "method.norm_bound": "0.01", "training.head": "random"},
+    "epinet": {},
+}
+
+
+def trained(name: str, recipe_file: Path, image_folder: Path, out: Path) -> Checkpoint:
+    changes = {
+        "method.name": name, "training.epochs": "1", "evaluation.ood": "[]",
+        "evaluation.calibrated": "[1]", "adapters.min_rank": "4", **OVERRIDES[name],
+    }  # fmt: skip
+    recipe = read_recipe(recipe_file, AdapterRecipe, [f"{k}={v}" for k, v in changes.items()])
+    train(recipe, recipe_file.parent, image_folder, out, torch.device("cpu"))
+    return load_checkpoint(out)
+
+
+def initial(checkpoint: Checkpoint) -> AdaptedVisionTransformer:
+    """Returns the untrained network of a run with seed 0 and a random head, in stored precision."""
+    network, config = checkpoint.network, checkpoint.config
+    made = build_network(
+        network.backbone, network.settings, len(config.classes), method=config.method
+    )
+    seed = config.provenance["seed"]
+    made.initialise(Generator().manual_seed(seed))
+    return made
+
+
+@pytest.mark.parametrize("name", OVERRIDES)
+def test_a_run_trains_what_the_method_learns_and_keeps_what_is_fixed(
+    name: str, recipe_file: Path, image_folder: Path, tmp_path: Path
 ) -> None:
-    overrides = ["training.optimiser=ivon"] if name == "ivon" else []
-    overrides += [
-        f"method.name={name}", "training.epochs=1", "evaluation.ood=[]",
-        "evaluation.calibrated=[1]", "adapters.min_rank=4",
-    ]  # fmt: skip
-    recipe = read_recipe(recipe_file, AdapterRecipe, overrides)
-    train(recipe, recipe_file.parent, image_folder, tmp_path / "run", torch.device("cpu"))
-    checkpoint = load_checkpoint(tmp_path / "run")
+    checkpoint = trained(name, recipe_file, image_folder, tmp_path / "run")
+    network = checkpoint.network
     assert checkpoint.config.method.name == name
-    block = checkpoint.network.blocks[0]
-    if name == "blob":
-        assert (block.down_root > 0).all()
-    elif name == "ivon":
-        for root in (block.down_root, block.up_root, checkpoint.network.heads.weight_root):
-            assert (root > 0).all()
-            assert root.std() > 0
-    else:
-        assert (block.mean != 1).any()
     assert checkpoint.config.threshold("stoch", 1) is not None
+    for parameter_name, before in initial(checkpoint).adapter_parameters():
+        after = network.get_parameter(parameter_name)
+        if parameter_name == "heads.covariance_root":
+            assert (after.diagonal(dim1=-2, dim2=-1) > 0).all()
+        elif parameter_name.endswith("_root"):  # a learned standard deviation
+            assert (after > 0).all(), parameter_name
+            assert not torch.equal(after, before), parameter_name
+        elif before.requires_grad:
+            assert not torch.equal(after, before), parameter_name
+        else:
+            torch.testing.assert_close(after, before, rtol=1e-3, atol=1e-4)
+    if name == "sngp":
+        for block in network.blocks:
+            norms = torch.linalg.matrix_norm(block.up.mT @ block.down, ord=2)
+            assert norms.max() <= 0.01 * 1.01
+            assert norms.max() >= 0.01 * 0.99
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("views", ["shared", "own"])
+def test_the_covariance_is_fitted_to_all_images_of_a_class_with_the_mean_logits(
+    views: str,
+) -> None:
+    network = random_network(method=SNGPSettings(features=12, weight_precision=0.5))
+    shape = (5, 3, 32, 32) if views == "shared" else (5, 2, 3, 32, 32)
+    pixels = torch.rand(shape, generator=Generator().manual_seed(1))
+    labels = torch.tensor([0, 2, -1, 1, IGNORED])
+    ignored = (
+        torch.rand(shape, generator=Generator().manual_seed(2)),
+        torch.full((5,), IGNORED),
+    )
+    batches = [(pixels[:3], labels[:3]), (pixels[3:], labels[3:]), ignored]
+    heads = network.heads
+    expected = 0.5 * torch.eye(12).repeat(2, 1, 1)
+    heads.covariance_root.zero_()
+    for image in (0, 1, 3):
+        for adapter in range(2):
+            view = pixels[image] if views == "shared" else pixels[image, adapter]
+            backbone_features: list[Tensor] = []
+            hook = heads.register_forward_pre_hook(
+                lambda _, inputs, seen=backbone_features: seen.append(inputs[0])
+            )
+            rows, draws = Rows.of([1], 2), network.draw_rows([Draw()])
+            logits = network(view.unsqueeze(0), rows, draws)[adapter]
+            hook.remove()
+            phi = heads.random_features(
+                backbone_features[0][adapter, None], torch.tensor([adapter])
+            )
+            p = logits.softmax(dim=-1).max()
+            expected[adapter] += p * (1 - p) * phi.T @ phi
+    heads.covariance_root.normal_(generator=Generator().manual_seed(3))  # of an earlier fit
+    network.method.after_training(network, batches, lambda total: total)
+    covariance = heads.covariance_root.mT @ heads.covariance_root
+    torch.testing.assert_close(covariance, torch.linalg.inv(expected), rtol=1e-3, atol=1e-4)
+    assert not heads._forward_hooks
+
+
+@pytest.mark.parametrize(
+    ("method", "name"), [(DropKeySettings(), "dropped_keys"), (EpiNetSettings(), "index")]
+)
+def test_every_image_of_a_step_has_draws_of_its_own(
+    method: DropKeySettings | EpiNetSettings, name: str
+) -> None:
+    objective = AdapterObjective(random_network(method=method), 2, trajectory_losses, torch.ones(3))
+    draws = objective.draw(1, 2, 0).images(2)
+    first, second = (draws.blocks | draws.head)[name].chunk(2)
+    assert not torch.equal(first, second)

@@ -14,14 +14,13 @@ from eulerlora.checkpoint.files import (
     read_known_answer,
     read_training_images,
 )
-from eulerlora.checkpoint.weights import save_backbone
 from eulerlora.errors import CheckpointError, DataError
 from eulerlora.methods.laplace import LaplaceSettings
 from eulerlora.methods.swag import SWAGSettings
 from eulerlora.methods.tfb import TFBSettings
 from eulerlora.model import EulerLoRA
-from tests.conftest import config_of, random_backbone
-from tests.training.conftest import RECIPE
+from tests.conftest import config_of
+from tests.training.conftest import write_recipe
 from training.adaptation.network import initial_network, read_backbone
 from training.adaptation.posterior import Source
 from training.adaptation.train import train, train_adapters
@@ -38,12 +37,11 @@ OVERRIDES = ("training.epochs=2", "evaluation.ood=[]", "evaluation.calibrated=[1
 @pytest.fixture(scope="module")
 def source(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained checkpoint of the method eulerlora."""
-    folder = tmp_path_factory.mktemp("bayesianise")
-    save_backbone(folder / "backbone.safetensors", random_backbone(), {}, torch.float16)
-    (folder / "tiny.toml").write_text(RECIPE)
-    recipe = read_recipe(folder / "tiny.toml", AdapterRecipe, OVERRIDES)
-    train(recipe, folder, image_folder, folder / "run", torch.device("cpu"))
-    return folder / "run"
+    path = write_recipe(tmp_path_factory.mktemp("bayesianise"))
+    out = path.with_name("run")
+    recipe = read_recipe(path, AdapterRecipe, OVERRIDES)
+    train(recipe, path.parent, image_folder, out, torch.device("cpu"))
+    return out
 
 
 def bayesianise(checkpoint: Path, data: Path, out: Path, name: str, *settings: str) -> Result:

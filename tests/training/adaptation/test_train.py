@@ -11,10 +11,10 @@ import torch
 
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, load_checkpoint, read_config
-from eulerlora.checkpoint.weights import load_backbone, save_backbone
+from eulerlora.checkpoint.weights import save_backbone
 from tests.conftest import random_backbone, random_network
 from tests.program import run
-from tests.training.conftest import PER_CLASS, RECIPE, write_image
+from tests.training.conftest import PER_CLASS, write_image, write_recipe
 from training.adaptation.objective import AdapterDraw, AdapterObjective
 from training.adaptation.train import train_adapters
 from training.data.datasets import dataset_settings, read_dataset
@@ -31,24 +31,11 @@ ONE_EPOCH = ("--set", "training.epochs=1", *ONE_THRESHOLD)
 
 
 @pytest.fixture(scope="module")
-def labelled(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory with train/ and test/ in `set`, and the folder `other`."""
-    data = tmp_path_factory.mktemp("data")
-    (data / "set").mkdir()
-    for part in ("train", "test"):
-        (data / "set" / part).symlink_to(image_folder / part)
-    (data / "other").symlink_to(image_folder / "other")
-    return data
-
-
-@pytest.fixture(scope="module")
 def trained(labelled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoint of RECIPE; tests that change it use `trained_copy`."""
-    folder = tmp_path_factory.mktemp("trained")
-    save_backbone(folder / "backbone.safetensors", random_backbone(), {}, torch.float16)
-    (folder / "tiny.toml").write_text(RECIPE)
-    out = folder / "run"
-    done = run("train", folder / "tiny.toml", "--data", labelled, "--out", out,
+    recipe = write_recipe(tmp_path_factory.mktemp("trained"))
+    out = recipe.parent / "run"
+    done = run("train", recipe, "--data", labelled, "--out", out,
                "--set", "data.path=set")  # fmt: skip
     assert done.status == 0, done.err
     return out
@@ -168,23 +155,7 @@ def test_calibrate_adds_prediction_sets_for_predict(trained_copy: Path, labelled
     assert "expected at least 9 calibration images of each class" in done.err
 
 
-def test_a_backbone_file_is_used_at_another_image_size_and_stored_in_fewer_bits(
-    recipe_file: Path, labelled: Path
-) -> None:
-    file = recipe_file.parent / "backbone.safetensors"
-    save_backbone(file, random_backbone(), load_backbone(file).provenance, torch.float32)
-    out = recipe_file.parent / "larger"
-    done = run(
-        "train", recipe_file, "--data", labelled, "--out", out, "--set", "data.path=set",
-        *ONE_EPOCH, "--set", "backbone.image_size=64",
-    )  # fmt: skip
-    assert done.status == 0, done.err
-    model = EulerLoRA.load(out)
-    assert model.config.preprocessing.size == 64
-    assert model.network.backbone.settings.image_size == 64
-
-
-def test_the_best_epoch_views_and_balanced_draws_train_a_checkpoint(
+def test_the_best_epoch_views_balanced_draws_and_another_size_train_a_checkpoint(
     recipe_file: Path, labelled: Path, tmp_path: Path
 ) -> None:
     settings = (
@@ -197,10 +168,12 @@ def test_the_best_epoch_views_and_balanced_draws_train_a_checkpoint(
         "training.class_balance=0.5",
         "training.head=bootstrap-probes",
         "training.epochs=3",
+        "backbone.image_size=64",
         "colour_constancy=shades-of-gray",
     )
     options = [word for setting in settings for word in ("--set", setting)]
-    out = tmp_path / "out"
+    out, file = tmp_path / "out", recipe_file.parent / "backbone.safetensors"
+    save_backbone(file, random_backbone(), {}, torch.float32)  # the checkpoint stores float16
     done = run("train", recipe_file, "--data", labelled, "--out", out, *options, *ONE_THRESHOLD)
     assert done.status == 0, done.err
     checkpoint = load_checkpoint(out)
@@ -208,6 +181,8 @@ def test_the_best_epoch_views_and_balanced_draws_train_a_checkpoint(
     assert len(training["validation_by_epoch"]["det"]["nll"]) == 3
     assert training["validation_images"] == 6
     assert checkpoint.network.preprocessing.colour_constancy == "shades-of-gray"
+    assert checkpoint.network.preprocessing.size == 64
+    assert checkpoint.network.backbone.settings.image_size == 64
     assert checkpoint.config.views == 8
     heads = checkpoint.network.heads.weight
     assert not torch.allclose(heads[0], heads[1])

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import load_checkpoint
-from eulerlora.checkpoint.weights import save_backbone
 from tests.conftest import random_backbone
 from tests.program import run
-from tests.training.conftest import PER_CLASS, RECIPE
+from tests.training.conftest import PER_CLASS, write_recipe
 
 WHOLE = (
     "data.path=set",
@@ -30,21 +29,8 @@ EXPLICIT, SNAPSHOT = "{members = 2}", '{members = 2, ensemble = "snapshot"}'
 
 
 @pytest.fixture(scope="module")
-def labelled(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    data = tmp_path_factory.mktemp("data")
-    (data / "set").mkdir()
-    for part in ("train", "test"):
-        (data / "set" / part).symlink_to(image_folder / part)
-    (data / "other").symlink_to(image_folder / "other")
-    return data
-
-
-@pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("recipe")
-    save_backbone(folder / "backbone.safetensors", random_backbone(), {}, torch.float16)
-    (folder / "tiny.toml").write_text(RECIPE)
-    return folder / "tiny.toml"
+    return write_recipe(tmp_path_factory.mktemp("recipe"))
 
 
 def trained(recipe: Path, labelled: Path, whole: str, epochs: int, *options: str) -> Path:

@@ -10,8 +10,6 @@ import torch
 from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
-from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
-from eulerlora_client.contract.answers import ScoreThreshold
 from eulerlora_client.policy.policy import (
     Evidence,
     FitEvidence,
@@ -24,7 +22,6 @@ from tests.training.calibration.policy_inputs import MEL, scored
 from training.calibration.policy import (
     PolicyFile,
     PolicyFit,
-    by_lesion,
     entropy_threshold,
     fit_policy,
     fit_urgent,
@@ -33,7 +30,7 @@ from training.calibration.policy import (
     score_images,
 )
 from training.data.images import LabelledImage, list_images
-from training.evaluation.inference import SamplingOptions, predict_all
+from training.evaluation.inference import SamplingOptions
 from training.evaluation.intervals import Floats, lower_bound
 
 
@@ -59,13 +56,6 @@ def test_a_tie_or_rounding_does_not_raise_the_bound(scores: Floats) -> None:
     assert (scores >= threshold).all()
     assert sensitivity.hits == 93
     assert sensitivity.lower_bound == lower_bound(92, 93) < lower_bound(93, 93)
-
-
-def test_the_images_of_a_lesion_are_combined() -> None:
-    scores, lesions = np.array([0.5, 0.25, 0.75, 0.125]), np.array(["b", "a", "b", "c"])
-    assert by_lesion(scores, lesions, np.minimum).tolist() == [0.25, 0.5, 0.125]
-    assert by_lesion(scores > 0.5, lesions, np.logical_or).tolist() == [False, True, False]
-    assert by_lesion(scores > 0.5, lesions, np.logical_and).tolist() == [False, False, False]
 
 
 @pytest.mark.parametrize(
@@ -128,39 +118,6 @@ def test_scores_entropy_and_doubt_agree_with_predictions(
     assert actual.critical.tolist() == [image.label == mel for image in images]
     assert actual.lesions[:2].tolist() == ["twins", "twins"]
     assert len(set(actual.lesions.tolist())) == len(images) - 1
-
-
-def test_the_feature_distance_flags_as_in_predictions(
-    checkpoint_folder: Path, images: list[LabelledImage], image_folder: Path
-) -> None:
-    options = SamplingOptions("stoch", 4)
-    model = familiar_half(checkpoint_folder, images, options)
-    actual = score_images(model, images, options, MEL, "test")
-    paths = [image_folder / "test" / image.name for image in images]
-    predicted = model.predict(paths, "stoch", 4)
-    assert predicted.unfamiliar is not None
-    assert actual.unfamiliar.tolist() == predicted.unfamiliar.tolist()
-    assert actual.unfamiliar.any()
-    assert not actual.unfamiliar.all()
-
-
-def familiar_half(folder: Path, images: list[LabelledImage], options: SamplingOptions) -> EulerLoRA:
-    """Returns a model whose feature distance flags about half of the images."""
-    checkpoint = load_checkpoint(folder)
-    model = EulerLoRA(checkpoint, torch.device("cpu"))
-    (outputs,) = predict_all(model, images, [options], "test")
-    features = outputs.features.mean(dim=(1, 2))
-    statistics = FeatureStatistics(features[:1], torch.eye(features.shape[1]))
-    distance = FeatureDistance(statistics)
-    median = float(distance(features).median())
-    limit = ScoreThreshold(threshold=median, kept=0.5, upper_quartile=median)
-    thresholds = tuple(
-        threshold.model_copy(update={"feature_distance": limit})
-        for threshold in checkpoint.config.thresholds
-    )
-    config = checkpoint.config.model_copy(update={"thresholds": thresholds})
-    changed = replace(checkpoint, config=config, feature_distance=distance)
-    return EulerLoRA(changed, torch.device("cpu"))
 
 
 def test_without_an_ood_threshold_every_image_is_doubtful(

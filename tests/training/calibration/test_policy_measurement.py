@@ -2,25 +2,19 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from scipy.stats import binomtest
 from sklearn.metrics import roc_auc_score
 
-from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.errors import DataError
-from eulerlora.model import EulerLoRA
 from tests.training.calibration.policy_inputs import fitted_policy, scored
-from training.calibration.policy import PolicyInputs, fit_policy
+from training.calibration.policy import PolicyInputs
 from training.calibration.policy_measurement import (
     PolicyMeasurement,
-    evidence_of,
     measure_policy,
 )
-from training.evaluation.inference import SamplingOptions
 
 POLICY = fitted_policy()
 
@@ -132,17 +126,3 @@ def test_the_interval_of_the_sensitivity_is_exact() -> None:
 def test_a_measurement_needs_critical_and_other_images(critical: int, others: int) -> None:
     with pytest.raises(DataError, match="critical"):
         measured(scored(critical, others=others))
-
-
-def test_the_evidence_describes_model_fit_and_measurements(checkpoint_folder: Path) -> None:
-    model = EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
-    fit = fit_policy(scored(critical=62), 0.95)
-    measurement = measured(scored(critical=30, others=60))
-    evidence = evidence_of(model, SamplingOptions("stoch", 4), fit, "one", [measurement])
-    assert (evidence.model, evidence.revision) == ("tiny", model.revision)
-    assert (evidence.mode, evidence.samples) == ("stoch", 4)
-    assert (evidence.precision, evidence.wanted, evidence.confidence) == ("float32", 0.95, 0.95)
-    assert (evidence.fit.data, evidence.fit.images, evidence.fit.lesions) == ("one", 162, 62)
-    assert (evidence.fit.found, evidence.fit.established) == (62, True)
-    assert evidence.fit.lower_bound == 0.9528  # 0.05 ** (1 / 62) = 0.95283
-    assert evidence.measured == (measurement.evidence,)

@@ -11,14 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from eulerlora.checkpoint.weights import save_backbone
-from tests.conftest import random_backbone
 from tests.full_disk import file_size_limit
 from tests.program import run
-from tests.training.conftest import RECIPE
+from tests.training.conftest import write_recipe
 from training.adaptation.train import state_file
 from training.fit.run import stored_steps
 
@@ -61,18 +58,12 @@ class Interrupted:
 
 @pytest.fixture(scope="module")
 def interrupted(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
-    return interrupt(tmp_path_factory.mktemp("interrupted"), image_folder, signal.SIGINT)
-
-
-def interrupt(folder: Path, image_folder: Path, number: signal.Signals) -> Interrupted:
-    """Starts a run in an empty folder and signals its process group after its first epoch."""
-    save_backbone(folder / "backbone.safetensors", random_backbone(), {}, torch.float16)
-    (folder / "tiny.toml").write_text(RECIPE)
+    folder = tmp_path_factory.mktemp("interrupted")
     process = start(
-        "train", folder / "tiny.toml", "--data", image_folder, "--out", folder / "run",
+        "train", write_recipe(folder), "--data", image_folder, "--out", folder / "run",
         "--track", "tensorboard", "--track-dir", folder / "curves", *set_options(LONG),
     )  # fmt: skip
-    os.killpg(process.pid, number)
+    os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=TIMEOUT_S)
     return Interrupted(folder, process.returncode, errors)
 

@@ -160,12 +160,6 @@ def test_colours_of_images_in_a_batch_change_differently() -> None:
     torch.testing.assert_close(changed.std(dim=(-2, -1)), torch.zeros(4, 3), atol=1e-6, rtol=0)
 
 
-def test_a_colour_change_without_width_is_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.data.augmentation.log_uniform", lambda _, s: torch.ones(s))
-    pixels = torch.rand(2, 3, 6, 7)
-    torch.testing.assert_close(colour_change(pixels), pixels)
-
-
 def test_a_border_darkens_the_corners_and_leaves_the_centre() -> None:
     white = torch.ones(3, 40, 40)
     darkened = torch.stack([_drawn(index, white) for index in range(30)])

@@ -1,7 +1,6 @@
 """Image folders and out-of-distribution sets."""
 
 import shutil
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from training.data.datasets import (
     read_ood_set,
     read_unlabelled,
 )
-from training.data.images import ImageParts, class_counts
+from training.data.images import ImageParts
 from training.recipe.pretraining import UnlabelledData
 from training.recipe.schema import DataSettings, OodSettings
 
@@ -76,16 +75,6 @@ def test_the_embedded_backbone_knows_the_test_images_of_the_paper_split(real_dat
         shares[split] = sum(image.name in shown for image in test) / len(test)
     assert shares["lesion"] == 0
     assert 0.6 < shares["paper"] < 0.65
-
-
-def test_class_folders_without_parts_always_get_the_same_split(labelled: Path) -> None:
-    flat = labelled / "train"
-    first, second = read_dataset(SETTINGS, flat), read_dataset(SETTINGS, flat)
-    assert names_by_part(first) == names_by_part(second)
-    assert class_counts(first.parts["test"], 3).tolist() == [4, 4, 4]
-    names = Counter(image.name for part in first.parts.values() for image in part)
-    assert len(names) == 60
-    assert set(names.values()) == {1}
 
 
 def test_a_table_beside_the_images_gives_the_same_parts_as_folders(labelled: Path) -> None:

@@ -19,13 +19,15 @@ from eulerlora_client.contract.answers import ClassName, TargetClasses
 from training.data.digests import image_digests
 from training.data.images import (
     ImageParts,
+    ImageSource,
     LabelledImage,
     OodSet,
     evenly_spaced,
     list_images,
+    read_image,
 )
 from training.evaluation.evaluate import class_metrics, evaluate
-from training.evaluation.inference import SamplingOptions
+from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.intervals import Estimates, Proportion, proportion, unit_weights
 from training.evaluation.metrics import risk_coverage, selective_metrics
 from training.evaluation.report_schema import OodSetFacts, Subset
@@ -203,6 +205,23 @@ def test_images_of_the_training_are_counted_in_every_set(
     assert (report.seen, report.ood_sets["other"].seen) == (len(test) - 3, 2)
 
 
+def test_every_image_is_read_once_for_all_modes(
+    checkpoint_folder: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "read"  # a file, because a worker process reads the images
+
+    def logged(name: str, source: ImageSource) -> torch.Tensor:
+        with log.open("a") as file:
+            file.write(f"{name}\n")
+        return read_image(name, source)
+
+    monkeypatch.setattr("training.evaluation.inference.read_image", logged)
+    images = [LabelledImage(*named, 0) for named in list_images(image_folder / "test").items()]
+    model = EulerLoRA.load(checkpoint_folder)
+    predict_all(model, images, [SamplingOptions("det"), SamplingOptions("stoch", 2)], "test")
+    assert log.read_text().splitlines() == [image.name for image in images]
+
+
 CLASSES = ("bkl", "nv", "mel", "df")
 
 
@@ -213,32 +232,15 @@ def counts(share: Proportion | None) -> tuple[int, int]:
 
 def test_hits_are_counted_by_class_with_the_target_first() -> None:
     predicted, labels = np.array([0, 1, 1, 2, 2, 0, 2]), np.array([0, 0, 1, 2, 2, 2, 1])
-    metrics = class_metrics(predicted, labels, np.arange(7), CLASSES, ["mel"])
+    lesions = np.array([0, 0, 1, 2, 2, 3, 4])
+    metrics = class_metrics(predicted, labels, lesions, CLASSES, ["mel"])
     assert list(metrics) == ["mel", "bkl", "nv", "df"]
     assert counts(metrics["mel"].sensitivity) == (2, 3)
     assert counts(metrics["mel"].specificity) == (3, 4)
     assert counts(metrics["mel"].predictive_value) == (2, 3)
+    shares = metrics["mel"].sensitivity, metrics["mel"].specificity, metrics["mel"].predictive_value
+    assert [share and share.clusters for share in shares] == [2, 3, 2]
     assert counts(metrics["nv"].sensitivity) == (1, 2)
     assert counts(metrics["nv"].predictive_value) == (1, 2)
     assert counts(metrics["df"].specificity) == (7, 7)
     assert metrics["df"].sensitivity is None
-
-
-def test_images_of_one_lesion_widen_the_intervals_of_its_class() -> None:
-    predicted = np.array([0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 1] * 4)
-    labels = np.array([0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1] * 4)
-    single = class_metrics(predicted, labels, np.arange(48), CLASSES, [])
-    lesions = np.repeat(np.arange(12), 4)
-    for name in ("bkl", "nv"):
-        alone = single[name]
-        together = class_metrics(predicted, labels, lesions, CLASSES, [])[name]
-        for share, clustered in (
-            (alone.sensitivity, together.sensitivity),
-            (alone.specificity, together.specificity),
-            (alone.predictive_value, together.predictive_value),
-        ):
-            assert share is not None
-            assert clustered is not None
-            assert share.clusters == share.images > clustered.clusters
-            assert clustered.share == share.share
-            assert clustered.high - clustered.low > share.high - share.low

@@ -134,24 +134,6 @@ def test_nll_and_brier_agree_with_loops(predictions: tuple[Tensor, Tensor]) -> N
     assert actual["brier"] == pytest.approx(brier / 300)
 
 
-def test_the_calibration_error_agrees_with_a_loop_over_bins(
-    predictions: tuple[Tensor, Tensor],
-) -> None:
-    mean, labels = predictions[0].exp().mean(dim=1), predictions[1]
-    confidence, predicted = mean.max(dim=-1)
-    assert (confidence == 1).any()
-    error = 0.0
-    counts = []
-    for tenth in range(10):
-        in_bin = (confidence > tenth / 10) & (confidence <= (tenth + 1) / 10)
-        counts.append(int(in_bin.sum()))
-        if in_bin.any():
-            accuracy = (predicted == labels)[in_bin].double().mean()
-            error += counts[-1] / 300 * abs(float(accuracy - confidence[in_bin].mean()))
-    assert classification_metrics(*predictions)["ece"] == pytest.approx(error)
-    assert calibration_bins(mean.numpy(), labels.numpy()).images.tolist() == counts
-
-
 def test_a_probability_of_zero_leaves_the_nll_finite() -> None:
     log_probabilities = torch.tensor([[[0.0, -2000.0]], [[-0.5, -0.9]]], dtype=torch.float64)
     assert classification_metrics(log_probabilities, torch.tensor([1, 0]))["nll"] == 1000.25
@@ -231,14 +213,6 @@ def test_a_weight_of_two_equals_two_copies_in_ood_metrics(seed: int) -> None:
         assert {name: values[row] for name, values in actual.items()} == pytest.approx(expected)
 
 
-def test_weighted_auroc_agrees_with_scikit_learn() -> None:
-    random = np.random.default_rng(0)
-    scores, positive = np.round(random.random(90), 1), random.random(90) < 0.3
-    weights = random.random((4, 90))
-    for row, actual in zip(weights, classification.auroc(scores, positive, weights), strict=True):
-        assert actual == pytest.approx(roc_auc_score(positive, scores, sample_weight=row))
-
-
 def test_auroc_without_negatives_is_nan() -> None:
     probabilities = np.array([[0.9, 0.1], [0.2, 0.8]])
     assert np.isnan(macro_auroc(probabilities, np.array([1, 1]), unit_weights(2))).all()
@@ -275,16 +249,6 @@ def test_the_curve_has_coverage_and_risk_of_every_threshold(
     assert curve.coverage[0, -1] == 1
     assert curve.risk[0, -1] == wrong.mean()
     assert curve.accepted.shape == (1, index + 1)
-
-
-def test_augrc_equals_its_closed_form(
-    ranked: tuple[Floats, Bools],
-) -> None:
-    scores, wrong = ranked
-    error = wrong.mean()
-    separation = roc_auc_score(~wrong, scores)
-    actual = selective_metrics(risk_coverage(scores, wrong))
-    assert actual["augrc"] == pytest.approx((1 - separation) * error * (1 - error) + error**2 / 2)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -60,16 +60,6 @@ def run(tmp_path: Path) -> Run:
     return Run(Accelerator(cpu=True), seed=5, recipe=SETTINGS, state=tmp_path / "state.safetensors")
 
 
-def test_a_run_lowers_the_loss_with_one_step_per_batch(batches: LoadedBatches, run: Run) -> None:
-    settings = SETTINGS.model_copy(update={"epochs": 20})
-    fitted = fit(ColourObjective(), batches, settings, run)
-    assert fitted.steps == 20 * -(-batches.images // 8)
-    assert fitted.precision == "float32"
-    assert fitted.final_loss < 0.5 * torch.tensor(3.0).log()
-    assert fitted.images_per_second == pytest.approx(20 * batches.images / fitted.seconds)
-    assert 0 < fitted.waiting_share < 1
-
-
 @pytest.mark.parametrize("micro_batch_rows", [None, 12])
 def test_a_run_equals_a_plain_loop_with_adamw(
     batches: LoadedBatches, run: Run, micro_batch_rows: int | None

@@ -21,11 +21,28 @@ LENGTH = RunLength(images=100, batch_size=8, epochs=4)
 START = Progress()
 
 
-def test_a_line_contains_rate_waiting_time_and_time_left() -> None:
-    progress = Progress(step=26, seconds=200, waited_s=6, epoch_loss=26.0, epoch_steps=13)
-    assert run_line(progress, START, LENGTH) == (
-        "step 26/52, epoch 2/4, loss 2.000, 1 images/s, 3% waiting, 3 min left"
-    )
+RESUMED = Progress(step=26, seconds=5_000, waited_s=4_000, epoch_loss=9.0, epoch_steps=13)
+
+
+@pytest.mark.parametrize(
+    ("start", "progress", "line"),
+    [
+        (
+            START,
+            Progress(step=26, seconds=200, waited_s=6, epoch_loss=26.0, epoch_steps=13),
+            "step 26/52, epoch 2/4, loss 2.000, 1 images/s, 3% waiting, 3 min left",
+        ),
+        (
+            RESUMED,
+            Progress(step=39, seconds=5_010, waited_s=4_001, epoch_loss=13.0, epoch_steps=13),
+            "step 39/52, epoch 3/4, loss 1.000, 10 images/s, 10% waiting, 10 s left",
+        ),
+    ],
+)
+def test_a_line_has_rate_waiting_time_and_time_left_of_the_session(
+    start: Progress, progress: Progress, line: str
+) -> None:
+    assert run_line(progress, start, LENGTH) == line
 
 
 def test_without_a_terminal_lines_appear_on_stdout_at_intervals(
@@ -110,16 +127,6 @@ def test_a_resumed_run_replaces_the_curves_of_repeated_steps(tmp_path: Path) -> 
     assert set(read_curves(tmp_path)["epoch/mean_loss"]) == {2, 5}
 
 
-def test_without_a_tracker_no_curves_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    curves = Curves(None, 0)
-    curves.add_step(STEP, START, START.after(1.0, 1.0, 0.0), SHORT)
-    curves.close()
-    assert list(tmp_path.iterdir()) == []
-
-
 class FakeTracker:
     """Records its calls as the trackers of Accelerate are called."""
 
@@ -166,14 +173,6 @@ def test_a_tracker_that_is_not_installed_is_refused_with_what_to_install(
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(SettingsError, match="run: pip install trackio"):
         Tracking(("trackio",), tmp_path, "run").check()
-
-
-def test_rates_and_time_left_of_a_resumed_run_cover_the_present_session() -> None:
-    start = Progress(step=26, seconds=5_000, waited_s=4_000, epoch_loss=9.0, epoch_steps=13)
-    progress = Progress(step=39, seconds=5_010, waited_s=4_001, epoch_loss=13.0, epoch_steps=13)
-    assert run_line(progress, start, LENGTH) == (
-        "step 39/52, epoch 3/4, loss 1.000, 10 images/s, 10% waiting, 10 s left"
-    )
 
 
 def test_a_process_other_than_the_main_one_shows_nothing(

@@ -80,15 +80,6 @@ def test_every_unlabelled_image_has_two_different_views_in_a_batch() -> None:
     assert sorted(seen) == list(range(17, 26))
 
 
-def test_skipping_drops_the_first_batches_and_changes_no_other() -> None:
-    whole, rest = list(batches().epoch(1, 0)), list(batches().epoch(1, 2))
-    torch.rand(3)  # other draws change nothing
-    assert len(rest) == 2
-    for ours, theirs in zip(rest, whole[2:], strict=True):
-        assert torch.equal(ours[0], theirs[0])
-        assert torch.equal(ours[1], theirs[1])
-
-
 def test_processes_partition_a_batch() -> None:
     epochs = []
     for process in (0, 1):

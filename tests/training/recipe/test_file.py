@@ -83,20 +83,6 @@ def test_an_unreadable_recipe_is_refused_with_its_path(tmp_path: Path, text: str
         read_recipe(path, AdapterRecipe)
 
 
-def test_recipes_are_equal_without_the_way_they_were_selected() -> None:
-    path = RECIPES / "ham10000.toml"
-    one, other = "training.epochs=3", "training.batch_size=8"
-    recipes = [
-        read_recipe(path, AdapterRecipe, overrides, variant)
-        for overrides in ((one, other), (other, one), (one, one, other))
-        for variant in (None, "eulerlora-2")
-    ]
-    assert len({recipe.model_dump_json() for recipe in recipes}) == len(recipes)
-    assert len({recipe.without_source.model_dump_json() for recipe in recipes}) == 1
-    different = read_recipe(path, AdapterRecipe, (one,))
-    assert different.without_source != recipes[0].without_source
-
-
 @pytest.mark.parametrize(
     ("text", "variant", "named"),
     [

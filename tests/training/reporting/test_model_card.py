@@ -13,6 +13,7 @@ from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import stored_revision, write_config
 from eulerlora.exchange.importing import UNKNOWN_TRAINING
 from tests.conftest import config_of, random_network
+from tests.program import run
 from tests.training.synthetic_report import REPORT, share
 from training.evaluation.report_schema import ClassMetrics, report_json
 from training.reporting.model_card import (
@@ -205,16 +206,33 @@ def test_a_report_or_a_performance_of_another_revision_is_refused(
 
 
 def test_the_performance_of_the_revision_and_a_comparison_are_part_of_the_card(
-    evaluated: tuple[Path, Path],
+    evaluated: tuple[Path, Path], tmp_path: Path
 ) -> None:
     folder, report = evaluated
-    performance = f"(revision {stored_revision(folder)}).\n\n| PH2 |\n"
-    write_model_card(folder, report, "# LoRA\n\nWorse.", performance)
+    comparison, performance = tmp_path / "comparison.md", tmp_path / "performance.md"
+    comparison.write_text("# LoRA\n\nWorse.")
+    performance.write_text(f"(revision {stored_revision(folder)}).\n\n| PH2 |\n")
+    done = run("card", folder, "--report", report, "--comparison", comparison,
+               "--performance", performance)  # fmt: skip
+    assert done.status == 0, done.err
     card = (folder / "README.md").read_text()
     assert card.index("| PH2 |") < card.index("## Intended use")
     assert "## LoRA\n\nWorse." in card
     assert "--comparison comparison.md --performance performance.md" in card
     assert metrics_table(REPORT) in card
+
+
+@pytest.mark.parametrize("content", [None, b"\xe9"])
+def test_an_unreadable_comparison_is_refused_with_its_name(
+    evaluated: tuple[Path, Path], tmp_path: Path, content: bytes | None
+) -> None:
+    folder, report = evaluated
+    before, comparison = (folder / "README.md").read_bytes(), tmp_path / "latin.md"
+    if content is not None:
+        comparison.write_bytes(content)
+    done = run("card", folder, "--report", report, "--comparison", comparison)
+    assert (done.status, "latin.md" in done.err) == (1, True)
+    assert (folder / "README.md").read_bytes() == before
 
 
 @pytest.mark.parametrize(
