@@ -8,7 +8,6 @@ each down projection are dropped, as with PEFT's `lora_dropout`:
 The frozen projection gets the whole input. Prediction drops nothing.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +27,7 @@ from eulerlora_client.contract.sampling import Views
 from training.adaptation.validation import EpochValidation
 from training.data.augmentation import Transform, training_view
 from training.data.images import OUTSIDE, ImageParts, LabelledImage, OodSet, class_counts
+from training.evaluation.metrics import log_mean_probability
 from training.fit.batches import IGNORED, Floats, Ints, LoadedBatches, Shard
 from training.fit.optimisation import Objective, recomputed
 from training.recipe.schema import AdapterRecipe, AdapterTraining
@@ -43,7 +43,7 @@ def mean_probability_losses(logits: Tensor, targets: Tensor) -> Tensor:
 
     logits: (n, trajectories, classes). targets: (n, classes) probabilities.
     """
-    return -(targets * log_mean_probability(logits)).sum(dim=-1)
+    return -(targets * log_mean_probability(logits.log_softmax(dim=-1))).sum(dim=-1)
 
 
 LOSSES: Mapping[Literal["trajectory", "mean"], Loss] = {
@@ -99,14 +99,6 @@ def image_weights(labels: Tensor, class_weights: Tensor, outlier_weight: float) 
     return torch.where(
         labels >= 0, class_weights[labels.clamp(min=0)], outlier[(labels == IGNORED).long()]
     )
-
-
-def log_mean_probability(logits: Tensor) -> Tensor:
-    """Returns the log of the mean softmax over trajectories, finite where the softmax is 0.
-
-    logits: (n, trajectories, classes). Returns (n, classes).
-    """
-    return torch.logsumexp(logits.log_softmax(dim=-1), dim=1) - math.log(logits.shape[1])
 
 
 def effective_number_weights(counts: Tensor, beta: float) -> Tensor:

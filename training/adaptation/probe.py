@@ -1,8 +1,6 @@
 """Linear probes: heads that are logistic regressions on the features of a frozen backbone."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,7 +21,7 @@ from training.evaluation.intervals import (
     Weights,
     bootstrap,
 )
-from training.evaluation.metrics import weighted_mean
+from training.evaluation.metrics import log_mean_probability, weighted_mean
 from training.evaluation.report_schema import ProbeComparison
 
 BATCH = 256
@@ -54,10 +52,10 @@ def fit_heads(
         if bootstrap_seed is not None:
             weights = _bootstrap_weights(train, generator)
         if adapter == 0 or bootstrap_seed is not None:
-            probe = _head(_fit(features, labels, weights), len(images.classes))
+            weight, bias = _head(_fit(features, labels, weights), len(images.classes))
         with torch.no_grad():
-            heads.weight[adapter].copy_(torch.from_numpy(probe.weight))
-            heads.bias[adapter].copy_(torch.from_numpy(probe.bias))
+            heads.weight[adapter].copy_(torch.from_numpy(weight))
+            heads.bias[adapter].copy_(torch.from_numpy(bias))
 
 
 @torch.inference_mode()
@@ -68,7 +66,7 @@ def head_log_probabilities(
     features = torch.from_numpy(_features(network.backbone, images, network.preprocessing)).float()
     heads = network.heads
     logits = torch.einsum("nf,acf->nac", features, heads.weight.cpu()) + heads.bias.cpu()
-    return logits.log_softmax(dim=-1).logsumexp(dim=1) - math.log(logits.shape[1])
+    return log_mean_probability(logits.log_softmax(dim=-1))
 
 
 def compare_with_probe(test: EvaluatedSet, probe: Tensor) -> ProbeComparison:
@@ -78,7 +76,7 @@ def compare_with_probe(test: EvaluatedSet, probe: Tensor) -> ProbeComparison:
     paired differences, resampled by group.
     """
     labels, model = test.labels, test.predictions[0].log_probabilities
-    log_mean = model.logsumexp(dim=1) - math.log(model.shape[1])
+    log_mean = log_mean_probability(model)
     index = np.arange(len(labels))
     nll = (probe.double() - log_mean.double()).numpy()[index, labels]
     right = [(p.argmax(dim=-1).numpy() == labels).astype(np.float64) for p in (log_mean, probe)]
@@ -100,16 +98,11 @@ def compare_with_probe(test: EvaluatedSet, probe: Tensor) -> ProbeComparison:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class LinearHead:
-    """weight: (classes, width). bias: (classes,)."""
+def _head(model: Pipeline, classes: int) -> tuple[Floats, Floats]:
+    """Returns the head that equals a probe of standardised features.
 
-    weight: Floats
-    bias: Floats
-
-
-def _head(model: Pipeline, classes: int) -> LinearHead:
-    """Returns the head that equals a probe of standardised features."""
+    Its weight, (classes, width), and its bias, (classes,).
+    """
     scaler, regression = model
     slopes, offsets = regression.coef_, regression.intercept_
     if len(slopes) == 1:  # for two classes, scikit-learn returns the second class only
@@ -118,7 +111,7 @@ def _head(model: Pipeline, classes: int) -> LinearHead:
     bias = np.full(classes, ABSENT_CLASS_BIAS)
     weight[regression.classes_] = slopes / scaler.scale_
     bias[regression.classes_] = offsets - slopes @ (scaler.mean_ / scaler.scale_)
-    return LinearHead(weight, bias)
+    return weight, bias
 
 
 def _bootstrap_weights(images: Sequence[LabelledImage], generator: np.random.Generator) -> Floats:

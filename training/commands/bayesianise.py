@@ -13,10 +13,8 @@ from eulerlora.commands import set_openmp_wait_policy
 from training.commands.options import (
     PATH,
     data_option,
-    device_option,
-    ignore_columns_option,
+    image_options,
     out_option,
-    skip_bad_option,
 )
 
 if TYPE_CHECKING:
@@ -40,9 +38,7 @@ if TYPE_CHECKING:
     metavar="KEY=VALUE",
     help="Setting of the fit, such as images=256; docs/explanation/methods.md lists them.",
 )
-@skip_bad_option
-@ignore_columns_option
-@device_option
+@image_options
 def bayesianise_command(
     checkpoint: Path,
     method: str,

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora.commands import PRECISION_CHOICES, set_openmp_wait_policy, views_option
-from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MAX_SAMPLES, SAMPLERS
+from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, SAMPLERS
 from training.commands.options import (
     PATH,
     Coverages,
     data_option,
-    device_option,
-    ignore_columns_option,
+    image_options,
     out_option,
     precision_option,
-    skip_bad_option,
+    samples_option,
 )
 
 if TYPE_CHECKING:
@@ -44,11 +43,6 @@ sensitivity_option = click.option(
 )
 mode_option = click.option(
     "--mode", type=click.Choice(["det", "stoch"]), default="stoch", show_default=True
-)
-samples_option = click.option(
-    "--samples",
-    type=click.IntRange(1, MAX_SAMPLES),
-    help=f"Samples per adapter in mode stoch; {DEFAULT_SAMPLES} by default.",
 )
 
 
@@ -93,9 +87,7 @@ samples_option = click.option(
     help="Fit to predictions in this precision; auto: as `eulerlora serve` on this machine. Twice "
     "to fit to both, for a checkpoint that is served on different machines.",
 )
-@skip_bad_option
-@ignore_columns_option
-@device_option
+@image_options
 def calibrate_command(
     checkpoint: Path,
     data: Path,
@@ -178,9 +170,7 @@ def calibrate_command(
     help="Measure also on a folder or tar archive of labelled pictures. NAME: ph2, pad-ufes-20 or "
     "a .toml file with its labels. Repeat it for several.",
 )
-@skip_bad_option
-@ignore_columns_option
-@device_option
+@image_options
 def policy_fit_command(
     checkpoint: Path,
     data: Path,
@@ -354,9 +344,7 @@ def site_command() -> None:
 @mode_option
 @samples_option
 @precision_option("auto", "Fit to predictions")
-@skip_bad_option
-@ignore_columns_option
-@device_option
+@image_options
 def site_fit_command(
     checkpoint: Path,
     data: Path,

@@ -11,10 +11,9 @@ from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, SAMPLERS, Sample
 from training.commands.options import (
     PATH,
     data_option,
-    device_option,
-    ignore_columns_option,
+    image_options,
     precision_option,
-    skip_bad_option,
+    samples_option,
 )
 
 MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
@@ -32,11 +31,7 @@ MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     help="Folder for report.json, report.md, charts and predictions.csv.gz.",
 )
 @click.option("--mode", type=click.Choice(list(MODE_CHOICES)), default="both", show_default=True)
-@click.option(
-    "--samples",
-    type=click.IntRange(1, 64),
-    help="Samples per adapter in mode stoch; 4 by default.",
-)
+@samples_option
 @click.option(
     "--ood",
     multiple=True,
@@ -67,9 +62,7 @@ MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     "checkpoint's has no thresholds.",
 )
 @precision_option("float32", "Evaluate predictions")
-@skip_bad_option
-@ignore_columns_option
-@device_option
+@image_options
 def evaluate_command(
     checkpoint: Path,
     data: Path,

@@ -12,6 +12,7 @@ import click
 
 from eulerlora.commands import PRECISION_CHOICES, CoverageParameter
 from eulerlora.errors import CheckpointError, NonFiniteError, StorageError
+from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MAX_SAMPLES
 
 if TYPE_CHECKING:
     from training.fit.run import Tracker, Tracking
@@ -44,22 +45,37 @@ skip_bad_option = click.option(
 ignore_columns_option = click.option(
     "--ignore-columns", is_flag=True, help="Ignore unknown columns of labels.csv."
 )
-track_option = click.option(
-    "--track",
-    "trackers",
-    type=click.Choice(["tensorboard", "mlflow", "wandb", "trackio"]),
-    multiple=True,
-    help="Record training curves with this tracker; may be repeated.",
-)
-track_dir_option = click.option(
-    "--track-dir",
-    type=PATH,
-    metavar="DIR",
-    help="Folder of the curves; by default the output folder's name with .curves, beside it.",
-)
 device_option = click.option(
     "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."
 )
+samples_option = click.option(
+    "--samples",
+    type=click.IntRange(1, MAX_SAMPLES),
+    help=f"Samples per adapter in mode stoch; {DEFAULT_SAMPLES} by default.",
+)
+
+
+def image_options(command: Command) -> Command:
+    """Adds the options of a command that reads images and predicts them."""
+    return skip_bad_option(ignore_columns_option(device_option(command)))
+
+
+def track_options(command: Command) -> Command:
+    """Adds the options of the arguments of `tracking`."""
+    tracker = click.option(
+        "--track",
+        "trackers",
+        type=click.Choice(["tensorboard", "mlflow", "wandb", "trackio"]),
+        multiple=True,
+        help="Record training curves with this tracker; may be repeated.",
+    )
+    folder = click.option(
+        "--track-dir",
+        type=PATH,
+        metavar="DIR",
+        help="Folder of the curves; by default the output folder's name with .curves, beside it.",
+    )
+    return tracker(folder(command))
 
 
 def precision_option(default: str, purpose: str) -> Callable[[Command], Command]:

@@ -149,8 +149,9 @@ def _seeds(table: ResultTable, text: str) -> Sequence[int]:
 def _compare(table: ResultTable, runs: Sequence[TableRun], path: Path) -> None:
     """Prints the endpoints of a table and writes them to a JSON file, if two seeds are finished."""
     # These import torch.
-    from training.tables.comparison import FEWEST_SEEDS, compare  # noqa: PLC0415
-    from training.tables.comparison_report import (  # noqa: PLC0415
+    from training.tables.comparison import (  # noqa: PLC0415
+        FEWEST_SEEDS,
+        compare,
         comparison_markdown,
         write_comparison,
     )

@@ -22,8 +22,7 @@ from training.commands.options import (
     set_option,
     skip_bad_option,
     state_hint,
-    track_dir_option,
-    track_option,
+    track_options,
     tracking,
     variant_option,
 )
@@ -43,8 +42,7 @@ if TYPE_CHECKING:
 @resume_option
 @seed_option
 @skip_bad_option
-@track_option
-@track_dir_option
+@track_options
 @device_option
 def pretrain_command(
     recipe: str,
@@ -92,8 +90,7 @@ def pretrain_command(
 @seed_option
 @skip_bad_option
 @ignore_columns_option
-@track_option
-@track_dir_option
+@track_options
 @device_option
 def train_command(
     recipe: str,

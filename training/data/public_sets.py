@@ -118,7 +118,7 @@ def _read_published(kind: TorchvisionKind, part: PublishedPart, folder: Path) ->
         except (OSError, RuntimeError, HTTPException) as error:
             raise DataError(
                 f"{kind} is incomplete in {folder} and cannot be downloaded ({error}); "
-                f"{_advice(kind, part, folder)}"
+                f"download {_url(kind, part)} to {folder}"
             ) from error
 
 
@@ -129,10 +129,6 @@ def _labelled(kind: TorchvisionKind, part: PublishedPart, reader: Any) -> Iterat
         pixels, labels = _tensor(reader.data.transpose(0, 3, 1, 2)), reader.targets
     for index, (image, label) in enumerate(zip(pixels, labels, strict=True)):
         yield LabelledImage(f"{part}/{index:05}", image, label)
-
-
-def _advice(kind: TorchvisionKind, part: PublishedPart, folder: Path) -> str:
-    return f"download {_url(kind, part)} to {folder}"
 
 
 def _open(kind: TorchvisionKind, part: PublishedPart, folder: Path, download: bool) -> Any:

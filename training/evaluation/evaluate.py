@@ -26,7 +26,6 @@ from training.evaluation.evaluated_sets import (
 )
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.intervals import (
-    Bools,
     Estimates,
     Floats,
     Ints,
@@ -282,12 +281,11 @@ def group_metrics(
 
 def _group(test: EvaluatedSet, index: int, target: Sequence[int], members: Ints) -> GroupMetrics:
     """members: indices of the group's images."""
-    predictions = test.predictions[index].selected(members)
-    labels = test.labels[members]
+    predictions, labels = test.predictions[index], test.labels[members]
     clusters = np.unique(test.clusters[members], return_inverse=True)[1]
-    probabilities = predictions.uncertainty.probabilities.numpy()
-    msp, correct = predictions.uncertainty.msp.numpy(), predictions.labels == labels
-    positive = np.isin(labels, target)
+    probabilities = predictions.uncertainty.probabilities.numpy()[members]
+    msp, predicted = predictions.uncertainty.msp.numpy()[members], predictions.labels[members]
+    correct, positive = predicted == labels, np.isin(labels, target)
 
     def metrics(weights: Weights) -> dict[str, Floats]:
         return {
@@ -297,16 +295,16 @@ def _group(test: EvaluatedSet, index: int, target: Sequence[int], members: Ints)
             else macro_auroc(probabilities, labels, weights),
         }
 
-    shares = {"accuracy": correct} | _flags(predictions)
+    flags = {
+        name: predictions.flags[score][members]
+        for score, name in FLAG_METRICS.items()
+        if score in predictions.flags
+    }
+    shares = {"accuracy": correct} | flags
     return GroupMetrics(
         images=len(labels),
         clusters=int(clusters.max()) + 1,
         target=int(positive.sum()),
         metrics=bootstrap(metrics, clusters) | share_estimates(shares, clusters),
-        sensitivity=proportion(np.isin(predictions.labels[positive], target), clusters[positive]),
+        sensitivity=proportion(np.isin(predicted[positive], target), clusters[positive]),
     )
-
-
-def _flags(predictions: SetPredictions) -> dict[str, Bools]:
-    flags = predictions.flags
-    return {name: flags[score] for score, name in FLAG_METRICS.items() if score in flags}

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from eulerlora.scores.ood_scores import (
     FeatureDistance,
-    FlaggedScore,
     ScoredByName,
     ScoreName,
     ood_scores,
@@ -110,26 +109,6 @@ class SetPredictions:
         """Returns (n,) the score with the sign that makes it high in distribution."""
         values: Floats = self.scores[score].value.numpy()
         return values if score == "msp" else -values
-
-    def selected(self, images: Ints) -> "SetPredictions":
-        """Returns the predictions for some of the images. images: their indices."""
-        summary, parts = (
-            {name: values[images] for name, values in vars(summary).items()}
-            for summary in (self.uncertainty, self.variance)
-        )
-        return SetPredictions(
-            log_probabilities=self.log_probabilities[images],
-            uncertainty=Uncertainty(**summary),
-            variance=Variance(**parts),
-            scores={
-                name: FlaggedScore(
-                    score.value[images],
-                    score.threshold,
-                    None if score.flagged is None else score.flagged[images],
-                )
-                for name, score in self.scores.items()
-            },
-        )
 
 
 @dataclass(frozen=True)

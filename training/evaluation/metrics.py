@@ -49,6 +49,14 @@ class CalibrationBins:
     confidence: Floats
 
 
+def log_mean_probability(log_probabilities: Tensor) -> Tensor:
+    """Returns (n, classes), of the mean probability over trajectories; finite where that is 0.
+
+    log_probabilities: (n, trajectories, classes).
+    """
+    return log_probabilities.logsumexp(dim=1) - math.log(log_probabilities.shape[1])
+
+
 def classification_metrics(
     log_probabilities: Tensor, labels: Ints, weights: Weights
 ) -> dict[str, Floats]:
@@ -57,7 +65,7 @@ def classification_metrics(
     Those of MEAN_LOGITS are also those of the softmax of the mean logits, with that ending.
     log_probabilities: (n, trajectories, classes). labels: (n,).
     """
-    log_mean = log_probabilities.logsumexp(dim=1) - math.log(log_probabilities.shape[1])
+    log_mean = log_mean_probability(log_probabilities)
     # Logits and log-probabilities of a trajectory differ by one number for all classes.
     of_mean_logits = log_probabilities.mean(dim=1).log_softmax(dim=-1)
     probabilities: Floats = log_mean.exp().numpy()

@@ -27,7 +27,6 @@ from training.adaptation.objective import (
     effective_number_weights,
     image_weights,
     log_frequency_ratio,
-    log_mean_probability,
     mean_probability_losses,
     target_probabilities,
     trajectory_losses,
@@ -286,16 +285,6 @@ def test_the_mean_probability_loss_is_the_cross_entropy_of_the_mean_probability(
     actual = loss_of(mean_probability_losses, LOGITS, LABELS, ONES)
     torch.testing.assert_close(actual, expected)
     assert actual < loss_of(trajectory_losses, LOGITS, LABELS, ONES)  # Jensen
-
-
-def test_the_log_mean_probability_is_finite_if_the_probability_underflows() -> None:
-    logits = torch.tensor([[[0.0, -2000.0], [0.0, -2001.0]]], dtype=torch.float64)
-    assert logits.softmax(-1).mean(dim=1)[0, 1] == 0
-    actual = log_mean_probability(logits)[0, 1]
-    torch.testing.assert_close(
-        actual,
-        torch.logsumexp(torch.tensor([-2000.0, -2001.0]).double(), 0) - torch.tensor(2.0).log(),
-    )
 
 
 HAM10000_TRAINING_COUNTS = torch.tensor([879, 5364, 92, 890, 114, 411, 262])

@@ -83,14 +83,6 @@ def test_changed_test_images_are_resampled_together_with_their_lesions() -> None
     assert widths[0] < 0.5 * widths[1]
 
 
-def test_some_of_the_images_can_be_selected() -> None:
-    chosen = INSIDE.selected(np.array([2, 0]))
-    assert chosen.uncertainty.msp.tolist() == pytest.approx([0.7, 0.9])
-    assert chosen.scores["energy"].value.tolist() == [-6.0, -8.0]
-    assert chosen.log_probabilities.shape[0] == 2
-    assert all(len(flags) == 2 for flags in chosen.flags.values())
-
-
 def test_an_ensemble_answers_with_the_mean_over_its_members() -> None:
     generator = torch.Generator().manual_seed(0)
     members = [

@@ -20,13 +20,14 @@ from training.reporting.report import PREDICTIONS
 from training.tables.comparison import (
     POWER,
     compare,
+    comparison_markdown,
     detectable,
     endpoint_result,
     holm,
     read_predictions,
     resampled_metrics,
+    write_comparison,
 )
-from training.tables.comparison_report import comparison_markdown, write_comparison
 from training.tables.runs import TableRun, runs_of
 from training.tables.table import read_table
 
