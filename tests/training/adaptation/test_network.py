@@ -181,22 +181,3 @@ def test_a_single_network_is_in_the_folder_of_its_run(recipe_file: Path) -> None
     assert member_folders(recipe_of(recipe_file, "whole_network={}"), out) == [out]
     ensemble = recipe_of(recipe_file, "whole_network={members = 12}")
     assert member_folders(ensemble, out)[::11] == [out / "members/01", out / "members/12"]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["whole_network={}", "adapters.rank=2"], "expected adapters=1, rank=1 and min_rank=1"),
-        (["whole_network={}", "training.samples=2"], "expected training.samples=1 with whole_net"),
-        (
-            ['whole_network={members = 7, ensemble = "snapshot"}'],
-            "expected training.epochs of at least 7 with as many snapshots, got 6",
-        ),
-        (['whole_network={ensemble = "snapshot"}'], "expected members of at least 2"),
-    ],
-)
-def test_settings_that_whole_networks_lack_are_refused(
-    recipe_file: Path, overrides: list[str], message: str
-) -> None:
-    with pytest.raises(SettingsError, match=message):
-        recipe_of(recipe_file, *overrides)

@@ -59,19 +59,20 @@ def test_a_tie_or_rounding_does_not_raise_the_bound(scores: Floats) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
-    [(0.123456, 0.1234), (0.5, 0.5), (0.99999, 0.9999), (1.0, 1.0), (3.14159e-7, 3.141e-7)],
+    ("value", "down", "up"),
+    [
+        (0.123456, 0.1234, 0.1235),
+        (0.5, 0.5, 0.5001),
+        (0.9999, 0.9999, 1.0),
+        (0.99999, 0.9999, 1.0),
+        (1.0, 1.0, 1.001),
+        (3.14159e-7, 3.141e-7, 3.142e-7),
+    ],
 )
-def test_rounding_goes_down_to_four_digits(value: float, expected: float) -> None:
-    assert round_down(value) == expected <= value
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(0.123456, 0.1235), (0.5, 0.5001), (0.9999, 1.0), (1.0, 1.001), (3.14159e-7, 3.142e-7)],
-)
-def test_rounding_up_gives_a_larger_number_of_four_digits(value: float, expected: float) -> None:
-    assert round_up(value) == expected > value
+def test_rounding_to_four_digits_goes_down_or_up_to_a_larger_number(
+    value: float, down: float, up: float
+) -> None:
+    assert (round_down(value), round_up(value)) == (down, up)
 
 
 @pytest.fixture(scope="module")

@@ -42,13 +42,9 @@ def test_automatic_warm_up_is_a_tenth_of_the_run_and_at_most_500_steps(
     assert [automatic(step) for step in range(steps)] == [explicit(step) for step in range(steps)]
 
 
-def test_a_run_within_its_warm_up_is_refused_with_the_settings_to_change() -> None:
-    with pytest.raises(SettingsError) as caught:
+def test_a_run_within_its_warm_up_is_refused_with_the_setting_to_change() -> None:
+    with pytest.raises(SettingsError, match="warmup_steps=auto"):
         warmup_cosine(60, 500)
-    assert str(caught.value) == (
-        "expected warmup_steps below the run's 60 steps, got 500; set fewer warmup_steps or more "
-        "epochs, such as --set training.warmup_steps=auto"
-    )
 
 
 @pytest.mark.parametrize("name", ["adamw", "adam-l2"])

@@ -87,6 +87,7 @@ def test_the_variants_of_a_study_train_on_the_same_images_with_the_same_settings
 
 DROPOUT, IVON = "training.adapter_dropout=0.1", ("method.name=ivon", "training.optimiser=ivon")
 SNGP = ("method.name=sngp", "training.head=random")
+WHOLE = ("adapters={adapters = 1, rank = 1, min_rank = 1}", "whole_network.members=7")
 
 
 @pytest.mark.parametrize(
@@ -114,6 +115,10 @@ SNGP = ("method.name=sngp", "training.head=random")
         (("data.split=lesion",), "data.split"),
         (("training.epochs=0", "training.best_epoch=true"), "training.epochs"),
         (("training.early_stop=2",), "best_epoch"),
+        (("whole_network={}",), "adapters=1"),
+        ((*WHOLE, "training.samples=2"), "training.samples=1"),
+        ((*WHOLE, "training.epochs=6", "whole_network.ensemble=snapshot"), "training.epochs"),
+        (("whole_network.ensemble=snapshot",), "members"),
     ],
 )
 def test_keys_that_contradict_each_other_are_refused(overrides: tuple[str, ...], key: str) -> None:

@@ -1,6 +1,7 @@
 """Contents of the model card."""
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,8 +46,12 @@ def config_with_facts(kind: str) -> CheckpointConfig:
         "stages": [training],
         "top_one": {"circles": 0.25, "lines": 0.75},
     }
-    config = config_of(random_network(), provenance=facts)
-    backbone = config.backbone.model_copy(update={"provenance": backbone_facts})
+    return with_backbone(config_of(random_network(), provenance=facts), backbone_facts)
+
+
+def with_backbone(config: CheckpointConfig, facts: Mapping[str, object]) -> CheckpointConfig:
+    """Returns the config with another provenance of the backbone."""
+    backbone = config.backbone.model_copy(update={"provenance": facts})
     return config.model_copy(update={"backbone": backbone})
 
 
@@ -66,12 +71,11 @@ def test_the_card_states_use_results_data_and_licence(kind: str) -> None:
 
 
 def test_the_card_names_a_backbone_of_unknown_origin() -> None:
-    config = config_with_facts("imagefolder")
-    backbone = config.backbone.model_copy(update={"provenance": {"library": "another"}})
-    card = model_card(config.model_copy(update={"backbone": backbone}), REPORT)
+    config = with_backbone(config_with_facts("imagefolder"), {"library": "another"})
+    card = model_card(config, REPORT)
     assert "The pretraining data of the backbone is not known." in card
     assert "from a file without a record of its training; frozen" in card
-    assert f"SHA-256 of its tensors: {backbone.sha256}" in card
+    assert f"SHA-256 of its tensors: {config.backbone.sha256}" in card
     assert "--out run/ --seed 0 --set backbone.weights=BACKBONE\n" in card
     assert "eulerlora pretrain" not in card
 
@@ -85,10 +89,8 @@ def test_the_card_states_the_licences_of_the_pretraining_data() -> None:
     ]
     unlabelled = [{"kind": "images", "path": "isic-2020-test.tar"}]
     recipe = {"name": "tiny-pretrain", "data": labelled, "unlabelled": unlabelled}
-    backbone = config.backbone.model_copy(
-        update={"provenance": config.backbone.provenance | {"recipe": recipe}}
-    )
-    card = model_card(config.model_copy(update={"backbone": backbone}), None)
+    facts = config.backbone.provenance | {"recipe": recipe}
+    card = model_card(with_backbone(config, facts), None)
     _, data = card.split("## Data and licence")
     assert "pretrained on other squares. Tiny ImageNet (Stanford" in data
     assert "Imagenette (Howard" in data
@@ -104,8 +106,7 @@ def test_the_card_states_the_origin_of_the_weights_that_pretraining_started_from
             "sha256": "90a0",
         }  # fmt: skip
         facts = config.backbone.provenance | {"start": {"imported": imported}}
-        backbone = config.backbone.model_copy(update={"provenance": facts})
-        card = model_card(config.model_copy(update={"backbone": backbone}), None)
+        card = model_card(with_backbone(config, facts), None)
         assert f"imported from {name}, revision 0.1.1 (dinov2; licence: MIT; SHA-256: 90a0)" in card
         assert licence in card.split("## Data and licence")[1]
 
@@ -258,13 +259,11 @@ def test_the_front_matter_is_what_the_hub_reads(kind: str, licence: str) -> None
 def test_an_imported_backbone_is_named_with_its_licence(
     source: str, revision: str | None, expected: list[str] | None
 ) -> None:
-    config = config_with_facts("imagefolder")
     origin = {
         "source": source, "revision": revision, "architecture": "vit", "licence": "mit",
         "sha256": "0" * 64,
     }  # fmt: skip
-    backbone = config.backbone.model_copy(update={"provenance": {"imported": origin}})
-    text = model_card(config.model_copy(update={"backbone": backbone}), REPORT)
+    text = model_card(with_backbone(config_with_facts("imagefolder"), {"imported": origin}), REPORT)
     assert f"imported from {source}" in text
     assert "licence: mit" in text
     assert ModelCard(text).data.base_model == expected
