@@ -1,5 +1,6 @@
 """A tiny image folder, a tiny backbone file, and a recipe that trains on them."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,11 @@ def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write_image(path: Path, colour: tuple[int, int, int], noise: np.random.Generator) -> None:
     pixels = np.array(colour) + noise.integers(-40, 36, (36, 48, 3))
     Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
+
+
+def set_options(settings: Iterable[str]) -> list[str]:
+    """Returns the words of `--set` for each setting `key=value`."""
+    return [word for setting in settings for word in ("--set", setting)]
 
 
 def write_recipe(folder: Path) -> Path:

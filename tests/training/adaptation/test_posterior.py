@@ -20,12 +20,12 @@ from eulerlora.methods.swag import SWAGSettings
 from eulerlora.methods.tfb import TFBSettings
 from eulerlora.model import EulerLoRA
 from tests.conftest import config_of
-from tests.training.conftest import write_recipe
+from tests.program import run
+from tests.training.conftest import set_options, write_recipe
 from training.adaptation.network import initial_network, read_backbone
 from training.adaptation.posterior import Source
 from training.adaptation.train import train, train_adapters
 from training.commands.bayesianise import bayesianise_command
-from training.commands.train import train_command
 from training.data.datasets import read_dataset, read_outliers
 from training.fit.run import Run, accelerator_on
 from training.recipe.file import read_recipe
@@ -48,7 +48,7 @@ def bayesianise(checkpoint: Path, data: Path, out: Path, name: str, *settings: s
     """Runs the command. name: "name=METHOD". settings: "KEY=VALUE"."""
     arguments = [checkpoint, "--data", data, "--out", out, "--device", "cpu"]
     arguments += ["--method", name.removeprefix("name=")]
-    arguments += [word for setting in settings for word in ("--set", setting)]
+    arguments += set_options(settings)
     return CliRunner().invoke(bayesianise_command, [*map(str, arguments)])
 
 
@@ -103,11 +103,9 @@ def test_a_recipe_with_a_posterior_gives_the_weights_of_a_fitted_checkpoint(
 ) -> None:
     overrides = (*OVERRIDES, *(f"posterior.{setting}" for setting in CASES[case]))
     out = tmp_path / "run"
-    sets = [part for override in overrides for part in ("--set", override)]
-    recipe = str(source.parent / "tiny.toml")
-    arguments = [recipe, "--data", str(image_folder), "--out", str(out), "--device", "cpu", *sets]
-    result = CliRunner().invoke(train_command, arguments)
-    assert result.exit_code == 0, result.output
+    done = run("train", source.parent / "tiny.toml", "--data", image_folder, "--out", out,
+               "--device", "cpu", *set_options(overrides))  # fmt: skip
+    assert done.status == 0, done.err
     result = bayesianise(source, image_folder, tmp_path / "fit", *CASES[case])
     assert result.exit_code == 0, result.output
     trained, fitted = load_checkpoint(out), load_checkpoint(tmp_path / "fit")

@@ -14,7 +14,7 @@ from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, load_checkpoint, read
 from eulerlora.checkpoint.weights import save_backbone
 from tests.conftest import random_backbone, random_network
 from tests.program import run
-from tests.training.conftest import PER_CLASS, write_image, write_recipe
+from tests.training.conftest import PER_CLASS, set_options, write_image, write_recipe
 from training.adaptation.objective import AdapterDraw, AdapterObjective
 from training.adaptation.train import train_adapters
 from training.data.datasets import dataset_settings, read_dataset
@@ -171,10 +171,10 @@ def test_the_best_epoch_views_balanced_draws_and_another_size_train_a_checkpoint
         "backbone.image_size=64",
         "colour_constancy=shades-of-gray",
     )
-    options = [word for setting in settings for word in ("--set", setting)]
     out, file = tmp_path / "out", recipe_file.parent / "backbone.safetensors"
     save_backbone(file, random_backbone(), {}, torch.float32)  # the checkpoint stores float16
-    done = run("train", recipe_file, "--data", labelled, "--out", out, *options, *ONE_THRESHOLD)
+    done = run("train", recipe_file, "--data", labelled, "--out", out, *set_options(settings),
+               *ONE_THRESHOLD)  # fmt: skip
     assert done.status == 0, done.err
     checkpoint = load_checkpoint(out)
     training = checkpoint.config.provenance["training"]
@@ -242,8 +242,8 @@ def test_no_epoch_leaves_the_probe_that_starts_a_training(
     for epochs, out in ((0, tmp_path / "probe"), (1, tmp_path / "trained")):
         settings = ("data.path=set", "training.head=linear-probe", f"training.epochs={epochs}",
                     "training.learning_rate=1e-7")  # fmt: skip
-        options = [word for setting in settings for word in ("--set", setting)]
-        done = run("train", recipe_file, "--data", labelled, "--out", out, *options, *ONE_THRESHOLD)
+        done = run("train", recipe_file, "--data", labelled, "--out", out, *set_options(settings),
+               *ONE_THRESHOLD)  # fmt: skip
         assert done.status == 0, done.err
         assert "data: set, image folder; 3 classes" in done.out
         assert "test accuracy, det: " in done.out

@@ -15,7 +15,7 @@ from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import load_checkpoint
 from tests.conftest import random_backbone
 from tests.program import run
-from tests.training.conftest import PER_CLASS, write_recipe
+from tests.training.conftest import PER_CLASS, set_options, write_recipe
 
 WHOLE = (
     "data.path=set",
@@ -37,8 +37,7 @@ def trained(recipe: Path, labelled: Path, whole: str, epochs: int, *options: str
     """Returns the folder of a finished run."""
     out = recipe.with_name(f"run-{len(list(recipe.parent.iterdir()))}")
     settings = (*WHOLE, f"whole_network={whole}", f"training.epochs={epochs}", *options)
-    words = [word for setting in settings for word in ("--set", setting)]
-    done = run("train", recipe, "--data", labelled, "--out", out, *words)
+    done = run("train", recipe, "--data", labelled, "--out", out, *set_options(settings))
     assert done.status == 0, done.err
     return out
 
@@ -127,10 +126,11 @@ def test_an_interrupted_ensemble_keeps_its_finished_members(
     shutil.rmtree(out / "members" / "2")
     before = (out / "members" / "1" / "adapters.safetensors").stat().st_mtime_ns
     settings = (*WHOLE, f"whole_network={EXPLICIT}", "training.epochs=4")
-    words = [word for setting in settings for word in ("--set", setting)]
-    done = run("train", recipe, "--data", labelled, "--out", out, *words)
+    done = run("train", recipe, "--data", labelled, "--out", out, *set_options(settings))
     assert (done.status, "expected an empty or new folder" in done.err) == (1, True)
-    done = run("train", recipe, "--data", labelled, "--out", out, "--resume", *words)
+    done = run(
+        "train", recipe, "--data", labelled, "--out", out, "--resume", *set_options(settings)
+    )
     assert done.status == 0, done.err
     assert (out / "members" / "1" / "adapters.safetensors").stat().st_mtime_ns == before
     for name, tensor in weights(out / "members" / "2").items():

@@ -15,7 +15,7 @@ from eulerlora.checkpoint.files import ADAPTERS_FILE
 from eulerlora.checkpoint.weights import save_backbone
 from tests.conftest import TINY_BACKBONE, random_backbone
 from tests.program import Completed, run
-from tests.training.conftest import PER_CLASS
+from tests.training.conftest import PER_CLASS, set_options
 from tests.training.synthetic_runs import finish
 from tests.training.tables.test_local import TABLE, wait_for
 from tests.training.tables.test_ray_cluster import TwoMachines, machines
@@ -86,7 +86,7 @@ def settings(data: Path, *more: str) -> list[str]:
         "training.workers=0",
         *more,
     )
-    return [part for override in overrides for part in ("--set", override)]
+    return set_options(overrides)
 
 
 @pytest.fixture(scope="module")

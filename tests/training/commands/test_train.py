@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.full_disk import file_size_limit
 from tests.program import run
-from tests.training.conftest import write_recipe
+from tests.training.conftest import set_options, write_recipe
 from training.adaptation.train import state_file
 from training.fit.run import stored_steps
 
@@ -23,10 +22,6 @@ PROGRAM = [sys.executable, "-m", "eulerlora_client"]
 TIMEOUT_S = 300
 SHORT = ("data.path=train", "evaluation.ood=[]", "evaluation.calibrated=[1]")
 LONG = (*SHORT, "training.epochs=40", "training.state_every_s=0")
-
-
-def set_options(overrides: Sequence[str]) -> list[str]:
-    return [part for override in overrides for part in ("--set", override)]
 
 
 def start(*arguments: str | Path, until: str = "epoch 1/") -> subprocess.Popen[str]:

@@ -99,7 +99,7 @@ def md5(path: Path) -> str:
     return hashlib.md5(path.read_bytes()).hexdigest()
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     """No URL can be opened."""
 
@@ -109,7 +109,6 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("urllib.request.urlopen", refuse)
 
 
-@pytest.mark.usefixtures("offline")
 def test_the_paper_split_is_the_published_one_without_a_calibration_part(
     kind: str, arrays: Arrays, published: Path
 ) -> None:
@@ -126,7 +125,6 @@ def test_the_paper_split_is_the_published_one_without_a_calibration_part(
     assert data.name.endswith(", paper split")
 
 
-@pytest.mark.usefixtures("offline")
 def test_the_default_split_reserves_a_tenth_of_each_class_for_calibration(
     kind: str, published: Path
 ) -> None:
@@ -141,7 +139,6 @@ def test_the_default_split_reserves_a_tenth_of_each_class_for_calibration(
     assert ImageDataset(data.parts["train"], plain_view(16))[0][0].shape == (3, 16, 16)
 
 
-@pytest.mark.usefixtures("offline")
 def test_an_ood_set_is_the_whole_test_part(kind: str, arrays: Arrays, published: Path) -> None:
     ood = read_ood_set(OodSettings(kind=kind, path="published"), published.parent)
     assert len(ood.images) == len(arrays["test"][1])
@@ -149,7 +146,6 @@ def test_an_ood_set_is_the_whole_test_part(kind: str, arrays: Arrays, published:
     assert ood.name == {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN"}[kind]
 
 
-@pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("damage", ["missing", "broken"])
 def test_unavailable_files_are_refused_with_url_and_folder(
     kind: str, published: Path, damage: str
@@ -169,7 +165,6 @@ def test_unavailable_files_are_refused_with_url_and_folder(
     assert len(message.splitlines()) == 1
 
 
-@pytest.mark.usefixtures("offline")
 def test_a_manually_downloaded_archive_is_sufficient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

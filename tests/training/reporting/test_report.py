@@ -10,7 +10,7 @@ import gzip
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -268,28 +268,13 @@ def csv_rows(predicted: Evaluation) -> Rows:
     return list(csv.DictReader(StringIO(text)))
 
 
-@dataclass(frozen=True)
-class Part:
-    """The csv_rows of one set in one mode."""
-
-    csv_rows: Rows
-
-    def column(self, name: str) -> np.ndarray:
-        return np.array([float(row[name]) for row in self.csv_rows])
-
-    @property
-    def labels(self) -> list[str]:
-        return [row["label"] for row in self.csv_rows]
-
-    @property
-    def probabilities(self) -> np.ndarray:
-        names = [name for name in self.csv_rows[0] if name.startswith("p_")]
-        return np.stack([self.column(name) for name in names], axis=1)
+def part(csv_rows: Rows, name: str, mode: ModeReport) -> Rows:
+    """Returns the rows of one set in one mode."""
+    return [row for row in csv_rows if (row["set"], row["mode"]) == (name, mode.mode)]
 
 
-def part(csv_rows: Rows, name: str, mode: ModeReport) -> Part:
-    chosen = [row for row in csv_rows if (row["set"], row["mode"]) == (name, mode.mode)]
-    return Part(chosen)
+def column(rows: Rows, name: str) -> np.ndarray:
+    return np.array([float(row[name]) for row in rows])
 
 
 def value(estimates: Estimates, name: str) -> float:
@@ -326,22 +311,22 @@ def test_figures_of_the_test_part_follow_from_the_rows(
     classes = list(predicted.classes)
     for mode in modes(predicted):
         test = part(csv_rows, TEST, mode)
-        labels = [classes[index] for index in test.probabilities.argmax(axis=1)]
-        assert value(mode.metrics, "accuracy") == pytest.approx(accuracy_score(test.labels, labels))
+        true = [row["label"] for row in test]
+        probabilities = np.stack([column(test, f"p_{name}") for name in classes], axis=1)
+        labels = [classes[index] for index in probabilities.argmax(axis=1)]
+        assert value(mode.metrics, "accuracy") == pytest.approx(accuracy_score(true, labels))
         assert value(mode.metrics, "macro_f1") == pytest.approx(
-            f1_score(test.labels, labels, average="macro", zero_division=0)
+            f1_score(true, labels, average="macro", zero_division=0)
         )
         assert classes == sorted(classes)  # scikit-learn expects sorted classes
-        assert value(mode.metrics, "nll") == pytest.approx(
-            log_loss(test.labels, test.probabilities)
-        )
+        assert value(mode.metrics, "nll") == pytest.approx(log_loss(true, probabilities))
         assert value(mode.metrics, "macro_auroc") == pytest.approx(
-            roc_auc_score(test.labels, test.probabilities, multi_class="ovr")
+            roc_auc_score(true, probabilities, multi_class="ovr")
         )
-        wrong = np.array(labels) != np.array(test.labels)
+        wrong = np.array(labels) != np.array(true)
         for score, sign in (("msp", -1), ("entropy", 1), ("mutual_information", 1)):
             assert value(mode.error_ranking[score], "auroc") == pytest.approx(
-                roc_auc_score(wrong, sign * test.column(score))
+                roc_auc_score(wrong, sign * column(test, score))
             )
 
 
@@ -352,24 +337,24 @@ def test_ood_metrics_and_flagged_shares_follow_from_the_rows(
         test = part(csv_rows, TEST, mode)
         for name in ("other", "colour-inverted"):
             outside = part(csv_rows, name, mode)
-            is_test = np.arange(len(test.csv_rows) + len(outside.csv_rows)) < len(test.csv_rows)
+            is_test = np.arange(len(test) + len(outside)) < len(test)
             for score in SCORES:
-                values = np.concatenate([test.column(score), outside.column(score)])
+                values = np.concatenate([column(test, score), column(outside, score)])
                 results = mode.ood[name].scores[score]
                 expected = roc_auc_score(is_test if score == "msp" else ~is_test, values)
                 assert value(results.metrics, "auroc") == pytest.approx(expected)
-                flagged = outside.column(f"flagged_{score}")
+                flagged = column(outside, f"flagged_{score}")
                 threshold = mode.thresholds[score]
-                below, above = outside.column(score) < threshold, outside.column(score) > threshold
+                below, above = values[len(test) :] < threshold, values[len(test) :] > threshold
                 assert flagged.tolist() == (below if score == "msp" else above).tolist()
                 assert results.flagged is not None
                 assert results.flagged.hits == flagged.sum()
         for score in SCORES:
-            shares = test.column(f"flagged_{score}")
+            shares = column(test, f"flagged_{score}")
             share = mode.flagged[score]
             assert share is not None
             assert share.share == pytest.approx(shares.mean())
-        assert 0 < test.column("flagged_feature_distance").mean() < 1
+        assert 0 < column(test, "flagged_feature_distance").mean() < 1
 
 
 def test_the_documented_example_computes_the_figures_of_the_report(
