@@ -49,11 +49,10 @@ RULER_TICKS = (6, 16)
 
 
 def camera_view(size: int) -> v2.Compose:
-    """Returns a random view (..., 3, height, width) uint8 -> (..., 3, size, size) in [0, 1].
+    """Returns a random view (3, height, width) uint8 -> (3, size, size) in [0, 1].
 
     A crop at another scale, a symmetry of the square, and other colours; less often blur, JPEG
-    compression, the dark border of a camera's field, and the ticks of a ruler. Images of a batch
-    share all draws except those of the colours.
+    compression, the dark border of a camera's field, and the ticks of a ruler.
     """
     return v2.Compose(
         [
@@ -72,26 +71,24 @@ def camera_view(size: int) -> v2.Compose:
 
 
 def colour_change(pixels: Tensor) -> Tensor:
-    """Changes cast, brightness, contrast and saturation of each image of (..., 3, h, w).
+    """Changes cast, brightness, contrast and saturation of an image, (3, height, width).
 
     Every change is a product or a mixture with a random factor, uniform in its logarithm.
     """
-    per_image = (*pixels.shape[:-3], 1, 1, 1)
-    per_channel = (*pixels.shape[:-3], 3, 1, 1)
-    lit = pixels * log_uniform(LOG_GAIN, per_channel) * log_uniform(LOG_BRIGHTNESS, per_image)
-    gray = lit.mean(dim=-3, keepdim=True)
-    saturated = gray + (lit - gray) * log_uniform(LOG_SATURATION, per_image)
-    level = gray.mean(dim=(-2, -1), keepdim=True)
-    return (level + (saturated - level) * log_uniform(LOG_CONTRAST, per_image)).clamp(0, 1)
+    lit = pixels * log_uniform(LOG_GAIN, (3, 1, 1)) * log_uniform(LOG_BRIGHTNESS)
+    gray = lit.mean(dim=0, keepdim=True)
+    saturated = gray + (lit - gray) * log_uniform(LOG_SATURATION)
+    level = gray.mean()
+    return (level + (saturated - level) * log_uniform(LOG_CONTRAST)).clamp(0, 1)
 
 
-def log_uniform(bound: float, shape: tuple[int, ...]) -> Tensor:
+def log_uniform(bound: float, shape: tuple[int, ...] = (1,)) -> Tensor:
     """Returns random factors between exp(-bound) and exp(bound)."""
     return torch.empty(shape).uniform_(-bound, bound).exp()
 
 
 def camera_border(pixels: Tensor) -> Tensor:
-    """Darkens images (..., 3, height, width) outside of a circle of random size and centre."""
+    """Darkens an image (3, height, width) outside of a circle of random size and centre."""
     height, width = pixels.shape[-2:]
     shorter = min(height, width)
     radius = float(torch.empty(()).uniform_(*BORDER_DIAMETER)) * shorter / 2
@@ -103,7 +100,7 @@ def camera_border(pixels: Tensor) -> Tensor:
 
 
 def ruler(pixels: Tensor) -> Tensor:
-    """Draws the ticks of a ruler, dark or light, at the lower edge of (..., 3, height, width)."""
+    """Draws the ticks of a ruler, dark or light, at the lower edge of (3, height, width)."""
     marked = pixels.clone()
     height, width = pixels.shape[-2:]
     level = float(torch.randint(2, ()))
@@ -111,20 +108,14 @@ def ruler(pixels: Tensor) -> Tensor:
     for number in range(ticks):
         column = (2 * number + 1) * width // (2 * ticks)
         length = height // (8 if number % 5 == 0 else 14)
-        marked[..., height - max(1, length) :, column] = level
+        marked[:, height - max(1, length) :, column] = level
     return marked
 
 
 def jpeg_compression(pixels: Tensor) -> Tensor:
-    """Compresses images (..., 3, height, width) uint8 as JPEG of random quality; decodes them."""
-    quality = int(torch.randint(*JPEG_QUALITY, ()))
-    images = [_through_jpeg(image, quality) for image in pixels.reshape(-1, *pixels.shape[-3:])]
-    return torch.stack(images).view_as(pixels)
-
-
-def _through_jpeg(pixels: Tensor, quality: int) -> Tensor:
+    """Compresses an image (3, height, width) uint8 as JPEG of random quality; decodes it."""
     file = BytesIO()
-    F.to_pil_image(pixels).save(file, "JPEG", quality=quality)
+    F.to_pil_image(pixels).save(file, "JPEG", quality=int(torch.randint(*JPEG_QUALITY, ())))
     with Image.open(file) as image:
         return channels_first(np.array(image))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 from sklearn.model_selection import train_test_split
 
-from training.data.splits import SPLIT_SEED, split_off, whole_groups
+from training.data.splits import SPLIT_SEED, split_off
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,6 @@ def test_without_groups_a_part_is_the_stratified_one_of_scikit_learn() -> None:
         items, test_size=0.1, stratify=[item.label for item in items], random_state=SPLIT_SEED
     )
     assert [list(first), list(second)] == expected
-
-
-def test_a_group_has_its_rarest_class_and_an_item_without_one_is_alone() -> None:
-    items = [Picture(0, 0, "a"), Picture(1, 1, "a"), Picture(2, 0), Picture(3, 0, "b")]
-    groups = whole_groups(items)
-    assert [(group.label, [item.name for item in group.items]) for group in groups] == [
-        (1, [0, 1]),
-        (0, [2]),
-        (0, [3]),
-    ]
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
