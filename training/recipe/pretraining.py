@@ -72,13 +72,7 @@ class PretrainingStage(OptimisationSettings):
 
     @model_validator(mode="after")
     def _draws_depth_once_per_batch(self) -> Self:
-        repeated = self.micro_batch_rows is not None or self.activation_checkpointing
-        if self.stochastic_depth and repeated:
-            raise ValueError(
-                "expected stochastic_depth=0 with micro_batch_rows or activation_checkpointing, "
-                f"got {self.stochastic_depth}"
-            )
-        return self
+        return self.draw_once_per_batch("stochastic_depth")
 
 
 class PretrainingRecipe(Recipe):

@@ -79,6 +79,18 @@ class OptimisationSettings(Settings):
     workers: Annotated[int, Field(ge=0)] = 1
     """Processes that load and augment images; 0 uses the main process."""
 
+    def draw_once_per_batch(self, key: str) -> Self:
+        """Returns the settings. Raises ValueError if `key` is not 0 and passes are split or
+        repeated, in which its random numbers would differ.
+        """
+        repeated = self.micro_batch_rows is not None or self.activation_checkpointing
+        if getattr(self, key) and repeated:
+            raise ValueError(
+                f"expected {key}=0 with micro_batch_rows or activation_checkpointing, "
+                f"got {getattr(self, key)}"
+            )
+        return self
+
 
 class AdapterTraining(OptimisationSettings):
     """Training of adapters."""
@@ -146,13 +158,7 @@ class AdapterTraining(OptimisationSettings):
 
     @model_validator(mode="after")
     def _draws_dropout_once_per_batch(self) -> Self:
-        repeated = self.micro_batch_rows is not None or self.activation_checkpointing
-        if self.adapter_dropout and repeated:
-            raise ValueError(
-                "expected adapter_dropout=0 with micro_batch_rows or activation_checkpointing, "
-                f"got {self.adapter_dropout}"
-            )
-        return self
+        return self.draw_once_per_batch("adapter_dropout")
 
     @model_validator(mode="after")
     def _computes_no_trajectory_twice(self) -> Self:
