@@ -213,3 +213,4 @@ def test_a_replacement_keeps_name_and_order_and_does_not_change_a_held_model(ser
         ("b", "sha256:1"),
     ]
     assert held.revision == "sha256:1"
+    assert len(models) == 2

@@ -99,6 +99,16 @@ def test_a_cancelled_item_never_runs(harness: BatcherHarness) -> None:
     assert harness.engine.batches[1:] == [[2, 1]]
 
 
+def test_a_bad_item_does_not_affect_the_rest_of_its_batch(harness: BatcherHarness) -> None:
+    harness.engine.error_of = lambda values: ValueError("two") if 2 in values else None
+    harness.block_with(5)
+    one, two, three = harness.submit(1, 2, 3)
+    harness.engine.gate.set()
+    assert values_of([one, three]) == [1, 3]
+    with pytest.raises(ModelFailure):
+        two.result(TIMEOUT_S)
+
+
 def test_every_batch_is_reported_with_its_model_rows_items_and_seconds(
     harness: BatcherHarness,
 ) -> None:
