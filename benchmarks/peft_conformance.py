@@ -1,7 +1,7 @@
 """PEFT's own tests of LoRA, run on EulerLoRA: a table of passed, refused and failed tests.
 
     pip download --no-deps --no-binary :all: peft==0.21.2 && tar xzf peft-0.21.2.tar.gz
-    pip install datasets parameterized
+    pip install datasets diffusers parameterized
     python -m benchmarks.peft_conformance peft-0.21.2 [-k EXPRESSION]
 
 The tests are those of the named files that use `LoraConfig`; they run unchanged in a copy, with
@@ -23,6 +23,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import click
+import pytest
 
 FILES = ("test_custom_models.py", "test_initialization.py")
 OUTCOMES = ("passed", "refused", "needs the Hub", "skipped by PEFT", "failed")
@@ -95,7 +96,7 @@ def main(source: Path, expression: str, junit: Path | None) -> None:
         (tests / "__init__.py").touch()
         results = (junit or Path(folder) / "results.xml").absolute()
         arguments = [f"tests/{name}" for name in FILES] + ["-k", expression] * bool(expression)
-        subprocess.run(
+        done = subprocess.run(
             [
                 sys.executable, "-m", "pytest", "-q", "--tb=line", "-p", __spec__.name,
                 f"--junitxml={results}", *arguments,
@@ -104,6 +105,8 @@ def main(source: Path, expression: str, junit: Path | None) -> None:
             env=os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join([*sys.path])},
             check=False,
         )  # fmt: skip
+        if done.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            raise click.ClickException("pytest could not run the tests; its output says why")
         cases = list(ElementTree.parse(results).iter("testcase"))
     counts = Counter((str(case.get("classname")).split(".")[1], outcome_of(case)) for case in cases)
     click.echo("| file | " + " | ".join(OUTCOMES) + " |\n|---|" + "---:|" * len(OUTCOMES))
