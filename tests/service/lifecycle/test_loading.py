@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ from service.lifecycle.loading import (
     newer_revision,
     policy_dispositions,
     read_card,
+    run_in_daemon_thread,
     warm_up,
 )
 from service.lifecycle.loading import checkpoint_folder as checkpoint_folder_of
@@ -307,3 +309,9 @@ def test_each_image_has_the_disposition_of_the_policy(checkpoint_folder: Path) -
         update={"target": POLICY.target.model_copy(update={"classes": CLASSES[:2]})}
     )
     assert policy_dispositions(alone)(prediction, names) == ["urgent, False", "refer, True"]
+
+
+def test_a_model_loads_in_a_daemon_thread_so_that_the_process_can_end_before() -> None:
+    thread = asyncio.run(run_in_daemon_thread(threading.current_thread))
+    assert thread is not threading.current_thread()
+    assert thread.daemon
