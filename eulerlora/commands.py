@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eulerlora.errors import DataError, ImageError, OutputPathError
-from eulerlora_client.commands.triage import SamplesParameter
+from eulerlora_client.commands.triage import SHARE, SamplesParameter
 from eulerlora_client.contract.sampling import VIEWS
 from eulerlora_client.output_files import open_output
 from eulerlora_client.printable import printable, write_csv_rows
@@ -72,23 +72,6 @@ def set_openmp_wait_policy() -> None:
         os.environ.update(WAIT_POLICY)
 
 
-class CoverageParameter(click.ParamType[float]):
-    """The coverage of prediction sets, above 0 and below 1."""
-
-    name = "0-1"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        return self.name
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        coverage: float = click.FLOAT.convert(value, param, ctx)
-        if not 0 < coverage < 1:
-            self.fail(f"expected a number between 0 and 1, got {value}", param, ctx)
-        return coverage
-
-
 def views_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Returns the option `--views`. text: its help."""
     return click.option(
@@ -129,7 +112,7 @@ def views_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
 )
 @click.option(
     "--coverage",
-    type=CoverageParameter(),
+    type=SHARE,
     help="Add the prediction set with this probability, such as 0.9, if the checkpoint is "
     "calibrated for it.",
 )

@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora_client.commands.program import POLICY_ENTRY_POINTS, Program
+from eulerlora_client.commands.triage import INPUT_FILE, SHARE
 from eulerlora_client.printable import printable
 
 if TYPE_CHECKING:
     from eulerlora_client.monitoring import OutcomeSummary, Promise
     from eulerlora_client.policy.policy import Policy
-
-
-INPUT_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
-SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
 @click.group("policy", cls=Program, entry_group=POLICY_ENTRY_POINTS)

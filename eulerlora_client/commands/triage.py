@@ -36,6 +36,28 @@ class SamplesParameter(click.ParamType[int | Auto]):
         return samples
 
 
+class ShareParameter(click.ParamType[float]):
+    """A number above 0 and below 1. click's FloatRange accepts `nan`."""
+
+    name = "0-1"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Returns the range for the help text."""
+        return self.name
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Returns the number; fails for other values."""
+        share: float = click.FLOAT.convert(value, param, ctx)
+        if not 0 < share < 1:
+            self.fail(f"expected a number between 0 and 1, got {value}", param, ctx)
+        return share
+
+
+SHARE = ShareParameter()
+
+
 @click.command(
     "triage",
     epilog="\b\nExample:\n  eulerlora triage pictures/ --report report.html --csv rows.csv",
@@ -75,7 +97,7 @@ class SamplesParameter(click.ParamType[int | Auto]):
 @click.option("--model", help="Name of a served model; default: the first one.")
 @click.option(
     "--coverage",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=SHARE,
     help="Add a prediction set with this coverage, such as 0.9, to the output files.",
 )
 @click.option("--json-lines", type=OUTPUT_FILE, help="Write a JSON object per line.")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora.commands import PRECISION_CHOICES, set_openmp_wait_policy, views_option
+from eulerlora_client.commands.triage import SHARE
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, SAMPLERS
 from training.commands.options import (
     PATH,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 sensitivity_option = click.option(
     "--sensitivity",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=SHARE,
     default=0.95,
     show_default=True,
     help="Required sensitivity to the critical classes.",
@@ -337,7 +338,7 @@ def site_command() -> None:
 )
 @click.option(
     "--hold-out",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=SHARE,
     metavar="SHARE",
     help="Fit without this share of the lesions, and measure on them, such as 0.5.",
 )

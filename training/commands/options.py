@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from eulerlora.commands import PRECISION_CHOICES, CoverageParameter
+from eulerlora.commands import PRECISION_CHOICES
 from eulerlora.errors import CheckpointError, NonFiniteError, StorageError
+from eulerlora_client.commands.triage import SHARE
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MAX_SAMPLES
 
 if TYPE_CHECKING:
@@ -102,9 +103,7 @@ class Coverages(click.ParamType[tuple[float, ...]]):
     ) -> tuple[float, ...]:
         if isinstance(value, tuple):
             return value
-        coverages = tuple(
-            CoverageParameter().convert(part, param, ctx) for part in value.split(",")
-        )
+        coverages = tuple(SHARE.convert(part, param, ctx) for part in value.split(","))
         if len(set(coverages)) < len(coverages):
             self.fail(f"expected different coverages, got {value}", param, ctx)
         return coverages

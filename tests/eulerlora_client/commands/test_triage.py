@@ -193,6 +193,7 @@ def test_input_images_and_other_outputs_are_not_overwritten(
         ("--mode", "det", "--samples", "4"),
         ("--samples", "0"),
         ("--samples", "many"),
+        ("--coverage", "nan"),
         ("--concurrency", "0"),
         ("--url", "localhost:8000"),
         ("--csv", "nowhere/rows.csv"),
