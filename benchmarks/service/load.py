@@ -24,6 +24,7 @@ SAMPLES = 4
 READ_BYTES = 65_536
 PLACEHOLDER = h11.Request(method="POST", target="/", headers=[("Host", "127.0.0.1")])
 RETRY_S = 0.02
+MAX_LOST = 100
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,8 @@ class Load:
 def closed_loop(port: int, requests: Sequence[bytes], clients: int, responses: int) -> Load:
     """Sends the requests in a cycle until `responses` responses have status 200.
 
-    All clients are busy until then. Exchanges that end later are not counted.
+    All clients are busy until then. Exchanges that end later are not counted. Raises
+    NoResponseError after MAX_LOST exchanges without a response: the server has ended.
     """
     cycle = itertools.cycle(requests)
     return asyncio.run(_closed_loop(port, cycle, clients, responses))
@@ -216,11 +218,11 @@ def closed_loop(port: int, requests: Sequence[bytes], clients: int, responses: i
 
 async def _closed_loop(port: int, requests: Iterator[bytes], clients: int, responses: int) -> Load:
     exchanges: list[Exchange] = []
-    remaining = responses
+    lost, remaining = 0, responses
     end = asyncio.get_running_loop().create_future()
 
     async def client() -> None:
-        nonlocal remaining
+        nonlocal lost, remaining
         session = ClientSession(port)
         while not end.done():
             exchange = await session.send(next(requests))
@@ -228,6 +230,9 @@ async def _closed_loop(port: int, requests: Iterator[bytes], clients: int, respo
                 break
             exchanges.append(exchange)
             if exchange.status != 200:
+                lost += exchange.response is None
+                if lost >= MAX_LOST:
+                    raise NoResponseError(f"{lost} exchanges without a response")
                 await asyncio.sleep(RETRY_S)
                 continue
             remaining -= 1

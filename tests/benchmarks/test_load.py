@@ -6,7 +6,14 @@ import os
 
 import pytest
 
-from benchmarks.service.load import Exchange, Response, closed_loop, get, post
+from benchmarks.service.load import (
+    Exchange,
+    NoResponseError,
+    Response,
+    closed_loop,
+    get,
+    post,
+)
 from benchmarks.service.overload import in_time, poisson_load, recovery_seconds
 from benchmarks.service.server import Memory, growth, memory, resident, sampled
 
@@ -19,6 +26,13 @@ def test_a_closed_loop_counts_responses_refusals_and_lost_requests(fake_server) 
     assert len(load.successful) == 10
     assert {503, None} <= set(statuses)
     assert load.rate == pytest.approx(10 / load.seconds)
+
+
+def test_a_closed_loop_ends_when_the_server_has_ended(fake_server) -> None:
+    with fake_server(lambda *_: 200) as port:
+        pass
+    with pytest.raises(NoResponseError):
+        closed_loop(port, [get("/")], 8, 1)
 
 
 def test_a_request_arrives_as_rendered(fake_server) -> None:
