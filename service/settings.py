@@ -141,7 +141,9 @@ class ServiceSettings(BaseSettings):
     max_batch_s: Seconds = 60
     """For one forward pass; a longer one counts as a device failure and ends the process."""
     max_pass_ms: PositiveInt = 50
-    """Estimated time of a forward pass of several images, for which other clients wait."""
+    """Estimated time of a forward pass of several images, for which other clients wait; eight times
+    as long while one client is active alone.
+    """
     max_waiting_rows: PositiveInt = 3072
     """Rows that are queued or being decoded; a client may use as many as it leaves free."""
     deadline_s: Seconds = 10

@@ -21,6 +21,8 @@ DECAY = 0.9  # weight of the past at each batch; the last 20 batches have 9/10 o
 MAX_OVERRUN = 4.0  # a batch counts for at most this times its estimate; the machine may have paused
 SMALLEST_ROWS = 2  # of a usual request; its real rows are not known yet
 
+ALONE_FACTOR = 8  # of max_pass_ms
+
 
 @dataclass(frozen=True)
 class InferenceResult:
@@ -417,7 +419,8 @@ class RequestQueue:
         assert chosen is not None
         served = chosen.served
         sharing_rows = sum(ticket.rows for ticket in self._waiting if ticket.served is served)
-        max_rows = min(math.ceil(sharing_rows / self._workers), self._batch_rows(served))
+        alone = not self._recent.has_other(chosen.client)
+        max_rows = min(math.ceil(sharing_rows / self._workers), self._batch_rows(served, alone))
         batch: list[Ticket] = []
         rows = 0
         while chosen is not None and (not batch or rows + chosen.rows <= max_rows):
@@ -435,11 +438,11 @@ class RequestQueue:
         batches = math.ceil(rows / self._batch_rows(served))
         return self._throughput.seconds(served, rows, batches)
 
-    def _batch_rows(self, served: ServedModel) -> int:
+    def _batch_rows(self, served: ServedModel, alone: bool = False) -> int:
         """Returns the maximum rows of a batch; a larger item runs alone.
 
-        The served's limit is for the whole device, whose caches the workers share.
+        alone: True if no other client is active, so that nobody waits for a longer pass.
         """
-        limits = self._settings.max_batch_rows, served.max_rows_per_pass // self._workers
-        in_time = self._throughput.rows_within(served, self._settings.max_pass_ms / 1000)
-        return max(1, int(min(*limits, in_time)))
+        seconds = self._settings.max_pass_ms / 1000 * (ALONE_FACTOR if alone else 1)
+        in_time = self._throughput.rows_within(served, seconds)
+        return max(1, int(min(self._settings.max_batch_rows, served.max_rows_per_pass, in_time)))

@@ -300,14 +300,13 @@ def test_a_worker_leaves_an_equal_part_of_the_rows_to_the_others(engine, clock) 
     assert batches == [tickets[:3], tickets[3:4], tickets[4:]]
 
 
-def test_workers_divide_the_rows_that_an_engine_runs_at_once(engine, clock) -> None:
+def test_a_batch_has_at_most_the_rows_that_the_engine_runs_at_once(engine, clock) -> None:
     queue = queue_of(clock, workers=2, max_batch_rows=100)
     engine.max_rows_per_pass = 6
     tickets = [enqueue(queue, engine, 1) for _ in range(18)]
     large = enqueue(queue, engine, 50)
-    batches = [start_batch(queue).tickets for _ in range(7)]
-    assert batches[:2] == [tickets[:3], tickets[3:6]]
-    assert batches[-1] == [large]
+    batches = [start_batch(queue).tickets for _ in range(4)]
+    assert batches == [tickets[:6], tickets[6:12], tickets[12:], [large]]
 
 
 def test_a_later_round_precedes_the_other_items_of_its_client(engine, clock, reserved) -> None:
@@ -324,14 +323,17 @@ def test_a_later_round_precedes_the_other_items_of_its_client(engine, clock, res
     assert start_batch(queue).tickets == [third]
 
 
-def test_a_batch_is_limited_by_its_estimated_time(engine, clock) -> None:
+def test_a_batch_is_limited_by_its_estimated_time_while_another_client_is_active(
+    engine, clock, reserved
+) -> None:
     queue = queue_of(clock, max_pass_ms=50)
-    tickets = [enqueue(queue, engine, 1) for _ in range(16)]
-    assert run_next(queue, clock, seconds=0.1) == tickets[:6]  # nothing is known before it ran
-    assert run_next(queue, clock, seconds=0.05) == tickets[6:9]
-    large = enqueue(queue, engine, 100, B)
-    assert [len(run_next(queue, clock, 0.05)) for _ in range(2)] == [3, 3]
-    assert large in [ticket for _ in range(2) for ticket in run_next(queue, clock, 1)]
+    tickets = [enqueue(queue, engine, 1) for _ in range(15)]
+    assert run_next(queue, clock, seconds=0.1) == tickets[:6]
+    assert run_next(queue, clock, seconds=0.1) == tickets[6:12]  # alone, up to 400 ms
+    (other,) = reserved.enter_context(queue.reserve(B, engine, 100))
+    assert run_next(queue, clock, seconds=0.05) == tickets[12:15]
+    queue.enqueue(other, item_of(100), NO_DEADLINE)
+    assert run_next(queue, clock, 1) == [other]  # a larger item runs alone
 
 
 def test_the_last_free_worker_is_kept_for_clients_that_have_none(engine, clock, reserved) -> None:
