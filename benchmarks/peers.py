@@ -395,7 +395,7 @@ def servers_table(costs: Mapping[str, ServerCost]) -> str:
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for name, cost in costs.items():
-        lone = median(percentile(load.successful, 50) for load in cost.loads[min(cost.loads)])
+        lone = median(percentile(load.exchanges, 50) for load in cost.loads[min(cost.loads)])
         within = rate_within(cost.loads, LIMIT_S)
         full = cost.loads[clients]
         half = [percentile(cost.half_load, percent) for percent in (50, 99)]
@@ -423,12 +423,13 @@ def rate_within(loads: Loads, limit_s: float) -> float | None:
 
 def p99(load: Load) -> float:
     """Returns the 99th percentile of the seconds of answered requests."""
-    return percentile(load.successful, 99)
+    return percentile(load.exchanges, 99)
 
 
 def percentile(exchanges: Sequence[Exchange], percent: float) -> float:
-    """Returns a percentile of the seconds of exchanges."""
-    return float(np.percentile([exchange.seconds for exchange in exchanges], percent))
+    """Returns a percentile of the seconds of answered exchanges; NaN if none was answered."""
+    seconds = [exchange.seconds for exchange in exchanges if exchange.status == 200]
+    return float(np.percentile(seconds or [np.nan], percent))
 
 
 if __name__ == "__main__":
