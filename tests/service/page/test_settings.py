@@ -99,7 +99,8 @@ def test_another_model_has_neutral_words_and_no_policy(go) -> None:
         for words in ("policy", "malignant", "disposition", "pathway", "Save report", "urgent"):
             assert words not in text
         names = card.locator(".class-name").all_inner_texts()
-        assert sorted(names) == ["BKL", "MEL", "NV"]  # the descriptions, without the codes
+        shown = sorted(name.strip() for name in names)
+        assert shown == ["BKL", "MEL", "NV"]  # the descriptions, without the codes
         expect(card.locator(".statements > div")).to_have_count(3)
         assert not any("/triage?" in url for url in visit.requests)
 
