@@ -20,8 +20,8 @@ from benchmarks.service.plan import FULL as FULL_SERVICE
 from benchmarks.service.plan import SMALL as SMALL_SERVICE
 from benchmarks.service.throughput import device_rate
 from benchmarks.workload import FULL, SMALL, Plan
-from eulerlora.errors import SettingsError
 from eulerlora.model import choose_device
+from eulerlora_client.errors import SettingsError
 
 
 def _service(plan: Plan) -> Iterator[Result]:

@@ -6,7 +6,8 @@ The names of `IMPORTED` are imported on first access: they import torch, which t
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from eulerlora.errors import (
+from eulerlora_client import __version__
+from eulerlora_client.errors import (
     CheckpointError,
     DataError,
     EulerLoRAError,
@@ -17,7 +18,6 @@ from eulerlora.errors import (
     SettingsError,
     StorageError,
 )
-from eulerlora_client import __version__
 
 if TYPE_CHECKING:
     from eulerlora.classifier import AdaptedClassifier, adapt, trajectory_loss

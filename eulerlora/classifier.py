@@ -17,7 +17,6 @@ from torch.nn import functional as F
 
 from eulerlora.checkpoint.files import save_checkpoint
 from eulerlora.checkpoint.weights import tensors_sha256
-from eulerlora.errors import CheckpointError, ImageError, SettingsError
 from eulerlora.exchange.importing import (
     UNKNOWN_TRAINING,
     WeightsSource,
@@ -32,6 +31,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.settings import AdapterSettings, Preprocessing
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, Mode
+from eulerlora_client.errors import CheckpointError, ImageError, SettingsError
 from eulerlora_client.settings import validated
 
 MAX_DIFFERENCE = 1e-5

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eulerlora.errors import DataError, ImageError, OutputPathError
 from eulerlora_client.commands.triage import SHARE, SamplesParameter
 from eulerlora_client.contract.sampling import VIEWS
+from eulerlora_client.errors import DataError, ImageError, OutputPathError
 from eulerlora_client.output_files import open_output
 from eulerlora_client.printable import printable, write_csv_rows
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from eulerlora.checkpoint.config import CheckpointConfig, check_adaptive, stopping_rule
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint
 from eulerlora.checkpoint.hub import Repository, download, upload
-from eulerlora.errors import ImageError, SettingsError
 from eulerlora.images.files import RgbImage, channels_first, read_image, unread_file, upright_rgb
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput
@@ -35,6 +34,7 @@ from eulerlora_client.contract.sampling import (
     Sampler,
     Views,
 )
+from eulerlora_client.errors import ImageError, SettingsError
 from eulerlora_client.settings import validated
 
 RgbArray = npt.NDArray[np.uint8]

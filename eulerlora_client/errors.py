@@ -1,4 +1,4 @@
-"""The base of all errors, and those of files, settings and the client.
+"""The errors that the user's input or machine causes, except those of requests.
 
 EulerLoRAError
 ├── SettingsError     a setting, a policy file, a URL or a key is invalid
@@ -6,9 +6,14 @@ EulerLoRAError
 ├── StorageError      a disk is full or fails
 ├── ImageFilesError   there is no image file, or a folder cannot be listed
 ├── PolicyError       a policy does not apply to a model
-└── OutcomesError     a file of confirmed outcomes is invalid
+├── OutcomesError     a file of confirmed outcomes is invalid
+├── ImageError        an image cannot be opened or converted to RGB
+├── CheckpointError   a checkpoint is missing, damaged or made for another model
+├── DataError         a data set is missing, incomplete or has unexpected labels
+├── NonFiniteError    a computation returned NaN or infinity
+└── HubError          a repository of the Hugging Face Hub cannot be read or written
 
-`eulerlora.errors` adds those of the model, `eulerlora_client.contract.problems` those of a request.
+`eulerlora` raises the last five, `eulerlora_client.contract.problems` has the errors of a request.
 A message is one line: what was expected, and what was given.
 """
 
@@ -58,3 +63,28 @@ class PolicyError(EulerLoRAError):
 
 class OutcomesError(EulerLoRAError):
     """A file of confirmed outcomes is invalid, or has no lesion of the tested class."""
+
+
+class ImageError(EulerLoRAError):
+    """An image cannot be opened or converted to RGB."""
+
+
+class CheckpointError(EulerLoRAError):
+    """A checkpoint file is missing, damaged or made for another model."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class DataError(EulerLoRAError):
+    """A data set is missing, incomplete or has unexpected labels."""
+
+
+class NonFiniteError(EulerLoRAError):
+    """A computation returned NaN or infinity."""
+
+
+class HubError(EulerLoRAError):
+    """A repository of the Hugging Face Hub cannot be read or written."""

@@ -15,10 +15,10 @@ import click
 import uvicorn
 from starlette.routing import Router
 
-from eulerlora.errors import SettingsError
 from eulerlora.model import choose_device
 from eulerlora.prediction.precision import decide_precision
 from eulerlora.settings import PrecisionChoice, RuntimeSettings
+from eulerlora_client.errors import SettingsError
 from eulerlora_client.policy.policy import default_policy, read_policy
 from eulerlora_client.printable import printable
 from eulerlora_client.settings import validated

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from eulerlora.errors import SettingsError
+from eulerlora_client.errors import SettingsError
 from eulerlora_client.settings import PositiveInt, Settings, first_error
 
 PREFIX = "EULERLORA_SERVE_"

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from eulerlora.errors import SettingsError
 from eulerlora.methods.registry import DEFAULT_METHOD, StoredMethod
 from eulerlora.sampling.adaptive import DecisionMargins, StoppingRule
 from eulerlora.scores.ood_scores import FeatureConfig
@@ -20,6 +19,7 @@ from eulerlora.settings import (
 )
 from eulerlora_client.contract.answers import ClassName, TargetClasses, Threshold
 from eulerlora_client.contract.sampling import Auto, Mode, Precision, Sampler, Views
+from eulerlora_client.errors import SettingsError
 from eulerlora_client.settings import Settings, optional
 
 FittedEntry = TypeVar("FittedEntry", Threshold, PredictionSetCalibration)

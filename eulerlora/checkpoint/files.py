@@ -36,7 +36,6 @@ from eulerlora.checkpoint.weights import (
     save_backbone,
     write_tensors,
 )
-from eulerlora.errors import CheckpointError, ImageError, SettingsError
 from eulerlora.images.files import read_pixels
 from eulerlora.images.preprocess import network_input
 from eulerlora.methods.registry import build_network
@@ -47,6 +46,7 @@ from eulerlora.scores.ood_scores import FEATURES_PER_WIDTH, FeatureDistance, Fea
 from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import UNSCALED, Draw, Preprocessing, Sha256, Temperatures
 from eulerlora_client.contract.sampling import SAMPLERS, Precision
+from eulerlora_client.errors import CheckpointError, ImageError, SettingsError
 from eulerlora_client.output_files import atomic_write, storage_errors
 from eulerlora_client.settings import Probability, Settings, first_error
 

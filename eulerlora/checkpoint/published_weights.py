@@ -18,9 +18,9 @@ from torchvision import models
 from torchvision.models import WeightsEnum
 
 from eulerlora.checkpoint.weights import with_weights
-from eulerlora.errors import SettingsError
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import BackboneSettings
+from eulerlora_client.errors import SettingsError
 
 Builder = Callable[..., models.VisionTransformer]
 

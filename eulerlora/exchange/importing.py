@@ -35,7 +35,6 @@ from eulerlora.checkpoint.weights import (
     tensors_sha256,
     with_weights,
 )
-from eulerlora.errors import CheckpointError, SettingsError
 from eulerlora.exchange.libraries import (
     TRANSFORMERS_MODELS,
     Described,
@@ -51,6 +50,7 @@ from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.answers import ClassName
+from eulerlora_client.errors import CheckpointError, SettingsError
 from eulerlora_client.settings import validated
 
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")

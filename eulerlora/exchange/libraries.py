@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from eulerlora.checkpoint.weights import POSITIONS
-from eulerlora.errors import SettingsError
 from eulerlora.settings import Activation, BackboneSettings
+from eulerlora_client.errors import SettingsError
 from eulerlora_client.settings import validated
 
 Json = dict[str, Any]

@@ -20,10 +20,10 @@ from torchvision.models.vision_transformer import ConvStemConfig
 
 from eulerlora.checkpoint.files import CARD_FILE, Checkpoint
 from eulerlora.checkpoint.weights import with_weights, write_tensors
-from eulerlora.errors import NonFiniteError, SettingsError
 from eulerlora.images.preprocess import normalise
 from eulerlora.nn.attention import AttentionAdapters
 from eulerlora.settings import BackboneSettings
+from eulerlora_client.errors import NonFiniteError, SettingsError
 
 State = dict[str, Tensor]
 TORCHVISION_USE = """```python

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eulerlora.errors import SettingsError
+from eulerlora_client.errors import SettingsError
 
 Graph = Any
 """`onnx.GraphProto`; the package is optional."""

@@ -19,7 +19,6 @@ from torch import Tensor
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import CARD_FILE, Checkpoint, save_checkpoint
 from eulerlora.checkpoint.weights import POSITIONS, write_tensors
-from eulerlora.errors import CheckpointError, SettingsError
 from eulerlora.exchange.importing import (
     UNKNOWN_TRAINING,
     WeightsSource,
@@ -42,6 +41,7 @@ from eulerlora.methods.registry import DEFAULT_METHOD, build_network
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.sampling.masks import INPUTS
 from eulerlora.settings import AdapterSettings, BackboneSettings
+from eulerlora_client.errors import CheckpointError, SettingsError
 from eulerlora_client.settings import validated
 
 TransformersVersion = Literal[4, 5]

@@ -20,7 +20,7 @@ from PIL import ExifTags, Image, ImageCms, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
-from eulerlora.errors import ImageError
+from eulerlora_client.errors import ImageError
 from eulerlora_client.images import files_below
 from eulerlora_client.policy.quality import CONVERTIBLE, INPUT_MODES
 

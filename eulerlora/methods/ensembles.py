@@ -9,12 +9,12 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.errors import SettingsError
 from eulerlora.nn.attention import BlockAdapters, FrozenAttention, projected_attention
 from eulerlora.nn.method import EnsembleMethod, MethodSettings, NetworkShape, TrainingKeys
 from eulerlora.nn.rows import BlockRows
 from eulerlora.sampling.masks import PROJECTIONS
 from eulerlora.settings import AdapterSettings, Positive
+from eulerlora_client.errors import SettingsError
 from eulerlora_client.settings import PositiveInt
 
 

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Union
 from pydantic import Field, GetCoreSchemaHandler, GetPydanticSchema
 from pydantic_core import CoreSchema
 
-from eulerlora.errors import SettingsError
 from eulerlora.methods.dropout import DropKeyMethod, RankDropoutMethod
 from eulerlora.methods.ensembles import BatchEnsembleMethod, LastLayerEnsembleMethod
 from eulerlora.methods.epinet import EpiNetMethod
@@ -28,6 +27,7 @@ from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.method import AnyMethod, MethodSettings, NetworkShape
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import AdapterSettings, Preprocessing
+from eulerlora_client.errors import SettingsError
 from eulerlora_client.settings import Settings
 
 ENTRY_POINTS = "eulerlora.methods"

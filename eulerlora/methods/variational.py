@@ -15,7 +15,6 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from eulerlora.errors import SettingsError
 from eulerlora.methods.gaussian import (
     GaussianAdapters,
     GaussianWeightsMethod,
@@ -28,6 +27,7 @@ from eulerlora.nn.method import MethodSettings, NetworkShape
 from eulerlora.nn.rows import COEFFICIENTS, BlockRows, RowDraws
 from eulerlora.sampling.masks import PROJECTIONS, on_stacked_ranks
 from eulerlora.settings import AdapterSettings, NotNegative, Positive
+from eulerlora_client.errors import SettingsError
 
 COEFFICIENT_NOISE = "coefficient_noise"
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.errors import NonFiniteError
 from eulerlora.nn.network import NetworkOutput
 from eulerlora.scores.ood_scores import (
     ScoredByName,
@@ -37,6 +36,7 @@ from eulerlora.scores.uncertainty import (
 from eulerlora_client.contract import answers as contract
 from eulerlora_client.contract.answers import PredictionWarning, Threshold, WarningCode
 from eulerlora_client.contract.sampling import AUTO, Auto, Mode, Precision, Sampler, Views
+from eulerlora_client.errors import NonFiniteError
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from torch.nn import functional as F
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.errors import NonFiniteError
 from eulerlora.images.preprocess import network_input
 from eulerlora.nn.runtime import Runtime, predict_images
 from eulerlora.prediction.answer import Predictions, RunOptions, answer
 from eulerlora.settings import Draw, PrecisionChoice, RuntimeSettings
 from eulerlora_client.contract.sampling import AUTO, DEFAULT_SAMPLES, PRECISIONS, Precision
+from eulerlora_client.errors import NonFiniteError
 
 MAX_CHANGE = 0.01
 COMPARISON_SEED = 20260101

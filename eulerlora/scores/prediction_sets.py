@@ -22,9 +22,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from eulerlora.errors import SettingsError
 from eulerlora.settings import Sha256
 from eulerlora_client.contract.sampling import Mode, Precision, Sampler
+from eulerlora_client.errors import SettingsError
 from eulerlora_client.settings import PositiveInt, Probability, Settings
 
 ALWAYS_INCLUDED = 1.0

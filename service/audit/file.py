@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from eulerlora.errors import EulerLoRAError, SettingsError, StorageError
+from eulerlora_client.errors import EulerLoRAError, SettingsError, StorageError
 from eulerlora_client.output_files import storage_errors
 
 FORMAT = 1

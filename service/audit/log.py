@@ -15,10 +15,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Self
 
-from eulerlora.errors import EulerLoRAError, SettingsError
 from eulerlora_client.contract.answers import Prediction
 from eulerlora_client.contract.problems import AuditUnavailable
 from eulerlora_client.contract.sampling import Auto
+from eulerlora_client.errors import EulerLoRAError, SettingsError
 from eulerlora_client.policy import policy
 from service.audit.file import DECISION, AuditFile, ChainEnd, Record
 from service.auth.keys import warn_if_world_readable

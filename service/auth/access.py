@@ -10,8 +10,8 @@ from ipaddress import IPv6Address, ip_address
 
 from starlette.types import Scope
 
-from eulerlora.errors import SettingsError
 from eulerlora_client.contract.problems import NotAuthenticated, QuotaExceeded
+from eulerlora_client.errors import SettingsError
 from service.auth.keys import Client, Keys
 from service.telemetry.observation import PROBES
 

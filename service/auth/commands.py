@@ -71,7 +71,7 @@ def new_command(name: str, path: Path, requests_per_minute: int | None) -> None:
 @file_option
 def retire_command(name: str, path: Path) -> None:
     """Retire the older key of a client; remove the client with its last key."""
-    from eulerlora.errors import SettingsError  # noqa: PLC0415
+    from eulerlora_client.errors import SettingsError  # noqa: PLC0415
     from service.auth.keys import updated_clients  # noqa: PLC0415
 
     with updated_clients(path) as clients:

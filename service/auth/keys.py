@@ -30,7 +30,7 @@ from typing import Annotated, Any
 
 from pydantic import AwareDatetime, Field
 
-from eulerlora.errors import SettingsError
+from eulerlora_client.errors import SettingsError
 from eulerlora_client.output_files import atomic_write
 from eulerlora_client.settings import PositiveInt, Settings, validated
 

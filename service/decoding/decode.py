@@ -10,7 +10,6 @@ import simplejpeg
 from PIL import Image
 from torch import Tensor
 
-from eulerlora.errors import ImageError
 from eulerlora.images.files import (
     PARSER_ERRORS,
     RgbImage,
@@ -23,6 +22,7 @@ from eulerlora.images.files import (
 )
 from eulerlora_client.contract.answers import PredictionWarning, WarningCode
 from eulerlora_client.contract.problems import UnusableImage
+from eulerlora_client.errors import ImageError
 from service.decoding import dicom
 from service.decoding.header import (
     Format,

@@ -10,12 +10,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import NetworkOutput
 from eulerlora.nn.runtime import predict_images
 from eulerlora.settings import Draw
 from eulerlora_client.contract.problems import OutOfMemory, UnknownModel
+from eulerlora_client.errors import SettingsError
 
 Result = TypeVar("Result")
 

@@ -30,7 +30,6 @@ from eulerlora.checkpoint.files import (
     read_known_answer,
 )
 from eulerlora.checkpoint.hub import PREFIX, Repository, download
-from eulerlora.errors import CheckpointError
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.runtime import Runtime
 from eulerlora.prediction.answer import Predictions, response_fields
@@ -39,7 +38,7 @@ from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_client.contract import answers as contract
 from eulerlora_client.contract.answers import ImageQuality, Reason
 from eulerlora_client.contract.problems import OutOfMemory
-from eulerlora_client.errors import PolicyError
+from eulerlora_client.errors import CheckpointError, PolicyError
 from eulerlora_client.policy.policy import Policy
 from service.inference.engine import InferenceItem, ServedModel
 

@@ -15,8 +15,8 @@ from typing import Any
 from fastapi import FastAPI
 from torch import Tensor
 
-from eulerlora.errors import CheckpointError, EulerLoRAError
 from eulerlora.model import EulerLoRA
+from eulerlora_client.errors import CheckpointError, EulerLoRAError
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.lifecycle.loading import (
     CheckedModel,

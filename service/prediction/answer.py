@@ -3,7 +3,6 @@
 import logging
 from typing import Any
 
-from eulerlora.errors import NonFiniteError
 from eulerlora.prediction.answer import RunOptions, answer, response_fields
 from eulerlora_client.contract.answers import (
     Prediction,
@@ -14,6 +13,7 @@ from eulerlora_client.contract.answers import (
     item_id,
 )
 from eulerlora_client.contract.problems import InternalError, ModelFailure, Problem
+from eulerlora_client.errors import NonFiniteError
 from service.http.responses import problem_document
 from service.inference.queue import InferenceResult
 from service.prediction.request import PredictRequest

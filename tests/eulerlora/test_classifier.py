@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torchvision.models import VisionTransformer
 
 from eulerlora import EulerLoRA, adapt, summarise, trajectory_loss
-from eulerlora.errors import EulerLoRAError, ImageError, SettingsError
 from eulerlora.settings import AdapterSettings, Preprocessing
+from eulerlora_client.errors import EulerLoRAError, ImageError, SettingsError
 from tests.eulerlora.exchange.sources import randomised
 
 SIZE, WIDTH = 16, 16

@@ -16,12 +16,12 @@ from eulerlora.checkpoint.files import (
     stored_revision,
     write_config,
 )
-from eulerlora.errors import ImageError, NonFiniteError, SettingsError
 from eulerlora.images.files import upright_rgb
 from eulerlora.images.preprocess import content_seed
 from eulerlora.model import EulerLoRA, Predictions, choose_device
 from eulerlora.scores.uncertainty import standard_errors, summarise
 from eulerlora_client.contract.answers import Threshold
+from eulerlora_client.errors import ImageError, NonFiniteError, SettingsError
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
 
 COUNT, ADAPTERS, CLASSES = 5, 2, 3

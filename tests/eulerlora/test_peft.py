@@ -19,8 +19,8 @@ from peft import (
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.errors import SettingsError
 from eulerlora.peft import EulerLoraConfig, draw_coefficients, sampling
+from eulerlora_client.errors import SettingsError
 from tests.fake_hub import NAME, fake_hub
 
 SHAPE = {

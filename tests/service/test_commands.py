@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora.errors import SettingsError
+from eulerlora_client.errors import SettingsError
 from service.process import effective_settings, listen, server_url
 from tests.damaged_checkpoints import DAMAGES, edited
 from tests.program import run

@@ -5,7 +5,7 @@ import resource
 
 import pytest
 
-from eulerlora.errors import SettingsError
+from eulerlora_client.errors import SettingsError
 from service.settings import (
     PREFIX,
     STOP_MARGIN_S,

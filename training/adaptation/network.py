@@ -20,12 +20,12 @@ from eulerlora.checkpoint.config import Provenance
 from eulerlora.checkpoint.files import BACKBONE_FILE, DEFAULT_CHECKPOINT, load_checkpoint
 from eulerlora.checkpoint.published_weights import published_backbone
 from eulerlora.checkpoint.weights import at_image_size, load_backbone, with_weights
-from eulerlora.errors import SettingsError
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.sampling import AUTO
+from eulerlora_client.errors import SettingsError
 from training.fit.run import round_parameters
 from training.recipe.schema import NO_ADAPTERS, AdapterRecipe, BackboneSource, WholeNetworkSettings
 

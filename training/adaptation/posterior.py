@@ -19,12 +19,12 @@ from eulerlora.checkpoint.files import (
     save_checkpoint,
 )
 from eulerlora.checkpoint.weights import tensors_sha256
-from eulerlora.errors import CheckpointError, DataError
 from eulerlora.images.preprocess import network_input
 from eulerlora.methods.fitting import FitSettings, Inputs
 from eulerlora.methods.registry import fitted_methods, method_type, plain_methods
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora_client.contract.sampling import Auto
+from eulerlora_client.errors import CheckpointError, DataError
 from eulerlora_client.progress import track
 from training.adaptation.objective import objective_and_batches
 from training.calibration.calibrate import calibrate

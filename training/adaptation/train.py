@@ -12,10 +12,10 @@ from torch import Tensor
 from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig, Provenance
 from eulerlora.checkpoint.files import CONFIG_FILE, check_free, load_checkpoint, save_checkpoint
 from eulerlora.checkpoint.weights import tensors_sha256
-from eulerlora.errors import SettingsError
 from eulerlora.methods.registry import method_type
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora_client.errors import SettingsError
 from training.adaptation.network import (
     FrozenBackbone,
     available_source,

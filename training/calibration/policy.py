@@ -16,9 +16,9 @@ import numpy as np
 import tomlkit
 from numpy.typing import NDArray
 
-from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.answers import TargetClasses
+from eulerlora_client.errors import DataError
 from eulerlora_client.output_files import atomic_write
 from eulerlora_client.policy.policy import (
     DEFAULT_FILE,

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.answers import TargetClasses
+from eulerlora_client.errors import DataError
 from eulerlora_client.policy.policy import (
     Evidence,
     FitEvidence,

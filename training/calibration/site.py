@@ -27,10 +27,10 @@ from eulerlora.checkpoint.files import (
     write_feature_statistics,
     write_known_answer,
 )
-from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from eulerlora.prediction.precision import decide_precision
 from eulerlora.settings import RuntimeSettings
+from eulerlora_client.errors import DataError
 from eulerlora_client.output_files import storage_errors
 from eulerlora_client.policy.policy import Policy
 from training.calibration.policy import (

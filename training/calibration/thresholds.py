@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import (
     DET_ROUND,
@@ -43,6 +42,7 @@ from eulerlora.scores.prediction_sets import (
 from eulerlora.settings import Temperatures
 from eulerlora_client.contract.answers import ScoreThreshold, Threshold, Tolerance
 from eulerlora_client.contract.sampling import AUTO, Auto, Mode, Precision
+from eulerlora_client.errors import DataError
 from training.calibration.temperature import TemperatureFit, fit_temperature, outputs_at
 from training.data.images import LabelledImage
 from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all

@@ -5,9 +5,9 @@ from pathlib import Path
 import click
 
 from eulerlora.commands import set_openmp_wait_policy, views_option
-from eulerlora.errors import DataError
 from eulerlora.settings import PrecisionChoice
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, SAMPLERS, Sampler, Views
+from eulerlora_client.errors import DataError
 from training.commands.options import (
     PATH,
     data_option,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from eulerlora.commands import PRECISION_CHOICES
-from eulerlora.errors import CheckpointError, NonFiniteError, StorageError
 from eulerlora_client.commands.triage import SHARE
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MAX_SAMPLES
+from eulerlora_client.errors import CheckpointError, NonFiniteError, StorageError
 
 if TYPE_CHECKING:
     from training.fit.run import Tracker, Tracking

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.errors import DataError
+from eulerlora_client.errors import DataError
 from eulerlora_client.progress import track
 from training.data.digests import pixel_digest
 from training.data.images import ImageParts, LabelledImage, read_image

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 from eulerlora.checkpoint.config import CheckpointConfig, Provenance
-from eulerlora.errors import DataError
 from eulerlora.images.files import EXTENSIONS, is_image_name
 from eulerlora_client.contract.answers import ClassName
+from eulerlora_client.errors import DataError
 from training.data import ham10000
 from training.data.cache import DecodedImages, decoded_images
 from training.data.images import (

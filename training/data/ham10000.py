@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from sklearn.model_selection import StratifiedGroupKFold, train_test_split
 
-from eulerlora.errors import DataError
 from eulerlora_client.contract.answers import ClassName
+from eulerlora_client.errors import DataError
 from training.data.cache import DecodedImages, decoded_images
 from training.data.images import ImageParts, LabelledImage, OnBad, refuse
 from training.data.splits import SPLIT_SEED

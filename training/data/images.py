@@ -16,12 +16,12 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from eulerlora.errors import DataError, ImageError
 from eulerlora.images.files import EXTENSIONS, Conversion, RgbImage, image_files, is_image_name
 from eulerlora.images.files import read_image as open_image
 from eulerlora.images.preprocess import network_input
 from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.answers import ClassName
+from eulerlora_client.errors import DataError, ImageError
 from eulerlora_client.printable import printable
 from eulerlora_client.progress import track
 from training.recipe.schema import OodGroup

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from eulerlora.errors import DataError, SettingsError
+from eulerlora_client.errors import DataError, SettingsError
 from eulerlora_client.settings import Settings, validated
 from training.data.cache import decoded_images
 from training.data.images import OUTSIDE, LabelledImage, OnBad, refuse

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torchvision import datasets
 
-from eulerlora.errors import DataError
 from eulerlora_client.contract.answers import ClassName
+from eulerlora_client.errors import DataError
 from training.data.cache import decoded_images
 from training.data.images import ImageParts, ImageSource, LabelledImage, OnBad, refuse
 from training.data.splits import three_parts

@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from sklearn.model_selection import train_test_split
 
-from eulerlora.errors import DataError
+from eulerlora_client.errors import DataError
 from training.recipe.schema import Split
 
 CALIBRATION_SHARE = 0.1

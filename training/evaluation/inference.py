@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.errors import NonFiniteError
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import NetworkOutput
@@ -18,6 +17,7 @@ from eulerlora.scores.ood_scores import FeatureDistance, ScoreName, score_values
 from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Draw
 from eulerlora_client.contract.sampling import Mode, Sampler, Views
+from eulerlora_client.errors import NonFiniteError
 from eulerlora_client.progress import track
 from training.data.images import LabelledImage, read_image
 from training.data.loading import load

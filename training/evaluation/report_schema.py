@@ -7,9 +7,9 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from eulerlora.errors import DataError
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora_client.contract.sampling import Mode, Precision, Sampler
+from eulerlora_client.errors import DataError
 from eulerlora_client.settings import first_error
 from training.evaluation.intervals import Estimate, Estimates, Proportion
 from training.recipe.schema import OodGroup

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from eulerlora.errors import NonFiniteError, SettingsError
 from eulerlora.prediction.precision import fastest_precision
 from eulerlora_client.contract.sampling import AUTO, Auto
+from eulerlora_client.errors import NonFiniteError, SettingsError
 from training.fit.batches import RunLength
 from training.recipe.schema import OptimisationSettings
 

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from eulerlora.checkpoint.config import Provenance
 from eulerlora.checkpoint.weights import read_metadata, read_tensors, write_tensors
-from eulerlora.errors import CheckpointError, NonFiniteError, SettingsError
 from eulerlora_client.contract.sampling import Precision
+from eulerlora_client.errors import CheckpointError, NonFiniteError, SettingsError
 from eulerlora_client.output_files import storage_errors
 from eulerlora_client.settings import Settings
 from training.data.images import ImageParts, OodSet

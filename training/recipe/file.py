@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
-from eulerlora.errors import SettingsError
+from eulerlora_client.errors import SettingsError
 from eulerlora_client.settings import validated
 from training.recipe.schema import Recipe
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from eulerlora.checkpoint.config import CheckpointConfig, Provenance
 from eulerlora.checkpoint.files import read_config, stored_revision, write_card
-from eulerlora.errors import DataError
 from eulerlora.methods.registry import DEFAULT_METHOD, method_type
+from eulerlora_client.errors import DataError
 from eulerlora_client.output_files import atomic_write
 from eulerlora_client.progress import format_duration
 from training.data.local_images import archive_names

@@ -28,9 +28,9 @@ import numpy as np
 import torch
 from scipy.special import nctdtrinc, stdtr, stdtrit
 
-from eulerlora.errors import DataError
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora_client.contract.sampling import Mode
+from eulerlora_client.errors import DataError
 from eulerlora_client.output_files import atomic_write
 from training.adaptation.train import REPORT
 from training.evaluation.intervals import (

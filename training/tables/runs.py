@@ -10,7 +10,7 @@ import torch
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import CONFIG_FILE, read_config
-from eulerlora.errors import DataError, SettingsError
+from eulerlora_client.errors import DataError, SettingsError
 from eulerlora_client.settings import validated
 from training.adaptation.network import member_folders, read_backbone
 from training.adaptation.train import REPORT, state_file

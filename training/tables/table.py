@@ -7,9 +7,9 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora.errors import SettingsError
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora_client.contract.sampling import Mode
+from eulerlora_client.errors import SettingsError
 from eulerlora_client.settings import PositiveInt, Settings, validated
 from training.recipe.file import RECIPES
 

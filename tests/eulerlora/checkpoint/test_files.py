@@ -31,12 +31,11 @@ from eulerlora.checkpoint.files import (
     write_config,
 )
 from eulerlora.checkpoint.weights import tensors_sha256
-from eulerlora.errors import CheckpointError
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw, RuntimeSettings
-from eulerlora_client.errors import StorageError
+from eulerlora_client.errors import CheckpointError, StorageError
 from tests.conftest import predict_rows
 from tests.damaged_checkpoints import (
     CONFIG,

@@ -26,9 +26,9 @@ from eulerlora.checkpoint.weights import (
     tensors_sha256,
     write_tensors,
 )
-from eulerlora.errors import CheckpointError, SettingsError
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import BackboneSettings, Preprocessing
+from eulerlora_client.errors import CheckpointError, SettingsError
 
 Tensors = dict[str, Tensor]
 

@@ -14,9 +14,9 @@ from torch import Generator, Tensor
 
 from eulerlora.checkpoint.hub import Repository
 from eulerlora.checkpoint.weights import load_backbone
-from eulerlora.errors import CheckpointError, HubError
 from eulerlora.exchange.importing import WeightsSource, find_source, import_backbone, read_source
 from eulerlora.settings import Preprocessing
+from eulerlora_client.errors import CheckpointError, HubError
 from tests.eulerlora.exchange.sources import MODELS, SavedModel, of_timm, of_transformers
 from tests.program import run
 from training.adaptation.network import read_backbone

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from eulerlora.checkpoint.files import load_checkpoint
-from eulerlora.errors import NonFiniteError
 from eulerlora.exchange import merged
+from eulerlora_client.errors import NonFiniteError
 from tests.eulerlora.exchange.conftest import PREPROCESSING, det_probabilities
 from tests.markdown import code_blocks
 from tests.program import run

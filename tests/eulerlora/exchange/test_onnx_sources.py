@@ -12,8 +12,8 @@ import transformers
 from torch import Generator, Tensor, nn
 
 from eulerlora.checkpoint.weights import load_backbone
-from eulerlora.errors import CheckpointError
 from eulerlora.exchange.importing import find_source, import_backbone, read_source
+from eulerlora_client.errors import CheckpointError
 from tests.eulerlora.exchange.sources import randomised
 
 VERSION_4 = {

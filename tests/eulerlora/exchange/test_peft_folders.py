@@ -14,12 +14,12 @@ from torch import Generator, Tensor
 from transformers import CLIPImageProcessor, ViTConfig, ViTForImageClassification, ViTImageProcessor
 
 from eulerlora.checkpoint.files import load_checkpoint
-from eulerlora.errors import EulerLoRAError
 from eulerlora.exchange.importing import UNKNOWN_TRAINING
 from eulerlora.exchange.peft_folders import import_peft
 from eulerlora.nn.rows import COEFFICIENTS
 from eulerlora.peft import EulerLoraConfig, sampling
 from eulerlora.settings import AdapterSettings, Draw
+from eulerlora_client.errors import EulerLoRAError
 from tests.conftest import predict_rows
 from tests.eulerlora.exchange.conftest import PREPROCESSING, det_probabilities
 from tests.program import run

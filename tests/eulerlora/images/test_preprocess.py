@@ -12,7 +12,6 @@ from torch import Generator, Tensor
 from torch.nn import functional
 from torchvision.transforms import v2
 
-from eulerlora.errors import ImageError
 from eulerlora.images import files as colour_profiles
 from eulerlora.images.files import Conversion, RgbImage, is_srgb, is_upright_srgb, upright_rgb
 from eulerlora.images.preprocess import (
@@ -25,6 +24,7 @@ from eulerlora.images.preprocess import (
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.rows import RowDraws, Rows
 from eulerlora.settings import Draw, Preprocessing
+from eulerlora_client.errors import ImageError
 from tests.conftest import TINY_ADAPTERS, random_network
 from tests.icc_profiles import (
     ADOBE_RGB,

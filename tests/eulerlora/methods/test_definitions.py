@@ -8,7 +8,6 @@ from torch import Generator, Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.errors import SettingsError
 from eulerlora.exchange.merged import members
 from eulerlora.methods.dropout import RankDropoutMethod, RankDropoutSettings
 from eulerlora.methods.eulerlora import EulerLoRASettings
@@ -19,6 +18,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import COEFFICIENTS, Rows
 from eulerlora.sampling.masks import PROJECTIONS
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
+from eulerlora_client.errors import SettingsError
 from tests.conftest import config_of, predict_rows, random_backbone, random_network
 from tests.eulerlora.methods.conftest import METHODS, plain_lora
 

@@ -7,7 +7,6 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.errors import SettingsError
 from eulerlora.methods.ensembles import (
     BatchEnsembleFactors,
     BatchEnsembleSettings,
@@ -19,6 +18,7 @@ from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.method import MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import AdapterSettings, Draw
+from eulerlora_client.errors import SettingsError
 from tests.conftest import predict_rows, random_backbone, random_network
 
 MEMBERS = AdapterSettings(adapters=3, rank=1, min_rank=1)

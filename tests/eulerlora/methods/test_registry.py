@@ -4,7 +4,6 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from eulerlora.errors import SettingsError
 from eulerlora.methods.dropout import DropKeySettings, RankDropoutSettings
 from eulerlora.methods.ensembles import BatchEnsembleMethod, BatchEnsembleSettings
 from eulerlora.methods.eulerlora import EulerLoRASettings
@@ -12,6 +11,7 @@ from eulerlora.methods.registry import DEFAULT_METHOD, StoredMethod, method_type
 from eulerlora.methods.tfb import TFBSettings
 from eulerlora.nn.method import MethodSettings
 from eulerlora.settings import AdapterSettings
+from eulerlora_client.errors import SettingsError
 from eulerlora_client.settings import Settings, validated
 from tests.eulerlora.methods.conftest import METHODS
 

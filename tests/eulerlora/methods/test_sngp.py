@@ -8,7 +8,6 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.errors import SettingsError
 from eulerlora.exchange.merged import members
 from eulerlora.methods.registry import build_network
 from eulerlora.methods.sngp import (
@@ -19,6 +18,7 @@ from eulerlora.methods.sngp import (
     SNGPSettings,
 )
 from eulerlora.settings import AdapterSettings
+from eulerlora_client.errors import SettingsError
 from tests.conftest import config_of, random_backbone, random_network
 
 WIDTH, CLASSES, ADAPTERS = 6, 3, 2

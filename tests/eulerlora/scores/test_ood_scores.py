@@ -17,7 +17,6 @@ from eulerlora.checkpoint.files import (
     write_feature_statistics,
 )
 from eulerlora.checkpoint.weights import tensors_sha256
-from eulerlora.errors import CheckpointError
 from eulerlora.nn.network import NetworkOutput
 from eulerlora.nn.runtime import with_distances
 from eulerlora.scores.ood_scores import (
@@ -29,6 +28,7 @@ from eulerlora.scores.ood_scores import (
     score_values,
 )
 from eulerlora_client.contract.answers import ScoreThreshold, Threshold
+from eulerlora_client.errors import CheckpointError
 from tests.damaged_checkpoints import Apply, removed, truncated
 
 LOGITS = torch.tensor([[[2.0, 0.0], [1.0, 1.0]], [[5.0, -1.0], [4.0, 0.0]]], dtype=torch.float64)

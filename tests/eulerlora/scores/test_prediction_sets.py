@@ -11,7 +11,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Generator, Tensor
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.errors import SettingsError
 from eulerlora.prediction.answer import (
     RunOptions,
     calibration_for,
@@ -29,6 +28,7 @@ from eulerlora.scores.prediction_sets import (
     threshold_rank,
     unit_scores,
 )
+from eulerlora_client.errors import SettingsError
 
 CLASSES = ("mel", "nv", "bkl")
 STOCH = RunOptions("stoch", 4, "balanced", "float32")

@@ -11,8 +11,8 @@ from starlette.responses import JSONResponse
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
-from eulerlora.errors import SettingsError
 from eulerlora_client.contract.problems import QuotaExceeded
+from eulerlora_client.errors import SettingsError
 from service.auth import access
 from service.auth.access import KeyCheck, Quotas, allowed_hosts, check_exposure
 from service.auth.keys import Keys, write_clients

@@ -19,12 +19,12 @@ from eulerlora.checkpoint.files import (
     save_checkpoint,
     write_config,
 )
-from eulerlora.errors import CheckpointError
 from eulerlora.model import EulerLoRA
 from eulerlora.prediction.precision import PrecisionDecision
 from eulerlora.settings import DEFAULT_RUNTIME, RuntimeSettings
 from eulerlora_client.contract.problems import OutOfMemory
 from eulerlora_client.contract.sampling import PRECISIONS
+from eulerlora_client.errors import CheckpointError
 from eulerlora_client.policy.policy import default_policy
 from service.inference.engine import InferenceItem
 from service.lifecycle.loading import (

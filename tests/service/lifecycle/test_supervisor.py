@@ -20,9 +20,9 @@ from fastapi import FastAPI
 from torch import Tensor
 
 from eulerlora.checkpoint.files import save_checkpoint, stored_revision
-from eulerlora.errors import CheckpointError
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import DEFAULT_RUNTIME
+from eulerlora_client.errors import CheckpointError
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.lifecycle import supervisor
 from service.lifecycle.loading import CheckedModel, load_checked, newer_revision

@@ -15,13 +15,13 @@ from PIL import Image
 from starlette.requests import ClientDisconnect
 
 from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, ROUNDS
 from eulerlora.settings import Draw
 from eulerlora_client.contract.answers import Prediction, Threshold
 from eulerlora_client.contract.problems import DeadlinePassed, InvalidParameter, Overloaded
 from eulerlora_client.contract.queries import PredictQuery
+from eulerlora_client.errors import SettingsError
 from service.audit.log import AuditEntry
 from tests.conftest import ENERGY, MARGINS
 from tests.service.harness import (

@@ -14,11 +14,11 @@ from eulerlora.checkpoint.files import (
     read_known_answer,
     read_training_images,
 )
-from eulerlora.errors import CheckpointError, DataError
 from eulerlora.methods.laplace import LaplaceSettings
 from eulerlora.methods.swag import SWAGSettings
 from eulerlora.methods.tfb import TFBSettings
 from eulerlora.model import EulerLoRA
+from eulerlora_client.errors import CheckpointError, DataError
 from tests.conftest import config_of
 from tests.program import run
 from tests.training.conftest import set_options, write_recipe

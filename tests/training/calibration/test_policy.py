@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from eulerlora.checkpoint.files import load_checkpoint
-from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
+from eulerlora_client.errors import DataError
 from eulerlora_client.policy.policy import (
     Evidence,
     FitEvidence,

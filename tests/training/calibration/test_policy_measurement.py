@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binomtest
 from sklearn.metrics import roc_auc_score
 
-from eulerlora.errors import DataError
+from eulerlora_client.errors import DataError
 from tests.training.calibration.policy_inputs import fitted_policy, scored
 from training.calibration.policy import PolicyInputs
 from training.calibration.policy_measurement import (

@@ -12,9 +12,9 @@ from scipy import stats
 from torch import Generator, Tensor
 
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
-from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
+from eulerlora_client.errors import DataError
 from tests.conftest import config_of, random_network
 from tests.program import run
 from training.calibration.calibrate import calibrate

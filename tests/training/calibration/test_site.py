@@ -12,8 +12,8 @@ from eulerlora.checkpoint.files import (
     read_known_answer,
     stored_revision,
 )
-from eulerlora.errors import CheckpointError, DataError
 from eulerlora.model import EulerLoRA
+from eulerlora_client.errors import CheckpointError, DataError
 from eulerlora_client.policy.policy import default_policy_text, parse_policy
 from tests.training.calibration.conftest import LESIONS
 from training.calibration.policy import PolicyFile

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eulerlora.errors import NonFiniteError, StorageError
+from eulerlora_client.errors import NonFiniteError, StorageError
 from training.commands.options import (
     InterruptedRun,
     TerminatedRun,

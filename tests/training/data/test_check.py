@@ -9,8 +9,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.errors import DataError
 from eulerlora_client.contract.answers import ClassName
+from eulerlora_client.errors import DataError
 from training.data.check import Copies, DataCheck, check_images
 from training.data.images import ImageParts, LabelledImage
 

@@ -10,7 +10,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from eulerlora.checkpoint.files import TRAINING_IMAGES_FILE
-from eulerlora.errors import CheckpointError
+from eulerlora_client.errors import CheckpointError
 from training.data.digests import image_digests, images_in_training, named_with_seen
 from training.data.images import LabelledImage
 

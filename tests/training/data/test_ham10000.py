@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from eulerlora.errors import DataError
+from eulerlora_client.errors import DataError
 from tests.training.conftest import write_image
 from training.data.ham10000 import (
     METADATA,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from eulerlora.errors import DataError
+from eulerlora_client.errors import DataError
 from tests.icc_profiles import DISPLAY_P3, in_srgb, rgb_profile
 from training.data.images import decode_all, list_images, read_image
 

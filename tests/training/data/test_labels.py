@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora.errors import DataError
+from eulerlora_client.errors import DataError
 from training.data.labels import SplitLabels, folder_labels, read_labels, split_labels
 from training.recipe.schema import DataSettings, Split
 

@@ -14,7 +14,7 @@ from PIL import Image
 from scipy.io import savemat
 from torchvision import datasets
 
-from eulerlora.errors import DataError
+from eulerlora_client.errors import DataError
 from tests.training.conftest import plain_view
 from training.data.datasets import read_dataset, read_ood_set
 from training.data.images import class_counts

@@ -9,7 +9,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from eulerlora.errors import NonFiniteError
+from eulerlora_client.errors import NonFiniteError
 from tests.training.conftest import plain_view
 from training.data.datasets import read_dataset
 from training.fit.batches import LoadedBatches

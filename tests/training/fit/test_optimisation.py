@@ -9,8 +9,8 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from eulerlora.errors import SettingsError
 from eulerlora.settings import BackboneSettings
+from eulerlora_client.errors import SettingsError
 from tests.conftest import TINY_BACKBONE, random_backbone, random_network
 from training.adaptation.objective import AdapterObjective, trajectory_losses
 from training.fit.batches import RunLength

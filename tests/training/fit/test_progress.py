@@ -10,7 +10,7 @@ import accelerate.tracking
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from eulerlora.errors import SettingsError
+from eulerlora_client.errors import SettingsError
 from tests.eulerlora_client.test_progress import Terminal, on_terminal
 from training.fit.batches import RunLength
 from training.fit.optimisation import Step

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from eulerlora.errors import CheckpointError, NonFiniteError, SettingsError
 from eulerlora.methods.ivon import IVON
+from eulerlora_client.errors import CheckpointError, NonFiniteError, SettingsError
 from tests.conftest import random_network
 from training.fit import run
 from training.fit.run import (

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from eulerlora.checkpoint.weights import load_backbone, tensors_sha256
-from eulerlora.errors import DataError, SettingsError
+from eulerlora_client.errors import DataError, SettingsError
 from training.pretraining.classifier import ClassifierObjective
 from training.pretraining.train import pretrain, stage_state_file
 from training.recipe.file import read_recipe

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora.errors import SettingsError
+from eulerlora_client.errors import SettingsError
 from training.recipe.file import RECIPES, find_recipe, read_recipe, recipe_names
 from training.recipe.schema import AdapterRecipe
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora.errors import SettingsError
 from eulerlora.methods.registry import method_type
+from eulerlora_client.errors import SettingsError
 from training.recipe.file import RECIPES, find_recipe, read_recipe, recipe_names, variant_names
 from training.recipe.pretraining import PretrainingRecipe
 from training.recipe.schema import AdapterRecipe

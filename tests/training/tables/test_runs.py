@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eulerlora.checkpoint.files import CONFIG_FILE
-from eulerlora.errors import CheckpointError, DataError, SettingsError
+from eulerlora_client.errors import CheckpointError, DataError, SettingsError
 from tests.training.synthetic_runs import finish
 from training.adaptation.train import REPORT, state_file
 from training.evaluation.report_schema import JSON

@@ -2,8 +2,8 @@
 
 import pytest
 
-from eulerlora.errors import SettingsError
 from eulerlora.methods.registry import method_type
+from eulerlora_client.errors import SettingsError
 from eulerlora_client.settings import validated
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
