@@ -17,7 +17,6 @@ from service.auth.access import KeyCheck
 from service.auth.keys import Keys
 from service.decoding.pool import Decoder
 from service.decoding.slots import DecodingQuota, DecodingSlots
-from service.http import responses as problems
 from service.http.middleware import (
     AdmissionCheck,
     BodyLimits,
@@ -25,9 +24,10 @@ from service.http.middleware import (
     HostRules,
     RequestMiddleware,
 )
+from service.http.responses import add_problem_handlers
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.inference.queue import RequestQueue, ThroughputEstimate
-from service.inference.workers import Batcher
+from service.inference.workers import InferenceWorkers
 from service.lifecycle.phase import Lifecycle
 from service.lifecycle.supervisor import Service
 from service.open_inference import PATHS as OPEN_INFERENCE_PATHS
@@ -90,7 +90,7 @@ def create_service(
     decoder = options.decoder or Decoder(settings.images, settings.decoding)
     readiness = Readiness(lifecycle, decoder, options.audit)
     metrics = _create_metrics(models, queue, readiness, shift)
-    batcher = Batcher(
+    inference = InferenceWorkers(
         queue,
         settings.max_batch_s,
         metrics.count_batch,
@@ -110,13 +110,13 @@ def create_service(
         options.audit,
     )
 
-    lifespan = _lifespan(decoder, batcher, options.audit)
+    lifespan = _lifespan(decoder, inference, options.audit)
     app = FastAPI(
         **DESCRIPTION,
         lifespan=lifespan,
         redirect_slashes=False,  # a redirect would send key and image to what Host names
     )
-    problems.install(app, settings.overload_status)
+    add_problem_handlers(app, settings.overload_status)
     policy = options.policy
     keyed = partial(app.include_router, dependencies=API_KEY if options.keys is not None else ())
     keyed(predict_routes(pipeline))
@@ -135,11 +135,11 @@ def create_service(
 
     max_rows_per_pass = max(served.max_rows_per_pass for served in models.values())
     batch_rows = min(settings.max_batch_rows, max_rows_per_pass)
-    return Service(app, partial(_infer, batcher), batch_rows, metrics.count_problem)
+    return Service(app, partial(_infer, inference), batch_rows, metrics.count_problem)
 
 
-async def _infer(batcher: Batcher, served: ServedModel, item: InferenceItem) -> Tensor:
-    future = batcher.submit(served, item, deadline=math.inf)
+async def _infer(inference: InferenceWorkers, served: ServedModel, item: InferenceItem) -> Tensor:
+    future = inference.submit(served, item, deadline=math.inf)
     return (await asyncio.wrap_future(future)).output.log_probabilities
 
 
@@ -159,9 +159,9 @@ def _create_metrics(
 
 
 def _lifespan(
-    decoder: Decoder, batcher: Batcher, audit: AuditLog | None
+    decoder: Decoder, inference: InferenceWorkers, audit: AuditLog | None
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """Returns the lifespan that starts and stops the decoder, the audit log and the batcher."""
+    """Returns the lifespan that starts and stops the decoder, the audit log and the workers."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -170,7 +170,7 @@ def _lifespan(
             await decoder.start()
             if audit is not None:
                 running.enter_context(audit)
-            running.enter_context(batcher.running())
+            running.enter_context(inference.running())
             yield
 
     return lifespan

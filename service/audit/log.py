@@ -87,14 +87,15 @@ def image_hash(secret: bytes, content: bytes) -> str:
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """A prediction with its client (None without keys) and the uploaded image file.
+    """A prediction and the uploaded image file.
 
-    triage: the decision of the triage policy, if one was applied. samples_asked: the requested
-    number of samples; None if the request did not set it.
+    key_name: the name of the API key; None without keys. triage: the decision of the triage policy,
+    if one was applied. samples_asked: the requested number of samples; None if the request did not
+    set it.
     """
 
     prediction: Prediction
-    client: str | None
+    key_name: str | None
     image: bytes
     triage: policy.Decision | None = None
     samples_asked: int | Auto | None = None
@@ -211,7 +212,7 @@ class AuditLog:
     def _record_of(self, entry: AuditEntry) -> Record:
         return {
             "kind": DECISION,
-            "client": entry.client,
+            "client": entry.key_name,
             "image": image_hash(self._secret, entry.image),
             "warnings": len(entry.prediction.warnings),
             "samples_asked": entry.samples_asked,

@@ -55,7 +55,7 @@ SIGNIFICANT_DIGITS = 6
 sum of probabilities from 1, for any number of classes."""
 
 
-def install(app: FastAPI, overload_status: int | None = Overloaded.status) -> None:
+def add_problem_handlers(app: FastAPI, overload_status: int | None = Overloaded.status) -> None:
     """Adds exception handlers that respond to every error with a problem document.
 
     overload_status: of the problem Overloaded, in every response of the application.

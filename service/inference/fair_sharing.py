@@ -18,7 +18,7 @@ def client_of(scope: Mapping[str, Any]) -> str:
 
     Behind a trusted proxy, the server replaces the peer by the forwarded address.
     """
-    name = scope.get("state", {}).get("client")
+    name = scope.get("state", {}).get("key_name")
     if name is not None:
         return f"key:{name}"
     peer = scope.get("client")

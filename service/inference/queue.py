@@ -385,7 +385,7 @@ class RequestQueue:
             self._capacity.add(ticket.client, -ticket.rows)
             self._rows[ticket.served] -= ticket.rows
             if not self._rows[ticket.served]:
-                del self._rows[ticket.served]  # do not keep a replaced served in memory
+                del self._rows[ticket.served]  # keeps no replaced model in memory
 
     def _can_continue(self) -> bool:
         """Returns whether a worker has something to run, or nothing any more."""

@@ -54,13 +54,13 @@ def run_with_retry(
     return [result for part in parts for result in run_with_retry(infer, part, may_split=False)]
 
 
-class Batcher:
-    """Runs the items of a queue in worker threads.
+class InferenceWorkers:
+    """Threads that run the batches of a queue.
 
-    max_batch_s: a pass that takes longer means a lost device. on_batch: called after every
-    batch. on_fatal: called once if the device is lost; no batch runs after
-    that, and every item gets NotReady. Worker threads call both, which must not wait for the
-    batcher. workers: the number of batches that run at the same time.
+    max_batch_s: a pass that takes longer means a lost device. on_batch: called after every batch.
+    on_fatal: called once if the device is lost; no batch runs after that, and every item gets
+    NotReady. Both are called from the threads, for which they must not wait. workers: the number of
+    batches that run at the same time.
     """
 
     def __init__(

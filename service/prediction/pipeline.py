@@ -143,7 +143,7 @@ class Pipeline:
                 samples=samples,
                 request_id=request_id_of(request),
                 client=client,
-                key_name=getattr(request.state, "client", None),
+                key_name=getattr(request.state, "key_name", None),
                 policy=policy,
                 accepted_at=now,
                 deadline=now + self._settings.deadline_s,
@@ -155,8 +155,7 @@ class Pipeline:
         decoding_s = self._slots.wait_s(client, sum(image.estimated_s for image in images))
         if decoding_s > self._settings.deadline_s:
             raise Overloaded("decoding the images takes longer than the deadline", decoding_s)
-        count = query.views or 1 if query.mode == "det" else samples
-        rows = self._rounds.rows(served, count)
+        rows = self._rounds.rows(served, (query.views or 1) if query.mode == "det" else samples)
         with self._queue.reserve(client, served, rows, len(images)) as tickets:
             async with while_connected(request):
                 return await asyncio.gather(

@@ -13,7 +13,7 @@ from eulerlora_client.contract.sampling import AUTO, Auto
 from service.inference.engine import InferenceItem, ServedModel
 from service.inference.queue import InferenceResult, RequestQueue, Ticket
 
-SMOOTHING = 0.95  # weight of the previous average in the moving average of passes
+SMOOTHING = 0.95  # weight of the previous average of rows per adapter
 
 
 class QueuedInference:
@@ -21,11 +21,11 @@ class QueuedInference:
 
     def __init__(self, queue: RequestQueue) -> None:
         self._queue = queue
-        self._average_passes: WeakKeyDictionary[ServedModel, float] = WeakKeyDictionary()
+        self._average_count: WeakKeyDictionary[ServedModel, float] = WeakKeyDictionary()
 
     def rows(self, served: ServedModel, samples: int | Auto) -> int:
-        """Returns the rows to reserve for an item; with `auto`, the recent average."""
-        average = math.ceil(self._average_passes.get(served, MAX_AUTO_SAMPLES))
+        """Returns the rows to reserve for an item of so many samples; the average for `auto`."""
+        average = math.ceil(self._average_count.get(served, MAX_AUTO_SAMPLES))
         return served.rows(average if samples == AUTO else samples)
 
     async def run(
@@ -53,9 +53,9 @@ class QueuedInference:
             finally:
                 self._queue.release(part)
             sampling.add(results[-1].output)
-        average = self._average_passes.get(served, MAX_AUTO_SAMPLES)
+        average = self._average_count.get(served, MAX_AUTO_SAMPLES)
         taken = sampling.rows / served.rows(1)
-        self._average_passes[served] = SMOOTHING * average + (1 - SMOOTHING) * taken
+        self._average_count[served] = SMOOTHING * average + (1 - SMOOTHING) * taken
         ran_s = sum(result.ran_s for result in results)
         queued_s = results[-1].queued_s - (ran_s - results[-1].ran_s)  # counts from the first round
         return InferenceResult(sampling.output, sampling.draw, queued_s, ran_s)

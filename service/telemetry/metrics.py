@@ -132,15 +132,15 @@ class RequestObservation:
     """What is recorded of an HTTP request; complete once its response has ended.
 
     method: a known method or `other`. route: a path template or `other`. status: None before the
-    response. problem: the code of the problem in the response, if any. client: the name of its API
-    key, None without one. body_bytes: received bytes of the body.
+    response. problem: the code of the problem in the response, if any. key_name: the name of its
+    API key, None without one. body_bytes: received bytes of the body.
     """
 
     method: str
     route: str = OTHER
     status: int | None = None
     problem: str | None = None
-    client: str | None = None
+    key_name: str | None = None
     duration_s: float = 0.0
     body_bytes: int = 0
     predictions: list[CompletedPrediction] = field(default_factory=list)
@@ -276,7 +276,7 @@ class Metrics:
 
     def count_request(self, request: RequestObservation) -> None:
         """Counts a completed request, its predictions, and the problem of its response."""
-        client: ClientClass = "anonymous" if request.client is None else "keyed"
+        client: ClientClass = "anonymous" if request.key_name is None else "keyed"
         for completed in request.predictions:
             self.count_prediction(completed, client)
         by_route = {"method": request.method, "route": request.route}

@@ -100,7 +100,7 @@ class ObservationMiddleware:
             if observation.status is None:  # uvicorn sends 500 if it still can
                 observation.status = CLIENT_CLOSED_REQUEST if is_disconnected else 500
             observation.route = self.route_of(scope)
-            observation.problem, observation.client = state.get("problem"), state.get("client")
+            observation.problem, observation.key_name = state.get("problem"), state.get("key_name")
             observation.duration_s = time.monotonic() - started_s
             self._metrics.count_request(observation)
             _log(observation, scope["path"])
@@ -130,7 +130,7 @@ def _log(request: RequestObservation, path: str) -> None:
     unknown = _printable_path(path) if request.route == OTHER else None
     parts = (request.method, unknown or request.route, request.status, request.problem)
     fields = {
-        "client": request.client,
+        "client": request.key_name,
         "method": request.method,
         "route": request.route,
         "path": unknown,

@@ -1,4 +1,4 @@
-"""A fake engine and clock, and a batcher whose worker threads a test can block."""
+"""A fake engine and clock, and worker threads that a test can block."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ import torch
 from eulerlora.settings import Draw
 from service.inference.engine import InferenceItem
 from service.inference.queue import InferenceResult, RequestQueue, ThroughputEstimate
-from service.inference.workers import Batcher
+from service.inference.workers import InferenceWorkers
 from service.settings import ServiceSettings
 from service.telemetry.metrics import BatchRun
 
@@ -66,8 +66,8 @@ class FakeEngine:
         return [item.pixels for item in items]
 
 
-class BatcherHarness:
-    """A batcher with a fake engine, which records the calls of its callbacks."""
+class WorkersHarness:
+    """Worker threads with a fake engine, which records the calls of its callbacks."""
 
     def __init__(self, workers: int = 1, **settings: Any) -> None:
         self.engine: Any = FakeEngine()
@@ -76,7 +76,7 @@ class BatcherHarness:
         self.failed = threading.Event()
         chosen = ServiceSettings(**{"max_batch_rows": 6, "max_pass_ms": MAX_PASS_MS, **settings})
         self.queue = RequestQueue(chosen, workers, ThroughputEstimate())
-        self.batcher = Batcher(
+        self.workers = InferenceWorkers(
             self.queue, chosen.max_batch_s, self.runs.append, self._fail, workers
         )
 
@@ -85,7 +85,7 @@ class BatcherHarness:
         self.failed.set()
 
     def submit(self, *values: int) -> list["Future[InferenceResult]"]:
-        return [self.batcher.submit(self.engine, item_of(value), NO_DEADLINE) for value in values]
+        return [self.workers.submit(self.engine, item_of(value), NO_DEADLINE) for value in values]
 
     def block_with(self, value: int) -> "Future[InferenceResult]":
         """Returns the future of an item whose batch blocks a worker until the gate is set."""

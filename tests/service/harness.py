@@ -21,7 +21,7 @@ from service.decoding.slots import DecodingQuota, DecodingSlots
 from service.decoding.worker import Decoded
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.inference.queue import RequestQueue, ThroughputEstimate
-from service.inference.workers import Batcher
+from service.inference.workers import InferenceWorkers
 from service.prediction.pipeline import Pipeline
 from service.settings import ServiceSettings
 from service.telemetry.metrics import CompletedPrediction
@@ -105,7 +105,7 @@ class Audit:
 
 
 class PipelineHarness:
-    """A pipeline and its batcher, with a model whose forward passes a test can block.
+    """A pipeline and its worker threads, with a model whose forward passes a test can block.
 
     passes: the number of images of each pass. While `gate` is cleared, a pass blocks; `entered`
     is set when one starts. predictions: those that `on_prediction` got. refused: the codes that
@@ -125,7 +125,7 @@ class PipelineHarness:
             {"deadline_s": TIMEOUT_S, "max_pass_ms": MAX_PASS_MS, **settings}
         )
         self.queue = RequestQueue(chosen, 1, ThroughputEstimate())
-        self.batcher = Batcher(
+        self.workers = InferenceWorkers(
             self.queue, chosen.max_batch_s, on_batch=lambda _: None, on_fatal=lambda _: None
         )
         self.decoder: Any = FakeDecoder()
@@ -159,7 +159,7 @@ class PipelineHarness:
         backbone = self.served.model.network.backbone
         hook = backbone.conv_proj.register_forward_pre_hook(self._block)
         try:
-            with self.batcher.running():
+            with self.workers.running():
                 try:
                     yield self
                 finally:
@@ -172,7 +172,7 @@ class PipelineHarness:
         self.gate.clear()
         self.entered.clear()
         item = InferenceItem(torch.zeros(3, 32, 32), Draw())
-        future = self.batcher.submit(self.served, item, time.monotonic() + TIMEOUT_S)
+        future = self.workers.submit(self.served, item, time.monotonic() + TIMEOUT_S)
         assert await asyncio.to_thread(self.entered.wait, TIMEOUT_S)
         return asyncio.wrap_future(future)
 

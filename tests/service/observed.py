@@ -17,8 +17,8 @@ from eulerlora_client.contract.answers import (
     StandardError,
 )
 from eulerlora_client.contract.problems import NotAuthenticated, Overloaded
-from service.http import responses as problems
 from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
+from service.http.responses import add_problem_handlers, problem_response
 from service.routes.system import metrics_routes
 from service.settings import BodySettings, ConnectionSettings
 from service.telemetry.logs import RequestIdMiddleware
@@ -82,7 +82,7 @@ class RefusesFirst:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app: ASGIApp = self.app
         if any(name == b"x-refuse" for name, _ in scope.get("headers", ())):
-            app = problems.problem_response(NotAuthenticated("expected a key"), "an-id")
+            app = problem_response(NotAuthenticated("expected a key"), "an-id")
         await app(scope, receive, send)
 
 
@@ -102,7 +102,7 @@ def observed_app(metrics: Metrics, outside: Callable[[FastAPI], None] = lambda _
     app.add_middleware(ObservationMiddleware, metrics=metrics, paths=TEMPLATES)
     outside(app)
     app.add_middleware(RequestIdMiddleware)
-    problems.install(app)
+    add_problem_handlers(app)
     app.include_router(metrics_routes(metrics))
     add_routes(app)
     return app
@@ -114,7 +114,7 @@ def add_routes(app: FastAPI) -> None:
     @app.post("/predict")
     async def predict(request: Request) -> Prediction:
         await request.body()
-        request.state.client = "clinic"
+        request.state.key_name = "clinic"
         record_prediction(completed())
         return BODY
 

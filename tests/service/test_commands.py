@@ -1,4 +1,4 @@
-"""`eulerlora serve`: the start, invalid arguments, and the exit status."""
+"""`eulerlora serve`: the start, invalid arguments, exposed addresses, and the exit status."""
 
 import json
 import signal
@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from eulerlora_client.errors import SettingsError
-from service.process import effective_settings, listen, server_url
+from service.process import (
+    allowed_hosts,
+    check_exposure,
+    effective_settings,
+    listen,
+    server_url,
+)
 from tests.damaged_checkpoints import DAMAGES, edited
 from tests.program import run
 from tests.server_process import END_S, serving, wait_until
@@ -164,3 +170,37 @@ def test_the_url_encloses_an_ipv6_address_in_brackets(host: str, url: str) -> No
 def test_an_invalid_host_name_is_refused_in_one_line() -> None:
     with pytest.raises(SettingsError, match=r"cannot listen on .*: invalid host name$"):
         listen("a" * 64 + ".example", 0)
+
+
+LOOPBACK = ["127.0.0.1", "127.8.9.10", "localhost", "LOCALHOST", "::1", "::ffff:127.0.0.1"]
+EXPOSED = ["0.0.0.0", "::", "", "192.168.1.7", "10.0.0.1", "fe80::1%eth0", "::ffff:10.0.0.1",
+           "clinic.example", "localhost.example", "127.0.0.1.example", "2130706433"]  # fmt: skip
+
+
+@pytest.mark.parametrize("host", LOOPBACK)
+def test_loopback_is_served_without_keys_under_its_own_names(host: str) -> None:
+    assert check_exposure(host, has_keys=False, open_to_all=False) is not None  # a warning
+    assert check_exposure(host, has_keys=True, open_to_all=False) is None
+    names = allowed_hosts(host, has_keys=False, names="")
+    assert names == {"localhost", "127.0.0.1", "::1", host.lower()}
+    assert allowed_hosts(host, has_keys=True, names="") is None
+
+
+@pytest.mark.parametrize("host", EXPOSED)
+def test_other_addresses_require_keys_or_open_and_have_every_name(host: str) -> None:
+    with pytest.raises(SettingsError):
+        check_exposure(host, has_keys=False, open_to_all=False)
+    assert check_exposure(host, has_keys=False, open_to_all=True) is not None  # a warning
+    assert check_exposure(host, has_keys=True, open_to_all=False) is None
+    assert allowed_hosts(host, has_keys=False, names="") is None
+
+
+def test_keys_together_with_open_are_refused() -> None:
+    with pytest.raises(SettingsError):
+        check_exposure("127.0.0.1", has_keys=True, open_to_all=True)
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_the_setting_replaces_the_names(has_keys: bool) -> None:
+    names = allowed_hosts("127.0.0.1", has_keys, "Clinic.example,10.0.0.7")
+    assert names == {"clinic.example", "10.0.0.7"}

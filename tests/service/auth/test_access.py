@@ -1,4 +1,4 @@
-"""Exposed addresses, authentication and rate limits, decided before the body is read."""
+"""Authentication and rate limits, decided before the body is read."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,56 +12,21 @@ from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from eulerlora_client.contract.problems import QuotaExceeded
-from eulerlora_client.errors import SettingsError
 from service.auth import access
-from service.auth.access import KeyCheck, Quotas, allowed_hosts, check_exposure
+from service.auth.access import KeyCheck, Quotas
 from service.auth.keys import Keys, write_clients
 from service.telemetry.logs import RequestIdMiddleware
 from tests.service.http import plain_app
 from tests.service.key_clients import client as client_with
-
-LOOPBACK = ["127.0.0.1", "127.8.9.10", "localhost", "LOCALHOST", "::1", "::ffff:127.0.0.1"]
-EXPOSED = ["0.0.0.0", "::", "", "192.168.1.7", "10.0.0.1", "fe80::1%eth0", "::ffff:10.0.0.1",
-           "clinic.example", "localhost.example", "127.0.0.1.example", "2130706433"]  # fmt: skip
-
-
-@pytest.mark.parametrize("host", LOOPBACK)
-def test_loopback_is_served_without_keys_under_its_own_names(host: str) -> None:
-    assert check_exposure(host, has_keys=False, open_to_all=False) is not None  # a warning
-    assert check_exposure(host, has_keys=True, open_to_all=False) is None
-    names = allowed_hosts(host, has_keys=False, names="")
-    assert names == {"localhost", "127.0.0.1", "::1", host.lower()}
-    assert allowed_hosts(host, has_keys=True, names="") is None
-
-
-@pytest.mark.parametrize("host", EXPOSED)
-def test_other_addresses_require_keys_or_open_and_have_every_name(host: str) -> None:
-    with pytest.raises(SettingsError):
-        check_exposure(host, has_keys=False, open_to_all=False)
-    assert check_exposure(host, has_keys=False, open_to_all=True) is not None  # a warning
-    assert check_exposure(host, has_keys=True, open_to_all=False) is None
-    assert allowed_hosts(host, has_keys=False, names="") is None
-
-
-def test_keys_together_with_open_are_refused() -> None:
-    with pytest.raises(SettingsError):
-        check_exposure("127.0.0.1", has_keys=True, open_to_all=True)
-
-
-@pytest.mark.parametrize("has_keys", [False, True])
-def test_the_setting_replaces_the_names(has_keys: bool) -> None:
-    names = allowed_hosts("127.0.0.1", has_keys, "Clinic.example,10.0.0.7")
-    assert names == {"clinic.example", "10.0.0.7"}
-
 
 Get = Callable[..., Any]
 BEARER = {"Authorization": "Bearer clinic-key"}
 
 
 async def echo_client(scope: Scope, receive: Receive, send: Send) -> None:
-    """An application that returns the client in the request state."""
+    """An application that returns the name of the key in the request state."""
     request = Request(scope)
-    answer = JSONResponse({"client": getattr(request.state, "client", None)})
+    answer = JSONResponse({"client": getattr(request.state, "key_name", None)})
     await answer(scope, receive, send)
 
 

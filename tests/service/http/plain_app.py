@@ -3,8 +3,8 @@
 from fastapi import FastAPI, Request
 from starlette.types import ASGIApp
 
-from service.http import responses as problems
 from service.http.middleware import BodyLimits, Check, HeaderChecks, RequestMiddleware
+from service.http.responses import add_problem_handlers
 from service.settings import BodySettings, ConnectionSettings
 from service.telemetry.logs import RequestIdMiddleware
 
@@ -15,7 +15,7 @@ def plain_app() -> FastAPI:
     """Returns an app with the probes, `GET /models`, and `POST /predict` that reads its body."""
     app = FastAPI()
     app.add_middleware(RequestIdMiddleware)
-    problems.install(app)
+    add_problem_handlers(app)
     for path in (*PROBES, "/models"):
         app.add_api_route(path, lambda: "ok")
 

@@ -16,8 +16,8 @@ from starlette.testclient import TestClient
 from eulerlora_client.contract.problems import Problem
 from service.app import Options
 from service.decoding.slots import DecodingQuota
-from service.http import responses as problems
 from service.http.middleware import AdmissionCheck, BodyLimits, BodySettings, HostRules
+from service.http.responses import add_problem_handlers
 from service.inference.queue import RequestQueue, ThroughputEstimate
 from service.settings import ServiceSettings
 from service.telemetry.logs import RequestIdMiddleware
@@ -311,7 +311,7 @@ def test_announced_bytes_refuse_nobody(limited_port) -> None:
 def limited(read: list[bytes], **settings: object) -> RequestIdMiddleware:
     """Returns an app behind the limits; `read` gets the bodies that its route has read."""
     app = FastAPI()
-    problems.install(app)
+    add_problem_handlers(app)
 
     @app.post("/{path}")
     async def route(request: Request) -> None:

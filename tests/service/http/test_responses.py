@@ -11,8 +11,7 @@ from starlette.testclient import TestClient
 
 from eulerlora_client.contract.answers import Nats, Probability, WireModel
 from eulerlora_client.contract.problems import SENT_BY_SERVICE, Overloaded
-from service.http import responses as problems
-from service.http.responses import json_response, problem_headers, rounded
+from service.http.responses import add_problem_handlers, json_response, problem_headers, rounded
 from service.telemetry.logs import RequestIdMiddleware
 
 SECRET = "zz-secret-zz"
@@ -24,7 +23,7 @@ def faulty() -> TestClient:
     """A client of an app whose routes fail in different ways."""
     app = FastAPI()
     app.add_middleware(RequestIdMiddleware)
-    problems.install(app)
+    add_problem_handlers(app)
 
     @app.get("/problem/{code}")
     async def problem(code: str) -> None:

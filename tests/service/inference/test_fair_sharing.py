@@ -40,7 +40,7 @@ def items_of(client: str, count: int, cost: float = 1.0) -> list[Item]:
 
 
 def test_the_name_of_a_key_comes_before_the_address_and_never_equals_one() -> None:
-    scope = {"client": ("10.0.0.1", 4), "state": {"client": "10.0.0.1"}}
+    scope = {"client": ("10.0.0.1", 4), "state": {"key_name": "10.0.0.1"}}
     assert client_of(scope) == "key:10.0.0.1"
     assert client_of({**scope, "state": {}}) == "address:10.0.0.1"
     assert client_of({}) == "address:"

@@ -12,8 +12,8 @@ from service.inference.workers import run_with_retry
 from tests.service.fake_engine import (
     NO_DEADLINE,
     TIMEOUT_S,
-    BatcherHarness,
     FakeEngine,
+    WorkersHarness,
     item_of,
     values_of,
 )
@@ -74,14 +74,14 @@ def test_the_cause_of_a_failure_is_logged_but_not_part_of_the_problem(caplog) ->
 
 
 @pytest.fixture
-def harness() -> Iterator[BatcherHarness]:
-    harness = BatcherHarness()
-    with harness.batcher.running():
+def harness() -> Iterator[WorkersHarness]:
+    harness = WorkersHarness()
+    with harness.workers.running():
         yield harness
         harness.engine.gate.set()
 
 
-def test_items_that_arrive_during_a_batch_form_the_next_one(harness: BatcherHarness) -> None:
+def test_items_that_arrive_during_a_batch_form_the_next_one(harness: WorkersHarness) -> None:
     first = harness.block_with(6)
     later = harness.submit(1, 2, 3)
     assert not any(future.done() for future in (first, *later))
@@ -90,7 +90,7 @@ def test_items_that_arrive_during_a_batch_form_the_next_one(harness: BatcherHarn
     assert harness.engine.batches == [[6], [1, 2, 3]]
 
 
-def test_a_cancelled_item_never_runs(harness: BatcherHarness) -> None:
+def test_a_cancelled_item_never_runs(harness: WorkersHarness) -> None:
     harness.block_with(1)
     first, cancelled, last = harness.submit(2, 3, 1)
     assert cancelled.cancel()
@@ -99,7 +99,7 @@ def test_a_cancelled_item_never_runs(harness: BatcherHarness) -> None:
     assert harness.engine.batches[1:] == [[2, 1]]
 
 
-def test_a_bad_item_does_not_affect_the_rest_of_its_batch(harness: BatcherHarness) -> None:
+def test_a_bad_item_does_not_affect_the_rest_of_its_batch(harness: WorkersHarness) -> None:
     harness.engine.error_of = lambda values: ValueError("two") if 2 in values else None
     harness.block_with(5)
     one, two, three = harness.submit(1, 2, 3)
@@ -110,7 +110,7 @@ def test_a_bad_item_does_not_affect_the_rest_of_its_batch(harness: BatcherHarnes
 
 
 def test_every_batch_is_reported_with_its_model_rows_items_and_seconds(
-    harness: BatcherHarness,
+    harness: WorkersHarness,
 ) -> None:
     harness.block_with(6)
     later = harness.submit(1, 2)
@@ -120,7 +120,7 @@ def test_every_batch_is_reported_with_its_model_rows_items_and_seconds(
     assert all(run.seconds >= 0 for run in harness.runs)
 
 
-def test_a_lost_device_ends_all_inference_and_is_reported_once(harness: BatcherHarness) -> None:
+def test_a_lost_device_ends_all_inference_and_is_reported_once(harness: WorkersHarness) -> None:
     lost = DeviceFailed("CUDA error: an illegal memory access was encountered")
     harness.engine.error_of = lambda _: lost
     with harness.queue.reserve("a", harness.engine, 1) as (decoding,):
@@ -142,7 +142,7 @@ def test_a_lost_device_ends_all_inference_and_is_reported_once(harness: BatcherH
 
 
 def test_closing_runs_the_accepted_items_and_refuses_new_ones() -> None:
-    harness = BatcherHarness()
+    harness = WorkersHarness()
     futures = []
     refused = threading.Event()
 
@@ -155,7 +155,7 @@ def test_closing_runs_the_accepted_items_and_refuses_new_ones() -> None:
                 refused.set()
         harness.engine.gate.set()
 
-    with harness.batcher.running():
+    with harness.workers.running():
         futures.append(harness.block_with(5))
         futures += harness.submit(4, 4, 4)
         thread = threading.Thread(target=submit_until_refused)
@@ -165,7 +165,7 @@ def test_closing_runs_the_accepted_items_and_refuses_new_ones() -> None:
     assert values_of(futures)[:4] == [5, 4, 4, 4]
 
 
-def test_a_result_has_the_times_in_the_queue_and_in_the_batch(harness: BatcherHarness) -> None:
+def test_a_result_has_the_times_in_the_queue_and_in_the_batch(harness: WorkersHarness) -> None:
     started = time.monotonic()
     first = harness.block_with(6)
     second = harness.submit(2)[0]
@@ -182,12 +182,12 @@ def test_a_result_has_the_times_in_the_queue_and_in_the_batch(harness: BatcherHa
 
 
 def test_workers_run_at_the_same_time_and_do_not_wait_for_each_other() -> None:
-    harness = BatcherHarness(workers=2)
+    harness = WorkersHarness(workers=2)
     fast = FakeEngine("fast")
-    with harness.batcher.running():
+    with harness.workers.running():
         blocked = harness.block_with(6)
         for value in (1, 2, 3):
-            future = harness.batcher.submit(fast, item_of(value), NO_DEADLINE)  # type: ignore[arg-type]
+            future = harness.workers.submit(fast, item_of(value), NO_DEADLINE)  # type: ignore[arg-type]
             assert values_of([future]) == [value]
         assert not blocked.done()
         harness.engine.gate.set()
@@ -195,13 +195,13 @@ def test_workers_run_at_the_same_time_and_do_not_wait_for_each_other() -> None:
 
 
 def test_a_hung_pass_in_one_worker_is_a_lost_device_while_another_worker_runs() -> None:
-    harness = BatcherHarness(workers=2, max_batch_s=0.05)
+    harness = WorkersHarness(workers=2, max_batch_s=0.05)
     fast = FakeEngine("fast")
-    with harness.batcher.running():
+    with harness.workers.running():
         hung = harness.block_with(6)
         while not harness.failed.is_set():
             try:
-                future = harness.batcher.submit(fast, item_of(1), NO_DEADLINE)  # type: ignore[arg-type]
+                future = harness.workers.submit(fast, item_of(1), NO_DEADLINE)  # type: ignore[arg-type]
                 future.result(TIMEOUT_S)
             except NotReady:
                 break

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.answers import Threshold
-from service.http import responses as problems
+from service.http.responses import add_problem_handlers
 from service.inference.engine import ServedModel
 from service.lifecycle.phase import Lifecycle
 from service.routes.system import SCRAPE_INTERVAL_S, Readiness, probe_routes
@@ -115,7 +115,7 @@ def test_the_service_is_ready_while_models_decoder_and_audit_log_work() -> None:
     lifecycle, decoder, audit = Lifecycle(), Part(), Part()
     app = FastAPI()
     app.add_middleware(RequestIdMiddleware)
-    problems.install(app)
+    add_problem_handlers(app)
     app.include_router(probe_routes(Readiness(lifecycle, decoder, audit)))  # type: ignore[arg-type]
     client = TestClient(app)
 

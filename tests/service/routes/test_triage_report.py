@@ -178,5 +178,5 @@ def request_of(client: str) -> Request:
     """Returns a request of a client with a key that stays connected, with an empty report."""
     request = FakeRequest(b'{"images": []}').request
     request.scope["headers"] = [(b"content-type", b"application/json")]
-    request.state.client = client
+    request.state.key_name = client
     return request

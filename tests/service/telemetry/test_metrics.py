@@ -117,7 +117,7 @@ def test_dispositions_are_counted_and_a_prediction_alone_has_none(metrics) -> No
 
 
 def test_requests_and_predictions_are_counted_by_the_class_of_the_client(metrics) -> None:
-    metrics.count_request(replace(COMPLETED, client="clinic"))
+    metrics.count_request(replace(COMPLETED, key_name="clinic"))
     metrics.count_prediction(completed(), "keyed")
     request = {"method": "POST", "route": "/predict", "status": "200"}
     by_mode = {"model": "tiny", "mode": "stoch"}
