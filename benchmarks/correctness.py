@@ -10,7 +10,8 @@ from benchmarks.baselines.naive import naive_logits, ordinary_members, vmap_ense
 from benchmarks.baselines.peft import PeftVisionTransformer
 from benchmarks.compiled_engine import engine_of
 from benchmarks.workload import Plan, Workload, build_engine
-from eulerlora.nn.rows import RowDraws, Rows
+from eulerlora.nn.method import RowDraws
+from eulerlora.nn.rows import Rows
 from eulerlora.settings import Draw
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 3e-2}

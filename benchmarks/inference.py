@@ -18,8 +18,8 @@ from benchmarks.results import Measurement, Result, Target, at_least, at_most
 from benchmarks.timing import alternating_seconds
 from benchmarks.workload import Plan, Workload, build_engine, described, predict, random_network
 from eulerlora.prediction.precision import missing_bfloat16
-from eulerlora.settings import BackboneSettings, Draw, PrecisionChoice
-from eulerlora_client.contract.sampling import AUTO, Precision
+from eulerlora.settings import BackboneSettings, Draw
+from eulerlora_client.contract.sampling import AUTO, Precision, PrecisionChoice
 
 NAIVE_TARGETS: dict[PrecisionChoice, Target] = {
     "float32": at_most(0.60),

@@ -17,7 +17,7 @@ from benchmarks.baselines.naive import ordinary_members
 from benchmarks.results import Measurement, Result, Target, at_most
 from benchmarks.timing import alternating_seconds, in_new_process, peak_growth
 from benchmarks.workload import NetworkSizes, Plan, Workload, described
-from eulerlora.nn.rows import RowDraws
+from eulerlora.nn.method import RowDraws
 from eulerlora.sampling.masks import draw_trajectories, on_stacked_ranks
 from training.fit.optimisation import attention_kernels
 

@@ -16,8 +16,9 @@ from benchmarks.results import Measurement, Result
 from benchmarks.timing import Work, alternating_seconds
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.method import RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.nn.rows import RowDraws, Rows
+from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import Runtime
 from eulerlora.sampling.masks import draw_trajectories, on_stacked_ranks
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, RuntimeSettings

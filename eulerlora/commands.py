@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from eulerlora.exchange.peft_folders import TransformersVersion
     from eulerlora.images.files import ImageWarning
     from eulerlora.model import EulerLoRA
-    from eulerlora.settings import PrecisionChoice
-    from eulerlora_client.contract.sampling import Auto, Mode, Views
+    from eulerlora_client.contract.sampling import Auto, Mode, PrecisionChoice, Views
 
 PATH = click.Path(path_type=Path)
 PRECISION_CHOICES = ("auto", "float32", "bfloat16")

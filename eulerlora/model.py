@@ -17,13 +17,13 @@ from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, Checkpoint, load_chec
 from eulerlora.checkpoint.hub import Repository, download, upload
 from eulerlora.images.files import RgbImage, channels_first, read_image, unread_file, upright_rgb
 from eulerlora.images.preprocess import content_seed, network_input
-from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput
-from eulerlora.nn.runtime import Runtime, predict_adaptively, predict_images
+from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput, predict_images
+from eulerlora.nn.runtime import Runtime, predict_adaptively
 from eulerlora.prediction.answer import Predictions, RunOptions, answer
 from eulerlora.prediction.precision import REQUESTED, decide_precision
 from eulerlora.sampling.adaptive import ROUNDS
 from eulerlora.scores.prediction_sets import check_coverage
-from eulerlora.settings import DEFAULT_RUNTIME, Draw, PrecisionChoice, RuntimeSettings
+from eulerlora.settings import DEFAULT_RUNTIME, Draw, RuntimeSettings
 from eulerlora_client.contract.answers import PredictionWarning
 from eulerlora_client.contract.sampling import (
     AUTO,
@@ -31,6 +31,7 @@ from eulerlora_client.contract.sampling import (
     Auto,
     Mode,
     Precision,
+    PrecisionChoice,
     Sampler,
     Views,
 )
@@ -181,7 +182,7 @@ class EulerLoRA:
         coverage: adds `prediction_sets` with this probability, such as 0.9, or a warning if the
         checkpoint is not calibrated for it with these options.
         views: number of views of an image that its trajectories share between them, 1, 2, 4 or 8
-        (`eulerlora.sampling.views`); in mode `det` each adapter sees all of them. None for the
+        (`eulerlora.nn.rows`); in mode `det` each adapter sees all of them. None for the
         checkpoint's in mode `stoch`, and 1 in mode `det`; other numbers are not calibrated.
         Raises ImageError for an unusable image, SettingsError for an option out of range and
         NonFiniteError if the network returns NaN or infinity.

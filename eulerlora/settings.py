@@ -1,21 +1,21 @@
 """Settings of adapters, backbone, input, runtime and draws; recipes and checkpoints share them."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora_client.contract.sampling import Auto, Mode, Precision, Sampler, Views
-from eulerlora_client.settings import PositiveInt, Settings, optional
+from eulerlora_client.contract.sampling import Mode, Precision, Sampler, Views
+from eulerlora_client.settings import Positive, PositiveInt, Settings, optional
 
 ColourConstancy = Literal["none", "shades-of-gray"]
-PrecisionChoice = Precision | Auto
-"""A precision, or `auto`: bfloat16 where `eulerlora.prediction.precision` allows it."""
 Activation = Literal["gelu", "gelu-tanh", "quick-gelu", "swiglu"]
 Channels = tuple[float, float, float]
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Provenance = dict[str, Any]
+"""The origin of weights, as JSON."""
+PROJECTIONS = ("query", "key", "value", "output")
+"""The adapted projections of a block, in the order of all tensors and coefficients."""
+INPUTS = len(PROJECTIONS) - 1
 
 
 class AdapterSettings(Settings):
@@ -181,7 +181,7 @@ class Draw(Settings):
     sampled_from_block: the first block that is sampled, from 0; the blocks below it are those of
     mode `det`.
     views: number of views of the image that the trajectories share between them
-    (`eulerlora.sampling.views`). In mode `det`, an adapter runs once for each view.
+    (`eulerlora.nn.rows`). In mode `det`, an adapter runs once for each view.
     """
 
     mode: Mode = "det"

@@ -12,7 +12,10 @@ from pydantic_core import ErrorDetails
 from eulerlora_client.errors import SettingsError
 
 PositiveInt = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Settings(BaseModel):

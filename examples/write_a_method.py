@@ -16,8 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from eulerlora.methods.gaussian import NoiseMethod
-from eulerlora.nn.method import MethodSettings
-from eulerlora.nn.rows import RowDraws
+from eulerlora.nn.method import MethodSettings, RowDraws
 from eulerlora.sampling.masks import on_stacked_ranks
 
 

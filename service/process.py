@@ -18,7 +18,8 @@ from starlette.routing import Router
 
 from eulerlora.model import choose_device
 from eulerlora.prediction.precision import decide_precision
-from eulerlora.settings import PrecisionChoice, RuntimeSettings
+from eulerlora.settings import RuntimeSettings
+from eulerlora_client.contract.sampling import PrecisionChoice
 from eulerlora_client.errors import SettingsError
 from eulerlora_client.policy.policy import default_policy, read_policy
 from eulerlora_client.printable import printable

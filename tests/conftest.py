@@ -21,8 +21,7 @@ from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.methods.registry import DEFAULT_METHOD, build_network
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.method import MethodSettings
-from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.nn.runtime import RowNetwork, predict_images
+from eulerlora.nn.network import AdaptedVisionTransformer, RowNetwork, predict_images
 from eulerlora.sampling.adaptive import DecisionMargins, RoundMargins
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
 from eulerlora_client.contract.answers import ClassName, ScoreThreshold, Threshold

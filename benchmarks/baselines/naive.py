@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from eulerlora.nn.attention import AttentionAdapters
 from eulerlora.nn.backbone import EncoderBlock, VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.sampling.masks import PROJECTIONS
+from eulerlora.settings import PROJECTIONS
 from training.fit.optimisation import attention_kernels
 
 

@@ -22,7 +22,7 @@ from benchmarks.service.load import SAMPLES
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.model import EulerLoRA, rgb_images
-from eulerlora.nn.runtime import predict_images
+from eulerlora.nn.network import predict_images
 from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Draw
 from eulerlora_client.contract.sampling import Mode

@@ -19,8 +19,7 @@ from starlette.routing import Router
 from starlette.types import ASGIApp
 
 from eulerlora.commands import set_openmp_wait_policy
-from eulerlora.settings import PrecisionChoice
-from eulerlora_client.contract.sampling import AUTO
+from eulerlora_client.contract.sampling import AUTO, PrecisionChoice
 from eulerlora_client.settings import Settings
 
 NAME = "eulerlora"

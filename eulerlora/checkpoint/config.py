@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Hashable, Sequence
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -14,13 +14,13 @@ from eulerlora.settings import (
     AdapterSettings,
     BackboneSettings,
     Preprocessing,
-    Sha256,
+    Provenance,
     Temperatures,
 )
 from eulerlora_client.contract.answers import ClassName, TargetClasses, Threshold
 from eulerlora_client.contract.sampling import Auto, Mode, Precision, Sampler, Views
 from eulerlora_client.errors import SettingsError
-from eulerlora_client.settings import Settings, optional
+from eulerlora_client.settings import Settings, Sha256, optional
 
 FittedEntry = TypeVar("FittedEntry", Threshold, PredictionSetCalibration)
 
@@ -33,8 +33,6 @@ def of_precision(entries: Sequence[FittedEntry], precision: Precision) -> tuple[
             chosen[entry.options] = entry
     return tuple(chosen.values())
 
-
-Provenance = dict[str, Any]
 
 MAX_PARAMETERS = 2**33
 """Of a backbone: 34 GB in float32."""

@@ -40,15 +40,19 @@ from eulerlora.images.files import read_pixels
 from eulerlora.images.preprocess import network_input
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
-from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.nn.runtime import RowNetwork, predict_images
+from eulerlora.nn.network import AdaptedVisionTransformer, RowNetwork, predict_images
 from eulerlora.scores.ood_scores import FEATURES_PER_WIDTH, FeatureDistance, FeatureStatistics
 from eulerlora.scores.uncertainty import summarise
-from eulerlora.settings import UNSCALED, Draw, Preprocessing, Sha256, Temperatures
+from eulerlora.settings import (
+    UNSCALED,
+    Draw,
+    Preprocessing,
+    Temperatures,
+)
 from eulerlora_client.contract.sampling import SAMPLERS, Precision
 from eulerlora_client.errors import CheckpointError, ImageError, SettingsError
 from eulerlora_client.output_files import atomic_write, storage_errors
-from eulerlora_client.settings import Probability, Settings, first_error
+from eulerlora_client.settings import Probability, Settings, Sha256, first_error
 
 IMAGE_FILE, EXPECTED_FILE = "known_answer.png", "known_answer.json"
 DRAWS = (

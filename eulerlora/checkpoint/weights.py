@@ -19,9 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.checkpoint.config import Provenance
 from eulerlora.nn.backbone import VisionTransformer
-from eulerlora.settings import BackboneSettings, Preprocessing
+from eulerlora.settings import BackboneSettings, Preprocessing, Provenance
 from eulerlora_client.errors import CheckpointError
 from eulerlora_client.output_files import atomic_write
 from eulerlora_client.settings import validated

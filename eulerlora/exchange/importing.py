@@ -20,12 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from eulerlora.checkpoint.config import (
-    AdapterConfig,
-    BackboneConfig,
-    CheckpointConfig,
-    Provenance,
-)
+from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
 from eulerlora.checkpoint.files import BACKBONE_FILE, CARD_FILE, check_free, new_folder
 from eulerlora.checkpoint.hub import PREFIX, Repository, download
 from eulerlora.checkpoint.weights import (
@@ -48,7 +43,7 @@ from eulerlora.exchange.libraries import (
 from eulerlora.exchange.onnx_trunk import IMAGENET_MEAN, IMAGENET_STD, trunk_config, trunk_tensors
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.settings import Preprocessing
+from eulerlora.settings import Preprocessing, Provenance
 from eulerlora_client.contract.answers import ClassName
 from eulerlora_client.errors import CheckpointError, SettingsError
 from eulerlora_client.settings import validated

@@ -39,8 +39,7 @@ from eulerlora.exchange.merged import (
 )
 from eulerlora.methods.registry import DEFAULT_METHOD, build_network
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.sampling.masks import INPUTS
-from eulerlora.settings import AdapterSettings, BackboneSettings
+from eulerlora.settings import INPUTS, AdapterSettings, BackboneSettings
 from eulerlora_client.errors import CheckpointError, SettingsError
 from eulerlora_client.settings import validated
 

@@ -18,10 +18,16 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from eulerlora.methods.gaussian import NoiseMethod
-from eulerlora.nn.attention import AttentionAdapters, BlockAdapters, adapted_attention
-from eulerlora.nn.method import Method, MethodSettings, NetworkShape
-from eulerlora.nn.rows import COEFFICIENTS, BlockRows, RowDraws
-from eulerlora.sampling.masks import GROUP, PROJECTIONS, consecutive_masks, on_stacked_ranks
+from eulerlora.nn.attention import (
+    COEFFICIENTS,
+    AttentionAdapters,
+    BlockAdapters,
+    BlockRows,
+    adapted_attention,
+)
+from eulerlora.nn.method import Method, MethodSettings, NetworkShape, RowDraws
+from eulerlora.sampling.masks import GROUP, consecutive_masks, on_stacked_ranks
+from eulerlora.settings import PROJECTIONS
 
 DROPPED = "dropped_keys"
 """Name of the masks, (rows, blocks, heads, tokens, tokens): 1 where a key is dropped for a query.

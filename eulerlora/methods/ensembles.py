@@ -9,13 +9,11 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.nn.attention import BlockAdapters, FrozenAttention, projected_attention
+from eulerlora.nn.attention import BlockAdapters, BlockRows, FrozenAttention, projected_attention
 from eulerlora.nn.method import EnsembleMethod, MethodSettings, NetworkShape, TrainingKeys
-from eulerlora.nn.rows import BlockRows
-from eulerlora.sampling.masks import PROJECTIONS
-from eulerlora.settings import AdapterSettings, Positive
+from eulerlora.settings import PROJECTIONS, AdapterSettings
 from eulerlora_client.errors import SettingsError
-from eulerlora_client.settings import PositiveInt
+from eulerlora_client.settings import Positive, PositiveInt
 
 
 class BatchEnsembleSettings(MethodSettings):

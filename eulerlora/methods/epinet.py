@@ -14,10 +14,9 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from eulerlora.methods.gaussian import NoiseMethod
-from eulerlora.nn.method import AdapterHeads, MethodSettings, NetworkShape
-from eulerlora.nn.rows import COEFFICIENTS, RowDraws
-from eulerlora.settings import NotNegative
-from eulerlora_client.settings import PositiveInt
+from eulerlora.nn.attention import COEFFICIENTS
+from eulerlora.nn.method import AdapterHeads, MethodSettings, NetworkShape, RowDraws
+from eulerlora_client.settings import NotNegative, PositiveInt
 
 INDEX = "index"
 """Name of z, (rows, index_dimension)."""

@@ -4,15 +4,9 @@ from typing import Literal
 
 from torch import Generator, Tensor
 
-from eulerlora.nn.method import Method, MethodSettings, changed_settings
-from eulerlora.nn.rows import RowDraws
-from eulerlora.sampling.masks import (
-    INPUTS,
-    draw_balanced_trajectories,
-    draw_trajectories,
-    on_stacked_ranks,
-)
-from eulerlora.settings import AdapterSettings
+from eulerlora.nn.method import Method, MethodSettings, RowDraws, changed_settings
+from eulerlora.sampling.masks import draw_balanced_trajectories, draw_trajectories, on_stacked_ranks
+from eulerlora.settings import INPUTS, AdapterSettings
 
 
 class EulerLoRASettings(MethodSettings):

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from eulerlora.nn.method import Method, NetworkShape, SettingsType_co
-from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.nn.runtime import predict_images
+from eulerlora.nn.network import AdaptedVisionTransformer, predict_images
 from eulerlora.settings import Draw
 from eulerlora_client.settings import Settings
 

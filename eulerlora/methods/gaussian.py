@@ -20,11 +20,16 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.nn.attention import AttentionAdapters, BlockAdapters, projected_attention
-from eulerlora.nn.method import AdapterHeads, Method, NetworkShape, SettingsType_co
-from eulerlora.nn.rows import COEFFICIENTS, BlockRows, RowDraws
-from eulerlora.sampling.masks import INPUTS, PROJECTIONS, det_coefficients
-from eulerlora.settings import AdapterSettings
+from eulerlora.nn.attention import (
+    COEFFICIENTS,
+    AttentionAdapters,
+    BlockAdapters,
+    BlockRows,
+    projected_attention,
+)
+from eulerlora.nn.method import AdapterHeads, Method, NetworkShape, RowDraws, SettingsType_co
+from eulerlora.sampling.masks import det_coefficients
+from eulerlora.settings import INPUTS, PROJECTIONS, AdapterSettings
 
 Weight = Literal["down", "up", "head"]
 """Tensors of a network: A of every projection, B of every projection, the heads."""

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from eulerlora.methods.gaussian import GaussianWeightsMethod
 from eulerlora.nn.method import MethodSettings, TrainingKeys
-from eulerlora.settings import AdapterSettings, Positive
+from eulerlora.settings import AdapterSettings
+from eulerlora_client.settings import Positive
 
 MOMENTUM = 0.9
 ROOT = "_root"

@@ -38,12 +38,11 @@ from eulerlora.methods.fitting import (
 )
 from eulerlora.methods.gaussian import GaussianAdapters, GaussianWeightsMethod, Weight
 from eulerlora.nn.attention import AttentionAdapters
-from eulerlora.nn.method import MethodSettings, NetworkShape
+from eulerlora.nn.method import MethodSettings, NetworkShape, RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer, ProjectedBlock
-from eulerlora.nn.rows import RowDraws, Rows
-from eulerlora.sampling.masks import PROJECTIONS
-from eulerlora.settings import Draw, Positive
-from eulerlora_client.settings import PositiveInt, optional
+from eulerlora.nn.rows import Rows
+from eulerlora.settings import PROJECTIONS, Draw
+from eulerlora_client.settings import Positive, PositiveInt, optional
 
 CURVATURE_BATCH = 8
 PRIOR_PRECISIONS = tuple(10.0**exponent for exponent in range(9))

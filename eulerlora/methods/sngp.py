@@ -27,17 +27,18 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.methods.gaussian import NoiseMethod
-from eulerlora.nn.attention import AttentionAdapters, BlockAdapters
+from eulerlora.nn.attention import COEFFICIENTS, AttentionAdapters, BlockAdapters
 from eulerlora.nn.method import (
     AdapterHeads,
     Batches,
     MethodSettings,
     NetworkShape,
+    RowDraws,
     TrainingKeys,
 )
-from eulerlora.nn.rows import COEFFICIENTS, RowDraws, Rows
-from eulerlora.settings import AdapterSettings, Positive
-from eulerlora_client.settings import PositiveInt
+from eulerlora.nn.rows import Rows
+from eulerlora.settings import AdapterSettings
+from eulerlora_client.settings import Positive, PositiveInt
 
 LOGIT_NOISE = "logit_noise"
 """Standard normal noise of the logits, (rows, classes)."""

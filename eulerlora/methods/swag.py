@@ -15,8 +15,7 @@ from eulerlora.methods.fitting import FitSettings, FitSource, FittedMethod
 from eulerlora.methods.gaussian import GaussianWeightsMethod
 from eulerlora.nn.method import MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.settings import Positive
-from eulerlora_client.settings import PositiveInt
+from eulerlora_client.settings import Positive, PositiveInt
 
 MOMENTUM = 0.9
 

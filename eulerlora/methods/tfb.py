@@ -16,8 +16,7 @@ from eulerlora.methods.fitting import FitSettings, FitSource, FittedMethod, pred
 from eulerlora.methods.gaussian import GaussianAdapters, GaussianWeightsMethod, Weight
 from eulerlora.nn.method import MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.settings import NotNegative
-from eulerlora_client.settings import PositiveInt
+from eulerlora_client.settings import NotNegative, PositiveInt
 
 START = 2.0**-10
 RANGE = 2.0**-30, 2.0**10

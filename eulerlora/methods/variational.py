@@ -22,12 +22,18 @@ from eulerlora.methods.gaussian import (
     Weight,
     divergence,
 )
-from eulerlora.nn.attention import AttentionAdapters, BlockAdapters, initial_bound
-from eulerlora.nn.method import MethodSettings, NetworkShape
-from eulerlora.nn.rows import COEFFICIENTS, BlockRows, RowDraws
-from eulerlora.sampling.masks import PROJECTIONS, on_stacked_ranks
-from eulerlora.settings import AdapterSettings, NotNegative, Positive
+from eulerlora.nn.attention import (
+    COEFFICIENTS,
+    AttentionAdapters,
+    BlockAdapters,
+    BlockRows,
+    initial_bound,
+)
+from eulerlora.nn.method import MethodSettings, NetworkShape, RowDraws
+from eulerlora.sampling.masks import on_stacked_ranks
+from eulerlora.settings import PROJECTIONS, AdapterSettings
 from eulerlora_client.errors import SettingsError
+from eulerlora_client.settings import NotNegative, Positive
 
 COEFFICIENT_NOISE = "coefficient_noise"
 

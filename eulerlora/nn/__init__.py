@@ -5,9 +5,9 @@ The names below are for networks of one's own; docs/how-to/own-code.md has examp
 
 from eulerlora.nn.attention import AttentionAdapters, adapted_attention, adapted_linear
 from eulerlora.nn.backbone import EncoderBlock, VisionTransformer
-from eulerlora.nn.method import AdapterHeads
+from eulerlora.nn.method import AdapterHeads, RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput
-from eulerlora.nn.rows import RowDraws, Rows
+from eulerlora.nn.rows import Rows
 
 __all__ = [
     "AdaptedVisionTransformer",

@@ -19,16 +19,15 @@ exp(q_i k_j / sqrt(d)), or by distance in proportion to
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.nn.rows import COEFFICIENTS, BlockRows
-from eulerlora.sampling.masks import PROJECTIONS
-from eulerlora.settings import AdapterSettings
+from eulerlora.settings import PROJECTIONS, AdapterSettings
 
 
 def adapted_linear(
@@ -54,6 +53,28 @@ INITIAL_GAIN = 10.0
 def initial_bound(rank: int, width: int) -> float:
     """Returns the bound of the uniform initial elements of `down`: Xavier with gain 10."""
     return INITIAL_GAIN * math.sqrt(6 / (rank + width))
+
+
+COEFFICIENTS = "coefficients"
+"""Name of the coefficients of the stacked directions, (rows, blocks, 4, adapters * rank)."""
+
+
+@dataclass(frozen=True)
+class BlockRows:
+    """The rows that a block computes for one network.
+
+    draws: of this block, by name, (rows, ...). adapter: (rows,), index of each row's adapter.
+    image: (rows,), index of each row's image if the inputs are those of images; None if they are
+    those of the rows.
+    """
+
+    draws: Mapping[str, Tensor]
+    adapter: Tensor
+    image: Tensor | None = None
+
+    def of_rows(self, inputs: Tensor) -> Tensor:
+        """Returns (rows, ...): the inputs of every row."""
+        return inputs if self.image is None else inputs[self.image]
 
 
 class BlockAdapters(nn.Module, ABC):

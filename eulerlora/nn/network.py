@@ -1,24 +1,33 @@
 """A frozen Vision Transformer with adapters: (images, rows, draws) -> logits and features of rows.
 
 Rows of an image and adapter with equal draws share the first blocks, and rows with equal features
-share all blocks. `AdaptedVisionTransformer` is the network, `adapted_block` one block.
+share all blocks. `AdaptedVisionTransformer` is the network, `adapted_block` one block, and
+`predict_images` gives logits and features of images, each with its own draw.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.images.preprocess import normalise
-from eulerlora.nn.attention import AttentionAdapters, BlockAdapters, projected_attention
-from eulerlora.nn.backbone import EncoderBlock, VisionTransformer
-from eulerlora.nn.method import AnyMethod
-from eulerlora.nn.rows import BlockRows, DistinctRows, RowDraws, Rows
-from eulerlora.settings import Draw, Preprocessing
+from eulerlora.nn.attention import (
+    AttentionAdapters,
+    BlockAdapters,
+    BlockRows,
+    DistanceAttention,
+    SelfAttention,
+    projected_attention,
+)
+from eulerlora.nn.backbone import EncoderBlock, LayerScale, VisionTransformer
+from eulerlora.nn.method import AnyMethod, RowDraws
+from eulerlora.nn.rows import DistinctRows, Rows, ViewedRows, view_order
+from eulerlora.scores.ood_scores import FeatureDistance
+from eulerlora.settings import UNSCALED, AdapterSettings, Draw, Preprocessing, Temperatures
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,7 @@ class NetworkOutput(NamedTuple):
     structure. The first two are scaled to unit length (Mahalanobis++, Mueller and Hein, ICML 2025).
     distance: the feature distance of the mean features of an image, () float64; None without
     feature statistics. views: (rows,) int64, of the rows of an image; None if all see the image.
-    Those of one image (`eulerlora.nn.runtime.predict_images`) are on the CPU, and their logits are
+    Those of one image (`predict_images`) are on the CPU, and their logits are
     float64, divided by the temperature.
     """
 
@@ -275,3 +284,97 @@ class AdaptedVisionTransformer(nn.Module):
         if differ == "draw" or not rows.counts:
             return None
         return rows.distinct(by_adapter=differ == "adapter")
+
+
+def round_products(network: AdaptedVisionTransformer) -> None:
+    """Converts the weights of the blocks' matrix products to bfloat16, in place.
+
+    Removes the bias of the keys where attention is by dot product. It adds the same number to all
+    attention logits of a query, which changes no softmax, but a large one (DINOv2 has elements
+    above 30) leaves few digits of bfloat16 to the keys themselves.
+    """
+    for module in (*network.backbone.encoder.layers.modules(), *network.blocks):
+        if not isinstance(module, nn.LayerNorm | LayerScale):
+            for parameter in module.parameters(recurse=False):
+                parameter.data = parameter.data.bfloat16()
+        if isinstance(module, SelfAttention) and not isinstance(module, DistanceAttention):
+            assert module.in_proj_bias is not None
+            module.in_proj_bias.data.chunk(3)[1].zero_()
+
+
+class RowNetwork(Protocol):
+    """A method's network, or its runtime: all that predictions need to know of a method.
+
+    It draws the random input of rows, and is a function of images, rows and draws.
+    """
+
+    @property
+    def settings(self) -> AdapterSettings: ...
+
+    def draw_rows(self, draws: Sequence[Draw]) -> RowDraws: ...
+
+    def outputs(self, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput: ...
+
+
+@torch.inference_mode()
+def predict_images(
+    network: RowNetwork,
+    images: Tensor,
+    draws: Sequence[Draw],
+    temperatures: Temperatures = UNSCALED,
+    distance: FeatureDistance | None = None,
+) -> list[NetworkOutput]:
+    """Returns the output of the network for every image.
+
+    images: (n, 3, image_size, image_size) in [0, 1], on the network's device. draws: one per image;
+    the rows of an image depend on its draw only, so that its result does not depend on the other
+    images of the batch. temperatures: of the logits. distance: adds the feature distances.
+    """
+    adapters = network.settings.adapters
+    seen = _seen(images, draws, adapters)
+    drawn = network.draw_rows(draws).to(images)
+    output = network.outputs(seen.images, seen.rows.to(images.device), drawn)
+    return _image_outputs(output, draws, adapters, temperatures, distance)
+
+
+def _seen(images: Tensor, draws: Sequence[Draw], adapters: int) -> ViewedRows:
+    """Returns what the rows of the draws see, with the rows on the CPU."""
+    rows = Rows.of([draw.count for draw in draws], adapters)
+    if all(draw.views == 1 for draw in draws):
+        return ViewedRows(images, rows)
+    views = torch.cat([view_order(draw, adapters).flatten() for draw in draws])
+    return rows.with_views(images, views)
+
+
+def _image_outputs(
+    output: NetworkOutput,
+    draws: Sequence[Draw],
+    adapters: int,
+    temperatures: Temperatures,
+    distance: FeatureDistance | None,
+) -> list[NetworkOutput]:
+    counts = [adapters * draw.count for draw in draws]
+    logits = output.logits.to("cpu", torch.float64).split(counts)
+    features = output.features.to("cpu", torch.float32).split(counts)
+    outputs = [
+        NetworkOutput(
+            image_logits / temperatures[draw.mode],
+            image_features,
+            views=None if draw.views == 1 else view_order(draw, adapters).flatten(),
+        )
+        for draw, image_logits, image_features in zip(draws, logits, features, strict=True)
+    ]
+    return with_distances(outputs, distance)
+
+
+def with_distances(
+    outputs: Sequence[NetworkOutput], distance: FeatureDistance | None
+) -> list[NetworkOutput]:
+    """Returns the outputs of images with their feature distances; unchanged without `distance`.
+
+    Together they cost little more than a single one, which reads the whole covariance.
+    """
+    if distance is None or not outputs:
+        return list(outputs)
+    values = distance(torch.stack([output.features.mean(dim=0) for output in outputs]))
+    return [output._replace(distance=value) for output, value in zip(outputs, values, strict=True)]

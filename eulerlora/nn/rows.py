@@ -1,21 +1,22 @@
-"""Images x adapters x samples as rows of a batch, and the random input of rows.
+"""Images x adapters x samples as rows of a batch, and the views of an image that rows see.
 
 A trajectory is one (adapter, sample) pair; a row is one (image, trajectory) pair. The rows of an
 image are consecutive, adapter by adapter. Images of a batch may have different numbers of samples.
 
-A network is a deterministic function of images, rows and draws: named tensors that a method draws
-and its network reads. Draws are on the CPU, come from one generator per image, and have no trained
-values: means and scales belong to the network.
+Views are the symmetries of the square. A view is a number of three bits: 4 exchanges rows and
+columns, then 1 flips the columns and 2 the rows. So 0 is the image, 1 its mirror image, 2 the
+vertical flip, 3 the half turn, and 4 to 7 are the transposed ones: 0 to 7 is the dihedral group.
+With `views=n`, the views are 0 to n - 1.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Generator, Tensor
 
-from eulerlora.sampling.views import of_views
+from eulerlora.settings import Draw
 
 
 @dataclass(frozen=True)
@@ -125,116 +126,44 @@ class DistinctRows:
     of_row: Tensor
 
 
-COEFFICIENTS = "coefficients"
-"""Name of the coefficients of the stacked directions, (rows, blocks, 4, adapters * rank)."""
+VIEW_SEED = 1_013_904_223
+"""Added to the seed of a draw, so that the order of views is independent of its masks."""
 
 
-@dataclass(frozen=True)
-class RowDraws:
-    """What a method drew for rows.
+def of_views(images: Tensor, views: Tensor) -> Tensor:
+    """Returns each image as its view shows it, of the same shape.
 
-    blocks: by name, (rows, blocks, ...). head: by name, (rows, ...). Zeros mean that a row does not
-    deviate from mode det, except in `COEFFICIENTS`. shared_blocks: in this number of first blocks,
-    the rows of an image and adapter have equal draws, so that one row is computed for all of them.
+    images: (n, channels, size, size). views: (n,) int64, on the device of the images.
     """
 
-    blocks: Mapping[str, Tensor] = field(default_factory=dict)
-    head: Mapping[str, Tensor] = field(default_factory=dict)
-    shared_blocks: int = 0
+    def where(bit: int, changed: Tensor, images: Tensor) -> Tensor:
+        return torch.where((views & bit != 0).view(-1, 1, 1, 1), changed, images)
 
-    @classmethod
-    def of_coefficients(cls, coefficients: Tensor) -> "RowDraws":
-        """Returns draws of coefficients alone. coefficients: (rows, blocks, 4, ranks)."""
-        return cls({COEFFICIENTS: coefficients})
-
-    @classmethod
-    def cat(cls, parts: Sequence["RowDraws"], counts: Sequence[int]) -> "RowDraws":
-        """Returns the draws of all rows; a name that a part lacks is zero on its rows.
-
-        counts: number of rows of each part.
-        """
-        return cls(
-            _joined([part.blocks for part in parts], counts),
-            _joined([part.head for part in parts], counts),
-            min((part.shared_blocks for part in parts), default=0),
-        )
-
-    @property
-    def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The names of the draws of blocks and of the head."""
-        return tuple(self.blocks), tuple(self.head)
-
-    def block(self, index: int) -> dict[str, Tensor]:
-        """Returns the draws of one block by name, (rows, ...)."""
-        return {name: values[:, index] for name, values in self.blocks.items()}
-
-    def shared_below(self, block: int, det: "RowDraws") -> "RowDraws":
-        """Returns these draws with those of mode det in the blocks below `block`.
-
-        det: one row for each adapter; these have as many rows for each adapter, adapter by adapter.
-        """
-        blocks = dict(self.blocks)
-        for name, values in self.blocks.items():
-            shared = det.blocks.get(name, values.new_zeros(1, *values.shape[1:]))[:, :block]
-            rows = shared.repeat_interleave(len(values) // len(shared), dim=0)
-            blocks[name] = torch.cat([rows, values[:, block:]], dim=1)
-        return RowDraws(blocks, self.head, block)
-
-    def to(self, images: Tensor) -> "RowDraws":
-        """Returns the same draws with the device and type of the images."""
-        return self._mapped(lambda values: values.to(images))
-
-    def rows(self, rows: slice | Tensor) -> "RowDraws":
-        """Returns the draws of some rows. rows: their positions."""
-        return self._mapped(lambda values: values[rows])
-
-    def repeated(self, count: int) -> "RowDraws":
-        """Returns the draws of `count` images that share these."""
-        return self._mapped(lambda values: values.repeat(count, *[1] * (values.ndim - 1)))
-
-    def padded(self, count: int) -> "RowDraws":
-        """Returns the draws of `count` rows: these, followed by zeros; no blocks are shared."""
-        return replace(self._mapped(lambda values: padded(values, count)), shared_blocks=0)
-
-    def _mapped(self, change: Callable[[Tensor], Tensor]) -> "RowDraws":
-        return RowDraws(
-            {name: change(values) for name, values in self.blocks.items()},
-            {name: change(values) for name, values in self.head.items()},
-            self.shared_blocks,
-        )
+    images = where(4, images.mT, images)
+    images = where(1, images.flip(-1), images)
+    return where(2, images.flip(-2), images)
 
 
-@dataclass(frozen=True)
-class BlockRows:
-    """The rows that a block computes for one network.
+def view_order(draw: Draw, adapters: int) -> Tensor:
+    """Returns the view of every sample that is run, (adapters, draw.count) int64.
 
-    draws: of this block, by name, (rows, ...). adapter: (rows,), index of each row's adapter.
-    image: (rows,), index of each row's image if the inputs are those of images; None if they are
-    those of the rows.
+    In mode det, every adapter sees each view once, in order; in mode stoch as `balanced_views`.
     """
-
-    draws: Mapping[str, Tensor]
-    adapter: Tensor
-    image: Tensor | None = None
-
-    def of_rows(self, inputs: Tensor) -> Tensor:
-        """Returns (rows, ...): the inputs of every row."""
-        return inputs if self.image is None else inputs[self.image]
+    if draw.mode == "det":
+        return torch.arange(draw.views).expand(adapters, -1)
+    generator = Generator().manual_seed((draw.seed + VIEW_SEED) % 2**32)
+    return balanced_views(draw.samples, draw.views, adapters, generator)[:, draw.first :]
 
 
-def padded(values: Tensor, count: int) -> Tensor:
-    """Returns (count, ...): values (n, ...) followed by zeros."""
-    return F.pad(values, [0, 0] * (values.ndim - 1) + [0, count - len(values)])
+def balanced_views(samples: int, views: int, adapters: int, generator: Generator) -> Tensor:
+    """Returns the view of every sample, (adapters, samples) int64.
 
-
-def _joined(parts: Sequence[Mapping[str, Tensor]], counts: Sequence[int]) -> dict[str, Tensor]:
-    shapes = {name: values.shape[1:] for part in parts for name, values in part.items()}
-    return {
-        name: torch.cat(
-            [
-                part[name] if name in part else torch.zeros(count, *shape)
-                for part, count in zip(parts, counts, strict=True)
-            ]
-        )
-        for name, shape in shapes.items()
-    }
+    The samples of an adapter come in blocks of `views`. A block has a random permutation of all
+    views, in which the adapters start at evenly spaced positions: two adapters with half as many
+    samples as views see every view once. The first samples do not depend on how many there are.
+    """
+    blocks = [torch.randperm(views, generator=generator) for _ in range(math.ceil(samples / views))]
+    starts = torch.arange(adapters) * views // adapters
+    positions = (starts.unsqueeze(1) + torch.arange(views)) % views  # (adapters, views)
+    order = torch.stack(blocks)[:, positions]  # (blocks, adapters, views)
+    return order.transpose(0, 1).flatten(1)[:, :samples]

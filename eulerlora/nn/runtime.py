@@ -1,7 +1,6 @@
 """Execution of a network: device, precision, compilation, and the rows of a pass.
 
-`predict_images` gives logits and features of images, each with its own draw;
-`predict_adaptively` runs the rounds of `samples="auto"`.
+`Runtime` runs a network on a device; `predict_adaptively` runs the rounds of `samples="auto"`.
 """
 
 import itertools
@@ -10,17 +9,21 @@ import sys
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from eulerlora.nn.attention import DistanceAttention, SelfAttention
-from eulerlora.nn.backbone import LayerScale
-from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput
-from eulerlora.nn.rows import RowDraws, Rows, ViewedRows, padded
+from eulerlora.nn.method import RowDraws, padded
+from eulerlora.nn.network import (
+    AdaptedVisionTransformer,
+    NetworkOutput,
+    RowNetwork,
+    predict_images,
+    round_products,
+    with_distances,
+)
+from eulerlora.nn.rows import Rows
 from eulerlora.sampling.adaptive import StoppingRule, round_answers, round_draws
-from eulerlora.sampling.views import view_order
 from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.settings import (
     DEFAULT_RUNTIME,
@@ -172,100 +175,6 @@ def row_counts(max_rows: int, device: torch.device) -> Sequence[int]:
 def padded_count(rows: int, counts: Sequence[int]) -> int:
     """Returns the row count to which a pass of at most `counts[-1]` rows is padded."""
     return counts[bisect_left(counts, rows)]
-
-
-def round_products(network: AdaptedVisionTransformer) -> None:
-    """Converts the weights of the blocks' matrix products to bfloat16, in place.
-
-    Removes the bias of the keys where attention is by dot product. It adds the same number to all
-    attention logits of a query, which changes no softmax, but a large one (DINOv2 has elements
-    above 30) leaves few digits of bfloat16 to the keys themselves.
-    """
-    for module in (*network.backbone.encoder.layers.modules(), *network.blocks):
-        if not isinstance(module, nn.LayerNorm | LayerScale):
-            for parameter in module.parameters(recurse=False):
-                parameter.data = parameter.data.bfloat16()
-        if isinstance(module, SelfAttention) and not isinstance(module, DistanceAttention):
-            assert module.in_proj_bias is not None
-            module.in_proj_bias.data.chunk(3)[1].zero_()
-
-
-class RowNetwork(Protocol):
-    """A method's network, or its runtime: all that predictions need to know of a method.
-
-    It draws the random input of rows, and is a function of images, rows and draws.
-    """
-
-    @property
-    def settings(self) -> AdapterSettings: ...
-
-    def draw_rows(self, draws: Sequence[Draw]) -> RowDraws: ...
-
-    def outputs(self, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput: ...
-
-
-@torch.inference_mode()
-def predict_images(
-    network: RowNetwork,
-    images: Tensor,
-    draws: Sequence[Draw],
-    temperatures: Temperatures = UNSCALED,
-    distance: FeatureDistance | None = None,
-) -> list[NetworkOutput]:
-    """Returns the output of the network for every image.
-
-    images: (n, 3, image_size, image_size) in [0, 1], on the network's device. draws: one per image;
-    the rows of an image depend on its draw only, so that its result does not depend on the other
-    images of the batch. temperatures: of the logits. distance: adds the feature distances.
-    """
-    adapters = network.settings.adapters
-    seen = _seen(images, draws, adapters)
-    drawn = network.draw_rows(draws).to(images)
-    output = network.outputs(seen.images, seen.rows.to(images.device), drawn)
-    return _image_outputs(output, draws, adapters, temperatures, distance)
-
-
-def _seen(images: Tensor, draws: Sequence[Draw], adapters: int) -> ViewedRows:
-    """Returns what the rows of the draws see, with the rows on the CPU."""
-    rows = Rows.of([draw.count for draw in draws], adapters)
-    if all(draw.views == 1 for draw in draws):
-        return ViewedRows(images, rows)
-    views = torch.cat([view_order(draw, adapters).flatten() for draw in draws])
-    return rows.with_views(images, views)
-
-
-def _image_outputs(
-    output: NetworkOutput,
-    draws: Sequence[Draw],
-    adapters: int,
-    temperatures: Temperatures,
-    distance: FeatureDistance | None,
-) -> list[NetworkOutput]:
-    counts = [adapters * draw.count for draw in draws]
-    logits = output.logits.to("cpu", torch.float64).split(counts)
-    features = output.features.to("cpu", torch.float32).split(counts)
-    outputs = [
-        NetworkOutput(
-            image_logits / temperatures[draw.mode],
-            image_features,
-            views=None if draw.views == 1 else view_order(draw, adapters).flatten(),
-        )
-        for draw, image_logits, image_features in zip(draws, logits, features, strict=True)
-    ]
-    return with_distances(outputs, distance)
-
-
-def with_distances(
-    outputs: Sequence[NetworkOutput], distance: FeatureDistance | None
-) -> list[NetworkOutput]:
-    """Returns the outputs of images with their feature distances; unchanged without `distance`.
-
-    Together they cost little more than a single one, which reads the whole covariance.
-    """
-    if distance is None or not outputs:
-        return list(outputs)
-    values = distance(torch.stack([output.features.mean(dim=0) for output in outputs]))
-    return [output._replace(distance=value) for output, value in zip(outputs, values, strict=True)]
 
 
 class AdaptiveSampling:

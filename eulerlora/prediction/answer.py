@@ -72,7 +72,7 @@ class Predictions(Uncertainty):
     trajectories: (n, adapters * samples, classes) probabilities, adapter by adapter; in mode det
     (n, adapters * views, classes). If images have different numbers of samples, those with fewer
     are filled with NaN.
-    trajectory_views: (n, trajectories) int64, the view of each (`eulerlora.sampling.views`); 0 is
+    trajectory_views: (n, trajectories) int64, the view of each (`eulerlora.nn.rows`); 0 is
     the image, and where trajectories are filled with NaN.
     labels: the class name with the highest mean probability, one per image.
     coverage: that the prediction sets should have; None without sets.

@@ -16,10 +16,17 @@ from torch.nn import functional as F
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.images.preprocess import network_input
-from eulerlora.nn.runtime import Runtime, predict_images
+from eulerlora.nn.network import predict_images
+from eulerlora.nn.runtime import Runtime
 from eulerlora.prediction.answer import Predictions, RunOptions, answer
-from eulerlora.settings import Draw, PrecisionChoice, RuntimeSettings
-from eulerlora_client.contract.sampling import AUTO, DEFAULT_SAMPLES, PRECISIONS, Precision
+from eulerlora.settings import Draw, RuntimeSettings
+from eulerlora_client.contract.sampling import (
+    AUTO,
+    DEFAULT_SAMPLES,
+    PRECISIONS,
+    Precision,
+    PrecisionChoice,
+)
 from eulerlora_client.errors import NonFiniteError
 
 MAX_CHANGE = 0.01

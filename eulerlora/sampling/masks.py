@@ -17,10 +17,8 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.settings import AdapterSettings
+from eulerlora.settings import INPUTS, PROJECTIONS, AdapterSettings
 
-PROJECTIONS = ("query", "key", "value", "output")
-INPUTS = len(PROJECTIONS) - 1
 GROUP = 4
 GOLDEN = (3 - math.sqrt(5)) / 2  # fraction of a circle whose multiples are evenly spread
 

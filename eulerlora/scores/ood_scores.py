@@ -20,9 +20,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from eulerlora.settings import Sha256
 from eulerlora_client.contract.answers import ScoreThreshold, Threshold
-from eulerlora_client.settings import PositiveInt, Probability, Settings
+from eulerlora_client.settings import PositiveInt, Probability, Settings, Sha256
 
 ScoreName = Literal["msp", "energy", "feature_distance"]
 SCORES: tuple[ScoreName, ...] = ("msp", "energy", "feature_distance")

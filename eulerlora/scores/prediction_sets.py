@@ -22,10 +22,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from eulerlora.settings import Sha256
 from eulerlora_client.contract.sampling import Mode, Precision, Sampler
 from eulerlora_client.errors import SettingsError
-from eulerlora_client.settings import PositiveInt, Probability, Settings
+from eulerlora_client.settings import PositiveInt, Probability, Settings, Sha256
 
 ALWAYS_INCLUDED = 1.0
 """The threshold of a class that is in every set."""

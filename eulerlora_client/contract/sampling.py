@@ -23,7 +23,9 @@ SAMPLERS: tuple[Sampler, ...] = ("independent", "balanced")
 Views = Literal[1, 2, 4, 8]
 VIEWS: tuple[Views, ...] = (1, 2, 4, 8)
 """Number of views of an image that its trajectories share between them: the image alone; also its
-mirror image; all flips; all flips and quarter turns (`eulerlora.sampling.views`)."""
+mirror image; all flips; all flips and quarter turns (`eulerlora.nn.rows`)."""
 
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
+PrecisionChoice = Precision | Auto
+"""A precision, or `auto`: bfloat16 where `eulerlora.prediction.precision` allows it."""

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from eulerlora.model import EulerLoRA
-from eulerlora.nn.network import NetworkOutput
-from eulerlora.nn.runtime import predict_images
+from eulerlora.nn.network import NetworkOutput, predict_images
 from eulerlora.settings import Draw
 from eulerlora_client.contract.problems import OutOfMemory, UnknownModel
 from eulerlora_client.errors import SettingsError

@@ -12,7 +12,8 @@ from benchmarks.arithmetic import minimum_flops
 from benchmarks.compiled_engine import CARDS, card_of, weight_bytes
 from benchmarks.inference import Ceiling, Product, best_ceiling, candidates
 from benchmarks.workload import SMALL, SMALL_NETWORK, NetworkSizes, Plan, random_network
-from eulerlora.nn.rows import RowDraws, Rows
+from eulerlora.nn.method import RowDraws
+from eulerlora.nn.rows import Rows
 
 CPU = torch.device("cpu")
 SHAPE = SMALL_NETWORK.backbone

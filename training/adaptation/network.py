@@ -16,14 +16,13 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.checkpoint.config import Provenance
 from eulerlora.checkpoint.files import BACKBONE_FILE, DEFAULT_CHECKPOINT, load_checkpoint
 from eulerlora.checkpoint.published_weights import published_backbone
 from eulerlora.checkpoint.weights import at_image_size, load_backbone, with_weights
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.settings import Preprocessing
+from eulerlora.settings import Preprocessing, Provenance
 from eulerlora_client.contract.sampling import AUTO
 from eulerlora_client.errors import SettingsError
 from training.fit.run import round_parameters

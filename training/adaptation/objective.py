@@ -20,9 +20,9 @@ from torch.nn import functional as F
 
 from eulerlora.classifier import trajectory_loss
 from eulerlora.nn.attention import AttentionAdapters
+from eulerlora.nn.method import RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer, Block, ProjectedBlock, adapted_block
-from eulerlora.nn.rows import RowDraws, Rows
-from eulerlora.sampling.views import balanced_views
+from eulerlora.nn.rows import Rows, balanced_views
 from eulerlora_client.contract.sampling import Views
 from training.adaptation.validation import EpochValidation
 from training.data.augmentation import Transform, training_view

@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 from tabulate import tabulate
 
-from eulerlora.checkpoint.config import Provenance
 from eulerlora.methods.registry import method_type
 from eulerlora.prediction.precision import fastest_precision, missing_bfloat16
 from eulerlora.sampling.adaptive import MIN_IMAGES
 from eulerlora.scores.prediction_sets import min_units
-from eulerlora.settings import PrecisionChoice
+from eulerlora.settings import Provenance
+from eulerlora_client.contract.sampling import PrecisionChoice
 from eulerlora_client.printable import printable
 from training.adaptation.network import FrozenBackbone
 from training.data.check import Copies, DataCheck

@@ -9,12 +9,13 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig, Provenance
+from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
 from eulerlora.checkpoint.files import CONFIG_FILE, check_free, load_checkpoint, save_checkpoint
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.methods.registry import method_type
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.settings import Provenance
 from eulerlora_client.errors import SettingsError
 from training.adaptation.network import (
     FrozenBackbone,

@@ -7,10 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eulerlora.checkpoint.config import Provenance
-from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.nn.runtime import predict_images
-from eulerlora.settings import Draw
+from eulerlora.nn.network import AdaptedVisionTransformer, predict_images
+from eulerlora.settings import Draw, Provenance
 from eulerlora_client.contract.sampling import Mode, Views
 from training.data.images import LabelledImage, pixel_batches
 from training.evaluation.intervals import unit_weights

@@ -26,8 +26,15 @@ from eulerlora.scores.ood_scores import (
     FeatureStatistics,
     fit_feature_statistics,
 )
-from eulerlora.settings import PrecisionChoice, RuntimeSettings
-from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MODES, Auto, Sampler, Views
+from eulerlora.settings import RuntimeSettings
+from eulerlora_client.contract.sampling import (
+    DEFAULT_SAMPLES,
+    MODES,
+    Auto,
+    PrecisionChoice,
+    Sampler,
+    Views,
+)
 from training.calibration.temperature import TEMPERATURE_FOLDS
 from training.calibration.thresholds import (
     NO_COVERAGE,

@@ -17,8 +17,8 @@ from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
-from eulerlora.settings import PrecisionChoice, RuntimeSettings
-from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MODES
+from eulerlora.settings import RuntimeSettings
+from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MODES, PrecisionChoice
 from training.calibration.policy import PolicyFile
 from training.calibration.report import FEATURES, OOD, TEMPERATURE, FittedPart, sets_part
 from training.calibration.thresholds import (

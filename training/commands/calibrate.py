@@ -27,9 +27,8 @@ from training.commands.options import (
 
 if TYPE_CHECKING:
     from eulerlora.checkpoint.config import CheckpointConfig
-    from eulerlora.settings import PrecisionChoice
     from eulerlora_client.contract.answers import TargetClasses
-    from eulerlora_client.contract.sampling import Mode, Sampler, Views
+    from eulerlora_client.contract.sampling import Mode, PrecisionChoice, Sampler, Views
     from training.calibration.policy import PolicyInputs
     from training.calibration.site import SiteReport
     from training.data.local_images import ArchiveLabels, LocalImages

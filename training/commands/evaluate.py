@@ -5,8 +5,13 @@ from pathlib import Path
 import click
 
 from eulerlora.commands import set_openmp_wait_policy, views_option
-from eulerlora.settings import PrecisionChoice
-from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, SAMPLERS, Sampler, Views
+from eulerlora_client.contract.sampling import (
+    DEFAULT_SAMPLES,
+    SAMPLERS,
+    PrecisionChoice,
+    Sampler,
+    Views,
+)
 from eulerlora_client.errors import DataError
 from training.commands.options import (
     PATH,

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from eulerlora.checkpoint.config import CheckpointConfig, Provenance
+from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.images.files import EXTENSIONS, is_image_name
+from eulerlora.settings import Provenance
 from eulerlora_client.contract.answers import ClassName
 from eulerlora_client.errors import DataError
 from training.data import ham10000

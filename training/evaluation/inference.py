@@ -11,8 +11,7 @@ from torch.utils.data import Dataset
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.model import EulerLoRA
-from eulerlora.nn.network import NetworkOutput
-from eulerlora.nn.runtime import predict_images
+from eulerlora.nn.network import NetworkOutput, predict_images
 from eulerlora.scores.ood_scores import FeatureDistance, ScoreName, score_values
 from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Draw

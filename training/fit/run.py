@@ -20,8 +20,8 @@ import torchvision
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from eulerlora.checkpoint.config import Provenance
 from eulerlora.checkpoint.weights import read_metadata, read_tensors, write_tensors
+from eulerlora.settings import Provenance
 from eulerlora_client.contract.sampling import Precision
 from eulerlora_client.errors import CheckpointError, NonFiniteError, SettingsError
 from eulerlora_client.output_files import storage_errors

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from eulerlora.checkpoint.config import Provenance
 from eulerlora.checkpoint.weights import BackboneFile, load_backbone, save_backbone, tensors_sha256
-from eulerlora.settings import Preprocessing
+from eulerlora.settings import Preprocessing, Provenance
 from training.data.augmentation import (
     CPU,
     CROP_AREA,

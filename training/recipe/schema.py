@@ -15,9 +15,9 @@ from eulerlora.methods.registry import (
     plain_methods,
     trained_methods,
 )
-from eulerlora.settings import AdapterSettings, ColourConstancy, PrecisionChoice
+from eulerlora.settings import AdapterSettings, ColourConstancy
 from eulerlora_client.contract.answers import TargetClasses
-from eulerlora_client.contract.sampling import AUTO, Auto, Sampler, Views
+from eulerlora_client.contract.sampling import AUTO, Auto, PrecisionChoice, Sampler, Views
 from eulerlora_client.settings import PositiveInt, Settings, optional
 
 Augmentation = Literal["paper", "dermoscopy", "cameras", "natural"]
@@ -140,7 +140,7 @@ class AdapterTraining(OptimisationSettings):
     """
     views: Views = optional(1)
     """Flips and quarter turns of the augmented view, 1 (the view alone, as in the paper), 2, 4 or
-    8, that the trajectories of an image share between them (`eulerlora.sampling.views`).
+    8, that the trajectories of an image share between them (`eulerlora.nn.rows`).
     """
     head: Head = "linear-probe"
     """Initial head of every adapter, `random` as in the paper, or a linear probe of the frozen
@@ -323,7 +323,7 @@ class EvaluationSettings(Settings):
     sampler: Sampler = "independent"
     """The checkpoint's sampler; the paper uses `independent`."""
     views: Views = optional(1)
-    """The checkpoint's number of views in mode stoch (`eulerlora.sampling.views`): 1 (as in the
+    """The checkpoint's number of views in mode stoch (`eulerlora.nn.rows`): 1 (as in the
     paper), 2 (also the mirror image, for everyday pictures), 4 (flips) or 8 (flips and quarter
     turns, for pictures without a natural upright).
     """

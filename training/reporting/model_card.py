@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from eulerlora.checkpoint.config import CheckpointConfig, Provenance
+from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import read_config, stored_revision, write_card
 from eulerlora.methods.registry import DEFAULT_METHOD, method_type
+from eulerlora.settings import Provenance
 from eulerlora_client.errors import DataError
 from eulerlora_client.output_files import atomic_write
 from eulerlora_client.progress import format_duration

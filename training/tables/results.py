@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from eulerlora.checkpoint.config import Provenance
 from eulerlora.scores.ood_scores import ScoreName
+from eulerlora.settings import Provenance
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 from training.reporting.tables import MEAN_LOGITS_METRICS, METRICS, OOD_METRICS

@@ -16,7 +16,7 @@ from transformers import CLIPImageProcessor, ViTConfig, ViTForImageClassificatio
 from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.exchange.importing import UNKNOWN_TRAINING
 from eulerlora.exchange.peft_folders import import_peft
-from eulerlora.nn.rows import COEFFICIENTS
+from eulerlora.nn.attention import COEFFICIENTS
 from eulerlora.peft import EulerLoraConfig, sampling
 from eulerlora.settings import AdapterSettings, Draw
 from eulerlora_client.errors import EulerLoRAError

@@ -22,7 +22,8 @@ from eulerlora.images.preprocess import (
     shades_of_gray,
 )
 from eulerlora.methods.registry import build_network
-from eulerlora.nn.rows import RowDraws, Rows
+from eulerlora.nn.method import RowDraws
+from eulerlora.nn.rows import Rows
 from eulerlora.settings import Draw, Preprocessing
 from eulerlora_client.errors import ImageError
 from tests.conftest import TINY_ADAPTERS, random_network

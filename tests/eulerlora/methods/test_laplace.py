@@ -23,9 +23,9 @@ from eulerlora.methods.laplace import (
     set_kronecker_posterior,
     set_posterior,
 )
-from eulerlora.nn.attention import AttentionAdapters, BlockAdapters
+from eulerlora.nn.attention import AttentionAdapters, BlockAdapters, BlockRows
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.nn.rows import BlockRows, Rows
+from eulerlora.nn.rows import Rows
 from eulerlora.settings import AdapterSettings, Draw
 from tests.conftest import random_network
 from tests.eulerlora.methods.conftest import plain_lora

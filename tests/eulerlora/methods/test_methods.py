@@ -9,8 +9,8 @@ from torch import Tensor
 from eulerlora.checkpoint.files import load_checkpoint, save_checkpoint
 from eulerlora.methods.registry import method_type
 from eulerlora.nn.method import MethodSettings
-from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.nn.runtime import Runtime, predict_images
+from eulerlora.nn.network import AdaptedVisionTransformer, predict_images
+from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_client.contract.sampling import SAMPLERS, Sampler
 from tests.conftest import config_of, predict_rows, random_network

@@ -8,8 +8,10 @@ from torch import Generator, Tensor
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.utils import counters
 
+from eulerlora.nn.attention import COEFFICIENTS
+from eulerlora.nn.method import RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput
-from eulerlora.nn.rows import COEFFICIENTS, RowDraws, Rows
+from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import (
     CPU_TOKENS,
     CPU_VALUES,

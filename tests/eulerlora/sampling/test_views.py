@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.nn.runtime import predict_adaptively, predict_images
+from eulerlora.nn.network import AdaptedVisionTransformer, predict_images
+from eulerlora.nn.rows import of_views, view_order
+from eulerlora.nn.runtime import predict_adaptively
 from eulerlora.sampling.adaptive import StoppingRule
-from eulerlora.sampling.views import of_views, view_order
 from eulerlora.settings import Draw
 from tests.conftest import MARGINS, predict_rows
 

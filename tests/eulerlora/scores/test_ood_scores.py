@@ -17,8 +17,7 @@ from eulerlora.checkpoint.files import (
     write_feature_statistics,
 )
 from eulerlora.checkpoint.weights import tensors_sha256
-from eulerlora.nn.network import NetworkOutput
-from eulerlora.nn.runtime import with_distances
+from eulerlora.nn.network import NetworkOutput, with_distances
 from eulerlora.scores.ood_scores import (
     FeatureConfig,
     FeatureDistance,

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, load_checkpoint
+from eulerlora.nn.method import RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.nn.rows import RowDraws, Rows
+from eulerlora.nn.rows import Rows
 from eulerlora.settings import Draw, Preprocessing
 from eulerlora_client.errors import SettingsError
 from tests.conftest import TINY_BACKBONE, random_backbone

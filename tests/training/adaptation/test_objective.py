@@ -13,10 +13,10 @@ from torch import Generator, Tensor, nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn import functional as F
 
-from eulerlora.nn.network import AdaptedVisionTransformer, Block
-from eulerlora.nn.rows import COEFFICIENTS, RowDraws, Rows
-from eulerlora.nn.runtime import predict_images
-from eulerlora.sampling.views import of_views
+from eulerlora.nn.attention import COEFFICIENTS
+from eulerlora.nn.method import RowDraws
+from eulerlora.nn.network import AdaptedVisionTransformer, Block, predict_images
+from eulerlora.nn.rows import Rows, of_views
 from eulerlora.settings import Draw, Preprocessing
 from tests.conftest import random_network
 from training.adaptation.objective import (

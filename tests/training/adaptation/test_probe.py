@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from eulerlora.images.preprocess import resize
 from eulerlora.methods.registry import build_network
-from eulerlora.nn.runtime import predict_images
+from eulerlora.nn.network import predict_images
 from eulerlora.scores.uncertainty import summarise, variance_of
 from eulerlora.settings import AdapterSettings, Draw
 from eulerlora_client.contract.answers import ClassName

@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, log_loss
 
-from eulerlora.nn.runtime import predict_images
+from eulerlora.nn.network import predict_images
 from eulerlora.settings import Draw
 from tests.conftest import random_network
 from training.adaptation.objective import AdapterObjective, trajectory_losses
