@@ -4,7 +4,6 @@ A batch starts as soon as a worker is idle; items that arrive meanwhile form the
 """
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -148,9 +147,12 @@ class InferenceWorkers:
             del self._pass_started_at[thread_id]
 
     def _watch(self) -> None:
+        # Counts checks: time passes while the process is suspended, as by `docker pause`.
+        checks: dict[tuple[int, float], int] = {}
         while not self._ended.wait(self._max_batch_s / CHECKS_PER_LIMIT):
-            started_at = min(self._pass_started_at.copy().values(), default=math.inf)
-            if time.monotonic() - started_at > self._max_batch_s:
+            passes = self._pass_started_at.copy().items()
+            checks = {running: checks.get(running, 0) + 1 for running in passes}
+            if max(checks.values(), default=0) > CHECKS_PER_LIMIT:
                 self._fail(DeviceFailed(f"a pass takes more than {self._max_batch_s:g} s"))
 
     def _fail(self, error: Exception) -> None:

@@ -43,6 +43,7 @@ from eulerlora_client.policy.policy import Policy
 from service.inference.engine import InferenceItem, ServedModel
 
 MAX_CARD_BYTES = 1_000_000
+WAITS_PER_TIMEOUT = 4  # of a health check
 FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
 """Of a model card: metadata for the Hugging Face Hub."""
 
@@ -269,17 +270,18 @@ async def health_check(checked: CheckedModel, infer: Infer, timeout_s: float | N
     that requests use. timeout_s: for all draws together. Retries after OutOfMemory, which is not
     a fault of the model, until the timeout.
     """
-    answers: list[Tensor] = []
+    answering = asyncio.create_task(_known_answers(checked, infer))
     try:
-        async with asyncio.timeout(timeout_s):
-            for draw in checked.known.draws:
-                item = InferenceItem(checked.known.pixels, draw)
-                answers.append(await _retry_out_of_memory(infer, item))
-    except TimeoutError:
-        return f"model {checked.name}: no known answer within {timeout_s:g} s"
+        # Several waits: one ends at once if the process was suspended, as by `docker pause`.
+        for _ in range(WAITS_PER_TIMEOUT):
+            await asyncio.wait([answering], timeout=timeout_s and timeout_s / WAITS_PER_TIMEOUT)
+        if not answering.done():
+            return f"model {checked.name}: no known answer within {timeout_s:g} s"
+        fault = checked.fault(await answering)
     except Exception as error:
         return f"model {checked.name}: no known answer ({type(error).__name__}: {error})"
-    fault = checked.fault(answers)
+    finally:
+        answering.cancel()
     return None if fault is None else f"model {checked.name}: {fault}"
 
 
@@ -291,6 +293,11 @@ async def warm_up(checked: CheckedModel, infer: Infer, rows: int) -> None:
     item = InferenceItem(checked.known.pixels, Draw())
     count = math.ceil(rows / checked.model.network.settings.adapters)
     await asyncio.gather(*(infer(item) for _ in range(count)), return_exceptions=True)
+
+
+async def _known_answers(checked: CheckedModel, infer: Infer) -> list[Tensor]:
+    items = (InferenceItem(checked.known.pixels, draw) for draw in checked.known.draws)
+    return [await _retry_out_of_memory(infer, item) for item in items]
 
 
 async def _retry_out_of_memory(infer: Infer, item: InferenceItem) -> Tensor:

@@ -211,3 +211,14 @@ def test_a_hung_pass_in_one_worker_is_a_lost_device_while_another_worker_runs() 
     harness.engine.gate.set()  # the late end of the hung pass has no effect
     assert len(harness.fatal) == 1
     assert "0.05 s" in str(harness.fatal[0])
+
+
+def test_a_pass_is_not_hung_because_the_process_was_suspended(monkeypatch) -> None:
+    harness = WorkersHarness(max_batch_s=5)  # a check every 0.5 s
+    clock = time.monotonic
+    with harness.workers.running():
+        blocked = harness.block_with(6)
+        monkeypatch.setattr(time, "monotonic", lambda: clock() + 3600)
+        assert not harness.failed.wait(1)
+        harness.engine.gate.set()
+        assert values_of([blocked]) == [6]

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -252,6 +253,20 @@ async def fail(_: InferenceItem) -> Tensor:
 )
 def test_the_reason_of_a_missing_answer_is_reported(checked, infer, timeout_s, fault) -> None:
     assert fault in str(asyncio.run(health_check(checked, infer, timeout_s)))
+
+
+def test_a_suspension_of_the_process_is_not_a_timeout(
+    checked, infer_correctly, monkeypatch
+) -> None:
+    clock = time.monotonic
+
+    async def infer(item: InferenceItem) -> Tensor:
+        monkeypatch.setattr(time, "monotonic", lambda: clock() + 3600)
+        await asyncio.sleep(0)  # timeouts that have elapsed fire
+        await asyncio.sleep(0)
+        return infer_correctly(item)
+
+    assert asyncio.run(health_check(checked, infer, TIMEOUT_S)) is None
 
 
 def test_out_of_memory_is_retried(checked, infer_correctly) -> None:
