@@ -24,7 +24,7 @@ from service.app import create_service
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import NESTED, ServiceSettings
-from training.recipe.keys import recipe_keys
+from training.recipe.file import recipe_keys
 from training.recipe.schema import AdapterRecipe
 
 ROOT = Path(__file__).parents[1]

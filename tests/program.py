@@ -31,3 +31,18 @@ def run(*arguments: str | Path) -> Completed:
     ):
         main()
     return Completed(int(ended.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def succeed(*arguments: str | Path) -> Completed:
+    """Runs `eulerlora ARGUMENTS`, which must end with status 0."""
+    done = run(*arguments)
+    assert done.status == 0, done.err
+    return done
+
+
+def refusal(*arguments: str | Path, status: int = 1) -> str:
+    """Runs `eulerlora ARGUMENTS`, which must end so; returns its only line of error."""
+    done = run(*arguments)
+    assert done.status == status, done.err
+    (line,) = done.err.strip().splitlines()
+    return line

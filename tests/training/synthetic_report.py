@@ -6,9 +6,8 @@ import torch
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora_client.contract.answers import ScoreThreshold, Threshold
 from training.data.images import LabelledImage
-from training.evaluation.evaluate import EvaluatedSet, EvaluatedSets, Evaluation
-from training.evaluation.evaluated_sets import SetPredictions
-from training.evaluation.inference import ModelOutputs
+from training.evaluation.evaluate import EvaluatedSet, Evaluation
+from training.evaluation.inference import ModelOutputs, SetPredictions
 from training.evaluation.intervals import Estimate, Proportion, proportion
 from training.evaluation.report_schema import (
     ClassMetrics,
@@ -147,10 +146,11 @@ def synthetic_evaluation(report: Report) -> Evaluation:
         ]
         return EvaluatedSet(name, group, shown, group != "far", predictions)
 
-    sets = EvaluatedSets(
+    return Evaluation(
+        report,
+        ("red", "blue"),
         test=images("test", "test", (0, 0, 1)),
         ood={
             name: images(name, facts.group, (-1, -1, -1)) for name, facts in report.ood_sets.items()
         },
     )
-    return Evaluation(report, ("red", "blue"), sets)

@@ -14,7 +14,7 @@ from training.adaptation.train import REPORT
 from training.evaluation.report_schema import JSON
 from training.fit.run import run_provenance
 from training.reporting.tables import METRICS, OOD_METRICS
-from training.tables.runs import TableRun
+from training.tables.table import TableRun
 
 CPU = torch.device("cpu")
 VIT_B_32 = BackboneSettings()

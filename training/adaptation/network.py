@@ -203,7 +203,6 @@ def tied_gradient(gradient: Tensor) -> Tensor:
 
 
 def _tied(name: str, tensor: Tensor) -> Tensor:
-    """Returns the tensor with the queries' weights for the keys."""
     if not name.endswith(PROJECTED):
         return tensor
     queries, _, values = tensor.chunk(3)

@@ -258,16 +258,13 @@ class AdapterObjective(Objective[AdapterDraw]):
         return loss + divergence * weights.sum()
 
     def after_step(self) -> None:
-        """Moves the tensors into the admissible sets of the method."""
         self.constrain()
 
     def after_epoch(self) -> None:
-        """Validates the epoch."""
         if self.validation is not None:
             self.validation.validate()
 
     def epoch_metrics(self) -> Mapping[str, float]:
-        """Returns the validation metrics of the last epoch."""
         return {} if self.validation is None else self.validation.last
 
     @property

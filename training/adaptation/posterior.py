@@ -175,7 +175,6 @@ def _stored_dtype(config: CheckpointConfig) -> torch.dtype:
 
 
 def _check_plain(folder: Path, checkpoint: Checkpoint) -> None:
-    """Raises CheckpointError for a method without plain adapters."""
     if not checkpoint.network.method.plain_adapters:
         raise CheckpointError(
             folder,

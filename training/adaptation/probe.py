@@ -14,7 +14,7 @@ from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Preprocessing
 from training.data.images import ImageParts, LabelledImage, pixel_batches
-from training.evaluation.evaluated_sets import EvaluatedSet
+from training.evaluation.evaluate import EvaluatedSet
 from training.evaluation.intervals import (
     Floats,
     Ints,

@@ -15,7 +15,7 @@ from eulerlora.settings import Provenance
 from eulerlora_client.contract.sampling import PrecisionChoice
 from eulerlora_client.printable import printable
 from training.adaptation.network import FrozenBackbone
-from training.data.check import Copies, DataCheck
+from training.data.copies import Copies, DataCheck
 from training.data.images import ImageParts, LabelledImage, class_counts
 from training.evaluation.intervals import tolerance_sample_size
 from training.evaluation.report_schema import ProbeComparison, Report

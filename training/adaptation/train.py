@@ -41,14 +41,13 @@ from training.adaptation.summary import (
 )
 from training.adaptation.validation import EpochValidation
 from training.calibration.calibrate import calibrate
-from training.data.check import check_images
+from training.data.copies import check_images, image_digests
 from training.data.datasets import (
     pretraining_images,
     read_dataset,
     read_ood_set,
     read_outliers,
 )
-from training.data.digests import image_digests
 from training.data.images import (
     ImageParts,
     LabelledImage,
@@ -75,15 +74,6 @@ REPORT = "report"
 
 
 @dataclass(frozen=True)
-class TrainingImages:
-    """All images of a recipe: its data set, the out-of-distribution sets, and the outliers."""
-
-    images: ImageParts
-    ood: list[OodSet]
-    outliers: OodSet | None
-
-
-@dataclass(frozen=True)
 class Probe:
     """The heads that a training starts from, fitted to the features of the frozen backbone.
 
@@ -104,7 +94,9 @@ class _SharedRun:
 
     recipe: AdapterRecipe
     source: FrozenBackbone
-    sets: TrainingImages
+    images: ImageParts
+    ood: Sequence[OodSet]
+    outliers: OodSet | None
     pretrained: Sequence[LabelledImage]
     folders: Sequence[Path]
     accelerator: Accelerator
@@ -114,8 +106,8 @@ class _SharedRun:
     @cached_property
     def digests(self) -> Mapping[str, Tensor]:
         """Digests of the images that the weights depend on, those of validation included."""
-        trained = trained_images(self.sets.images, self.sets.outliers)
-        used = [*trained, *self.sets.images.parts.get("validation", ())]
+        trained = trained_images(self.images, self.outliers)
+        used = [*trained, *self.images.parts.get("validation", ())]
         return {
             "adapters": image_digests(used).unique(),
             "backbone": image_digests(self.pretrained).unique(),
@@ -124,7 +116,7 @@ class _SharedRun:
     @cached_property
     def probe(self) -> Probe | None:
         """The probe that the first member starts from; None if it starts from a random head."""
-        recipe, images = member_recipe(self.recipe, 0), self.sets.images
+        recipe, images = member_recipe(self.recipe, 0), self.images
         if recipe.training.head == "random":
             return None
         network = initial_network(recipe, self.source, len(images.classes))
@@ -162,25 +154,34 @@ def train(
     for folder, done in zip(folders, finished, strict=True):
         if not done:
             check_free(folder)
-    sets = _read_images(recipe, data, skip_bad)
+    images = read_dataset(recipe.data, data, skip_bad)
+    if recipe.target is not None and not set(recipe.target.classes) <= set(images.class_names):
+        raise SettingsError(
+            f"expected target.classes of {', '.join(images.class_names)}, got "
+            f"{', '.join(recipe.target.classes)}"
+        )
+    ood = [read_ood_set(settings, data, skip_bad) for settings in recipe.evaluation.ood]
+    outliers = read_outliers(recipe.outliers, data, skip_bad) if recipe.outliers else None
     if recipe.posterior is not None:
-        check_parts(recipe.posterior, sets.images)
+        check_parts(recipe.posterior, images)
     accelerator = accelerator_on(device)
     main = accelerator.is_main_process
     if main:
-        report_skipped(sets.images, *sets.ood, *([sets.outliers] if sets.outliers else []))
-        print_lines(data_lines(sets.images))
+        report_skipped(images, *ood, *([outliers] if outliers else []))
+        print_lines(data_lines(images))
     recipe = recipe.model_copy(update={"backbone": available_source(recipe.backbone)})
     source = read_backbone(recipe.backbone, recipe_folder, getattr(torch, recipe.stored))
     pretrained = pretraining_images(source.provenance, recipe.data, data)
     if main:
-        print_lines(pretraining_notes(sets.images, pretrained))
+        print_lines(pretraining_notes(images, pretrained))
         if recipe.data.kind == "imagefolder":  # the parts of others are as published
-            check = check_images(sets.images, source.preprocessing.size)
-            print_lines(check_lines(check, sets.images, source.preprocessing.size))
+            check = check_images(images, source.preprocessing.size)
+            print_lines(check_lines(check, images, source.preprocessing.size))
             check.refuse_copies()
-        print_lines(basis_lines(sets.images))
-    shared = _SharedRun(recipe, source, sets, pretrained, folders, accelerator, resume, tracking)
+        print_lines(basis_lines(images))
+    shared = _SharedRun(
+        recipe, source, images, ood, outliers, pretrained, folders, accelerator, resume, tracking
+    )
     for index, done in enumerate(finished):
         if not done:
             _train_member(shared, index)
@@ -206,9 +207,9 @@ def check_data(recipe: AdapterRecipe, recipe_folder: Path, data: Path) -> bool:
 
 
 def _train_member(shared: _SharedRun, index: int) -> None:
-    """Trains a member, counted from 0, and writes its checkpoint."""
-    sets, accelerator, folders = shared.sets, shared.accelerator, shared.folders
-    folder, images, device = folders[index], sets.images, accelerator.device
+    images, outliers, folders = shared.images, shared.outliers, shared.folders
+    accelerator, folder = shared.accelerator, folders[index]
+    device = accelerator.device
     recipe = member_recipe(shared.recipe, index)
     dtype: torch.dtype = getattr(torch, recipe.stored)
     source = shared.source
@@ -219,7 +220,7 @@ def _train_member(shared: _SharedRun, index: int) -> None:
     elif previous is None and recipe.training.head != "random":
         seed = recipe.seed if recipe.training.head == "bootstrap-probes" else None
         fit_heads(network, images, device, seed)
-    length = RunLength.of(recipe.training, len(trained_images(images, sets.outliers)))
+    length = RunLength.of(recipe.training, len(trained_images(images, outliers)))
     recipe = recipe.model_copy(update={"training": length.settled(recipe.training)})
     if accelerator.is_main_process:
         print_lines([f"member {index + 1} of {len(folders)}"] if len(folders) > 1 else [])
@@ -231,13 +232,13 @@ def _train_member(shared: _SharedRun, index: int) -> None:
         tracking = replace(tracking, run=name, folder=tracking.folder / folder.name)
     settings, state = recipe.without_source, state_file(folder)
     run = Run(accelerator, recipe.seed, settings, state, shared.resume, tracking)
-    result = train_adapters(network, recipe, images, sets.outliers, run)
+    result = train_adapters(network, recipe, images, outliers, run)
     network.cpu()
     whole = recipe.whole_network is not None
     round_parameters(network.named_parameters() if whole else network.adapter_parameters(), dtype)
     if not accelerator.is_main_process:
         return
-    provenance = run_provenance(shared.recipe, device) | data_provenance(images, sets.outliers)
+    provenance = run_provenance(shared.recipe, device) | data_provenance(images, outliers)
     provenance |= {"training": result}
     if whole:
         source = fine_tuned(source)
@@ -245,7 +246,7 @@ def _train_member(shared: _SharedRun, index: int) -> None:
     config = _checkpoint_config(recipe, network, source, images, provenance)
     if recipe.posterior is not None:
         network, config = fit_posterior(
-            recipe.posterior, network, config, images, device, lambda: sets.outliers
+            recipe.posterior, network, config, images, device, lambda: outliers
         )
     card = model_card(config, None)
     save_checkpoint(folder, network, config, card, dtype, shared.digests)
@@ -302,31 +303,17 @@ def _validation(
     )
 
 
-def _read_images(recipe: AdapterRecipe, data: Path, skip_bad: bool) -> TrainingImages:
-    images = read_dataset(recipe.data, data, skip_bad)
-    names = [label.name for label in images.classes]
-    if recipe.target is not None and not set(recipe.target.classes) <= set(names):
-        raise SettingsError(
-            f"expected target.classes of {', '.join(names)}, got {', '.join(recipe.target.classes)}"
-        )
-    ood = [read_ood_set(settings, data, skip_bad) for settings in recipe.evaluation.ood]
-    outliers = None
-    if recipe.outliers is not None:
-        outliers = read_outliers(recipe.outliers, data, skip_bad)
-    return TrainingImages(images, ood, outliers)
-
-
 def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:
     """Calibrates the checkpoints of a run, and evaluates them as one model.
 
     Writes the report to `out`, and the model card of a single checkpoint.
     """
-    settings, sets, folders = shared.recipe.evaluation, shared.sets, shared.folders
+    settings, images, folders = shared.recipe.evaluation, shared.images, shared.folders
     device = shared.accelerator.device
     for folder in folders:
         calibrate(
             folder,
-            sets.images,
+            images,
             device,
             settings.calibrated,
             settings.sampler,
@@ -335,10 +322,10 @@ def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:
     model, *others = [EulerLoRA(load_checkpoint(folder), device) for folder in folders]
     options = [SamplingOptions("det"), SamplingOptions("stoch", settings.samples)]
     evaluation = evaluate(
-        model, sets.images, sets.ood, options, settings.ood_images, others=others, folder=folders[0]
+        model, images, shared.ood, options, settings.ood_images, others=others, folder=folders[0]
     )
     if shared.probe is not None:
-        test = evaluation.sets.test
+        test = evaluation.test
         probe = compare_with_probe(test, shared.probe.log_probabilities)
         evaluation = replace(evaluation, report=replace(evaluation.report, probe=probe))
     write_report(out / REPORT, evaluation)

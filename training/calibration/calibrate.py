@@ -35,9 +35,9 @@ from eulerlora_client.contract.sampling import (
     Sampler,
     Views,
 )
-from training.calibration.temperature import TEMPERATURE_FOLDS
 from training.calibration.thresholds import (
     NO_COVERAGE,
+    TEMPERATURE_FOLDS,
     CalibrationOutputs,
     CoverageSettings,
     check_lesions,
@@ -100,7 +100,7 @@ def calibrate(
     )
     part = images.held_out
     held_out, data = images.parts[part], f"{images.name}, {part} part"
-    check_lesions(Lesions.of(held_out), [label.name for label in uncalibrated.classes], coverage)
+    check_lesions(Lesions.of(held_out), uncalibrated.class_names, coverage)
     source = replace(checkpoint, config=uncalibrated)
     models = _models(source, precisions, device)
     statistics, features = compute_feature_statistics(models[0], images)
@@ -137,7 +137,6 @@ def _with_temperatures(config: CheckpointConfig, outputs: CalibrationOutputs) ->
 def _models(
     checkpoint: Checkpoint, precisions: Sequence[PrecisionChoice], device: torch.device
 ) -> list[EulerLoRA]:
-    """Returns the models in the different precisions, in order."""
     decisions = {
         decision.precision: decision.reason
         for decision in (decide_precision(choice, checkpoint, device) for choice in precisions)

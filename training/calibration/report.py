@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.sampling.adaptive import MIN_IMAGES
@@ -59,6 +59,13 @@ def report_table(parts: Sequence[FittedPart]) -> str:
     return table(["part", "needed", "available", "result"], rows)
 
 
+def results_table(title: str, columns: Mapping[str, Mapping[str, str]]) -> str:
+    """Returns results by name as a Markdown table. columns: the results of each column."""
+    names = dict.fromkeys(name for results in columns.values() for name in results)
+    rows = [[name, *(results.get(name, "n/a") for results in columns.values())] for name in names]
+    return table([title, *columns], rows)
+
+
 def calibrated_parts(config: CheckpointConfig) -> Iterator[FittedPart]:
     """Yields the parts of a config that `calibrate` fitted."""
     features, margins = config.features, config.margins
@@ -91,12 +98,9 @@ def policy_parts(fit: PolicyFit, target: TargetClasses) -> Iterator[FittedPart]:
     found = f"{critical.hits} of {critical.lesions} found"
     urgent = f"{fit.urgent:g}: {found}, lower bound {critical.lower_bound:.3f}"
     established = "established" if critical.established else "not established"
-    for part, result in zip(
-        _urgent_parts(critical.lesions, critical.required, target, "lesions"),
-        (urgent, established),
-        strict=True,
-    ):
-        yield FittedPart(part.part, part.needed, part.available, part.unit, result)
+    parts = _urgent_parts(critical.lesions, critical.required, target, "lesions")
+    for part, result in zip(parts, (urgent, established), strict=True):
+        yield replace(part, result=result)
     reached = f"{fit.entropy_nats:g} nats, reached by {fit.uncertain:.3f}"
     yield FittedPart(ENTROPY, 1, fit.images, "images", reached)
 

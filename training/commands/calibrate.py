@@ -198,18 +198,19 @@ def policy_fit_command(
     from eulerlora_client.policy.results import performance  # noqa: PLC0415
     from training.calibration.policy import (  # noqa: PLC0415
         PolicyFile,
-        fit_policy,
-        score_images,
-    )
-    from training.calibration.policy_measurement import (  # noqa: PLC0415
         evidence_of,
+        fit_policy,
         measure_archive,
         measure_policy,
-        measured_lines,
+        score_images,
     )
-    from training.calibration.report import policy_parts, report_table  # noqa: PLC0415
+    from training.calibration.report import (  # noqa: PLC0415
+        policy_parts,
+        report_table,
+        results_table,
+    )
+    from training.data.copies import images_in_training, named_with_seen  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset, dataset_settings  # noqa: PLC0415
-    from training.data.digests import images_in_training, named_with_seen  # noqa: PLC0415
     from training.data.images import report_skipped  # noqa: PLC0415
     from training.evaluation.report_schema import TEST  # noqa: PLC0415
 
@@ -247,8 +248,9 @@ def policy_fit_command(
     click.echo(f"{report_table(list(policy_parts(fit, target)))}\n")
     if (shown := performance(fitted)) is not None:
         click.echo(f"{shown.markdown}\n")
-    for measurement in measured:
-        click.echo("\n".join(measured_lines(measurement, target)))
+    if measured:
+        columns = {result.evidence.data: result.results for result in measured}
+        click.echo(f"{results_table('by image', columns)}\n")
     if part == TEST:
         click.echo("Not measured on a test part: the fit used it, without a calibration part.")
     settings = dataset_settings(model.config)
@@ -375,8 +377,7 @@ def site_fit_command(
     from eulerlora.checkpoint.files import check_free, read_config  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.calibration.policy import PolicyFile  # noqa: PLC0415
-    from training.calibration.site import calibrate_site  # noqa: PLC0415
-    from training.calibration.site_fit import SiteSettings  # noqa: PLC0415
+    from training.calibration.site import SiteSettings, calibrate_site  # noqa: PLC0415
     from training.calibration.thresholds import CoverageSettings  # noqa: PLC0415
     from training.data.images import report_skipped  # noqa: PLC0415
     from training.data.local_images import LabelNames, read_local_images  # noqa: PLC0415
@@ -391,7 +392,7 @@ def site_fit_command(
         precision=precision,
     )
     check_free(out)  # fails before the long work rather than after it
-    classes = [label.name for label in config.classes]
+    classes = config.class_names
     names = LabelNames(classes, _mapping(renamed), ignored)
     local = read_local_images(data, names, skip_bad, ignore_columns=ignore_columns)
     report_skipped(local)
@@ -433,7 +434,7 @@ def _mapping(renamed: tuple[str, ...]) -> dict[str, str]:
     return mapping
 
 
-def _data_lines(local: LocalImages, classes: list[str]) -> Iterator[str]:
+def _data_lines(local: LocalImages, classes: Sequence[str]) -> Iterator[str]:
     counts = Counter(classes[image.label] for image in local.images)
     listed = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     yield f"{local.name}: {len(local.images):,} images ({listed}), {local.ignored:,} ignored"

@@ -118,7 +118,7 @@ def tracking(
     """
     # These import torch.
     from training.fit.run import Tracking  # noqa: PLC0415
-    from training.recipe.keys import leaves  # noqa: PLC0415
+    from training.recipe.file import leaves  # noqa: PLC0415
 
     if not trackers:
         return None

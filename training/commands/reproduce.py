@@ -15,8 +15,7 @@ from eulerlora_client.errors import DataError, SettingsError
 from training.commands.options import PATH
 
 if TYPE_CHECKING:
-    from training.tables.runs import TableRun
-    from training.tables.table import ResultTable
+    from training.tables.table import ResultTable, TableRun
 
 
 @click.command(
@@ -87,8 +86,7 @@ def reproduce_command(
     set_openmp_wait_policy()
     # These import torch.
     from training.tables.results import further_tables, markdown_table  # noqa: PLC0415
-    from training.tables.runs import read_inputs, runs_of  # noqa: PLC0415
-    from training.tables.table import read_table, table_names  # noqa: PLC0415
+    from training.tables.table import read_inputs, read_table, runs_of, table_names  # noqa: PLC0415
 
     if table not in table_names():
         raise click.UsageError(f"expected one of {', '.join(table_names())}, got {table!r}")
@@ -166,8 +164,7 @@ def _compare(table: ResultTable, runs: Sequence[TableRun], path: Path) -> None:
 
 
 def _list(runs: Sequence[TableRun]) -> None:
-    """Prints the runs with their hours and differing settings."""
-    from training.recipe.keys import leaves  # noqa: PLC0415 - imports torch
+    from training.recipe.file import leaves  # noqa: PLC0415 - imports torch
 
     hours: dict[str | None, list[float]] = {}
     for run in runs:

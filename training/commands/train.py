@@ -121,7 +121,7 @@ def train_command(
     if ignore_columns:
         overrides = (*overrides, "data.ignore_columns=true")
     if show:
-        from training.recipe.keys import recipe_with_sources  # noqa: PLC0415 - tomlkit
+        from training.recipe.file import recipe_with_sources  # noqa: PLC0415 - tomlkit
 
         for line in recipe_with_sources(path, AdapterRecipe, overrides, variant):
             click.echo(line)

@@ -15,7 +15,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +62,8 @@ def decoded_images(path: Path) -> DecodedImages:
         return cached
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _exclusive(folder / "lock"):
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             return _open(state) or _build(path, state)
     except OSError as error:
         print(f"{path}: not cached, decoding for every use ({error})", file=sys.stderr)
@@ -161,11 +161,3 @@ def _checked(path: Path) -> DecodedImages:
     bad = {name: pixels for name, pixels in decode_all(path) if isinstance(pixels, str)}
     good = {name: source for name, source in sources.items() if name not in bad}
     return DecodedImages(good, dict(sorted(bad.items())))
-
-
-@contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
-    """Holds an exclusive lock on the file `path` within the block."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -10,7 +10,6 @@ from eulerlora.images.files import EXTENSIONS, is_image_name
 from eulerlora.settings import Provenance
 from eulerlora_client.contract.answers import ClassName
 from eulerlora_client.errors import DataError
-from training.data import ham10000
 from training.data.cache import DecodedImages, decoded_images
 from training.data.images import (
     OUTSIDE,
@@ -22,8 +21,9 @@ from training.data.images import (
     refuse,
 )
 from training.data.labels import LABELS, ImageLabel, check_every_class, split_labels
-from training.data.public_sets import (
+from training.data.published import (
     TITLES,
+    read_ham10000,
     read_tiny_imagenet,
     read_torchvision_set,
     split_suffix,
@@ -44,7 +44,7 @@ def read_dataset(settings: DataSettings, directory: Path, skip_bad: bool = False
     if settings.kind == "imagefolder":
         images = _read_image_folder(settings, path, on_bad)
     elif settings.kind == "ham10000":
-        images = ham10000.read_ham10000(path, settings.split, on_bad)
+        images = read_ham10000(path, settings.split, on_bad)
     elif settings.kind == "tiny-imagenet":
         images = read_tiny_imagenet(path, settings.split, on_bad)
     else:  # torchvision checks the digests of its files, so no image is unusable
@@ -67,9 +67,7 @@ def checkpoint_dataset(
     if ignore_columns:
         settings = settings.model_copy(update={"ignore_columns": True})
     images = read_dataset(settings, directory, skip_bad)
-    names, expected = (
-        [name.name for name in classes] for classes in (images.classes, config.classes)
-    )
+    names, expected = images.class_names, config.class_names
     if sorted(names) != sorted(expected):
         raise DataError(
             f"{directory}: expected the checkpoint's classes {', '.join(expected)}, got "
@@ -79,7 +77,6 @@ def checkpoint_dataset(
 
 
 def _with_classes(images: ImageParts, classes: tuple[ClassName, ...]) -> ImageParts:
-    """Returns the data set with the same classes in another order."""
     indices = {label.name: index for index, label in enumerate(classes)}
     index = [indices[label.name] for label in images.classes]
     parts = {
@@ -117,7 +114,7 @@ def read_ood_set(settings: OodSettings, directory: Path, skip_bad: bool = False)
     data = DataSettings(kind=settings.kind, path=settings.path, split="paper")
     labelled = read_dataset(data, directory, skip_bad)
     images = [replace(image, label=OUTSIDE) for image in labelled.parts["test"]]
-    title = ham10000.TITLE if settings.kind == "ham10000" else TITLES[settings.kind]
+    title = TITLES[settings.kind]
     return OodSet(title, images, labelled.skipped, settings.group)
 
 
@@ -226,5 +223,4 @@ def _fault(path: Path, row: ImageLabel, decoded: DecodedImages) -> str:
 
 
 def _in_directory(path: str, name: str) -> str:
-    """Returns an image's name relative to the data directory."""
     return (PurePath(path) / name).as_posix()

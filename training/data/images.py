@@ -1,8 +1,10 @@
-"""Images: where they are stored, their decoding, and the labelled sets that training reads."""
+"""Images: where they are stored, their decoding, labelled sets of them, and loading in batches."""
 
 import os
+import signal
 import sys
 import tarfile
+import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,10 +13,11 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from lzma import LZMAError
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from eulerlora.images.files import EXTENSIONS, Conversion, RgbImage, image_files, is_image_name
 from eulerlora.images.files import read_image as open_image
@@ -195,6 +198,11 @@ class ImageParts:
     notes: tuple[str, ...] = ()
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, in their order."""
+        return tuple(label.name for label in self.classes)
+
+    @property
     def held_out(self) -> str:
         """The part that thresholds are fitted to: calibration, or test in a split without one."""
         return "calibration" if "calibration" in self.parts else "test"
@@ -239,3 +247,34 @@ def evenly_spaced(items: Sequence[Item], count: int | None) -> Sequence[Item]:
     if count is None or count >= len(items):
         return items
     return [items[index * len(items) // count] for index in range(count)]
+
+
+SIGNALS = {signal.SIGINT, signal.SIGTERM}
+
+
+def load(dataset: Dataset[Any], workers: int, **options: Any) -> Iterator[Any]:
+    """Yields the batches of a DataLoader; 0 workers use this process. options: of DataLoader.
+
+    Ctrl-C, `timeout`, systemd and Slurm send their signals to all processes of a run. A worker that
+    ends raises an error in this process, at any place and before the run can save its state.
+    Workers therefore ignore SIGINT, and SIGTERM unless this process sends it.
+    """
+    loader = DataLoader(dataset, num_workers=workers, worker_init_fn=_obey_parent, **options)
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which workers inherit
+    try:
+        batches = iter(loader)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+    yield from batches
+
+
+def _obey_parent(_worker: int) -> None:
+    """Waits for signals, which are blocked in a worker, in a thread of its own."""
+    threading.Thread(target=_wait_for_parent, args=(os.getppid(),), daemon=True).start()
+
+
+def _wait_for_parent(parent: int) -> None:
+    while True:
+        received = signal.sigwaitinfo(SIGNALS)
+        if received.si_signo == signal.SIGTERM and received.si_pid == parent:
+            os._exit(0)

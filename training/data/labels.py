@@ -366,7 +366,6 @@ def split_labels(settings: DataSettings, path: Path, names: Collection[str]) -> 
 
 
 def _check_sizes(labels: Labels, classes: Sequence[str], parts: Sequence[str]) -> None:
-    """Raises DataError for a class with too few images or groups for a split into parts."""
     rows = [row for row in labels.rows if row.part in (None, "train")]
     units: dict[str, set[str]] = {name: set() for name in classes}
     for row in rows:

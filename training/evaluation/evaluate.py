@@ -4,33 +4,30 @@ Every result has a confidence interval over the clusters of images.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.model import EulerLoRA
+from eulerlora.scores.ood_scores import ScoreName
 from eulerlora_client.contract.answers import TargetClasses
 from eulerlora_client.contract.sampling import Sampler
 from eulerlora_client.policy.policy import default_policy
-from training.data.digests import images_in_training
+from training.data.copies import images_in_training
 from training.data.images import ImageParts, LabelledImage, OodSet, evenly_spaced
-from training.evaluation.evaluated_sets import (
-    EvaluatedSet,
-    EvaluatedSets,
-    SetPredictions,
-    flagged_shares,
-    score_metrics,
-)
-from training.evaluation.inference import SamplingOptions, predict_all
+from training.evaluation.inference import SamplingOptions, SetPredictions, familiarity, predict_all
 from training.evaluation.intervals import (
     Estimates,
     Floats,
     Ints,
+    Proportion,
     Weights,
     bootstrap,
+    cluster_indices,
     proportion,
     share_estimates,
 )
@@ -39,6 +36,7 @@ from training.evaluation.metrics import (
     classification_metrics,
     error_ranking,
     macro_auroc,
+    ood_metrics,
     risk_coverage,
     selective_metrics,
     weighted_mean,
@@ -54,17 +52,52 @@ from training.evaluation.report_schema import (
     OodMetrics,
     OodSetFacts,
     Report,
+    ScoreMetrics,
     Subset,
 )
 
 
 @dataclass(frozen=True)
+class EvaluatedSet:
+    """n images and their predictions.
+
+    group: `test` or the group of an out-of-distribution set. of_test: True if the images are made
+    from those of the test part. predictions: for each of the report's modes.
+    """
+
+    name: str
+    group: str
+    images: Sequence[LabelledImage]
+    of_test: bool
+    predictions: Sequence[SetPredictions]
+
+    @property
+    def labels(self) -> Ints:
+        """(n,) class index of each image; OUTSIDE for none."""
+        return np.array([image.label for image in self.images])
+
+    @property
+    def cluster_names(self) -> list[str]:
+        """The names of the n images' clusters; an image without a cluster is one by itself."""
+        return [image.cluster or image.name for image in self.images]
+
+    @property
+    def clusters(self) -> Ints:
+        """(n,) cluster index of each image."""
+        return cluster_indices(self.cluster_names)
+
+
+@dataclass(frozen=True)
 class Evaluation:
-    """A report and the predictions behind it. classes: in the order of the probabilities."""
+    """A report and the predictions behind it, of the test part and of the other sets by name.
+
+    classes: in the order of the probabilities.
+    """
 
     report: Report
     classes: tuple[str, ...]
-    sets: EvaluatedSets
+    test: EvaluatedSet
+    ood: Mapping[str, EvaluatedSet]
 
 
 def evaluate(
@@ -94,10 +127,8 @@ def evaluate(
         return EvaluatedSet(name, group, of_set, of_test, predictions)
 
     used = [replace(outside, images=evenly_spaced(outside.images, ood_images)) for outside in ood]
-    sets = EvaluatedSets(
-        test=evaluated(TEST, TEST, shown, True),
-        ood={o.name: evaluated(o.name, o.group, o.images, o.generated) for o in used},
-    )
+    test = evaluated(TEST, TEST, shown, True)
+    sets = {o.name: evaluated(o.name, o.group, o.images, o.generated) for o in used}
     target = target_of(model.config)
     report = Report(
         model=model.config.name,
@@ -105,7 +136,7 @@ def evaluate(
         precision=model.precision,
         data=f"{images.name}, test part",
         images=len(shown),
-        clusters=len(set(sets.test.cluster_names)),
+        clusters=len(set(test.cluster_names)),
         seen=_seen(folder, shown),
         target=() if target is None else target.classes,
         ood_sets={
@@ -119,10 +150,11 @@ def evaluate(
             for outside, whole in zip(used, ood, strict=True)
         },
         modes=[
-            _mode_report(model, mode, sampler, index, sets) for index, mode in enumerate(options)
+            _mode_report(model, mode, sampler, index, test, sets)
+            for index, mode in enumerate(options)
         ],
     )
-    return Evaluation(report, model.classes, sets)
+    return Evaluation(report, model.classes, test, sets)
 
 
 def _seen(folder: Path | None, images: Sequence[LabelledImage]) -> int | None:
@@ -138,7 +170,6 @@ def _predictions(
     name: str,
     sampler: Sampler,
 ) -> list[SetPredictions]:
-    """Returns the predictions of a model, or of an ensemble, for each of the options."""
     outputs = [predict_all(model, images, options, name, sampler) for model in models]
     distances = [model.feature_distance for model in models]
     if len(models) > 1:
@@ -167,15 +198,19 @@ def _revision(models: Sequence[EulerLoRA]) -> str:
 def target_of(config: CheckpointConfig) -> TargetClasses | None:
     """Returns the classes that count: the checkpoint's, or the packaged policy's if it has them."""
     packaged = default_policy().target
-    names = {label.name for label in config.classes}
-    return config.target or (packaged if set(packaged.classes) <= names else None)
+    return config.target or (packaged if set(packaged.classes) <= set(config.class_names) else None)
 
 
 def _mode_report(
-    model: EulerLoRA, options: SamplingOptions, sampler: Sampler, index: int, sets: EvaluatedSets
+    model: EulerLoRA,
+    options: SamplingOptions,
+    sampler: Sampler,
+    index: int,
+    test: EvaluatedSet,
+    sets: Mapping[str, EvaluatedSet],
 ) -> ModeReport:
     """index: of the mode in the report."""
-    test, inside, first = sets.test, sets.test.predictions[index], sets.test.predictions[0]
+    inside, first = test.predictions[index], test.predictions[0]
     labels, clusters, target = test.labels, test.clusters, target_of(model.config)
     classes = target.classes if target is not None else ()
     return ModeReport(
@@ -196,7 +231,7 @@ def _mode_report(
             if score.threshold is not None
         },
         flagged=flagged_shares(inside, clusters),
-        ood={name: _ood_metrics(test, outside, index) for name, outside in sets.ood.items()},
+        ood={name: _ood_metrics(test, outside, index) for name, outside in sets.items()},
         groups=group_metrics(test, index, [model.classes.index(name) for name in classes]),
         prediction_sets=set_coverages(
             model, options, sampler, inside.uncertainty.probabilities, test.images
@@ -212,6 +247,39 @@ def _ood_metrics(test: EvaluatedSet, outside: EvaluatedSet, index: int) -> OodMe
         scores=score_metrics(test, outside, index),
         accuracy=proportion(predicted == labels, outside.clusters) if labelled else None,
     )
+
+
+def flagged_shares(
+    predictions: SetPredictions, clusters: Ints
+) -> dict[ScoreName, Proportion | None]:
+    """Returns the share of flagged images by score with a threshold. clusters: (n,)."""
+    return {score: proportion(flags, clusters) for score, flags in predictions.flags.items()}
+
+
+def score_metrics(
+    test: EvaluatedSet, outside: EvaluatedSet, mode: int
+) -> dict[ScoreName, ScoreMetrics]:
+    """Returns the metrics of each score; the images of the test part are positive.
+
+    Images of both sets that show the same lesion are resampled together if `outside` is made from
+    the test part; otherwise the sets are resampled independently. mode: index of the mode.
+    """
+    inside, others = test.predictions[mode], outside.predictions[mode]
+    units = [test.clusters, outside.clusters]
+    if outside.of_test:
+        units = [cluster_indices([*test.cluster_names, *outside.cluster_names])]
+    flagged = flagged_shares(others, outside.clusters)
+
+    def metrics(score: ScoreName, weights: Weights) -> dict[str, Floats]:
+        of_test, of_others = (
+            familiarity(score, of_set.scores[score].value.numpy()) for of_set in (inside, others)
+        )
+        return ood_metrics(of_test, of_others, weights)
+
+    return {
+        score: ScoreMetrics(bootstrap(partial(metrics, score), *units), flagged.get(score))
+        for score in others.scores
+    }
 
 
 def metric_estimates(inside: SetPredictions, labels: Ints, clusters: Ints) -> Estimates:

@@ -12,14 +12,21 @@ from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import NetworkOutput, predict_images
-from eulerlora.scores.ood_scores import FeatureDistance, ScoreName, score_values
-from eulerlora.scores.uncertainty import summarise
+from eulerlora.scores.ood_scores import (
+    FeatureDistance,
+    ScoredByName,
+    ScoreName,
+    ood_scores,
+    score_values,
+)
+from eulerlora.scores.uncertainty import Uncertainty, Variance, summarise, variance_of
 from eulerlora.settings import Draw
+from eulerlora_client.contract.answers import Threshold
 from eulerlora_client.contract.sampling import Mode, Sampler, Views
 from eulerlora_client.errors import NonFiniteError
 from eulerlora_client.progress import track
-from training.data.images import LabelledImage, read_image
-from training.data.loading import load
+from training.data.images import LabelledImage, load, read_image
+from training.evaluation.intervals import Bools, Floats, Ints
 
 BATCH_ROWS = 256
 
@@ -97,6 +104,85 @@ class ModelOutputs:
             torch.stack([output.features for output in outputs]).unflatten(1, (-1, count)),
             torch.stack(views).unflatten(1, (-1, count)),
         )
+
+
+@dataclass(frozen=True)
+class SetPredictions:
+    """Predictions for the n images of a set in one mode.
+
+    log_probabilities: (n, trajectories, classes). uncertainty, variance: of them. scores: the OOD
+    scores by name; without feature_distance if the checkpoint has no feature statistics.
+    """
+
+    log_probabilities: Tensor
+    uncertainty: Uncertainty
+    variance: Variance
+    scores: ScoredByName
+
+    @classmethod
+    def of(
+        cls, outputs: ModelOutputs, distance: FeatureDistance | None, thresholds: Threshold | None
+    ) -> "SetPredictions":
+        """Returns the predictions from the outputs of a model.
+
+        distance: None without feature statistics. thresholds: None if the options of the outputs
+        were not calibrated.
+        """
+        scores = ood_scores(outputs.scores(distance), thresholds)
+        return cls._of(outputs.log_probabilities, outputs.views, scores)
+
+    @classmethod
+    def of_ensemble(
+        cls, outputs: Sequence[ModelOutputs], distances: Sequence[FeatureDistance | None]
+    ) -> "SetPredictions":
+        """Returns the predictions of an ensemble of models from the outputs of each of them.
+
+        The trajectories are those of all models together. The MSP is that of their mean
+        probability; the other scores are means over the models, each with its own feature
+        statistics. An ensemble has no thresholds.
+        """
+        trajectories = torch.cat([m.log_probabilities for m in outputs], dim=1)
+        views = torch.cat([m.views for m in outputs], dim=1)
+        members = [m.scores(distance) for m, distance in zip(outputs, distances, strict=True)]
+        values = {
+            name: torch.stack([scores[name] for scores in members]).mean(dim=0)
+            for name in members[0]
+        }
+        msp = summarise(trajectories.exp().flatten(1, 2)).msp
+        return cls._of(trajectories, views, ood_scores(values | {"msp": msp}, None))
+
+    @classmethod
+    def _of(
+        cls, log_probabilities: Tensor, views: Tensor, scores: ScoredByName
+    ) -> "SetPredictions":
+        """log_probabilities: (n, adapters, samples, classes). views: (n, adapters, samples)."""
+        probabilities = log_probabilities.exp()
+        return cls(
+            log_probabilities.flatten(1, 2),
+            summarise(probabilities.flatten(1, 2)),
+            variance_of(probabilities, views),
+            scores,
+        )
+
+    @property
+    def labels(self) -> Ints:
+        """(n,) class index of the highest probability."""
+        labels: Ints = self.uncertainty.probabilities.argmax(dim=-1).numpy()
+        return labels
+
+    @property
+    def flags(self) -> dict[ScoreName, Bools]:
+        """(n,) whether an image is flagged, by name of the score with a threshold."""
+        return {
+            name: score.flagged.numpy()
+            for name, score in self.scores.items()
+            if score.flagged is not None
+        }
+
+
+def familiarity(score: ScoreName, values: Floats) -> Floats:
+    """Returns (n,) values of a score with the sign that makes them high in distribution."""
+    return values if score == "msp" else -values
 
 
 class _SeededImages(Dataset[tuple[Tensor, int]]):

@@ -16,13 +16,14 @@ from eulerlora_client.errors import DataError, SettingsError
 from training.data.datasets import read_ood_set
 from training.data.images import LabelledImage, OodSet
 from training.evaluation.generated_images import (
+    SHIFTS,
     digits,
     noise,
     plain_skin,
     rendered_text,
     solid_colours,
+    with_shift,
 )
-from training.evaluation.shifts import SHIFTS, with_shift
 from training.recipe.schema import OodGroup, OodSettings
 
 GROUPS: tuple[OodGroup, ...] = get_args(OodGroup)

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from training.data.augmentation import Transform
-from training.data.images import LabelledImage, read_image
-from training.data.loading import load
+from training.data.images import LabelledImage, load, read_image
 from training.recipe.schema import OptimisationSettings
 
 Floats = npt.NDArray[np.float64]

@@ -171,7 +171,6 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
         return float(self.layer_decay ** (blocks - int(block[1]) if block else blocks + 1))
 
     def after_step(self) -> None:
-        """Updates the moving average."""
         self.average.update_parameters(self.model)
 
     def averages(self) -> Mapping[str, Tensor]:

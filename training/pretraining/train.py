@@ -25,10 +25,10 @@ from training.data.images import (
     ImageParts,
     LabelledImage,
     OodSet,
+    load,
     pixel_batches,
     report_skipped,
 )
-from training.data.loading import load
 from training.fit.batches import ImageDataset, RunLength, shard_indices
 from training.fit.loop import fit
 from training.fit.run import (

@@ -58,9 +58,9 @@ class ChartFile:
 
 def chart_files(evaluation: Evaluation) -> Iterator[ChartFile]:
     """Yields reliability and risk-coverage of all modes, then confusion and OOD scores by mode."""
-    report, labels = evaluation.report, evaluation.sets.test.labels
+    report, labels = evaluation.report, evaluation.test.labels
     subtitle = f"{report.model} on {report.data} ({report.images:,} images)"
-    modes = list(zip(report.modes, evaluation.sets.test.predictions, strict=True))
+    modes = list(zip(report.modes, evaluation.test.predictions, strict=True))
     bins = {
         mode.title: calibration_bins(predictions.uncertainty.probabilities.numpy(), labels)
         for mode, predictions in modes
@@ -91,7 +91,7 @@ def _mode_charts(
     evaluation: Evaluation, mode: ModeReport, index: int, subtitle: str
 ) -> Iterator[ChartFile]:
     """index: of the mode in the report."""
-    classes, test = evaluation.classes, evaluation.sets.test
+    classes, test = evaluation.classes, evaluation.test
     suffix = mode.mode if mode.mode == "det" else f"{mode.mode}-{mode.samples}"
     counts = confusion_matrix(
         test.labels, test.predictions[index].labels, labels=range(len(classes))
@@ -108,15 +108,13 @@ def _mode_charts(
 def _histograms(
     evaluation: Evaluation, mode: ModeReport, index: int, score: ScoreName, subtitle: str
 ) -> Figure:
-    """Returns histograms of a score in the test part and in each group of sets."""
-    sets = evaluation.sets
     outside = {
         f"{group}, {len(names)} set{'s' * (len(names) > 1)}": np.concatenate(
-            [sets.ood[name].predictions[index].scores[score].value.numpy() for name in names]
+            [evaluation.ood[name].predictions[index].scores[score].value.numpy() for name in names]
         )
         for group, names in ood_groups(evaluation.report).items()
     }
-    inside = sets.test.predictions[index].scores[score].value.numpy()
+    inside = evaluation.test.predictions[index].scores[score].value.numpy()
     threshold = mode.thresholds.get(score)
     title = f"{SCORE_NAMES[score]}, {mode.title}\n{subtitle}"
     return score_histograms(inside, outside, score, threshold, title)

@@ -209,7 +209,6 @@ def _list(items: Sequence[str]) -> str:
 
 
 def _demote_headings(text: str) -> str:
-    """Returns Markdown with every heading one level lower, to fit into a section."""
     return re.sub(r"^(#+ )", r"#\1", text.strip(), flags=re.MULTILINE)
 
 

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from eulerlora.scores.ood_scores import SCORES
 from eulerlora_client.output_files import atomic_write
-from training.evaluation.evaluate import Evaluation
-from training.evaluation.evaluated_sets import EvaluatedSet, SetPredictions
+from training.evaluation.evaluate import EvaluatedSet, Evaluation
+from training.evaluation.inference import SetPredictions
 from training.evaluation.report_schema import (
     JSON,
     ModeReport,
@@ -41,12 +41,11 @@ from training.reporting.tables import (
     class_table,
     enumeration,
     error_ranking_table,
-    flagged_table,
     group_table,
     intervals_note,
     metrics_table,
     ood_set_table,
-    ood_table,
+    ood_tables,
     prediction_set_table,
     signed,
 )
@@ -107,7 +106,9 @@ def markdown(report: Report) -> str:
 
 def summary_sections(report: Report) -> list[str]:
     """Returns the paragraphs on the test part: data, metrics, differences between modes, notes."""
-    sections = [data_summary(report), metrics_table(report), difference_note(report)]
+    first, *others = report.modes
+    sections = [data_summary(report), metrics_table(report)]
+    sections += [_difference(first, mode) for mode in others]
     if report.probe is not None:
         sections.append(probe_note(report.probe))
     return [section for section in [*sections, intervals_note(report)] if section]
@@ -160,19 +161,15 @@ def result_sections(report: Report) -> Iterator[tuple[str, str]]:
     yield "Ranking of errors", f"{RANKING_NOTE}\n\n{error_ranking_table(report)}"
     yield "By class", _folded(report, lambda mode: class_table(report, mode))
     if any(mode.prediction_sets for mode in report.modes):
-        tables = _folded(report, _set_table)
+        tables = _folded(report, lambda mode: prediction_set_table(mode.prediction_sets))
         yield "Prediction sets", f"{SETS_NOTE}\n\n{tables}"
     if any(mode.groups for mode in report.modes):
         tables = _folded(report, lambda mode: group_table(report, mode))
         yield "By group", f"{_groups_note(report)}\n\n{tables}"
     if report.ood_sets:
-        tables = _folded(report, lambda mode: _ood_tables(report, mode))
+        tables = _folded(report, lambda mode: ood_tables(report, mode))
         text = [OOD_NOTE, ood_set_table(report), _resemblance_note(report), tables]
         yield "Out-of-distribution images", "\n\n".join(text)
-
-
-def _set_table(mode: ModeReport) -> str:
-    return prediction_set_table(mode.prediction_sets) if mode.prediction_sets else "not calibrated"
 
 
 def _resemblance_note(report: Report) -> str:
@@ -195,18 +192,8 @@ def _resemblance_note(report: Report) -> str:
     )
 
 
-def _ood_tables(report: Report, mode: ModeReport) -> str:
-    tables = [ood_table(report, mode, metric) for metric in ("auroc", "fpr_at_95_tpr")]
-    return "\n\n".join([flagged_table(report, mode), *tables])
-
-
-def difference_note(report: Report) -> str:
-    """Returns the differences of the other modes from the first one, or an empty string."""
-    first, *others = report.modes
-    return "\n\n".join(_difference(first, mode) for mode in others)
-
-
 def _difference(first: ModeReport, mode: ModeReport) -> str:
+    """Returns the differences of a mode from the first one, or an empty string."""
     nll = mode.difference.get("nll")
     if nll is None:
         return ""
@@ -260,12 +247,10 @@ def _write(path: Path, content: bytes) -> None:
 def predictions_csv(evaluation: Evaluation) -> bytes:
     """Returns the table as compressed CSV; equal predictions give equal bytes."""
     classes, content = evaluation.classes, BytesIO()
-    attributes = dict.fromkeys(
-        name for image in evaluation.sets.test.images for name in image.groups
-    )
+    attributes = dict.fromkeys(name for image in evaluation.test.images for name in image.groups)
     tables = (
         _columns(images, mode, predictions, classes, list(attributes))
-        for images in evaluation.sets
+        for images in (evaluation.test, *evaluation.ood.values())
         for mode, predictions in zip(evaluation.report.modes, images.predictions, strict=True)
     )
     # Without the time of compression, which the format would store.
@@ -288,7 +273,6 @@ def _columns(
     classes: Sequence[str],
     attributes: Sequence[str],
 ) -> dict[str, Sequence[object]]:
-    """Returns the values of n images by column."""
     uncertainty, scores, flags = predictions.uncertainty, predictions.scores, predictions.flags
     shown, count = images.images, len(images.images)
     empty = [""] * count

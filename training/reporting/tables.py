@@ -137,8 +137,10 @@ def group_table(report: Report, mode: ModeReport) -> str:
 def prediction_set_table(sets: Sequence[SetCoverage]) -> str:
     """Returns covered lesions and mean set size by class, with columns for each coverage.
 
-    sets: at least one, of the same images.
+    sets: of the same images.
     """
+    if not sets:
+        return "not calibrated"
     head = ["class", "lesions"]
     for entry in sets:
         head += [f"covered, stated {entry.coverage:g}", f"set size, {entry.coverage:g}"]
@@ -228,18 +230,26 @@ def proportion_text(proportion: Proportion | None) -> str:
 def ood_set_table(report: Report) -> str:
     """Returns the out-of-distribution sets with their groups and what they resemble."""
     rows = [
-        [name, facts.group, subset_text(facts.used), _relation(facts)]
+        [name, facts.group, subset_text(facts.used), "; ".join(_relations(facts))]
         for name, facts in report.ood_sets.items()
     ]
     return table(["set", "group", "images", "training was shown these or similar images"], rows)
 
 
-def _relation(facts: OodSetFacts) -> str:
-    seen = [f"{facts.seen:,} of these images"] if facts.seen else []
-    return "; ".join([*seen, *([facts.resembles] if facts.resembles else [])])
+def _relations(facts: OodSetFacts) -> Iterator[str]:
+    if facts.seen:
+        yield f"{facts.seen:,} of these images"
+    if facts.resembles:
+        yield facts.resembles
 
 
-def ood_table(report: Report, mode: ModeReport, metric: str) -> str:
+def ood_tables(report: Report, mode: ModeReport) -> str:
+    """Returns the tables of shares flagged and of metrics of each OOD score, by set."""
+    metrics = [_ood_table(report, mode, metric) for metric in ("auroc", "fpr_at_95_tpr")]
+    return "\n\n".join([_flagged_table(report, mode), *metrics])
+
+
+def _ood_table(report: Report, mode: ModeReport, metric: str) -> str:
     """Returns a metric of each OOD score by set, sorted by group."""
     scores = [name for name in SCORE_NAMES if any(name in ood.scores for ood in mode.ood.values())]
     return table(
@@ -253,7 +263,7 @@ def ood_table(report: Report, mode: ModeReport, metric: str) -> str:
     )
 
 
-def flagged_table(report: Report, mode: ModeReport) -> str:
+def _flagged_table(report: Report, mode: ModeReport) -> str:
     """Returns the share flagged by each score with a threshold, by set, and the accuracy."""
     scores = [score for score in SCORE_NAMES if score in mode.thresholds]
     labelled = any(ood.accuracy is not None for ood in mode.ood.values())

@@ -33,6 +33,7 @@ from eulerlora_client.contract.sampling import Mode
 from eulerlora_client.errors import DataError
 from eulerlora_client.output_files import atomic_write
 from training.adaptation.train import REPORT
+from training.evaluation.inference import familiarity
 from training.evaluation.intervals import (
     CONFIDENCE,
     Floats,
@@ -45,8 +46,7 @@ from training.evaluation.metrics import auroc, classification_metrics
 from training.evaluation.report_schema import TEST
 from training.reporting.report import PREDICTIONS
 from training.tables.results import COMPARED_SCORES, METRIC_NAMES, row_results, section
-from training.tables.runs import TableRun
-from training.tables.table import Difference, ResultTable
+from training.tables.table import Difference, ResultTable, TableRun
 
 FEWEST_SEEDS = 2
 LEVEL, POWER = 1 - CONFIDENCE, 0.8
@@ -150,24 +150,15 @@ def compare(table: ResultTable, runs: Sequence[TableRun]) -> TableComparison | N
             if names != images:
                 raise DataError(f"{folder}: expected the images of the other runs, got others")
             results[arm.name, seed] = resampled_metrics(sets)
-    primary = [
-        result
-        for difference in differences
-        if difference is table.primary
-        for result in _tested(difference, seeds, results)
-    ]
-    tested = [
-        result
-        for difference in differences
-        if difference is not table.primary
-        for result in _tested(difference, seeds, results)
-    ]
+    of_difference = [_tested(difference, seeds, results) for difference in differences]
+    primary = of_difference.pop(0)[0] if differences[0] is table.primary else None
+    tested = [result for endpoints in of_difference for result in endpoints]
     adjusted = holm([result.p for result in tested])
     secondary = tuple(
         replace(result, adjusted_p=p, detectable=detectable(result, len(tested)))
         for result, p in zip(tested, adjusted, strict=True)
     )
-    return TableComparison(seeds, primary[0] if primary else None, secondary)
+    return TableComparison(seeds, primary, secondary)
 
 
 def read_predictions(
@@ -197,19 +188,17 @@ def read_predictions(
             clusters=tuple(row["cluster"] or row["name"] for row in rows),
             labels=np.array([labels.get(row["label"], -1) for row in rows]),
             probabilities=np.array([[float(row[name]) for name in columns] for row in rows]),
-            scores={score: _familiarity(path, rows, score) for score in scores},
+            scores={score: familiarity(score, _score(path, rows, score)) for score in scores},
         )
         for name, rows in by_set.items()
     }
 
 
-def _familiarity(path: Path, rows: Sequence[Mapping[str, str]], score: ScoreName) -> Floats:
-    """Returns (n,) the score with the sign that makes it high in distribution."""
+def _score(path: Path, rows: Sequence[Mapping[str, str]], score: ScoreName) -> Floats:
     values = [row[score] for row in rows]
     if "" in values:
         raise DataError(f"{path}: expected {score} of all images of {rows[0]['set']}, got none")
-    numbers = np.array([float(value) for value in values])
-    return numbers if score == "msp" else -numbers
+    return np.array([float(value) for value in values])
 
 
 def resampled_metrics(sets: Mapping[str, StoredPredictions]) -> Resampled:
@@ -233,8 +222,8 @@ def resampled_metrics(sets: Mapping[str, StoredPredictions]) -> Resampled:
         for of_set, drawn in zip(outside, of_sets, strict=True):
             positive = np.arange(len(test.names) + len(of_set.names)) < len(test.names)
             both_drawn = np.concatenate([of_test, drawn], axis=1)
-            for score, familiarity in of_set.scores.items():
-                both = np.concatenate([test.scores[score], familiarity])
+            for score, values_outside in of_set.scores.items():
+                both = np.concatenate([test.scores[score], values_outside])
                 of_group = values.setdefault(ood_metric(of_set.group, score), [])
                 of_group.append(auroc(both, positive, both_drawn))
         return {name: np.mean(aurocs, axis=0) for name, aurocs in values.items()}

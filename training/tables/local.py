@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # imports torch
-    from training.tables.runs import TableRun
+    from training.tables.table import TableRun
 
 LOCKED = "locked by another program"
 POLL_S = 0.2
@@ -114,21 +114,21 @@ def train_all(runs: "Sequence[TableRun]", data: Path, devices: Sequence[str]) ->
                     started, run = started + 1, pending.pop(0)
                     place = f"run {started} of {total}"
                     if run.status == "finished":
-                        print_progress(f"{place}: {run.name} done by another program")
+                        print(f"{place}: {run.name} done by another program", flush=True)
                         continue
-                    print_progress(f"{place}: {run.name} on {device}")
+                    print(f"{place}: {run.name} on {device}", flush=True)
                     training = training_of(run, data, device)
                     try:
                         running[index] = start_training(training, _threads(device, devices))
                     except BlockingIOError:
                         locked.append(run)
-                        print_progress(f"{run.name} is {LOCKED}")
+                        print(f"{run.name} is {LOCKED}", flush=True)
             for index, ending in list(running.items()):
                 if ending.process.poll() is not None:
                     del running[index]
                     failure = ending.failure
                     failures += [] if failure is None else [failure]
-                    print_progress(failure or f"{ending.training.name} done")
+                    print(failure or f"{ending.training.name} done", flush=True)
             time.sleep(POLL_S)
     except (KeyboardInterrupt, SystemExit):
         for interrupted in running.values():
@@ -153,11 +153,6 @@ def _threads(device: str, devices: Sequence[str]) -> int:
     import torch  # noqa: PLC0415
 
     return max(1, torch.get_num_threads() // devices.count(device))
-
-
-def print_progress(line: str) -> None:
-    """Prints a line of progress."""
-    print(line, flush=True)
 
 
 def run_bound() -> None:

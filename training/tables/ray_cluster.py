@@ -23,7 +23,6 @@ from training.tables.local import (
     TrainingCommand,
     TrainingProcess,
     bound,
-    print_progress,
     start_training,
     training_of,
 )
@@ -31,7 +30,7 @@ from training.tables.local import (
 if TYPE_CHECKING:  # an extra; imports torch
     from ray import ObjectRef
 
-    from training.tables.runs import TableRun
+    from training.tables.table import TableRun
 
 MAX_RETRIES = 10
 LOCK_WAIT_S = 120.0
@@ -97,9 +96,11 @@ def _train(runs: "Sequence[TableRun]", data: Path, resources: RunResources) -> l
         "max_calls": 1,  # a worker process for each run
         "scheduling_strategy": "SPREAD",
     }
-    print_progress(f"{len(runs)} runs on {len(machines)} machines of a Ray cluster, on {device}")
+    print(f"{len(runs)} runs on {len(machines)} machines of a Ray cluster, on {device}", flush=True)
     if not any(_fits(node, resources.cpus, device) for node in machines):
-        print_progress(f"waiting for a machine with {resources.cpus} CPUs and the device {device}")
+        print(
+            f"waiting for a machine with {resources.cpus} CPUs and the device {device}", flush=True
+        )
     task = ray.remote(**options)(_train_run)
     trainings = [training_of(run, data, device) for run in runs]
     started = {
@@ -116,7 +117,6 @@ def _train(runs: "Sequence[TableRun]", data: Path, resources: RunResources) -> l
 
 
 def _fits(node: Mapping[str, float], cpus: int, device: str) -> bool:
-    """Returns True if an idle machine with these resources can run a training."""
     return node.get("CPU", 0) >= cpus and (device == "cpu" or node.get("GPU", 0) >= 1)
 
 
@@ -136,12 +136,11 @@ def _failures(started: "dict[ObjectRef[Outcome], str]") -> list[str]:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             host, failure = "", f"{name} failed: {reason}"
         failures += [] if failure is None else [failure]
-        print_progress(failure or f"{name} done on {host}")
+        print(failure or f"{name} done on {host}", flush=True)
     return failures
 
 
 def _train_run(training: TrainingCommand, resources: RunResources) -> Outcome:
-    """Trains a run on the machine of this Ray worker."""
     host = socket.gethostname()
     if training.report.exists():  # an earlier attempt ended, but its answer was lost
         return host, None

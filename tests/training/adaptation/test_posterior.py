@@ -20,7 +20,7 @@ from eulerlora.methods.tfb import TFBSettings
 from eulerlora.model import EulerLoRA
 from eulerlora_client.errors import CheckpointError, DataError
 from tests.conftest import config_of
-from tests.program import run
+from tests.program import succeed
 from tests.training.conftest import set_options, write_recipe
 from training.adaptation.network import initial_network, read_backbone
 from training.adaptation.posterior import Source
@@ -103,9 +103,8 @@ def test_a_recipe_with_a_posterior_gives_the_weights_of_a_fitted_checkpoint(
 ) -> None:
     overrides = (*OVERRIDES, *(f"posterior.{setting}" for setting in CASES[case]))
     out = tmp_path / "run"
-    done = run("train", source.parent / "tiny.toml", "--data", image_folder, "--out", out,
+    succeed("train", source.parent / "tiny.toml", "--data", image_folder, "--out", out,
                "--device", "cpu", *set_options(overrides))  # fmt: skip
-    assert done.status == 0, done.err
     result = bayesianise(source, image_folder, tmp_path / "fit", *CASES[case])
     assert result.exit_code == 0, result.output
     trained, fitted = load_checkpoint(out), load_checkpoint(tmp_path / "fit")

@@ -1,14 +1,21 @@
-"""Exact bounds, thresholds and ties; inputs of a policy agree with predictions; policy files."""
+"""Exact bounds, thresholds and ties; inputs of a policy agree with predictions; policy files.
 
+The measured performance of a policy agrees with counts by hand, rounded against it.
+"""
+
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binomtest
+from sklearn.metrics import roc_auc_score
 
 from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.model import EulerLoRA
+from eulerlora_client.contract.answers import TargetClasses
 from eulerlora_client.errors import DataError
 from eulerlora_client.policy.policy import (
     Evidence,
@@ -18,13 +25,15 @@ from eulerlora_client.policy.policy import (
     default_policy_text,
     read_policy,
 )
-from tests.training.calibration.policy_inputs import MEL, scored
 from training.calibration.policy import (
     PolicyFile,
     PolicyFit,
+    PolicyInputs,
+    PolicyMeasurement,
     entropy_threshold,
     fit_policy,
     fit_urgent,
+    measure_policy,
     round_down,
     round_up,
     score_images,
@@ -32,6 +41,40 @@ from training.calibration.policy import (
 from training.data.images import LabelledImage, list_images
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.intervals import Floats, lower_bound
+
+MEL = TargetClasses.model_validate({"name": "melanoma", "classes": ("mel",)})
+
+
+def scored(critical: int, target: int = 0, others: int = 100) -> PolicyInputs:
+    """Returns critical images scored from 0.5, other target images 0.6, others from 0 to 1.
+
+    Every image is a familiar lesion by itself with an entropy of 1; each tenth one is doubtful.
+    """
+    scores = np.concatenate(
+        [
+            0.5 + np.arange(critical) / 1000,
+            np.full(target, 0.6),
+            np.arange(others) / max(others, 1),
+        ]
+    )
+    count = len(scores)
+    index = np.arange(count)
+    return PolicyInputs(
+        scores=scores,
+        critical_scores=scores,
+        entropy=np.ones(count),
+        unfamiliar=np.zeros(count, bool),
+        doubtful=index % 10 == 0,
+        critical=index < critical,
+        target=index < critical + target,
+        outside=np.zeros(count, bool),
+        lesions=index.astype(str),
+    )
+
+
+def fitted_policy(critical: int = 60) -> Policy:
+    """Returns thresholds of 0.5 for the target probability and of more than 1 nat."""
+    return PolicyFile.read(None).fitted(fit_policy(scored(critical), 0.95))
 
 
 @pytest.mark.parametrize("lesions", [10, 58, 59, 92, 93, 200])
@@ -215,3 +258,117 @@ def test_a_fitted_policy_changes_thresholds_version_and_evidence_only(tmp_path: 
     again = fitted_file(PolicyFile.read(own), own, critical=70)
     assert again.version == after.version + 1
     assert read_policy(own) == again  # the new evidence replaces the old one
+
+
+POLICY = fitted_policy()
+
+
+def measured(images: PolicyInputs) -> PolicyMeasurement:
+    return measure_policy(images, POLICY, "other", ("SCC",))
+
+
+def test_shares_are_counted_over_the_documented_images() -> None:
+    actual = measured(scored(critical=60, target=40, others=100))
+    assert (actual.evidence.images, actual.evidence.lesions, actual.other_images) == (200, 200, 100)
+    assert actual.specificity == 0.5
+    assert actual.dispositions == {
+        "urgent": (60 + 40 + 50) / 200,
+        "unfamiliar": 0,
+        "refer": 5 / 200,  # each tenth of the 50 images below the threshold
+        "routine": 45 / 200,
+    }
+    assert actual.evidence.referral_rate == pytest.approx(155 / 200, abs=1e-4)
+
+
+def test_an_unfamiliar_image_is_neither_urgent_nor_missed() -> None:
+    images = scored(critical=10, others=90)
+    scores = images.scores.copy()
+    scores[:3] = 0.1  # below the threshold
+    unfamiliar = np.zeros(100, bool)
+    unfamiliar[[0, 5, 10, 99]] = True
+    actual = measured(replace(images, scores=scores, unfamiliar=unfamiliar))
+    melanoma = actual.evidence.critical
+    assert (melanoma.urgent, melanoma.unfamiliar, melanoma.neither) == (6, 2, 2)
+    assert melanoma.sensitivity == 0.8
+    shares = actual.dispositions
+    assert shares["unfamiliar"] == 4 / 100
+    assert shares["urgent"] == (6 + 45 - 1) / 100  # without one unfamiliar image of the others
+    assert actual.specificity == 44 / 90  # 45 are below the threshold, one of them unfamiliar
+    assert sum(shares.values()) == pytest.approx(1)
+    assert actual.evidence.referral_rate == pytest.approx(1 - shares["routine"], abs=1e-4)
+
+
+def test_a_lesion_of_several_images_is_missed_if_one_image_is() -> None:
+    images = scored(critical=6)
+    scores = images.scores.copy()
+    scores[[1, 3]] = 0.1
+    unfamiliar = np.zeros(106, bool)
+    unfamiliar[[0, 3]] = True
+    lesions = images.lesions.copy()
+    lesions[:6] = ["a", "a", "b", "b", "c", "c"]  # one missed image; urgent, unfamiliar; urgent
+    changed = replace(images, scores=scores, unfamiliar=unfamiliar, lesions=lesions)
+    melanoma = measured(changed).evidence.critical
+    counts = (melanoma.lesions, melanoma.urgent, melanoma.unfamiliar, melanoma.neither)
+    assert (*counts, melanoma.reached) == (3, 1, 1, 1, 1)
+
+
+def test_an_other_lesion_is_spared_only_if_all_its_images_are() -> None:
+    images = replace(
+        scored(critical=1, others=6),
+        scores=np.array([0.9, 0.1, 0.9, 0.1, 0.9, 0.1, 0.1]),
+        unfamiliar=np.array([False, False, False, False, True, False, False]),
+        lesions=np.array(["m", "a", "a", "b", "b", "c", "c"]),  # urgent, unfamiliar, spared
+    )
+    others = measured(images).evidence.others
+    counts = (others.lesions, others.urgent, others.unfamiliar, others.neither, others.reached)
+    assert (counts, others.specificity) == ((3, 1, 1, 1, 2), 0.3333)
+
+
+def test_ranking_uses_images_and_the_probability_of_each_group() -> None:
+    images = scored(critical=10, target=10, others=100)
+    outside = np.zeros(120, bool)
+    outside[-20:] = True  # scores of 0.8 and more
+    generator = np.random.default_rng(0)
+    changed = replace(images, outside=outside, critical_scores=generator.random(120))
+    actual = measured(changed).ranking
+    kept = slice(100)
+    expected = {
+        "critical_auroc": roc_auc_score(changed.critical[kept], changed.critical_scores[kept]),
+        "target_auroc": roc_auc_score(changed.target[kept], changed.scores[kept]),
+    }
+    negatives = np.sort(changed.critical_scores[10:100])
+    limit = negatives[81]  # 81 of 90 are below it, which is 0.9
+    expected["critical_sensitivity"] = (changed.critical_scores[:10] >= limit).mean()
+    for name, value in expected.items():
+        estimate = actual[name]
+        assert estimate is not None
+        assert estimate.value == pytest.approx(value)
+        assert estimate.low <= value <= estimate.high
+
+
+def test_target_lesions_without_a_class_count_in_no_other_group() -> None:
+    images = scored(critical=10, target=7, others=20)
+    outside = np.zeros(37, bool)
+    outside[[10, 11, 35, 36]] = True
+    inside = images.target & ~outside
+    actual = measured(replace(images, target=inside, outside=outside))
+    assert actual.evidence.outside is not None
+    assert actual.evidence.outside.lesions == actual.evidence.outside.urgent == 4
+    assert (actual.evidence.target.lesions, actual.evidence.others.lesions) == (15, 18)
+    assert measured(images).evidence.outside is None
+
+
+def test_the_interval_of_the_sensitivity_is_exact() -> None:
+    images = scored(critical=40)
+    scores = images.scores.copy()
+    scores[:3] = 0
+    melanoma = measured(replace(images, scores=scores)).evidence.critical
+    expected = binomtest(37, 40).proportion_ci(0.95, "exact")
+    assert melanoma.sensitivity_low == math.floor(expected.low * 1e4) / 1e4
+    assert melanoma.sensitivity_high == math.ceil(expected.high * 1e4) / 1e4
+
+
+@pytest.mark.parametrize(("critical", "others"), [(0, 10), (10, 0)])
+def test_a_measurement_needs_critical_and_other_images(critical: int, others: int) -> None:
+    with pytest.raises(DataError, match="critical"):
+        measured(scored(critical, others=others))

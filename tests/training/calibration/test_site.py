@@ -1,25 +1,53 @@
-"""`site fit` writes a checkpoint and a policy that agree with naive computations, or nothing."""
+"""`site fit` writes a checkpoint and a policy that agree with naive computations, or nothing.
 
+A temperature is that of the lowest NLL, and is used only if it helps other lesions.
+
+Moved means follow a change of all features, and only if that lowers the threshold.
+
+`eulerlora site fit` on the command line: its output, its files and its errors.
+"""
+
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner, Result
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional as F
 
 from eulerlora.checkpoint.files import (
+    TRAINING_IMAGES_FILE,
     load_checkpoint,
     read_config,
     read_known_answer,
     stored_revision,
 )
 from eulerlora.model import EulerLoRA
+from eulerlora.scores.ood_scores import FeatureDistance, fit_feature_statistics
 from eulerlora_client.errors import CheckpointError, DataError
-from eulerlora_client.policy.policy import default_policy_text, parse_policy
+from eulerlora_client.policy.policy import default_policy_text, parse_policy, read_policy
 from tests.training.calibration.conftest import LESIONS
 from training.calibration.policy import PolicyFile
-from training.calibration.site import SiteReport, calibrate_site, split_images
-from training.calibration.site_fit import SiteSettings
-from training.calibration.thresholds import CoverageSettings
+from training.calibration.site import (
+    SiteReport,
+    SiteSettings,
+    calibrate_site,
+    fit_offset,
+    moved,
+    split_images,
+)
+from training.calibration.thresholds import (
+    CoverageSettings,
+    at_temperature,
+    fit_temperature,
+    image_nll,
+)
+from training.commands.calibrate import site_command
+from training.data.copies import image_digests
 from training.data.images import LabelledImage
 from training.data.local_images import LabelNames, LocalImages, read_local_images
 from training.evaluation.inference import SamplingOptions
@@ -181,3 +209,222 @@ def test_no_lesion_is_fitted_and_measured_and_none_is_lost() -> None:
     assert split_images(images, None) == (images, ())
     with pytest.raises(DataError):
         split_images(images[-2:], 0.5)
+
+
+def overconfident(lesions: int, factor: float) -> tuple[Tensor, Tensor]:
+    """Returns log-probabilities (n, 1, 3) of calibrated logits times `factor`, and labels."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(lesions, 3, generator=generator, dtype=torch.float64)
+    labels = torch.multinomial(logits.softmax(dim=1), 1, generator=generator)[:, 0]
+    return (factor * logits).log_softmax(dim=1).unsqueeze(1), labels
+
+
+@pytest.mark.parametrize("factor", [3.0, 0.4])
+def test_the_factor_of_calibrated_logits_is_found(factor: float) -> None:
+    outputs, labels = overconfident(2000, factor)
+    fit = fit_temperature(outputs, labels, np.arange(2000))
+    assert fit.helps
+    assert fit.temperature == pytest.approx(factor, rel=0.1)
+
+
+def test_calibrated_probabilities_keep_their_temperature() -> None:
+    outputs, labels = overconfident(100, 1.0)
+    fit = fit_temperature(outputs, labels, np.arange(100))
+    assert not fit.helps
+    assert fit.temperature == 1
+
+
+def test_copies_of_a_picture_add_no_lesion() -> None:
+    outputs, labels = overconfident(60, 3.0)
+    once = fit_temperature(outputs, labels, np.arange(60))
+    times = torch.arange(60) % 4 + 1
+    groups = torch.arange(60).repeat_interleave(times)
+    often = fit_temperature(outputs[groups], labels[groups], groups.numpy())
+    assert often.fitted == once.fitted
+
+
+def test_nll_is_that_of_the_mean_probability() -> None:
+    logits = torch.randn(5, 4, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    labels = torch.tensor([0, 1, 2, 1, 0])
+    mean = (logits / 2.5).softmax(dim=-1).mean(dim=1)
+    expected = F.nll_loss(mean.log(), labels, reduction="none")
+    actual = image_nll(logits.log_softmax(dim=-1), labels, 2.5)
+    assert actual == pytest.approx(expected.numpy())
+    rescaled = at_temperature(logits.log_softmax(dim=-1), 2.5)
+    assert torch.allclose(rescaled, (logits / 2.5).log_softmax(dim=-1))
+
+
+CLASSES, WIDTH = 3, 4
+
+
+def features_of(labels: Tensor, seed: int) -> Tensor:
+    """Returns (n, WIDTH) features around a mean for each class."""
+    noise = torch.randn(len(labels), WIDTH, generator=torch.Generator().manual_seed(seed))
+    return noise + 5 * torch.eye(CLASSES, WIDTH)[labels]
+
+
+@pytest.fixture(scope="module")
+def distance() -> FeatureDistance:
+    labels = torch.arange(600) % CLASSES
+    return FeatureDistance(fit_feature_statistics(features_of(labels, 0), labels, CLASSES))
+
+
+@pytest.fixture(scope="module")
+def labels() -> Tensor:
+    return torch.arange(200) % CLASSES
+
+
+def test_means_follow_a_common_change(distance: FeatureDistance, labels: Tensor) -> None:
+    change = torch.tensor([4.0, 0, -3, 6])
+    local = features_of(labels, 1) + change
+    offset = fit_offset(distance, local, labels, np.arange(200))
+    assert offset.helps
+    assert torch.allclose(offset.offset, change, atol=0.3)
+    new = FeatureDistance(moved(distance.statistics, offset.offset))
+    others = features_of(labels, 2) + change
+    assert (new(others) <= offset.threshold_after).double().mean() > 0.9
+    unchanged = (distance(local) <= offset.threshold_after).double().mean()
+    assert unchanged < 0.2
+
+
+def test_means_stay_if_one_picture_would_move_them(
+    distance: FeatureDistance, labels: Tensor
+) -> None:
+    local = features_of(labels, 3)
+    local[0] += 1000
+    offset = fit_offset(distance, local, labels, np.arange(200))
+    assert not offset.helps
+    assert "not moved" in offset.summary
+
+
+def test_the_offset_of_a_picture_does_not_depend_on_its_group(
+    distance: FeatureDistance, labels: Tensor
+) -> None:
+    local, groups = features_of(labels, 1), np.arange(200) // 4
+    offset = fit_offset(distance, local, labels, groups)
+    changed = local.clone()
+    changed[:4] += 100  # the first group
+    assert torch.equal(
+        fit_offset(distance, changed, labels, groups).by_picture[:4], offset.by_picture[:4]
+    )
+
+
+NEVUS = ("--class", "nevus=nv")
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    """Returns the packaged policy, changed to the classes of the tiny checkpoint."""
+    path = tmp_path / "own.toml"
+    text = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
+    path.write_text(f"# ours\n{text}")
+    return path
+
+
+def fit(*arguments: object) -> Result:
+    words = ["fit", *arguments, "--device", "cpu"]
+    return CliRunner().invoke(site_command, list(map(str, words)))
+
+
+def test_a_fit_prints_what_it_did_and_writes_a_policy_that_the_client_reads(
+    site_source: Path, local_folder: Path, policy: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    before = policy.read_text()
+    done = fit(
+        site_source, "--data", local_folder, "--out", out, *NEVUS, "--policy", policy,
+        "--hold-out", 0.5,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "clinic: 90 images (18 bkl, 30 mel, 42 nv), 0 ignored" in done.output
+    assert "| OOD thresholds | 19 lesions | 30 | keep at least 95% of new" in done.output
+    assert "| held-out pictures | before | after |" in done.output
+    assert f"eulerlora serve {out} --policy {out / 'policy.toml'}" in done.output
+    assert "counts as a lesion" not in done.output
+    written = read_policy(out / "policy.toml")
+    assert written.evidence is not None
+    assert written.evidence.revision == stored_revision(out)
+    assert (out / "policy.toml").read_text().startswith("# ours\n")
+    assert policy.read_text() == before
+
+
+def test_images_without_lesions_are_counted_one_by_one_and_the_output_says_so(
+    site_source: Path, local_folder: Path, policy: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "folders"
+    for path in local_folder.glob("*-0.png"):
+        name = path.name.partition("-")[0]
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / path.name).write_bytes(path.read_bytes())
+    done = fit(
+        site_source, "--data", folder, "--out", tmp_path / "out", "--ignore", "nevus",
+        "--policy", policy, "--mode", "det",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "every image counts as a lesion" in done.output
+    assert "32 images (12 bkl, 20 mel), 28 ignored" in done.output
+    evidence = read_policy(tmp_path / "out" / "policy.toml").evidence
+    assert evidence is not None
+    assert (evidence.mode, evidence.samples, evidence.measured) == ("det", 1, ())
+
+
+def test_other_classes_can_be_the_target(
+    site_source: Path, local_folder: Path, tmp_path: Path
+) -> None:
+    """The packaged policy names classes that this model lacks."""
+    done = fit(
+        site_source, "--data", local_folder, "--out", tmp_path / "out", "--class", "nevus=nv",
+        "--target", "nv", "--target", "bkl", "--target-name", "mole", "--mode", "det",
+        "--sensitivity", 0.9,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    policy = read_policy(tmp_path / "out" / "policy.toml")
+    assert (policy.target.name, policy.target.classes) == ("mole", ("nv", "bkl"))
+    assert policy.target.critical.classes == ("nv", "bkl")
+    assert policy.evidence is not None
+    assert (policy.evidence.fit.lesions, policy.evidence.fit.established) == (40, True)
+    assert "| urgent threshold | 1 lesions of mole | 40 |" in done.output
+    assert "warning:" not in done.output
+
+
+@pytest.mark.parametrize(("sensitivity", "trained"), [(0.9, 2), (0.95, 0)])
+def test_what_a_fit_does_not_establish_is_stored_and_printed(
+    site_source: Path, local_folder: Path, tmp_path: Path, sensitivity: float, trained: int
+) -> None:
+    """40 lesions are too few for 0.95, and pictures of the training establish nothing."""
+    source = shutil.copytree(site_source, tmp_path / "source")
+    shown = [local_folder / f"nevus-{number}-0.png" for number in range(trained)]
+    digests = image_digests([LabelledImage(path.name, path, 0) for path in shown])
+    stored = torch.cat([digests, torch.tensor([3])]).sort().values
+    save_file({"adapters": stored}, source / TRAINING_IMAGES_FILE)
+    done = fit(
+        source, "--data", local_folder, "--out", tmp_path / "out", "--class", "nevus=nv",
+        "--target", "nv", "--target", "bkl", "--mode", "det", "--sensitivity", sensitivity,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    evidence = read_policy(tmp_path / "out" / "policy.toml").evidence
+    assert evidence is not None
+    assert (evidence.fit.established, evidence.fit.in_training) == (False, trained)
+    assert "warning: This policy is fitted, but not proven" in done.output
+    assert (f"trained on {trained} of the pictures" in done.output) is (trained > 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--class", "nevus"], "--class"),
+        (["--class", "nevus=nv", "--class", "nevus=mel"], "--class"),
+        (["--mode", "det", "--samples", "4"], "--samples"),
+        (["--hold-out", "1"], "--hold-out"),
+        (["--target", "scc"], "--target"),
+        (["--target-name", "mole"], "--target-name"),
+        (["--coverage", "1.5"], "--coverage"),
+    ],
+)
+def test_wrong_usage_is_refused(
+    site_source: Path, local_folder: Path, tmp_path: Path, options: list[str], message: str
+) -> None:
+    done = fit(site_source, "--data", local_folder, "--out", tmp_path / "out", *options)
+    assert done.exit_code == 2
+    assert message in done.output
+    assert not (tmp_path / "out").exists()

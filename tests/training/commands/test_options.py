@@ -1,4 +1,7 @@
-"""Resume hints, and the imports of the command modules."""
+"""Resume hints, and the imports of the command modules.
+
+Wrong usage of `eulerlora evaluate` and `calibrate`.
+"""
 
 import subprocess
 import sys
@@ -8,6 +11,7 @@ import pytest
 import torch
 
 from eulerlora_client.errors import NonFiniteError, StorageError
+from tests.program import refusal
 from training.commands.options import (
     InterruptedRun,
     TerminatedRun,
@@ -67,3 +71,21 @@ def test_the_error_of_a_run_gets_the_hint(
     with pytest.raises(expected) as caught, resume_hint(lambda: "HINT"):
         raise raised
     assert str(caught.value).endswith(message)
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("evaluate", ["--samples", "8", "--mode", "det"]),
+        ("calibrate", ["--coverage", "1.5"]),
+        ("calibrate", ["--coverage", "0.9,nan"]),
+        ("calibrate", ["--coverage", "0.9,,0.8"]),
+        ("calibrate", ["--coverage", "0.9,0.90"]),
+        ("calibrate", ["--always-include-rare"]),
+    ],
+)
+def test_wrong_usage_is_refused_before_the_checkpoint_is_read(
+    tmp_path: Path, command: str, options: list[str]
+) -> None:
+    absent = tmp_path / "absent"
+    assert options[0] in refusal(command, absent, "--data", tmp_path, *options, status=2)

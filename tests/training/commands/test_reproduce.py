@@ -14,7 +14,7 @@ import torch
 from eulerlora.checkpoint.files import ADAPTERS_FILE
 from eulerlora.checkpoint.weights import save_backbone
 from tests.conftest import TINY_BACKBONE, random_backbone
-from tests.program import Completed, run
+from tests.program import Completed, refusal, run, succeed
 from tests.training.conftest import PER_CLASS, set_options
 from tests.training.synthetic_runs import finish
 from tests.training.tables.test_local import TABLE, wait_for
@@ -22,8 +22,7 @@ from tests.training.tables.test_ray_cluster import TwoMachines, machines
 from training.adaptation.train import REPORT, state_file
 from training.evaluation.report_schema import JSON
 from training.tables.ray_cluster import RunResources, train_on_cluster
-from training.tables.runs import runs_of
-from training.tables.table import Arm, Difference, ResultTable, read_table
+from training.tables.table import Arm, Difference, ResultTable, read_table, runs_of
 
 __all__ = ["machines"]  # a fixture
 
@@ -32,8 +31,7 @@ def test_a_dry_run_lists_every_run_with_its_settings(tmp_path: Path) -> None:
     data, out, table = tmp_path / "data", tmp_path / "runs", read_table("ham10000")
     finish(runs_of(table, [0], [], out)[0], training={"seconds": 3600.0})
     arguments = ("--dry-run", "--seeds", "0,42,0", "--data", data, "--out", out)
-    done = run("reproduce", "ham10000", *arguments)
-    assert done.status == 0, done.err
+    done = succeed("reproduce", "ham10000", *arguments)
     lines = done.out.splitlines()
     runs = [line for line in lines if line.startswith(("new", "finished"))]
     assert [line.split(":")[0].split() for line in runs] == [
@@ -67,10 +65,8 @@ def test_a_dry_run_lists_every_run_with_its_settings(tmp_path: Path) -> None:
 def test_wrong_usage_and_missing_data_are_one_line_and_start_nothing(
     tmp_path: Path, arguments: list[str], status: int, named: str
 ) -> None:
-    done = run("reproduce", *arguments, "--out", tmp_path / "runs", "--data", tmp_path / "none")
-    assert done.status == status
-    assert named in done.err
-    assert len(done.err.strip().splitlines()) == 1
+    folders = ("--out", tmp_path / "runs", "--data", tmp_path / "none")
+    assert named in refusal("reproduce", *arguments, *folders, status=status)
     assert not (tmp_path / "runs").exists()
 
 
@@ -226,8 +222,7 @@ def test_a_run_of_a_lost_machine_gives_the_weights_of_an_undisturbed_run(
     undisturbed, disturbed = (
         tmp_path / name / TABLE / "lora-20" / "seed-0" for name in ("local", "ray")
     )
-    done = run(*command, "--out", tmp_path / "local")
-    assert done.status == 0, done.err
+    done = succeed(*command, "--out", tmp_path / "local")
     third = machines.add("third", cpus=2)
     overrides = settings(data, "training.epochs=12", "training.state_every_s=0")[1::2]
     runs = runs_of(only("lora-20"), [0], overrides, tmp_path / "ray")
@@ -237,8 +232,7 @@ def test_a_run_of_a_lost_machine_gives_the_weights_of_an_undisturbed_run(
         machines.lose(third)
         machines.add("fourth", cpus=2)
         assert failures.result() == []
-    done = run(*command, "--out", tmp_path / "ray", "--engine", "ray")
-    assert done.status == 0, done.err
+    done = succeed(*command, "--out", tmp_path / "ray", "--engine", "ray")
     assert "| 1 seed |" in table_of(done)
     assert "continuing after step" in log_text(disturbed)
     assert (disturbed / ADAPTERS_FILE).read_bytes() == (undisturbed / ADAPTERS_FILE).read_bytes()
@@ -264,8 +258,7 @@ def test_a_study_tests_its_endpoints_and_writes_them_with_the_epochs(
     overrides = settings(data, "training.epochs=2", "data.at_most={train = 30}")
     command = ("reproduce", "overfitting-1500", "--seeds", "0,42", "--data", data, "--out", out,
                "--device", "cpu", "--device", "cpu", *overrides)  # fmt: skip
-    done = run(*command)
-    assert done.status == 0, done.err
+    done = succeed(*command)
     assert "30 of 48 train images" in table_of(done)
     assert "eulerlora-1-one-sample stoch - lora-20-dropout det** (primary)" in done.out
     content = json.loads((out / "overfitting-1500.json").read_text())
@@ -278,8 +271,7 @@ def test_a_study_tests_its_endpoints_and_writes_them_with_the_epochs(
     assert len(epochs["lora-20-dropout"]["det"]["ece"]) == 2
 
     variants = ("eulerlora-1-one-sample", "lora-20-dropout")
-    limited = run(*command, *(part for name in variants for part in ("--variant", name)))
-    assert limited.status == 0, limited.err
+    succeed(*command, *(part for name in variants for part in ("--variant", name)))
     written = json.loads((out / f"overfitting-1500+{'+'.join(variants)}.json").read_text())
     assert written["primary"] == content["primary"]
     assert {row["variant"] for row in written["rows"]} == set(variants)

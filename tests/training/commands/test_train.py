@@ -13,7 +13,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.full_disk import file_size_limit
-from tests.program import run
+from tests.program import refusal, run, succeed
 from tests.training.conftest import set_options, write_recipe
 from training.adaptation.train import state_file
 from training.fit.run import stored_steps
@@ -79,17 +79,14 @@ def test_a_full_disk_ends_a_run_and_its_state_continues_it(
     ]  # fmt: skip
     stored = state_file(out).read_bytes()
     with file_size_limit(len(stored) // 2):
-        done = run(*command)
-    assert done.status == 1
-    assert len(done.err.strip().splitlines()) == 1
-    assert f"disk full (file too large) while writing {state_file(out)}" in done.err
+        error = refusal(*command)
+    assert f"disk full (file too large) while writing {state_file(out)}" in error
     step = stored_steps(state_file(out))
-    assert f"the state after step {step} is stored in {state_file(out)}; free" in done.err
+    assert f"the state after step {step} is stored in {state_file(out)}; free" in error
     assert state_file(out).read_bytes() == stored
     assert not list(out.parent.glob(".*"))
 
-    done = run(*command)
-    assert done.status == 0, done.err
+    done = succeed(*command)
     assert f"continuing after step {step}" in done.out
     points = EventAccumulator(str(folder / "curves" / "run")).Reload().Scalars("step/loss")
     training = json.loads((out / "config.json").read_text())["provenance"]["training"]
@@ -132,8 +129,7 @@ def test_a_run_whose_group_is_signalled_resumes_to_the_weights_of_an_uninterrupt
         assert len(errors.strip().splitlines()) == 1
         assert f"stored in {state_file(resumed)}" in errors
 
-    done = run(*arguments(resumed), "--resume")
-    assert done.status == 0, done.err
+    done = succeed(*arguments(resumed), "--resume")
     assert "continuing after step" in done.out
     assert not state_file(resumed).exists()
     assert run(*arguments(whole)).status == 0
@@ -159,12 +155,10 @@ def test_a_non_finite_loss_ends_a_run_with_a_line_that_names_the_state(
 ) -> None:
     out = recipe_file.parent / "run"
     overrides = (*SHORT, "training.state_every_s=0", "training.learning_rate=1e30")
-    done = run("train", recipe_file, "--data", image_folder, "--out", out,
-               *set_options(overrides))  # fmt: skip
-    assert done.status == 1
-    assert len(done.err.strip().splitlines()) == 1
-    assert "at step 2 is nan; training stopped; no checkpoint was written" in done.err
-    assert f"the state after step 2 is stored in {state_file(out)}" in done.err
+    error = refusal("train", recipe_file, "--data", image_folder, "--out", out,
+                    *set_options(overrides))  # fmt: skip
+    assert "at step 2 is nan; training stopped; no checkpoint was written" in error
+    assert f"the state after step 2 is stored in {state_file(out)}" in error
 
 
 def test_a_non_empty_output_folder_is_refused_before_training(
@@ -173,10 +167,8 @@ def test_a_non_empty_output_folder_is_refused_before_training(
     out = recipe_file.parent / "full"
     out.mkdir()
     (out / "precious").write_text("content")
-    done = run("train", recipe_file, "--data", image_folder, "--out", out, *set_options(SHORT))
-    assert done.status == 1
-    assert str(out) in done.err
-    assert len(done.err.strip().splitlines()) == 1
+    command = ("train", recipe_file, "--data", image_folder, "--out", out, *set_options(SHORT))
+    assert str(out) in refusal(*command)
     assert [path.name for path in out.iterdir()] == ["precious"]
 
 
@@ -219,11 +211,9 @@ def test_an_invalid_setting_is_one_line_with_its_key_or_value(
 ) -> None:
     out = recipe_file.parent / "run"
     curves = [] if overrides else ["--track", "tensorboard", "--track-dir", str(out / "curves")]
-    done = run("train", recipe_file, "--data", image_folder, "--out", out, *curves,
-               *set_options([*SHORT, *overrides]))  # fmt: skip
-    assert done.status == 1
-    assert named in done.err
-    assert len(done.err.strip().splitlines()) == 1
+    error = refusal("train", recipe_file, "--data", image_folder, "--out", out, *curves,
+                    *set_options([*SHORT, *overrides]))  # fmt: skip
+    assert named in error
     assert not out.exists()
 
 

@@ -1,15 +1,22 @@
-"""Images in folders and archives; decoding; unusable images."""
+"""Images in folders and archives; decoding; unusable images.
 
+Worker processes and signals.
+"""
+
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
 
 from eulerlora_client.errors import DataError
 from tests.icc_profiles import DISPLAY_P3, in_srgb, rgb_profile
-from training.data.images import decode_all, list_images, read_image
+from training.data.images import decode_all, list_images, load, read_image
 
 
 def test_paths_without_images_are_refused(tmp_path: Path) -> None:
@@ -42,3 +49,31 @@ def test_a_colour_profile_that_is_ignored_is_reported_once_and_others_are_conver
     assert torch.equal(decoded["a.png"], decoded["c.png"])
     expected = in_srgb(np.array([200, 100, 50], np.uint8), DISPLAY_P3)
     assert np.abs(decoded["b.png"][:, 0, 0].numpy() - expected).max() <= 1
+
+
+class Numbers(Dataset[Tensor]):
+    """Eight numbers; its worker process gets `received` from another process before the third."""
+
+    def __init__(self, received: signal.Signals) -> None:
+        self.received = received
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Tensor:
+        if index == 2:
+            if os.fork() == 0:
+                os.kill(os.getppid(), self.received)
+                os._exit(0)
+            os.wait()
+        return torch.tensor(index)
+
+
+def test_a_signal_from_another_process_ends_no_worker() -> None:
+    for received in (signal.SIGTERM, signal.SIGINT):
+        assert torch.cat(list(load(Numbers(received), 1, batch_size=4))).tolist() == [*range(8)]
+
+
+def test_the_process_gets_its_signals_afterwards() -> None:
+    list(load(Numbers(signal.SIGTERM), 1, batch_size=4))
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGINT, signal.SIGTERM}

@@ -14,8 +14,8 @@ from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora_client.errors import DataError, EulerLoRAError, SettingsError
 from tests.conftest import config_of, random_network
 from training.data.images import OUTSIDE, LabelledImage, OodSet
+from training.evaluation.generated_images import SHIFTS
 from training.evaluation.ood_sets import GENERATED, ood_sources, read_ood_sets, resemblance
-from training.evaluation.shifts import SHIFTS
 
 TEST = [
     LabelledImage("a", torch.full((3, 30, 40), 200, dtype=torch.uint8), 1, cluster="lesion"),

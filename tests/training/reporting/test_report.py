@@ -384,17 +384,13 @@ def test_equal_predictions_give_equal_bytes_and_scores_that_do_not_exist_are_emp
     predicted: Evaluation,
 ) -> None:
     assert predictions_csv(predicted) == predictions_csv(predicted)
-    test = predicted.sets.test
+    test = predicted.test
     plain = [
         replace(mode, scores={"msp": replace(mode.scores["msp"], threshold=None, flagged=None)})
         for mode in test.predictions
     ]
-    sets = replace(
-        predicted.sets,
-        test=replace(test, predictions=plain),
-        ood={},
-    )
-    content = gzip.decompress(predictions_csv(replace(predicted, sets=sets))).decode()
+    changed = replace(predicted, test=replace(test, predictions=plain), ood={})
+    content = gzip.decompress(predictions_csv(changed)).decode()
     for row in csv.DictReader(StringIO(content)):
         assert row["msp"]
         empty = ("energy", "feature_distance", "flagged_msp", "flagged_feature_distance")

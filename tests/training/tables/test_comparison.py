@@ -28,8 +28,7 @@ from training.tables.comparison import (
     resampled_metrics,
     write_comparison,
 )
-from training.tables.runs import TableRun, runs_of
-from training.tables.table import read_table
+from training.tables.table import TableRun, read_table, runs_of
 
 TABLE = read_table("overfitting-1500")
 SEEDS = (0, 42, 1206)

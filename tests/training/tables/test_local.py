@@ -13,8 +13,7 @@ import torch
 
 from training.tables import local, ray_cluster
 from training.tables.local import TrainingCommand, train_all, training_of
-from training.tables.runs import TableRun, runs_of
-from training.tables.table import read_table
+from training.tables.table import TableRun, read_table, runs_of
 
 TABLE = "ham10000-scale-check"
 TIMEOUT_S = 300

@@ -18,7 +18,7 @@ from eulerlora_client.errors import SettingsError
 from tests.training.tables.test_local import runs, script, wait_for
 from training.tables import ray_cluster
 from training.tables.ray_cluster import RunResources, check_ray, train_on_cluster
-from training.tables.runs import TableRun
+from training.tables.table import TableRun
 
 __all__ = ["runs", "script"]  # fixtures
 DATA = Path("data")

@@ -1,21 +1,40 @@
-"""HAM10000 in its published layout or as one archive, and its splits."""
+"""Published data sets: HAM10000 and its splits, Tiny ImageNet, and those of torchvision.
+
+Layout of Tiny ImageNet:
+
+    train/<wnid>/images/*.JPEG      100,000 images of 200 classes, 64 x 64 pixels
+    val/images/*.JPEG               10,000 images, with classes in val/val_annotations.txt
+    words.txt                       meanings of the WordNet ids
+
+The images of test/ have no labels and are not read.
+"""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from http.client import HTTPException
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
 import numpy as np
+import torch
 from sklearn.model_selection import StratifiedGroupKFold, train_test_split
+from torchvision import datasets
 
 from eulerlora_client.contract.answers import ClassName
 from eulerlora_client.errors import DataError
 from training.data.cache import DecodedImages, decoded_images
-from training.data.images import ImageParts, LabelledImage, OnBad, refuse
-from training.data.splits import SPLIT_SEED
+from training.data.images import ImageParts, ImageSource, LabelledImage, OnBad, refuse
+from training.data.splits import SPLIT_SEED, three_parts
 from training.recipe.schema import Split
 
-TITLE = "HAM10000"
+TITLES = {
+    "ham10000": "HAM10000",
+    "tiny-imagenet": "Tiny ImageNet",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "svhn": "SVHN",
+}
 METADATA = "HAM10000_metadata.csv"
 FOLDERS = ("HAM10000_images_part_1", "HAM10000_images_part_2", "HAM10000_images")
 ARCHIVE_PATTERN = "ham10000*.tar*"
@@ -37,24 +56,17 @@ AGE_GROUPS = {39: "0 to 39", 59: "40 to 59", 200: "60 and over"}
 UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Ham10000Row:
     """A row of the metadata. label: index of the classes in order of first appearance.
 
-    age: an age group.
+    groups: sex, age group and body site; "unknown" if missing.
     """
 
     image_id: str
     lesion_id: str
     label: int
-    sex: str = UNKNOWN
-    age: str = UNKNOWN
-    site: str = UNKNOWN
-
-    @property
-    def groups(self) -> Mapping[str, str]:
-        """The row's sex, age group and body site; "unknown" if missing."""
-        return {"sex": self.sex, "age": self.age, "body site": self.site}
+    groups: Mapping[str, str]
 
 
 def read_ham10000(folder: Path, split: Split, on_bad: OnBad = refuse) -> ImageParts:
@@ -90,7 +102,7 @@ def read_ham10000(folder: Path, split: Split, on_bad: OnBad = refuse) -> ImagePa
         for part, members in parts.items()
     }
     classes = tuple(ClassName(name=name, description=DESCRIPTIONS[name]) for name in names)
-    return ImageParts(f"{TITLE}, {split} split", classes, labelled)
+    return ImageParts(f"{TITLES['ham10000']}, {split} split", classes, labelled)
 
 
 def read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[Ham10000Row], list[str]]:
@@ -116,15 +128,13 @@ def read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[Ham10000Row], li
 
 
 def _row(cells: Mapping[str, str]) -> Ham10000Row:
-    """Returns a row without its label; sex, age and site are optional columns."""
-    return Ham10000Row(
-        image_id=cells["image_id"],
-        lesion_id=cells["lesion_id"],
-        label=-1,
-        sex=cells.get("sex") or UNKNOWN,
-        age=age_group(cells.get("age") or ""),
-        site=cells.get("localization") or UNKNOWN,
-    )
+    """Returns a row without its label; the columns of the groups are optional."""
+    groups = {
+        "sex": cells.get("sex") or UNKNOWN,
+        "age": age_group(cells.get("age") or ""),
+        "body site": cells.get("localization") or UNKNOWN,
+    }
+    return Ham10000Row(cells["image_id"], cells["lesion_id"], -1, groups)
 
 
 def age_group(years: str) -> str:
@@ -171,15 +181,10 @@ def _lesion_fold(
     return [rows[index] for index in rest], [rows[index] for index in fold]
 
 
-def image_paths(folder: Path) -> list[Path]:
-    """Returns the image folders in `folder`, or its archive; empty if there is neither."""
-    folders = [folder / name for name in FOLDERS if (folder / name).is_dir()]
-    return folders or sorted(folder.glob(ARCHIVE_PATTERN))[:1]
-
-
 def _decoded_by_id(folder: Path) -> DecodedImages:
     """Returns the images by image id. Raises DataError if `folder` has neither form."""
-    paths = image_paths(folder)
+    paths = [folder / name for name in FOLDERS if (folder / name).is_dir()]
+    paths = paths or sorted(folder.glob(ARCHIVE_PATTERN))[:1]
     if not paths:
         raise DataError(
             f"{folder}: expected images of HAM10000 in {', '.join(FOLDERS)} or "
@@ -190,3 +195,113 @@ def _decoded_by_id(folder: Path) -> DecodedImages:
         {Path(name).stem: source for images in decoded for name, source in images.sources.items()},
         {Path(name).stem: reason for images in decoded for name, reason in images.bad.items()},
     )
+
+
+TRAIN, VALIDATION = "train", "val"
+ANNOTATIONS, WORDS = "val_annotations.txt", "words.txt"
+
+TorchvisionKind = Literal["cifar10", "cifar100", "svhn"]
+PublishedPart = Literal["train", "test"]
+PUBLISHED_PARTS: tuple[PublishedPart, ...] = ("train", "test")
+READERS = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100, "svhn": datasets.SVHN}
+DIGITS = tuple("0123456789")
+
+
+def split_suffix(split: Split) -> str:
+    """Returns the suffix of a data set's name; empty for the default split."""
+    return "" if split == "lesion" else f", {split} split"
+
+
+def read_tiny_imagenet(folder: Path, split: Split, on_bad: OnBad = refuse) -> ImageParts:
+    """Returns Tiny ImageNet, with the published validation images as its test part.
+
+    Classes are in the order of their WordNet ids. on_bad: called for each image that cannot be
+    decoded or whose class is unknown. Raises DataError for a missing file or folder.
+    """
+    annotations = _read_table(folder / VALIDATION / ANNOTATIONS)
+    words = _read_table(folder / WORDS)
+    train, validation = (list(_usable(folder, part, on_bad)) for part in (TRAIN, VALIDATION))
+    wnids = sorted({PurePosixPath(name).parts[1] for name, _ in train})
+    labels = {wnid: index for index, wnid in enumerate(wnids)}
+    published: dict[str, list[LabelledImage]] = {
+        "train": [LabelledImage(n, s, labels[PurePosixPath(n).parts[1]]) for n, s in train],
+        "test": [],
+    }
+    for name, source in validation:
+        wnid = annotations.get(PurePosixPath(name).name)
+        if wnid in labels:
+            published["test"].append(LabelledImage(name, source, labels[wnid]))
+        else:
+            on_bad(name, f"expected a class of {TRAIN}/ in {ANNOTATIONS}, got {wnid}")
+    classes = tuple(ClassName(name=wnid, description=words.get(wnid, wnid)) for wnid in wnids)
+    title = f"{TITLES['tiny-imagenet']}{split_suffix(split)}"
+    return ImageParts(title, classes, three_parts(published, split))
+
+
+def _usable(folder: Path, part: str, on_bad: OnBad) -> Iterator[tuple[str, ImageSource]]:
+    """Yields names below `folder` and sources of the images of a part that can be decoded."""
+    decoded = decoded_images(folder / part)
+    for name, reason in decoded.bad.items():
+        on_bad(f"{part}/{name}", reason)
+    yield from ((f"{part}/{name}", source) for name, source in decoded.sources.items())
+
+
+def _read_table(path: Path) -> dict[str, str]:
+    """Returns a file's first two tab-separated columns. Raises DataError if either is missing."""
+    try:
+        rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+        return {row[0]: row[1] for row in rows}
+    except (OSError, UnicodeDecodeError, IndexError) as error:
+        raise DataError(
+            f"{path}: expected a tab-separated table of Tiny ImageNet ({type(error).__name__})"
+        ) from error
+
+
+def read_torchvision_set(kind: TorchvisionKind, folder: Path, split: Split) -> ImageParts:
+    """Returns a data set from its published files in `folder`; downloads missing files.
+
+    Raises DataError, with URL and folder, if the download fails.
+    """
+    readers = {part: _read_published(kind, part, folder) for part in PUBLISHED_PARTS}
+    published: dict[str, list[LabelledImage]] = {
+        part: list(_labelled(part, reader)) for part, reader in readers.items()
+    }
+    names = DIGITS if kind == "svhn" else readers["train"].classes
+    classes = tuple(ClassName(name=name, description=name) for name in names)
+    return ImageParts(
+        f"{TITLES[kind]}{split_suffix(split)}", classes, three_parts(published, split)
+    )
+
+
+def _read_published(kind: TorchvisionKind, part: PublishedPart, folder: Path) -> Any:
+    try:
+        return _open(kind, part, folder, download=False)
+    except RuntimeError:  # torchvision: a file is missing, or its digest is wrong
+        try:
+            return _open(kind, part, folder, download=True)
+        except (OSError, RuntimeError, HTTPException) as error:
+            raise DataError(
+                f"{kind} is incomplete in {folder} and cannot be downloaded ({error}); "
+                f"download {_url(kind, part)} to {folder}"
+            ) from error
+
+
+def _labelled(part: PublishedPart, reader: Any) -> Iterator[LabelledImage]:
+    if isinstance(reader, datasets.SVHN):
+        pixels, labels = reader.data, reader.labels.tolist()
+    else:
+        pixels, labels = reader.data.transpose(0, 3, 1, 2), reader.targets
+    images = torch.from_numpy(np.ascontiguousarray(pixels))  # (n, 3, height, width) uint8
+    for index, (image, label) in enumerate(zip(images, labels, strict=True)):
+        yield LabelledImage(f"{part}/{index:05}", image, label)
+
+
+def _open(kind: TorchvisionKind, part: PublishedPart, folder: Path, download: bool) -> Any:
+    if kind == "svhn":
+        return datasets.SVHN(folder, split=part, download=download)
+    return READERS[kind](folder, train=part == "train", download=download)
+
+
+def _url(kind: TorchvisionKind, part: PublishedPart) -> str:
+    url: str = datasets.SVHN.split_list[part][0] if kind == "svhn" else READERS[kind].url
+    return url

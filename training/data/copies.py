@@ -1,8 +1,15 @@
-"""A check of a labelled data set: copies in two classes or parts, and images that are too small."""
+"""Copies of images: in a checkpoint's training, and in two classes or parts of a data set.
 
+The digest of an image is the 64-bit BLAKE2b of its decoded size and pixels. A copy with another
+name, other metadata or a lossless format has the same digest; a resized copy, or one that is
+compressed again, has another.
+"""
+
+import hashlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,10 +17,48 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
+from eulerlora.checkpoint.files import read_training_images
 from eulerlora_client.errors import DataError
 from eulerlora_client.progress import track
-from training.data.digests import pixel_digest
 from training.data.images import ImageParts, LabelledImage, read_image
+
+
+def image_digests(images: Iterable[LabelledImage]) -> Tensor:
+    """Returns (n,) int64, the digest of each image. Raises DataError for an undecodable image."""
+    digests = [pixel_digest(read_image(image.name, image.source)) for image in images]
+    return torch.tensor(digests, dtype=torch.int64)
+
+
+def pixel_digest(pixels: Tensor) -> int:
+    """Returns a signed 64-bit integer. pixels: (3, height, width) uint8."""
+    shape = np.array(pixels.shape, np.int64)
+    digest = hashlib.blake2b(shape.tobytes(), digest_size=8)
+    digest.update(pixels.contiguous().numpy().data)
+    return int.from_bytes(digest.digest(), "little", signed=True)
+
+
+def images_in_training(folder: Path, images: Sequence[LabelledImage]) -> list[LabelledImage] | None:
+    """Returns those of the images that the checkpoint in `folder` was trained on.
+
+    They are images of any training that the checkpoint knows, of its adapters or of its backbone.
+    Another of n images is among them by chance with a probability of n * 2**-64 for each stored
+    digest. None if the checkpoint has no digests. Raises CheckpointError for a damaged file.
+    """
+    stored = read_training_images(folder)
+    if not stored:
+        return None
+    seen = torch.isin(image_digests(images), torch.cat(list(stored.values()))).tolist()
+    return [image for image, found in zip(images, seen, strict=True) if found]
+
+
+def named_with_seen(name: str, folder: Path, images: Sequence[LabelledImage]) -> str:
+    """Returns the name of a set with the number of its images that the training was shown, if any.
+
+    folder: of the checkpoint.
+    """
+    seen = images_in_training(folder, images)
+    return f"{name} (training was shown {len(seen):,} of its images)" if seen else name
+
 
 THUMBNAIL = 16  # pixels
 SIMILAR = 0.995
@@ -83,31 +128,27 @@ def check_images(images: ImageParts, input_side: int) -> DataCheck:
         if min(pixels.shape[1:]) < input_side:
             small.append([entry])
     copies = [found for found in by_digest.values() if len(found) > 1]
-    in_classes = [c for c in copies if len({entry.image.label for entry in c}) > 1]
-    in_parts = [c for c in copies if len({entry.part for entry in c}) > 1]
+    in_classes = _differing(copies, lambda entry: entry.image.label)
+    in_parts = _differing(copies, lambda entry: entry.part)
+    differing = {id(first) for first, _ in (*in_classes, *in_parts)}
     equal = {(id(a), id(b)) for found in copies for a in found for b in found}
     return DataCheck(
-        in_classes=[_distinct(found, "label") for found in in_classes],
-        in_parts=[_distinct(found, "part") for found in in_parts],
-        repeated=[found for found in copies if found not in in_classes and found not in in_parts],
-        similar=[pair for pair in _similar(placed, thumbnails) if _key(pair) not in equal],
+        in_classes=in_classes,
+        in_parts=in_parts,
+        repeated=[found for found in copies if id(found[0]) not in differing],
+        similar=[(a, b) for a, b in _similar(placed, thumbnails) if (id(a), id(b)) not in equal],
         small=small,
     )
 
 
-def _distinct(found: Copies, what: str) -> Copies:
-    """Returns copies with the first two in different classes or parts."""
-
-    def place(entry: PlacedImage) -> object:
-        return entry.image.label if what == "label" else entry.part
-
-    first = found[0]
-    other = next(entry for entry in found if place(entry) != place(first))
-    return [first, other]
-
-
-def _key(pair: Copies) -> tuple[int, int]:
-    return id(pair[0]), id(pair[1])
+def _differing(
+    copies: Sequence[Copies], place: Callable[[PlacedImage], object]
+) -> list[tuple[PlacedImage, PlacedImage]]:
+    """Returns the first image of copies in two places, and the first one in another place."""
+    pairs = []
+    for first, *others in copies:
+        pairs += [(first, other) for other in others if place(other) != place(first)][:1]
+    return pairs
 
 
 def _thumbnail(pixels: Tensor) -> Tensor:
@@ -121,7 +162,9 @@ def _thumbnail(pixels: Tensor) -> Tensor:
     return F.normalize(values - values.mean(), dim=0)
 
 
-def _similar(placed: Sequence[PlacedImage], thumbnails: Tensor) -> Iterator[Copies]:
+def _similar(
+    placed: Sequence[PlacedImage], thumbnails: Tensor
+) -> Iterator[tuple[PlacedImage, PlacedImage]]:
     """Yields the pairs in two classes or parts whose thumbnails correlate."""
     classes = torch.tensor([entry.image.label for entry in placed])
     names = list(dict.fromkeys(entry.part for entry in placed))

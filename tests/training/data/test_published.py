@@ -1,0 +1,491 @@
+"""Tiny ImageNet, CIFAR-10, CIFAR-100 and SVHN from small files in their published formats.
+
+HAM10000 in both layouts, with all splits.
+"""
+
+import csv
+import hashlib
+import pickle
+import shutil
+import tarfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.io import savemat
+from torchvision import datasets
+
+from eulerlora_client.errors import DataError
+from tests.training.conftest import plain_view, write_image
+from training.data.datasets import read_dataset, read_ood_set
+from training.data.images import ImageParts, class_counts
+from training.data.published import (
+    METADATA,
+    Ham10000Row,
+    age_group,
+    read_ham10000,
+    read_rows,
+    read_tiny_imagenet,
+    split_rows,
+)
+from training.fit.batches import ImageDataset
+from training.recipe.schema import DataSettings, OodSettings, Split
+
+COUNTS = {"cifar10": (10, 20, 10), "cifar100": (100, 10, 1), "svhn": (10, 20, 3)}
+"""Classes, and images per class in the train and test parts."""
+
+Arrays = dict[str, tuple[np.ndarray[Any, Any], list[int]]]
+
+
+@pytest.fixture(params=COUNTS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def arrays(kind: str) -> Arrays:
+    """(n, 3, 32, 32) random pixels, and labels, of both parts."""
+    noise = np.random.default_rng(0)
+    classes, train, test = COUNTS[kind]
+    return {
+        part: (
+            noise.integers(0, 256, (classes * count, 3, 32, 32), dtype=np.uint8),
+            list(range(classes)) * count,
+        )
+        for part, count in (("train", train), ("test", test))
+    }
+
+
+@pytest.fixture
+def published(kind: str, arrays: Arrays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The published files with other content; torchvision expects their digests."""
+    folder = tmp_path / "published"
+    folder.mkdir()
+    if kind == "svhn":
+        write_svhn(folder, arrays, monkeypatch)
+    else:
+        write_cifar(folder, READERS[kind], arrays, monkeypatch)
+    return folder
+
+
+READERS = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}
+
+
+def write_cifar(folder: Path, reader: Any, arrays: Arrays, patch: pytest.MonkeyPatch) -> None:
+    base = folder / reader.base_folder
+    base.mkdir()
+    labels_key = "labels" if reader is datasets.CIFAR10 else "fine_labels"
+    for part, files in (("train", "train_list"), ("test", "test_list")):
+        pixels, labels = arrays[part]
+        names = [name for name, _ in getattr(reader, files)]
+        shares = np.array_split(np.arange(len(labels)), len(names))
+        known = []
+        for name, share in zip(names, shares, strict=True):
+            batch = {
+                "data": pixels[share].reshape(-1, 3072),
+                labels_key: [labels[i] for i in share],
+            }
+            (base / name).write_bytes(pickle.dumps(batch))
+            known.append([name, md5(base / name)])
+        patch.setattr(reader, files, known)
+    meta = base / reader.meta["filename"]
+    classes = len(set(arrays["train"][1]))
+    meta.write_bytes(pickle.dumps({reader.meta["key"]: [f"class-{i}" for i in range(classes)]}))
+    patch.setattr(reader, "meta", reader.meta | {"md5": md5(meta)})
+
+
+def write_svhn(folder: Path, arrays: Arrays, patch: pytest.MonkeyPatch) -> None:
+    known = {}
+    for part, (pixels, labels) in arrays.items():
+        url, name, _ = datasets.SVHN.split_list[part]
+        digits = np.array([[label or 10] for label in labels], dtype=np.uint8)
+        savemat(folder / name, {"X": pixels.transpose(2, 3, 1, 0), "y": digits})
+        known[part] = [url, name, md5(folder / name)]
+    patch.setattr(datasets.SVHN, "split_list", known)
+
+
+def md5(path: Path) -> str:
+    return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No URL can be opened."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise URLError("no route to host")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+
+
+def test_the_paper_split_is_the_published_one_without_a_calibration_part(
+    kind: str, arrays: Arrays, published: Path
+) -> None:
+    data = read_dataset(DataSettings(kind=kind, split="paper"), published)
+    assert data.parts.keys() == {"train", "test"}
+    for part, (pixels, labels) in arrays.items():
+        images = data.parts[part]
+        assert [image.label for image in images] == labels
+        sources = torch.stack([image.source for image in images])
+        assert torch.equal(sources, torch.from_numpy(pixels))
+    names = [name.name for name in data.classes]
+    prefix = "" if kind == "svhn" else "class-"
+    assert names == [f"{prefix}{index}" for index in range(COUNTS[kind][0])]
+    assert data.name.endswith(", paper split")
+
+
+def test_the_default_split_reserves_a_tenth_of_each_class_for_calibration(
+    kind: str, published: Path
+) -> None:
+    data = read_dataset(DataSettings(kind=kind), published)
+    classes, train, test = COUNTS[kind]
+    for part, count in (
+        ("train", train * 9 // 10),
+        ("calibration", train // 10),
+        ("test", test),
+    ):
+        assert class_counts(data.parts[part], classes).tolist() == [count] * classes
+    assert ImageDataset(data.parts["train"], plain_view(16))[0][0].shape == (3, 16, 16)
+
+
+def test_an_ood_set_is_the_whole_test_part(kind: str, arrays: Arrays, published: Path) -> None:
+    ood = read_ood_set(OodSettings(kind=kind, path="published"), published.parent)
+    assert len(ood.images) == len(arrays["test"][1])
+    assert {image.label for image in ood.images} == {-1}
+    assert ood.name == {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN"}[kind]
+
+
+@pytest.mark.parametrize("damage", ["missing", "broken"])
+def test_unavailable_files_are_refused_with_url_and_folder(
+    kind: str, published: Path, damage: str
+) -> None:
+    for file in [path for path in published.rglob("*") if path.is_file()]:
+        if damage == "missing":
+            file.unlink()
+        else:
+            file.write_bytes(b"broken")
+    with pytest.raises(DataError) as caught:
+        read_dataset(DataSettings(kind=kind), published)
+    url = READERS[kind].url if kind in READERS else datasets.SVHN.split_list["train"][0]
+    message = str(caught.value)
+    assert url in message
+    assert str(published) in message
+    assert "no route to host" in message
+    assert len(message.splitlines()) == 1
+
+
+def test_a_manually_downloaded_archive_is_sufficient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, noise = datasets.CIFAR10, np.zeros((20, 3, 32, 32), np.uint8)
+    given = (noise, list(range(10)) * 2)
+    write_cifar(tmp_path, reader, {"train": given, "test": given}, monkeypatch)
+    manual = tmp_path / "manual"
+    manual.mkdir()
+    with tarfile.open(manual / reader.filename, "w:gz") as archive:
+        archive.add(tmp_path / reader.base_folder, reader.base_folder)
+    monkeypatch.setattr(reader, "tgz_md5", md5(manual / reader.filename))
+    data = read_dataset(DataSettings(kind="cifar10", split="paper"), manual)
+    assert len(data.parts["train"]) == 20
+
+
+TINY = DataSettings(kind="tiny-imagenet", path="tiny", split="paper")
+LEVELS = {"n02": 200, "n01": 40}  # gray, as some of the published images are
+
+
+def write_gray(path: Path, level: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((64, 64), level, dtype=np.uint8)).save(path, format="JPEG")
+
+
+@pytest.fixture
+def tiny_imagenet(tmp_path: Path) -> Path:
+    """A directory with two classes of Tiny ImageNet in `tiny`; one image in `test` is broken."""
+    folder = tmp_path / "tiny"
+    for wnid, level in LEVELS.items():
+        for index in range(3):
+            write_gray(folder / "train" / wnid / "images" / f"{wnid}_{index}.JPEG", level)
+        (folder / "train" / wnid / f"{wnid}_boxes.txt").write_text(f"{wnid}_0.JPEG\t0\t0\t9\t9\n")
+    for index, wnid in enumerate(("n02", "n01", "n02")):
+        write_gray(folder / "val" / "images" / f"val_{index}.JPEG", LEVELS[wnid])
+    (folder / "val" / "val_annotations.txt").write_text(
+        "val_0.JPEG\tn02\t0\t0\t9\t9\nval_1.JPEG\tn01\t0\t0\t9\t9\nval_2.JPEG\tn02\t1\t1\t2\t2\n"
+    )
+    (folder / "words.txt").write_text("n00\tentity\nn01\tgoldfish, Carassius auratus\n")
+    (folder / "test" / "images").mkdir(parents=True)
+    (folder / "test" / "images" / "test_0.JPEG").write_bytes(b"broken")
+    return tmp_path
+
+
+def test_labels_come_from_folders_and_annotations(tiny_imagenet: Path) -> None:
+    images = read_dataset(TINY, tiny_imagenet)
+    assert images.name == "Tiny ImageNet, paper split"
+    assert [(name.name, name.description) for name in images.classes] == [
+        ("n01", "goldfish, Carassius auratus"),
+        ("n02", "n02"),
+    ]
+    assert {name: len(part) for name, part in images.parts.items()} == {"train": 6, "test": 3}
+    for part in images.parts.values():
+        for image in part:
+            level = LEVELS[images.classes[image.label].name]
+            assert image.source.shape == (3, 64, 64)
+            assert abs(int(image.source.float().mean()) - level) < 3
+    assert [image.label for image in images.parts["test"]] == [1, 0, 1]
+
+
+def test_images_of_an_unknown_class_and_undecodable_ones_are_refused_or_skipped(
+    tiny_imagenet: Path,
+) -> None:
+    annotations = tiny_imagenet / "tiny" / "val" / "val_annotations.txt"
+    annotations.write_text(annotations.read_text().replace("n01", "n09"))
+    with pytest.raises(DataError, match=r"val/images/val_1\.JPEG"):
+        read_dataset(TINY, tiny_imagenet)
+    (tiny_imagenet / "tiny" / "train/n01/images/n01_1.JPEG").write_bytes(b"broken")
+    with pytest.raises(DataError, match=r"train/n01/images/n01_1\.JPEG"):
+        read_dataset(TINY, tiny_imagenet)
+    images = read_dataset(TINY, tiny_imagenet, skip_bad=True)
+    assert list(images.skipped) == ["train/n01/images/n01_1.JPEG", "val/images/val_1.JPEG"]
+    assert len(images.parts["train"]) == 5
+    assert [image.label for image in images.parts["test"]] == [1, 1]
+
+
+@pytest.mark.parametrize("absent", ["words.txt", "val/val_annotations.txt"])
+def test_a_missing_table_is_named(tiny_imagenet: Path, absent: str) -> None:
+    (tiny_imagenet / "tiny" / absent).unlink()
+    with pytest.raises(DataError, match=Path(absent).name):
+        read_tiny_imagenet(tiny_imagenet / "tiny", "paper")
+
+
+SPLITS: tuple[Split, ...] = get_args(Split)
+CLASSES = ["bkl", "nv", "df", "mel", "vasc", "bcc", "akiec"]
+COLUMNS = ["lesion_id", "image_id", "dx", "dx_type", "age", "sex", "localization"]
+
+
+@pytest.fixture(scope="module")
+def ham10000(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The published layout with 120 images of 60 lesions; must not be changed."""
+    folder = tmp_path_factory.mktemp("ham")
+    noise = np.random.default_rng(0)
+    table = [COLUMNS]
+    for index in range(120):
+        image = f"ISIC_{index:07}"
+        part = folder / f"HAM10000_images_part_{1 + index % 2}"
+        part.mkdir(exist_ok=True)
+        write_image(part / f"{image}.jpg", (200, 100, 100), noise)
+        dx = ("nv", "mel", "bkl")[index // 2 % 3]
+        table.append([f"HAM_{index // 2}", image, dx, "histo", "50.0", "male", "back"])
+    with (folder / METADATA).open("w", newline="") as file:
+        csv.writer(file).writerows(table)
+    return folder
+
+
+@pytest.fixture
+def copied(ham10000: Path, tmp_path: Path) -> Path:
+    """A copy of `ham10000` that a test may change."""
+    return Path(shutil.copytree(ham10000, tmp_path / "ham"))
+
+
+@pytest.fixture
+def metadata(ham10000: Path, tmp_path: Path) -> Path:
+    """A copy of the metadata file alone."""
+    return Path(shutil.copy(ham10000 / METADATA, tmp_path))
+
+
+@pytest.fixture(scope="module")
+def rows(ham10000: Path) -> list[Ham10000Row]:
+    return read_rows(ham10000 / METADATA)[0]
+
+
+def names_by_part(images: ImageParts) -> dict[str, list[str]]:
+    return {part: [image.name for image in members] for part, members in images.parts.items()}
+
+
+def test_the_published_layout_and_an_archive_give_the_same_data(
+    ham10000: Path, tmp_path: Path
+) -> None:
+    shutil.copy(ham10000 / METADATA, tmp_path)
+    with tarfile.open(tmp_path / "ham10000-small.tar", "w") as archive:
+        for part in (1, 2):
+            archive.add(ham10000 / f"HAM10000_images_part_{part}", "HAM10000_images")
+    first, second = (read_ham10000(folder, "lesion") for folder in (ham10000, tmp_path))
+    assert first.classes == second.classes
+    assert names_by_part(first) == names_by_part(second)
+    for part, images in first.parts.items():
+        for one, other in zip(images, second.parts[part], strict=True):
+            assert (one.label, one.cluster, one.groups) == (
+                other.label,
+                other.cluster,
+                other.groups,
+            )
+            assert torch.equal(one.source, other.source)
+
+
+def test_classes_are_in_order_of_first_appearance_with_descriptions(ham10000: Path) -> None:
+    data = read_ham10000(ham10000, "paper")
+    assert data.name == "HAM10000, paper split"
+    assert [name.name for name in data.classes] == ["nv", "mel", "bkl"]
+    assert data.classes[1].description == "melanoma"
+
+
+@pytest.mark.parametrize(
+    ("years", "group"),
+    [
+        ("0.0", "0 to 39"),
+        ("39", "0 to 39"),
+        ("39.5", "40 to 59"),
+        ("40", "40 to 59"),
+        ("59", "40 to 59"),
+        ("60", "60 and over"),
+        ("85.0", "60 and over"),
+        ("", "unknown"),
+        ("nan", "unknown"),
+    ],
+)
+def test_age_groups_include_their_highest_age(years: str, group: str) -> None:
+    assert age_group(years) == group
+
+
+def test_images_have_the_lesion_the_sex_the_age_group_and_the_body_site_of_their_row(
+    copied: Path,
+) -> None:
+    header, first, *lines = (copied / METADATA).read_text().splitlines()
+    first = first.replace("50.0,male,back", "35.0,female,")
+    (copied / METADATA).write_text("\n".join([header, first, *lines]))
+    rows, _ = read_rows(copied / METADATA)
+    assert rows[0].groups == {"sex": "female", "age": "0 to 39", "body site": "unknown"}
+    assert rows[1].groups == {"sex": "male", "age": "40 to 59", "body site": "back"}
+    by_id = {row.image_id: row for row in rows}
+    for images in read_ham10000(copied, "lesion").parts.values():
+        for image in images:
+            row = by_id[image.name]
+            assert (image.label, image.cluster, image.groups) == (
+                row.label,
+                row.lesion_id,
+                row.groups,
+            )
+
+
+def test_splits_by_lesion_share_parts_and_no_lesion(rows: list[Ham10000Row]) -> None:
+    whole, choosing, best_epoch = (
+        split_rows(rows, split) for split in ("lesion", "lesion-validation", "lesion-best-epoch")
+    )
+    lesions = [{row.lesion_id for row in part} for part in best_epoch.values()]
+    assert sum(map(len, lesions)) == len(set.union(*lesions)) == 60
+    assert Counter(row for part in best_epoch.values() for row in part) == Counter(rows)
+    assert best_epoch == {
+        "train": choosing["train"],
+        "validation": choosing["test"],
+        "calibration": whole["calibration"],
+        "test": whole["test"],
+    }
+    assert choosing["calibration"] == whole["calibration"]
+    assert Counter(choosing["train"] + choosing["test"]) == Counter(whole["train"])
+    assert {row.label for row in choosing["test"]} == {0, 1, 2}
+    assert 0.05 < len(choosing["test"]) / len(whole["train"]) < 0.15
+    assert split_rows(rows, "lesion-validation") == choosing
+
+
+def test_the_validation_split_ignores_the_images_of_the_test_part(
+    copied: Path, rows: list[Ham10000Row]
+) -> None:
+    hidden = {row.image_id for row in split_rows(rows, "lesion")["test"]}
+    for path in copied.rglob("*.jpg"):
+        if path.stem in hidden:
+            path.write_bytes(b"broken")
+    names = names_by_part(read_ham10000(copied, "lesion-validation"))
+    assert set().union(*names.values()) == {row.image_id for row in rows} - hidden
+    with pytest.raises(DataError):
+        read_ham10000(copied, "lesion")
+
+
+@pytest.mark.parametrize(
+    "damage", [Path.unlink, lambda image: image.write_bytes(b"broken")], ids=["missing", "broken"]
+)
+def test_a_row_with_an_unusable_image_is_refused_or_skipped_without_changing_other_parts(
+    ham10000: Path, copied: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(copied / "HAM10000_images_part_1" / "ISIC_0000004.jpg")
+    for split in SPLITS:
+        with pytest.raises(DataError, match="ISIC_0000004"):
+            read_ham10000(copied, split)
+        skipped: dict[str, str] = {}
+        names = names_by_part(read_ham10000(copied, split, skipped.__setitem__))
+        assert [Path(name).stem for name in skipped] == ["ISIC_0000004"]
+        for part, whole in names_by_part(read_ham10000(ham10000, split)).items():
+            assert names[part] == [name for name in whole if name != "ISIC_0000004"]
+
+
+def test_an_unknown_dx_is_refused_with_its_row_or_skipped(metadata: Path) -> None:
+    row = "HAM_2,ISIC_0000004,bkl"
+    metadata.write_text(metadata.read_text().replace(row, row.replace("bkl", "mole")))
+    with pytest.raises(DataError, match=r"row 5 \(ISIC_0000004\): expected dx .* got 'mole'"):
+        read_rows(metadata)
+    skipped: dict[str, str] = {}
+    rows, names = read_rows(metadata, skipped.__setitem__)
+    assert len(skipped) == 1
+    assert len(rows) == 119
+    assert "mole" not in names
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("rows", [0, 1])
+def test_too_few_rows_for_a_split_are_refused(copied: Path, split: Split, rows: int) -> None:
+    lines = (copied / METADATA).read_text().splitlines(keepends=True)
+    (copied / METADATA).write_text("".join(lines[: 1 + rows]))
+    with pytest.raises(DataError, match=f"enough rows .* got {rows}"):
+        read_ham10000(copied, split)
+
+
+def test_a_folder_without_metadata_or_images_is_refused(metadata: Path) -> None:
+    with pytest.raises(DataError, match="HAM10000_images_part_1"):
+        read_ham10000(metadata.parent, "lesion")
+    metadata.unlink()
+    with pytest.raises(DataError, match=METADATA):
+        read_ham10000(metadata.parent, "lesion")
+
+
+@pytest.fixture(scope="module")
+def real_rows(real_data: Path) -> list[Ham10000Row]:
+    rows, names = read_rows(real_data / METADATA)
+    assert names == CLASSES
+    return rows
+
+
+def counts(rows: list[Ham10000Row]) -> list[int]:
+    return np.bincount([row.label for row in rows]).tolist()
+
+
+@pytest.mark.data
+def test_the_paper_split_has_the_published_counts_and_first_ids(
+    real_rows: list[Ham10000Row],
+) -> None:
+    parts = split_rows(real_rows, "paper")
+    assert (len(parts["train"]), len(parts["test"])) == (8012, 2003)
+    assert counts(parts["train"]) == [879, 5364, 92, 890, 114, 411, 262]
+    first = [row.image_id for row in parts["test"][:3]]
+    assert first == ["ISIC_0028975", "ISIC_0031866", "ISIC_0032427"]
+    trained = {row.lesion_id for row in parts["train"]}
+    shared = np.mean([row.lesion_id in trained for row in parts["test"]])
+    assert shared == pytest.approx(0.387, abs=5e-4)
+
+
+@pytest.mark.data
+def test_the_lesion_splits_are_stratified_and_share_no_lesion(real_rows: list[Ham10000Row]) -> None:
+    shares = np.array(counts(real_rows)) / len(real_rows)
+    parts = split_rows(real_rows, "lesion-best-epoch")
+    for name, share in (("calibration", 0.1), ("test", 0.2)):
+        assert len(parts[name]) / len(real_rows) == pytest.approx(share, abs=0.01)
+        of_part = np.array(counts(parts[name])) / len(parts[name])
+        np.testing.assert_allclose(of_part, shares, atol=0.01)
+    assert {name: len(part) for name, part in parts.items()} == {
+        "train": 6309, "validation": 701, "calibration": 1002, "test": 2003
+    }  # fmt: skip
+    assert counts(parts["validation"]) == [77, 469, 8, 78, 10, 36, 23]
+    lesions = [{row.lesion_id for row in part} for part in parts.values()]
+    assert sum(map(len, lesions)) == len(set.union(*lesions)) == 7470
