@@ -131,7 +131,7 @@ def test_the_client_reads_the_fitted_policy(checkpoint: Path, data: Path, policy
     assert policy.read_text().startswith("# ours\n# The triage policy")
     for line in (
         f"| urgent threshold | 1 lesions of melanoma | 12 | {after.target.urgent:g}: ",
-        "| bound of 0.75 | 11 lesions of melanoma without a miss | 12 | established |",
+        "| bound of 0.75 | 11 lesions of melanoma without a miss | 12 | reached |",
         f"{after.uncertainty.entropy_nats:g} nats, reached by 0.000",
         f": melanoma | 6 | {measured.critical.urgent} | ",
         f": other lesions | 13 | {measured.others.urgent} | ",

@@ -97,9 +97,9 @@ def policy_parts(fit: PolicyFit, target: TargetClasses) -> Iterator[FittedPart]:
     critical = fit.critical
     found = f"{critical.hits} of {critical.lesions} found"
     urgent = f"{fit.urgent:g}: {found}, lower bound {critical.lower_bound:.3f}"
-    established = "established" if critical.established else "not established"
+    bound = "reached" if critical.established else "not reached"
     parts = _urgent_parts(critical.lesions, critical.required, target, "lesions")
-    for part, result in zip(parts, (urgent, established), strict=True):
+    for part, result in zip(parts, (urgent, bound), strict=True):
         yield replace(part, result=result)
     reached = f"{fit.entropy_nats:g} nats, reached by {fit.uncertain:.3f}"
     yield FittedPart(ENTROPY, 1, fit.images, "images", reached)

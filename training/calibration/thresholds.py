@@ -85,10 +85,11 @@ class TemperatureFit:
     @property
     def summary(self) -> str:
         """The result in words."""
-        return (
-            f"{self.temperature:g}: {self.fitted:g} lowers the NLL of other lesions by "
-            f"{self.improvement:.3f} (standard error {self.standard_error:.3f})"
+        effect = (
+            f"lowers the NLL of other lesions by {self.improvement:.3f} "
+            f"(standard error {self.standard_error:.3f})"
         )
+        return f"{self.fitted:g} {effect}" if self.helps else f"1; {self.fitted:g} {effect}"
 
 
 def fit_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> TemperatureFit:

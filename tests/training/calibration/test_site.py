@@ -174,7 +174,7 @@ def test_parts_with_too_few_lesions_stay_as_they_were(
     before, after = read_config(site_source), read_config(tmp_path / "out")
     assert (after.thresholds, after.features) == (before.thresholds, before.features)
     assert after.temperature == 1
-    assert "11 lesions of melanoma without a miss | 2 | not established; too few |" in report.tables
+    assert "11 lesions of melanoma without a miss | 2 | not reached; too few |" in report.tables
     assert "2 of 2 found, lower bound 0.224" in report.tables
 
 
