@@ -221,17 +221,6 @@ def test_an_unfamiliar_image_has_its_figures_in_the_json_only(
     assert text_line(unfamiliar) == f"{images / 'a.png'}: unfamiliar"
 
 
-def test_a_missing_threshold_is_reported_before_any_image_is_read(
-    checkpoint_folder: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "broken.png").write_bytes(b"no image")
-    arguments = ("predict", checkpoint_folder, tmp_path / "broken.png", "--mode", "stoch")
-    done = run(*arguments, "--samples", "3")
-    warning, *others = done.err.splitlines()
-    assert "samples=3" in warning
-    assert not any("samples=3" in line for line in others)
-
-
 def test_control_characters_of_names_never_reach_the_terminal(
     checkpoint_folder: Path, images: Path
 ) -> None:
@@ -310,19 +299,6 @@ def test_prediction_sets_are_in_every_format(with_sets: Path, images: Path, tmp_
     assert [row["prediction_set"] for row in rows] == ["; ".join(names) for names in labels]
 
 
-def test_a_coverage_without_calibration_gives_null_and_one_warning(
-    with_sets: Path, images: Path
-) -> None:
-    arguments = ("predict", with_sets, images, "--json", "--coverage", "0.9", "--mode", "stoch")
-    done = run(*arguments)
-    assert done.status == 0
-    assert [json.loads(line)["prediction_set"] for line in done.out.splitlines()] == [None] * 3
-    (warning,) = done.err.splitlines()
-    assert warning.startswith("eulerlora: warning: the checkpoint has no prediction sets with")
-    assert warning.endswith("it has 0.9 for det, float32")
-    assert "prediction_set" not in run("predict", with_sets, images, "--json").out
-
-
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment without OpenMP's variables; restored after the test."""
@@ -342,11 +318,3 @@ def test_the_policy_is_set_unless_the_user_has_set_one(
     assert {name: os.environ[name] for name in WAIT_POLICY if name in os.environ} == (
         user or WAIT_POLICY
     )
-
-
-def test_nothing_is_set_on_other_systems(
-    environment: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    set_openmp_wait_policy()
-    assert os.environ.keys().isdisjoint(WAIT_POLICY)

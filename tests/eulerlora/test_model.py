@@ -131,11 +131,6 @@ def test_the_batch_size_does_not_matter(
     assert_same(model.predict(photos, mode=mode, batch_size=batch_size), expected)
 
 
-def test_the_seed_changes_nothing_in_mode_det(model: EulerLoRA, tensors: Tensor) -> None:
-    expected = model.predict(tensors)
-    assert torch.equal(model.predict(tensors, seed=5).trajectories, expected.trajectories)
-
-
 @pytest.mark.parametrize(("mode", "rows"), [("det", 2), ("stoch", 8)])
 def test_no_images_give_an_empty_prediction(model: EulerLoRA, mode: str, rows: int) -> None:
     for images in ([], torch.empty(0, 3, 32, 32)):

@@ -305,9 +305,3 @@ def test_an_unknown_option_and_a_concurrency_below_one_are_errors(
     with pytest.raises(ValueError, match="concurrency"):
         call(server.url, method, [b"pixels"], 0)
     assert server.requests == []
-
-
-def test_a_client_can_be_closed_twice(server: ScriptedServer) -> None:
-    client = TriageClient(server.url)
-    client.close()
-    client.close()

@@ -2,7 +2,6 @@
 
 import io
 import sys
-import threading
 from contextlib import closing
 
 import pytest
@@ -70,13 +69,6 @@ def test_on_a_terminal_a_bar_counts_the_items_and_disappears(
     assert capsys.readouterr().out == ""
     list(track("ab", "test", "images"))
     assert "test 2 images" in terminal.getvalue()
-
-
-def test_a_bar_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_terminal(monkeypatch)
-    threads = threading.enumerate()
-    for _ in track("abc", "test", "batches", 3):
-        assert threading.enumerate() == threads
 
 
 def test_lines_appear_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:

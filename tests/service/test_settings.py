@@ -8,7 +8,6 @@ import pytest
 from eulerlora_client.errors import SettingsError
 from service.settings import (
     PREFIX,
-    STOP_MARGIN_S,
     ServiceSettings,
     check_consistency,
     settings_of_environment,
@@ -64,13 +63,6 @@ def test_settings_that_cannot_work_together_are_refused_in_one_line(contradictio
     with pytest.raises(SettingsError, match=re.escape(reason)) as caught:
         check_consistency(ServiceSettings.model_validate(contradiction))
     assert "\n" not in str(caught.value)
-
-
-def test_an_upload_that_begins_at_the_end_of_the_drain_can_be_answered() -> None:
-    settings = ServiceSettings.model_validate({"life": {"drain_s": 15}})
-    check_consistency(settings)
-    answered_s = 15 + settings.bodies.upload_timeout_s + settings.deadline_s
-    assert answered_s + STOP_MARGIN_S <= settings.life.grace_s
 
 
 def test_an_unlimited_number_of_open_files_does_not_limit_connections(monkeypatch) -> None:

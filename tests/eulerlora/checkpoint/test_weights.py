@@ -1,10 +1,8 @@
 """Files of tensors and backbones, other image sizes, and torchvision's published weights."""
 
-import errno
 import hashlib
 import inspect
 import json
-import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -335,19 +333,6 @@ def test_unavailable_weights_are_an_error_with_url_hash_and_path(tiny_published)
     ):
         assert part in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_a_download_that_fails_is_an_error_with_the_reason_of_the_system(
-    tiny_published, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny_published.file.unlink()
-
-    def fill_the_disk(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(torch.hub, "download_url_to_file", fill_the_disk)
-    with pytest.raises(SettingsError, match=r"cannot be downloaded \(No space left on device\); "):
-        published_backbone(tiny_published.name)
 
 
 def test_a_published_file_with_code_is_refused_and_the_code_not_run(

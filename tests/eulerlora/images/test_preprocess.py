@@ -12,8 +12,7 @@ from torch import Generator, Tensor
 from torch.nn import functional
 from torchvision.transforms import v2
 
-from eulerlora.images import files as colour_profiles
-from eulerlora.images.files import Conversion, RgbImage, is_srgb, is_upright_srgb, upright_rgb
+from eulerlora.images.files import Conversion, RgbImage, is_upright_srgb, upright_rgb
 from eulerlora.images.preprocess import (
     colour_constant,
     content_seed,
@@ -445,13 +444,6 @@ def test_a_profile_of_srgb_changes_no_pixel_and_gives_no_warning(kind: str, prof
     actual = upright_rgb(tagged)
     assert torch.equal(actual.pixels, upright_rgb(plain).pixels)
     assert actual.warnings == ()
-
-
-def test_a_large_profile_is_not_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(colour_profiles, "MAX_CACHED_BYTES", 100)
-    before = colour_profiles._cached_transform.cache_info()
-    assert not is_srgb(rgb_profile(DISPLAY_P3))
-    assert colour_profiles._cached_transform.cache_info() == before
 
 
 BROKEN = {

@@ -65,10 +65,3 @@ def test_the_prior_is_fixed_and_the_networks_send_no_gradient_to_the_features() 
     torch.testing.assert_close(*gradients)
     assert all(parameter.grad is None for parameter in heads.prior.parameters())
     assert all(parameter.grad.abs().max() > 0 for parameter in heads.learned.parameters())
-
-
-def test_initial_prior_and_learned_networks_differ() -> None:
-    heads = heads_of()
-    for learned, prior in zip(heads.learned.parameters(), heads.prior.parameters(), strict=True):
-        assert learned.abs().max() > 0
-        assert not torch.equal(learned, prior)

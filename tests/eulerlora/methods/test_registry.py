@@ -5,7 +5,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from eulerlora.methods.dropout import DropKeySettings, RankDropoutSettings
-from eulerlora.methods.ensembles import BatchEnsembleMethod, BatchEnsembleSettings
+from eulerlora.methods.ensembles import BatchEnsembleSettings
 from eulerlora.methods.eulerlora import EulerLoRASettings
 from eulerlora.methods.registry import DEFAULT_METHOD, StoredMethod, method_type, methods
 from eulerlora.methods.tfb import TFBSettings
@@ -54,11 +54,6 @@ def test_a_method_states_its_law(
     method: MethodSettings, adapters: AdapterSettings, text: str
 ) -> None:
     assert method_type(method).law_text(method, adapters) == text
-
-
-def test_members_are_adapters_or_have_the_name_of_their_method() -> None:
-    assert method_type(DEFAULT_METHOD).members_text(LORA) == "2 adapters of rank 20"
-    assert BatchEnsembleMethod.members_text(LORA) == "2 batch-ensemble members"
 
 
 def test_a_wrong_name_is_answered_with_the_right_ones() -> None:

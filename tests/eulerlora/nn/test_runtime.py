@@ -6,19 +6,16 @@ import pytest
 import torch
 from torch import Generator, Tensor
 from torch._dynamo.exc import FailOnRecompileLimitHit
-from torch._dynamo.utils import counters
 
 from eulerlora.nn.attention import COEFFICIENTS
 from eulerlora.nn.method import RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput
 from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import (
-    CPU_TOKENS,
     CPU_VALUES,
     ROW_COUNTS,
     Runtime,
     max_rows_per_pass,
-    row_counts,
 )
 from eulerlora.settings import Draw, RuntimeSettings
 from tests.conftest import TINY_BACKBONE, predict_rows, random_backbone, random_network
@@ -127,20 +124,6 @@ def test_an_accelerator_runs_all_rows_in_one_pass() -> None:
     assert max_rows_per_pass(network, CPU) == CPU_VALUES // (17 * 24)  # tokens and MLP width
 
 
-def test_a_pass_on_a_cpu_has_a_minimum_number_of_tokens(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("eulerlora.nn.runtime.CPU_VALUES", 1)
-    assert max_rows_per_pass(random_network(), CPU) == CPU_TOKENS // 17
-
-
-def test_row_counts_end_with_the_first_that_holds_a_whole_pass() -> None:
-    assert row_counts(32, CPU) == (1, 2, 4, 8, 16, 32)
-    assert row_counts(33, CPU)[-1] == 64
-    assert row_counts(10**9, CPU)[-1] == 128
-    assert row_counts(10**9, torch.device("cuda"))[-4:] == (192, 256, 384, 512)
-
-
 def test_the_first_pass_compiles_all_row_counts_and_returns_the_logits_of_the_given_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -157,22 +140,6 @@ def test_the_first_pass_compiles_all_row_counts_and_returns_the_logits_of_the_gi
         torch.testing.assert_close(runtime(*inputs_of(network)), network(*inputs_of(network)))
         runtime(*inputs_of(network))
     assert shapes == [*((count,) * 3 for count in reversed(ROW_COUNTS)), (16,) * 3, (16,) * 3]
-
-
-def test_every_shape_of_network_has_a_graph_for_each_row_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("eulerlora.nn.runtime.ROW_COUNTS", (1, 2, 4, 8, 16))
-    torch._dynamo.reset()
-    counters.clear()
-    wide = random_backbone(TINY_BACKBONE.model_copy(update={"mlp_width": 32}))
-    networks = [random_network(), random_network(backbone=wide), random_network()]
-    for network in networks:
-        runtime = Runtime(network, CPU, RuntimeSettings(compiler="eager"))
-        with torch.inference_mode():
-            runtime(*inputs_of(network))
-            runtime(*inputs_of(network))
-    assert counters["stats"]["unique_graphs"] == 2 * 5  # more than torch's own limit of eight
 
 
 def test_a_network_that_cannot_be_compiled_once_more_is_an_error(

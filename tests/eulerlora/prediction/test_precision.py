@@ -1,8 +1,5 @@
 """Where bfloat16 is tried, and what its gate refuses."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +11,11 @@ from eulerlora.checkpoint.files import Checkpoint, load_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.prediction.answer import Predictions
 from eulerlora.prediction.precision import (
-    HEIGHT,
     MAX_CHANGE,
     REQUESTED,
-    WIDTH,
     calibration_mismatch,
     change_of,
     decide_precision,
-    drawn_pictures,
     fastest_precision,
     gate_fault,
     missing_bfloat16,
@@ -121,17 +115,6 @@ def test_auto_is_float32_on_an_unknown_device() -> None:
     assert "has not been measured on the device meta" in str(missing_bfloat16(torch.device("meta")))
 
 
-@pytest.mark.slow
-def test_kernels_without_avx512_give_float32() -> None:
-    code = "import torch; from eulerlora.prediction import precision as p; "
-    code += "print(p.missing_bfloat16(torch.device('cpu')))"
-    environment = {**os.environ, "ATEN_CPU_CAPABILITY": "avx2"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() != "None"
-
-
 def test_a_changed_probability_closes_the_gate(answer: Predictions) -> None:
     assert change_of(answer, answer) is None
     moved = answer.probabilities.clone()
@@ -195,11 +178,3 @@ def test_thresholds_of_another_precision_are_reported(checkpoint: Checkpoint) ->
         calibration_mismatch(config.model_copy(update={"thresholds": tuple(fitted)}), "bfloat16")
         is None
     )
-
-
-def test_the_drawn_pictures_are_the_same_each_time_and_differ() -> None:
-    pictures = drawn_pictures()
-    assert all(picture.shape == (3, HEIGHT, WIDTH) for picture in pictures)
-    assert all(torch.equal(*pair) for pair in zip(pictures, drawn_pictures(), strict=True))
-    means = torch.stack([picture.float().mean(dim=(1, 2)) for picture in pictures])
-    assert torch.cdist(means, means).add(1000 * torch.eye(len(means))).min() > 5

@@ -6,7 +6,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
 from eulerlora_client.client import TriageOptions
@@ -182,15 +181,6 @@ def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPat
     assert max(map(len, lines)) <= columns
     words = " ".join(lines).split()
     assert words.count("long") == 20
-
-
-def test_a_terminal_shows_each_status_in_its_style(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    text = printed_on_terminal(ROWS, monkeypatch, 160)
-    assert click.style("urgent.png", fg="red", bold=True) in text
-    assert click.style("retake.png", fg="cyan") in text
-    assert "  routine.png" in text
-    assert click.unstyle(text) == printed(ROWS)
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])

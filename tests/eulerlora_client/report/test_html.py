@@ -32,7 +32,6 @@ from eulerlora_client.report.html import (
     entropy_split,
     percent,
     relative_distance,
-    sort_keys,
     write_html_report,
 )
 from eulerlora_client.report.ranking import TriageRow, ranked
@@ -175,14 +174,6 @@ def test_an_unfamiliar_row_shows_its_distance_and_no_figure_of_a_class(
     assert not any(name in text for name in ("melanoma", "nevus", "MSP", "Entropy 0"))
     assert wording.REASONS[Reason.UNFAMILIAR] in text
     assert wording.reason_words(Reason.TARGET_CLASSES, policy) not in text
-
-
-def test_what_is_not_known_about_the_policy_is_said_at_the_top(
-    write: Write, policy: Policy, rows: list[TriageRow]
-) -> None:
-    for shown in ([], rows):
-        top = text_of(write(shown).partition("<main>")[0])
-        assert top.count(wording.NOT_FITTED) == 1
 
 
 @pytest.mark.parametrize(
@@ -367,12 +358,6 @@ POLICY = fixed_policy()
 
 def row(path: str) -> TriageRow:
     return triaged(Path(path), make_prediction(passes("nv", 7, 0.2, seed=0)), SHARP, POLICY)
-
-
-def test_a_failed_row_sorts_only_by_name_and_urgency() -> None:
-    (failed_row,) = ranked([failed(Path("a"), "timed_out", "no answer")])
-    keys = sort_keys(failed_row, {"a": 0})
-    assert {key for key, value in keys.items() if value is not None} == {"name", "urgency"}
 
 
 def test_predictions_are_counted_by_model_and_options() -> None:

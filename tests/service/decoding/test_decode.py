@@ -19,7 +19,7 @@ from service.decoding.decode import MEDIA_TYPES, Declared, decode
 from service.decoding.header import sniff
 from service.settings import ImageSettings
 from tests.damaged_images import contradictory_images
-from tests.icc_profiles import DISPLAY_P3, SRGB, rgb_profile
+from tests.icc_profiles import DISPLAY_P3, rgb_profile
 from tests.service.conftest import encoded, png_chunk, png_header
 
 LIMITS = ImageSettings()
@@ -347,12 +347,6 @@ def test_a_valid_orientation_next_to_a_tag_out_of_range_is_applied(photo) -> Non
     assert np.array_equal(turned, np.rot90(pixels_of(encoded(photo, "JPEG")), -1))
 
 
-def test_orientation_does_not_affect_the_size_limits() -> None:
-    limits = ImageSettings(min_side=16, max_side=64, max_pixels=64 * 16)
-    tall = encoded(Image.new("RGB", (16, 64), "red"), "JPEG", exif=exif_orientation(6))
-    assert decode(tall, limits).pixels.shape == (3, 16, 64)
-
-
 def wide_png(colour_type: int, pixel: tuple[int, ...], *more: bytes) -> bytes:
     """Returns a 16-bit PNG of 32 x 32 equal pixels."""
     row = b"\0" + struct.pack(f">{len(pixel)}H", *pixel) * 32
@@ -392,19 +386,6 @@ def test_the_transparent_colour_of_a_16_bit_png_is_converted_with_the_pixels(
     other = tuple(256 * value for value in (30, 70, 110)[: len(colour)])  # 8-bit forms of `small`
     small = png_chunk(b"tRNS", struct.pack(f">{len(colour)}H", *(30, 70, 110)[: len(colour)]))
     decode(wide_png(colour_type, other, small), LIMITS)
-
-
-def test_a_plain_jpeg_with_a_profile_of_srgb_is_decoded_without_a_conversion(
-    photo, monkeypatch
-) -> None:
-    plain, tagged = encoded(photo, "JPEG"), encoded(photo, "JPEG", icc_profile=rgb_profile(SRGB))
-    expected = pixels_of(plain)
-    monkeypatch.setattr(
-        "service.decoding.decode.upright_rgb", lambda *_: pytest.fail("it was converted")
-    )
-    image = decode(tagged, LIMITS)
-    assert image.warnings == ()
-    assert np.array_equal(image.pixels.permute(1, 2, 0), expected)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")

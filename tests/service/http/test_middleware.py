@@ -134,15 +134,6 @@ def read_response_without_body(connection) -> bytes:
     return bytes(received)
 
 
-def test_head_is_recorded_as_head_of_its_route(port) -> None:
-    assert exchange(port, request("HEAD", "/predict").replace(b"HEAD", b"PUT")).status == 405
-    with connect(port) as connection:
-        connection.sendall(request("HEAD", "/models/tiny"))
-        assert b"HTTP/1.1 200" in read_response_without_body(connection)
-    metrics = exchange(port, request("GET", "/metrics")).body.decode()
-    assert 'method="HEAD",route="/models/{name}",status="200"' in metrics
-
-
 CLIENT = "address:testclient"
 
 

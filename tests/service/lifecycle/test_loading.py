@@ -281,21 +281,6 @@ def test_out_of_memory_is_retried(checked, infer_correctly) -> None:
     assert not refusals
 
 
-async def test_the_warm_up_submits_its_rows_at_the_same_time(checked) -> None:
-    submitted, all_submitted = [], asyncio.Event()
-
-    async def infer(item: InferenceItem) -> Tensor:
-        submitted.append(item)
-        if len(submitted) == 4:
-            all_submitted.set()
-        await all_submitted.wait()
-        return torch.zeros(0)
-
-    async with asyncio.timeout(TIMEOUT_S):
-        await warm_up(checked, infer, rows=7)
-    assert len(submitted) == 4  # two rows each
-
-
 def test_errors_of_the_warm_up_are_ignored(checked) -> None:
     async def infer(_: InferenceItem) -> Tensor:
         raise OutOfMemory("full")

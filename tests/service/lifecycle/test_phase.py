@@ -107,11 +107,3 @@ def test_a_request_in_flight_when_the_service_stops_closes_its_connection(gate, 
     gate.open(Starlette(routes=[Route("/predict", respond)]), ignore)
     lifecycle.become_ready()
     assert TestClient(gate).get("/predict").headers["Connection"] == "close"
-
-
-def test_a_problem_outside_of_the_application_is_counted_once_the_gate_is_open(gate) -> None:
-    counted: list[str] = []
-    gate.count_problem("before")
-    gate.open(Starlette(), counted.append)
-    gate.count_problem("made up")
-    assert counted == ["made up"]
