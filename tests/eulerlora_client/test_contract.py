@@ -87,13 +87,6 @@ def test_every_key_of_the_contract_is_required(key: str) -> None:
         Prediction.model_validate({k: v for k, v in CONTRACT.items() if k != key})
 
 
-def test_keys_of_later_servers_are_ignored_and_nothing_can_be_changed() -> None:
-    prediction = Prediction.model_validate(CONTRACT | {"hue": "green"})
-    assert not hasattr(prediction, "hue")
-    with pytest.raises(ValidationError):
-        prediction.label = "mel"  # type: ignore[misc]
-
-
 def test_a_trajectory_has_the_label_of_its_highest_probability() -> None:
     rows = [[0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.4, 0.4, 0.2]]
     detailed = Prediction.model_validate(CONTRACT | {"trajectory_probabilities": rows})
@@ -169,12 +162,6 @@ TREE = list(tree(problems.Problem))
 @pytest.mark.parametrize("kind", problems.RESPONSE_PROBLEMS, ids=lambda kind: kind.code)
 def test_a_code_selects_its_class_whatever_the_status(kind: type[problems.Problem]) -> None:
     assert problems.problem_class(kind.code, 418) is kind
-
-
-def test_the_service_sends_every_response_problem_except_the_groups() -> None:
-    grouped = {parent for kind in problems.RESPONSE_PROBLEMS for parent in kind.__bases__}
-    assert set(problems.GROUPS) <= grouped
-    assert {problems.NotFound, problems.RequestRefused} <= set(problems.SENT_BY_SERVICE)
 
 
 def test_codes_and_titles_are_unique() -> None:

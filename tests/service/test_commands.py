@@ -90,10 +90,9 @@ def bad_among_good(good: Path, copy: Path) -> tuple[Path, ...]:
     ("folders", "named"),
     [
         (bad_among_good, "copy"),
-        (lambda _, copy: (copy.with_name("nowhere"),), "nowhere"),
         (lambda good, _: (good, good), "tiny"),
     ],
-    ids=["damaged", "missing", "same name"],
+    ids=["damaged", "same name"],
 )
 def test_checkpoints_that_cannot_be_served_end_the_process_with_one_line_and_status_1(
     checkpoint_folder: Path, checkpoint_copy: Path, folders, named: str

@@ -26,17 +26,6 @@ def test_the_pathway_of_a_retake_keeps_its_urgency() -> None:
     assert "urgent" in urgent
 
 
-def test_the_pathway_of_an_unfamiliar_image_suggests_a_retake_only_for_poor_quality() -> None:
-    text = pathway(decision(Reason.UNFAMILIAR, Reason.TARGET_CLASSES))
-    assert text == PATHWAYS[Disposition.UNFAMILIAR]
-    assert "a person must look" in text
-    assert "say nothing" in text
-    poor = pathway(decision(Reason.BLURRED, Reason.UNFAMILIAR, Reason.TARGET_CLASSES))
-    assert "a person must look" in poor
-    assert "retake the image" in poor
-    assert "urgent" not in poor
-
-
 SHARES = ("", "_low", "_high")
 SEEN = {"lesions": 40, "urgent": 13, "unfamiliar": 26, "reached": 30}
 SPARED = {"lesions": 1200, "urgent": 500, "unfamiliar": 400, "reached": 900}

@@ -29,7 +29,7 @@ def test_an_example_is_analysed_and_is_not_called_a_photograph(go) -> None:
         assert house["prediction"]["unfamiliar"]
 
 
-def test_about_the_model_opens_its_card(go) -> None:
+def test_about_the_model_opens_its_card_with_thresholds_and_the_signals_of_the_monitor(go) -> None:
     card = (DEFAULT_CHECKPOINT / CARD_FILE).read_text("utf-8")
     headings = [line.removeprefix("## ") for line in card.splitlines() if line.startswith("## ")]
     with go() as visit:
@@ -41,8 +41,15 @@ def test_about_the_model_opens_its_card(go) -> None:
         classes = dialog.locator("details").filter(
             has=visit.page.get_by_text("Classes", exact=True)
         )
-        for entry in read_config(DEFAULT_CHECKPOINT).classes:
+        config = read_config(DEFAULT_CHECKPOINT)
+        for entry in config.classes:
             expect(classes.get_by_text(entry.description)).to_be_visible()
+        expect(dialog.get_by_role("row", name="unfamiliar image")).to_be_visible()
+        for threshold in config.in_precision("float32").thresholds:
+            assert threshold.feature_distance is not None
+            sent = float(f"{threshold.feature_distance.threshold:.6g}")
+            kept = 100 * threshold.feature_distance.kept
+            expect(dialog).to_contain_text(f"{sent:.3f}; {kept:.0f} %")
         dialog.get_by_text("Served here").click()
         expect(dialog.get_by_text("Revision", exact=True)).to_be_visible()
         assert "**" not in dialog.inner_text() and "| --" not in dialog.inner_text()

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from eulerlora_client.policy.results import REASONS, TITLES
 from tests.damaged_checkpoints import edited
 from tests.server_process import serving
@@ -22,7 +21,6 @@ FLAGS_ALL = {
     "data": "home",
 }
 SHOWN = {"too_small", "too_dark", "too_bright", "blurred", "unfamiliar"}
-FIGURES = "Figures and how to read them"
 DIFFER = "The images here differ from those that the thresholds of tiny were checked on (home)."
 
 
@@ -46,6 +44,11 @@ def test_an_unfamiliar_image_has_no_percentage(go) -> None:
         hidden = [one["words"] for one in answer["reasons"] if one["code"] not in SHOWN]
         assert not any(words in card.inner_text() for words in hidden)
         text, _, origin = shown_text(visit.page).partition("Origin of this result")
+        distance = answer["prediction"]["ood_scores"]["feature_distance"]
+        expect(card).to_contain_text(
+            f"Feature distance {distance['value']:.3f}, threshold {distance['threshold']:.3f} "
+            "Above its threshold"
+        )
         assert "%" not in text
         assert "Unlike the images" in text
         assert answer["prediction"]["request_id"] in origin
@@ -65,34 +68,6 @@ def test_an_unfamiliar_image_of_another_model_has_no_percentage(go) -> None:
         visit.page.get_by_role("button", name="Open all").click()
         expect(visit.page.locator(".group[data-state=unfamiliar] article")).to_have_count(2)
         assert "%" not in shown_text(visit.page)
-
-
-def test_a_card_shows_the_feature_distance_and_its_threshold(go) -> None:
-    with go() as visit:
-        visit.add(fractal())
-        visit.wait(1)
-        card = visit.card("fractal.png")
-        card.get_by_text(FIGURES).click()
-        (answer,) = visit.answers()
-        distance = answer["prediction"]["ood_scores"]["feature_distance"]
-        expect(card).to_contain_text(
-            f"Feature distance {distance['value']:.3f}, threshold {distance['threshold']:.3f} "
-            "Above its threshold"
-        )
-
-
-def test_the_model_dialog_lists_the_thresholds_and_the_signals_of_the_monitor(go) -> None:
-    with go() as visit:
-        visit.page.get_by_role("button", name="About the model").click()
-        dialog = visit.page.get_by_role("dialog")
-        expect(dialog).to_contain_text("compared with the calibration images")
-        expect(dialog.get_by_role("row", name="unfamiliar image")).to_be_visible()
-        for threshold in read_config(DEFAULT_CHECKPOINT).in_precision("float32").thresholds:
-            assert threshold.feature_distance is not None
-            sent = float(f"{threshold.feature_distance.threshold:.6g}")
-            expect(dialog).to_contain_text(
-                f"{sent:.3f}; {100 * threshold.feature_distance.kept:.0f} %"
-            )
 
 
 @pytest.mark.slow

@@ -77,22 +77,23 @@ def test_a_row_has_image_disposition_probability_quality_and_name(go) -> None:
         expect(visit.row("fractal.png")).not_to_contain_text("%")
 
 
-def test_an_image_of_few_pixels_is_said_to_have_few(go) -> None:
+def test_a_list_notes_few_pixels_and_repeated_files_and_warns_and_is_announced_once(go) -> None:
     small = upload("small.jpg", file_of(lesion_image(RAGGED, 200, 150)))
     with go() as visit:
-        visit.add(small, lesion("large.jpg"))
-        visit.wait(2)
+        visit.add(lesion("first.jpg"), small, lesion("other.jpg", DARK), lesion("again.jpg"))
+        visit.wait(4)
         expect(visit.row("small.jpg")).to_contain_text("few pixels quality")
-        expect(visit.row("large.jpg")).not_to_contain_text("quality")
-
-
-def test_the_same_file_twice_is_said(go) -> None:
-    with go() as visit:
-        visit.add(lesion("first.jpg"), lesion("other.jpg", DARK), lesion("again.jpg"))
-        visit.wait(3)
+        expect(visit.row("first.jpg")).not_to_contain_text("quality")
         words = "The same file as first.jpg."
         expect(visit.row("again.jpg")).to_contain_text(words)
         expect(visit.page.locator(".row-note", has_text=words)).to_have_count(1)
+        announced = visit.page.locator("#announcements p")
+        expect(announced).to_have_count(1, timeout=TIMEOUT_MS)
+        expect(announced).to_contain_text("4 images: ")
+        visit.page.get_by_role("button", name="Open all").click()
+        warnings = visit.page.get_by_text("For demonstration and research only; not a medical")
+        expect(warnings).to_have_count(1)
+        expect(warnings).to_be_visible()
 
 
 def test_a_picture_can_be_enlarged(go) -> None:
@@ -184,16 +185,6 @@ def test_the_progress_is_counted_with_the_time_that_is_left(go) -> None:
         expect(progress).to_be_hidden()
 
 
-def test_one_sentence_warns_for_all_images(go) -> None:
-    with go() as visit:
-        visit.add(lesion("one.jpg"), lesion("two.jpg", DARK))
-        visit.wait(2)
-        visit.page.get_by_role("button", name="Open all").click()
-        warnings = visit.page.get_by_text("For demonstration and research only; not a medical")
-        expect(warnings).to_have_count(1)
-        expect(warnings).to_be_visible()
-
-
 def test_images_can_be_removed_one_by_one_and_all(go) -> None:
     with go() as visit:
         page = visit.page
@@ -231,12 +222,3 @@ def test_a_row_keeps_the_focus_when_the_list_is_sorted_again(go) -> None:
         visit.wait(3)
         expect(page.locator("article").last).to_contain_text("first.jpg")
         expect(visit.row("first.jpg")).to_be_focused()
-
-
-def test_a_long_list_is_announced_once(go) -> None:
-    with go() as visit:
-        visit.add(*(lesion(f"{number}.jpg") for number in range(4)))
-        visit.wait(4)
-        log = visit.page.locator("#announcements p")
-        expect(log).to_have_count(1, timeout=TIMEOUT_MS)
-        expect(log).to_contain_text("4 images: ")

@@ -9,7 +9,7 @@ from eulerlora_client.contract.answers import ProblemDocument
 from eulerlora_client.contract.problems import QuotaExceeded
 from service.decoding.worker import Decoded
 from service.http.requests import FILES_PART
-from tests.service.harness import DET, FakeRequest, PipelineHarness, predict_one
+from tests.service.harness import DET, FakeRequest, PipelineHarness
 
 pytestmark = pytest.mark.anyio
 
@@ -76,20 +76,6 @@ async def test_one_image_waits_for_few_images_of_a_batch_of_another_client(harne
         decoder.permit(100)
         assert (await one).label
         assert not any(isinstance(result, ProblemDocument) for result in await many)
-
-
-async def test_the_wait_for_a_decoder_counts_as_time_in_the_queue(harness, png) -> None:
-    with harness() as started:
-        decoder = StepDecoder(started)
-        tasks = [asyncio.create_task(predict_one(started, png)) for _ in range(3)]
-        await settle()
-        assert len(decoder.order) == 2  # the third waits for a decoder
-        await asyncio.sleep(0.2)
-        decoder.permit(3)
-        await asyncio.gather(*tasks)
-        for completed in started.predictions:
-            assert completed.queue_s >= 0.2 - completed.decode_s
-            assert completed.decode_s == 0.001
 
 
 async def test_a_client_that_used_its_decoding_time_is_refused_and_others_are_not(
