@@ -15,7 +15,7 @@ Provenance = dict[str, Any]
 """The origin of weights, as JSON."""
 PROJECTIONS = ("query", "key", "value", "output")
 """The adapted projections of a block, in the order of all tensors and coefficients."""
-INPUTS = len(PROJECTIONS) - 1
+INPUT_PROJECTIONS = len(PROJECTIONS) - 1  # Q, K and V; also the index of O
 
 
 class AdapterSettings(Settings):

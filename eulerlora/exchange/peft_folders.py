@@ -39,7 +39,7 @@ from eulerlora.exchange.merged import (
 )
 from eulerlora.methods.registry import DEFAULT_METHOD, build_network
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.settings import INPUTS, AdapterSettings, BackboneSettings
+from eulerlora.settings import INPUT_PROJECTIONS, AdapterSettings, BackboneSettings
 from eulerlora_client.errors import CheckpointError, SettingsError
 from eulerlora_client.settings import validated
 
@@ -187,7 +187,7 @@ def _law(config: Json, matrices: Mapping[tuple[str, str], Tensor]) -> AdapterSet
     (rank,) = ranks
     for module, _ in matrices:
         projection = projection_of(module)
-        expected = "output" if projection and projection.index == INPUTS else "input"
+        expected = "output" if projection and projection.index == INPUT_PROJECTIONS else "input"
         for pattern, role in (config.get("roles") or {}).items():
             if _matches(pattern, module) and role != expected:
                 raise SettingsError(f"roles: expected {expected} for {module}, got {role}")

@@ -6,7 +6,7 @@ from torch import Generator, Tensor
 
 from eulerlora.nn.method import Method, MethodSettings, RowDraws, changed_settings
 from eulerlora.sampling.masks import draw_balanced_trajectories, draw_trajectories, on_stacked_ranks
-from eulerlora.settings import INPUTS, AdapterSettings
+from eulerlora.settings import INPUT_PROJECTIONS, AdapterSettings
 
 
 class EulerLoRASettings(MethodSettings):
@@ -48,8 +48,8 @@ class EulerLoRAMethod(Method[EulerLoRASettings]):
     def _draws(self, coefficients: Tensor) -> RowDraws:
         """coefficients: (rows, blocks, 4, rank)."""
         if self.settings.sides == "input":
-            coefficients[:, :, INPUTS:] = 1
+            coefficients[:, :, INPUT_PROJECTIONS:] = 1
         elif self.settings.sides == "output":
-            coefficients[:, :, :INPUTS] = 1
+            coefficients[:, :, :INPUT_PROJECTIONS] = 1
         stacked = on_stacked_ranks(coefficients, self.adapters.adapters)
         return RowDraws.of_coefficients(stacked)

@@ -29,7 +29,7 @@ from eulerlora.nn.attention import (
 )
 from eulerlora.nn.method import AdapterHeads, Method, NetworkShape, RowDraws, SettingsType_co
 from eulerlora.sampling.masks import det_coefficients
-from eulerlora.settings import INPUTS, PROJECTIONS, AdapterSettings
+from eulerlora.settings import INPUT_PROJECTIONS, PROJECTIONS, AdapterSettings
 
 Weight = Literal["down", "up", "head"]
 """Tensors of a network: A of every projection, B of every projection, the heads."""
@@ -137,7 +137,7 @@ class GaussianAdapters(AttentionAdapters):
 
         def project(tokens: Tensor, weight: Tensor, bias: Tensor, index: int) -> Tensor:
             output = F.linear(tokens, weight, bias)
-            if index < INPUTS:  # rows of an image share it
+            if index < INPUT_PROJECTIONS:  # rows of an image share it
                 output, tokens = rows.of_rows(output), rows.of_rows(tokens)
             return output + low_rank(tokens, down[:, index], up[:, index])
 

@@ -26,7 +26,10 @@ from eulerlora.sampling.masks import det_coefficients
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
 from eulerlora_client.settings import Settings
 
-LATER_SEED = 2_654_435_769  # 2**32 / golden ratio; later rounds do not share seeds with neighbours
+LATER_SEED = 2_654_435_769  # 2**32 / golden ratio
+"""Added to the seed for each earlier sample, so that later rounds of independent samples have seeds
+far from those of other draws.
+"""
 
 
 @dataclass(frozen=True)
@@ -280,7 +283,11 @@ class Method(ABC, Generic[SettingsType_co]):
 
         The generator is seeded for this draw only, so that the result depends on no other image.
         """
-        drawn = self._of_views(draw.views) if draw.mode == "det" else self._sampled(draw)
+        if draw.mode == "det":
+            adapter = torch.arange(self.adapters.adapters)
+            drawn = self.det().rows(adapter.repeat_interleave(draw.views))
+        else:
+            drawn = self._sampled(draw)
         if not draw.sampled_from_block:
             return drawn
         return drawn.shared_below(draw.sampled_from_block, self.det())
@@ -288,11 +295,6 @@ class Method(ABC, Generic[SettingsType_co]):
     def det(self) -> RowDraws:
         """Returns the draws of mode det, one row for each adapter."""
         return RowDraws.of_coefficients(det_coefficients(self.depth, self.adapters))
-
-    def _of_views(self, views: int) -> RowDraws:
-        """Returns the draws of mode det, `views` equal rows for each adapter."""
-        adapter = torch.arange(self.adapters.adapters)
-        return self.det() if views == 1 else self.det().rows(adapter.repeat_interleave(views))
 
     def _sampled(self, draw: Draw) -> RowDraws:
         """Returns the draws of mode stoch, sampled in all blocks."""

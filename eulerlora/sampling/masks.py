@@ -1,9 +1,9 @@
-"""The paper's random coefficients of the rank-one directions; its method draws nothing else.
+"""The coefficients c of the paper's method: the only random numbers that it draws.
 
-As the network reads them (`on_stacked_ranks`), the coefficients of a trajectory have the shape
-(blocks, 4, adapters * rank): for each block and each of the projections Q, K, V and O, one number
-per stacked direction. They are zero on the directions of other adapters, so that a batch may mix
-trajectories of any adapter, mode and number of samples.
+Q, K and V have a mask M each; O has 1 + scale/sqrt(steps) * sum of (M - 1), over independent masks.
+In mode det all coefficients are 1. The network reads them as (blocks, 4, adapters * rank) for each
+trajectory (`on_stacked_ranks`): one number for each direction of all adapters, and zero on those of
+other adapters, so that a batch may mix trajectories of any adapter, mode and number of samples.
 
 Masks are independent, or balanced: drawn jointly to reduce the variance of the mean of several
 samples. Each balanced sample alone has exactly the law of `draw_masks`
@@ -17,7 +17,7 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.settings import INPUTS, PROJECTIONS, AdapterSettings
+from eulerlora.settings import INPUT_PROJECTIONS, PROJECTIONS, AdapterSettings
 
 GROUP = 4
 GOLDEN = (3 - math.sqrt(5)) / 2  # fraction of a circle whose multiples are evenly spread
@@ -53,15 +53,18 @@ def draw_trajectories(
     masks are independent over trajectories, blocks, projections and steps.
     """
     masks = draw_masks(
-        (INPUTS + settings.steps, count, blocks), settings.rank, settings.min_rank, generator
+        (INPUT_PROJECTIONS + settings.steps, count, blocks),
+        settings.rank,
+        settings.min_rank,
+        generator,
     )
     return _coefficients(masks, settings.scale)
 
 
 def _coefficients(masks: Tensor, scale: float) -> Tensor:
-    """Returns (count, blocks, 4, rank) from masks (inputs + steps, count, blocks, rank)."""
-    output = terminal_coefficients(masks[INPUTS:], scale)
-    return torch.stack([*masks[:INPUTS], output], dim=2)
+    """Returns (count, blocks, 4, rank) from masks (3 + steps, count, blocks, rank)."""
+    output = terminal_coefficients(masks[INPUT_PROJECTIONS:], scale)
+    return torch.stack([*masks[:INPUT_PROJECTIONS], output], dim=2)
 
 
 def det_coefficients(blocks: int, settings: AdapterSettings) -> Tensor:
@@ -96,12 +99,12 @@ def draw_balanced_trajectories(
     samples: of each adapter, after its `first` ones, which are drawn and left out.
     """
     masks = draw_balanced_masks(
-        (INPUTS + settings.steps, settings.adapters, blocks),
+        (INPUT_PROJECTIONS + settings.steps, settings.adapters, blocks),
         first + samples,
         settings.rank,
         settings.min_rank,
         generator,
-    )[..., first:, :]  # (inputs + steps, adapters, blocks, samples, rank)
+    )[..., first:, :]  # (3 + steps, adapters, blocks, samples, rank)
     return _coefficients(masks.transpose(2, 3).flatten(1, 2), settings.scale)
 
 

@@ -11,15 +11,6 @@ from torch.nn import functional as F
 
 from eulerlora_client.contract.sampling import VIEWS
 
-INTERVAL_ERRORS = 2.0
-"""Half the width of a stated 95% interval, in standard errors."""
-REPEATED_Z = 2.447
-"""Normal quantile of 95% intervals that hold at all `ROUNDS` together (Pocock's bound; Jennison and
-Turnbull, Group Sequential Methods, 1999, chapter 9), for information proportional to the samples.
-"""
-ANGLES = 1025
-"""Number of points of a numerical integral."""
-
 
 @dataclass(frozen=True)
 class Uncertainty:
@@ -59,14 +50,14 @@ def summarise(trajectories: Tensor) -> Uncertainty:
 
 @dataclass(frozen=True)
 class Variance:
-    """The variance of the class that is predicted for each of n images, in parts; (n,), float64.
+    """The parts of the variance of a class drawn from the mean probabilities; (n,), float64.
 
-    The sum over the classes of the variance of the indicator of the class (law of total variance),
-    0 to 1: 1 minus the sum of the squared mean probabilities. between_adapters: of the mean
-    probabilities of the adapters. between_views: of those of the views, less those of the
-    adapters; with one sample of a view it contains the part between samples. between_samples: what
-    remains between trajectories. within: of a class that is drawn with a trajectory's
-    probabilities.
+    Their sum is 1 minus the sum of the squared mean probabilities, 0 to 1 (law of total variance,
+    summed over the indicators of the classes). between_adapters: variance of the adapters' mean
+    probabilities. between_views: variance of the views' mean probabilities, after those of the
+    adapters are subtracted; with one sample of a view it contains the part between samples.
+    between_samples: the rest between trajectories. within: variance of a class that is drawn from
+    the probabilities of one trajectory.
     """
 
     between_adapters: Tensor
@@ -97,6 +88,16 @@ def variance_of(trajectories: Tensor, views: Tensor) -> Variance:
         between_samples=(within_adapters - between_views).clamp_min(0),
         within=(exact * (1 - exact)).sum(dim=-1).mean(dim=(1, 2)).clamp_min(0),
     )
+
+
+INTERVAL_ERRORS = 2.0
+"""Half the width of a stated 95% interval, in standard errors."""
+REPEATED_Z = 2.447
+"""Normal quantile of 95% intervals that hold at all `ROUNDS` together (Pocock's bound; Jennison and
+Turnbull, Group Sequential Methods, 1999, chapter 9), for information proportional to the samples.
+"""
+ANGLES = 1025
+"""Number of points of a numerical integral."""
 
 
 @dataclass(frozen=True)
