@@ -47,27 +47,18 @@ def test_a_run_within_its_warm_up_is_refused_with_the_setting_to_change() -> Non
         warmup_cosine(60, 500)
 
 
-@pytest.mark.parametrize("name", ["adamw", "adam-l2"])
-def test_the_optimiser_decays_weights_or_adds_the_decay_to_the_gradient(name: str) -> None:
-    """Two steps of one number by the formulas of Kingma and Ba, and Loshchilov and Hutter."""
-    rate, decay, beta_1, beta_2 = 0.1, 0.3, 0.9, 0.999
-    weight, first, second = 2.0, 0.0, 0.0
-    parameter = nn.Parameter(torch.tensor(weight, dtype=torch.float64))
-    optimiser = OPTIMISERS[name]([parameter], lr=rate, weight_decay=decay)
-    for step in (1, 2):
-        optimiser.zero_grad()
-        (parameter**2).backward()
-        optimiser.step()
-        gradient = 2 * weight
-        if name == "adam-l2":
-            gradient += decay * weight
-        else:
-            weight -= rate * decay * weight
-        first = beta_1 * first + (1 - beta_1) * gradient
-        second = beta_2 * second + (1 - beta_2) * gradient**2
-        corrected = first / (1 - beta_1**step), second / (1 - beta_2**step)
-        weight -= rate * corrected[0] / (math.sqrt(corrected[1]) + 1e-8)
-        assert parameter.item() == pytest.approx(weight)
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("adamw", 2 - 0.1 * 0.3 * 2), ("adam-l2", 2 - 0.1)],  # the first step of Adam is the rate
+)
+def test_the_optimiser_decays_weights_or_adds_the_decay_to_the_gradient(
+    name: str, expected: float
+) -> None:
+    parameter = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+    optimiser = OPTIMISERS[name]([parameter], lr=0.1, weight_decay=0.3)
+    parameter.grad = torch.zeros_like(parameter)
+    optimiser.step()
+    assert parameter.item() == pytest.approx(expected)
 
 
 DEEP = BackboneSettings(image_size=32, patch_size=8, layers=6, heads=2, width=16, mlp_width=24)
