@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +17,6 @@ from eulerlora_client.commands.triage import SHARE
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, SAMPLERS
 from training.commands.options import (
     PATH,
-    Coverages,
     data_option,
     image_options,
     out_option,
@@ -44,6 +43,25 @@ sensitivity_option = click.option(
 mode_option = click.option(
     "--mode", type=click.Choice(["det", "stoch"]), default="stoch", show_default=True
 )
+
+
+class Coverages(click.ParamType[tuple[float, ...]]):
+    """Different coverages of prediction sets, separated by commas."""
+
+    name = "0-1,..."
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return self.name
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, ...]:
+        if isinstance(value, tuple):
+            return value
+        coverages = tuple(SHARE.convert(part, param, ctx) for part in value.split(","))
+        if len(set(coverages)) < len(coverages):
+            self.fail(f"expected different coverages, got {value}", param, ctx)
+        return coverages
 
 
 @click.command(

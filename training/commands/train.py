@@ -2,33 +2,70 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from eulerlora.commands import set_openmp_wait_policy
+from eulerlora_client.errors import CheckpointError, NonFiniteError, StorageError
 from training.commands.options import (
     PATH,
-    checkpoint_hint,
+    Command,
     data_option,
     device_option,
     ignore_columns_option,
     out_option,
-    recipe_argument,
-    resume_hint,
-    resume_option,
-    seed_option,
-    set_option,
     skip_bad_option,
-    state_hint,
-    track_options,
-    tracking,
-    variant_option,
 )
 
 if TYPE_CHECKING:
-    from training.fit.run import Tracker
+    from training.fit.run import Tracker, Tracking
+    from training.recipe.schema import Recipe
+
+
+recipe_argument = click.argument("recipe", metavar="RECIPE")
+
+
+def run_options(command: Command) -> Command:
+    """Adds the options of every training."""
+    options = (
+        click.option(
+            "--set",
+            "overrides",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Replace a key of the recipe, such as training.epochs=2.",
+        ),
+        click.option(
+            "--resume", is_flag=True, help="Continue an interrupted run; the weights are the same."
+        ),
+        click.option(
+            "--seed", type=click.IntRange(0, 2**32 - 1), help="Seed; replaces the recipe's."
+        ),
+        skip_bad_option,
+        click.option(
+            "--track",
+            "trackers",
+            type=click.Choice(["tensorboard", "mlflow", "wandb", "trackio"]),
+            multiple=True,
+            help="Record training curves with this tracker; may be repeated.",
+        ),
+        click.option(
+            "--track-dir",
+            type=PATH,
+            metavar="DIR",
+            help="Folder of the curves; by default the output folder's name with .curves, beside "
+            "it.",
+        ),
+        device_option,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 @click.command(
@@ -38,12 +75,7 @@ if TYPE_CHECKING:
 @recipe_argument
 @data_option
 @out_option
-@set_option
-@resume_option
-@seed_option
-@skip_bad_option
-@track_options
-@device_option
+@run_options
 def pretrain_command(
     recipe: str,
     data: Path,
@@ -82,16 +114,11 @@ def pretrain_command(
 @recipe_argument
 @click.option("--data", type=PATH, help="Data directory.")
 @click.option("--out", type=PATH, help="New or empty output folder.")
-@set_option
-@resume_option
 @click.option("--check", is_flag=True, help="Check the data only; writes nothing.")
 @click.option("--show", is_flag=True, help="Print the recipe: keys, their meaning, what sets them.")
-@variant_option
-@seed_option
-@skip_bad_option
+@click.option("--variant", metavar="NAME", help="Variant of the recipe.")
 @ignore_columns_option
-@track_options
-@device_option
+@run_options
 def train_command(
     recipe: str,
     data: Path | None,
@@ -149,3 +176,74 @@ def train_command(
 
 def _with_seed(overrides: tuple[str, ...], seed: int | None) -> tuple[str, ...]:
     return overrides if seed is None else (*overrides, f"seed={seed}")
+
+
+def tracking(
+    trackers: Sequence[Tracker], folder: Path | None, out: Path, recipe: Recipe
+) -> Tracking | None:
+    """Returns what records the curves of a run in `out`; None without trackers.
+
+    Raises SettingsError for a tracker that is not installed.
+    """
+    # These import torch.
+    from training.fit.run import Tracking  # noqa: PLC0415
+    from training.recipe.file import leaves  # noqa: PLC0415
+
+    if not trackers:
+        return None
+    settings = recipe.without_source.model_dump(mode="json")
+    flat = {".".join(key): str(value) for key, value in leaves(settings) if len(key) > 1}
+    folder = folder or out.with_name(f"{out.name}.curves")
+    result = Tracking(tuple(dict.fromkeys(trackers)), folder, out.name, flat)
+    result.check()
+    return result
+
+
+class InterruptedRun(click.ClickException):
+    """The end of a run by Ctrl-C."""
+
+    exit_code = 128 + signal.SIGINT
+
+
+class TerminatedRun(click.ClickException):
+    """The end of a run by SIGTERM, for which the program raises SystemExit."""
+
+    exit_code = 128 + signal.SIGTERM
+
+
+@contextmanager
+def resume_hint(hint: Callable[[], str]) -> Iterator[None]:
+    """Adds `hint()` to the error of a block that ends early.
+
+    Applies to a run that Ctrl-C or SIGTERM ends, with the exit status 130 or 143, and to non-finite
+    numbers and a full disk.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as interrupt:
+        kind = InterruptedRun if isinstance(interrupt, KeyboardInterrupt) else TerminatedRun
+        raise kind(f"interrupted; {hint()}; use --resume to continue") from None
+    except NonFiniteError as error:
+        raise NonFiniteError(f"{error}; {hint()}") from error
+    except StorageError as error:
+        advice = f"{hint()}; free some space and use --resume"
+        raise StorageError(error.path, error.reason, advice) from error
+
+
+def checkpoint_hint(last: Path, states: list[Path]) -> str:
+    """Returns what a training run has stored: its last checkpoint, or its state in `states`."""
+    if last.exists() and any(last.iterdir()):
+        return f"the checkpoint in {last} is complete, but not evaluated"
+    return f"no checkpoint was written; {state_hint(states)}"
+
+
+def state_hint(states: list[Path]) -> str:
+    """Returns the step and the path of the last readable state."""
+    from training.fit.run import stored_steps  # noqa: PLC0415 - imports torch
+
+    for state in reversed(states):
+        try:
+            return f"the state after step {stored_steps(state)} is stored in {state}"
+        except CheckpointError:
+            continue
+    return "no state was stored, because no step was finished"

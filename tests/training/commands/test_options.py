@@ -12,12 +12,7 @@ import torch
 
 from eulerlora_client.errors import NonFiniteError, StorageError
 from tests.program import refusal
-from training.commands.options import (
-    InterruptedRun,
-    TerminatedRun,
-    resume_hint,
-    state_hint,
-)
+from training.commands.train import InterruptedRun, TerminatedRun, resume_hint, state_hint
 from training.fit.run import Progress, TrainedState, save_state
 from training.recipe.schema import OptimisationSettings
 
