@@ -14,26 +14,34 @@ import json
 import os
 import shutil
 import sys
+import tarfile
+import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from lzma import LZMAError
 from pathlib import Path
 
 import torch
 from platformdirs import user_cache_path
+from torch import Tensor
 
-from eulerlora.images.files import image_files
-from training.data.images import (
-    DecodeResult,
-    ImageSource,
-    decode_all,
-    list_images,
-    missing_path,
-    no_images,
-)
+from eulerlora.images.files import EXTENSIONS, Conversion, image_files, is_image_name
+from eulerlora_client.errors import DataError
+from eulerlora_client.printable import printable
+from eulerlora_client.progress import track
+from training.data.images import Encoded, ImageSource, rgb_image
 
 FORMAT = 3
 PIXELS, INDEX = "pixels.bin", "index.json"
 MIN_FREE_BYTES = 2**29  # of the cache's disk, left to other programs
+
+
+DECODE_AHEAD = 64  # images
+
+DecodeResult = Tensor | str
+"""A decoded image, or the reason why it cannot be decoded."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,7 @@ def decoded_images(path: Path) -> DecodedImages:
     images.
     """
     if not path.exists():
-        raise missing_path(path)
+        raise DataError(f"{path}: expected a folder or tar archive, got no such file")
     real = path.resolve()
     folder = cache_folder() / "pixels" / f"{real.name}-{_digest(str(real))}"
     state = folder / _digest(*_file_facts(path))
@@ -144,8 +152,6 @@ def _write(folder: Path, decoded: Iterable[tuple[str, DecodeResult]], path: Path
             file.write(pixels.numpy().tobytes())
             images[name] = (offset, *pixels.shape[1:])
             offset += pixels.numel()
-    if not images and not bad:
-        raise no_images(path)
     index = {
         "path": str(path.resolve()),
         "bytes": offset,
@@ -161,3 +167,67 @@ def _checked(path: Path) -> DecodedImages:
     bad = {name: pixels for name, pixels in decode_all(path) if isinstance(pixels, str)}
     good = {name: source for name, source in sources.items() if name not in bad}
     return DecodedImages(good, dict(sorted(bad.items())))
+
+
+def encoded_images(path: Path) -> Iterator[tuple[str, Encoded]]:
+    """Yields names and files of a folder, or names and bytes of a tar archive in its order.
+
+    An archive is read as a stream. Raises DataError for an unreadable archive.
+    """
+    if path.is_dir():
+        yield from ((file.relative_to(path).as_posix(), file) for file in image_files(path))
+        return
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                if is_image_name(member.name) and (file := archive.extractfile(member)) is not None:
+                    yield member.name.removeprefix("./"), file.read()
+    except (tarfile.TarError, OSError, EOFError, LZMAError, zlib.error) as error:
+        raise DataError(f"{path}: expected a readable tar archive ({type(error).__name__})") from (
+            error
+        )
+
+
+def list_images(path: Path) -> dict[str, ImageSource]:
+    """Returns all image files of a folder or tar archive by relative name, sorted.
+
+    A folder's files stay on disk; an archive is read into memory in encoded form.
+    """
+    return dict(sorted(encoded_images(path)))
+
+
+def decode_all(path: Path) -> Iterator[tuple[str, DecodeResult]]:
+    """Yields the name and the decoded form of every image, in the order of `encoded_images`.
+
+    Worker threads decode ahead; long work shows its progress. Raises DataError for a path that is
+    unreadable or without images.
+    """
+    empty = True
+    for image in track(_decode_in_threads(encoded_images(path)), f"decoding {path.name}", "images"):
+        yield image
+        empty = False
+    if empty:
+        raise DataError(f"{path}: expected images ({', '.join(EXTENSIONS)}), got no images")
+
+
+def _decode_in_threads(images: Iterable[tuple[str, Encoded]]) -> Iterator[tuple[str, DecodeResult]]:
+    pending: deque[Future[tuple[str, DecodeResult]]] = deque()
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for name, source in images:
+            pending.append(pool.submit(_decode, name, source))
+            if len(pending) > DECODE_AHEAD:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+
+def _decode(name: str, source: Encoded) -> tuple[str, DecodeResult]:
+    """Returns the name with the pixels or the reason. Reports a colour profile that is ignored."""
+    try:
+        image = rgb_image(name, source)
+    except DataError as error:
+        return name, str(error).removeprefix(f"{name}: ")
+    for warning in image.warnings:
+        if warning.code is Conversion.PROFILE_IGNORED:
+            print(printable(f"warning: {name}: {warning.message}"), file=sys.stderr)
+    return name, image.pixels

@@ -3,15 +3,10 @@
 import os
 import signal
 import sys
-import tarfile
 import threading
-import zlib
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
-from lzma import LZMAError
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -19,14 +14,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from eulerlora.images.files import EXTENSIONS, Conversion, RgbImage, image_files, is_image_name
+from eulerlora.images.files import RgbImage
 from eulerlora.images.files import read_image as open_image
 from eulerlora.images.preprocess import network_input
 from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.answers import ClassName
 from eulerlora_client.errors import DataError, ImageError
-from eulerlora_client.printable import printable
-from eulerlora_client.progress import track
 from training.recipe.schema import OodGroup
 
 Encoded = Path | bytes
@@ -35,13 +28,8 @@ Encoded = Path | bytes
 ImageSource = Encoded | Tensor | Callable[[], Tensor]
 """An encoded image, a decoded one or a function that makes it: (3, height, width) uint8, RGB."""
 
-DecodeResult = Tensor | str
-"""A decoded image, or the reason why it cannot be decoded."""
-
 OnBad = Callable[[str, str], None]
 """(name, reason) -> None, to skip an unusable image or row; or raises DataError."""
-
-DECODE_AHEAD = 64  # images
 
 
 class Skipped(Protocol):
@@ -51,99 +39,21 @@ class Skipped(Protocol):
     def skipped(self) -> Mapping[str, str]: ...
 
 
-def encoded_images(path: Path) -> Iterator[tuple[str, Encoded]]:
-    """Yields names and files of a folder, or names and bytes of a tar archive in its order.
-
-    An archive is read as a stream. Raises DataError for a missing or unreadable path.
-    """
-    if path.is_dir():
-        yield from ((file.relative_to(path).as_posix(), file) for file in image_files(path))
-    elif path.is_file():
-        yield from _archived_images(path)
-    else:
-        raise missing_path(path)
-
-
-def list_images(path: Path) -> dict[str, ImageSource]:
-    """Returns all image files of a folder or tar archive by relative name, sorted.
-
-    A folder's files stay on disk; an archive is read into memory in encoded form. Raises
-    DataError for a path that is missing, unreadable or without images.
-    """
-    images: dict[str, ImageSource] = dict(sorted(encoded_images(path)))
-    if not images:
-        raise no_images(path)
-    return images
-
-
-def missing_path(path: Path) -> DataError:
-    """Returns the error for a path that does not exist."""
-    return DataError(f"{path}: expected a folder or tar archive, got no such file")
-
-
-def no_images(path: Path) -> DataError:
-    """Returns the error for a folder or archive without images."""
-    return DataError(f"{path}: expected images ({', '.join(EXTENSIONS)}), got no images")
-
-
-def _archived_images(path: Path) -> Iterator[tuple[str, bytes]]:
-    try:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                if is_image_name(member.name) and (file := archive.extractfile(member)) is not None:
-                    yield member.name.removeprefix("./"), file.read()
-    except (tarfile.TarError, OSError, EOFError, LZMAError, zlib.error) as error:
-        raise DataError(f"{path}: expected a readable tar archive ({type(error).__name__})") from (
-            error
-        )
-
-
 def read_image(name: str, source: ImageSource) -> Tensor:
     """Returns (3, height, width) uint8, upright sRGB. Raises DataError with the image's name."""
     if isinstance(source, Tensor):
         return source
     if not isinstance(source, Path | bytes):
         return source()
-    return _rgb_image(name, source).pixels
+    return rgb_image(name, source).pixels
 
 
-def _rgb_image(name: str, source: Encoded) -> RgbImage:
+def rgb_image(name: str, source: Encoded) -> RgbImage:
+    """Returns a decoded image with warnings. Raises DataError with the image's name."""
     try:
         return open_image(BytesIO(source) if isinstance(source, bytes) else source, name)
     except ImageError as error:
         raise DataError(str(error)) from error
-
-
-def decode_all(path: Path) -> Iterator[tuple[str, DecodeResult]]:
-    """Yields the name and the decoded form of every image, in the order of `encoded_images`.
-
-    Worker threads decode ahead; long work shows its progress. Raises DataError for a missing or
-    unreadable path.
-    """
-    yield from track(_decode_in_threads(encoded_images(path)), f"decoding {path.name}", "images")
-
-
-def _decode_in_threads(images: Iterable[tuple[str, Encoded]]) -> Iterator[tuple[str, DecodeResult]]:
-    pending: deque[Future[tuple[str, DecodeResult]]] = deque()
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for name, source in images:
-            pending.append(pool.submit(_decode, name, source))
-            if len(pending) > DECODE_AHEAD:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-
-
-def _decode(name: str, source: Encoded) -> tuple[str, DecodeResult]:
-    """Returns the name with the pixels or the reason. Reports a colour profile that is ignored."""
-    try:
-        image = _rgb_image(name, source)
-    except DataError as error:
-        return name, str(error).removeprefix(f"{name}: ")
-    for warning in image.warnings:
-        if warning.code is Conversion.PROFILE_IGNORED:
-            print(printable(f"warning: {name}: {warning.message}"), file=sys.stderr)
-    return name, image.pixels
 
 
 def refuse(name: str, reason: str) -> None:

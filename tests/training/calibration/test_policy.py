@@ -38,7 +38,8 @@ from training.calibration.policy import (
     round_up,
     score_images,
 )
-from training.data.images import LabelledImage, list_images
+from training.data.cache import list_images
+from training.data.images import LabelledImage
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.intervals import Floats, lower_bound
 

@@ -24,7 +24,8 @@ from training.calibration.thresholds import (
     data_sha256,
     with_prediction_sets,
 )
-from training.data.images import ImageParts, LabelledImage, list_images
+from training.data.cache import list_images
+from training.data.images import ImageParts, LabelledImage
 from training.data.published import METADATA, read_rows, split_rows
 from training.evaluation.inference import ModelOutputs
 from training.evaluation.prediction_sets import Lesions, coverage_by_class

@@ -28,7 +28,8 @@ from training.calibration.thresholds import (
     CoverageSettings,
     with_thresholds,
 )
-from training.data.images import ImageParts, LabelledImage, list_images
+from training.data.cache import list_images
+from training.data.images import ImageParts, LabelledImage
 from training.evaluation.inference import ModelOutputs
 from training.evaluation.intervals import tolerance_bound
 from training.recipe.schema import SAMPLES

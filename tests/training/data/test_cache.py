@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from training.data import cache as pixel_cache
-from training.data.cache import INDEX, PIXELS, decoded_images
-from training.data.images import LabelledImage, list_images, read_image
+from training.data.cache import INDEX, PIXELS, decoded_images, list_images
+from training.data.images import LabelledImage, read_image
 from training.fit.batches import ImageDataset
 
 

@@ -16,7 +16,8 @@ from torch.utils.data import Dataset
 
 from eulerlora_client.errors import DataError
 from tests.icc_profiles import DISPLAY_P3, in_srgb, rgb_profile
-from training.data.images import decode_all, list_images, load, read_image
+from training.data.cache import decode_all, decoded_images
+from training.data.images import load, read_image
 
 
 def test_paths_without_images_are_refused(tmp_path: Path) -> None:
@@ -28,7 +29,7 @@ def test_paths_without_images_are_refused(tmp_path: Path) -> None:
         ("text.tar", "readable tar"),
     ):
         with pytest.raises(DataError, match=reason):
-            list_images(tmp_path / name)
+            decoded_images(tmp_path / name)
 
 
 def test_an_undecodable_image_is_refused_with_its_name() -> None:

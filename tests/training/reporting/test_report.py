@@ -27,7 +27,8 @@ from eulerlora.scores.ood_scores import SCORES, FeatureDistance, FeatureStatisti
 from eulerlora_client.contract.answers import ClassName, ScoreThreshold
 from tests.markdown import code_blocks
 from tests.training.synthetic_report import REPORT, synthetic_evaluation
-from training.data.images import ImageParts, LabelledImage, list_images
+from training.data.cache import list_images
+from training.data.images import ImageParts, LabelledImage
 from training.evaluation.evaluate import Evaluation, evaluate
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.intervals import Estimate, Estimates, Proportion
