@@ -137,7 +137,7 @@ def synthetic_evaluation(report: Report) -> Evaluation:
         mode="det", samples=1, msp=0.55, kept=0.95, images=3, data="squares",
         feature_distance=ScoreThreshold(threshold=2.5, kept=0.95, upper_quartile=2.0),
     )  # fmt: skip
-    predictions = [SetPredictions.of(outputs, distance, thresholds) for _ in report.modes]
+    predictions = [SetPredictions.of([outputs], [distance], thresholds) for _ in report.modes]
 
     def images(name: str, group: str, labels: tuple[int, ...]) -> EvaluatedSet:
         shown = [

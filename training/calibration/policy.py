@@ -172,7 +172,7 @@ def score_images(
     check_classes(model, target)
     (outputs,) = predict_all(model, images, [options], label)
     thresholds = model.config.threshold(options.mode, options.samples)
-    predictions = SetPredictions.of(outputs, model.feature_distance, thresholds)
+    predictions = SetPredictions.of([outputs], [model.feature_distance], thresholds)
     return policy_inputs(model, predictions, images, target)
 
 

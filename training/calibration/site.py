@@ -463,7 +463,7 @@ def measure_site(
     """
     (outputs,) = predict_all(model, images, [options], "measure")
     thresholds = model.config.threshold(options.mode, options.samples)
-    predictions = SetPredictions.of(outputs, model.feature_distance, thresholds)
+    predictions = SetPredictions.of([outputs], [model.feature_distance], thresholds)
     measured, results = None, dict[str, str]()
     if policy is not None:
         inputs = policy_inputs(model, predictions, images, policy.target)

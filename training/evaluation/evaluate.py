@@ -14,7 +14,7 @@ import numpy as np
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import ScoreName
-from eulerlora_client.contract.answers import TargetClasses
+from eulerlora_client.contract.answers import TargetClasses, Threshold
 from eulerlora_client.contract.sampling import Sampler
 from eulerlora_client.policy.policy import default_policy
 from training.data.copies import images_in_training
@@ -172,18 +172,15 @@ def _predictions(
 ) -> list[SetPredictions]:
     outputs = [predict_all(model, images, options, name, sampler) for model in models]
     distances = [model.feature_distance for model in models]
-    if len(models) > 1:
-        return [
-            SetPredictions.of_ensemble(members, distances) for members in zip(*outputs, strict=True)
+    thresholds: list[Threshold | None] = [None] * len(options)  # of an ensemble
+    if len(models) == 1:
+        thresholds = [
+            models[0].config.threshold(choice.mode, choice.samples, sampler, choice.views)
+            for choice in options
         ]
-    config = models[0].config
     return [
-        SetPredictions.of(
-            output,
-            distances[0],
-            config.threshold(choice.mode, choice.samples, sampler, choice.views),
-        )
-        for choice, output in zip(options, outputs[0], strict=True)
+        SetPredictions.of(members, distances, limits)
+        for members, limits in zip(zip(*outputs, strict=True), thresholds, strict=True)
     ]
 
 

@@ -121,47 +121,31 @@ class SetPredictions:
 
     @classmethod
     def of(
-        cls, outputs: ModelOutputs, distance: FeatureDistance | None, thresholds: Threshold | None
+        cls,
+        outputs: Sequence[ModelOutputs],
+        distances: Sequence[FeatureDistance | None],
+        thresholds: Threshold | None = None,
     ) -> "SetPredictions":
-        """Returns the predictions from the outputs of a model.
-
-        distance: None without feature statistics. thresholds: None if the options of the outputs
-        were not calibrated.
-        """
-        scores = ood_scores(outputs.scores(distance), thresholds)
-        return cls._of(outputs.log_probabilities, outputs.views, scores)
-
-    @classmethod
-    def of_ensemble(
-        cls, outputs: Sequence[ModelOutputs], distances: Sequence[FeatureDistance | None]
-    ) -> "SetPredictions":
-        """Returns the predictions of an ensemble of models from the outputs of each of them.
+        """Returns the predictions of a model, or of an ensemble, from the outputs of each model.
 
         The trajectories are those of all models together. The MSP is that of their mean
         probability; the other scores are means over the models, each with its own feature
-        statistics. An ensemble has no thresholds.
+        statistics. distances: of each model; None without feature statistics. thresholds: None for
+        an ensemble, and if the options of the outputs were not calibrated.
         """
         trajectories = torch.cat([m.log_probabilities for m in outputs], dim=1)
-        views = torch.cat([m.views for m in outputs], dim=1)
+        probabilities = trajectories.exp()  # (n, adapters, samples, classes)
+        uncertainty = summarise(probabilities.flatten(1, 2))
         members = [m.scores(distance) for m, distance in zip(outputs, distances, strict=True)]
         values = {
             name: torch.stack([scores[name] for scores in members]).mean(dim=0)
             for name in members[0]
         }
-        msp = summarise(trajectories.exp().flatten(1, 2)).msp
-        return cls._of(trajectories, views, ood_scores(values | {"msp": msp}, None))
-
-    @classmethod
-    def _of(
-        cls, log_probabilities: Tensor, views: Tensor, scores: ScoredByName
-    ) -> "SetPredictions":
-        """log_probabilities: (n, adapters, samples, classes). views: (n, adapters, samples)."""
-        probabilities = log_probabilities.exp()
         return cls(
-            log_probabilities.flatten(1, 2),
-            summarise(probabilities.flatten(1, 2)),
-            variance_of(probabilities, views),
-            scores,
+            trajectories.flatten(1, 2),
+            uncertainty,
+            variance_of(probabilities, torch.cat([m.views for m in outputs], dim=1)),
+            ood_scores(values | {"msp": uncertainty.msp}, thresholds),
         )
 
     @property

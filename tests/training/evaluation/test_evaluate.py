@@ -276,7 +276,7 @@ def predictions(
         features[:, None, None],
         torch.zeros(len(first), 1, 1, dtype=torch.int64),
     )
-    return SetPredictions.of(outputs, DISTANCE, thresholds)
+    return SetPredictions.of([outputs], [DISTANCE], thresholds)
 
 
 INSIDE = predictions([0.9, 0.8, 0.7, 0.6], [8.0, 7.0, 6.0, 5.0], [0.1, 0.2, 0.3, 0.4])
@@ -337,7 +337,7 @@ def test_an_ensemble_answers_with_the_mean_over_its_members() -> None:
         FeatureDistance(FeatureStatistics(torch.full((1, 2), float(i)), torch.eye(2)))
         for i in range(3)
     ]
-    ensemble = SetPredictions.of_ensemble(members, distances)
+    ensemble = SetPredictions.of(members, distances)
     for image in range(4):
         mean = torch.stack([m.log_probabilities[image].exp().mean(dim=(0, 1)) for m in members])
         torch.testing.assert_close(ensemble.uncertainty.probabilities[image], mean.mean(dim=0))
