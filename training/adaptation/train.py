@@ -238,7 +238,7 @@ def _train_member(shared: _SharedRun, index: int) -> None:
     round_parameters(network.named_parameters() if whole else network.adapter_parameters(), dtype)
     if not accelerator.is_main_process:
         return
-    provenance = run_provenance(shared.recipe, device) | data_provenance(images, outliers)
+    provenance = run_provenance(shared.recipe, device) | data_provenance(images, outliers=outliers)
     provenance |= {"training": result}
     if whole:
         source = fine_tuned(source)

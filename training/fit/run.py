@@ -240,14 +240,18 @@ def run_provenance(recipe: Recipe, device: torch.device) -> Provenance:
     }
 
 
-def data_provenance(images: ImageParts | OodSet, outliers: OodSet | None = None) -> Provenance:
-    """Returns the names of the data set and the outliers, and the images skipped in each."""
-    provenance: Provenance = {"data": images.name, "skipped": _skipped(images)}
+def data_provenance(*sets: ImageParts | OodSet, outliers: OodSet | None = None) -> Provenance:
+    """Returns the names of the data sets and of the outliers, and the images skipped in them."""
+    names = sorted(name for images in sets for name in images.skipped)
+    provenance: Provenance = {
+        "data": "; ".join(images.name for images in sets),
+        "skipped": {"count": len(names), "names": names},
+    }
     if outliers is not None:
         provenance["outliers"] = {
             "data": outliers.name,
             "images": len(outliers.images),
-            "skipped": _skipped(outliers),
+            "skipped": data_provenance(outliers)["skipped"],
         }
     return provenance
 
@@ -265,10 +269,6 @@ def current_commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return described.stdout.strip()
-
-
-def _skipped(images: ImageParts | OodSet) -> Provenance:
-    return {"count": len(images.skipped), "names": sorted(images.skipped)}
 
 
 def _cpu() -> str:

@@ -244,20 +244,10 @@ def _save(
     measured = {"top_one": accuracy, "sha256": digest, **facts}
     out.mkdir(parents=True, exist_ok=True)
     device = next(model.parameters()).device
-    provenance = run_provenance(recipe, device) | _data_provenance(images) | measured
+    data = data_provenance(*images.labelled, *images.unlabelled)
+    provenance = run_provenance(recipe, device) | data | measured
     path = out / "backbone.safetensors"
     save_backbone(path, model.backbone, provenance, dtype, model.preprocessing)
-
-
-def _data_provenance(images: PretrainingImages) -> Provenance:
-    """Combines `data_provenance` of all sets in the same form."""
-    parts: list[ImageParts | OodSet] = [*images.labelled, *images.unlabelled]
-    facts = [data_provenance(part) for part in parts]
-    names = sorted(name for fact in facts for name in fact["skipped"]["names"])
-    return {
-        "data": "; ".join(fact["data"] for fact in facts),
-        "skipped": {"count": len(names), "names": names},
-    }
 
 
 BATCH = 256
