@@ -146,6 +146,14 @@ def test_the_embedded_backbone_is_that_of_the_packaged_checkpoint(tmp_path: Path
         assert torch.equal(frozen.backbone.state_dict()[name], tensor), name
 
 
+def test_published_weights_are_read_from_a_file_beside_the_recipe(
+    tiny_published, tmp_path: Path
+) -> None:
+    tiny_published.file.rename(tmp_path / "downloaded.pth")
+    source = BackboneSource(weights=tiny_published.name, file="downloaded.pth")
+    assert read_backbone(source, tmp_path, torch.float16).published == tiny_published.name
+
+
 WHOLE = (
     "adapters={adapters = 1, rank = 1, min_rank = 1}",
     "training.samples=1",

@@ -293,18 +293,6 @@ def test_outliers_lower_the_confidence_on_similar_images_and_are_recorded(
     assert "Outlier exposure: 15 images of strange" in (out / "README.md").read_text()
 
 
-def test_published_weights_are_read_from_a_file_if_they_cannot_be_downloaded(
-    recipe_file: Path, labelled: Path, tiny_published
-) -> None:
-    base = ["train", recipe_file, "--data", labelled, "--set", "data.path=set", *ONE_EPOCH,
-            "--set", f"backbone.weights={tiny_published.name}",
-            "--out", recipe_file.parent / "published"]  # fmt: skip
-    tiny_published.file.rename(recipe_file.parent / "downloaded.pth")
-    assert tiny_published.source.as_uri() in refusal(*base)
-    succeed(*base, "--set", "backbone.file=downloaded.pth")
-    assert EulerLoRA.load(recipe_file.parent / "published").config.backbone.published
-
-
 def test_bad_images_end_every_command_or_are_skipped_listed_and_recorded(
     recipe_file: Path, labelled: Path, tmp_path: Path
 ) -> None:
