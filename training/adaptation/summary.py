@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import get_args
 
 import torch
 from tabulate import tabulate
@@ -15,18 +16,18 @@ from eulerlora.settings import Provenance
 from eulerlora_client.contract.sampling import PrecisionChoice
 from eulerlora_client.printable import printable
 from training.adaptation.network import FrozenBackbone
+from training.calibration.thresholds import KEPT_SHARE
 from training.data.copies import Copies, DataCheck
 from training.data.images import ImageParts, LabelledImage, class_counts
 from training.evaluation.intervals import tolerance_sample_size
 from training.evaluation.report_schema import ProbeComparison, Report
 from training.fit.batches import RunLength
 from training.fit.optimisation import warmup_steps
-from training.recipe.schema import AdapterRecipe
+from training.recipe.schema import AdapterRecipe, Part
 from training.reporting.report import probe_note, seen_note
 
-PARTS = ("train", "validation", "calibration", "test")
-KEPT, COVERAGE = 0.95, 0.9
-"""The share of images that an OOD threshold keeps, and the usual coverage of prediction sets."""
+COVERAGE = 0.9
+"""The usual coverage of prediction sets."""
 FEW = 100
 """Images below which a share of the test part has an interval of 10 points or more to each side."""
 
@@ -39,7 +40,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 def data_lines(images: ImageParts) -> list[str]:
     """Returns a table of images and groups by class and part, and the notes of the data set."""
-    parts = [part for part in PARTS if part in images.parts]
+    parts = [part for part in get_args(Part) if part in images.parts]
     counts = {part: class_counts(images.parts[part], len(images.classes)) for part in parts}
     rows = [("class", *parts, "")]
     for index, name in enumerate(images.classes):
@@ -89,7 +90,7 @@ def basis_lines(images: ImageParts) -> list[str]:
     few = {
         "accuracy and ECE": (f"{len(test):,} test images", len(test), FEW),
         "results by class": (f"{tested:,} test images of the rarest class", tested, FEW // 10),
-        "OOD thresholds": (f"{total:,} {unit}", total, tolerance_sample_size(KEPT)),
+        "OOD thresholds": (f"{total:,} {unit}", total, tolerance_sample_size(KEPT_SHARE)),
         f"prediction sets of {COVERAGE}": (f"{fewest:,} {unit} of {rarest}", fewest,
                                            min_units(COVERAGE)),
         "samples=auto": (f"{len(held_out):,} {images.held_out} images", len(held_out), MIN_IMAGES),
