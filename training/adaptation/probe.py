@@ -15,12 +15,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Preprocessing
 from training.data.images import ImageParts, LabelledImage, pixel_batches
 from training.evaluation.evaluate import EvaluatedSet
-from training.evaluation.intervals import (
-    Floats,
-    Ints,
-    Weights,
-    bootstrap,
-)
+from training.evaluation.intervals import Floats, Ints, Weights, bootstrap
 from training.evaluation.metrics import log_mean_probability, weighted_mean
 from training.evaluation.report_schema import ProbeComparison
 

@@ -42,18 +42,8 @@ from training.adaptation.summary import (
 from training.adaptation.validation import EpochValidation
 from training.calibration.calibrate import calibrate
 from training.data.copies import check_images, image_digests
-from training.data.datasets import (
-    pretraining_images,
-    read_dataset,
-    read_ood_set,
-    read_outliers,
-)
-from training.data.images import (
-    ImageParts,
-    LabelledImage,
-    OodSet,
-    report_skipped,
-)
+from training.data.datasets import pretraining_images, read_dataset, read_ood_set, read_outliers
+from training.data.images import ImageParts, LabelledImage, OodSet, report_skipped
 from training.evaluation.evaluate import evaluate
 from training.evaluation.inference import SamplingOptions
 from training.fit.batches import RunLength

@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora.commands import set_openmp_wait_policy
-from training.commands.options import (
-    PATH,
-    data_option,
-    image_options,
-    out_option,
-)
+from training.commands.options import PATH, data_option, image_options, out_option
 
 if TYPE_CHECKING:
     from eulerlora.methods.fitting import FitSettings

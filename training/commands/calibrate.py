@@ -222,11 +222,7 @@ def policy_fit_command(
         measure_policy,
         score_images,
     )
-    from training.calibration.report import (  # noqa: PLC0415
-        policy_parts,
-        report_table,
-        results_table,
-    )
+    from training.calibration.report import policy_parts, report_table, results_table  # noqa: PLC0415
     from training.data.copies import images_in_training, named_with_seen  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset, dataset_settings  # noqa: PLC0415
     from training.data.images import report_skipped  # noqa: PLC0415

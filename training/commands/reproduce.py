@@ -114,11 +114,7 @@ def _scheduler(
     """Returns the function that trains runs on a data directory and returns their failures."""
     # These import torch.
     from training.tables.local import all_devices, train_all  # noqa: PLC0415
-    from training.tables.ray_cluster import (  # noqa: PLC0415
-        RunResources,
-        check_ray,
-        train_on_cluster,
-    )
+    from training.tables.ray_cluster import RunResources, check_ray, train_on_cluster  # noqa: PLC0415
 
     if engine == "local":
         if cpus is not None:

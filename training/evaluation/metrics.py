@@ -17,15 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from eulerlora.scores.uncertainty import Uncertainty, Variance
-from training.evaluation.intervals import (
-    Bools,
-    Estimates,
-    Floats,
-    Ints,
-    Weights,
-    bootstrap,
-    ratio,
-)
+from training.evaluation.intervals import Bools, Estimates, Floats, Ints, Weights, bootstrap, ratio
 
 MEAN_LOGITS = "_mean_logits"
 """Ending of the names of metrics of the mean logits."""

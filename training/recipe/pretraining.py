@@ -6,13 +6,7 @@ from pydantic import Field, model_validator
 
 from eulerlora.settings import BackboneSettings
 from eulerlora_client.settings import PositiveInt, Settings
-from training.recipe.schema import (
-    OPTIMISERS,
-    DataSettings,
-    OptimisationSettings,
-    Recipe,
-    Split,
-)
+from training.recipe.schema import OPTIMISERS, DataSettings, OptimisationSettings, Recipe, Split
 
 PretrainingView = Literal["natural", "cameras", "half-cameras"]
 

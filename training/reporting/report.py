@@ -25,13 +25,7 @@ from eulerlora.scores.ood_scores import SCORES
 from eulerlora_client.output_files import atomic_write
 from training.evaluation.evaluate import EvaluatedSet, Evaluation
 from training.evaluation.inference import SetPredictions
-from training.evaluation.report_schema import (
-    JSON,
-    ModeReport,
-    ProbeComparison,
-    Report,
-    report_json,
-)
+from training.evaluation.report_schema import JSON, ModeReport, ProbeComparison, Report, report_json
 from training.reporting.charts import chart_files, png
 from training.reporting.tables import (
     FEW_IMAGES,

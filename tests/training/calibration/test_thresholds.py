@@ -23,11 +23,7 @@ from eulerlora_client.contract.answers import Threshold
 from eulerlora_client.contract.sampling import MODES, Auto
 from tests.conftest import config_of, random_network
 from training.calibration.calibrate import calibrate
-from training.calibration.thresholds import (
-    CalibrationOutputs,
-    CoverageSettings,
-    with_thresholds,
-)
+from training.calibration.thresholds import CalibrationOutputs, CoverageSettings, with_thresholds
 from training.data.cache import list_images
 from training.data.images import ImageParts, LabelledImage
 from training.evaluation.inference import ModelOutputs

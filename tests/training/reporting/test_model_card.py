@@ -17,10 +17,7 @@ from tests.conftest import config_of, random_network
 from tests.program import run, succeed
 from tests.training.synthetic_report import REPORT, share
 from training.evaluation.report_schema import ClassMetrics, report_json
-from training.reporting.model_card import (
-    model_card,
-    write_model_card,
-)
+from training.reporting.model_card import model_card, write_model_card
 from training.reporting.report import data_summary, result_sections, seen_note
 from training.reporting.tables import metrics_table
 
