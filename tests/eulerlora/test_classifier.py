@@ -1,12 +1,14 @@
 """`adapt` on the Vision Transformers of torchvision, timm and transformers."""
 
+import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import timm
 import torch
 import transformers
+from timm.models import vision_transformer as timm_vit
 from torch import Generator, nn
 from torch.nn import functional as F
 from torchvision.models import VisionTransformer
@@ -14,71 +16,62 @@ from torchvision.models import VisionTransformer
 from eulerlora import EulerLoRA, adapt, summarise, trajectory_loss
 from eulerlora.settings import AdapterSettings, Preprocessing
 from eulerlora_client.errors import EulerLoRAError, ImageError, SettingsError
-from tests.eulerlora.exchange.sources import randomised
+from tests.eulerlora.exchange.sources import (
+    MODELS,
+    PATCH,
+    SIZE,
+    TIMM,
+    WIDTH,
+    SavedModel,
+    randomised,
+)
 
-SIZE, WIDTH = 16, 16
-HUGGING = {
-    "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": SIZE,
-    "patch_size": 8,
-}  # fmt: skip
-TIMM = {"img_size": SIZE, "patch_size": 8, "embed_dim": WIDTH, "depth": 2, "num_heads": 2}
 TINY = {"rank": 4, "min_rank": 2, "classes": 3}
 IMAGES = torch.rand(3, 3, SIZE, SIZE, generator=Generator().manual_seed(0))
 
 
-def of_torchvision(**options: Any) -> nn.Module:
-    return randomised(VisionTransformer(SIZE, 8, 2, 2, WIDTH, 24, **options))
+def of_torchvision() -> nn.Module:
+    return randomised(VisionTransformer(SIZE, PATCH, 2, 2, WIDTH, 24))
 
 
-def of_timm(**options: Any) -> nn.Module:
-    return randomised(timm.models.vision_transformer.VisionTransformer(**TIMM | options))
+def saved_torchvision(_: Path) -> SavedModel:
+    """Returns a model whose features are the logits of a head that is the identity."""
+    model = of_torchvision()
+
+    def features(images: torch.Tensor) -> torch.Tensor:
+        without_head = copy.deepcopy(model)
+        without_head.heads = nn.Identity()
+        result: torch.Tensor = without_head(images)
+        return result
+
+    return SavedModel(model, features, "torchvision")
 
 
-def of_transformers(kind: str, **options: Any) -> nn.Module:
-    config = getattr(transformers, kind.removesuffix("ForImageClassification") + "Config")
-    name = kind if kind.endswith("Classification") else f"{kind}Model"
-    return randomised(getattr(transformers, name)(config(**HUGGING, **options)))
-
-
-def features_of_heads(model: Any, images: torch.Tensor) -> torch.Tensor:
-    """torchvision's features: the logits of a head that is the identity."""
-    heads, model.heads = model.heads, nn.Identity()
-    features: torch.Tensor = model(images)
-    model.heads = heads
-    return features
-
-
-MODELS: dict[str, tuple[Any, Any]] = {
-    "torchvision": (of_torchvision, features_of_heads),
-    "timm": (of_timm, lambda m, x: m.forward_head(m.forward_features(x), pre_logits=True)),
-    "timm, registers and layer scale": (
-        lambda: of_timm(reg_tokens=2, no_embed_class=True, init_values=1.0),
-        lambda m, x: m.forward_head(m.forward_features(x), pre_logits=True),
-    ),
-    "ViT": (
-        lambda: of_transformers("ViTForImageClassification", intermediate_size=24, num_labels=5),
-        lambda m, x: m.vit(x).last_hidden_state[:, 0],
-    ),
-    "DINOv2": (
-        lambda: of_transformers("Dinov2", mlp_ratio=2), lambda m, x: m(x).last_hidden_state[:, 0]
-    ),
-    "CLIP": (
-        lambda: of_transformers("CLIPVision", intermediate_size=24),
-        lambda m, x: m(x).pooler_output,
-    ),
+BUILDERS = {
+    "torchvision": saved_torchvision,
+    **{
+        name: MODELS[name]
+        for name in (
+            "timm", "timm's DINOv2 with registers", "ViT with a classifier", "DINOv2",
+            "CLIP's vision tower",
+        )
+    },
 }  # fmt: skip
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", list(MODELS))
-def test_new_adapters_leave_the_features_of_the_original(name: str) -> None:
-    build, features = MODELS[name]
-    vit = build().train()
+@pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS)
+def test_new_adapters_leave_the_features_of_the_original(
+    build: Callable[[Path], SavedModel], tmp_path: Path
+) -> None:
+    saved = build(tmp_path / "source")
+    vit = saved.model.train()
     before = {key: tensor.clone() for key, tensor in vit.state_dict().items()}
     model = adapt(vit, **TINY, generator=Generator().manual_seed(1)).eval()
     assert vit.training
     assert all(torch.equal(tensor, before[key]) for key, tensor in vit.state_dict().items())
-    expected = features(vit.eval(), IMAGES)
+    vit.eval()
+    expected = saved.features(IMAGES)
     heads = model.network.heads
     logits = torch.einsum("nd,acd->nac", expected, heads.weight) + heads.bias
     torch.testing.assert_close(model(IMAGES), logits, rtol=0, atol=1e-4)
@@ -155,8 +148,8 @@ class Changed(VisionTransformer):
         (of_torchvision, {"classes": ["a", "a"]}, "classes"),
         (lambda: nn.Linear(2, 2), {}, "vit"),
         (lambda: of_torchvision().half(), {}, "float32"),
-        (lambda: randomised(Changed(SIZE, 8, 2, 2, WIDTH, 24)), {}, "features"),
-        (lambda: of_timm(qk_norm=True), {}, "tensor"),
+        (lambda: randomised(Changed(SIZE, PATCH, 2, 2, WIDTH, 24)), {}, "features"),
+        (lambda: randomised(timm_vit.VisionTransformer(**TIMM, qk_norm=True)), {}, "tensor"),
         (lambda: transformers.BertModel(
             transformers.BertConfig(hidden_size=16, num_attention_heads=2, num_hidden_layers=1,
                                     intermediate_size=8, vocab_size=9)), {}, "bert"),

@@ -91,14 +91,6 @@ def test_auto_reports_the_number_of_samples_and_the_standard_errors(
         assert sum(float(row[f"p_{name}"]) for name in model.classes) == pytest.approx(1)
 
 
-def test_text_lines_show_file_label_and_probability(
-    checkpoint_folder: Path, images: Path, model: EulerLoRA
-) -> None:
-    done = run("predict", checkpoint_folder, images / "a.png")
-    label = model.predict([images / "a.png"]).labels[0]
-    assert done.out.startswith(f"{images / 'a.png'}: {label} 0.")
-
-
 def test_an_unreadable_file_is_reported_and_the_others_are_predicted(
     checkpoint_folder: Path, images: Path
 ) -> None:

@@ -28,6 +28,7 @@ Features = Callable[[Tensor], Tensor]
 class SavedModel:
     """A saved model. features: images, normalised if it asks for it, -> (n, width)."""
 
+    model: nn.Module
     features: Features
     architecture: str
 
@@ -53,7 +54,7 @@ def of_transformers(folder: Path, kind: str, **options: Any) -> SavedModel:
         result: Tensor = output.pooler_output if pooled else output.last_hidden_state[:, 0]
         return result
 
-    return SavedModel(features, config.model_type)
+    return SavedModel(model, features, config.model_type)
 
 
 def of_vit_classifier(folder: Path) -> SavedModel:
@@ -61,7 +62,7 @@ def of_vit_classifier(folder: Path) -> SavedModel:
     config = transformers.ViTConfig(**SHAPE, intermediate_size=24, num_labels=3, qkv_bias=False)
     model = randomised(transformers.ViTForImageClassification(config))
     model.save_pretrained(folder)
-    return SavedModel(lambda images: model.vit(images).last_hidden_state[:, 0], "vit")
+    return SavedModel(model, lambda images: model.vit(images).last_hidden_state[:, 0], "vit")
 
 
 def of_clip(folder: Path) -> SavedModel:
@@ -73,7 +74,7 @@ def of_clip(folder: Path) -> SavedModel:
     )
     model = randomised(transformers.CLIPModel(config))
     model.save_pretrained(folder)
-    return SavedModel(lambda images: model.vision_model(images).pooler_output, "clip")
+    return SavedModel(model, lambda images: model.vision_model(images).pooler_output, "clip")
 
 
 def of_timm(folder: Path, architecture: str = "vit_base_patch16_224", **options: Any) -> SavedModel:
@@ -90,7 +91,7 @@ def of_timm(folder: Path, architecture: str = "vit_base_patch16_224", **options:
         "pretrained_cfg": pretrained | {"input_size": [3, SIZE, SIZE], "crop_pct": 0.9},
     }
     (folder / "config.json").write_text(json.dumps(config))
-    return SavedModel(model, "timm")
+    return SavedModel(model, model, "timm")
 
 
 def _built(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +120,7 @@ def of_open_clip(folder: Path) -> SavedModel:
         "preprocess_cfg": {"mean": [0.48, 0.46, 0.41], "std": [0.27, 0.26, 0.28]},
     }
     (folder / "open_clip_config.json").write_text(json.dumps(config))
-    return SavedModel(tower.trunk, "timm")
+    return SavedModel(tower, tower.trunk, "timm")
 
 
 MODELS: dict[str, Callable[[Path], SavedModel]] = {

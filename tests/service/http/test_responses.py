@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from fastapi import FastAPI, Query
+from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
@@ -36,9 +36,6 @@ def faulty() -> TestClient:
     @app.get("/http/{status}")
     async def http(status: int) -> None:
         raise HTTPException(status, SECRET, headers={"Retry-After": "7"})
-
-    @app.get("/number")
-    async def number(count: int = Query(ge=1)) -> None: ...
 
     return TestClient(app, raise_server_exceptions=False)
 
@@ -102,15 +99,6 @@ def test_an_http_exception_keeps_its_status_and_headers_but_not_its_detail(
     assert response.json()["code"] == code
     assert response.headers["Retry-After"] == "7"
     assert SECRET not in response.text
-
-
-def test_an_invalid_parameter_is_named_without_its_value(faulty) -> None:
-    for query in ("count=31337x", "count=-31337", ""):
-        response = faulty.get(f"/number?{query}")
-        assert response.status_code == 422
-        assert response.json()["code"] == "invalid_parameter"
-        assert response.json()["detail"].startswith("count: ")
-        assert "31337" not in response.json()["detail"]
 
 
 class Body(WireModel):

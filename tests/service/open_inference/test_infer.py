@@ -1,7 +1,6 @@
 """The Open Inference Protocol: the public Triton client gets the answers of /predict."""
 
 import base64
-import json
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -12,8 +11,7 @@ import tritonclient.http as triton
 from starlette.testclient import TestClient
 from tritonclient.utils import InferenceServerException
 
-from eulerlora_client.contract.answers import Prediction
-from service.open_inference import OUTPUTS, infer_response
+from service.open_inference import OUTPUTS
 from tests.service.conftest import app_of
 from tests.service.real_server import run_server
 
@@ -235,11 +233,3 @@ def test_unknown_and_repeated_outputs_are_refused(client, png, outputs) -> None:
     response = post(client, png, outputs=outputs)
     assert response.status_code == 422
     assert "expected distinct names among label" in response.json()["error"]
-
-
-def test_an_unknown_flag_is_an_empty_tensor(post_image, png) -> None:
-    prediction = Prediction.model_validate(post_image(png).json())
-    for value, values in ((None, []), (True, [True]), (False, [False])):
-        body = prediction.model_copy(update={"ood": value})
-        (output,) = json.loads(infer_response(body, None, {"ood": False}).body)["outputs"]
-        assert (output["shape"], output["data"]) == ([len(values)], values)

@@ -128,12 +128,6 @@ def test_other_files_are_not_served(client, refused, path) -> None:
     refused(client.get(path), 404, "not_found")
 
 
-def test_only_get_and_head_are_allowed(client, refused) -> None:
-    assert client.head("/").headers["ETag"] == client.get("/").headers["ETag"]
-    assert client.head("/").content == b""
-    refused(client.post("/"), 405, "method_not_allowed")
-
-
 def test_no_file_has_another_host_or_inline_styles_or_scripts() -> None:
     with as_file(files("service").joinpath("page")) as folder:
         texts = {
