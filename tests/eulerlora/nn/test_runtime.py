@@ -12,6 +12,7 @@ from eulerlora.nn.method import RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput
 from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import (
+    CPU_TOKENS,
     CPU_VALUES,
     ROW_COUNTS,
     Runtime,
@@ -98,6 +99,11 @@ def test_an_accelerator_runs_all_rows_in_one_pass() -> None:
     network = random_network()
     assert max_rows_per_pass(network, torch.device("cuda")) > 10**9
     assert max_rows_per_pass(network, CPU) == CPU_VALUES // (17 * 24)  # tokens and MLP width
+
+
+def test_a_pass_on_a_cpu_has_a_minimum_number_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eulerlora.nn.runtime.CPU_VALUES", 1)
+    assert max_rows_per_pass(random_network(), CPU) == CPU_TOKENS // 17
 
 
 def test_the_first_pass_compiles_all_row_counts_and_returns_the_logits_of_the_given_rows(

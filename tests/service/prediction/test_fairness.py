@@ -1,6 +1,8 @@
 """Clients and requests that share the service, in the whole request path."""
 
 import asyncio
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from eulerlora_client.contract.answers import ProblemDocument
 from eulerlora_client.contract.problems import QuotaExceeded
 from service.decoding.worker import Decoded
 from service.http.requests import FILES_PART
-from tests.service.harness import DET, FakeRequest, PipelineHarness
+from tests.service.harness import DET, FakeRequest, PipelineHarness, predict_one
 
 pytestmark = pytest.mark.anyio
 
@@ -76,6 +78,23 @@ async def test_one_image_waits_for_few_images_of_a_batch_of_another_client(harne
         decoder.permit(100)
         assert (await one).label
         assert not any(isinstance(result, ProblemDocument) for result in await many)
+
+
+async def test_the_wait_for_a_decoder_counts_as_time_in_the_queue(
+    harness, png, monkeypatch
+) -> None:
+    late_s = 0.0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late_s)
+    monkeypatch.setattr("service.prediction.pipeline.time", clock)
+    with harness() as started:
+        decoder = StepDecoder(started)
+        tasks = [asyncio.create_task(predict_one(started, png)) for _ in range(3)]
+        await settle()
+        assert len(decoder.order) == 2  # the third waits for a decoder
+        late_s = 50.0
+        decoder.permit(3)
+        await asyncio.gather(*tasks)
+    assert all(completed.queue_s >= 50 - completed.decode_s for completed in started.predictions)
 
 
 async def test_a_client_that_used_its_decoding_time_is_refused_and_others_are_not(

@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 
 from service.telemetry.logs import (
     RequestIdMiddleware,
+    TextFormatter,
     current_request_id,
     log_config,
     log_format,
@@ -151,6 +152,11 @@ def test_records_have_the_request_id(stderr) -> None:
     before, within = stderr().splitlines()
     assert before.endswith("INFO service - before")
     assert within.endswith("INFO service an-id within")
+
+
+def test_text_shows_the_duration_of_a_request() -> None:
+    record = logging.makeLogRecord({"msg": "GET / 200", "duration_s": 0.0123})
+    assert TextFormatter().format(record).endswith("GET / 200 12.3 ms")
 
 
 @pytest.mark.parametrize(

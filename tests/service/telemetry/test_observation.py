@@ -102,12 +102,13 @@ def test_server_timing_has_milliseconds_and_of_several_predictions_the_longest(c
         ("POST", "/zz", {"X-Refuse": "1"}, "other", 401, "not_authenticated"),
         ("DELETE", "/predict", {}, "/predict", 405, "method_not_allowed"),
         ("BREW", "/nowhere", {}, "other", 404, "not_found"),
+        ("HEAD", "/models/tiny", {}, "/models/{name}", 200, None),
         ("GET", "/defect", {}, "/defect", 500, "internal_error"),
         ("GET", "/half", {}, "/half", 200, "internal_error"),  # aborted
         ("GET", "/gone", {}, "/gone", 499, None),  # the client disconnected
     ],
     ids=["problem", "refused before routing", "refused with a name", "refused without a route",
-         "wrong method", "unknown method", "exception", "aborted", "disconnected"],
+         "wrong method", "unknown method", "HEAD", "exception", "aborted", "disconnected"],
 )  # fmt: skip
 def test_a_request_is_recorded_and_counted_by_route_status_and_problem(
     client, records, metrics, method, path, headers, route, status, problem
