@@ -24,7 +24,6 @@ from service.inference.engine import (
     ServedModels,
     with_device_errors,
 )
-from tests.conftest import predict_rows
 
 OUT_OF_MEMORY = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
@@ -131,15 +130,6 @@ def assert_equal(results: list[torch.Tensor], expected: list[torch.Tensor]) -> N
     """The results agree up to rounding."""
     for result, other in zip(results, expected, strict=True):
         torch.testing.assert_close(result, other, rtol=0, atol=1e-5)
-
-
-def test_an_item_in_a_mixed_batch_gets_the_result_it_gets_alone(model: EulerLoRA, items) -> None:
-    engine = ServedModel(model)
-    for item, result in zip(items, infer(engine, items), strict=True):
-        alone = infer(engine, [item])[0]
-        direct = predict_rows(model.network, item.pixels.unsqueeze(0), [item.draw])[0]
-        torch.testing.assert_close(result, alone, rtol=0, atol=1e-5)
-        assert torch.equal(alone, direct)
 
 
 def test_batches_that_run_at_the_same_time_do_not_affect_each_other(

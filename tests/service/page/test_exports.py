@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.service.page.browser import expect
-from tests.service.page.lesions import DARK, broken, lesion
+from tests.service.page.lesions import EVEN, broken, lesion
 
 pytestmark = pytest.mark.browser
 
@@ -19,7 +19,7 @@ FILES = ("lesion.jpg", "dark.jpg", "broken.jpg")
 def three(go: Any) -> Any:
     """A visit with two results and a problem."""
     with go() as visit:
-        visit.add(lesion("lesion.jpg"), lesion("dark.jpg", DARK), broken("broken.jpg"))
+        visit.add(lesion("lesion.jpg"), lesion("dark.jpg", EVEN), broken("broken.jpg"))
         visit.wait(3)
         yield visit
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import ExifTags, Image, ImageCms, ImageOps, PngImagePlugin
 
 from tests.service.page.browser import expect
-from tests.service.page.lesions import RAGGED, lesion_image, upload
+from tests.service.page.lesions import IRREGULAR, lesion_image, upload
 
 pytestmark = pytest.mark.browser
 
@@ -54,7 +54,7 @@ def exif(orientation: int | None = TURNED) -> Image.Exif:
 def file_with_metadata(kind: str, **options: object) -> bytes:
     """A file with EXIF, a colour profile, XMP and comments or text."""
     file_format = kind.rpartition(" ")[2]
-    image = lesion_image(RAGGED, 96, 64).convert("CMYK" if "CMYK" in kind else "RGB")
+    image = lesion_image(IRREGULAR, 96, 64).convert("CMYK" if "CMYK" in kind else "RGB")
     options = (
         {
             "exif": exif(),

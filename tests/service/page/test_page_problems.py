@@ -12,7 +12,7 @@ from tests.damaged_checkpoints import edited
 from tests.server_process import serving
 from tests.service.key_clients import client
 from tests.service.page.browser import expect
-from tests.service.page.lesions import RAGGED, file_of, fractal, lesion, lesion_image, upload
+from tests.service.page.lesions import IRREGULAR, file_of, fractal, lesion, lesion_image, upload
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -48,7 +48,7 @@ def test_an_image_unlike_the_training_data_is_referred(go, checkpoint_copy, tmp_
 
 def test_a_too_large_file_is_reported_without_sending_it(go) -> None:
     with go() as visit:
-        content = file_of(lesion_image(RAGGED))
+        content = file_of(lesion_image(IRREGULAR))
         visit.add(upload("large.jpg", content[:-2] + bytes(20 * 2**20) + content[-2:]))
         expect(visit.card("large.jpg")).to_contain_text(
             "at most 20,971,520 bytes", ignore_case=True
@@ -141,7 +141,7 @@ def test_a_wrong_key_is_refused_and_a_valid_one_accepted(go, checkpoint_folder, 
 
 
 def test_images_can_be_dropped(go) -> None:
-    content = list(file_of(lesion_image(RAGGED)))
+    content = list(file_of(lesion_image(IRREGULAR)))
     with go() as visit:
         dropped = visit.page.evaluate_handle(
             """content => {

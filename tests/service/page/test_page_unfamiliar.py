@@ -8,7 +8,7 @@ from eulerlora_client.policy.results import REASONS, TITLES
 from tests.damaged_checkpoints import edited
 from tests.server_process import serving
 from tests.service.page.browser import expect
-from tests.service.page.lesions import DARK, fractal, lesion
+from tests.service.page.lesions import EVEN, fractal, lesion
 
 pytestmark = pytest.mark.browser
 
@@ -63,7 +63,7 @@ def test_an_unfamiliar_image_of_another_model_has_no_percentage(go) -> None:
     with go() as visit:
         visit.page.get_by_label("Model", exact=True).select_option("tiny")
         visit.page.route("**/predict?*", answer)
-        visit.add(lesion("one.jpg"), lesion("two.jpg", DARK))
+        visit.add(lesion("one.jpg"), lesion("two.jpg", EVEN))
         visit.wait(2)
         visit.page.get_by_role("button", name="Open all").click()
         expect(visit.page.locator(".group[data-state=unfamiliar] article")).to_have_count(2)

@@ -8,9 +8,9 @@ import pytest
 from tests.browser import TIMEOUT_MS
 from tests.service.page.browser import expect
 from tests.service.page.lesions import (
-    DARK,
-    RAGGED,
-    SMALL,
+    EVEN,
+    IRREGULAR,
+    TURNED,
     broken,
     file_of,
     fractal,
@@ -60,7 +60,7 @@ def test_images_are_grouped_by_disposition_in_order_of_urgency(go) -> None:
 
 def test_a_row_has_image_disposition_probability_quality_and_name(go) -> None:
     with go() as visit:
-        visit.add(lesion("lesion.jpg"), lesion("dark.jpg", DARK), fractal())
+        visit.add(lesion("lesion.jpg"), lesion("dark.jpg", EVEN), fractal())
         visit.wait(3)
         by_seed = Counter(answer["disposition"] for answer in visit.answers())
         for state, number in by_seed.items():
@@ -78,9 +78,9 @@ def test_a_row_has_image_disposition_probability_quality_and_name(go) -> None:
 
 
 def test_a_list_notes_few_pixels_and_repeated_files_and_warns_and_is_announced_once(go) -> None:
-    small = upload("small.jpg", file_of(lesion_image(RAGGED, 200, 150)))
+    small = upload("small.jpg", file_of(lesion_image(IRREGULAR, 200, 150)))
     with go() as visit:
-        visit.add(lesion("first.jpg"), small, lesion("other.jpg", DARK), lesion("again.jpg"))
+        visit.add(lesion("first.jpg"), small, lesion("other.jpg", EVEN), lesion("again.jpg"))
         visit.wait(4)
         expect(visit.row("small.jpg")).to_contain_text("few pixels quality")
         expect(visit.row("first.jpg")).not_to_contain_text("quality")
@@ -105,7 +105,7 @@ def test_a_picture_can_be_enlarged(go) -> None:
         width = "element => element.complete && element.naturalWidth"
         expect(picture).to_be_visible()
         assert picture.evaluate("element => element.decode()") is None
-        assert picture.evaluate(width) == 600  # the file, not the preview
+        assert picture.evaluate(width) == 400  # the file, not the preview
         visit.page.get_by_role("button", name="Full size").click()
         expect(picture).to_have_class("full")
         visit.page.keyboard.press("Escape")
@@ -126,13 +126,13 @@ def test_cards_are_closed_in_a_list_and_open_from_it(go) -> None:
         visit.add(lesion("one.jpg"))
         visit.wait(1)
         expect(visit.card("one.jpg").locator(".statements")).to_be_visible()  # alone: open
-        visit.add(lesion("two.jpg", DARK))
+        visit.add(lesion("two.jpg", EVEN))
         visit.wait(2)
         expect(visit.card("one.jpg").locator(".statements")).to_be_hidden()
         visit.row("two.jpg").click()
         expect(visit.row("two.jpg")).to_have_attribute("aria-expanded", "true")
         expect(visit.card("two.jpg").locator(".statements")).to_be_visible()
-        visit.add(lesion("three.jpg", SMALL))
+        visit.add(lesion("three.jpg", TURNED))
         visit.wait(3)
         expect(visit.card("two.jpg").locator(".statements")).to_be_visible()  # stays as chosen
         visit.page.get_by_role("button", name="Open all").click()
@@ -189,7 +189,7 @@ def test_images_can_be_removed_one_by_one_and_all(go) -> None:
     with go() as visit:
         page = visit.page
         visit.change_answers(decided(["routine", "refer", "urgent"]))
-        visit.add(lesion("a.jpg"), lesion("b.jpg", DARK), lesion("c.jpg", SMALL))
+        visit.add(lesion("a.jpg"), lesion("b.jpg", EVEN), lesion("c.jpg", TURNED))
         visit.wait(3)
         first, second = (page.locator("article .row-name").nth(n).inner_text() for n in (0, 1))
         visit.row(first).click()
@@ -218,7 +218,7 @@ def test_a_row_keeps_the_focus_when_the_list_is_sorted_again(go) -> None:
         visit.add(lesion("first.jpg"))
         visit.wait(1)
         visit.row("first.jpg").focus()
-        visit.add(lesion("a.jpg", DARK), lesion("b.jpg", SMALL))
+        visit.add(lesion("a.jpg", EVEN), lesion("b.jpg", TURNED))
         visit.wait(3)
         expect(page.locator("article").last).to_contain_text("first.jpg")
         expect(visit.row("first.jpg")).to_be_focused()
