@@ -95,6 +95,30 @@ def test_a_compiled_network_has_the_logits_of_the_plain_one(precision: str, comp
         torch.testing.assert_close(actual.softmax(-1), expected.softmax(-1), rtol=0, atol=0.03)
 
 
+def test_many_rows_on_a_cpu_run_in_several_passes_with_the_same_logits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network = random_network()
+    shape = network.backbone.settings
+    monkeypatch.setattr("eulerlora.nn.runtime.CPU_TOKENS", 0)
+    monkeypatch.setattr("eulerlora.nn.runtime.CPU_VALUES", 8 * shape.tokens * shape.mlp_width)
+    passes: list[int] = []
+    outputs = network.outputs
+
+    def counted(images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
+        passes.append(len(rows))
+        return outputs(images, rows, draws)
+
+    monkeypatch.setattr(network, "outputs", counted)
+    runtime = Runtime(network, CPU)
+    with torch.inference_mode():
+        actual = runtime(*inputs_of(network))
+    assert passes == [2, 6, 2]  # two passes of 5 rows would cut the second image
+    with torch.inference_mode():
+        expected = outputs(*inputs_of(network)).logits
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+
+
 def test_an_accelerator_runs_all_rows_in_one_pass() -> None:
     network = random_network()
     assert max_rows_per_pass(network, torch.device("cuda")) > 10**9

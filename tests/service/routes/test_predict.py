@@ -103,6 +103,17 @@ def test_a_connection_stays_open_after_a_problem(live, png) -> None:
             assert response.status_code == status
 
 
+def test_a_wrong_declared_type_gives_a_warning_and_the_same_result(client, post_image, png) -> None:
+    expected = result_of(post_image(png))
+    for response in (
+        post_image(png, "image/jpeg"),
+        client.post("/predict", files={"file": ("a.png", png, "image/webp")}),
+    ):
+        result = result_of(response)
+        assert len(result.pop("warnings")) == 1
+        assert result == {key: value for key, value in expected.items() if key != "warnings"}
+
+
 @pytest.mark.parametrize(
     ("parameter", "query", "value"),
     [
