@@ -134,7 +134,7 @@ def app_of(
 ) -> FastAPI:
     """Returns an app that serves models; its lifespan can run once.
 
-    The time limits are long, unless the settings say otherwise.
+    The time limits are long and one process decodes, unless the settings say otherwise.
     """
     lifecycle = Lifecycle()
     lifecycle.become_ready()
@@ -154,11 +154,11 @@ def keyed(model: EulerLoRA, tmp_path_factory: pytest.TempPathFactory) -> TestCli
 
 
 def with_long_timeouts(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings with long defaults for all time limits."""
+    """Returns the settings with long defaults for all time limits and one decoder."""
     times = {"upload_timeout_s": SOCKET_TIMEOUT_S, "stall_timeout_s": SOCKET_TIMEOUT_S}
     return {"deadline_s": SOCKET_TIMEOUT_S, **settings} | {
         "bodies": times | settings.get("bodies", {}),
-        "decoding": {"timeout_s": SOCKET_TIMEOUT_S} | settings.get("decoding", {}),
+        "decoding": {"timeout_s": SOCKET_TIMEOUT_S, "workers": 1} | settings.get("decoding", {}),
     }
 
 
