@@ -137,16 +137,6 @@ def test_an_invalid_policy_is_refused_with_its_file(
         policy.write_text("version = 1\n")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [("--nope",), ("--port",), ("--port", "http"), ("--port", "65536"), ("--port", "-1")],
-)
-def test_wrong_usage_is_one_line_and_status_2(refusal, arguments) -> None:
-    status, line = refusal(*arguments)
-    assert status == 2
-    assert arguments[0] in line
-
-
 def test_the_command_line_overrides_the_settings_of_the_environment(monkeypatch) -> None:
     monkeypatch.setenv("EULERLORA_SERVE_LIFE__DRAIN_S", "1")
     monkeypatch.setenv("EULERLORA_SERVE_LIFE__GRACE_S", "70")

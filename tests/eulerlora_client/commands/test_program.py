@@ -56,16 +56,6 @@ def test_the_help_of_a_command_has_examples_that_it_accepts(names: tuple[str, ..
         command.make_parser(click.Context(command)).parse_args(arguments[len(names) :])
 
 
-def test_the_list_of_commands_is_printed_without_heavy_libraries() -> None:
-    code = (
-        "import sys; from eulerlora_client.commands.program import program;"
-        "program(['--help'], standalone_mode=False);"
-        "print('torch' in sys.modules, 'fastapi' in sys.modules, 'matplotlib' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "False False False"
-
-
 @pytest.mark.parametrize(
     "arguments", [["nonsense"], ["predict"], ["serve", "--nonsense"], ["predict", "--samples", "0"]]
 )

@@ -1,0 +1,30 @@
+"""Which modules an import or a command loads: heavy libraries only where they are needed."""
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = "from eulerlora_client.commands.program import program"
+ABSENT = {
+    "import eulerlora, eulerlora.commands": {"torch", "pydantic", "PIL"},
+    "import eulerlora.model": {"torchvision", "torch._dynamo"},  # slower than torch
+    "from eulerlora import EulerLoRA; EulerLoRA.default('cpu')": {"torch._dynamo"},
+    "import eulerlora_client.commands.session, eulerlora_client.commands.triage": {
+        "torch", "torchvision", "fastapi", "starlette", "uvicorn", "scipy",
+        "eulerlora", "service", "training", "benchmarks",
+    },
+    f"{PROGRAM}; program(['--help'], standalone_mode=False)": {"torch", "fastapi", "matplotlib"},
+    "import service.app, service.telemetry.observation, service.routes.system": {
+        "opentelemetry.sdk", "opentelemetry.exporter",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("statement", ABSENT)
+def test_a_new_interpreter_has_none_of_these_modules_after(statement: str) -> None:
+    program = f"import sys; {statement}; print({ABSENT[statement]} & sys.modules.keys())"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "set()"
