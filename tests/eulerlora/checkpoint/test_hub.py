@@ -24,11 +24,6 @@ def hub(
         yield running
 
 
-@pytest.fixture
-def images() -> Tensor:
-    return torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-
-
 @pytest.mark.parametrize("revision", [None, "main", COMMIT])
 def test_a_model_of_the_hub_is_that_of_its_folder(
     hub: FakeHub, checkpoint_folder: Path, images: Tensor, revision: str | None

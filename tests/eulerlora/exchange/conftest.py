@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from eulerlora.checkpoint.files import Checkpoint, load_checkpoint, save_checkpoint
 from eulerlora.images.preprocess import network_input
@@ -30,11 +30,6 @@ def make_checkpoint(tmp_path: Path, make_backbone, make_network, make_config) ->
         return folder
 
     return make
-
-
-@pytest.fixture
-def images() -> Tensor:
-    return torch.rand(3, 3, 32, 32, generator=Generator().manual_seed(0))
 
 
 def det_probabilities(folder: Path, images: Tensor) -> Tensor:

@@ -29,11 +29,6 @@ DRAWS = (
 )
 
 
-@pytest.fixture
-def images() -> Tensor:
-    return torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-
-
 def network_of(method: MethodSettings) -> AdaptedVisionTransformer:
     return random_network(method=method)
 

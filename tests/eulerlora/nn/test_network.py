@@ -22,16 +22,6 @@ from tests.conftest import TINY_BACKBONE
 DET = Draw()
 
 
-@pytest.fixture
-def network(make_network) -> AdaptedVisionTransformer:
-    return make_network()
-
-
-@pytest.fixture
-def images() -> Tensor:
-    return torch.rand(3, 3, 32, 32, generator=Generator().manual_seed(0))
-
-
 @torch.inference_mode()
 def answer(network: AdaptedVisionTransformer, images: Tensor, *draws: Draw) -> tuple[Tensor, ...]:
     """Returns logits (trajectories, classes) of each image, for its draw or a common draw."""

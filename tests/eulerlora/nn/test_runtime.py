@@ -170,11 +170,6 @@ BATCH_DRAWS = (
 
 
 @pytest.fixture
-def network(make_network) -> AdaptedVisionTransformer:
-    return make_network()
-
-
-@pytest.fixture
 def images() -> Tensor:
     return torch.rand(len(BATCH_DRAWS), 3, 32, 32, generator=Generator().manual_seed(0))
 

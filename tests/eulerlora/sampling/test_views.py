@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from eulerlora.nn.network import AdaptedVisionTransformer, predict_images
 from eulerlora.nn.rows import of_views, view_order
@@ -22,16 +22,6 @@ SYMMETRIES = (
     lambda image: np.flipud(image.T),
     lambda image: np.rot90(image.T, 2),
 )
-
-
-@pytest.fixture
-def network(make_network) -> AdaptedVisionTransformer:
-    return make_network().eval()
-
-
-@pytest.fixture
-def images() -> Tensor:
-    return torch.rand(3, 3, 32, 32, generator=Generator().manual_seed(0))
 
 
 def test_the_views_are_the_symmetries_of_the_square() -> None:
