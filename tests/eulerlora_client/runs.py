@@ -11,7 +11,6 @@ from eulerlora_client.commands import program as program_module
 from eulerlora_client.commands.triage import triage_command
 from eulerlora_client.contract.answers import (
     Disposition,
-    ImageQuality,
     Prediction,
     Reason,
     TriageResult,
@@ -20,11 +19,8 @@ from eulerlora_client.policy.policy import Decision, Policy, default_policy, def
 from eulerlora_client.policy.results import policy_description, triage_result
 from eulerlora_client.report.ranking import RowProblem, TriageRow
 from tests.eulerlora_client.conftest import PREDICTION, Reply
+from tests.eulerlora_client.policy_inputs import GOOD
 from tests.program import Completed, run
-
-QUALITY = ImageQuality(
-    width=600, height=450, brightness=0.5, dark_share=0.0, bright_share=0.0, sharpness=50.0
-)
 
 NAMES = {"mel": "melanoma", "nv": "melanocytic nevus (mole)"}
 
@@ -94,7 +90,7 @@ def result_of(disposition: Disposition, mel: float = 0.2, *reasons: Reason) -> T
         }
     )
     decision = Decision(disposition, reasons, 3, "sha256:1")
-    return triage_result(prediction, QUALITY, decision, mel_policy(), NAMES)
+    return triage_result(prediction, GOOD, decision, mel_policy(), NAMES)
 
 
 def triage_reply(result: TriageResult) -> Reply:

@@ -12,6 +12,7 @@ from eulerlora_client.policy.policy import Policy, TargetRules, UncertaintyRules
 from eulerlora_client.policy.results import triage_result
 from eulerlora_client.report.ranking import RowProblem, TriageRow
 from tests.eulerlora_client.conftest import PREDICTION
+from tests.eulerlora_client.policy_inputs import GOOD
 
 CLASS_NAMES = {
     "akiec": "actinic keratosis (or Bowen's disease)",
@@ -25,12 +26,7 @@ CLASS_NAMES = {
 CLASSES = tuple(CLASS_NAMES)
 REVISION = "sha256:" + "5f" * 32
 HOSTILE = '"><img src=x onerror=alert(1)>&amp;\u202egpj.\x07.jpg'
-SHARP = ImageQuality(
-    width=600, height=450, brightness=0.6, dark_share=0.0, bright_share=0.01, sharpness=85.0
-)
-BLURRED = ImageQuality(
-    width=600, height=450, brightness=0.6, dark_share=0.0, bright_share=0.0, sharpness=0.4
-)
+SHARP, BLURRED = (GOOD.model_copy(update={"sharpness": value}) for value in (85.0, 0.4))
 
 
 UNFAMILIAR = {

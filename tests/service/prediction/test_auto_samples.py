@@ -11,13 +11,10 @@ from eulerlora.sampling.adaptive import (
     SettledDecisions,
     StoppingRule,
 )
-from eulerlora_client.contract.answers import ImageQuality
 from eulerlora_client.policy.policy import Policy, default_policy
 from service.prediction.request import disposition_is_settled
+from tests.eulerlora_client.policy_inputs import GOOD
 
-GOOD = ImageQuality(
-    width=600, height=450, brightness=0.6, dark_share=0, bright_share=0, sharpness=100
-)
 CLASSES = ("nv", "mel", "bcc", "akiec")
 
 
