@@ -241,6 +241,12 @@ async def test_a_disconnect_cancels_the_block() -> None:
     assert ended == ["the block"]
 
 
+async def test_an_exception_in_the_block_is_raised_unchanged() -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with while_connected(request_of(asyncio.Event())):
+            raise ZeroDivisionError
+
+
 async def test_cancellation_is_not_reported_as_a_disconnect() -> None:
     async def block(entered: asyncio.Event) -> None:
         async with while_connected(request_of(asyncio.Event())):
