@@ -164,13 +164,17 @@ def tiny_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TinyPubli
 
 
 def random_backbone(settings: BackboneSettings = TINY_BACKBONE, seed: int = 0) -> VisionTransformer:
-    """Returns a backbone with random parameters, so that tests notice any that is not stored."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        backbone = VisionTransformer(settings)
-        with torch.no_grad():
-            for parameter in backbone.parameters():
-                parameter.add_(0.2 * torch.randn_like(parameter))
+    """Returns a backbone with random parameters, so that tests notice any that is not stored.
+
+    The same in all versions of torch, whose initialisation differs between some.
+    """
+    backbone = VisionTransformer(settings)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in backbone.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=parameter[0].numel() ** -0.5, generator=generator)
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
     return backbone.eval()
 
 
