@@ -70,45 +70,6 @@ def _picture(draw: DrawPicture, name: str, index: int) -> Tensor:
     return tensor_of(draw(np.random.default_rng([*name.encode(), index])))
 
 
-def noise() -> list[LabelledImage]:
-    """Returns noise of six kinds: of single pixels, coarse, and a gradient."""
-    return pictures(
-        "noise",
-        {
-            "uniform": lambda random: random.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8),
-            "grey": lambda random: random.integers(0, 256, (HEIGHT, WIDTH, 1), np.uint8).repeat(
-                3, 2
-            ),
-            "gaussian": _gaussian_noise,
-            "blocks": lambda random: _enlarged(_coarse(random), Image.Resampling.NEAREST),
-            "smooth": lambda random: _enlarged(_coarse(random), Image.Resampling.BICUBIC),
-            "gradient": _gradient,
-        },
-    )
-
-
-def solid_colours() -> list[LabelledImage]:
-    """Returns pictures of one colour, every second one grey."""
-    return pictures(
-        "solid-colours",
-        {
-            "colour": lambda random: _solid(random.integers(0, 256, 3)),
-            "grey": lambda random: _solid(np.repeat(random.integers(0, 256), 3)),
-        },
-    )
-
-
-def rendered_text() -> list[LabelledImage]:
-    """Returns pages of random words, dark on light and light on dark."""
-    return pictures(
-        "rendered-text",
-        {
-            "dark-on-light": lambda random: text_page(random, dark=True),
-            "light-on-dark": lambda random: text_page(random, dark=False),
-        },
-    )
-
-
 def digits() -> list[LabelledImage]:
     """Returns evenly spaced digits of scikit-learn, enlarged from 8 x 8 pixels."""
     images = list(enumerate(load_digits().images))
@@ -170,6 +131,27 @@ def _coarse(random: Generator) -> Pixels:
 
 def _enlarged(pixels: Pixels, resampling: Image.Resampling) -> Pixels:
     return np.asarray(Image.fromarray(pixels).resize((WIDTH, HEIGHT), resampling))
+
+
+PICTURES: Mapping[str, Mapping[str, DrawPicture]] = {
+    "noise": {
+        "uniform": lambda random: random.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8),
+        "grey": lambda random: random.integers(0, 256, (HEIGHT, WIDTH, 1), np.uint8).repeat(3, 2),
+        "gaussian": _gaussian_noise,
+        "blocks": lambda random: _enlarged(_coarse(random), Image.Resampling.NEAREST),
+        "smooth": lambda random: _enlarged(_coarse(random), Image.Resampling.BICUBIC),
+        "gradient": _gradient,
+    },
+    "solid-colours": {
+        "colour": lambda random: _solid(random.integers(0, 256, 3)),
+        "grey": lambda random: _solid(np.repeat(random.integers(0, 256), 3)),
+    },
+    "rendered-text": {
+        "dark-on-light": lambda random: text_page(random, dark=True),
+        "light-on-dark": lambda random: text_page(random, dark=False),
+    },
+}
+"""The kinds of pictures of each set, and the functions that draw them."""
 
 
 def plain_skin(test: Sequence[LabelledImage]) -> list[LabelledImage]:

@@ -16,12 +16,11 @@ from eulerlora_client.errors import DataError, SettingsError
 from training.data.datasets import read_ood_set
 from training.data.images import LabelledImage, OodSet
 from training.evaluation.generated_images import (
+    PICTURES,
     SHIFTS,
     digits,
-    noise,
+    pictures,
     plain_skin,
-    rendered_text,
-    solid_colours,
     with_shift,
 )
 from training.recipe.schema import OodGroup, OodSettings
@@ -42,13 +41,15 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 """Parts of the names of data sets that show similar pictures."""
 
 
+def _drawn(_test: Sequence[LabelledImage], name: str) -> Sequence[LabelledImage]:
+    return pictures(name, PICTURES[name])
+
+
 MakeImages = Callable[[Sequence[LabelledImage]], Sequence[LabelledImage]]
 """Makes the images of a generated set from the test part of the data set."""
 
 GENERATED: Mapping[str, tuple[OodGroup, MakeImages]] = {
-    "noise": ("far", lambda _: noise()),
-    "solid-colours": ("far", lambda _: solid_colours()),
-    "rendered-text": ("far", lambda _: rendered_text()),
+    **{name: ("far", partial(_drawn, name=name)) for name in PICTURES},
     "digits-8x8": ("far", lambda _: digits()),
     "plain-skin": ("far", plain_skin),
     **{name: ("shifted", partial(with_shift, shift=shift)) for name, shift in SHIFTS.items()},

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import torch
 from accelerate import Accelerator
@@ -24,12 +24,8 @@ StepDraw = TypeVar("StepDraw")
 BlockInputs = TypeVarTuple("BlockInputs")
 
 
-class MakeOptimiser(Protocol):
-    """Returns an optimiser with its complete state; arguments as in `Method.optimiser`."""
-
-    def __call__(
-        self, parameters: Mapping[str, nn.Parameter], *, weight_decay: float
-    ) -> torch.optim.Optimizer: ...
+MakeOptimiser = Callable[..., torch.optim.Optimizer]
+"""Returns an optimiser with its complete state; arguments as in `Method.optimiser`."""
 
 
 class Objective(ABC, Generic[StepDraw]):

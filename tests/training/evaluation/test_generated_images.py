@@ -6,6 +6,7 @@ Shifts change what their names state, deterministically, and keep the image's si
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,19 +17,18 @@ from torch import Tensor
 from training.data.images import OUTSIDE, LabelledImage, read_image
 from training.evaluation.generated_images import (
     IMAGES,
+    PICTURES,
     SHIFTS,
     TYPOLOGY_ANGLES,
     Shift,
     digits,
-    noise,
+    pictures,
     plain_skin,
     rendered_skin,
-    rendered_text,
-    solid_colours,
     with_shift,
 )
 
-SETS = (noise, solid_colours, rendered_text, digits)
+SETS = (*(partial(pictures, name, kinds) for name, kinds in PICTURES.items()), digits)
 
 
 def pixels_of(image: LabelledImage) -> Tensor:
@@ -51,7 +51,7 @@ def test_equal_indices_give_equal_pictures_without_a_class(
 
 def test_kinds_of_noise_differ_in_their_spatial_correlation() -> None:
     neighbours = {}
-    for image in noise()[:6]:
+    for image in pictures("noise", PICTURES["noise"], 6):
         pixels = pixels_of(image)[0].float()
         pairs = torch.stack([pixels[:, :-1].flatten(), pixels[:, 1:].flatten()])
         neighbours[image.name.split("/")[1]] = float(torch.corrcoef(pairs)[0, 1])
