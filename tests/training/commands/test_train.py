@@ -93,22 +93,6 @@ def test_a_full_disk_ends_a_run_and_its_state_continues_it(
     assert [point.step for point in points] == list(range(training["steps"]))
 
 
-@pytest.mark.parametrize("damage", [False, True], ids=["other settings", "damaged"])
-def test_an_unsuitable_state_is_refused_and_remains(
-    folder: Path, image_folder: Path, damage: bool
-) -> None:
-    state = state_file(folder / "run")
-    if damage:
-        state.write_bytes(b"not a state")
-    before = state.read_bytes()
-    overrides = LONG if damage else (*LONG, "adapters.scale=0.5")
-    done = run("train", folder / "tiny.toml", "--data", image_folder, "--out", folder / "run",
-               "--resume", *set_options(overrides))  # fmt: skip
-    assert done.status == 1
-    assert str(state) in done.err
-    assert state.read_bytes() == before
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_run_whose_group_is_signalled_resumes_to_the_weights_of_an_uninterrupted_one(
     recipe_file: Path, image_folder: Path, number: signal.Signals

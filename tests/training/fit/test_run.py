@@ -92,15 +92,18 @@ def test_the_state_of_ivon_continues_too(tmp_path: Path) -> None:
     torch.testing.assert_close(dict(loaded.network), dict(stepped.network), atol=0, rtol=0)
 
 
-def test_a_state_of_other_settings_is_refused(path: Path) -> None:
-    with pytest.raises(SettingsError, match="other settings"):
-        load_state(path, trained(), OptimisationSettings(epochs=4))
-
-
-def test_a_damaged_state_is_refused_with_its_path(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(CheckpointError, match=r"state\.safetensors"):
-        load_state(path, trained(), SETTINGS)
+@pytest.mark.parametrize(
+    ("cut", "epochs", "error", "named"),
+    [(None, 4, SettingsError, "other settings"), (-9, 3, CheckpointError, r"state\.safetensors")],
+)
+def test_a_state_of_other_settings_and_a_damaged_one_are_refused_and_remain(
+    path: Path, cut: int | None, epochs: int, error: type[Exception], named: str
+) -> None:
+    content = path.read_bytes()[:cut]
+    path.write_bytes(content)
+    with pytest.raises(error, match=named):
+        load_state(path, trained(), OptimisationSettings(epochs=epochs))
+    assert path.read_bytes() == content
 
 
 def test_rounding_that_overflows_is_refused() -> None:
