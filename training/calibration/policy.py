@@ -333,9 +333,8 @@ class PolicyMeasurement:
     def results(self) -> dict[str, str]:
         """What is measured by image, in words, by name."""
         return {
-            f"specificity, {self.other_images:,} images outside the target": (
-                f"{self.specificity:.3f}"
-            ),
+            "images outside the target": f"{self.other_images:,}",
+            "specificity": f"{self.specificity:.3f}",
             **{
                 f"{name}, of all images": f"{share:.3f}"
                 for name, share in self.dispositions.items()
