@@ -339,7 +339,7 @@ class PolicyMeasurement:
                 f"{name}, of all images": f"{share:.3f}"
                 for name, share in self.dispositions.items()
             },
-            "referral rate": f"{self.evidence.referral_rate:.3f}",
+            "referral rate, without image quality": f"{self.evidence.referral_rate:.3f}",
             "AUROC, critical": estimate_text(self.ranking["critical_auroc"]),
             f"sensitivity, critical, at a specificity of {SPECIFICITY:.2f}": estimate_text(
                 self.ranking["critical_sensitivity"]
