@@ -64,6 +64,17 @@ def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def labelled(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a directory with train/ and test/ in `set`, and the folder `other`."""
+    data = tmp_path_factory.mktemp("data")
+    (data / "set").mkdir()
+    for part in ("train", "test"):
+        (data / "set" / part).symlink_to(image_folder / part)
+    (data / "other").symlink_to(image_folder / "other")
+    return data
+
+
 def write_image(path: Path, colour: tuple[int, int, int], noise: np.random.Generator) -> None:
     pixels = np.array(colour) + noise.integers(-40, 36, (36, 48, 3))
     Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
