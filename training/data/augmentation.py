@@ -23,21 +23,14 @@ CPU = torch.device("cpu")  # torchvision's transforms draw there, whatever the p
 def seeded(device: torch.device, *entropy: int) -> Iterator[None]:
     """Seeds the device's global generator with `entropy` within the block, then restores it.
 
-    For torchvision's transforms and modules, which take no generator.
+    For torchvision's transforms and modules, which take no generator. device: a CUDA device must
+    have an index, as a tensor's device has.
     """
-    generator = _global_generator(device)
-    state = generator.get_state()
-    generator.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
-    try:
-        yield
-    finally:
-        generator.set_state(state)
-
-
-def _global_generator(device: torch.device) -> torch.Generator:
-    """device: a CUDA device must have an index, as a tensor's device has."""
     cuda = device.type == "cuda"
-    return torch.cuda.default_generators[device.index] if cuda else torch.default_generator
+    with torch.random.fork_rng([device] if cuda else []):
+        generator = torch.cuda.default_generators[device.index] if cuda else torch.default_generator
+        generator.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
+        yield
 
 
 CROP_AREA, CROP_RATIO = (0.35, 1.0), (0.8, 1.8)

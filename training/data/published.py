@@ -203,7 +203,7 @@ ANNOTATIONS, WORDS = "val_annotations.txt", "words.txt"
 TorchvisionKind = Literal["cifar10", "cifar100", "svhn"]
 PublishedPart = Literal["train", "test"]
 PUBLISHED_PARTS: tuple[PublishedPart, ...] = ("train", "test")
-READERS = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100, "svhn": datasets.SVHN}
+READERS = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}
 DIGITS = tuple("0123456789")
 
 
@@ -274,16 +274,17 @@ def read_torchvision_set(kind: TorchvisionKind, folder: Path, split: Split) -> I
 
 
 def _read_published(kind: TorchvisionKind, part: PublishedPart, folder: Path) -> Any:
+    """torchvision downloads a file that is missing or whose digest is wrong."""
     try:
-        return _open(kind, part, folder, download=False)
-    except RuntimeError:  # torchvision: a file is missing, or its digest is wrong
-        try:
-            return _open(kind, part, folder, download=True)
-        except (OSError, RuntimeError, HTTPException) as error:
-            raise DataError(
-                f"{kind} is incomplete in {folder} and cannot be downloaded ({error}); "
-                f"download {_url(kind, part)} to {folder}"
-            ) from error
+        if kind == "svhn":
+            return datasets.SVHN(folder, split=part, download=True)
+        return READERS[kind](folder, train=part == "train", download=True)
+    except (OSError, RuntimeError, HTTPException) as error:
+        url = datasets.SVHN.split_list[part][0] if kind == "svhn" else READERS[kind].url
+        raise DataError(
+            f"{kind} is incomplete in {folder} and cannot be downloaded ({error}); "
+            f"download {url} to {folder}"
+        ) from error
 
 
 def _labelled(part: PublishedPart, reader: Any) -> Iterator[LabelledImage]:
@@ -294,14 +295,3 @@ def _labelled(part: PublishedPart, reader: Any) -> Iterator[LabelledImage]:
     images = torch.from_numpy(np.ascontiguousarray(pixels))  # (n, 3, height, width) uint8
     for index, (image, label) in enumerate(zip(images, labels, strict=True)):
         yield LabelledImage(f"{part}/{index:05}", image, label)
-
-
-def _open(kind: TorchvisionKind, part: PublishedPart, folder: Path, download: bool) -> Any:
-    if kind == "svhn":
-        return datasets.SVHN(folder, split=part, download=download)
-    return READERS[kind](folder, train=part == "train", download=download)
-
-
-def _url(kind: TorchvisionKind, part: PublishedPart) -> str:
-    url: str = datasets.SVHN.split_list[part][0] if kind == "svhn" else READERS[kind].url
-    return url
