@@ -85,7 +85,7 @@ def basis_lines(images: ImageParts) -> list[str]:
     test, held_out = images.parts["test"], images.parts[images.held_out]
     grouped = any(image.cluster is not None for image in held_out)
     unit = f"{images.held_out} {'groups' if grouped else 'images'}"
-    total = len({image.cluster or image.name for image in held_out})
+    total = len({image.unit for image in held_out})
     tested, (fewest, rarest) = _rarest(images, "test")[0], _rarest(images, images.held_out)
     few = {
         "accuracy and ECE": (f"{len(test):,} test images", len(test), FEW),
@@ -103,7 +103,7 @@ def basis_lines(images: ImageParts) -> list[str]:
 
 def _rarest(images: ImageParts, part: str) -> tuple[int, str]:
     """Returns the number of groups, or images without one, of a part's rarest class, and it."""
-    units = {(image.label, image.cluster or image.name) for image in images.parts[part]}
+    units = {(image.label, image.unit) for image in images.parts[part]}
     counts = Counter(label for label, _ in units)
     label = min(range(len(images.classes)), key=lambda index: counts[index])
     return counts[label], images.classes[label].name

@@ -91,6 +91,11 @@ class LabelledImage:
     cluster: str | None = None
     groups: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def unit(self) -> str:
+        """The identifier of the cluster; an image without one is a unit by itself."""
+        return self.cluster or self.name
+
 
 @dataclass(frozen=True)
 class ImageParts:
