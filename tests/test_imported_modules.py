@@ -8,8 +8,7 @@ import pytest
 PROGRAM = "from eulerlora_client.commands.program import program"
 ABSENT = {
     "import eulerlora, eulerlora.commands": {"torch", "pydantic", "PIL"},
-    "import eulerlora.model": {"torchvision", "torch._dynamo"},  # slower than torch
-    "from eulerlora import EulerLoRA; EulerLoRA.default('cpu')": {"torch._dynamo"},
+    "from eulerlora import EulerLoRA; EulerLoRA.default('cpu')": {"torchvision", "torch._dynamo"},
     "import eulerlora_client.commands.session, eulerlora_client.commands.triage": {
         "torch", "torchvision", "fastapi", "starlette", "uvicorn", "scipy",
         "eulerlora", "service", "training", "benchmarks",
