@@ -6,36 +6,24 @@ trajectory_loss(logits, labels).backward()
 model.save("checkpoint")  # `eulerlora serve checkpoint`
 """
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.checkpoint.files import save_checkpoint
+from eulerlora.checkpoint.files import UNKNOWN_TRAINING, config_of, save_checkpoint
 from eulerlora.checkpoint.weights import tensors_sha256
-from eulerlora.exchange.importing import (
-    UNKNOWN_TRAINING,
-    WeightsSource,
-    backbone_of,
-    config_of,
-    read_source,
-)
-from eulerlora.exchange.libraries import describe_timm
+from eulerlora.exchange.importing import backbone_of_module
 from eulerlora.methods.registry import build_network
-from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.settings import AdapterSettings, Preprocessing
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, Mode
-from eulerlora_client.errors import CheckpointError, ImageError, SettingsError
+from eulerlora_client.errors import ImageError, SettingsError
 from eulerlora_client.settings import validated
-
-MAX_DIFFERENCE = 1e-5
-"""Of the features of the copied backbone from those of the original, relative to the largest."""
 
 
 class AdaptedClassifier(nn.Module):
@@ -145,95 +133,10 @@ def adapt(
     device = next(vit.parameters()).device
     if any(parameter.dtype != torch.float32 for parameter in vit.parameters()):
         raise SettingsError("vit: expected float32 parameters")
-    library = library_of(vit)
-    backbone = _copied(vit, library).to(device).eval()
-    _check_features(vit, backbone, library)
-    network = build_network(backbone, settings, len(names))
+    copied = backbone_of_module(vit)
+    network = build_network(copied.backbone, settings, len(names))
     network.initialise(generator or torch.default_generator)
-    return AdaptedClassifier(network.to(device), names, library)
-
-
-Library = Literal["torchvision", "timm", "transformers"]
-
-
-def library_of(vit: nn.Module) -> Library:
-    """Returns the library of a Vision Transformer. Raises SettingsError for another network."""
-    modules = {kind.__module__.partition(".")[0] for kind in type(vit).__mro__}
-    if "torchvision" in modules and hasattr(vit, "conv_proj"):
-        return "torchvision"
-    if "timm" in modules and hasattr(vit, "blocks"):
-        return "timm"
-    if "transformers" in modules:
-        return "transformers"
-    raise SettingsError(
-        "vit: expected a Vision Transformer of torchvision, timm or transformers, got "
-        f"{type(vit).__module__}.{type(vit).__name__}"
-    )
-
-
-def _copied(vit: Any, library: Library) -> VisionTransformer:
-    """Returns a backbone with copies of the weights, on the CPU. Raises SettingsError."""
-    if library == "transformers":  # its files have the names that are known, its modules may not
-        with tempfile.TemporaryDirectory() as folder:
-            vit.save_pretrained(folder)
-            try:
-                return read_source(WeightsSource(Path(folder), type(vit).__name__)).backbone
-            except CheckpointError as error:
-                raise SettingsError(f"vit: {error.reason}") from error
-    state = {name: tensor.detach().cpu().clone() for name, tensor in vit.state_dict().items()}
-    if library == "torchvision":
-        from eulerlora.checkpoint.published_weights import from_torchvision  # noqa: PLC0415
-
-        backbone = from_torchvision(vit)
-        parameters = {name: state[name] for name in backbone.state_dict()}
-        backbone.load_state_dict(parameters, assign=True)
-        return backbone
-    block = vit.blocks[0]
-    quick = type(block.mlp.act).__name__ == "QuickGELU"
-    arguments = {"num_heads": block.attn.num_heads} | ({"act_layer": "quick_gelu"} if quick else {})
-    config = {"global_pool": vit.global_pool, "model_args": arguments}
-    return backbone_of(describe_timm(config, state))
-
-
-@torch.no_grad()
-def _check_features(vit: nn.Module, backbone: VisionTransformer, library: Library) -> None:
-    """Raises SettingsError if the copy's features are not those of the original."""
-    size, device = backbone.settings.image_size, next(vit.parameters()).device
-    images = torch.rand(2, 3, size, size, generator=Generator().manual_seed(0)).to(device)
-    training = [module for module in vit.modules() if module.training]
-    vit.eval()
-    try:
-        expected = _features(vit, images, library)
-    finally:
-        for module in training:
-            module.training = True
-    difference = (backbone(images) - expected).abs().max().item()
-    if not difference <= MAX_DIFFERENCE * max(1, expected.abs().max().item()):
-        raise SettingsError(
-            f"vit: expected a network with the features of its architecture, got {difference:.1e} "
-            "as the largest difference"
-        )
-
-
-def _features(vit: Any, images: Tensor, library: Library) -> Tensor:
-    """Returns the input (n, width) of the original's head."""
-    features: Tensor
-    if library == "timm":
-        features = vit.forward_head(vit.forward_features(images), pre_logits=True)
-    elif library == "transformers":
-        tower = getattr(vit.base_model, "vision_model", vit.base_model)
-        output = tower(pixel_values=images)
-        is_clip = vit.config.model_type.startswith("clip")
-        features = output.pooler_output if is_clip else output.last_hidden_state[:, 0]
-    else:
-        inputs: list[Tensor] = []
-        handle = vit.heads.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
-        try:
-            vit(images)
-        finally:
-            handle.remove()
-        features = inputs[0]
-    return features
+    return AdaptedClassifier(network.to(device), names, copied.library)
 
 
 def trajectory_loss(

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from eulerlora.exchange.peft_folders import TransformersVersion
-    from eulerlora.images.files import ImageWarning
     from eulerlora.model import EulerLoRA
+    from eulerlora_client.contract.answers import PredictionWarning
     from eulerlora_client.contract.sampling import Auto, Mode, PrecisionChoice, Views
 
 PATH = click.Path(path_type=Path)
@@ -228,9 +228,9 @@ def predict_files(
     """
     from pydantic_core import to_jsonable_python  # noqa: PLC0415
 
-    from eulerlora.images.files import Conversion, read_image  # noqa: PLC0415 - imports torch
+    from eulerlora.images.files import read_image  # noqa: PLC0415 - imports torch
     from eulerlora.prediction.answer import response_fields  # noqa: PLC0415
-    from eulerlora_client.contract.answers import missing_threshold  # noqa: PLC0415
+    from eulerlora_client.contract.answers import WarningCode, missing_threshold  # noqa: PLC0415
     from eulerlora_client.contract.sampling import DEFAULT_SAMPLES  # noqa: PLC0415
 
     mode, remaining, warned = options["mode"], iter(files), set[str]()
@@ -239,7 +239,7 @@ def predict_files(
         on_warning(reason)  # before the work
         warned.add(reason)
     side = model.config.preprocessing.input_side
-    batch: list[tuple[Path, tuple[ImageWarning, ...]]] = []
+    batch: list[tuple[Path, tuple[PredictionWarning, ...]]] = []
 
     def readable() -> "Iterator[npt.NDArray[np.uint8]]":
         """Fills the batch; there is one image in memory at a time."""
@@ -267,7 +267,7 @@ def predict_files(
         warned |= messages
         for index, (file, warnings) in enumerate(batch):
             for ignored in warnings:
-                if ignored.code is Conversion.PROFILE_IGNORED:
+                if ignored.code == WarningCode.PROFILE_IGNORED:
                     on_warning(f"{file}: {ignored.message}")
             fields = response_fields(prediction, index, model.classes)
             yield to_jsonable_python({"file": str(file), **fields, "warnings": warnings})
@@ -417,9 +417,10 @@ def export_command(checkpoint: Path, format_: str, out: Path, version: str, samp
         raise click.UsageError("--sampled requires --format peft")
     set_openmp_wait_policy()
     # These import torch.
-    from eulerlora.checkpoint.files import check_free, load_checkpoint, new_folder  # noqa: PLC0415
+    from eulerlora.checkpoint.files import load_checkpoint  # noqa: PLC0415
     from eulerlora.exchange.merged import export_onnx, export_torchvision  # noqa: PLC0415
     from eulerlora.exchange.peft_folders import export_peft  # noqa: PLC0415
+    from eulerlora_client.output_files import check_free, new_folder  # noqa: PLC0415
 
     check_free(out)
     loaded = load_checkpoint(checkpoint)
@@ -462,8 +463,8 @@ def import_command(
     of LoRA may differ, and PEFT's scaling becomes part of the weights.
     """
     set_openmp_wait_policy()
-    from eulerlora.checkpoint.files import check_free  # noqa: PLC0415 - imports torch
     from eulerlora.exchange.peft_folders import import_peft  # noqa: PLC0415
+    from eulerlora_client.output_files import check_free  # noqa: PLC0415 - imports torch
 
     check_free(out)
     names = [part.strip() for part in classes.split(",")] if classes else []

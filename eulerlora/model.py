@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from eulerlora.checkpoint.config import CheckpointConfig, check_adaptive, stopping_rule
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint
 from eulerlora.checkpoint.hub import Repository, download, upload
 from eulerlora.images.files import RgbImage, channels_first, read_image, unread_file, upright_rgb
@@ -22,7 +21,6 @@ from eulerlora.nn.runtime import Runtime, predict_adaptively
 from eulerlora.prediction.answer import Predictions, RunOptions, answer
 from eulerlora.prediction.precision import REQUESTED, decide_precision
 from eulerlora.sampling.adaptive import ROUNDS
-from eulerlora.scores.prediction_sets import check_coverage
 from eulerlora.settings import DEFAULT_RUNTIME, Draw, RuntimeSettings
 from eulerlora_client.contract.answers import PredictionWarning
 from eulerlora_client.contract.sampling import (
@@ -63,7 +61,7 @@ class EulerLoRA:
         precision_reason: str = REQUESTED,
     ) -> None:
         self.runtime: Runtime = Runtime(checkpoint.network, device, runtime)
-        self.config: CheckpointConfig = checkpoint.config.in_precision(runtime.precision)
+        self.config = checkpoint.config.in_precision(runtime.precision)
         self.revision: str = checkpoint.revision
         self.feature_distance = checkpoint.feature_distance
         self.folder: Path | None = checkpoint.folder
@@ -191,11 +189,11 @@ class EulerLoRA:
             raise SettingsError(f"batch_size: expected at least 1, got {batch_size}")
         if mode != "stoch" and samples is not None:
             raise SettingsError(f"samples: expected none in mode {mode}, got {samples}")
-        if coverage is not None:
-            check_coverage(coverage)
+        if coverage is not None and not 0 < coverage < 1:
+            raise SettingsError(f"coverage: expected a number between 0 and 1, got {coverage}")
         adaptive = samples == AUTO
         if adaptive:
-            check_adaptive(self.config, sampler, views)
+            self.config.check_adaptive(sampler, views)
         count = ROUNDS[0] if adaptive else DEFAULT_SAMPLES if samples is None else samples
         draw = validated(
             Draw,
@@ -247,7 +245,7 @@ class EulerLoRA:
         temperatures, distance = self.config.temperatures, self.feature_distance
         if not adaptive:
             return predict_images(self.runtime, pixels, draws, temperatures, distance)
-        rule = stopping_rule(self.config)
+        rule = self.config.stopping_rule()
         return predict_adaptively(self.runtime, pixels, draws, rule, distance, temperatures)
 
 

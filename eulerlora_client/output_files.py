@@ -1,13 +1,15 @@
-"""Files that appear complete or not at all, and one error for a full or failing disk."""
+"""Files and folders that appear complete or not at all; one error for a full or failing disk."""
 
 import errno
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from eulerlora_client.errors import StorageError
+from eulerlora_client.errors import CheckpointError, StorageError
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -64,6 +66,25 @@ def open_descriptor(path: Path) -> int | None:
     if named.name.isdecimal() and named.parent.resolve() == Path("/proc/self/fd").resolve():
         return int(named.name)
     return None
+
+
+def check_free(folder: Path) -> None:
+    """Raises CheckpointError unless `folder` is empty or does not exist."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CheckpointError(folder, "expected an empty or new folder, got existing files")
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yields a temporary folder that becomes `folder` when the block succeeds."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield partial
+        partial.chmod(0o755)
+        partial.replace(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextmanager

@@ -225,26 +225,25 @@ class CheckpointConfig(Settings):
         ]
         return self.threshold("stoch", max(counts)) if counts else None
 
-
-def stopping_rule(config: CheckpointConfig) -> StoppingRule:
-    """Returns the rule of a checkpoint without a policy."""
-    threshold = config.convergence_threshold()
-    if threshold is None:
-        return StoppingRule(margins=config.margins)
-    distance = threshold.feature_distance
-    return StoppingRule(
-        msp=threshold.msp,
-        feature_distance=None if distance is None else distance.threshold,
-        margins=config.margins,
-    )
-
-
-def check_adaptive(
-    config: CheckpointConfig, sampler: Sampler | None = None, views: int | None = None
-) -> None:
-    """Raises SettingsError if `samples=auto` has no margins for this sampler and these views."""
-    if config.margins is None or not config.is_fitted_to("stoch", sampler, views):
-        raise SettingsError(
-            "samples=auto: expected a checkpoint with decision margins, and its own sampler and "
-            "views; `eulerlora calibrate` fits them"
+    def stopping_rule(self) -> StoppingRule:
+        """Returns the rule without a policy."""
+        threshold = self.convergence_threshold()
+        if threshold is None:
+            return StoppingRule(margins=self.margins)
+        distance = threshold.feature_distance
+        return StoppingRule(
+            msp=threshold.msp,
+            feature_distance=None if distance is None else distance.threshold,
+            margins=self.margins,
         )
+
+    def check_adaptive(self, sampler: Sampler | None = None, views: int | None = None) -> None:
+        """Raises SettingsError if `samples=auto` has no margins for this sampler and these views.
+
+        sampler, views: as in `is_fitted_to`.
+        """
+        if self.margins is None or not self.is_fitted_to("stoch", sampler, views):
+            raise SettingsError(
+                "samples=auto: expected a checkpoint with decision margins, and its own sampler "
+                "and views; `eulerlora calibrate` fits them"
+            )

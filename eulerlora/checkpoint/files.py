@@ -11,10 +11,7 @@ probabilities.
 """
 
 import hashlib
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -28,12 +25,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
 from eulerlora.checkpoint.weights import (
+    BACKBONE_FILE,
+    CARD_FILE,
     check_digest,
     read_backbone_weights,
     read_tensors,
     save_backbone,
+    tensors_sha256,
     write_tensors,
 )
 from eulerlora.images.files import read_pixels
@@ -42,17 +42,12 @@ from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer, RowNetwork, predict_images
 from eulerlora.scores.ood_scores import FEATURES_PER_WIDTH, FeatureDistance, FeatureStatistics
-from eulerlora.scores.uncertainty import summarise
-from eulerlora.settings import (
-    UNSCALED,
-    Draw,
-    Preprocessing,
-    Temperatures,
-)
+from eulerlora.settings import UNSCALED, Draw, Preprocessing, Provenance, Temperatures
+from eulerlora_client.contract.answers import ClassName
 from eulerlora_client.contract.sampling import SAMPLERS, Precision
 from eulerlora_client.errors import CheckpointError, ImageError, SettingsError
-from eulerlora_client.output_files import atomic_write, storage_errors
-from eulerlora_client.settings import Probability, Settings, Sha256, first_error
+from eulerlora_client.output_files import atomic_write, check_free, new_folder, storage_errors
+from eulerlora_client.settings import Probability, Settings, Sha256, first_error, validated
 
 IMAGE_FILE, EXPECTED_FILE = "known_answer.png", "known_answer.json"
 DRAWS = (
@@ -111,7 +106,7 @@ class KnownAnswer:
         outputs: log-probabilities (trajectories, classes), as of `predict_known_answer`.
         """
         for expected, output in zip(self.expected, outputs, strict=True):
-            fault = self._deviation(expected, mean_probabilities(output), TOLERANCES[precision])
+            fault = self._deviation(expected, output.exp().mean(dim=0), TOLERANCES[precision])
             if fault is not None:
                 return fault
         return None
@@ -132,14 +127,6 @@ class KnownAnswer:
         )
 
 
-def mean_probabilities(log_probabilities: Tensor) -> Tensor:
-    """Returns the mean over trajectories, (classes,) float64.
-
-    log_probabilities: (trajectories, classes).
-    """
-    return summarise(log_probabilities.exp().unsqueeze(0)).probabilities[0]
-
-
 def known_draws(config: CheckpointConfig) -> tuple[Draw, ...]:
     """Returns `DRAWS` with the checkpoint's views."""
     return tuple(
@@ -153,7 +140,7 @@ def predict_known_answer(
     draws: Sequence[Draw] = DRAWS,
     temperatures: Temperatures = UNSCALED,
 ) -> list[Tensor]:
-    """Returns the log-probabilities (trajectories, classes) for each of `draws`.
+    """Returns the log-probabilities (trajectories, classes), float64, for each of `draws`.
 
     pixels: (3, size, size), on the network's device. draws, temperatures: of the checkpoint.
     """
@@ -173,9 +160,7 @@ def write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConf
     stored = KnownAnswerFile(
         picture_sha256=hashlib.sha256(image).hexdigest(),
         answers=tuple(
-            ExpectedProbabilities(
-                draw=draw, probabilities=tuple(mean_probabilities(output).tolist())
-            )
+            ExpectedProbabilities(draw=draw, probabilities=tuple(output.exp().mean(dim=0).tolist()))
             for draw, output in zip(draws, outputs, strict=True)
         ),
     )
@@ -248,12 +233,7 @@ def _network_input(path: Path, content: bytes, preprocessing: Preprocessing) -> 
 
 
 FEATURES_FILE, TRAINING_IMAGES_FILE = "ood.safetensors", "training_images.safetensors"
-CONFIG_FILE, ADAPTERS_FILE, BACKBONE_FILE, CARD_FILE = (
-    "config.json",
-    "adapters.safetensors",
-    "backbone.safetensors",
-    "README.md",
-)
+CONFIG_FILE, ADAPTERS_FILE = "config.json", "adapters.safetensors"
 DEFAULT_CHECKPOINT = Path(__file__).parents[1] / "default"
 """The folder of the checkpoint that ships with the package."""
 
@@ -375,6 +355,48 @@ def save_checkpoint(
         write_known_answer(partial, load_checkpoint(partial).network, config)
 
 
+UNKNOWN_TRAINING = (
+    "The images that it was trained on are not recorded, so that `eulerlora evaluate` cannot tell "
+    "whether test images are among them."
+)
+"""For the card of a checkpoint whose adapters were trained elsewhere."""
+
+
+def config_of(
+    network: AdaptedVisionTransformer,
+    preprocessing: Preprocessing,
+    classes: Sequence[str],
+    name: str,
+    backbone: Provenance,
+    origin: Provenance,
+) -> CheckpointConfig:
+    """Returns the config of a checkpoint that was not trained from a recipe.
+
+    backbone, origin: where backbone and adapters come from. Its data set is folders named like the
+    classes, for `eulerlora calibrate`. Raises SettingsError.
+    """
+    stored = BackboneConfig(
+        settings=network.backbone.settings,
+        published=None,
+        sha256=tensors_sha256(network.backbone.state_dict()),
+        provenance=backbone,
+    )
+    adapters = AdapterConfig(
+        settings=network.settings, sha256=tensors_sha256(dict(network.adapter_parameters()))
+    )
+    data = {"kind": "imagefolder", "path": ".", "classes": {label: label for label in classes}}
+    values = {
+        "name": name,
+        "backbone": stored,
+        "adapters": adapters,
+        "method": network.method.settings,
+        "classes": tuple(ClassName(name=label, description=label) for label in classes),
+        "preprocessing": preprocessing,
+        "provenance": {"recipe": {"name": name, "data": data}, "imported": origin},
+    }
+    return validated(CheckpointConfig, values)
+
+
 def read_training_images(folder: Path) -> dict[str, Tensor]:
     """Returns the digests of the images that the checkpoint in `folder` was trained on.
 
@@ -402,25 +424,6 @@ def write_config(folder: Path, config: CheckpointConfig) -> None:
 def write_card(folder: Path, card: str) -> None:
     """Replaces the folder's model card, `README.md`, in one step."""
     _write(folder / CARD_FILE, card)
-
-
-def check_free(folder: Path) -> None:
-    """Raises CheckpointError unless `folder` is empty or does not exist."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CheckpointError(folder, "expected an empty or new folder, got existing files")
-
-
-@contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """Yields a temporary folder that becomes `folder` when the block succeeds."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        yield partial
-        partial.chmod(0o755)
-        partial.replace(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write(path: Path, text: str) -> None:

@@ -19,14 +19,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.backbone import POSITIONS, VisionTransformer
 from eulerlora.settings import BackboneSettings, Preprocessing, Provenance
 from eulerlora_client.errors import CheckpointError
 from eulerlora_client.output_files import atomic_write
 from eulerlora_client.settings import validated
 
+BACKBONE_FILE, CARD_FILE = "backbone.safetensors", "README.md"
 STORED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-POSITIONS = "encoder.pos_embedding"
 
 
 def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:

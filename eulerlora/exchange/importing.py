@@ -1,36 +1,40 @@
 """Import of a backbone: another library's folder becomes a backbone file with a card.
 
-A source is such a folder, with its configuration and its tensors, or a repository of the Hub.
+A source is such a folder, with its configuration and its tensors, or a repository of the Hub;
+`backbone_of_module` copies a Vision Transformer in memory.
 """
 
 import hashlib
 import json
 import pickle
 import re
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email import message_from_bytes
 from functools import cached_property
 from math import isclose
 from pathlib import Path
+from typing import Any, Literal
 from zipfile import BadZipFile, ZipFile
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Generator, Tensor, nn
 
-from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
-from eulerlora.checkpoint.files import BACKBONE_FILE, CARD_FILE, check_free, new_folder
 from eulerlora.checkpoint.hub import PREFIX, Repository, download
 from eulerlora.checkpoint.weights import (
+    BACKBONE_FILE,
+    CARD_FILE,
     STORED_DTYPES,
     at_image_size,
     save_backbone,
-    tensors_sha256,
     with_weights,
 )
 from eulerlora.exchange.libraries import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
     TRANSFORMERS_MODELS,
     Described,
     Json,
@@ -39,13 +43,13 @@ from eulerlora.exchange.libraries import (
     describe_transformers,
     is_timm,
     timm_trunk,
+    trunk_config,
+    trunk_tensors,
 )
-from eulerlora.exchange.onnx_trunk import IMAGENET_MEAN, IMAGENET_STD, trunk_config, trunk_tensors
 from eulerlora.nn.backbone import VisionTransformer
-from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Preprocessing, Provenance
-from eulerlora_client.contract.answers import ClassName
 from eulerlora_client.errors import CheckpointError, SettingsError
+from eulerlora_client.output_files import check_free, new_folder
 from eulerlora_client.settings import validated
 
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -294,48 +298,6 @@ def read_source(source: WeightsSource, image_size: int | None = None) -> Importe
     )
 
 
-UNKNOWN_TRAINING = (
-    "The images that it was trained on are not recorded, so that `eulerlora evaluate` cannot tell "
-    "whether test images are among them."
-)
-"""For the card of a checkpoint whose adapters were trained elsewhere."""
-
-
-def config_of(
-    network: AdaptedVisionTransformer,
-    preprocessing: Preprocessing,
-    classes: Sequence[str],
-    name: str,
-    backbone: Provenance,
-    origin: Json,
-) -> CheckpointConfig:
-    """Returns the config of a checkpoint that was not trained from a recipe.
-
-    backbone, origin: where backbone and adapters come from. Its data set is folders named like the
-    classes, for `eulerlora calibrate`. Raises SettingsError.
-    """
-    stored = BackboneConfig(
-        settings=network.backbone.settings,
-        published=None,
-        sha256=tensors_sha256(network.backbone.state_dict()),
-        provenance=backbone,
-    )
-    adapters = AdapterConfig(
-        settings=network.settings, sha256=tensors_sha256(dict(network.adapter_parameters()))
-    )
-    data = {"kind": "imagefolder", "path": ".", "classes": {label: label for label in classes}}
-    values = {
-        "name": name,
-        "backbone": stored,
-        "adapters": adapters,
-        "method": network.method.settings,
-        "classes": tuple(ClassName(name=label, description=label) for label in classes),
-        "preprocessing": preprocessing,
-        "provenance": {"recipe": {"name": name, "data": data}, "imported": origin},
-    }
-    return validated(CheckpointConfig, values)
-
-
 def card(imported: ImportedBackbone) -> str:
     """Returns the Markdown of the folder: origin, licence, shape and input."""
     source, shape = imported.source, imported.backbone.settings.model_dump(mode="json")
@@ -474,3 +436,108 @@ def backbone_of(model: Described) -> VisionTransformer:
             wanted = tuple(expected[name].shape) if name in expected else "none"
             raise SettingsError(f"{name}: expected shape {wanted}, got {tuple(tensor.shape)}")
     return with_weights(model.settings, state)
+
+
+MAX_DIFFERENCE = 1e-5
+"""Of the features of the copied backbone from those of the original, relative to the largest."""
+
+Library = Literal["torchvision", "timm", "transformers"]
+
+
+@dataclass(frozen=True)
+class CopiedBackbone:
+    """A backbone with copies of the weights of a module, and the library of the module."""
+
+    backbone: VisionTransformer
+    library: Library
+
+
+def backbone_of_module(vit: nn.Module) -> CopiedBackbone:
+    """Returns the backbone of a Vision Transformer in memory, on its device, in evaluation mode.
+
+    vit: float32; it does not change. The features of the copy are compared with those of `vit` on
+    two random images. Raises SettingsError if they differ, and for another network.
+    """
+    library = _library_of(vit)
+    backbone = _copied(vit, library).to(next(vit.parameters()).device).eval()
+    _check_features(vit, backbone, library)
+    return CopiedBackbone(backbone, library)
+
+
+def _library_of(vit: nn.Module) -> Library:
+    modules = {kind.__module__.partition(".")[0] for kind in type(vit).__mro__}
+    if "torchvision" in modules and hasattr(vit, "conv_proj"):
+        return "torchvision"
+    if "timm" in modules and hasattr(vit, "blocks"):
+        return "timm"
+    if "transformers" in modules:
+        return "transformers"
+    raise SettingsError(
+        "vit: expected a Vision Transformer of torchvision, timm or transformers, got "
+        f"{type(vit).__module__}.{type(vit).__name__}"
+    )
+
+
+def _copied(vit: Any, library: Library) -> VisionTransformer:
+    """Returns a backbone with copies of the weights, on the CPU. Raises SettingsError."""
+    if library == "transformers":  # its files have the names that are known, its modules may not
+        with tempfile.TemporaryDirectory() as folder:
+            vit.save_pretrained(folder)
+            try:
+                return read_source(WeightsSource(Path(folder), type(vit).__name__)).backbone
+            except CheckpointError as error:
+                raise SettingsError(f"vit: {error.reason}") from error
+    state = {name: tensor.detach().cpu().clone() for name, tensor in vit.state_dict().items()}
+    if library == "torchvision":
+        from eulerlora.checkpoint.published_weights import from_torchvision  # noqa: PLC0415
+
+        backbone = from_torchvision(vit)
+        parameters = {name: state[name] for name in backbone.state_dict()}
+        backbone.load_state_dict(parameters, assign=True)
+        return backbone
+    block = vit.blocks[0]
+    quick = type(block.mlp.act).__name__ == "QuickGELU"
+    arguments = {"num_heads": block.attn.num_heads} | ({"act_layer": "quick_gelu"} if quick else {})
+    config = {"global_pool": vit.global_pool, "model_args": arguments}
+    return backbone_of(describe_timm(config, state))
+
+
+@torch.no_grad()
+def _check_features(vit: nn.Module, backbone: VisionTransformer, library: Library) -> None:
+    """Raises SettingsError if the copy's features are not those of the original."""
+    size, device = backbone.settings.image_size, next(vit.parameters()).device
+    images = torch.rand(2, 3, size, size, generator=Generator().manual_seed(0)).to(device)
+    training = [module for module in vit.modules() if module.training]
+    vit.eval()
+    try:
+        expected = _features(vit, images, library)
+    finally:
+        for module in training:
+            module.training = True
+    difference = (backbone(images) - expected).abs().max().item()
+    if not difference <= MAX_DIFFERENCE * max(1, expected.abs().max().item()):
+        raise SettingsError(
+            f"vit: expected a network with the features of its architecture, got {difference:.1e} "
+            "as the largest difference"
+        )
+
+
+def _features(vit: Any, images: Tensor, library: Library) -> Tensor:
+    """Returns the input (n, width) of the original's head."""
+    features: Tensor
+    if library == "timm":
+        features = vit.forward_head(vit.forward_features(images), pre_logits=True)
+    elif library == "transformers":
+        tower = getattr(vit.base_model, "vision_model", vit.base_model)
+        output = tower(pixel_values=images)
+        is_clip = vit.config.model_type.startswith("clip")
+        features = output.pooler_output if is_clip else output.last_hidden_state[:, 0]
+    else:
+        inputs: list[Tensor] = []
+        handle = vit.heads.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+        try:
+            vit(images)
+        finally:
+            handle.remove()
+        features = inputs[0]
+    return features

@@ -18,8 +18,8 @@ from torch import Generator, Tensor, nn
 from torchvision import models
 from torchvision.models.vision_transformer import ConvStemConfig
 
-from eulerlora.checkpoint.files import CARD_FILE, Checkpoint
-from eulerlora.checkpoint.weights import with_weights, write_tensors
+from eulerlora.checkpoint.files import Checkpoint
+from eulerlora.checkpoint.weights import CARD_FILE, with_weights, write_tensors
 from eulerlora.images.preprocess import normalise
 from eulerlora.nn.attention import AttentionAdapters
 from eulerlora.settings import BackboneSettings

@@ -17,12 +17,10 @@ import torch
 from torch import Tensor
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.checkpoint.files import CARD_FILE, Checkpoint, save_checkpoint
-from eulerlora.checkpoint.weights import POSITIONS, write_tensors
+from eulerlora.checkpoint.files import UNKNOWN_TRAINING, Checkpoint, config_of, save_checkpoint
+from eulerlora.checkpoint.weights import CARD_FILE, write_tensors
 from eulerlora.exchange.importing import (
-    UNKNOWN_TRAINING,
     WeightsSource,
-    config_of,
     find_source,
     read_any_tensors,
     read_source,
@@ -38,6 +36,7 @@ from eulerlora.exchange.merged import (
     without_layer_scale,
 )
 from eulerlora.methods.registry import DEFAULT_METHOD, build_network
+from eulerlora.nn.backbone import POSITIONS
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import INPUT_PROJECTIONS, AdapterSettings, BackboneSettings
 from eulerlora_client.errors import CheckpointError, SettingsError

@@ -7,7 +7,6 @@ import os
 import struct
 import zlib
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache, lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -20,6 +19,7 @@ from PIL import ExifTags, Image, ImageCms, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
+from eulerlora_client.contract.answers import PredictionWarning, WarningCode
 from eulerlora_client.errors import ImageError
 from eulerlora_client.images import files_below
 from eulerlora_client.policy.quality import CONVERTIBLE, INPUT_MODES
@@ -57,22 +57,6 @@ GRID_LEVELS = 16  # per channel
 MAX_CACHED_BYTES = 2**16  # profiles of cameras have a few kB; with tables for inks, up to 2 MB
 
 
-class Conversion(StrEnum):
-    """The codes of image warnings."""
-
-    CONVERTED_TO_RGB = "converted_to_rgb"
-    CONVERTED_TO_SRGB = "converted_to_srgb"
-    PROFILE_IGNORED = "profile_ignored"
-
-
-@dataclass(frozen=True)
-class ImageWarning:
-    """A conversion of an image, with its text for the user."""
-
-    code: Conversion
-    message: str
-
-
 @dataclass(frozen=True)
 class RgbImage:
     """An upright sRGB image.
@@ -81,7 +65,7 @@ class RgbImage:
     """
 
     pixels: Tensor
-    warnings: tuple[ImageWarning, ...]
+    warnings: tuple[PredictionWarning, ...]
 
 
 class ProfileError(Exception):
@@ -196,10 +180,10 @@ def upright_rgb(image: Image.Image) -> RgbImage:
     transposition = upright_transposition(image)
     upright = image if transposition is None else image.transpose(transposition)
     transparent = upright.has_transparency_data
-    warnings: list[ImageWarning] = []
+    warnings: list[PredictionWarning] = []
     if transparent or upright.mode not in ("RGB", "L"):
         message = f"converted from {upright.mode} to RGB"
-        warnings.append(ImageWarning(Conversion.CONVERTED_TO_RGB, message))
+        warnings.append(PredictionWarning(code=WarningCode.CONVERTED_TO_RGB, message=message))
     if upright.mode in SIXTEEN_BIT_MODES:
         upright = _to_eight_bits(upright)
     try:
@@ -255,7 +239,7 @@ def _load(image: Image.Image) -> None:
 
 def _with_srgb_colours(
     image: Image.Image, profile: bytes | None
-) -> tuple[Image.Image, tuple[ImageWarning, ...]]:
+) -> tuple[Image.Image, tuple[PredictionWarning, ...]]:
     """Returns the image with the colours of its profile in sRGB, and a warning of the change.
 
     A converted image has the mode RGB or RGBA and keeps its alpha channel. profile: as in
@@ -269,12 +253,12 @@ def _with_srgb_colours(
             raise ProfileError(f"it is for {transform.input_mode} and the image is {image.mode}")
     except ProfileError as error:
         message = f"the colour profile is ignored: {error}"
-        return image, (ImageWarning(Conversion.PROFILE_IGNORED, message),)
+        return image, (PredictionWarning(code=WarningCode.PROFILE_IGNORED, message=message),)
     converted = transform.apply(image.convert(transform.input_mode))
     if image.has_transparency_data:
         converted.putalpha(image.convert("RGBA").getchannel("A"))
     message = "converted from the embedded colour profile to sRGB"
-    return converted, (ImageWarning(Conversion.CONVERTED_TO_SRGB, message),)
+    return converted, (PredictionWarning(code=WarningCode.CONVERTED_TO_SRGB, message=message),)
 
 
 def _to_eight_bits(image: Image.Image) -> Image.Image:

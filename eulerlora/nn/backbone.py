@@ -16,6 +16,9 @@ from torch.nn import functional as F
 from eulerlora.nn.attention import DistanceAttention, SelfAttention
 from eulerlora.settings import Activation, BackboneSettings
 
+POSITIONS = "encoder.pos_embedding"
+"""Name of the position embeddings among the parameters of a `VisionTransformer`."""
+
 
 class LayerScale(nn.Module):
     """Multiplies every feature by a weight (Touvron et al., ICCV 2021).

@@ -23,7 +23,6 @@ from pydantic import Field
 from torch import Tensor
 
 from eulerlora_client.contract.sampling import Mode, Precision, Sampler
-from eulerlora_client.errors import SettingsError
 from eulerlora_client.settings import PositiveInt, Probability, Settings, Sha256
 
 ALWAYS_INCLUDED = 1.0
@@ -70,12 +69,6 @@ class PredictionSets:
     coverage: float
     unit: str
     calibrated_on: str
-
-
-def check_coverage(coverage: float) -> None:
-    """Raises SettingsError for a coverage outside (0, 1)."""
-    if not 0 < coverage < 1:
-        raise SettingsError(f"coverage: expected a number between 0 and 1, got {coverage}")
 
 
 def threshold_rank(units: int, coverage: float) -> int:

@@ -151,11 +151,7 @@ def _decoded(
         raise UnusableImage(str(error)) from error
     except PARSER_ERRORS as error:
         raise broken(header.format) from error
-    warnings = tuple(
-        PredictionWarning(code=WarningCode(warning.code), message=warning.message)
-        for warning in image.warnings
-    )
-    return DecodedImage(image.pixels, width, height, warnings)
+    return DecodedImage(image.pixels, width, height, image.warnings)
 
 
 def _decode_jpeg(

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from eulerlora.checkpoint.files import (
-    CARD_FILE,
     CONFIG_FILE,
     EXPECTED_FILE,
     Checkpoint,
@@ -30,6 +29,7 @@ from eulerlora.checkpoint.files import (
     read_known_answer,
 )
 from eulerlora.checkpoint.hub import PREFIX, Repository, download
+from eulerlora.checkpoint.weights import CARD_FILE
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.runtime import Runtime
 from eulerlora.prediction.answer import Predictions, response_fields

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from eulerlora.checkpoint.config import stopping_rule
 from eulerlora.sampling.adaptive import ROUNDS, SettledDecisions, StoppingRule
 from eulerlora.settings import Draw
 from eulerlora_client.contract.answers import ImageQuality, PredictionWarning, Reason, WarningCode
@@ -133,7 +132,7 @@ def rule_of(request: PredictRequest, quality: ImageQuality | None) -> StoppingRu
     if request.samples != AUTO:
         return None
     config = request.served.model.config
-    rule = stopping_rule(config)
+    rule = config.stopping_rule()
     if request.policy is None or quality is None:
         return rule
     classes = request.served.model.classes

@@ -10,7 +10,8 @@ from fastapi.testclient import TestClient
 
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.checkpoint.files import BACKBONE_FILE, DEFAULT_CHECKPOINT
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
+from eulerlora.checkpoint.weights import BACKBONE_FILE
 from tests.service.conftest import app_of
 
 MAX_BYTES = 55_000_000

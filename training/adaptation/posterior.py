@@ -13,7 +13,6 @@ from torch import Tensor
 from eulerlora.checkpoint.config import AdapterConfig, CheckpointConfig
 from eulerlora.checkpoint.files import (
     Checkpoint,
-    check_free,
     load_checkpoint,
     read_training_images,
     save_checkpoint,
@@ -25,6 +24,7 @@ from eulerlora.methods.registry import fitted_methods, method_type, plain_method
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora_client.contract.sampling import Auto
 from eulerlora_client.errors import CheckpointError, DataError
+from eulerlora_client.output_files import check_free
 from eulerlora_client.progress import track
 from training.adaptation.objective import objective_and_batches
 from training.calibration.calibrate import calibrate

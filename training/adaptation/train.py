@@ -10,13 +10,14 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
-from eulerlora.checkpoint.files import CONFIG_FILE, check_free, load_checkpoint, save_checkpoint
+from eulerlora.checkpoint.files import CONFIG_FILE, load_checkpoint, save_checkpoint
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.methods.registry import method_type
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Provenance
 from eulerlora_client.errors import SettingsError
+from eulerlora_client.output_files import check_free
 from training.adaptation.network import (
     FrozenBackbone,
     available_source,

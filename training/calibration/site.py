@@ -20,27 +20,23 @@ from torch import Tensor
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import (
     ADAPTERS_FILE,
-    BACKBONE_FILE,
-    CARD_FILE,
     TRAINING_IMAGES_FILE,
     Checkpoint,
-    check_free,
     load_checkpoint,
-    new_folder,
     revision_of,
     write_card,
     write_config,
     write_feature_statistics,
     write_known_answer,
 )
-from eulerlora.checkpoint.weights import tensors_sha256
+from eulerlora.checkpoint.weights import BACKBONE_FILE, CARD_FILE, tensors_sha256
 from eulerlora.model import EulerLoRA
 from eulerlora.prediction.precision import decide_precision
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.settings import RuntimeSettings
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MODES, PrecisionChoice
 from eulerlora_client.errors import DataError
-from eulerlora_client.output_files import storage_errors
+from eulerlora_client.output_files import check_free, new_folder, storage_errors
 from eulerlora_client.policy.policy import Policy
 from training.calibration.policy import (
     PolicyFile,

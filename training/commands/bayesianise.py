@@ -52,8 +52,9 @@ def bayesianise_command(
     set_openmp_wait_policy()
     fit = _fit_settings(method, settings)
     # These import torch.
-    from eulerlora.checkpoint.files import check_free, read_config  # noqa: PLC0415
+    from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
+    from eulerlora_client.output_files import check_free  # noqa: PLC0415
     from training.adaptation.posterior import bayesianise  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset, checkpoint_outliers  # noqa: PLC0415
     from training.data.images import report_skipped  # noqa: PLC0415

@@ -388,8 +388,9 @@ def site_fit_command(
     """
     set_openmp_wait_policy()
     # These import torch.
-    from eulerlora.checkpoint.files import check_free, read_config  # noqa: PLC0415
+    from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
+    from eulerlora_client.output_files import check_free  # noqa: PLC0415
     from training.calibration.policy import PolicyFile  # noqa: PLC0415
     from training.calibration.site import SiteSettings, calibrate_site  # noqa: PLC0415
     from training.calibration.thresholds import CoverageSettings  # noqa: PLC0415

@@ -12,9 +12,9 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torchvision.ops import StochasticDepth
 
-from eulerlora.checkpoint.weights import POSITIONS, BackboneFile, resized_positions
+from eulerlora.checkpoint.weights import BackboneFile, resized_positions
 from eulerlora.images.preprocess import normalise
-from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.backbone import POSITIONS, VisionTransformer
 from eulerlora.settings import BackboneSettings, Preprocessing
 from training.data.augmentation import seeded
 from training.fit.batches import IGNORED

@@ -20,7 +20,6 @@ from eulerlora.checkpoint.files import (
     TOLERANCES,
     Checkpoint,
     KnownAnswer,
-    check_free,
     load_checkpoint,
     predict_known_answer,
     read_config,
@@ -36,6 +35,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_client.errors import CheckpointError, StorageError
+from eulerlora_client.output_files import check_free
 from tests.conftest import predict_rows
 from tests.damaged_checkpoints import (
     CONFIG,

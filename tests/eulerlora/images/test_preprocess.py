@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from torch.nn import functional
 from torchvision.transforms import v2
 
-from eulerlora.images.files import Conversion, RgbImage, is_upright_srgb, upright_rgb
+from eulerlora.images.files import RgbImage, is_upright_srgb, upright_rgb
 from eulerlora.images.preprocess import (
     colour_constant,
     content_seed,
@@ -24,6 +24,7 @@ from eulerlora.methods.registry import build_network
 from eulerlora.nn.method import RowDraws
 from eulerlora.nn.rows import Rows
 from eulerlora.settings import Draw, Preprocessing
+from eulerlora_client.contract.answers import WarningCode
 from eulerlora_client.errors import ImageError
 from tests.conftest import TINY_ADAPTERS, random_network
 from tests.icc_profiles import (
@@ -149,7 +150,7 @@ def test_a_palette_is_converted_to_its_colours_over_white(transparent: int | Non
     if transparent is not None:
         colours[transparent] = 255
     assert np.array_equal(array(actual.pixels), colours[indices])
-    assert codes(actual)[0] is Conversion.CONVERTED_TO_RGB
+    assert codes(actual)[0] == WarningCode.CONVERTED_TO_RGB
 
 
 @pytest.mark.parametrize("channels", [2, 4], ids=["gray+alpha", "RGBA"])
@@ -345,7 +346,7 @@ LITTLECMS_SRGB = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobyte
 TOLERANCE = 1.0  # of 255 levels, between rounded levels and exact ones
 
 
-def codes(image: RgbImage) -> list[Conversion]:
+def codes(image: RgbImage) -> list[str]:
     return [warning.code for warning in image.warnings]
 
 
@@ -361,7 +362,7 @@ def test_the_colours_of_wide_spaces_are_those_computed_from_their_primaries(
     actual, expected = upright_rgb(tagged), in_srgb(decoded, space)
     assert np.abs(expected - decoded).max() > 30
     assert np.abs(array(actual) - expected).max() <= TOLERANCE
-    assert codes(actual) == [Conversion.CONVERTED_TO_SRGB]
+    assert codes(actual) == [WarningCode.CONVERTED_TO_SRGB]
 
 
 def test_rotated_transparent_and_indexed_images_are_converted_as_plain_ones() -> None:
@@ -374,7 +375,7 @@ def test_rotated_transparent_and_indexed_images_are_converted_as_plain_ones() ->
     for image in (indexed, Image.fromarray(opaque)):
         actual = upright_rgb(reopened(image, icc_profile=profile))
         assert np.abs(array(actual) - expected).max() <= TOLERANCE
-        assert codes(actual) == [Conversion.CONVERTED_TO_RGB, Conversion.CONVERTED_TO_SRGB]
+        assert codes(actual) == [WarningCode.CONVERTED_TO_RGB, WarningCode.CONVERTED_TO_SRGB]
     exif = Image.Exif()
     exif[0x0112] = 6
     turned = upright_rgb(reopened(Image.fromarray(opaque), icc_profile=profile, exif=exif))
@@ -400,7 +401,7 @@ def test_gray_is_converted_by_the_curve_of_its_profile(mode: str) -> None:
     actual = upright_rgb(reopened(image, icc_profile=gray_profile(1.5)))
     expected = 255 * linear_to_srgb((gray / 255) ** 1.5)
     assert np.abs(array(actual) - expected[..., None]).max() <= 2  # 16-bit curve, 8-bit levels
-    assert codes(actual)[-1] is Conversion.CONVERTED_TO_SRGB
+    assert codes(actual)[-1] == WarningCode.CONVERTED_TO_SRGB
 
 
 def test_gray_pixels_with_an_rgb_profile_are_its_equal_channels() -> None:
@@ -430,7 +431,7 @@ def test_cmyk_is_converted_by_the_table_of_its_profile() -> None:
     error = np.abs(array(actual) - expected)
     assert error.mean() < 1  # LittleCMS interpolates the table
     assert np.percentile(error, 99) < 8  # in the darkest colours
-    assert codes(actual) == [Conversion.CONVERTED_TO_RGB, Conversion.CONVERTED_TO_SRGB]
+    assert codes(actual) == [WarningCode.CONVERTED_TO_RGB, WarningCode.CONVERTED_TO_SRGB]
 
 
 @pytest.mark.parametrize(
@@ -463,7 +464,7 @@ def test_a_broken_profile_is_ignored_with_a_warning(kind: str, profile: bytes) -
     image = Image.fromarray(noise(20, 30, 3))
     actual = upright_rgb(reopened(image, kind, icc_profile=profile))
     assert torch.equal(actual.pixels, upright_rgb(reopened(image, kind)).pixels)
-    assert codes(actual) == [Conversion.PROFILE_IGNORED]
+    assert codes(actual) == [WarningCode.PROFILE_IGNORED]
     assert actual.warnings[0].message.startswith("the colour profile is ignored: it is ")
 
 
@@ -479,7 +480,7 @@ def test_a_profile_that_cannot_be_unpacked_is_ignored_with_a_warning() -> None:
     damaged += content[start + 8 + length :]
     actual = upright_rgb(Image.open(io.BytesIO(damaged)))
     assert np.array_equal(array(actual), pixels)
-    assert codes(actual) == [Conversion.PROFILE_IGNORED]
+    assert codes(actual) == [WarningCode.PROFILE_IGNORED]
 
 
 IMAGES = 0.2 + 0.4 * torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from eulerlora.checkpoint.files import (
-    CARD_FILE,
     DEFAULT_CHECKPOINT,
     predict_known_answer,
     read_config,
     save_checkpoint,
     write_config,
 )
+from eulerlora.checkpoint.weights import CARD_FILE
 from eulerlora.model import EulerLoRA
 from eulerlora.prediction.precision import PrecisionDecision
 from eulerlora.settings import DEFAULT_RUNTIME, RuntimeSettings

@@ -2,7 +2,8 @@
 
 import pytest
 
-from eulerlora.checkpoint.files import CARD_FILE, DEFAULT_CHECKPOINT, read_config
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
+from eulerlora.checkpoint.weights import CARD_FILE
 from tests.service.page.browser import expect
 
 pytestmark = pytest.mark.browser
