@@ -1,7 +1,8 @@
 """`EulerLoRA`: a checkpoint on a device, ready to predict."""
 
+import copy
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -19,13 +20,22 @@ from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput, predict_images
 from eulerlora.nn.runtime import Runtime, predict_adaptively
 from eulerlora.prediction.answer import Predictions, RunOptions, answer
-from eulerlora.prediction.precision import REQUESTED, decide_precision
+from eulerlora.prediction.precision import (
+    MAX_CHANGE,
+    PrecisionDecision,
+    change_of,
+    changed,
+    drawn_pictures,
+    missing_bfloat16,
+)
 from eulerlora.sampling.adaptive import ROUNDS
 from eulerlora.settings import DEFAULT_RUNTIME, Draw, RuntimeSettings
 from eulerlora_client.contract.answers import PredictionWarning
 from eulerlora_client.contract.sampling import (
     AUTO,
     DEFAULT_SAMPLES,
+    MODES,
+    PRECISIONS,
     Auto,
     Mode,
     Precision,
@@ -33,7 +43,7 @@ from eulerlora_client.contract.sampling import (
     Sampler,
     Views,
 )
-from eulerlora_client.errors import ImageError, SettingsError
+from eulerlora_client.errors import ImageError, NonFiniteError, SettingsError
 from eulerlora_client.settings import validated
 
 RgbArray = npt.NDArray[np.uint8]
@@ -41,6 +51,9 @@ RgbArray = npt.NDArray[np.uint8]
 
 Images = Tensor | RgbArray | Iterable[Image.Image | Path | str | RgbArray]
 
+
+COMPARISON_SEED = 20260101
+REQUESTED = "set by the user"
 
 MAX_BATCH_IMAGES = 32
 """Limits the memory of a batch on a device without a limit of rows per pass."""
@@ -262,6 +275,60 @@ def choose_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise SettingsError(f"device {name!r} is not available on this machine") from error
     return device
+
+
+Dispositions = Callable[[Predictions, Sequence[str]], Sequence[str]]
+"""(answers, class names) -> what a triage policy decides about each image."""
+
+
+def decide_precision(
+    choice: PrecisionChoice,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    dispositions: Dispositions | None = None,
+) -> PrecisionDecision:
+    """Returns the precision in which to run a checkpoint on a device.
+
+    checkpoint: in float32; it is not changed. dispositions: of a triage policy; None without one.
+    """
+    if choice != AUTO:
+        missing = missing_bfloat16(device) if choice == "bfloat16" else None
+        slow = "" if missing is None else f", but slow: {missing}"
+        return PrecisionDecision(choice, REQUESTED + slow)
+    fault = missing_bfloat16(device) or gate_fault(checkpoint, device, dispositions)
+    if fault is not None:
+        return PrecisionDecision("float32", fault)
+    return PrecisionDecision(
+        "bfloat16", f"no drawn picture changes a probability by more than {MAX_CHANGE}"
+    )
+
+
+def gate_fault(
+    checkpoint: Checkpoint, device: torch.device, dispositions: Dispositions | None = None
+) -> str | None:
+    """Returns what bfloat16 changes in the answers for the drawn pictures; None if it is little.
+
+    Arguments as in `decide_precision`. Runs a copy of the network, for det and for stoch.
+    """
+    copied = replace(checkpoint, network=copy.deepcopy(checkpoint.network))
+    pictures = [picture.permute(1, 2, 0).numpy() for picture in drawn_pictures()]
+    answers: list[list[Predictions]] = []
+    for precision in PRECISIONS:  # float32 first: bfloat16 changes the copy
+        model = EulerLoRA(copied, device, RuntimeSettings(precision=precision))
+        try:
+            answers.append([model.predict(pictures, mode, seed=COMPARISON_SEED) for mode in MODES])
+        except NonFiniteError:
+            return f"the output in {precision} is not finite"
+    for mode, exact, rounded in zip(MODES, *answers, strict=True):
+        change = change_of(exact, rounded)
+        if change is None and dispositions is not None:
+            names = checkpoint.config.class_names
+            change = changed(
+                "disposition", dispositions(exact, names), dispositions(rounded, names)
+            )
+        if change is not None:
+            return f"bfloat16 in mode {mode}: {change}"
+    return None
 
 
 def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:

@@ -16,8 +16,7 @@ import click
 import uvicorn
 from starlette.routing import Router
 
-from eulerlora.model import choose_device
-from eulerlora.prediction.precision import decide_precision
+from eulerlora.model import choose_device, decide_precision
 from eulerlora.settings import RuntimeSettings
 from eulerlora_client.contract.sampling import PrecisionChoice
 from eulerlora_client.errors import SettingsError

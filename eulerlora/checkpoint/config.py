@@ -8,7 +8,6 @@ from pydantic import Field, model_validator
 
 from eulerlora.methods.registry import DEFAULT_METHOD, StoredMethod
 from eulerlora.sampling.adaptive import DecisionMargins, StoppingRule
-from eulerlora.scores.ood_scores import FeatureConfig
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from eulerlora.settings import (
     AdapterSettings,
@@ -20,7 +19,7 @@ from eulerlora.settings import (
 from eulerlora_client.contract.answers import ClassName, TargetClasses, Threshold
 from eulerlora_client.contract.sampling import Auto, Mode, Precision, Sampler, Views
 from eulerlora_client.errors import SettingsError
-from eulerlora_client.settings import Settings, Sha256, optional
+from eulerlora_client.settings import PositiveInt, Probability, Settings, Sha256, optional
 
 FittedEntry = TypeVar("FittedEntry", Threshold, PredictionSetCalibration)
 
@@ -70,6 +69,20 @@ class AdapterConfig(Settings):
 
     settings: AdapterSettings
     sha256: Sha256
+
+
+class FeatureConfig(Settings):
+    """The statistics in `ood.safetensors` and the digest of its tensors.
+
+    They were computed from the features of the `images` training images of `data`, in mode `det`.
+    shrinkage: weight of the diagonal in the covariance, 0 to 1. components: number of means.
+    """
+
+    sha256: Sha256
+    shrinkage: Probability
+    components: Annotated[PositiveInt, Field(le=65_536)]
+    images: PositiveInt
+    data: str
 
 
 class CheckpointConfig(Settings):

@@ -181,6 +181,38 @@ VIT = Layout(
     final_norm="layernorm",
     ignored=IGNORED_TENSORS,
 )
+
+
+def vit_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the parameters of a backbone by the names of transformers' ViT, as it saves them."""
+    named = {
+        VIT.class_token: state["class_token"],
+        VIT.positions: state[POSITIONS],
+        **_module(VIT.patches, "conv_proj", state),
+        **_module(VIT.final_norm, "encoder.ln", state),
+    }
+    layers = {name.split(".")[2] for name in state if name.startswith("encoder.layers.")}
+    for index in range(len(layers)):
+        ours, theirs = f"encoder.layers.encoder_layer_{index}.", VIT.block.format(index)
+        weights = state[f"{ours}self_attention.in_proj_weight"].chunk(3)
+        biases = state[f"{ours}self_attention.in_proj_bias"].chunk(3)
+        for name, weight, bias in zip(VIT.qkv, weights, biases, strict=True):
+            named |= {f"{theirs}{name}.weight": weight, f"{theirs}{name}.bias": bias}
+        for name, own in (
+            (VIT.output, "self_attention.out_proj"),
+            (VIT.norm_1, "ln_1"),
+            (VIT.norm_2, "ln_2"),
+            (VIT.mlp[0], "mlp.0"),
+            (VIT.mlp[1], "mlp.3"),
+        ):
+            named |= _module(theirs + name, ours + own, state)
+    return named
+
+
+def _module(theirs: str, ours: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{theirs}.{part}": state[f"{ours}.{part}"] for part in ("weight", "bias")}
+
+
 DINOV2 = replace(
     VIT,
     registers="embeddings.register_tokens",

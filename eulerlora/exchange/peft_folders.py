@@ -25,10 +25,9 @@ from eulerlora.exchange.importing import (
     read_any_tensors,
     read_source,
 )
-from eulerlora.exchange.libraries import TRANSFORMERS_ACTIVATIONS, VIT, Json
+from eulerlora.exchange.libraries import TRANSFORMERS_ACTIVATIONS, Json, vit_state
 from eulerlora.exchange.merged import (
     Member,
-    State,
     check_format,
     members,
     readme,
@@ -36,7 +35,6 @@ from eulerlora.exchange.merged import (
     without_layer_scale,
 )
 from eulerlora.methods.registry import DEFAULT_METHOD, build_network
-from eulerlora.nn.backbone import POSITIONS
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import INPUT_PROJECTIONS, AdapterSettings, BackboneSettings
 from eulerlora_client.errors import CheckpointError, SettingsError
@@ -308,36 +306,6 @@ def _write_backbone(checkpoint: Checkpoint, folder: Path) -> None:
     write_tensors(folder / "model.safetensors", tensors, torch.float32, {"format": "pt"})
     _write_json(folder / "config.json", _vit_config(config))
     _write_json(folder / "preprocessor_config.json", _processor(config))
-
-
-def vit_state(state: State) -> State:
-    """Returns the parameters of a backbone by the names of transformers' ViT, as it saves them."""
-    named = {
-        VIT.class_token: state["class_token"],
-        VIT.positions: state[POSITIONS],
-        **_module(VIT.patches, "conv_proj", state),
-        **_module(VIT.final_norm, "encoder.ln", state),
-    }
-    layers = {name.split(".")[2] for name in state if name.startswith("encoder.layers.")}
-    for index in range(len(layers)):
-        ours, theirs = f"encoder.layers.encoder_layer_{index}.", VIT.block.format(index)
-        weights = state[f"{ours}self_attention.in_proj_weight"].chunk(3)
-        biases = state[f"{ours}self_attention.in_proj_bias"].chunk(3)
-        for name, weight, bias in zip(VIT.qkv, weights, biases, strict=True):
-            named |= {f"{theirs}{name}.weight": weight, f"{theirs}{name}.bias": bias}
-        for name, own in (
-            (VIT.output, "self_attention.out_proj"),
-            (VIT.norm_1, "ln_1"),
-            (VIT.norm_2, "ln_2"),
-            (VIT.mlp[0], "mlp.0"),
-            (VIT.mlp[1], "mlp.3"),
-        ):
-            named |= _module(theirs + name, ours + own, state)
-    return named
-
-
-def _module(theirs: str, ours: str, state: State) -> dict[str, Tensor]:
-    return {f"{theirs}.{part}": state[f"{ours}.{part}"] for part in ("weight", "bias")}
 
 
 def _write_adapter(

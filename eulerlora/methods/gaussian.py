@@ -28,7 +28,6 @@ from eulerlora.nn.attention import (
     projected_attention,
 )
 from eulerlora.nn.method import AdapterHeads, Method, NetworkShape, RowDraws, SettingsType_co
-from eulerlora.sampling.masks import det_coefficients
 from eulerlora.settings import INPUT_PROJECTIONS, PROJECTIONS, AdapterSettings
 
 Weight = Literal["down", "up", "head"]
@@ -59,7 +58,7 @@ class NoiseMethod(Method[SettingsType_co]):
         return self._draws(samples, noise)
 
     def _draws(self, samples: int, noise: Mapping[str, Tensor]) -> RowDraws:
-        mean = det_coefficients(self.depth, self.adapters).repeat_interleave(samples, dim=0)
+        mean = self.det().blocks[COEFFICIENTS].repeat_interleave(samples, dim=0)
         return self.with_noise(mean, noise)
 
 

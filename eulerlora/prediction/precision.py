@@ -1,42 +1,25 @@
-"""The choice of a model's precision: bfloat16 where the device has it and a gate lets it pass.
+"""What decides a model's precision: bfloat16 where the device has it and a gate lets it pass.
 
-The gate predicts `drawn_pictures`, spots on skin and a plain mix, in float32 and in bfloat16 with
-the same draws. A probability may change by at most MAX_CHANGE, and no label, flag or disposition
-may change. The pictures come from seeds, so that every machine compares the same ones.
+The gate (`eulerlora.model.gate_fault`) predicts `drawn_pictures`, spots on skin and a plain mix, in
+float32 and in bfloat16 with the same draws. A probability may change by at most MAX_CHANGE, and no
+label, flag or disposition may change. The pictures come from seeds, so that every machine compares
+the same ones.
 """
 
-import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.images.preprocess import network_input
-from eulerlora.nn.network import predict_images
-from eulerlora.nn.runtime import Runtime
-from eulerlora.prediction.answer import Predictions, RunOptions, answer
-from eulerlora.settings import Draw, RuntimeSettings
-from eulerlora_client.contract.sampling import (
-    AUTO,
-    DEFAULT_SAMPLES,
-    PRECISIONS,
-    Precision,
-    PrecisionChoice,
-)
-from eulerlora_client.errors import NonFiniteError
+from eulerlora.prediction.answer import Predictions
+from eulerlora_client.contract.sampling import AUTO, Precision, PrecisionChoice
 
 MAX_CHANGE = 0.01
-COMPARISON_SEED = 20260101
-REQUESTED = "set by the user"
 SLOW_KERNELS = ("DEFAULT", "NO AVX", "AVX2")
 """Kernels of torch without bfloat16, which ATEN_CPU_CAPABILITY can select on any CPU."""
-
-Dispositions = Callable[[Predictions, Sequence[str]], Sequence[str]]
-"""(answers, class names) -> what a triage policy decides about each image."""
 
 
 @dataclass(frozen=True)
@@ -45,28 +28,6 @@ class PrecisionDecision:
 
     precision: Precision
     reason: str
-
-
-def decide_precision(
-    choice: PrecisionChoice,
-    checkpoint: Checkpoint,
-    device: torch.device,
-    dispositions: Dispositions | None = None,
-) -> PrecisionDecision:
-    """Returns the precision in which to run a checkpoint on a device.
-
-    checkpoint: in float32; it is not changed. dispositions: of a triage policy; None without one.
-    """
-    if choice != AUTO:
-        missing = missing_bfloat16(device) if choice == "bfloat16" else None
-        slow = "" if missing is None else f", but slow: {missing}"
-        return PrecisionDecision(choice, REQUESTED + slow)
-    fault = missing_bfloat16(device) or gate_fault(checkpoint, device, dispositions)
-    if fault is not None:
-        return PrecisionDecision("float32", fault)
-    return PrecisionDecision(
-        "bfloat16", f"no drawn picture changes a probability by more than {MAX_CHANGE}"
-    )
 
 
 def missing_bfloat16(device: torch.device) -> str | None:
@@ -93,46 +54,16 @@ def fastest_precision(choice: PrecisionChoice, device: torch.device) -> Precisio
     return "bfloat16" if missing_bfloat16(device) is None else "float32"
 
 
-def gate_fault(
-    checkpoint: Checkpoint, device: torch.device, dispositions: Dispositions | None = None
-) -> str | None:
-    """Returns what bfloat16 changes in the answers for the drawn pictures; None if it is little.
-
-    Arguments as in `decide_precision`. Runs a copy of the network, for det and for stoch.
-    """
-    network = copy.deepcopy(checkpoint.network)
-    answers: list[list[Predictions]] = []
-    for precision in PRECISIONS:  # float32 first: bfloat16 changes the copy
-        runtime = Runtime(network, device, RuntimeSettings(precision=precision))
-        fitted = replace(checkpoint, config=checkpoint.config.in_precision(precision))
-        try:
-            answers.append(
-                [_answer(runtime, fitted, draw, precision) for draw in _draws(checkpoint)]
-            )
-        except NonFiniteError:
-            return f"the output in {precision} is not finite"
-    for draw, exact, rounded in zip(_draws(checkpoint), *answers, strict=True):
-        change = change_of(exact, rounded)
-        if change is None and dispositions is not None:
-            names = checkpoint.config.class_names
-            change = _changed(
-                "disposition", dispositions(exact, names), dispositions(rounded, names)
-            )
-        if change is not None:
-            return f"bfloat16 in mode {draw.mode}: {change}"
-    return None
-
-
 def change_of(exact: Predictions, rounded: Predictions) -> str | None:
     """Returns the first change of a probability, label or flag that the gate refuses, or None."""
     change = (exact.probabilities - rounded.probabilities).abs().max().item()
     if change > MAX_CHANGE:
         return f"a probability of a drawn picture changes by {change:.3f}, over {MAX_CHANGE}"
-    changes = [_changed("label", exact.labels, rounded.labels)]
+    changes = [changed("label", exact.labels, rounded.labels)]
     for name, score in exact.ood_scores.items():
         flags, others = score.flagged, rounded.ood_scores[name].flagged
         if flags is not None and others is not None:
-            changes.append(_changed(f"{name} flag", flags.tolist(), others.tolist()))
+            changes.append(changed(f"{name} flag", flags.tolist(), others.tolist()))
     return next((found for found in changes if found is not None), None)
 
 
@@ -148,32 +79,12 @@ def calibration_mismatch(config: CheckpointConfig, precision: Precision) -> str 
     )
 
 
-def _draws(checkpoint: Checkpoint) -> tuple[Draw, Draw]:
-    sampler, views = checkpoint.config.sampler, checkpoint.config.views
-    stoch = Draw(
-        mode="stoch", samples=DEFAULT_SAMPLES, seed=COMPARISON_SEED, sampler=sampler, views=views
-    )
-    return Draw(), stoch
-
-
-def _answer(
-    runtime: Runtime, checkpoint: Checkpoint, draw: Draw, precision: Precision
-) -> Predictions:
-    config = checkpoint.config
-    pictures = [network_input(drawn, config.preprocessing) for drawn in drawn_pictures()]
-    images = torch.stack(pictures).to(runtime.device)
-    outputs = predict_images(
-        runtime, images, [draw] * len(images), config.temperatures, checkpoint.feature_distance
-    )
-    options = RunOptions(draw.mode, draw.samples, draw.sampler, precision, draw.views)
-    return answer(outputs, config, options)
-
-
-def _changed(name: str, values: Sequence[object], others: Sequence[object]) -> str | None:
-    changed = sum(one != other for one, other in zip(values, others, strict=True))
-    if not changed:
+def changed(name: str, values: Sequence[object], others: Sequence[object]) -> str | None:
+    """Returns how many values differ, in words; None for equal ones."""
+    count = sum(one != other for one, other in zip(values, others, strict=True))
+    if not count:
         return None
-    return f"the {name} of {changed} of {len(values)} drawn pictures changes"
+    return f"the {name} of {count} of {len(values)} drawn pictures changes"
 
 
 HEIGHT, WIDTH = 150, 200

@@ -14,14 +14,12 @@ the features. The statistics are the file `ood.safetensors` of a checkpoint.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from eulerlora_client.contract.answers import ScoreThreshold, Threshold
-from eulerlora_client.settings import PositiveInt, Probability, Settings, Sha256
 
 ScoreName = Literal["msp", "energy", "feature_distance"]
 SCORES: tuple[ScoreName, ...] = ("msp", "energy", "feature_distance")
@@ -30,20 +28,6 @@ SHRINKAGE = 0.1
 MIN_VARIANCE = 1e-6
 """Variance that is added to every feature, so that a constant feature has an inverse."""
 FEATURES_PER_WIDTH = 3
-
-
-class FeatureConfig(Settings):
-    """The statistics in `ood.safetensors` and the digest of its tensors.
-
-    They were computed from the features of the `images` training images of `data`, in mode `det`.
-    shrinkage: weight of the diagonal in the covariance, 0 to 1. components: number of means.
-    """
-
-    sha256: Sha256
-    shrinkage: Probability
-    components: Annotated[PositiveInt, Field(le=65_536)]
-    images: PositiveInt
-    data: str
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,10 @@ from eulerlora.checkpoint.files import (
 )
 from eulerlora.checkpoint.hub import PREFIX, Repository, download
 from eulerlora.checkpoint.weights import CARD_FILE
-from eulerlora.model import EulerLoRA
+from eulerlora.model import Dispositions, EulerLoRA
 from eulerlora.nn.runtime import Runtime
 from eulerlora.prediction.answer import Predictions, response_fields
-from eulerlora.prediction.precision import Dispositions, PrecisionDecision, calibration_mismatch
+from eulerlora.prediction.precision import PrecisionDecision, calibration_mismatch
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_client.contract import answers as contract
 from eulerlora_client.contract.answers import ImageQuality, Reason

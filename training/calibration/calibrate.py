@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.config import CheckpointConfig, FeatureConfig
 from eulerlora.checkpoint.files import (
     Checkpoint,
     load_checkpoint,
@@ -17,11 +17,9 @@ from eulerlora.checkpoint.files import (
     write_known_answer,
 )
 from eulerlora.checkpoint.weights import tensors_sha256
-from eulerlora.model import EulerLoRA
-from eulerlora.prediction.precision import decide_precision
+from eulerlora.model import EulerLoRA, decide_precision
 from eulerlora.scores.ood_scores import (
     SHRINKAGE,
-    FeatureConfig,
     FeatureDistance,
     FeatureStatistics,
     fit_feature_statistics,

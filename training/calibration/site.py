@@ -30,8 +30,7 @@ from eulerlora.checkpoint.files import (
     write_known_answer,
 )
 from eulerlora.checkpoint.weights import BACKBONE_FILE, CARD_FILE, tensors_sha256
-from eulerlora.model import EulerLoRA
-from eulerlora.prediction.precision import decide_precision
+from eulerlora.model import EulerLoRA, decide_precision
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.settings import RuntimeSettings
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MODES, PrecisionChoice

@@ -27,7 +27,8 @@ import torch
 from platformdirs import user_cache_path
 from torch import Tensor
 
-from eulerlora.images.files import EXTENSIONS, Conversion, image_files, is_image_name
+from eulerlora.images.files import EXTENSIONS, image_files, is_image_name
+from eulerlora_client.contract.answers import WarningCode
 from eulerlora_client.errors import DataError
 from eulerlora_client.printable import printable
 from eulerlora_client.progress import track
@@ -228,6 +229,6 @@ def _decode(name: str, source: Encoded) -> tuple[str, DecodeResult]:
     except DataError as error:
         return name, str(error).removeprefix(f"{name}: ")
     for warning in image.warnings:
-        if warning.code is Conversion.PROFILE_IGNORED:
+        if warning.code == WarningCode.PROFILE_IGNORED:
             print(printable(f"warning: {name}: {warning.message}"), file=sys.stderr)
     return name, image.pixels

@@ -8,16 +8,13 @@ import pytest
 import torch
 
 from eulerlora.checkpoint.files import Checkpoint, load_checkpoint
-from eulerlora.model import EulerLoRA
+from eulerlora.model import REQUESTED, EulerLoRA, decide_precision, gate_fault
 from eulerlora.prediction.answer import Predictions
 from eulerlora.prediction.precision import (
     MAX_CHANGE,
-    REQUESTED,
     calibration_mismatch,
     change_of,
-    decide_precision,
     fastest_precision,
-    gate_fault,
     missing_bfloat16,
 )
 from eulerlora_client.contract.sampling import Precision
@@ -140,7 +137,7 @@ def test_a_changed_disposition_closes_the_gate(
     monkeypatch: pytest.MonkeyPatch, checkpoint: Checkpoint
 ) -> None:
     monkeypatch.setattr("eulerlora.prediction.precision.MAX_CHANGE", 1.0)
-    monkeypatch.setattr("eulerlora.prediction.precision.change_of", lambda *_: None)
+    monkeypatch.setattr("eulerlora.model.change_of", lambda *_: None)
     seen: list[Predictions] = []
 
     def dispositions(prediction: Predictions, classes: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from scipy.spatial.distance import cdist
 from sklearn.covariance import empirical_covariance
 from torch import Tensor
 
+from eulerlora.checkpoint.config import FeatureConfig
 from eulerlora.checkpoint.files import (
     FEATURES_FILE,
     load_checkpoint,
@@ -19,7 +20,6 @@ from eulerlora.checkpoint.files import (
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.nn.network import NetworkOutput, with_distances
 from eulerlora.scores.ood_scores import (
-    FeatureConfig,
     FeatureDistance,
     FeatureStatistics,
     fit_feature_statistics,

@@ -7,9 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
+from eulerlora.checkpoint.config import FeatureConfig
 from eulerlora.checkpoint.files import save_checkpoint, write_config, write_feature_statistics
 from eulerlora.checkpoint.weights import tensors_sha256
-from eulerlora.scores.ood_scores import SHRINKAGE, FeatureConfig, fit_feature_statistics
+from eulerlora.scores.ood_scores import SHRINKAGE, fit_feature_statistics
 from tests.conftest import CLASSES, THRESHOLDS, config_of, random_network
 
 WIDTH = 3 * 16
