@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eulerlora_client.commands.triage import SHARE, SamplesParameter
+from eulerlora_client.commands.program import SHARE, SamplesParameter
 from eulerlora_client.contract.sampling import VIEWS
 from eulerlora_client.errors import DataError, ImageError, OutputPathError
 from eulerlora_client.output_files import open_output

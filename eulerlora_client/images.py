@@ -104,6 +104,11 @@ def _raise_unlistable(error: OSError) -> NoReturn:
     raise ImageFilesError(f"{error.filename}: cannot be listed ({error.strerror})") from error
 
 
+# Exceptions of Pillow's parsers for malformed files; the list is a result of fuzzing.
+PARSER_ERRORS = (
+    OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, OverflowError, TypeError,
+    struct.error, zlib.error, Image.DecompressionBombError, Image.DecompressionBombWarning,
+)  # fmt: skip
 FORMATS = ("JPEG", "PNG", "WEBP")
 UPRIGHT = 1
 JPEG_START = b"\xff\xd8"

@@ -187,6 +187,17 @@ class CheckpointConfig(Settings):
             }
         )
 
+    def calibration_mismatch(self, precision: Precision) -> str | None:
+        """Returns a warning if OOD thresholds were fitted in another precision; None otherwise."""
+        others = {entry.precision for entry in self.in_precision(precision).thresholds}
+        others -= {precision}
+        if not others:
+            return None
+        return (
+            f"the OOD thresholds were fitted in {' and '.join(sorted(others))} and apply in "
+            f"{precision}; `eulerlora calibrate` fits them again"
+        )
+
     @property
     def temperatures(self) -> Temperatures:
         """The temperature of each mode."""

@@ -5,7 +5,6 @@ LittleCMS converts colours through the embedded ICC profile.
 
 import os
 import struct
-import zlib
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from io import BytesIO
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from eulerlora_client.contract.answers import PredictionWarning, WarningCode
 from eulerlora_client.errors import ImageError
-from eulerlora_client.images import files_below
+from eulerlora_client.images import PARSER_ERRORS, files_below
 from eulerlora_client.policy.quality import CONVERTIBLE, INPUT_MODES
 
 EXTENSIONS = (".jpeg", ".jpg", ".png", ".webp")
@@ -45,11 +44,6 @@ TO_UPRIGHT = {
 MIN_GREATEST_ALPHA, MIN_MEAN_ALPHA = 128, 25
 """Of 255. Below them, an image on white shows almost nothing of its content."""
 SIXTEEN_BIT_MODES = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
-# Exceptions of Pillow's parsers for malformed files; the list is a result of fuzzing.
-PARSER_ERRORS = (
-    OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, OverflowError, TypeError,
-    struct.error, zlib.error, Image.DecompressionBombError, Image.DecompressionBombWarning,
-)  # fmt: skip
 PROFILE = "icc_profile"
 """The key of the profile in `Image.info`; its value is None if Pillow could not read it."""
 MAX_SRGB_DIFFERENCE = 1  # of 255 levels; published sRGB profiles differ in their rounding

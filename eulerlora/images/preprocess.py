@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.settings import ColourConstancy, Preprocessing
+from eulerlora.settings import Preprocessing
 
 RESIZED_ROWS = 256
 """Rows that are resized at a time; so a large image needs no copy in floating point."""
@@ -31,7 +31,8 @@ def network_input(pixels: Tensor, preprocessing: Preprocessing) -> Tensor:
 
 def normalise(images: Tensor, preprocessing: Preprocessing) -> Tensor:
     """Returns images (n, 3, size, size) in [0, 1] with the colours that the backbone expects."""
-    images = colour_constant(images, preprocessing.colour_constancy)
+    if preprocessing.colour_constancy != "none":
+        images = shades_of_gray(images)
     channels = zip(preprocessing.mean, preprocessing.std, strict=True)
     if all(channel == (0, 1) for channel in channels):
         return images
@@ -102,14 +103,6 @@ def content_seed(pixels: Tensor, sampling_digest: str) -> int:
 NORM = 6
 """Order of the Minkowski norm, as usual for dermatoscopic images."""
 MIN_ILLUMINANT = 1e-3
-
-
-def colour_constant(images: Tensor, method: ColourConstancy) -> Tensor:
-    """Returns images as under a gray light.
-
-    images: (..., 3, height, width) in [0, 1]. method: `none` returns them unchanged.
-    """
-    return images if method == "none" else shades_of_gray(images)
 
 
 def shades_of_gray(images: Tensor) -> Tensor:

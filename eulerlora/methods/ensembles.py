@@ -10,10 +10,38 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.nn.attention import BlockAdapters, BlockRows, FrozenAttention, projected_attention
-from eulerlora.nn.method import EnsembleMethod, MethodSettings, NetworkShape, TrainingKeys
+from eulerlora.nn.method import (
+    Method,
+    MethodSettings,
+    NetworkShape,
+    RowDraws,
+    SettingsType_co,
+    TrainingKeys,
+)
 from eulerlora.settings import PROJECTIONS, AdapterSettings
 from eulerlora_client.errors import SettingsError
 from eulerlora_client.settings import Positive, PositiveInt
+
+
+class EnsembleMethod(Method[SettingsType_co]):
+    """Members without adapters and random input: a sample is that of mode det, a row a member."""
+
+    has_adapters = False
+    takes_dropout = False
+    exportable = False
+
+    @classmethod
+    def is_sampled(cls, adapters: AdapterSettings) -> bool:
+        return False
+
+    def det(self) -> RowDraws:
+        return RowDraws()
+
+    def sample(self, samples: int, generator: Generator) -> RowDraws:
+        return RowDraws()
+
+    def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
+        return RowDraws()
 
 
 class BatchEnsembleSettings(MethodSettings):

@@ -86,11 +86,6 @@ def plain_methods() -> list[str]:
     return [name for name, method in methods().items() if method.plain_adapters]
 
 
-def build_method(settings: MethodSettings, shape: NetworkShape) -> AnyMethod:
-    """Returns the method for a network of this shape."""
-    return method_type(settings)(settings, shape)
-
-
 def build_network(
     backbone: VisionTransformer,
     adapters: AdapterSettings,
@@ -103,7 +98,8 @@ def build_network(
     preprocessing: of the images; None does not change their colours.
     """
     shape = NetworkShape(adapters, backbone.settings, classes)
-    return AdaptedVisionTransformer(backbone, build_method(method, shape), preprocessing)
+    built = method_type(method)(method, shape)
+    return AdaptedVisionTransformer(backbone, built, preprocessing)
 
 
 def _loaded(point: EntryPoint) -> type[AnyMethod]:

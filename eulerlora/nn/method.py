@@ -341,27 +341,6 @@ class Method(ABC, Generic[SettingsType_co]):
 AnyMethod = Method[MethodSettings]
 
 
-class EnsembleMethod(Method[SettingsType_co]):
-    """Members without adapters and random input: a sample is that of mode det, a row a member."""
-
-    has_adapters = False
-    takes_dropout = False
-    exportable = False
-
-    @classmethod
-    def is_sampled(cls, adapters: AdapterSettings) -> bool:
-        return False
-
-    def det(self) -> RowDraws:
-        return RowDraws()
-
-    def sample(self, samples: int, generator: Generator) -> RowDraws:
-        return RowDraws()
-
-    def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
-        return RowDraws()
-
-
 def changed_settings(settings: MethodSettings) -> list[str]:
     """Returns the settings of a method that differ from their defaults, without its name."""
     values: dict[str, Any] = settings.model_dump(exclude={"name"}, exclude_defaults=True)

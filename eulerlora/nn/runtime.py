@@ -142,7 +142,7 @@ class Runtime:
                 for _ in range(2 if graphs else 1):  # the second pass records the CUDA graph
                     run(left[-1], images[:1], first, draws.rows(slice(1)))
                 left.pop()
-            count = padded_count(len(rows), counts)
+            count = counts[bisect_left(counts, len(rows))]
             output = run(count, images, rows, draws)
             # The next pass overwrites a CUDA graph's output.
             logits, features = (values[: len(rows)].clone() for values in output[:2])
@@ -170,11 +170,6 @@ def row_counts(max_rows: int, device: torch.device) -> Sequence[int]:
     """Returns the row counts to compile for passes of at most `max_rows` rows."""
     counts = CUDA_ROW_COUNTS if device.type == "cuda" else ROW_COUNTS
     return counts[: bisect_left(counts, max_rows) + 1]
-
-
-def padded_count(rows: int, counts: Sequence[int]) -> int:
-    """Returns the row count to which a pass of at most `counts[-1]` rows is padded."""
-    return counts[bisect_left(counts, rows)]
 
 
 class AdaptiveSampling:

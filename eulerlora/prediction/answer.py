@@ -161,7 +161,7 @@ def response_fields(predictions: Predictions, index: int, classes: Sequence[str]
         name: contract.OodScore(
             value=score.value[index].item(),
             threshold=score.threshold,
-            flagged=_flag(score.flagged, index),
+            flagged=None if score.flagged is None else bool(score.flagged[index]),
         )
         for name, score in predictions.ood_scores.items()
     }
@@ -200,10 +200,6 @@ def response_fields(predictions: Predictions, index: int, classes: Sequence[str]
             calibrated_on=sets.calibrated_on,
         )
     return fields
-
-
-def _flag(flags: Tensor | None, index: int) -> bool | None:
-    return None if flags is None else bool(flags[index])
 
 
 def _missing_thresholds(

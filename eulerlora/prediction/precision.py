@@ -13,7 +13,6 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.prediction.answer import Predictions
 from eulerlora_client.contract.sampling import AUTO, Precision, PrecisionChoice
 
@@ -65,18 +64,6 @@ def change_of(exact: Predictions, rounded: Predictions) -> str | None:
         if flags is not None and others is not None:
             changes.append(changed(f"{name} flag", flags.tolist(), others.tolist()))
     return next((found for found in changes if found is not None), None)
-
-
-def calibration_mismatch(config: CheckpointConfig, precision: Precision) -> str | None:
-    """Returns a warning if OOD thresholds were fitted in another precision; None otherwise."""
-    thresholds = config.in_precision(precision).thresholds
-    others = {entry.precision for entry in thresholds} - {precision}
-    if not others:
-        return None
-    return (
-        f"the OOD thresholds were fitted in {' and '.join(sorted(others))} and apply in "
-        f"{precision}; `eulerlora calibrate` fits them again"
-    )
 
 
 def changed(name: str, values: Sequence[object], others: Sequence[object]) -> str | None:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora_client.commands.program import POLICY_ENTRY_POINTS, Program
-from eulerlora_client.commands.triage import INPUT_FILE, SHARE
+from eulerlora_client.commands.program import INPUT_FILE, POLICY_ENTRY_POINTS, SHARE, Program
 from eulerlora_client.printable import printable
 
 if TYPE_CHECKING:

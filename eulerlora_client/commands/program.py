@@ -1,14 +1,19 @@
-"""The `eulerlora` program: its commands are the entry points of the installed distributions."""
+"""The `eulerlora` program: its commands are the entry points of the installed distributions.
+
+Also the parameter types that commands share.
+"""
 
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from eulerlora_client import __version__
+from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, Auto
 from eulerlora_client.printable import printable
 
 ENTRY_POINTS = "eulerlora.commands"
@@ -35,6 +40,50 @@ SECTIONS = {
     "Operate": ("serve", "keys", "audit", "monitor"),
 }
 """The commands in the order of `eulerlora --help`; those of other distributions follow."""
+
+
+INPUT_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+class SamplesParameter(click.ParamType[int | Auto]):
+    """A number of samples per adapter, or `auto` in any case."""
+
+    name = "samples"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Returns the accepted values for the help text."""
+        return f"1-{MAX_SAMPLES}|{AUTO}"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | Auto:
+        """Returns the number or `auto`; fails for other values."""
+        if str(value).lower() == AUTO:
+            return AUTO
+        samples: int = click.IntRange(1, MAX_SAMPLES).convert(value, param, ctx)
+        return samples
+
+
+class ShareParameter(click.ParamType[float]):
+    """A number above 0 and below 1. click's FloatRange accepts `nan`."""
+
+    name = "0-1"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Returns the range for the help text."""
+        return self.name
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Returns the number; fails for other values."""
+        share: float = click.FLOAT.convert(value, param, ctx)
+        if not 0 < share < 1:
+            self.fail(f"expected a number between 0 and 1, got {value}", param, ctx)
+        return share
+
+
+SHARE = ShareParameter()
 
 
 class Program(click.Group):

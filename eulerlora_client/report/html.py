@@ -2,7 +2,6 @@
 
 import binascii
 import math
-import struct
 from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from PIL import Image, ImageOps
 
 from eulerlora_client.contract.answers import OodScore, Prediction, TriageResult
 from eulerlora_client.contract.sampling import AUTO, Auto
+from eulerlora_client.images import PARSER_ERRORS
 from eulerlora_client.output_files import open_output
 from eulerlora_client.policy import results
 from eulerlora_client.policy.policy import Policy
@@ -60,13 +60,6 @@ THUMBNAIL_FORMATS = ("JPEG", "PNG", "WEBP")
 SENT = {"JPEG": "image/jpeg", "PNG": "image/png"}
 QUALITIES = (82, 70, 55, 40, 25, 10)
 DECODED_SIDE_PX = 2 * MAX_SIDE_PX  # lets the JPEG decoder downscale; resizing stays smooth
-
-
-# Errors of Pillow's parsers for hostile bytes; the header reveals a decompression bomb.
-DECODING_ERRORS = (
-    OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, OverflowError, TypeError,
-    struct.error, Image.DecompressionBombError, Image.DecompressionBombWarning,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -369,7 +362,7 @@ def thumbnail_of(path: Path) -> Thumbnail | None:
                 return None
             image.draft("RGB", (DECODED_SIDE_PX, DECODED_SIDE_PX))
             small = _plain_rgb(_scaled(in_srgb(_upright(image))))
-    except DECODING_ERRORS:
+    except PARSER_ERRORS:
         return None
     return Thumbnail(small.width, small.height, _jpeg(small))
 
@@ -388,14 +381,14 @@ def sent_thumbnail(text: str) -> Thumbnail | None:
             if max(image.size) > MAX_SENT_SIDE_PX:
                 return None
             return Thumbnail(image.width, image.height, content, SENT[image.format or ""])
-    except (*DECODING_ERRORS, binascii.Error):
+    except (*PARSER_ERRORS, binascii.Error):
         return None
 
 
 def _upright(image: Image.Image) -> Image.Image:
     try:
         return ImageOps.exif_transpose(image)
-    except DECODING_ERRORS:  # a malformed EXIF block is ignored
+    except PARSER_ERRORS:  # a malformed EXIF block is ignored
         return image
 
 

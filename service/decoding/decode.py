@@ -11,7 +11,6 @@ from PIL import Image
 from torch import Tensor
 
 from eulerlora.images.files import (
-    PARSER_ERRORS,
     RgbImage,
     channels_first,
     check_sample_range,
@@ -23,6 +22,7 @@ from eulerlora.images.files import (
 from eulerlora_client.contract.answers import PredictionWarning, WarningCode
 from eulerlora_client.contract.problems import UnusableImage
 from eulerlora_client.errors import ImageError
+from eulerlora_client.images import PARSER_ERRORS
 from service.decoding import dicom
 from service.decoding.header import (
     Format,

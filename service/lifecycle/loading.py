@@ -33,7 +33,7 @@ from eulerlora.checkpoint.weights import CARD_FILE
 from eulerlora.model import Dispositions, EulerLoRA
 from eulerlora.nn.runtime import Runtime
 from eulerlora.prediction.answer import Predictions, response_fields
-from eulerlora.prediction.precision import PrecisionDecision, calibration_mismatch
+from eulerlora.prediction.precision import PrecisionDecision
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_client.contract import answers as contract
 from eulerlora_client.contract.answers import ImageQuality, Reason
@@ -148,7 +148,7 @@ def _in_precision(
     decision = decide(checkpoint)
     precision, name = decision.precision, checkpoint.config.name
     logger.info("model %s: precision %s: %s", name, precision, decision.reason)
-    mismatch = calibration_mismatch(checkpoint.config, precision)
+    mismatch = checkpoint.config.calibration_mismatch(precision)
     if mismatch is not None:
         logger.warning("model %s: %s", name, mismatch)
     settings = runtime.model_copy(update={"precision": precision})

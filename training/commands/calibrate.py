@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eulerlora.commands import PRECISION_CHOICES, set_openmp_wait_policy, views_option
-from eulerlora_client.commands.triage import SHARE
+from eulerlora_client.commands.program import SHARE
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, SAMPLERS
 from training.commands.options import (
     PATH,

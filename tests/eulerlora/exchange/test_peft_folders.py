@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor
 from transformers import CLIPImageProcessor, ViTConfig, ViTForImageClassification, ViTImageProcessor
 
-from eulerlora.checkpoint.files import load_checkpoint
-from eulerlora.exchange.importing import UNKNOWN_TRAINING
+from eulerlora.checkpoint.files import UNKNOWN_TRAINING, load_checkpoint
 from eulerlora.exchange.peft_folders import import_peft
 from eulerlora.nn.attention import COEFFICIENTS
 from eulerlora.peft import EulerLoraConfig, sampling

@@ -14,7 +14,6 @@ from torchvision.transforms import v2
 
 from eulerlora.images.files import RgbImage, is_upright_srgb, upright_rgb
 from eulerlora.images.preprocess import (
-    colour_constant,
     content_seed,
     network_input,
     resize,
@@ -515,7 +514,7 @@ def test_the_network_applies_the_method_first() -> None:
     rows = Rows.of([1] * len(IMAGES), TINY_ADAPTERS.adapters)
     ranks = TINY_ADAPTERS.adapters * TINY_ADAPTERS.rank
     draws = RowDraws.of_coefficients(torch.ones(len(rows), plain.depth, 4, ranks))
-    expected = plain(colour_constant(IMAGES, "shades-of-gray"), rows, draws)
+    expected = plain(shades_of_gray(IMAGES), rows, draws)
     assert torch.equal(network(IMAGES, rows, draws), expected)
     assert not torch.allclose(plain(IMAGES, rows, draws), expected)
 

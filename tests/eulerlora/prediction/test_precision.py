@@ -12,7 +12,6 @@ from eulerlora.model import REQUESTED, EulerLoRA, decide_precision, gate_fault
 from eulerlora.prediction.answer import Predictions
 from eulerlora.prediction.precision import (
     MAX_CHANGE,
-    calibration_mismatch,
     change_of,
     fastest_precision,
     missing_bfloat16,
@@ -166,12 +165,12 @@ def test_a_network_without_finite_output_closes_the_gate(checkpoint: Checkpoint)
 
 def test_thresholds_of_another_precision_are_reported(checkpoint: Checkpoint) -> None:
     config = checkpoint.config
-    assert calibration_mismatch(config, "float32") is None
+    assert config.calibration_mismatch("float32") is None
     assert "were fitted in float32 and apply in bfloat16" in str(
-        calibration_mismatch(config, "bfloat16")
+        config.calibration_mismatch("bfloat16")
     )
     fitted = [entry.model_copy(update={"precision": "bfloat16"}) for entry in config.thresholds]
     assert (
-        calibration_mismatch(config.model_copy(update={"thresholds": tuple(fitted)}), "bfloat16")
+        config.model_copy(update={"thresholds": tuple(fitted)}).calibration_mismatch("bfloat16")
         is None
     )

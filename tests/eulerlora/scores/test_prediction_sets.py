@@ -19,7 +19,6 @@ from eulerlora.prediction.answer import (
 )
 from eulerlora.scores.prediction_sets import (
     PredictionSetCalibration,
-    check_coverage,
     class_threshold,
     included_classes,
     lac_scores,
@@ -28,7 +27,6 @@ from eulerlora.scores.prediction_sets import (
     threshold_rank,
     unit_scores,
 )
-from eulerlora_client.errors import SettingsError
 
 CLASSES = ("mel", "nv", "bkl")
 STOCH = RunOptions("stoch", 4, "balanced", "float32")
@@ -209,9 +207,3 @@ def test_the_reason_lists_what_was_calibrated(config: CheckpointConfig) -> None:
     )
     none = config.model_copy(update={"prediction_sets": ()})
     assert missing_calibration(none, 0.9, STOCH).endswith("; it has none")
-
-
-@pytest.mark.parametrize("coverage", [0, 1, -0.1, 1.5, math.nan, math.inf])
-def test_a_coverage_outside_its_range_is_an_error(coverage: float) -> None:
-    with pytest.raises(SettingsError, match="coverage: expected a number between 0 and 1, got"):
-        check_coverage(coverage)

@@ -11,8 +11,7 @@ from torchvision.models import VisionTransformer
 
 from eulerlora import DataError, adapt
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.checkpoint.files import stored_revision, write_config
-from eulerlora.exchange.importing import UNKNOWN_TRAINING
+from eulerlora.checkpoint.files import UNKNOWN_TRAINING, stored_revision, write_config
 from tests.conftest import config_of, random_network
 from tests.program import run, succeed
 from tests.training.synthetic_report import REPORT, share
