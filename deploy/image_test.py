@@ -49,7 +49,7 @@ ENTER_TIMEOUT_S = 60
 PREDICTION = {
     "request_id", "model", "revision", "mode", "samples", "trajectories", "seed", "label",
     "probabilities", "entropy", "expected_entropy", "mutual_information", "msp", "ood",
-    "ood_threshold", "ood_scores", "unfamiliar", "warnings",
+    "ood_threshold", "ood_scores", "unfamiliar", "views", "warnings",
 }  # fmt: skip
 VIRTUAL = {"/proc", "/sys", "/dev", "/tmp"}
 APPLICATION = Path("/opt/eulerlora")

@@ -13,6 +13,7 @@ need `pip install timm transformers`; set LIBRARY to choose one.
 
 # %%
 import os
+from statistics import mean
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -36,13 +37,13 @@ else:
     vit = ViTModel(ViTConfig(**shape, intermediate_size=64, image_size=32, patch_size=8))
 
 # %% [markdown]
-# The pictures stand for yours: noise that is brighter in the upper or in the lower half.
+# The pictures stand for yours: noise with more red or more blue.
 
 # %%
 labels = torch.arange(128) % 2
 images = torch.rand(128, 3, 32, 32) / 2
-images[labels == 0, :, :16] += 0.3
-images[labels == 1, :, 16:] += 0.3
+images[labels == 0, 0] += 0.3
+images[labels == 1, 2] += 0.3
 batches = DataLoader(TensorDataset(images, labels), batch_size=32, shuffle=True)
 
 # %% [markdown]
@@ -50,17 +51,19 @@ batches = DataLoader(TensorDataset(images, labels), batch_size=32, shuffle=True)
 # its own loss.
 
 # %%
-model = adapt(vit, rank=8, adapters=2, min_rank=4, classes=["upper", "lower"])
+model = adapt(vit, rank=8, adapters=2, min_rank=4, classes=["red", "blue"])
 trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
 optimiser = torch.optim.AdamW(trained, lr=3e-3)
 for epoch in range(4):
+    losses = []
     for batch, targets in batches:
         loss = trajectory_loss(model(batch, mode="stoch", samples=4), targets)
         optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimiser.step()
-    print(f"epoch {epoch}: loss {loss.item():.3f}")
+        losses.append(loss.item())
+    print(f"epoch {epoch}: loss {mean(losses):.3f}")
 
 # %% [markdown]
 # The mean over trajectories, and its uncertainty in nats. `save` writes a checkpoint that

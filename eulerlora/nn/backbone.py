@@ -204,7 +204,8 @@ def _stem(settings: BackboneSettings, norm: type[nn.Module] | None) -> nn.Module
     width, patch_size = settings.width, settings.patch_size
     if settings.stem == "patch":
         embedding = nn.Conv2d(3, width, patch_size, patch_size)
-        nn.init.trunc_normal_(embedding.weight, std=math.sqrt(1 / (3 * patch_size**2)))
+        if not embedding.weight.is_meta:  # torch 2.11 would import its compiler
+            nn.init.trunc_normal_(embedding.weight, std=math.sqrt(1 / (3 * patch_size**2)))
         nn.init.zeros_(embedding.bias)  # type: ignore[arg-type]  # it has one
         return embedding
     layers: OrderedDict[str, nn.Module] = OrderedDict()
