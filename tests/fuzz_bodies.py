@@ -27,12 +27,10 @@ from pydicom.encaps import encapsulate
 with atheris.instrument_imports(include=["service", "eulerlora", "python_multipart", "imagesize"]):
     from eulerlora.checkpoint.files import save_checkpoint
     from eulerlora.model import EulerLoRA
-    from eulerlora.settings import Preprocessing
     from eulerlora_client.contract.answers import ClassName
     from service import app as service_app
-    from service.decoding.decode import Declared
     from service.decoding.pool import Decoder
-    from service.decoding.worker import Decoded, DecodeFailure, DecodeJob, run_job
+    from service.decoding.worker import DecodedInput, DecodeFailure, DecodeJob, run_job
     from service.inference.engine import ServedModel, ServedModels
     from service.lifecycle.phase import Lifecycle
     from service.settings import ImageSettings, ServiceSettings
@@ -129,15 +127,8 @@ class InProcessDecoder(Decoder):
         pass
 
     async def decode(
-        self,
-        content: bytes,
-        declared: Declared,
-        preprocessing: Preprocessing,
-        sampling_digest: str,
-        with_quality: bool = False,
-        on_cpu_s: Callable[[float], None] = lambda _: None,
-    ) -> Decoded:
-        job = DecodeJob(content, declared, preprocessing, sampling_digest, with_quality)
+        self, job: DecodeJob, on_cpu_s: Callable[[float], None] = lambda _: None
+    ) -> DecodedInput:
         done = run_job(job, LIMITS)
         if isinstance(done, DecodeFailure):
             raise done.error

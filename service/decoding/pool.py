@@ -31,7 +31,7 @@ from service.decoding.decode import Declared
 from service.decoding.worker import (
     LENGTH,
     READY,
-    Decoded,
+    DecodedInput,
     DecodeFailure,
     DecodeJob,
     OutOfDecodingMemoryError,
@@ -83,7 +83,7 @@ class WorkerLoss:
     cpu_s: float
 
 
-DecodeOutcome = Decoded | DecodeFailure | WorkerLoss
+DecodeOutcome = DecodedInput | DecodeFailure | WorkerLoss
 
 
 class DecodingProcess:
@@ -149,7 +149,7 @@ class DecodingProcess:
     async def run(self, job: DecodeJob) -> DecodeOutcome:
         """Returns the outcome of a job; after a WorkerLoss, the process has ended."""
         started_at, cause = time.monotonic(), LossCause.TIME
-        outcome: Decoded | DecodeFailure | None = None
+        outcome: DecodedInput | DecodeFailure | None = None
         try:
             async with asyncio.timeout(self._settings.timeout_s):
                 loop = asyncio.get_running_loop()
@@ -266,39 +266,30 @@ class Decoder:
         )
 
     async def decode(
-        self,
-        content: bytes,
-        declared: Declared,
-        preprocessing: Preprocessing,
-        sampling_digest: str,
-        with_quality: bool = False,
-        on_cpu_s: Callable[[float], None] = lambda _: None,
-    ) -> Decoded:
-        """Returns the image in `content` as input of a model with this preprocessing.
+        self, job: DecodeJob, on_cpu_s: Callable[[float], None] = lambda _: None
+    ) -> DecodedInput:
+        """Returns the result of a job.
 
-        declared: the type that the client declared. sampling_digest: of the model, for the content
-        seed. with_quality: also measure the image quality. on_cpu_s: called with the CPU seconds of
-        every attempt, also if it fails or the caller has left. Raises the problems of
-        `decode.decode`,
-        UnusableImage for an image that exceeds the limits on CPU time or memory or that crashes its
-        decoder twice, and NotReady if decoders fail for another reason. If the caller is cancelled
-        while the image waits, it is not decoded.
+        on_cpu_s: called with the CPU seconds of every attempt, also if it fails or the caller has
+        left. Raises the problems of `decode.decode`, UnusableImage for an image that exceeds the
+        limits on CPU time or memory or that crashes its decoder twice, and NotReady if decoders
+        fail for another reason. If the caller is cancelled while the image waits, it is not
+        decoded.
         """
         if not (self._running and self._passed_test):
             raise NotReady("the image decoder does not work", RETRY_AFTER_S)
-        job = DecodeJob(content, declared, preprocessing, sampling_digest, with_quality)
         return await self._decode(job, on_cpu_s)
 
     async def _decode(
         self, job: DecodeJob, on_cpu_s: Callable[[float], None] = lambda _: None
-    ) -> Decoded:
+    ) -> DecodedInput:
         attempts = 0
         while True:
             attempts += 1
             while (worker := await self._idle.get()).has_ended:
                 self._replace(worker)
             outcome = await asyncio.shield(self._in_background(self._run(worker, job, on_cpu_s)))
-            if isinstance(outcome, Decoded):
+            if isinstance(outcome, DecodedInput):
                 return outcome
             if isinstance(outcome, DecodeFailure):
                 raise outcome.error
@@ -310,7 +301,7 @@ class Decoder:
     ) -> DecodeOutcome:
         outcome = await worker.run(job)
         on_cpu_s(outcome.cpu_s)
-        self._decoded += isinstance(outcome, Decoded)
+        self._decoded += isinstance(outcome, DecodedInput)
         self._return(worker, not worker.has_ended)
         return outcome
 

@@ -11,7 +11,7 @@ import struct
 import time
 import traceback
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import BytesIO
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -35,7 +35,7 @@ LENGTH = struct.Struct("!i")
 """The length that `multiprocessing.connection.Connection` sends before a message."""
 
 READY = "ready"
-"""The first message of a process; a `Decoded` or `DecodeFailure` follows for every job."""
+"""The first message of a process; a `DecodedInput` or `DecodeFailure` follows for every job."""
 
 
 @dataclass(frozen=True)
@@ -54,20 +54,20 @@ class DecodeJob:
 
 
 @dataclass(frozen=True)
-class Decoded:
-    """A decoded image as the network's input.
+class DecodedInput:
+    """The network's input of a decoded image, and what is measured on the image.
 
     pixels: (3, size, size) float32 in [0, 1]. content_seed: a seed derived from the decoded image
     and the model's sampling digest. warnings: for the user. decode_s: seconds from bytes to pixels.
-    cpu_s: CPU seconds of the whole job. quality: of the whole image, None if not measured.
+    quality: of the whole image, None if not measured. cpu_s: CPU seconds of the whole job.
     """
 
     pixels: npt.NDArray[np.float32]
     content_seed: int
     warnings: tuple[PredictionWarning, ...]
     decode_s: float
-    cpu_s: float = 0
     quality: ImageQuality | None = None
+    cpu_s: float = 0
 
 
 @dataclass(frozen=True)
@@ -117,19 +117,26 @@ def message_of(value: object) -> bytes:
     return LENGTH.pack(len(content)) + content
 
 
-def _send(connection: Connection, result: Decoded | DecodeFailure) -> None:
+def _send(connection: Connection, result: DecodedInput | DecodeFailure) -> None:
     """Sends a result. `Connection.send` would wake the service twice, for length and content."""
     message = memoryview(message_of(result))
     while message:
         message = message[os.write(connection.fileno(), message) :]
 
 
-def run_job(job: DecodeJob, limits: ImageSettings) -> Decoded | DecodeFailure:
+def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | DecodeFailure:
     """Returns the result of a job, or why it has none."""
-    started_at_cpu_s = time.process_time()
+    started_at, started_at_cpu_s = time.monotonic(), time.process_time()
     try:
-        result = _decoded(job, limits)
-        return replace(result, cpu_s=time.process_time() - started_at_cpu_s)
+        image = decode(job.content, limits, job.declared, job.preprocessing.input_side)
+        return DecodedInput(
+            pixels=network_input(image.pixels, job.preprocessing).numpy(),
+            content_seed=content_seed(image.pixels, job.sampling_digest),
+            warnings=image.warnings,
+            decode_s=time.monotonic() - started_at,
+            quality=_quality(image) if job.with_quality else None,
+            cpu_s=time.process_time() - started_at_cpu_s,
+        )
     except Exception as error:
         failure = error
         if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
@@ -137,19 +144,6 @@ def run_job(job: DecodeJob, limits: ImageSettings) -> Decoded | DecodeFailure:
         else:
             error.add_note(traceback.format_exc())  # unlike a traceback, a note survives pickling
         return DecodeFailure(failure, time.process_time() - started_at_cpu_s)
-
-
-def _decoded(job: DecodeJob, limits: ImageSettings) -> Decoded:
-    """Returns the result of a job, without its CPU time."""
-    started_at = time.monotonic()
-    image = decode(job.content, limits, job.declared, job.preprocessing.input_side)
-    return Decoded(
-        pixels=network_input(image.pixels, job.preprocessing).numpy(),
-        content_seed=content_seed(image.pixels, job.sampling_digest),
-        warnings=image.warnings,
-        decode_s=time.monotonic() - started_at,
-        quality=_quality(image) if job.with_quality else None,
-    )
 
 
 def _quality(image: DecodedImage) -> ImageQuality:

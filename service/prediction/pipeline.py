@@ -1,32 +1,45 @@
 """The way of a request: read, admit, decode, infer, answer, record."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import torch
 from fastapi import Request
 
-from eulerlora_client.contract.answers import ProblemDocument
+from eulerlora.prediction.answer import RunOptions, answer, response_fields
+from eulerlora_client.contract.answers import (
+    Prediction,
+    PredictionWarning,
+    ProblemDocument,
+    TriageResult,
+    Variance,
+    item_id,
+)
 from eulerlora_client.contract.problems import (
     DeadlinePassed,
+    InternalError,
+    ModelFailure,
     Overloaded,
     PolicyNotApplicable,
     Problem,
 )
 from eulerlora_client.contract.queries import PredictQuery
+from eulerlora_client.errors import NonFiniteError
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.policy.results import triage_result
 from service.audit.log import AuditEntry, AuditLog
 from service.decoding.pool import Decoder
 from service.decoding.slots import DecodingSlots
-from service.decoding.worker import Decoded
+from service.decoding.worker import DecodedInput, DecodeJob
 from service.http.requests import Upload, read_file, read_files, while_connected
+from service.http.responses import problem_document
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.inference.fair_sharing import client_of
-from service.inference.queue import RequestQueue, Ticket
-from service.prediction.answer import Answer, batch_result, response_body
+from service.inference.queue import InferenceResult, RequestQueue, Ticket
 from service.prediction.request import (
     PredictRequest,
     RequestImage,
@@ -41,7 +54,12 @@ from service.telemetry.logs import request_id_of
 from service.telemetry.metrics import CompletedPrediction
 from service.telemetry.shift_monitor import ShiftMonitors
 
+logger = logging.getLogger(__name__)
+
 HIGH_UTILIZATION = 0.5  # with `fewer_samples`, requests get fewer samples above this
+
+Answer = Prediction | TriageResult
+"""The response body of one image: with a triage policy, the result of its decision."""
 
 
 class Pipeline:
@@ -186,13 +204,13 @@ class Pipeline:
 
         # Answer
         prediction = response_body(result, request, decoded.warnings)
-        answer: Answer = prediction
+        body: Answer = prediction
         decision = None
         if request.policy is not None:
             assert decoded.quality is not None
             decision = request.policy.decide(prediction, decoded.quality)
             names = {entry.name: entry.description for entry in request.served.model.config.classes}
-            answer = triage_result(prediction, decoded.quality, decision, request.policy, names)
+            body = triage_result(prediction, decoded.quality, decision, request.policy, names)
 
         # Record
         if self._audit is not None:
@@ -209,22 +227,22 @@ class Pipeline:
                 model_s=result.ran_s,
             )
         )
-        return answer
+        return body
 
-    async def _decoded(self, image: RequestImage, request: PredictRequest) -> Decoded:
+    async def _decoded(self, image: RequestImage, request: PredictRequest) -> DecodedInput:
         """Returns the pixels of an image.
 
         Raises DeadlinePassed, and as `DecodingSlots.run` and `Decoder.decode`.
         """
         served, upload = request.served, image.upload
-        decode = partial(
-            self._decoder.decode,
+        job = DecodeJob(
             upload.content,
             upload.declared,
             served.model.config.preprocessing,
             served.sampling_digest,
-            request.policy is not None,
+            with_quality=request.policy is not None,
         )
+        decode = partial(self._decoder.decode, job)
         try:
             async with asyncio.timeout(request.deadline - time.monotonic()) as timeout:
                 return await self._slots.run(request.client, image.estimated_s, decode)
@@ -247,3 +265,61 @@ def check_policy(policy: Policy | None, served: ServedModel) -> None:
             f"the policy needs the classes {', '.join(missing)}, which the model {served.name} "
             "does not have"
         )
+
+
+def response_body(
+    result: InferenceResult,
+    request: PredictRequest,
+    warnings: tuple[PredictionWarning, ...] = (),
+) -> Prediction:
+    """Returns the response body of one image.
+
+    warnings: of the image, before those of the request. Raises ModelFailure if the network's
+    output is not finite.
+    """
+    served, query, draw = request.served, request.query, result.draw
+    model, output = served.model, result.output
+    options = RunOptions(query.mode, request.samples, draw.sampler, model.precision, request.views)
+    try:
+        answered = answer([output], model.config, options, query.coverage)
+    except NonFiniteError as error:
+        reason = "the output of the model for this image is not finite"
+        raise ModelFailure(reason) from error
+    fields = batch_item(request.request_id, request.index)
+    fields |= response_fields(answered, 0, model.classes)
+    if query.detail is not None:
+        fields["trajectory_probabilities"] = answered.trajectories[0].tolist()
+        parts = {name: part.item() for name, part in vars(answered.variance).items()}
+        fields["variance"] = Variance(**parts)
+        if answered.views > 1:
+            fields["trajectory_views"] = answered.trajectory_views[0].tolist()
+    return Prediction(
+        request_id=request.request_id,
+        model=served.name,
+        revision=served.revision,
+        mode=query.mode,
+        trajectories=len(output.logits),
+        seed=draw.seed,
+        warnings=(*warnings, *answered.warnings, *request.warnings),
+        **fields,
+    )
+
+
+def batch_result(
+    result: Answer | BaseException, request_id: str, index: int
+) -> Answer | ProblemDocument:
+    """Returns a batch's entry for one image; logs unexpected exceptions."""
+    if isinstance(result, Answer):
+        return result
+    if not isinstance(result, Exception):
+        raise result
+    if not isinstance(result, Problem):
+        logger.error("request %s failed for image %d", request_id, index, exc_info=result)
+        result = InternalError("the failure was logged under the request id")
+    document = problem_document(result, request_id)
+    return document.model_copy(update=batch_item(request_id, index))
+
+
+def batch_item(request_id: str, index: int | None) -> dict[str, Any]:
+    """Returns the fields that identify an image of a batch; none without an index."""
+    return {} if index is None else {"index": index, "item_id": item_id(request_id, index)}

@@ -12,13 +12,13 @@ from fastapi import Request
 
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.model import EulerLoRA
-from eulerlora.settings import Draw, Preprocessing
+from eulerlora.settings import Draw
 from eulerlora_client.contract.answers import Prediction
 from eulerlora_client.contract.queries import PredictQuery
 from service.audit.log import AuditEntry
-from service.decoding.decode import Declared, decode
+from service.decoding.decode import decode
 from service.decoding.slots import DecodingQuota, DecodingSlots
-from service.decoding.worker import Decoded
+from service.decoding.worker import DecodedInput, DecodeJob
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.inference.queue import RequestQueue, ThroughputEstimate
 from service.inference.workers import InferenceWorkers
@@ -70,21 +70,15 @@ class FakeDecoder:
         self.cpu_s = 0.001
 
     async def decode(
-        self,
-        content: bytes,
-        declared: Declared,
-        preprocessing: Preprocessing,
-        sampling_digest: str,
-        with_quality: bool = False,
-        on_cpu_s: Callable[[float], None] = lambda _: None,
-    ) -> Decoded:
+        self, job: DecodeJob, on_cpu_s: Callable[[float], None] = lambda _: None
+    ) -> DecodedInput:
         self.entered.set()
         await self.gate.wait()
         on_cpu_s(self.cpu_s)
-        image = decode(content, ServiceSettings().images, declared)
-        seed = content_seed(image.pixels, sampling_digest)
-        return Decoded(
-            network_input(image.pixels, preprocessing).numpy(),
+        image = decode(job.content, ServiceSettings().images, job.declared)
+        seed = content_seed(image.pixels, job.sampling_digest)
+        return DecodedInput(
+            network_input(image.pixels, job.preprocessing).numpy(),
             seed,
             image.warnings,
             decode_s=0.001,

@@ -6,6 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.decoding.pool import Decoder
+from service.decoding.worker import DecodeJob
 from tests.service.conftest import PROBLEM_KEYS, app_of, encoded
 
 STOCH = {"mode": "stoch", "samples": 4}
@@ -58,10 +59,10 @@ def test_a_broken_image_has_a_problem_at_its_position(client, png) -> None:
 def test_an_exception_for_one_image_is_a_problem(client, png, monkeypatch, caplog) -> None:
     decode = Decoder.decode
 
-    async def failing(decoder: Decoder, content: bytes, *arguments: Any, **options: Any) -> Any:
-        if content.endswith(b"a secret"):
+    async def failing(decoder: Decoder, job: DecodeJob, *arguments: Any) -> Any:
+        if job.content.endswith(b"a secret"):
             raise ZeroDivisionError("a secret")
-        return await decode(decoder, content, *arguments, **options)
+        return await decode(decoder, job, *arguments)
 
     monkeypatch.setattr(Decoder, "decode", failing)
     response = post(client, png, png + b"a secret")

@@ -24,7 +24,7 @@ from eulerlora_client.contract.problems import NotReady, UnusableImage
 from service.decoding import pool, worker
 from service.decoding.decode import Declared, decode
 from service.decoding.pool import Decoder, DecodingProcess
-from service.decoding.worker import Decoded
+from service.decoding.worker import DecodedInput
 from service.settings import DecodingSettings, ImageSettings
 
 LIMITS = ImageSettings()
@@ -72,7 +72,7 @@ def run_faulty_worker(*args: Any) -> None:
 
     def run_faulty_job(
         job: worker.DecodeJob, limits: ImageSettings
-    ) -> worker.Decoded | worker.DecodeFailure:
+    ) -> worker.DecodedInput | worker.DecodeFailure:
         fault, _, path = job.sampling_digest.partition(":")
         if path:
             try:
@@ -97,7 +97,7 @@ def run_faulty_worker(*args: Any) -> None:
             return run_with(lambda: 1 // 0)
         return run_job(job, limits)
 
-    def run_with(fault: Callable[[], object]) -> worker.Decoded | worker.DecodeFailure:
+    def run_with(fault: Callable[[], object]) -> worker.DecodedInput | worker.DecodeFailure:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(worker, "decode", lambda *_: fault())
             return run_job(worker.DecodeJob(b"", Declared(), INPUT, ""), LIMITS)
@@ -112,13 +112,12 @@ RUN_WORKER = worker.run_worker
 
 def submit(
     decoder: Decoder, content: bytes, sampling_digest: str = "r", **options: Any
-) -> Coroutine[Any, Any, Decoded]:
-    return decoder.decode(
-        content, Declared("image/png", "a.png"), INPUT, sampling_digest, **options
-    )
+) -> Coroutine[Any, Any, DecodedInput]:
+    job = worker.DecodeJob(content, Declared("image/png", "a.png"), INPUT, sampling_digest)
+    return decoder.decode(job, **options)
 
 
-def decode_with(decoder: Decoder, *arguments: Any, **options: Any) -> Decoded:
+def decode_with(decoder: Decoder, *arguments: Any, **options: Any) -> DecodedInput:
     return RUNNER.run(submit(decoder, *arguments, **options))
 
 
@@ -174,13 +173,13 @@ def test_a_hanging_decoder_fails_one_request(faulty, png) -> None:
 
 
 def test_a_dying_decoder_fails_one_request_and_no_other_in_flight(faulty, png) -> None:
-    async def both() -> list[Decoded | BaseException]:
+    async def both() -> list[DecodedInput | BaseException]:
         return await asyncio.gather(
             submit(faulty, png, "slow"), submit(faulty, png, "SIGSEGV"), return_exceptions=True
         )
 
     unharmed, lost = RUNNER.run(both())
-    assert isinstance(unharmed, Decoded)
+    assert isinstance(unharmed, DecodedInput)
     assert isinstance(lost, UnusableImage)
     assert decode_with(faulty, png).warnings == ()
 
@@ -464,9 +463,9 @@ def test_an_image_larger_than_a_socket_buffer_is_decoded(decoder) -> None:
     noise = np.random.default_rng(5).integers(0, 256, (1000, 1000, 3), dtype=np.uint8)
     file = BytesIO()
     Image.fromarray(noise).save(file, "PNG", compress_level=0)
-    job = decoder.decode(file.getvalue(), Declared(), Preprocessing(size=700), "r")
+    job = worker.DecodeJob(file.getvalue(), Declared(), Preprocessing(size=700), "r")
     expected = resize(torch.from_numpy(noise).permute(2, 0, 1), 700)
-    assert torch.equal(torch.from_numpy(RUNNER.run(job).pixels), expected)  # 5.9 MB
+    assert torch.equal(torch.from_numpy(RUNNER.run(decoder.decode(job)).pixels), expected)  # 5.9 MB
 
 
 def test_the_worker_of_a_caller_that_leaves_is_reused(faulty, png) -> None:

@@ -7,7 +7,7 @@ from eulerlora.settings import Preprocessing
 from eulerlora_client.policy.quality import measure_quality
 from service.decoding.decode import Declared
 from service.decoding.worker import (
-    Decoded,
+    DecodedInput,
     DecodeFailure,
     DecodeJob,
     run_job,
@@ -23,9 +23,9 @@ INPUT = Preprocessing(size=32)
 
 def run(
     content: bytes, declared: Declared = UNDECLARED, sampling_digest: str = REVISION
-) -> Decoded:
+) -> DecodedInput:
     result = run_job(DecodeJob(content, declared, INPUT, sampling_digest), LIMITS)
-    assert isinstance(result, Decoded), result
+    assert isinstance(result, DecodedInput), result
     return result
 
 
@@ -34,7 +34,7 @@ def test_quality_is_measured_on_the_whole_upright_image_on_request(photo) -> Non
     turned[ExifTags.Base.Orientation] = 6
     content = encoded(photo, "PNG", exif=turned)
     result = run_job(DecodeJob(content, UNDECLARED, INPUT, REVISION, with_quality=True), LIMITS)
-    assert isinstance(result, Decoded)
+    assert isinstance(result, DecodedInput)
     assert result.quality == measure_quality(photo.rotate(-90, expand=True))
     assert run(content).quality is None
 
@@ -45,7 +45,7 @@ def test_the_quality_of_a_reduced_image_has_the_size_of_the_original(photo) -> N
     turned[ExifTags.Base.Orientation] = 6
     content = encoded(large, "JPEG", exif=turned, quality=95)
     result = run_job(DecodeJob(content, UNDECLARED, INPUT, REVISION, with_quality=True), LIMITS)
-    assert isinstance(result, Decoded)
+    assert isinstance(result, DecodedInput)
     assert result.quality is not None
     full = measure_quality(large.rotate(-90, expand=True))
     assert (result.quality.width, result.quality.height) == (1500, 2000)

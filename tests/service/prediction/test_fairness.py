@@ -9,7 +9,7 @@ import pytest
 
 from eulerlora_client.contract.answers import ProblemDocument
 from eulerlora_client.contract.problems import QuotaExceeded
-from service.decoding.worker import Decoded
+from service.decoding.worker import DecodedInput, DecodeJob
 from service.http.requests import FILES_PART
 from tests.service.harness import DET, FakeRequest, PipelineHarness, predict_one
 
@@ -47,10 +47,10 @@ class StepDecoder:
         self.order: list[bytes] = []
         harness.pipeline._decoder = self  # type: ignore[assignment]
 
-    async def decode(self, content: bytes, *arguments: Any, **options: Any) -> Decoded:
-        self.order.append(content)
+    async def decode(self, job: DecodeJob, *arguments: Any) -> DecodedInput:
+        self.order.append(job.content)
         await self._permits.acquire()
-        decoded: Decoded = await self._decoder.decode(content, *arguments, **options)
+        decoded: DecodedInput = await self._decoder.decode(job, *arguments)
         return decoded
 
     def permit(self, count: int) -> None:
