@@ -1,0 +1,174 @@
+"""Malformed bodies of the standard protocols, made from valid ones by random changes."""
+
+import json
+import random
+import struct
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from pydicom.encaps import encapsulate
+
+from tests.service.decoding.test_dicom import EXPLICIT, IMPLICIT, J2K, J2K_LOSSLESS, dicom_file
+from tests.service.decoding.test_dicom import JPEG as JPEG_BASELINE
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+SIZE = (64, 48)
+HOSTILE: tuple[Any, ...] = (
+    None, True, False, 0, -1, 2**31, 2**64, 10**400, -0.0, 1e308, 1.5, "", " ", "0", "a" * 5000,
+    "\0", "\u202e", "é", "..", "🦠" * 50, [], {}, [[]], [None], [1, 1, 1], {"a": 1}, [{}] * 20,
+)  # fmt: skip
+TOKENS = (
+    b"NaN", b"Infinity", b"-", b"[" * 3000, b'{"a":' * 400, b"\xff\xfe", b"\xef\xbb\xbf", b"\0",
+    b'"\\ud800"', b"1e99999", b"9" * 5000, b",", b"}", b"]", b'"', b"\\u0000", b"//", b"\r\n\r\n",
+)  # fmt: skip
+LENGTHS = ("0", "1", "-1", "+5", "1e3", "99999999999999999999", "", "0x10", "7,7", "1.0")
+EXTREMES = (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b"\0\0", b"\xff\xff", b"\x01\0")
+SYNTAXES = tuple(f"1.2.840.10008.1.2{end}" for end in ("", ".1", ".2", ".1.99", ".5", ".4.90"))
+
+
+@dataclass(frozen=True)
+class Body:
+    """A request body with its headers; `path` is without the model's name."""
+
+    path: str
+    content: bytes
+    headers: Mapping[str, str]
+
+
+def json_body(draw: random.Random) -> Body:
+    """Returns an inference request with the image in the JSON object."""
+    image = changed(draw, jpeg()) if draw.random() < 0.3 else jpeg()
+    text = json.dumps(infer_object(draw, data=[b64encode(image).decode()])).encode()
+    return Body("/infer", changed_text(draw, text), {"Content-Type": "application/json"})
+
+
+def binary_body(draw: random.Random) -> Body:
+    """Returns an inference request with the image after the JSON object."""
+    image = changed(draw, jpeg()) if draw.random() < 0.3 else jpeg()
+    stated = len(image) if draw.random() < 0.8 else draw.choice((0, 1, 2**32 - 1, len(image) + 1))
+    tensor = struct.pack("<I", stated) + image
+    size: Any = len(tensor) if draw.random() < 0.8 else deepcopy(draw.choice(HOSTILE))
+    sent = infer_object(draw, parameters={"binary_data_size": size})
+    text = json.dumps(sent).encode()
+    if draw.random() < 0.4:
+        text = changed_text(draw, text)
+    length = str(len(text)) if draw.random() < 0.7 else draw.choice((*LENGTHS, str(len(text) + 9)))
+    headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: length}
+    return Body("/infer", text + tensor, headers)
+
+
+def dicom_body(draw: random.Random) -> Body:
+    """Returns a DICOM file, changed mostly in its data elements."""
+    content = bytearray(draw.choice(dicom_files()))
+    if draw.random() < 0.1:
+        syntax, other = draw.sample(SYNTAXES, 2)
+        content = content.replace(syntax.encode(), other.encode())
+    for _ in range(draw.choice((1, 1, 2, 4, 16))):
+        end = len(content) if draw.random() < 0.3 else min(len(content), 700)
+        at = draw.randrange(132, max(end, 133))
+        choice = draw.random()
+        if choice < 0.4:
+            extreme = draw.choice(EXTREMES)
+            content[at : at + len(extreme)] = extreme
+        elif choice < 0.7:
+            content[at : at + 1] = bytes([draw.randrange(256)])
+        elif choice < 0.8:
+            content[at:at] = b"\x08\x00\x40\x11SQ\0\0\xff\xff\xff\xff" * draw.choice((1, 50, 3000))
+        elif choice < 0.9:
+            del content[at : at + draw.choice((1, 2, 8, 100))]
+        else:
+            del content[at:]
+    path = draw.choice(("/predict", "/triage"))
+    return Body(path, bytes(content), {"Content-Type": "application/dicom"})
+
+
+PROTOCOLS: Mapping[str, Callable[[random.Random], Body]] = {
+    "json": json_body,
+    "binary": binary_body,
+    "dicom": dicom_body,
+}
+
+
+def infer_object(draw: random.Random, **of_input: Any) -> Any:
+    """Returns the JSON object of a request, with up to three changes of its values."""
+    sent: Any = {
+        "id": "a",
+        "parameters": {"mode": "stoch", "samples": 2, "seed": 1, "binary_data_output": False},
+        "inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", **of_input}],
+        "outputs": [{"name": "label", "parameters": {"binary_data": True}}, {"name": "ood"}],
+    }
+    for _ in range(draw.randrange(4)):
+        parent, key = draw.choice(list(places(sent)))
+        if isinstance(parent, dict) and draw.random() < 0.3:
+            parent[draw.choice((str(key) + "s", "", "raw", "content_type"))] = parent.pop(key)
+        else:
+            parent[key] = deepcopy(draw.choice(HOSTILE))
+    return sent
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yields every container in a JSON value with each of its keys."""
+    for key in range(len(value)) if isinstance(value, list) else tuple(value):
+        yield value, key
+        if isinstance(value[key], dict | list):
+            yield from places(value[key])
+
+
+def changed_text(draw: random.Random, text: bytes) -> bytes:
+    """Returns a JSON text, half of the time with a change that JSON may not allow."""
+    if draw.random() < 0.5:
+        return text
+    at = draw.randrange(min(len(text), 400))
+    return draw.choice(
+        (text[:at] + draw.choice(TOKENS) + text[at:], text[:at], changed(draw, text))
+    )
+
+
+def changed(draw: random.Random, content: bytes) -> bytes:
+    """Returns bytes with some of them replaced or left out."""
+    result = bytearray(content)
+    for _ in range(draw.choice((1, 2, 8, 64))):
+        at = draw.randrange(len(result))
+        result[at : at + draw.choice((0, 1, 1, 2))] = bytes([draw.randrange(256)])
+    return bytes(result)
+
+
+@cache
+def picture() -> Image.Image:
+    """Returns a small picture in colour."""
+    coarse = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize(SIZE)
+
+
+@cache
+def jpeg() -> bytes:
+    """Returns the picture as a JPEG file."""
+    return encoded("JPEG")
+
+
+def encoded(file_format: str, **options: Any) -> bytes:
+    """Returns the picture as a file."""
+    file = BytesIO()
+    picture().save(file, file_format, **options)
+    return file.getvalue()
+
+
+@cache
+def dicom_files() -> tuple[bytes, ...]:
+    """Returns the picture as a DICOM file of every kind that is accepted."""
+    j2k = encapsulate([encoded("JPEG2000", no_jp2=True)])
+    ybr = {"PhotometricInterpretation": "YBR_FULL_422"}
+    return (
+        dicom_file(picture().tobytes(), EXPLICIT),
+        dicom_file(picture().tobytes(), IMPLICIT),
+        dicom_file(encapsulate([jpeg()]), JPEG_BASELINE, **ybr),
+        dicom_file(j2k, J2K_LOSSLESS, PhotometricInterpretation="YBR_RCT"),
+        dicom_file(j2k, J2K, PhotometricInterpretation="YBR_ICT"),
+    )
