@@ -116,31 +116,31 @@ def read_backbone(
     return FrozenBackbone(backbone, source.weights, {}, preprocessing)
 
 
-def fine_tuned(source: FrozenBackbone) -> FrozenBackbone:
+def fine_tuned(frozen: FrozenBackbone) -> FrozenBackbone:
     """Returns the backbone as one that the checkpoint stores; published weights are named."""
-    named = {} if source.published is None else {"fine_tuned_from": source.published}
-    return replace(source, published=None, provenance=source.provenance | named)
+    named = {} if frozen.published is None else {"fine_tuned_from": frozen.published}
+    return replace(frozen, published=None, provenance=frozen.provenance | named)
 
 
 def initial_network(
-    recipe: AdapterRecipe, source: FrozenBackbone, classes: int, previous: Path | None = None
+    recipe: AdapterRecipe, frozen: FrozenBackbone, classes: int, previous: Path | None = None
 ) -> AdaptedVisionTransformer:
     """Returns the network before its first step, with random heads.
 
     previous: checkpoint of the whole network to continue, with its heads; None for the backbone.
     """
-    preprocessing = source.preprocessing.model_copy(
+    preprocessing = frozen.preprocessing.model_copy(
         update={"colour_constancy": recipe.colour_constancy}
     )
     generator = Generator().manual_seed(recipe.seed)
     if recipe.whole_network is None:
         network = build_network(
-            source.backbone, recipe.adapters, classes, preprocessing, recipe.method
+            frozen.backbone, recipe.adapters, classes, preprocessing, recipe.method
         )
         network.initialise(generator)
         return network
     start = None if previous is None else load_checkpoint(previous).network
-    backbone = source.backbone if start is None else start.backbone
+    backbone = frozen.backbone if start is None else start.backbone
     network = whole_network(backbone, recipe.whole_network, classes, preprocessing)
     if start is None:
         network.heads.initialise(generator)

@@ -151,11 +151,12 @@ DROPOUT, NOISE, VIEW_ORDER = 1, 2, 3
 class AdapterDraw:
     """The random input of a step.
 
-    images: returns the draws of a number of images, image by image. block: computes one block; with
-    dropout it draws further elements at every call. views: draws the views of further images.
+    row_draws: returns the row draws of a number of images, image by image. block: computes one
+    block; with dropout it draws further elements at every call. views: draws the views of further
+    images.
     """
 
-    images: Callable[[int], RowDraws]
+    row_draws: Callable[[int], RowDraws]
     block: Block
     views: Generator
 
@@ -209,22 +210,22 @@ class AdapterObjective(Objective[AdapterDraw]):
         processes, or draws of each image. Those and dropout differ between processes.
         """
         generator = step_generator(seed, step)
-        images: Callable[[int], RowDraws]
+        row_draws: Callable[[int], RowDraws]
         if self.sampling and self.method.noise_per_image:
-            own = step_generator(seed, step, process, NOISE)
-            images = partial(self._own_draws, generator=own)
+            noise = step_generator(seed, step, process, NOISE)
+            row_draws = partial(self._draws_of_each, generator=noise)
         else:
             drawn = (
                 self.method.sample(self.samples, generator) if self.sampling else self.method.det()
             )
-            images = drawn.to(self.class_weights).repeated
+            row_draws = drawn.to(self.class_weights).repeated
         block: Block = self.block
         if self.dropout:
             block = DropoutBlock(self.dropout, step_generator(seed, step, process, DROPOUT))
-        return AdapterDraw(images, block, step_generator(seed, step, process, VIEW_ORDER))
+        return AdapterDraw(row_draws, block, step_generator(seed, step, process, VIEW_ORDER))
 
-    def _own_draws(self, count: int, generator: Generator) -> RowDraws:
-        """Returns the draws of `count` images, each with its own."""
+    def _draws_of_each(self, count: int, generator: Generator) -> RowDraws:
+        """Returns the row draws of `count` images, drawn for each image."""
         parts = [self.method.sample(self.samples, generator) for _ in range(count)]
         return RowDraws.cat(parts, [self.rows_per_image] * count).to(self.class_weights)
 
@@ -242,7 +243,7 @@ class AdapterObjective(Objective[AdapterDraw]):
             seen = rows.with_views(images, torch.cat(views))
             images, rows = seen.images, seen.rows
         rows = rows.to(images.device)
-        logits = network(images, rows, draw.images(count), block=draw.block)
+        logits = network(images, rows, draw.row_draws(count), block=draw.block)
         trajectories = logits.float().unflatten(0, (count, -1))  # (n, trajectories, classes)
         if self.logit_adjustment is not None:
             belongs = (labels >= 0)[:, None, None]

@@ -35,8 +35,8 @@ from training.reporting.model_card import model_card
 
 
 @dataclass(frozen=True)
-class Source:
-    """A finished network on its device and the images of its data set, for `FittedMethod.fit`.
+class RecipeFitSource:
+    """The `FitSource` of a finished network and the data set of its recipe.
 
     config: with a recipe in the provenance. outliers: reads those of the recipe, which few methods
     need.
@@ -138,7 +138,9 @@ def fit_posterior(
     """
     check_parts(settings, images)
     method = fitted_methods()[settings.name]
-    fitted = method.fit(settings, Source(network.to(device), config, images, device, outliers))
+    fitted = method.fit(
+        settings, RecipeFitSource(network.to(device), config, images, device, outliers)
+    )
     fitted.cpu()
     round_parameters(fitted.adapter_parameters(), _stored_dtype(config))
     adapters = AdapterConfig(

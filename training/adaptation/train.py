@@ -79,12 +79,12 @@ class Probe:
 class _SharedRun:
     """What the members of a run share.
 
-    source: the backbone before the training. pretrained: images of the data set with which it was
+    frozen: the backbone before the training. pretrained: images of the data set with which it was
     pretrained. folders: of the members' checkpoints.
     """
 
     recipe: AdapterRecipe
-    source: FrozenBackbone
+    frozen: FrozenBackbone
     images: ImageParts
     ood: Sequence[OodSet]
     outliers: OodSet | None
@@ -110,7 +110,7 @@ class _SharedRun:
         recipe, images = member_recipe(self.recipe, 0), self.images
         if recipe.training.head == "random":
             return None
-        network = initial_network(recipe, self.source, len(images.classes))
+        network = initial_network(recipe, self.frozen, len(images.classes))
         bootstrap = recipe.training.head == "bootstrap-probes"
         fit_heads(network, images, self.accelerator.device, recipe.seed if bootstrap else None)
         tested = head_log_probabilities(network, images.parts["test"])
@@ -161,17 +161,17 @@ def train(
         report_skipped(images, *ood, *([outliers] if outliers else []))
         print_lines(data_lines(images))
     recipe = recipe.model_copy(update={"backbone": available_source(recipe.backbone)})
-    source = read_backbone(recipe.backbone, recipe_folder, getattr(torch, recipe.stored))
-    pretrained = pretraining_images(source.provenance, recipe.data, data)
+    frozen = read_backbone(recipe.backbone, recipe_folder, getattr(torch, recipe.stored))
+    pretrained = pretraining_images(frozen.provenance, recipe.data, data)
     if main:
         print_lines(pretraining_notes(images, pretrained))
         if recipe.data.kind == "imagefolder":  # the parts of others are as published
-            check = check_images(images, source.preprocessing.size)
-            print_lines(check_lines(check, images, source.preprocessing.size))
+            check = check_images(images, frozen.preprocessing.size)
+            print_lines(check_lines(check, images, frozen.preprocessing.size))
             check.refuse_copies()
         print_lines(basis_lines(images))
     shared = _SharedRun(
-        recipe, source, images, ood, outliers, pretrained, folders, accelerator, resume, tracking
+        recipe, frozen, images, ood, outliers, pretrained, folders, accelerator, resume, tracking
     )
     for index, done in enumerate(finished):
         if not done:
@@ -190,8 +190,7 @@ def check_data(recipe: AdapterRecipe, recipe_folder: Path, data: Path) -> bool:
     images = read_dataset(recipe.data, data, skip_bad=True)
     report_skipped(images)
     print_lines(data_lines(images))
-    source = available_source(recipe.backbone)
-    side = read_backbone(source, recipe_folder, torch.float32).preprocessing.size
+    side = read_backbone(recipe.backbone, recipe_folder, torch.float32).preprocessing.size
     check = check_images(images, side)
     print_lines([*check_lines(check, images, side), *basis_lines(images)])
     return not (images.skipped or check.in_classes or check.in_parts)
@@ -203,9 +202,9 @@ def _train_member(shared: _SharedRun, index: int) -> None:
     device = accelerator.device
     recipe = member_recipe(shared.recipe, index)
     dtype: torch.dtype = getattr(torch, recipe.stored)
-    source = shared.source
+    frozen = shared.frozen
     previous = folders[index - 1] if starts_from_previous(recipe, index) else None
-    network = initial_network(recipe, source, len(images.classes), previous)
+    network = initial_network(recipe, frozen, len(images.classes), previous)
     if index == 0 and shared.probe is not None:
         network.heads.load_state_dict(shared.probe.heads)
     elif previous is None and recipe.training.head != "random":
@@ -216,7 +215,7 @@ def _train_member(shared: _SharedRun, index: int) -> None:
     if accelerator.is_main_process:
         print_lines([f"member {index + 1} of {len(folders)}"] if len(folders) > 1 else [])
         trainable = sum(p.numel() for p in network.parameters() if p.requires_grad)
-        print_lines(run_lines(recipe, source, trainable, length, device))
+        print_lines(run_lines(recipe, frozen, trainable, length, device))
     tracking = shared.tracking
     if tracking is not None and len(folders) > 1:
         name = f"{tracking.run}-{folder.name}"
@@ -232,9 +231,9 @@ def _train_member(shared: _SharedRun, index: int) -> None:
     provenance = run_provenance(shared.recipe, device) | data_provenance(images, outliers=outliers)
     provenance |= {"training": result}
     if whole:
-        source = fine_tuned(source)
+        frozen = fine_tuned(frozen)
         provenance |= {"member": {"index": index, "seed": recipe.seed}}
-    config = _checkpoint_config(recipe, network, source, images, provenance)
+    config = _checkpoint_config(recipe, network, frozen, images, provenance)
     if recipe.posterior is not None:
         network, config = fit_posterior(
             recipe.posterior, network, config, images, device, lambda: outliers

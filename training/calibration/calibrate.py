@@ -64,9 +64,8 @@ def calibrate(
 ) -> CheckpointConfig:
     """Fits feature statistics, OOD thresholds, decision margins and prediction sets.
 
-    With views, also the temperature of each mode, before the thresholds: averaging over views
-    changes how confident a model is (Ashukha et al., "Pitfalls of In-Domain Uncertainty Estimation
-    and Ensembling in Deep Learning", ICLR 2020). Without views the temperatures are 1.
+    With views, also the temperature of each mode, before the thresholds; without views the
+    temperatures are 1 (docs/explanation/sampling.md).
 
     Returns the new config. The thresholds and sets are those of `det`, and of `stoch` with
     `samples`; there are no sets for `auto`. `auto` also fits margins if there are enough images

@@ -46,7 +46,7 @@ def test_the_loss_adds_the_divergence_per_image(name: str, images: Tensor) -> No
     objective = objective_of(name)
     network, weight = objective.network, objective.weight(LABELS)
     actual = objective.loss(network, images, LABELS, objective.draw(1, 2, 0)) / weight
-    draws = objective.draw(1, 2, 0).images(4)
+    draws = objective.draw(1, 2, 0).row_draws(4)
     logits = network(images, Rows.of([2] * 4, 2), draws).unflatten(0, (4, 4))
     own = logits.log_softmax(dim=-1)[torch.arange(4), :, LABELS].mean(dim=1)
     likelihood = -(own * WEIGHTS[LABELS]).sum() / weight
@@ -79,13 +79,13 @@ def test_equal_adapters_have_the_loss_of_one_of_them(
 
 
 def test_images_share_coefficient_noise_but_have_weight_noise_of_their_own() -> None:
-    shared = objective_of("gaussian-coefficients").draw(1, 2, 0).images(2).blocks
+    shared = objective_of("gaussian-coefficients").draw(1, 2, 0).row_draws(2).blocks
     first, second = shared["coefficient_noise"].chunk(2)
     assert torch.equal(first, second)
-    own = objective_of("blob").draw(1, 2, 0).images(2).blocks["down"]
+    own = objective_of("blob").draw(1, 2, 0).row_draws(2).blocks["down"]
     assert not torch.equal(*own.chunk(2))
-    assert torch.equal(objective_of("blob").draw(1, 2, 0).images(2).blocks["down"], own)
-    assert not torch.equal(objective_of("blob").draw(1, 2, 1).images(2).blocks["down"], own)
+    assert torch.equal(objective_of("blob").draw(1, 2, 0).row_draws(2).blocks["down"], own)
+    assert not torch.equal(objective_of("blob").draw(1, 2, 1).row_draws(2).blocks["down"], own)
 
 
 MEMBERS = {"adapters.rank": "1", "adapters.min_rank": "1", "training.head": "random"}
@@ -194,6 +194,6 @@ def test_every_image_of_a_step_has_draws_of_its_own(
     method: DropKeySettings | EpiNetSettings, name: str
 ) -> None:
     objective = AdapterObjective(random_network(method=method), 2, trajectory_losses, torch.ones(3))
-    draws = objective.draw(1, 2, 0).images(2)
+    draws = objective.draw(1, 2, 0).row_draws(2)
     first, second = (draws.blocks | draws.head)[name].chunk(2)
     assert not torch.equal(first, second)

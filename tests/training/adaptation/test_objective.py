@@ -66,7 +66,7 @@ def batch() -> Batch:
 
 
 def coefficients_of(draw: AdapterDraw) -> Tensor:
-    return draw.images(1).blocks[COEFFICIENTS]
+    return draw.row_draws(1).blocks[COEFFICIENTS]
 
 
 @pytest.mark.parametrize("views", ["shared", "own"])
@@ -133,7 +133,7 @@ def test_logits_are_adjusted_for_images_of_a_class_only(batch: Batch) -> None:
     plain = AdapterObjective(network, 1, trajectory_losses, torch.ones(3))
     draw = plain.draw(0, 0, 0)
     rows = Rows.of([1] * 7, 2)
-    logits = network(images, rows, draw.images(7)).unflatten(0, (7, 2))
+    logits = network(images, rows, draw.row_draws(7)).unflatten(0, (7, 2))
     shifted = logits + adjustment
     shifted[5] = logits[5]
     expected = trajectory_losses(shifted, target_probabilities(labels, 3)).sum()
