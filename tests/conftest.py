@@ -168,12 +168,15 @@ def random_backbone(settings: BackboneSettings = TINY_BACKBONE, seed: int = 0) -
 
     The same in all versions of torch, whose initialisation differs between some.
     """
-    backbone = VisionTransformer(settings)
+    with torch.random.fork_rng(devices=[]):
+        backbone = VisionTransformer(settings)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in backbone.parameters():
+        for name, parameter in backbone.named_parameters():
             if parameter.ndim > 1:
                 parameter.normal_(std=parameter[0].numel() ** -0.5, generator=generator)
+            elif name.endswith("bias"):
+                parameter.zero_()
             parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
     return backbone.eval()
 

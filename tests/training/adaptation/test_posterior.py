@@ -23,7 +23,7 @@ from tests.conftest import config_of
 from tests.program import succeed
 from tests.training.conftest import set_options, write_recipe
 from training.adaptation.network import initial_network, read_backbone
-from training.adaptation.posterior import Source
+from training.adaptation.posterior import RecipeFitSource
 from training.adaptation.train import train, train_adapters
 from training.commands.bayesianise import bayesianise_command
 from training.data.datasets import read_dataset, read_outliers
@@ -142,7 +142,7 @@ def test_a_fit_continues_with_the_loss_and_the_batches_of_the_training(
     network = initial_network(recipe, frozen, len(images.classes))
     provenance = {"recipe": recipe.model_dump(mode="json")}
     config = config_of(network, classes=images.classes, provenance=provenance)
-    source = Source(network, config, images, cpu, lambda: outliers)
+    source = RecipeFitSource(network, config, images, cpu, lambda: outliers)
     loss = next(source.losses(1)).item()
     run = Run(accelerator_on(cpu), recipe.seed, recipe, recipe_file.parent / "state")
     result = train_adapters(network, recipe, images, outliers, run)
