@@ -142,7 +142,7 @@ def test_the_client_reads_the_fitted_policy(checkpoint: Path, data: Path, policy
 
 
 def test_the_client_decides_as_the_fit_counts(checkpoint: Path, data: Path, policy: Path) -> None:
-    printed = fit(checkpoint, data, policy, "--sensitivity", "0.1")
+    printed = fit(checkpoint, data, policy, "--sensitivity", "0.1", "--precision", "float32")
     rules = read_policy(policy)
     model = EulerLoRA.load(checkpoint, "cpu")
     paths = sorted((data / "images" / "test").rglob("*.png"))
