@@ -17,7 +17,7 @@ from training.recipe.schema import OodSettings
 
 pytestmark = [pytest.mark.data, pytest.mark.slow]
 
-TEST_PICTURES, SHIFTED_PICTURES = 600, 120
+TEST_PICTURES, SHIFTED_PICTURES, CAST_PICTURES = 600, 120, 240
 ORDERS = 20
 BATCH = 50
 
@@ -96,5 +96,5 @@ def test_pictures_of_another_camera_give_an_alarm(expected, events_of, real_data
 @pytest.mark.parametrize("gains", [(1.0, 0.8, 0.6), (0.6, 0.8, 1.0)], ids=["warm", "cold"])
 def test_a_colour_cast_gives_an_alarm(expected, events_of, test_lesions, gains) -> None:
     cast = torch.tensor(gains)[:, None, None]
-    shifted = torch.stack(test_lesions[:SHIFTED_PICTURES]) * cast
+    shifted = torch.stack(test_lesions[:CAST_PICTURES]) * cast
     assert all(alarms(events_of(shifted.split(BATCH)), expected))
