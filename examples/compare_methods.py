@@ -16,6 +16,7 @@ from pictures import draw_shapes
 from scipy import stats
 
 SEEDS = (0, 1, 2)
+EPOCHS = 10  # a short run, so that six of them take minutes; a real comparison trains to the end
 OPTIONS = sys.argv[1:]  # further options of `eulerlora train`, such as --set training.epochs=5
 METHODS = {"eulerlora": "adapters.min_rank=10", "lora": "adapters.min_rank=20"}  # of rank 20
 draw_shapes(Path("shapes"))
@@ -30,7 +31,8 @@ for seed in SEEDS:
     for name, setting in METHODS.items():
         arguments = [
             "train", "imagefolder", "--data", "shapes", "--out", f"runs/{name}-{seed}",
-            "--seed", str(seed), "--set", "backbone.weights=embedded", "--set", setting, *OPTIONS,
+            "--seed", str(seed), "--set", "backbone.weights=embedded", "--set", setting,
+            "--set", f"training.epochs={EPOCHS}", *OPTIONS,
         ]  # fmt: skip
         subprocess.run([sys.executable, "-m", "eulerlora_client", *arguments], check=True)
 
