@@ -23,7 +23,6 @@ from eulerlora.nn.attention import AttentionAdapters
 from eulerlora.nn.method import RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer, Block, ProjectedBlock, adapted_block
 from eulerlora.nn.rows import Rows, balanced_views
-from eulerlora_client.contract.sampling import Views
 from training.adaptation.validation import EpochValidation
 from training.data.augmentation import Transform, training_view
 from training.data.images import OUTSIDE, ImageParts, LabelledImage, OodSet, class_counts
@@ -164,81 +163,69 @@ class AdapterDraw:
 class AdapterObjective(Objective[AdapterDraw]):
     """The loss of adapters and heads on a frozen backbone.
 
-    samples: stochastic samples per adapter and step. losses: one of `LOSSES`.
-    logit_adjustment: (classes,), added to the logits of images that belong to a class
-    (`log_frequency_ratio`); None for zeros. validation: measures each epoch; None for none.
-    patience: epochs without a lower validation loss after which the run is finished; None for all.
-    An image has one augmented view for all adapters, or one for each; views: number of flips and
-    turns of it that its trajectories share between them, in an order drawn for each image.
-    class_weights: (classes,), on the network's device. outlier_weight: as in
-    `image_weights`. recompute: use activation checkpointing; not with dropout. sampling:
-    False trains with the draws of mode det. dropout: probability of adapter dropout. image_count:
-    of the training images, all of which each adapter's learned law is fitted to.
+    settings: of the training. class_weights: (classes,), on the network's device. outlier_weight:
+    as in `image_weights`. logit_adjustment: (classes,), added to the logits of images that belong
+    to a class (`log_frequency_ratio`); None for zeros. validation: measures each epoch; None for
+    none. image_count: of the training images, all of which each adapter's learned law is fitted to.
     """
 
     def __init__(
         self,
         network: AdaptedVisionTransformer,
-        samples: int,
-        losses: Loss,
+        settings: AdapterTraining,
         class_weights: Tensor,
         outlier_weight: float = 1.0,
-        recompute: bool = False,
         logit_adjustment: Tensor | None = None,
         validation: EpochValidation | None = None,
-        sampling: bool = True,
-        dropout: float = 0.0,
-        patience: int | None = None,
         image_count: int = 1,
-        views: Views = 1,
     ) -> None:
-        method = network.method
+        method, self.adapters = network.method, network.settings.adapters
         optimiser = partial(method.optimiser, images=image_count) if method.own_optimiser else None
-        super().__init__(network, network.settings.adapters * samples, optimiser)
-        self.settings, self.method = network.settings, method
+        super().__init__(network, self.adapters * settings.samples, optimiser)
+        self.settings, self.method = settings, method
         self.divergence, self.constrain = network.divergence, network.constrain
-        self.samples, self.views = samples, views
-        self.losses = losses
         self.class_weights, self.outlier_weight = class_weights, outlier_weight
-        self.validation, self.patience = validation, patience
-        self.sampling, self.dropout, self.image_count = sampling, dropout, image_count
-        self.logit_adjustment = logit_adjustment
-        self.block = recomputed(adapted_block) if recompute else adapted_block
+        self.logit_adjustment, self.validation = logit_adjustment, validation
+        self.image_count = image_count
 
     def draw(self, seed: int, step: int, process: int) -> AdapterDraw:
         """Returns one draw per trajectory, shared by all images of the step and the same in all
         processes, or draws of each image. Those and dropout differ between processes.
         """
-        generator = step_generator(seed, step)
+        settings, generator = self.settings, step_generator(seed, step)
         row_draws: Callable[[int], RowDraws]
-        if self.sampling and self.method.noise_per_image:
+        if settings.sampling and self.method.noise_per_image:
             noise = step_generator(seed, step, process, NOISE)
             row_draws = partial(self._draws_of_each, generator=noise)
         else:
+            sampled = settings.sampling
             drawn = (
-                self.method.sample(self.samples, generator) if self.sampling else self.method.det()
+                self.method.sample(settings.samples, generator) if sampled else self.method.det()
             )
             row_draws = drawn.to(self.class_weights).repeated
-        block: Block = self.block
-        if self.dropout:
-            block = DropoutBlock(self.dropout, step_generator(seed, step, process, DROPOUT))
+        block: Block = (
+            recomputed(adapted_block) if settings.activation_checkpointing else adapted_block
+        )
+        if settings.adapter_dropout:
+            dropping = step_generator(seed, step, process, DROPOUT)
+            block = DropoutBlock(settings.adapter_dropout, dropping)
         return AdapterDraw(row_draws, block, step_generator(seed, step, process, VIEW_ORDER))
 
     def _draws_of_each(self, count: int, generator: Generator) -> RowDraws:
         """Returns the row draws of `count` images, drawn for each image."""
-        parts = [self.method.sample(self.samples, generator) for _ in range(count)]
+        parts = [self.method.sample(self.settings.samples, generator) for _ in range(count)]
         return RowDraws.cat(parts, [self.rows_per_image] * count).to(self.class_weights)
 
     def loss(
         self, network: Callable[..., Tensor], images: Tensor, labels: Tensor, draw: AdapterDraw
     ) -> Tensor:
         """images: (n, 3, size, size), or (n, adapters, 3, size, size)."""
-        count = len(images)
-        rows = Rows.of([self.samples] * count, self.settings.adapters)
+        count, samples, adapters = len(images), self.settings.samples, self.adapters
+        rows = Rows.of([samples] * count, adapters)
         if images.ndim == 5:
-            rows, images = rows.with_own_images(self.settings.adapters), images.flatten(0, 1)
-        if self.views > 1:
-            sizes = self.samples, self.views, self.settings.adapters
+            rows, images = rows.with_own_images(adapters), images.flatten(0, 1)
+        if self.settings.views > 1:
+            sizes = samples, self.settings.views, adapters
             views = [balanced_views(*sizes, draw.views).flatten() for _ in range(count)]
             seen = rows.with_views(images, torch.cat(views))
             images, rows = seen.images, seen.rows
@@ -250,13 +237,12 @@ class AdapterObjective(Objective[AdapterDraw]):
             trajectories = trajectories + belongs * self.logit_adjustment
         targets = target_probabilities(labels, trajectories.shape[-1])
         weights = self._weights(labels)
-        loss = self.losses(trajectories, targets) @ weights
+        loss = LOSSES[self.settings.loss](trajectories, targets) @ weights
         divergence = self.divergence()
         if divergence is None:
             return loss
         # The likelihood is a mean over adapters, the divergence a sum over them.
-        divergence = divergence / (self.settings.adapters * self.image_count)
-        return loss + divergence * weights.sum()
+        return loss + divergence / (adapters * self.image_count) * weights.sum()
 
     def after_step(self) -> None:
         self.constrain()
@@ -270,10 +256,11 @@ class AdapterObjective(Objective[AdapterDraw]):
 
     @property
     def finished(self) -> bool:
-        """True if the validation loss has not decreased for `patience` epochs."""
-        if self.validation is None or self.patience is None:
+        """True if the validation loss has not decreased for `early_stop` epochs."""
+        patience = self.settings.early_stop
+        if self.validation is None or patience is None:
             return False
-        return self.validation.epochs_without_gain() >= self.patience
+        return self.validation.epochs_without_gain() >= patience
 
     def averages(self) -> Mapping[str, Tensor]:
         """Returns the kept adapters and the metrics of the epochs."""
@@ -314,7 +301,6 @@ def objective_and_batches(
     images: ImageParts,
     outliers: OodSet | None,
     shard: Shard = WHOLE_BATCH,
-    validation: EpochValidation | None = None,
 ) -> tuple[AdapterObjective, LoadedBatches]:
     """Returns the objective and the batches of a recipe: all that its training and a fit to its
     result have in common.
@@ -325,23 +311,6 @@ def objective_and_batches(
     training = trained_images(images, outliers)
     labels = np.array([image.label for image in training])
     counts = balanced_counts(labels, settings.class_balance) if settings.class_balance else None
-    objective = AdapterObjective(
-        network,
-        settings.samples,
-        LOSSES[settings.loss],
-        class_weights(settings, images).to(device),
-        outlier_weight=1.0 if recipe.outliers is None else recipe.outliers.weight,
-        recompute=settings.activation_checkpointing,
-        logit_adjustment=None
-        if counts is None
-        else log_frequency_ratio(labels, counts, len(images.classes)).to(device),
-        validation=validation,
-        sampling=settings.sampling,
-        dropout=settings.adapter_dropout,
-        patience=settings.early_stop,
-        image_count=len(training),
-        views=settings.views,
-    )
     views = recipe.adapters.adapters if settings.augmented_views == "own" else None
 
     def view(epoch: int) -> Transform:
@@ -349,4 +318,27 @@ def objective_and_batches(
             network.preprocessing, recipe.seed, epoch, settings.augmentation, views
         )
 
-    return objective, LoadedBatches(training, view, settings, recipe.seed, shard, counts)
+    batches = LoadedBatches(training, view, settings, recipe.seed, shard, counts)
+    validation = None
+    if settings.best_epoch or settings.metrics_by_epoch:
+        drawn = settings.metrics_by_epoch and network.method.is_sampled(network.settings)
+        validation = EpochValidation(
+            network,
+            images.parts["validation"],
+            batches.length.epochs,
+            samples=recipe.evaluation.samples if drawn else 0,
+            keep_best=settings.best_epoch,
+            views=recipe.evaluation.views,
+        )
+    objective = AdapterObjective(
+        network,
+        settings,
+        class_weights(settings, images).to(device),
+        outlier_weight=1.0 if recipe.outliers is None else recipe.outliers.weight,
+        logit_adjustment=None
+        if counts is None
+        else log_frequency_ratio(labels, counts, len(images.classes)).to(device),
+        validation=validation,
+        image_count=len(training),
+    )
+    return objective, batches

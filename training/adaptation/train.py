@@ -12,7 +12,6 @@ from torch import Tensor
 from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
 from eulerlora.checkpoint.files import CONFIG_FILE, load_checkpoint, save_checkpoint
 from eulerlora.checkpoint.weights import tensors_sha256
-from eulerlora.methods.registry import method_type
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Provenance
@@ -40,7 +39,6 @@ from training.adaptation.summary import (
     result_lines,
     run_lines,
 )
-from training.adaptation.validation import EpochValidation
 from training.calibration.calibrate import calibrate
 from training.data.copies import check_images, image_digests
 from training.data.datasets import pretraining_images, read_dataset, read_ood_set, read_outliers
@@ -256,41 +254,18 @@ def train_adapters(
     run: Run,
 ) -> Provenance:
     """Fits the network's adapters and heads in place and returns the result of the run."""
-    settings, device = recipe.training, run.accelerator.device
-    network.to(device)
-    if settings.epochs == 0:
+    network.to(run.accelerator.device)
+    if recipe.training.epochs == 0:
         return {"steps": 0, "seconds": 0.0}
-    length = RunLength.of(settings, len(trained_images(images, outliers)))
-    validation = _validation(network, recipe, images, length.epochs)
-    objective, batches = objective_and_batches(
-        network, recipe, images, outliers, run.shard, validation
-    )
+    objective, batches = objective_and_batches(network, recipe, images, outliers, run.shard)
+    length = batches.length
     result = {"epochs": length.epochs, "batch_size": length.batch_size}
-    result |= asdict(fit(objective, batches, settings, run))
-    if validation is not None:
-        result |= validation.result()
+    result |= asdict(fit(objective, batches, run))
+    if objective.validation is not None:
+        result |= objective.validation.result()
     last = batches.epoch(length.epochs - 1, skip=0)
     network.method.after_training(network, last, run.accelerator.reduce)
     return result
-
-
-def _validation(
-    network: AdaptedVisionTransformer, recipe: AdapterRecipe, images: ImageParts, epochs: int
-) -> EpochValidation | None:
-    """Returns what measures each epoch, or None if the recipe asks for nothing of it."""
-    settings = recipe.training
-    if not (settings.best_epoch or settings.metrics_by_epoch):
-        return None
-    drawn = method_type(recipe.method).is_sampled(recipe.adapters)
-    sampled = settings.metrics_by_epoch and drawn
-    return EpochValidation(
-        network,
-        images.parts["validation"],
-        epochs,
-        samples=recipe.evaluation.samples if sampled else 0,
-        keep_best=settings.best_epoch,
-        views=recipe.evaluation.views,
-    )
 
 
 def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:

@@ -1,8 +1,8 @@
 """Batches of an epoch: their order, the shard of each process, and the loader."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,26 +35,13 @@ class Shard:
     count: int = 1
 
 
-class Batches(Protocol):
-    """The training data of a run."""
-
-    @property
-    def images(self) -> int:
-        """Images per epoch."""
-
-    def epoch(self, epoch: int, skip: int) -> Iterable[tuple[Tensor, Tensor]]:
-        """Yields pixels (n, 3, size, size) and labels (n, ...), beginning with batch `skip`.
-
-        The same arguments always give the same batches.
-        """
-
-
 @dataclass(frozen=True)
 class LoadedBatches:
-    """Batches of images that are decoded and transformed one by one.
+    """The training data of a run: batches of images that are decoded and transformed one by one.
 
     view: returns the transform of an epoch. expected_counts: (images,), how often an epoch contains
-    each image on average, with a sum of `images`; None for once.
+    each image on average, with a sum of `images`; None for once. shown: for each image of an epoch,
+    the indices in `labelled_images` that a batch shows of it; None for the image alone.
     """
 
     labelled_images: Sequence[LabelledImage]
@@ -63,23 +50,44 @@ class LoadedBatches:
     seed: int
     shard: Shard = Shard()
     expected_counts: Floats | None = None
+    shown: Sequence[range] | None = None
 
     @property
-    def images(self) -> int:
-        """Images per epoch."""
-        return len(self.labelled_images)
+    def length(self) -> "RunLength":
+        """The length of the run."""
+        images = self.labelled_images if self.shown is None else self.shown
+        return RunLength.of(self.settings, len(images))
 
     def epoch(self, epoch: int, skip: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields the epoch's batches, beginning with batch `skip`.
+        """Yields the epoch's batches, beginning with batch `skip`: pixels and labels (n, ...).
 
         The order depends on seed and epoch only. A batch has the images of a step over all
         processes; each process loads its shard, padded to the same size in all of them.
         """
-        shards = shard_indices(
-            self.images, self.settings, self.seed, epoch, self.shard, self.expected_counts
-        )
         dataset = ImageDataset(self.labelled_images, self.view(epoch))
-        return load(dataset, self.settings.workers, batch_sampler=list(shards)[skip:])
+        shards = list(self._shards(epoch))[skip:]
+        if (shown := self.shown) is not None:
+            shards = [
+                [index for image in shard for index in (shown[image] if image >= 0 else (-1,))]
+                for shard in shards
+            ]
+        return load(dataset, self.settings.workers, batch_sampler=shards)
+
+    def _shards(self, epoch: int) -> Iterator[list[int]]:
+        """Yields the image indices of this process for every batch of an epoch; -1 is padding."""
+        generator = np.random.default_rng((self.seed, epoch))
+        length, shard = self.length, self.shard
+        order = np.arange(length.images)
+        if self.settings.shuffle:
+            order = generator.permutation(length.images)
+        if self.expected_counts is not None:
+            order = order[systematic_sample(self.expected_counts[order], generator)]
+            if self.settings.shuffle:
+                order = generator.permutation(order)
+        for start in range(0, length.images, length.batch_size):
+            batch = order[start : start + length.batch_size].tolist()
+            batch += [-1] * (-len(batch) % shard.count)
+            yield batch[shard.index :: shard.count]
 
 
 class ImageDataset(Dataset[tuple[Tensor, int]]):
@@ -142,33 +150,6 @@ class RunLength:
         """Returns how many images the first `steps` steps process."""
         epochs, rest = divmod(steps, self.steps_per_epoch)
         return epochs * self.images + rest * self.batch_size
-
-
-def shard_indices(
-    images: int,
-    settings: OptimisationSettings,
-    seed: int,
-    epoch: int,
-    shard: Shard,
-    expected_counts: Floats | None = None,
-) -> Iterator[list[int]]:
-    """Yields the image indices of one process for every batch of an epoch; -1 is padding.
-
-    expected_counts: as in `LoadedBatches`.
-    """
-    generator = np.random.default_rng((seed, epoch))
-    order = np.arange(images)
-    if settings.shuffle:
-        order = generator.permutation(images)
-    if expected_counts is not None:
-        order = order[systematic_sample(expected_counts[order], generator)]
-        if settings.shuffle:
-            order = generator.permutation(order)
-    size = RunLength.of(settings, images).batch_size
-    for start in range(0, images, size):
-        batch = order[start : start + size].tolist()
-        batch += [-1] * (-len(batch) % shard.count)
-        yield batch[shard.index :: shard.count]
 
 
 def systematic_sample(expected_counts: Floats, generator: np.random.Generator) -> Ints:

@@ -20,7 +20,7 @@ from eulerlora_client.progress import (
     format_duration,
     on_terminal,
 )
-from training.fit.batches import Batches, RunLength
+from training.fit.batches import LoadedBatches, RunLength
 from training.fit.optimisation import Objective, Optimisation, Step
 from training.fit.run import (
     FitResult,
@@ -32,12 +32,9 @@ from training.fit.run import (
     load_state,
     save_state,
 )
-from training.recipe.schema import OptimisationSettings
 
 
-def fit(
-    objective: Objective[Any], batches: Batches, settings: OptimisationSettings, run: Run
-) -> FitResult:
+def fit(objective: Objective[Any], batches: LoadedBatches, run: Run) -> FitResult:
     """Trains the objective's network for all epochs, with one optimiser step per batch.
 
     Saves the state at intervals and at the end. On Ctrl-C or SIGTERM it finishes the step, saves
@@ -45,17 +42,15 @@ def fit(
     quantity, at the first loss or gradient norm that is not finite, before the parameters change.
     Raises StorageError if the state cannot be written; an older one remains.
     """
-    return _Fit(objective, batches, settings, run).run_to_end()
+    return _Fit(objective, batches, run).run_to_end()
 
 
 class _Fit:
-    def __init__(
-        self, objective: Objective[Any], batches: Batches, settings: OptimisationSettings, run: Run
-    ) -> None:
-        self.batches, self.settings, self.run = batches, settings, run
-        self.length = RunLength.of(settings, batches.images)
+    def __init__(self, objective: Objective[Any], batches: LoadedBatches, run: Run) -> None:
+        self.batches, self.settings, self.run = batches, batches.settings, run
+        self.length = batches.length
         self.optimisation = Optimisation(
-            objective, settings, self.length, run.accelerator, run.seed
+            objective, self.settings, self.length, run.accelerator, run.seed
         )
         self.trained = TrainedState(
             objective.network, self.optimisation.optimiser, objective.averages()

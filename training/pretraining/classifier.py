@@ -128,7 +128,7 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
         labels: Tensor,
         draw: tuple[int, ...],
     ) -> Tensor:
-        """labels: (n,) as in `train.MixedBatches`; IGNORED for padding."""
+        """labels: (n,) as in `train.mixed_batches`; IGNORED for padding."""
         with seeded(images.device, *draw):
             output: ClassifierOutput = network(images)
         unlabelled = labels >= sum(self.model.classes)

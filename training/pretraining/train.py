@@ -1,6 +1,6 @@
 """Pretraining of a backbone, stage by stage, on several data sets."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, count
 from pathlib import Path
@@ -15,6 +15,7 @@ from eulerlora.settings import Preprocessing, Provenance
 from training.data.augmentation import (
     CPU,
     CROP_AREA,
+    Transform,
     View,
     camera_view,
     dermoscopy_or_camera_view,
@@ -25,11 +26,10 @@ from training.data.images import (
     ImageParts,
     LabelledImage,
     OodSet,
-    load,
     pixel_batches,
     report_skipped,
 )
-from training.fit.batches import ImageDataset, RunLength, shard_indices
+from training.fit.batches import LoadedBatches
 from training.fit.loop import fit
 from training.fit.run import (
     Run,
@@ -98,7 +98,7 @@ def stage_state_file(out: Path, stage: int) -> Path:
 class PretrainingSet:
     """The images of a set and how a run shows them.
 
-    images: with labels as in `MixedBatches`. views: as in `PretrainingData`. shown: views of an
+    images: with labels as in `mixed_batches`. views: as in `PretrainingData`. shown: views of an
     image in a batch.
     """
 
@@ -135,50 +135,37 @@ class PretrainingImages:
         ]
 
 
-class MixedBatches:
-    """Batches of the images of several sets, in random order.
+def mixed_batches(
+    sets: Sequence[PretrainingSet], stage: PretrainingStage, run: Run
+) -> LoadedBatches:
+    """Returns batches of the images of several sets, in random order.
 
     The label of a labelled image is its class, counted over all sets. Every unlabelled image has a
     label of its own, above those of the classes, and two views in a batch. A view depends on seed,
-    epoch and image only. repeats: how often an epoch contains the images of each set; empty for
-    once.
+    epoch and image only.
     """
+    kinds: dict[PretrainingView, View] = {
+        "natural": everyday_view(stage.image_size),
+        "cameras": camera_view(stage.image_size),
+        "half-cameras": dermoscopy_or_camera_view(Preprocessing(size=stage.image_size)),
+    }
+    views: list[LabelledImage] = []
+    transforms: list[View] = []  # of each view
+    shown: list[range] = []
+    for part, repeats in zip(sets, stage.repeats or (1,) * len(sets), strict=True):
+        for image in (image for _ in range(repeats) for image in part.images):
+            shown.append(range(len(views), len(views) + part.shown))
+            views += [image] * part.shown
+            transforms += [kinds[part.views]] * part.shown
 
-    def __init__(self, sets: Sequence[PretrainingSet], stage: PretrainingStage, run: Run) -> None:
-        self.stage, self.run = stage, run
-        self.views: list[LabelledImage] = []
-        self.transforms: list[View] = []  # of each view
-        self.views_of: list[range] = []  # of each image of an epoch
-        kinds: dict[PretrainingView, View] = {
-            "natural": everyday_view(stage.image_size),
-            "cameras": camera_view(stage.image_size),
-            "half-cameras": dermoscopy_or_camera_view(Preprocessing(size=stage.image_size)),
-        }
-        for part, repeats in zip(sets, stage.repeats or (1,) * len(sets), strict=True):
-            for image in (image for _ in range(repeats) for image in part.images):
-                self.views_of.append(range(len(self.views), len(self.views) + part.shown))
-                self.views += [image] * part.shown
-                self.transforms += [kinds[part.views]] * part.shown
-
-    @property
-    def images(self) -> int:
-        """Images per epoch."""
-        return len(self.views_of)
-
-    def epoch(self, epoch: int, skip: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields the epoch's batches, beginning with batch `skip`."""
-
+    def view(epoch: int) -> Transform:
         def transform(index: int, pixels: Tensor) -> Tensor:
-            with seeded(CPU, self.run.seed, epoch, index):
-                return self.transforms[index](pixels)
+            with seeded(CPU, run.seed, epoch, index):
+                return transforms[index](pixels)
 
-        shards = shard_indices(self.images, self.stage, self.run.seed, epoch, self.run.shard)
-        batches = [
-            [view for image in shard for view in (self.views_of[image] if image >= 0 else [-1])]
-            for shard in shards
-        ]
-        dataset = ImageDataset(self.views, transform)
-        return load(dataset, self.stage.workers, batch_sampler=batches[skip:])
+        return transform
+
+    return LoadedBatches(views, view, stage, run.seed, run.shard, shown=shown)
 
 
 def everyday_view(size: int) -> View:
@@ -212,10 +199,9 @@ def _fit_stages(
         if previous is not None:
             model.load_smaller(previous)
         objective = ClassifierObjective(model.to(device), stage)
-        batches = MixedBatches(sets, stage, run)
-        result = fit(objective, batches, stage, run)
-        epochs = RunLength.of(stage, batches.images).epochs
-        stages.append(asdict(result) | {"images": epochs * batches.images})
+        batches = mixed_batches(sets, stage, run)
+        result = fit(objective, batches, run)
+        stages.append(asdict(result) | {"images": batches.length.images_after(result.steps)})
         previous = objective.averaged
     facts: Provenance = {
         "start": start.provenance if start else None,

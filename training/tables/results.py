@@ -20,10 +20,10 @@ from eulerlora.nn.method import MethodSettings
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora.settings import AdapterSettings, BackboneSettings, Provenance
 from training.adaptation.network import count_trained, train_all_weights
-from training.adaptation.objective import AdapterObjective, trajectory_losses
+from training.adaptation.objective import AdapterObjective
 from training.fit.optimisation import attention_kernels
 from training.recipe.file import read_recipe
-from training.recipe.schema import AdapterRecipe
+from training.recipe.schema import AdapterRecipe, AdapterTraining
 from training.reporting.tables import MEAN_LOGITS_METRICS, METRICS, OOD_METRICS
 from training.reporting.tables import table as markdown_rows
 from training.tables.table import ResultTable, TableRow, TableRun, ood_index
@@ -386,7 +386,7 @@ def operations(
     """
     network = build_network(VisionTransformer(shape), adapters, classes, method=method)
     network = train_all_weights(network) if whole else network
-    objective = AdapterObjective(network, samples, trajectory_losses, torch.ones(classes))
+    objective = AdapterObjective(network, AdapterTraining(samples=samples), torch.ones(classes))
     images = torch.zeros(1, 3, shape.image_size, shape.image_size)
     labels = torch.zeros(1, dtype=torch.long)
     draw = objective.draw(0, 0, 0)

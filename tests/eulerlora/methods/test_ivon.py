@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from eulerlora.methods.ivon import IVON, IVONSettings
 from tests.conftest import random_network
-from training.adaptation.objective import AdapterObjective, trajectory_losses
+from training.adaptation.objective import AdapterObjective
 from training.fit.batches import RunLength
 from training.fit.optimisation import Optimisation
 from training.recipe.schema import AdapterTraining
@@ -86,7 +86,7 @@ def test_it_finds_the_posterior_of_a_linear_regression_with_orthogonal_inputs() 
 def optimisation_of(rows: int | None = None, clip_norm: float = 1e9) -> Optimisation:
     """Returns the optimisation of adapters with the method ivon, after one step."""
     network = random_network(method=IVONSettings(initial_curvature=2.0, kl_weight=0.5))
-    objective = AdapterObjective(network, 2, trajectory_losses, torch.ones(3), image_count=50)
+    objective = AdapterObjective(network, AdapterTraining(samples=2), torch.ones(3), image_count=50)
     settings = AdapterTraining(
         epochs=1, optimiser="ivon", micro_batch_rows=rows, clip_norm=clip_norm, warmup_steps=0
     )

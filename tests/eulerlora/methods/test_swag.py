@@ -10,7 +10,8 @@ from torch import Tensor
 from eulerlora.methods.swag import MOMENTUM, Moments, SWAGFit, SWAGMethod, SWAGSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
 from tests.conftest import random_network
-from training.adaptation.objective import AdapterObjective, trajectory_losses
+from training.adaptation.objective import AdapterObjective
+from training.recipe.schema import AdapterTraining
 
 FIT = SWAGFit(learning_rate=1e-2, steps=6, snapshots=3)
 SEED = 4
@@ -41,7 +42,7 @@ class Source:
 
 
 def objective_of(network: AdaptedVisionTransformer) -> AdapterObjective:
-    return AdapterObjective(network, 2, trajectory_losses, torch.ones(3))
+    return AdapterObjective(network, AdapterTraining(samples=2), torch.ones(3))
 
 
 def test_moments_are_those_of_numpy() -> None:

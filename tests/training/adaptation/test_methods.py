@@ -17,11 +17,11 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.settings import Draw
 from tests.conftest import TINY_ADAPTERS, random_network
-from training.adaptation.objective import AdapterObjective, trajectory_losses
+from training.adaptation.objective import AdapterObjective
 from training.adaptation.train import train
 from training.fit.batches import IGNORED
 from training.recipe.file import read_recipe
-from training.recipe.schema import AdapterRecipe
+from training.recipe.schema import AdapterRecipe, AdapterTraining
 
 WEIGHTS = torch.tensor([0.2, 0.5, 0.3])
 LABELS = torch.tensor([0, 1, 2, 1])
@@ -38,7 +38,7 @@ def images() -> Tensor:
 
 def objective_of(name: str) -> AdapterObjective:
     network = random_network(method=METHODS[name])
-    return AdapterObjective(network, 2, trajectory_losses, WEIGHTS, image_count=50)
+    return AdapterObjective(network, AdapterTraining(samples=2), WEIGHTS, image_count=50)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -69,7 +69,7 @@ def test_equal_adapters_have_the_loss_of_one_of_them(
                 shape = parameter.shape
                 parameter.copy_(own.expand(shape) if own.ndim == len(shape) else own)
         objective = AdapterObjective(
-            network, 1, trajectory_losses, WEIGHTS, sampling=False, image_count=50
+            network, AdapterTraining(samples=1, sampling=False), WEIGHTS, image_count=50
         )
         return objective.loss(network, images, LABELS, objective.draw(1, 2, 0))
 
@@ -193,7 +193,9 @@ def test_the_covariance_is_fitted_to_all_images_of_a_class_with_the_mean_logits(
 def test_every_image_of_a_step_has_draws_of_its_own(
     method: DropKeySettings | EpiNetSettings, name: str
 ) -> None:
-    objective = AdapterObjective(random_network(method=method), 2, trajectory_losses, torch.ones(3))
+    objective = AdapterObjective(
+        random_network(method=method), AdapterTraining(samples=2), torch.ones(3)
+    )
     draws = objective.draw(1, 2, 0).row_draws(2)
     first, second = (draws.blocks | draws.head)[name].chunk(2)
     assert not torch.equal(first, second)

@@ -51,7 +51,9 @@ Batch = tuple[Tensor, Tensor]
 
 def make_objective(recompute: bool = False) -> AdapterObjective:
     network = random_network()
-    return AdapterObjective(network, 2, trajectory_losses, WEIGHTS, recompute=recompute)
+    return AdapterObjective(
+        network, AdapterTraining(samples=2, activation_checkpointing=recompute), WEIGHTS
+    )
 
 
 @pytest.fixture
@@ -101,7 +103,7 @@ def test_the_trajectories_of_an_image_see_its_views(batch: Batch, augmented_view
         seen.append(images[rows.image].unflatten(0, (7, 2, 2)))
         return network(images, rows, *rest, block=block)
 
-    objective = AdapterObjective(network, 2, trajectory_losses, torch.ones(3), views=4)
+    objective = AdapterObjective(network, AdapterTraining(samples=2, views=4), torch.ones(3))
     losses = [objective.loss(recorded, images, labels, objective.draw(0, s, 0)) for s in (0, 0, 1)]
     assert torch.stack(losses).isfinite().all()
     assert torch.equal(seen[0], seen[1])
@@ -128,9 +130,9 @@ def test_logits_are_adjusted_for_images_of_a_class_only(batch: Batch) -> None:
     adjustment = torch.tensor([0.5, -1.0, 2.0])
     network = random_network()
     adjusted = AdapterObjective(
-        network, 1, trajectory_losses, torch.ones(3), logit_adjustment=adjustment
+        network, AdapterTraining(samples=1), torch.ones(3), logit_adjustment=adjustment
     )
-    plain = AdapterObjective(network, 1, trajectory_losses, torch.ones(3))
+    plain = AdapterObjective(network, AdapterTraining(samples=1), torch.ones(3))
     draw = plain.draw(0, 0, 0)
     rows = Rows.of([1] * 7, 2)
     logits = network(images, rows, draw.row_draws(7)).unflatten(0, (7, 2))
@@ -152,7 +154,7 @@ def test_coefficients_are_a_function_of_seed_and_step(objective: AdapterObjectiv
 def test_training_without_sampling_has_the_loss_of_mode_det(batch: Batch) -> None:
     images, labels = batch
     network = random_network()
-    plain = AdapterObjective(network, 1, trajectory_losses, torch.ones(3), sampling=False)
+    plain = AdapterObjective(network, AdapterTraining(samples=1, sampling=False), torch.ones(3))
     outputs = predict_images(network, images, [Draw(mode="det")] * 7)
     losses = [
         -output.log_probabilities[:, label].mean()
@@ -165,7 +167,7 @@ def test_training_without_sampling_has_the_loss_of_mode_det(batch: Batch) -> Non
 def test_dropout_is_a_function_of_seed_step_and_process(batch: Batch) -> None:
     network = random_network()
     dropping = AdapterObjective(
-        network, 1, trajectory_losses, torch.ones(3), sampling=False, dropout=0.5
+        network, AdapterTraining(samples=1, sampling=False, adapter_dropout=0.5), torch.ones(3)
     )
 
     def loss(seed: int, step: int, process: int) -> float:
@@ -230,7 +232,7 @@ def _write_losses(
             shard=run.shard,
         )
         with patch.object(Optimisation, "step", recording_step):
-            fit(objective, batches, settings, run)
+            fit(objective, batches, run)
     if process == 0:
         torch.save(losses, out)
     return losses

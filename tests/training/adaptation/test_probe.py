@@ -20,7 +20,7 @@ from eulerlora.scores.uncertainty import summarise, variance_of
 from eulerlora.settings import AdapterSettings, Draw
 from eulerlora_client.contract.answers import ClassName
 from tests.conftest import predict_rows, random_backbone, random_network
-from training.adaptation.objective import AdapterObjective, trajectory_losses
+from training.adaptation.objective import AdapterObjective
 from training.adaptation.probe import (
     INVERSE_PENALTY,
     compare_with_probe,
@@ -32,6 +32,7 @@ from training.data.images import ImageParts, LabelledImage
 from training.evaluation.evaluate import EvaluatedSet
 from training.evaluation.inference import SetPredictions
 from training.evaluation.report_schema import ProbeComparison
+from training.recipe.schema import AdapterTraining
 
 CPU = torch.device("cpu")
 
@@ -276,7 +277,10 @@ def test_an_objective_is_finished_after_its_patience() -> None:
     validation = EpochValidation(network, IMAGES, epochs=3)
     objective, patient = (
         AdapterObjective(
-            network, 1, trajectory_losses, torch.ones(3), validation=validation, patience=patience
+            network,
+            AdapterTraining(samples=1, best_epoch=True, early_stop=patience),
+            torch.ones(3),
+            validation=validation,
         )
         for patience in (1, None)
     )

@@ -76,11 +76,11 @@ def test_a_run_equals_a_plain_loop_with_adamw(
     changes = {"clip_norm": 0.01, "weight_decay": 0.1, "micro_batch_rows": micro_batch_rows}
     settings = SETTINGS.model_copy(update=changes)
     ours, plain = ColourObjective(), ColourObjective()
-    fit(ours, batches, settings, run)
+    fit(ours, replace(batches, settings=settings), run)
     if micro_batch_rows is not None:
-        assert len(ours.weights) > 2 * -(-batches.images // 8)
+        assert len(ours.weights) > 2 * -(-batches.length.images // 8)
     optimiser = torch.optim.AdamW(plain.network.parameters(), lr=0.0, weight_decay=0.1)
-    last = 2 * -(-batches.images // 8) - 1
+    last = 2 * -(-batches.length.images // 8) - 1
     step = 0
     for epoch in range(2):
         for pixels, labels in batches.epoch(epoch, 0):
@@ -102,7 +102,7 @@ def test_a_non_finite_loss_stops_the_run_before_the_step(
 ) -> None:
     objective = ColourObjective(lambda loss, step: loss * (value if step == 2 else 1.0))
     with pytest.raises(NonFiniteError, match="loss at step 2"):
-        fit(objective, batches, SETTINGS, run)
+        fit(objective, batches, run)
     assert all(parameter.isfinite().all() for parameter in objective.network.parameters())
 
 
@@ -110,7 +110,7 @@ def test_a_non_finite_gradient_stops_the_run(batches: LoadedBatches, run: Run) -
     # The square root adds 0 to the loss, with an infinite slope.
     objective = ColourObjective(lambda loss, _: loss + torch.sqrt(loss - loss.detach()))
     with pytest.raises(NonFiniteError, match="gradient norm at step 0"):
-        fit(objective, batches, SETTINGS, run)
+        fit(objective, batches, run)
 
 
 class StoppedError(Exception):
@@ -126,15 +126,15 @@ def test_a_resumed_run_ends_with_the_same_weights(
             raise StoppedError
         return loss
 
-    settings = SETTINGS.model_copy(update={"state_every_s": 0.0})
+    batches = replace(batches, settings=SETTINGS.model_copy(update={"state_every_s": 0.0}))
     whole = ColourObjective()
-    fitted = fit(whole, batches, settings, run)
+    fitted = fit(whole, batches, run)
     run.state.unlink()
     with pytest.raises(StoppedError):
-        fit(ColourObjective(stop), batches, settings, run)
+        fit(ColourObjective(stop), batches, run)
     rest = ColourObjective()
     resumed = replace(run, resume=True)
-    continued = fit(rest, batches, settings, resumed)
+    continued = fit(rest, batches, resumed)
     assert len(rest.weights) < len(whole.weights)
     torch.testing.assert_close(
         rest.network.state_dict(), whole.network.state_dict(), atol=0, rtol=0
@@ -163,22 +163,22 @@ class OneEpochObjective(ColourObjective):
 def test_a_finished_objective_ends_the_run_early_and_for_good(
     batches: LoadedBatches, run: Run
 ) -> None:
-    steps = -(-batches.images // 8)
-    settings = SETTINGS.model_copy(update={"epochs": 5})
+    steps = -(-batches.length.images // 8)
+    batches = replace(batches, settings=SETTINGS.model_copy(update={"epochs": 5}))
     objective = OneEpochObjective()
-    fitted = fit(objective, batches, settings, run)
+    fitted = fit(objective, batches, run)
     assert fitted.steps == len(objective.weights) == steps
-    assert fitted.images_per_second == pytest.approx(batches.images / fitted.seconds)
+    assert fitted.images_per_second == pytest.approx(batches.length.images / fitted.seconds)
     again = OneEpochObjective()
-    assert fit(again, batches, settings, replace(run, resume=True)).steps == steps
+    assert fit(again, batches, replace(run, resume=True)).steps == steps
     assert again.weights == []
 
 
 def test_a_finished_run_takes_no_more_steps(batches: LoadedBatches, run: Run) -> None:
     done, again = ColourObjective(), ColourObjective()
-    first = fit(done, batches, SETTINGS, run)
+    first = fit(done, batches, run)
     resumed = replace(run, resume=True)
-    assert fit(again, batches, SETTINGS, resumed) == first
+    assert fit(again, batches, resumed) == first
     assert again.weights == []
     torch.testing.assert_close(
         again.network.state_dict(), done.network.state_dict(), atol=0, rtol=0
@@ -186,10 +186,10 @@ def test_a_finished_run_takes_no_more_steps(batches: LoadedBatches, run: Run) ->
 
 
 def test_without_resume_an_older_state_is_ignored(batches: LoadedBatches, run: Run) -> None:
-    fit(ColourObjective(), batches, SETTINGS, run)
+    fit(ColourObjective(), batches, run)
     again = ColourObjective()
-    fit(again, batches, SETTINGS, run)
-    assert len(again.weights) == 2 * -(-batches.images // 8)
+    fit(again, batches, run)
+    assert len(again.weights) == 2 * -(-batches.length.images // 8)
 
 
 LENGTH = RunLength(images=100, batch_size=8, epochs=4)

@@ -12,7 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from eulerlora.settings import BackboneSettings
 from eulerlora_client.errors import SettingsError
 from tests.conftest import TINY_BACKBONE, random_backbone, random_network
-from training.adaptation.objective import AdapterObjective, trajectory_losses
+from training.adaptation.objective import AdapterObjective
 from training.fit.batches import RunLength
 from training.fit.optimisation import OPTIMISERS, Objective, Optimisation, warmup_cosine
 from training.pretraining.classifier import Classifier, ClassifierObjective
@@ -71,7 +71,9 @@ MakeObjective = Callable[..., Objective]
 def adapters(recompute: bool, backbone: BackboneSettings = TINY_BACKBONE) -> Objective:
     network = random_network(backbone=random_backbone(backbone))
     weights = torch.tensor([0.2, 0.5, 0.3])
-    return AdapterObjective(network, 2, trajectory_losses, weights, recompute=recompute)
+    return AdapterObjective(
+        network, AdapterTraining(samples=2, activation_checkpointing=recompute), weights
+    )
 
 
 def classifier(recompute: bool, backbone: BackboneSettings = TINY_BACKBONE) -> Objective:

@@ -12,7 +12,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,12 +23,12 @@ from eulerlora_client.contract.answers import ClassName
 from eulerlora_client.errors import DataError, SettingsError
 from tests.conftest import TINY_BACKBONE
 from training.data.images import ImageParts, LabelledImage
-from training.fit.batches import IGNORED, Shard
+from training.fit.batches import LoadedBatches
 from training.fit.run import Run
 from training.pretraining.classifier import Classifier, ClassifierObjective
 from training.pretraining.train import (
-    MixedBatches,
     PretrainingSet,
+    mixed_batches,
     pretrain,
     stage_state_file,
     top_one,
@@ -327,10 +326,10 @@ SETS = [
 ]
 
 
-def batches(repeats: Sequence[int] = (), sets: Sequence[PretrainingSet] = SETS) -> MixedBatches:
+def batches(repeats: Sequence[int] = (), sets: Sequence[PretrainingSet] = SETS) -> LoadedBatches:
     stage = STAGE.model_copy(update={"repeats": tuple(repeats)})
     run = Run(Accelerator(cpu=True), seed=0, recipe=stage, state=Path("none"))
-    return MixedBatches(sets, stage, run)
+    return mixed_batches(sets, stage, run)
 
 
 def levels(pixels: Tensor) -> list[int]:
@@ -353,7 +352,7 @@ def test_an_epoch_repeats_the_images_of_a_set_as_often_as_it_says(repeats: tuple
     mixed = batches(repeats)
     seen = Counter(label for _, labels in mixed.epoch(0, 0) for label in labels.tolist())
     assert seen == {label: repeats[label >= 17] for label in range(27) if repeats[label >= 17]}
-    assert mixed.images == seen.total()
+    assert mixed.length.images == seen.total()
 
 
 def test_every_unlabelled_image_has_two_different_views_in_a_batch() -> None:
@@ -362,7 +361,7 @@ def test_every_unlabelled_image_has_two_different_views_in_a_batch() -> None:
         for i in range(9)
     ]
     mixed = batches(sets=[SETS[0], PretrainingSet(noise, "cameras", 2)])
-    assert mixed.images == 17 + 9
+    assert mixed.length.images == 17 + 9
     seen = []
     for pixels, labels in mixed.epoch(0, 0):
         for label in labels[labels >= 17].unique():
@@ -370,14 +369,3 @@ def test_every_unlabelled_image_has_two_different_views_in_a_batch() -> None:
             assert not torch.equal(first, second)
             seen.append(int(label))
     assert sorted(seen) == list(range(17, 26))
-
-
-def test_processes_partition_a_batch() -> None:
-    epochs = []
-    for process in (0, 1):
-        ours = batches()
-        ours.run = SimpleNamespace(seed=0, shard=Shard(process, 2))
-        epochs.append([labels for _, labels in ours.epoch(0, 0)])
-    seen = torch.cat([labels for epoch in epochs for labels in epoch])
-    assert sorted(seen[seen != IGNORED].tolist()) == list(range(27))
-    assert all(len(one) == len(other) for one, other in zip(*epochs, strict=True))
