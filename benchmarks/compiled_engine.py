@@ -1,22 +1,26 @@
-"""The compiled engine of a GPU: its graphs, its rows per second and its memory."""
+"""The compiled engine of a GPU: its graphs, its rows per second and its memory.
+
+The computed ceiling of a card counts the floating-point operations of a pass (a multiply-add is
+two) in its matrix products; norms, softmax and activations are negligible.
+"""
 
 import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from statistics import median
 
 import psutil
 import torch
 from torch._dynamo.utils import counters
 
-from benchmarks.arithmetic import minimum_flops
-from benchmarks.results import Measurement, Result, Spread, at_least, at_most
+from benchmarks.results import Result, at_least, at_most
 from benchmarks.timing import Work, alternating_seconds, synchronise
-from benchmarks.workload import Engine, NetworkSizes, Plan, Workload, described, random_network
+from benchmarks.workload import Engine, NetworkSizes, Plan, Workload, random_network
 from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import Runtime, row_counts
-from eulerlora.settings import RuntimeSettings
+from eulerlora.settings import BackboneSettings, RuntimeSettings
 
 BYTES_PER_WEIGHT = 2  # bfloat16
 
@@ -70,6 +74,41 @@ def weight_bytes(sizes: NetworkSizes) -> int:
     return BYTES_PER_WEIGHT * shape.layers * block
 
 
+def minimum_flops(
+    backbone: BackboneSettings, images: int, rows: int, rank: int, classes: int
+) -> int:
+    """Returns the minimum number of operations for the logits of all rows.
+
+    It is below that of all tokens of all rows for three reasons: in the first block, the rows of an
+    image share the inputs of Q, K and V; in the last block, only the class token is needed after K
+    and V, unless the features are a mean over patches; and each row uses the `rank` directions and
+    the head of one adapter only.
+    """
+    pixels, patches = 3 * backbone.patch_size**2, backbone.tokens - 1 - backbone.registers
+    embedding = 2 * images * patches * pixels * backbone.width
+    heads = 2 * rows * backbone.width * classes
+    blocks = 0
+    for index in range(backbone.layers):
+        inputs = images if index == 0 else rows
+        pooled = backbone.pooling == "class" and index == backbone.layers - 1
+        blocks += _block_flops(backbone, rows, rank, inputs, 1 if pooled else backbone.tokens)
+    return embedding + blocks + heads
+
+
+def _block_flops(
+    backbone: BackboneSettings, rows: int, rank: int, inputs: int, queries: int
+) -> int:
+    """Operations of one block. inputs: distinct inputs of Q, K, V. queries: output tokens."""
+    tokens, width = backbone.tokens, backbone.width
+    projected = queries + 2 * tokens  # tokens of Q, K and V
+    mlp_layers = 3 if backbone.activation == "swiglu" else 2  # the gate is a layer more
+    frozen_projections = 2 * (inputs * projected + rows * queries) * width**2
+    low_rank = 2 * (inputs * projected + rows * (projected + 2 * queries)) * width * rank
+    attention = 2 * rows * queries * tokens * 2 * width
+    mlp = 2 * rows * queries * mlp_layers * width * backbone.mlp_width
+    return frozen_projections + low_rank + attention + mlp
+
+
 @cache
 def compiled_engine(
     sizes: NetworkSizes, device: torch.device, compiler: str | None
@@ -99,19 +138,16 @@ def engine_of(plan: Plan) -> CompiledEngine:
 def graph_compilation(plan: Plan) -> Iterator[Result]:
     """Measures the number of graphs and the time until all are compiled and captured."""
     engine = engine_of(plan)
-    counts = list(engine.row_counts)
-    details = described(plan.sizes.large, row_counts=counts, compiler=plan.compiler)
-    graphs = Measurement(
+    yield Result(
         name="graphs, bfloat16, compiled",
         ours="one for each row count; fewer means that torch runs the rest uncompiled",
+        value=engine.graphs,
+        measured=[engine.graphs],
         unit="count",
-        target=at_least(len(counts)),
+        target=at_least(len(engine.row_counts)),
     )
-    yield graphs.reading(engine.graphs, [engine.graphs], plan.device, details)
-    seconds = Measurement(
-        name="time until all graphs are compiled and captured", ours="the first pass"
-    )
-    yield seconds.reading(engine.seconds, [engine.seconds], plan.device, details)
+    name = "time until all graphs are compiled and captured"
+    yield Result(name, "the first pass", engine.seconds, [engine.seconds])
 
 
 def row_rates(plan: Plan) -> Iterator[Result]:
@@ -122,21 +158,20 @@ def row_rates(plan: Plan) -> Iterator[Result]:
     times = alternating_seconds(passes, plan.sizes.repeats, plan.sizes.warmups, plan.device)
     for count, seconds in zip(counts, times, strict=True):
         images = -(-count // sizes.trajectories)
-        details = described(sizes, rows=count, images=images, compiler=plan.compiler)
-        name = f"passes of {count} rows, bfloat16, compiled"
-        median_s = Spread.of(seconds).median
-        rate = Measurement(name=name, ours=f"{1e6 * median_s:.0f} us a pass", unit="rows/s")
+        name = f"passes of {count} rows of {images} images, bfloat16, compiled"
         rates = [count / value for value in seconds]
-        yield rate.reading(Spread.of(rates).median, rates, plan.device, details)
+        pass_us = f"{1e6 * median(seconds):.0f} us a pass"
+        yield Result(name, pass_us, median(rates), rates, "rows/s")
         if card is not None:
             least_s = card.seconds(sizes, images, count)
-            share = Measurement(
-                name=f"{name}: share of the computed ceiling",
-                ours=f"at least {1e6 * least_s:.0f} us by arithmetic and memory bandwidth",
-                unit="share",
-            )
             shares = [least_s / value for value in seconds]
-            yield share.reading(Spread.of(shares).median, shares, plan.device, details)
+            yield Result(
+                f"{name}: share of the computed ceiling",
+                f"at least {1e6 * least_s:.0f} us by arithmetic and memory bandwidth",
+                median(shares),
+                shares,
+                "share",
+            )
 
 
 def pass_memory(plan: Plan) -> Iterator[Result]:
@@ -149,12 +184,13 @@ def pass_memory(plan: Plan) -> Iterator[Result]:
     else:
         largest_pass()
         size = psutil.Process().memory_info().rss
-    memory = Measurement(
-        name="memory of the engine in its largest pass, bfloat16, compiled",
-        ours="reserved by torch on the device, or RSS of the process on a CPU",
-        unit="bytes",
+    yield Result(
+        "memory of the engine in its largest pass, bfloat16, compiled",
+        "reserved by torch on the device, or RSS of the process on a CPU",
+        size,
+        [size],
+        "bytes",
     )
-    yield memory.reading(size, [size], plan.device, described(plan.sizes.large))
 
 
 def latency(plan: Plan) -> Iterator[Result]:
@@ -162,17 +198,11 @@ def latency(plan: Plan) -> Iterator[Result]:
     sizes, run = plan.sizes.large, engine_of(plan).run
     load = Workload.random(sizes, 1, plan.device)
     single = Rows(load.rows.image[:1], load.rows.adapter[:1], (1,))
-    measurement = Measurement(
-        name=f"{sizes.trajectories} trajectories / 1 trajectory, 1 image, bfloat16, compiled",
-        ours=f"{sizes.trajectories} rows",
-        reference="1 row",
-        target=at_most(1.5),
-    )
     yield plan.comparison(
-        measurement,
-        lambda: run(load.images, load.rows, load.draws),
-        lambda: run(load.images, single, load.draws.rows(slice(1))),
-        described(sizes, images=1, compiler=plan.compiler),
+        f"{sizes.trajectories} trajectories / 1 trajectory, 1 image, bfloat16, compiled",
+        (f"{sizes.trajectories} rows", lambda: run(load.images, load.rows, load.draws)),
+        ("1 row", lambda: run(load.images, single, load.draws.rows(slice(1)))),
+        at_most(1.5),
     )
 
 

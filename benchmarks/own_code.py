@@ -5,7 +5,7 @@ layers, which repeat the batch, and from the row engine, which shares the first 
 without sampling through EulerLoRA and through PEFT's LoRA. Runs alternate.
 """
 
-import statistics
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -14,7 +14,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import ViTConfig, ViTForImageClassification
 
-from benchmarks.timing import Work, alternating_seconds
+from benchmarks.results import Result, report
+from benchmarks.workload import FULL, Plan
 from eulerlora.classifier import adapt
 from eulerlora.peft import EulerLoraConfig, sampling
 
@@ -27,29 +28,27 @@ SMALL: dict[str, Any] = {
 }
 
 
-def ratio(first: Work, second: Work, repeats: int) -> str:
-    """Returns the median of the paired ratios first / second, with their quartiles."""
-    pairs = alternating_seconds([first, second], repeats, 1, torch.device("cpu"))
-    ratios = [a / b for a, b in zip(*pairs, strict=True)]
-    low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
-    return f"{median:.2f} | {low:.2f} to {high:.2f}"
-
-
 @click.command()
 @click.option("--small", is_flag=True, help="Use tiny sizes as a functional test.")
 @click.option("--repeats", type=click.IntRange(2), default=15, show_default=True)
 @torch.inference_mode()
 def main(small: bool, repeats: int) -> None:
     """Print a table of ratios."""
-    options: dict[str, Any] = {"patch_size": 32, "num_labels": CLASSES}
-    config: Any = ViTConfig(**options | (SMALL if small else {}))
+    report(
+        comparisons({"patch_size": 32, "num_labels": CLASSES} | (SMALL if small else {}), repeats)
+    )
+
+
+def comparisons(options: dict[str, Any], repeats: int) -> Iterator[Result]:
+    """Compares one and eight images. options: of the ViT."""
+    config: Any = ViTConfig(**options)
     vit: Any = ViTForImageClassification(config)
     vit.eval()
     targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
     plain = get_peft_model(deepcopy(vit), LoraConfig(r=RANK, target_modules=targets)).eval()
     sampled = get_peft_model(deepcopy(vit), EulerLoraConfig(r=RANK)).eval()
     engine = adapt(vit, rank=RANK, adapters=1, classes=CLASSES).eval()
-    click.echo("| ratio | images | median | quartiles |\n|---|---:|---:|---|")
+    plan = Plan(FULL, torch.device("cpu"))
     for count in (1, 8):
         images = torch.rand(count, 3, config.image_size, config.image_size)
 
@@ -66,11 +65,18 @@ def main(small: bool, repeats: int) -> None:
         def lora(images: torch.Tensor = images) -> None:
             plain(pixel_values=images)
 
-        click.echo(
-            f"| {TRAJECTORIES} trajectories, PEFT to row engine | {count} | "
-            f"{ratio(rows, engine_rows, repeats)} |"
+        yield plan.comparison(
+            f"{TRAJECTORIES} trajectories, {count} images",
+            ("EulerLoRA in PEFT", rows),
+            ("the row engine", engine_rows),
+            repeats=repeats,
         )
-        click.echo(f"| det, EulerLoRA to LoRA of PEFT | {count} | {ratio(det, lora, repeats)} |")
+        yield plan.comparison(
+            f"det, {count} images",
+            ("EulerLoRA in PEFT", det),
+            ("LoRA of PEFT", lora),
+            repeats=repeats,
+        )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Half load is a Poisson load at half of the server's own highest rate.
 import asyncio
 import json
 import os
-import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +20,6 @@ from statistics import median
 from typing import Literal, get_args
 
 import click
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,6 +33,7 @@ from benchmarks.service.load import (
     Part,
     closed_loop,
     parameters,
+    percentile,
     post_form,
     short_gc_pauses,
 )
@@ -43,6 +42,7 @@ from benchmarks.service.server import (
     TERMINATE_TIMEOUT_S,
     Server,
     eulerlora_server,
+    free_port,
     memory,
     paused,
     server_process,
@@ -66,7 +66,6 @@ METHODS = {
     "vmap": "`torch.func.vmap` over LoRA modules, frozen weights shared",
     "loop": "ordinary LoRA modules, one pass a member",
 }
-HOST = "127.0.0.1"
 IMAGES = 32
 OUR_SERVER = "eulerlora serve"
 CHOSEN_PRECISION = f"{OUR_SERVER}, --precision auto"
@@ -117,16 +116,21 @@ class PeerServer:
 
         packages: a folder that precedes the installed packages.
         """
-        with socket.create_server((HOST, 0)) as free:
-            port = int(free.getsockname()[1])
+        port = free_port()
         command = ["-m", *self.arguments, str(port)]
         environment = {} if packages is None else {"PYTHONPATH": str(packages)}
-        return server_process(command, self.ready_path, port, self.grace_s, environment)
+        return server_process(command, port, self.ready_path, self.grace_s, environment)
 
 
 PROGRAMS = "benchmarks.service"
 BENTOML = "BentoML, adaptive batches of at most 8, 2 workers"
-BENTOML_ARGUMENTS = ["bentoml", "serve", f"{PROGRAMS}.bentoml_server:BatchedModel", "--host", HOST]
+BENTOML_ARGUMENTS = [
+    "bentoml",
+    "serve",
+    f"{PROGRAMS}.bentoml_server:BatchedModel",
+    "--host",
+    "127.0.0.1",
+]
 PEERS = {
     "a plain FastAPI route": PeerServer([f"{PROGRAMS}.references"], "/readyz"),
     "LitServe, batches of 8, 5 ms, 2 workers": PeerServer(
@@ -330,7 +334,7 @@ def server_costs(
                             loads[name][count].append(load)
         costs = {}
         for name, server in servers.items():
-            cost = ServerCost(loads[name], (), memory(server.pid).pss or 0)
+            cost = ServerCost(loads[name], (), memory(server.pid))
             with only(server, servers.values()):
                 half = poisson_load(
                     server.port, requests[name], cost.rate / 2, HALF_LOAD_S, TIMEOUT_S, lambda: None
@@ -424,12 +428,6 @@ def rate_within(loads: Loads, limit_s: float) -> float | None:
 def p99(load: Load) -> float:
     """Returns the 99th percentile of the seconds of answered requests."""
     return percentile(load.exchanges, 99)
-
-
-def percentile(exchanges: Sequence[Exchange], percent: float) -> float:
-    """Returns a percentile of the seconds of answered exchanges; NaN if none was answered."""
-    seconds = [exchange.seconds for exchange in exchanges if exchange.status == 200]
-    return float(np.percentile(seconds or [np.nan], percent))
 
 
 if __name__ == "__main__":

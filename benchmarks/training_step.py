@@ -14,9 +14,9 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.baselines.naive import ordinary_members
-from benchmarks.results import Measurement, Result, Target, at_most
+from benchmarks.results import Result, Side, Target, at_most, comparison
 from benchmarks.timing import alternating_seconds, in_new_process, peak_growth
-from benchmarks.workload import NetworkSizes, Plan, Workload, described
+from benchmarks.workload import NetworkSizes, Plan, Workload
 from eulerlora.nn.method import RowDraws
 from eulerlora.sampling.masks import draw_trajectories, on_stacked_ranks
 from training.fit.optimisation import attention_kernels
@@ -56,30 +56,21 @@ class TrainingStep(ABC):
 
 
 class OneBatchStep(TrainingStep):
-    """Our step with `micro_batch_rows` rows at a time, by default all rows."""
+    """Our step with the rows of `micro_batch` images at a time, by default of all."""
 
-    micro_batch_rows = sys.maxsize
-
-    def __init__(self, load: Workload) -> None:
+    def __init__(self, load: Workload, micro_batch: int | None = None) -> None:
         super().__init__(load, [parameter for _, parameter in load.network.adapter_parameters()])
+        self._rows = sys.maxsize if micro_batch is None else micro_batch * self.trajectories
 
     def backward(self, unstacked: Tensor) -> None:
         stacked = on_stacked_ranks(unstacked, self.network.settings.adapters).to(self.images.device)
-        for part in self.rows.split(self.micro_batch_rows):
+        for part in self.rows.split(self._rows):
             images, labels = self.images[part.images], self.labels[part.images]
             draws = RowDraws.of_coefficients(stacked).repeated(len(images))
             logits = self.network(images, part.renumbered, draws)
             targets = labels.repeat_interleave(self.trajectories)
             loss = F.cross_entropy(logits, targets, reduction="sum") / len(self.rows)
             loss.backward()
-
-
-class MicroBatchStep(OneBatchStep):
-    """Our step in micro-batches of the rows of two images; the gradient is the same."""
-
-    def __init__(self, load: Workload) -> None:
-        super().__init__(load)
-        self.micro_batch_rows = 2 * self.trajectories
 
 
 class NaiveStep(TrainingStep):
@@ -99,11 +90,6 @@ class NaiveStep(TrainingStep):
         (total / self.trajectories).backward()
 
 
-STEPS: dict[Method, type[OneBatchStep] | type[NaiveStep]] = {
-    "one-batch": OneBatchStep,
-    "micro-batches": MicroBatchStep,
-    "naive": NaiveStep,
-}
 DESCRIPTIONS: dict[Method, str] = {
     "one-batch": "all rows in one batch, float32",
     "micro-batches": "micro-batches of two images' rows, float32",
@@ -119,35 +105,40 @@ MEMORY_TARGETS: dict[Method, Target | None] = {
 MEASURED_STEPS = 2  # the optimiser allocates its state in the first
 
 
+def training_step(method: Method, load: Workload) -> TrainingStep:
+    """Returns a step of a method; micro-batches have the same gradient as one batch."""
+    if method == "naive":
+        return NaiveStep(load)
+    return OneBatchStep(load, 2 if method == "micro-batches" else None)
+
+
 def step_time(plan: Plan, method: Method) -> Result:
     """Compares the time of forward, backward and AdamW with the naive loop."""
     sizes, images = plan.sizes.large, plan.sizes.images
-    steps = [STEPS[name](Workload.random(sizes, images, plan.device)) for name in (method, "naive")]
-    ours, naive = alternating_seconds(steps, plan.sizes.step_repeats, 1, plan.device)
-    measurement = Measurement(
-        name=f"training step, {_name(plan, method)} / naive loop",
-        ours=DESCRIPTIONS[method],
-        reference=DESCRIPTIONS["naive"],
-        target=TIME_TARGET,
+    methods: tuple[Method, Method] = (method, "naive")
+    steps = [training_step(name, Workload.random(sizes, images, plan.device)) for name in methods]
+    times = alternating_seconds(steps, plan.sizes.step_repeats, 1, plan.device)
+    ours, naive = (
+        Side(DESCRIPTIONS[name], side) for name, side in zip(methods, times, strict=True)
     )
-    return measurement.comparison(ours, naive, plan.device, described(sizes, images=images))
+    return comparison(
+        f"training step, {_name(plan, method)} / naive loop", ours, naive, TIME_TARGET
+    )
 
 
 def step_memory(plan: Plan, method: Method) -> Result:
     """Compares the peak memory of a step, in addition to model and images, with the naive loop."""
     sizes, images = plan.sizes.large, plan.sizes.images
+    methods: tuple[Method, Method] = (method, "naive")
     ours, naive = (
-        [float(peak_bytes(name, sizes, images, plan.device)) for _ in range(plan.sizes.processes)]
-        for name in (method, "naive")
+        Side(
+            DESCRIPTIONS[name],
+            [peak_bytes(name, sizes, images, plan.device) for _ in range(plan.sizes.processes)],
+        )
+        for name in methods
     )
-    measurement = Measurement(
-        name=f"training step, {_name(plan, method)}, peak memory / naive loop",
-        ours=DESCRIPTIONS[method],
-        reference=DESCRIPTIONS["naive"],
-        target=MEMORY_TARGETS[method],
-        unit="bytes",
-    )
-    return measurement.comparison(ours, naive, plan.device, described(sizes, images=images))
+    name = f"training step, {_name(plan, method)}, peak memory / naive loop"
+    return comparison(name, ours, naive, MEMORY_TARGETS[method], "bytes")
 
 
 def _name(plan: Plan, method: Method) -> str:
@@ -162,7 +153,7 @@ def peak_bytes(method: Method, sizes: NetworkSizes, images: int, device: torch.d
     """
     if device.type != "cuda":
         return in_new_process(_peak_in_this_process, method, sizes, images)
-    step = STEPS[method](Workload.random(sizes, images, device))
+    step = training_step(method, Workload.random(sizes, images, device))
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
@@ -172,5 +163,10 @@ def peak_bytes(method: Method, sizes: NetworkSizes, images: int, device: torch.d
 
 
 def _peak_in_this_process(method: Method, sizes: NetworkSizes, images: int) -> int:
-    step = STEPS[method](Workload.random(sizes, images, torch.device("cpu")))
-    return peak_growth(lambda: [step() for _ in range(MEASURED_STEPS)])
+    step = training_step(method, Workload.random(sizes, images, torch.device("cpu")))
+
+    def steps() -> None:
+        for _ in range(MEASURED_STEPS):
+            step()
+
+    return peak_growth(steps)

@@ -4,15 +4,15 @@
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field
 from torch import Generator, Tensor
 
-from benchmarks.results import Measurement, Result
+from benchmarks.results import Result, Side, Target, comparison
 from benchmarks.timing import Work, alternating_seconds
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
@@ -21,7 +21,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import Runtime
 from eulerlora.sampling.masks import draw_trajectories, on_stacked_ranks
-from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, RuntimeSettings
+from eulerlora.settings import AdapterSettings, BackboneSettings, RuntimeSettings
 from eulerlora_client.contract.sampling import Precision
 from eulerlora_client.settings import PositiveInt, Settings
 
@@ -44,10 +44,9 @@ class Sizes(Settings):
     """Sizes of a run.
 
     large: the published backbone. compact: a backbone for CPUs. images: batch size. requests: of
-    each mode in the mixed batch. throughput_images: batch size that fills a GPU. squares: sizes
-    of the square products among the ceiling's candidates. repeats: alternating measurements after
-    `warmups`; `step_repeats` for training steps, `request_repeats` for requests. processes:
-    number of processes for each memory measurement.
+    each mode in the mixed batch. repeats: alternating measurements after `warmups`; `step_repeats`
+    for training steps, `request_repeats` for requests. processes: number of processes for each
+    memory measurement.
     """
 
     large: NetworkSizes = NetworkSizes()
@@ -58,8 +57,6 @@ class Sizes(Settings):
     )
     images: PositiveInt = 8
     requests: PositiveInt = 8
-    throughput_images: PositiveInt = 64
-    squares: tuple[PositiveInt, ...] = (1024, 2048, 4096)
     warmups: Annotated[int, Field(ge=0)] = 2
     repeats: PositiveInt = 15
     step_repeats: PositiveInt = 5
@@ -82,8 +79,6 @@ SMALL = Sizes(
     compact=SMALL_NETWORK,
     images=2,
     requests=2,
-    throughput_images=3,
-    squares=(16, 32),
     warmups=1,
     repeats=3,
     step_repeats=2,
@@ -105,22 +100,21 @@ class Plan:
 
     def comparison(
         self,
-        measurement: Measurement,
-        ours: Work,
-        reference: Work,
-        details: dict[str, Any],
+        name: str,
+        ours: tuple[str, Work],
+        reference: tuple[str, Work],
+        target: Target | None = None,
         repeats: int | None = None,
-        work: tuple[float, float] | None = None,
     ) -> Result:
         """Returns the ratio of the times of ours and of the reference, from alternating runs.
 
-        repeats: by default those of the sizes. work: see `Measurement.comparison`.
+        ours, reference: what runs, and a run. repeats: by default those of the sizes.
         """
-        repeats = self.sizes.repeats if repeats is None else repeats
-        first, second = alternating_seconds(
-            [ours, reference], repeats, self.sizes.warmups, self.device
+        (what, work), (other, other_work) = ours, reference
+        times, other_times = alternating_seconds(
+            [work, other_work], repeats or self.sizes.repeats, self.sizes.warmups, self.device
         )
-        return measurement.comparison(first, second, self.device, details, work)
+        return comparison(name, Side(what, times), Side(other, other_times), target)
 
 
 @dataclass(frozen=True)
@@ -179,11 +173,6 @@ def random_network(sizes: NetworkSizes, seed: int = 0) -> AdaptedVisionTransform
     return network.eval()
 
 
-def described(sizes: NetworkSizes, **details: Any) -> dict[str, Any]:
-    """Returns the sizes and details of a measurement as JSON values."""
-    return sizes.model_dump(mode="json") | {"trajectories": sizes.trajectories} | details
-
-
 Engine = Callable[[Tensor, Rows, RowDraws], Tensor]
 
 
@@ -200,16 +189,3 @@ def build_engine(
     return torch.inference_mode()(
         Runtime(network_copy, network.heads.weight.device, settings).__call__
     )
-
-
-def predict(
-    engine: Engine, images: Tensor, draws: Sequence[Draw], network: AdaptedVisionTransformer
-) -> tuple[Tensor, ...]:
-    """Returns logits (trajectories, classes) of every image for its draw, in one batch.
-
-    network: the one that the engine runs; it draws the rows.
-    """
-    rows = Rows.of([draw.samples for draw in draws], network.settings.adapters).to(images.device)
-    logits: Tensor = engine(images, rows, network.draw_rows(draws).to(images))
-    parts: tuple[Tensor, ...] = logits.split(rows.counts)
-    return parts

@@ -110,7 +110,7 @@ def ordinary_members(network: AdaptedVisionTransformer) -> list[LoRAVisionTransf
     The models share the frozen layers of `network`; Q, K, V and the adapters are copies.
     """
     frozen = [
-        separate_projections(layer.self_attention) for layer in network.backbone.encoder.blocks()
+        _separate_projections(layer.self_attention) for layer in network.backbone.encoder.blocks()
     ]
     classes, rank = network.heads.weight.shape[1], network.settings.rank
     members = []
@@ -120,19 +120,6 @@ def ordinary_members(network: AdaptedVisionTransformer) -> list[LoRAVisionTransf
             _copy_adapter(network, adapter, member)
         members.append(member.to(network.heads.weight.device))
     return members
-
-
-def separate_projections(attention: nn.MultiheadAttention) -> list[nn.Linear]:
-    """Returns torchvision's packed Q, K and V as linear layers, and O."""
-    width = attention.embed_dim
-    assert attention.in_proj_weight is not None
-    packed = zip(attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True)
-    linears = []
-    for weight, bias in packed:
-        linear = nn.Linear(width, width, device="meta")
-        linear.weight, linear.bias = nn.Parameter(weight.clone()), nn.Parameter(bias.clone())
-        linears.append(linear)
-    return [*linears, attention.out_proj]
 
 
 @torch.inference_mode()
@@ -166,6 +153,19 @@ def _copy_adapter(
     member.head.bias.copy_(network.heads.bias[adapter])
 
 
+def _separate_projections(attention: nn.MultiheadAttention) -> list[nn.Linear]:
+    """Returns torchvision's packed Q, K and V as linear layers, and O."""
+    width = attention.embed_dim
+    assert attention.in_proj_weight is not None
+    packed = zip(attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True)
+    linears = []
+    for weight, bias in packed:
+        linear = nn.Linear(width, width, device="meta")
+        linear.weight, linear.bias = nn.Parameter(weight.clone()), nn.Parameter(bias.clone())
+        linears.append(linear)
+    return [*linears, attention.out_proj]
+
+
 Ensemble = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -175,7 +175,7 @@ def vmap_ensemble(members: Sequence[LoRAVisionTransformer], samples: int) -> Ens
     The members of the ensemble are the trajectories. vmap batches adapters, heads and
     coefficients, but not the frozen weights (`in_dims` None). On a CPU, attention uses plain
     products, because vmap has no batching rule for the fused kernel and would loop over members.
-    Shapes are those of `benchmarks.baselines.naive.naive_logits`.
+    Shapes are those of `naive_logits`.
     """
     trajectories = [members[index // samples] for index in range(samples * len(members))]
     trained = [dict(_trained(member)) for member in trajectories]

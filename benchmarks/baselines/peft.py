@@ -12,7 +12,7 @@ from peft.tuners.lora import Linear as PeftLinear
 from torch import Tensor, nn
 from transformers import ViTConfig, ViTModel
 
-from benchmarks.baselines.naive import separate_projections
+from eulerlora.exchange.libraries import vit_state
 from eulerlora.nn.attention import AttentionAdapters
 from eulerlora.nn.network import AdaptedVisionTransformer
 
@@ -79,39 +79,8 @@ def plain_vit(network: AdaptedVisionTransformer) -> ViTModel:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
-    model = ViTModel(config, add_pooling_layer=False)
-    model.load_state_dict(transformers_state(network))
-    return model
-
-
-def transformers_state(network: AdaptedVisionTransformer) -> dict[str, Tensor]:
-    """Returns the backbone's weights by the names of transformers."""
-    backbone = network.backbone
-    state = {
-        "embeddings.cls_token": backbone.class_token,
-        "embeddings.position_embeddings": backbone.encoder.pos_embedding,
-        **_linear("embeddings.patch_embeddings.projection", backbone.conv_proj),
-        **_linear("layernorm", backbone.encoder.ln),
-    }
-    for index, layer in enumerate(backbone.encoder.blocks()):
-        named: Sequence[tuple[str, nn.Module]] = [
-            ("layernorm_before", layer.ln_1),
-            ("layernorm_after", layer.ln_2),
-            ("mlp.fc1", layer.mlp.get_submodule("0")),
-            ("mlp.fc2", layer.mlp.get_submodule("3")),
-            *zip(
-                (f"attention.{name}" for name in PROJECTION_NAMES),
-                separate_projections(layer.self_attention),
-                strict=True,
-            ),
-        ]
-        for name, module in named:
-            state |= _linear(f"layers.{index}.{name}", module)
-    return state
-
-
-def _linear(name: str, module: nn.Module) -> dict[str, Tensor]:
-    return {f"{name}.{part}": tensor for part, tensor in module.state_dict().items()}
+    state = vit_state(network.backbone.state_dict())
+    return ViTModel.from_pretrained(None, config=config, state_dict=state, add_pooling_layer=False)
 
 
 def _copy_adapters(

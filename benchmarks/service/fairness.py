@@ -5,21 +5,19 @@ The attackers' requests cost a server more than they cost their sender.
 
 import asyncio
 import itertools
-import json
 import re
 import socket
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from io import BytesIO
+from statistics import mean
 
 import numpy as np
-import torch
 from PIL import Image
 
-from benchmarks.results import Measurement, Result, at_most
+from benchmarks.results import Result, Side, at_most, comparison
 from benchmarks.service.images import QUALITY, synthetic_images
 from benchmarks.service.load import (
     RETRY_S,
@@ -29,13 +27,13 @@ from benchmarks.service.load import (
     as_client,
     closed_loop,
     get,
+    percentile,
     post,
     post_form,
 )
 from benchmarks.service.plan import Plan
 from benchmarks.service.server import eulerlora_server
 
-CPU = torch.device("cpu")
 VICTIM = "10.0.0.1"
 MAX_RATIO = 2.0
 BATCH, LARGE_BATCH = 32, 20
@@ -104,46 +102,25 @@ def _victim(port: int, requests: Sequence[bytes], responses: int) -> list[Exchan
 def _results(
     name: str, alone: list[list[Exchange]], attacked: list[list[Exchange]]
 ) -> Iterator[Result]:
-    sizes = {"requests": sum(map(len, attacked)), "runs": len(attacked)}
-    for percentile, label in ((50, "p50"), (99, "p99")):
-        measurement = Measurement(
-            name=f"{name}: {label} of another client / without them",
-            ours="one request after another, meanwhile",
-            reference="the same, alone",
-            target=at_most(MAX_RATIO) if label == "p99" else None,
+    for percent, target in ((50, None), (99, at_most(MAX_RATIO))):
+        meanwhile, before = (
+            [percentile(exchanges, percent) for exchanges in runs] for runs in (attacked, alone)
         )
-        yield measurement.comparison(
-            _percentiles(attacked, percentile), _percentiles(alone, percentile), CPU, sizes
+        yield comparison(
+            f"{name}: p{percent} of another client / without them",
+            Side("one request after another, meanwhile", meanwhile),
+            Side("the same, alone", before),
+            target,
         )
-    refused = [
-        float(np.mean([exchange.status != 200 for exchange in exchanges])) for exchanges in attacked
-    ]
-    measurement = Measurement(
+    refused = [mean(exchange.status != 200 for exchange in exchanges) for exchanges in attacked]
+    yield Result(
         name=f"{name}: requests of another client without an answer",
         ours="status other than 200",
+        value=mean(refused),
+        measured=refused,
         unit="share",
         target=at_most(0.0),
     )
-    codes = Counter(_code(exchange) for run in attacked for exchange in run)
-    yield measurement.reading(float(np.mean(refused)), refused, CPU, {**sizes, "codes": codes})
-
-
-def _code(exchange: Exchange) -> str:
-    """Returns the problem code of a response, `answered` without a problem."""
-    if exchange.response is None:
-        return "no response"
-    return str(json.loads(exchange.response.body).get("code", "answered"))
-
-
-def _percentiles(runs: list[list[Exchange]], percentile: int) -> list[float]:
-    return [
-        float(
-            np.percentile(
-                [exchange.seconds for exchange in run if exchange.status == 200], percentile
-            )
-        )
-        for run in runs
-    ]
 
 
 def batch(images: Sequence[bytes], count: int) -> bytes:

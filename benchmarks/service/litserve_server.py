@@ -15,14 +15,9 @@ from fastapi import Request
 from litserve import LitAPI, LitServer
 from torch import Tensor
 
-from benchmarks.service.references import (
-    InferenceInput,
-    body,
-    decode,
-    default_model,
-    predict,
-)
+from benchmarks.service.references import body, decode, default_model, predict
 from eulerlora_client.contract.sampling import Mode
+from service.inference.engine import InferenceItem
 
 WORKERS = 2
 
@@ -35,18 +30,18 @@ class EulerLoRAAPI(LitAPI):  # type: ignore[misc] # litserve ships no types
         torch.set_num_threads(max(1, torch.get_num_threads() // WORKERS))
         self.model = default_model()
 
-    def decode_request(self, request: Request) -> InferenceInput:
+    def decode_request(self, request: Request) -> InferenceItem:
         """Decodes the form."""
         mode: Mode = "stoch" if request["mode"] == "stoch" else "det"
         return decode(self.model, request["file"].file.read(), mode)
 
-    def batch(self, inputs: list[InferenceInput]) -> list[InferenceInput]:
+    def batch(self, inputs: list[InferenceItem]) -> list[InferenceItem]:
         """Returns the list unchanged."""
         return inputs
 
-    def predict(self, inputs: list[InferenceInput] | InferenceInput) -> list[Tensor] | Tensor:
+    def predict(self, inputs: list[InferenceItem] | InferenceItem) -> list[Tensor] | Tensor:
         """Returns trajectories; LitServe passes a single input if it does not batch."""
-        if isinstance(inputs, InferenceInput):
+        if isinstance(inputs, InferenceItem):
             return predict(self.model, [inputs])[0]
         return predict(self.model, inputs)
 

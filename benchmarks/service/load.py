@@ -15,6 +15,7 @@ from typing import Self
 from urllib.parse import urlencode
 
 import h11
+import numpy as np
 
 from eulerlora_client.contract.sampling import Mode
 
@@ -25,6 +26,7 @@ READ_BYTES = 65_536
 PLACEHOLDER = h11.Request(method="POST", target="/", headers=[("Host", "127.0.0.1")])
 RETRY_S = 0.02
 MAX_LOST = 100
+MAX_IDLE_S = 2.0  # below the 5 s after which uvicorn closes an idle connection
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self._http = h11.Connection(h11.CLIENT)
-        self.idle_since = asyncio.get_running_loop().time()
+        self._idle_since = asyncio.get_running_loop().time()
 
     @classmethod
     async def to(cls, port: int) -> Self:
@@ -122,12 +124,13 @@ class Connection:
     @property
     def usable(self) -> bool:
         """True if another request can be sent."""
-        idle = self._http.our_state is h11.IDLE and not self._reader.at_eof()
-        return idle and not self._writer.is_closing() and self._unsent == 0
-
-    @property
-    def _unsent(self) -> int:
-        return self._writer.transport.get_write_buffer_size()
+        return (
+            self._http.our_state is h11.IDLE
+            and not self._reader.at_eof()
+            and not self._writer.is_closing()
+            and self._writer.transport.get_write_buffer_size() == 0
+            and asyncio.get_running_loop().time() - self._idle_since < MAX_IDLE_S
+        )
 
     async def exchange(self, request: bytes) -> Response:
         """Sends a rendered request and returns the response.
@@ -143,7 +146,7 @@ class Connection:
                 self._http.start_next_cycle()
         except (OSError, h11.ProtocolError) as error:
             raise NoResponseError(str(error)) from error
-        self.idle_since = asyncio.get_running_loop().time()
+        self._idle_since = asyncio.get_running_loop().time()
         return response
 
     async def _parse(self) -> Response:
@@ -186,13 +189,9 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Load:
-    """Results of a closed loop. seconds: until the required number of responses was received.
-
-    client_share: CPU time of the clients in that time, as a share of one core.
-    """
+    """Results of a closed loop. seconds: until the required number of responses was received."""
 
     seconds: float
-    client_share: float
     exchanges: list[Exchange]
 
     @property
@@ -204,6 +203,12 @@ class Load:
     def rate(self) -> float:
         """Responses with status 200 per second."""
         return len(self.successful) / self.seconds
+
+
+def percentile(exchanges: Sequence[Exchange], percent: float) -> float:
+    """Returns a percentile of the seconds of answered exchanges; NaN if none was answered."""
+    seconds = [exchange.seconds for exchange in exchanges if exchange.status == 200]
+    return float(np.percentile(seconds or [np.nan], percent))
 
 
 def closed_loop(port: int, requests: Sequence[bytes], clients: int, responses: int) -> Load:
@@ -237,26 +242,12 @@ async def _closed_loop(port: int, requests: Iterator[bytes], clients: int, respo
                 continue
             remaining -= 1
             if remaining == 0:
-                end.set_result(_Clocks.now())
+                end.set_result(time.monotonic())
         session.close()
 
-    started = _Clocks.now()
+    started_s = time.monotonic()
     await asyncio.gather(*(client() for _ in range(clients)))
-    ended: _Clocks = end.result()
-    seconds = ended.wall_s - started.wall_s
-    return Load(seconds, (ended.cpu_s - started.cpu_s) / seconds, exchanges)
-
-
-@dataclass(frozen=True)
-class _Clocks:
-    """Monotonic time and CPU time of this process."""
-
-    wall_s: float
-    cpu_s: float
-
-    @classmethod
-    def now(cls) -> Self:
-        return cls(time.monotonic(), time.process_time())
+    return Load(end.result() - started_s, exchanges)
 
 
 class ClientSession:

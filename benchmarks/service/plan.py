@@ -4,33 +4,22 @@ from eulerlora_client.contract.sampling import Mode
 from eulerlora_client.settings import PositiveInt, Settings
 
 
-class ResponseCounts(Settings):
-    """Number of responses of a run, by mode."""
-
-    det: PositiveInt
-    stoch: PositiveInt
-
-    def of(self, mode: Mode) -> int:
-        """Returns the number for a mode."""
-        return self.det if mode == "det" else self.stoch
-
-
 class Plan(Settings):
     """A run of `benchmarks.service`; the defaults are those of the published results.
 
     options: of `eulerlora serve`. image_count: number of different images. batch_rows: rows per
-    pass of the engine without a service. clients, responses, runs: of throughput. single_requests:
-    number of requests one after another. deadline_s: maximum time to a response; refusal_s: maximum
-    time to a refusal. overload_s: duration of a load of `overload` times the capacity, measured
-    over `capacity_responses`; ready_within_s: time to recover from it. victim_requests: of a
-    client, with and without an attacker, in `attack_runs` alternating runs.
+    pass of the engine without a service. clients, responses, runs: of throughput; responses of a
+    run by mode. single_requests: number of requests one after another. deadline_s: maximum time to
+    a response; refusal_s: maximum time to a refusal. overload_s: duration of a load of `overload`
+    times the capacity, measured over `capacity_responses`; ready_within_s: time to recover from it.
+    victim_requests: of a client, with and without an attacker, in `attack_runs` alternating runs.
     """
 
     options: tuple[str, ...] = ()
     image_count: PositiveInt = 64
     batch_rows: PositiveInt = 128
     clients: PositiveInt = 16
-    responses: ResponseCounts = ResponseCounts(det=960, stoch=240)
+    responses: dict[Mode, PositiveInt] = {"det": 960, "stoch": 240}
     runs: PositiveInt = 5
     single_requests: PositiveInt = 200
     capacity_responses: PositiveInt = 600
@@ -48,7 +37,7 @@ SMALL = Plan(
     image_count=4,
     batch_rows=32,
     clients=8,
-    responses=ResponseCounts(det=16, stoch=8),
+    responses={"det": 16, "stoch": 8},
     runs=2,
     single_requests=10,
     capacity_responses=16,

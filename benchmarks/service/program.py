@@ -1,7 +1,6 @@
 """All measurements of the service, one after another, on an otherwise idle machine."""
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 import click
 
@@ -24,9 +23,8 @@ MEASUREMENTS: Mapping[str, Callable[[Plan], Iterator[Result]]] = {
 @click.option(
     "--only", multiple=True, type=click.Choice(list(MEASUREMENTS)), help="Run only these."
 )
-@click.option("--out", type=click.Path(path_type=Path), help="JSON Lines file for the results.")
 @click.argument("options", nargs=-1, metavar="[-- OPTIONS OF eulerlora serve]")
-def main(small: bool, only: tuple[str, ...], out: Path | None, options: tuple[str, ...]) -> None:
+def main(small: bool, only: tuple[str, ...], options: tuple[str, ...]) -> None:
     """Measure the service on this machine and print a table."""
     plan = (SMALL if small else FULL).model_copy(update={"options": options})
-    report((result for name in only or MEASUREMENTS for result in MEASUREMENTS[name](plan)), out)
+    report(result for name in only or MEASUREMENTS for result in MEASUREMENTS[name](plan))

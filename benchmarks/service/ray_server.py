@@ -16,8 +16,9 @@ import torch
 from fastapi import FastAPI, Request
 from ray import serve
 
-from benchmarks.service.references import InferenceInput, body, decode, default_model, predict
+from benchmarks.service.references import body, decode, default_model, predict
 from eulerlora_client.contract.sampling import Mode
+from service.inference.engine import InferenceItem
 
 REPLICAS = 2
 app = FastAPI()
@@ -32,7 +33,7 @@ class BatchedModel:
         self.model = default_model()
 
     @serve.batch(max_batch_size=8, batch_wait_timeout_s=0.005)
-    async def answers(self, inputs: list[InferenceInput]) -> list[dict[str, Any]]:
+    async def answers(self, inputs: list[InferenceItem]) -> list[dict[str, Any]]:
         """Returns the response bodies of a batch."""
         outputs = await asyncio.to_thread(predict, self.model, inputs)
         return [body(self.model, trajectories) for trajectories in outputs]

@@ -7,7 +7,6 @@ in its pool of threads, an image at a time in each; nothing is batched or checke
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from typing import Annotated, Any
@@ -26,14 +25,7 @@ from eulerlora.nn.network import predict_images
 from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Draw
 from eulerlora_client.contract.sampling import Mode
-
-
-@dataclass(frozen=True)
-class InferenceInput:
-    """A decoded image with its draw. pixels: (3, size, size) in [0, 1]."""
-
-    pixels: Tensor
-    draw: Draw
+from service.inference.engine import InferenceItem
 
 
 @cache
@@ -42,7 +34,7 @@ def default_model() -> EulerLoRA:
     return EulerLoRA.load(DEFAULT_CHECKPOINT, "cpu")
 
 
-def decode(model: EulerLoRA, data: bytes, mode: Mode) -> InferenceInput:
+def decode(model: EulerLoRA, data: bytes, mode: Mode) -> InferenceItem:
     """Decodes an image file; the seed is that of its content."""
     with Image.open(BytesIO(data)) as image:
         (rgb,) = rgb_images([image], model.config.preprocessing.input_side)
@@ -55,10 +47,10 @@ def decode(model: EulerLoRA, data: bytes, mode: Mode) -> InferenceInput:
         sampled_from_block=config.sampled_from_block,
         views=config.default_views(mode),
     )
-    return InferenceInput(network_input(rgb.pixels, config.preprocessing), draw)
+    return InferenceItem(network_input(rgb.pixels, config.preprocessing), draw)
 
 
-def predict(model: EulerLoRA, inputs: Sequence[InferenceInput]) -> list[Tensor]:
+def predict(model: EulerLoRA, inputs: Sequence[InferenceItem]) -> list[Tensor]:
     """Returns the trajectories' probabilities of every image, from one forward pass."""
     pixels = torch.stack([item.pixels for item in inputs])
     draws = [item.draw for item in inputs]

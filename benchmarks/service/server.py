@@ -1,7 +1,7 @@
 """Server processes, ours and those it is compared with, and the memory of their process trees."""
 
 import os
-import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -10,33 +10,20 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from statistics import median
+from typing import Self
 
 import psutil
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 180.0
 TERMINATE_TIMEOUT_S = 60.0
-ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
 WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 WINDOW = 0.05  # share of the time at its start and at its end
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Memory of a process tree in bytes.
-
-    rss: counts shared pages for every process. pss: divides shared pages among the processes;
-    None if not measured.
-    """
-
-    at_s: float
-    rss: int
-    pss: int | None
 
 
 def tree(pid: int) -> list[psutil.Process]:
@@ -47,28 +34,26 @@ def tree(pid: int) -> list[psutil.Process]:
     return []
 
 
-def memory(pid: int) -> Memory:
-    """Returns RSS and PSS of the tree.
+def memory(pid: int) -> int:
+    """Returns the memory of the tree in bytes; shared pages are divided among processes (PSS).
 
     The kernel walks all pages of each process, which blocks its memory allocations for about
     0.1 s.
     """
-    rss = pss = 0
-    for process in tree(pid):
-        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            info = process.memory_full_info()
-            rss += info.rss
-            pss += info.pss
-    return Memory(time.monotonic(), rss, pss)
+    return _sum(pid, lambda process: int(process.memory_full_info().pss))
 
 
-def resident(pid: int) -> Memory:
-    """Returns the RSS of the tree, without blocking it."""
-    rss = 0
+def resident(pid: int) -> int:
+    """Returns the RSS of the tree in bytes, without blocking it; shared pages count repeatedly."""
+    return _sum(pid, lambda process: int(process.memory_info().rss))
+
+
+def _sum(pid: int, measure: Callable[[psutil.Process], int]) -> int:
+    total = 0
     for process in tree(pid):
         with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            rss += process.memory_info().rss
-    return Memory(time.monotonic(), rss, None)
+            total += measure(process)
+    return total
 
 
 @contextmanager
@@ -114,29 +99,34 @@ class Server:
         return self.process.pid
 
 
-@contextmanager
-def eulerlora_server(options: Sequence[str] = ()) -> Iterator[Server]:
-    """Runs `eulerlora serve` on a free port while the block runs.
+def eulerlora_server(options: Sequence[str] = ()) -> AbstractContextManager[Server]:
+    """Runs `eulerlora serve` while the block runs.
 
     options: of the command. The references are in float32, and so is the server unless the options
     state a precision.
     """
-    command = ["-m", "eulerlora_client", "serve", "--port", "0", "--precision", "float32", *options]
-    with server_process(command, "/readyz") as server:
-        yield server
+    port = free_port()
+    command = ["-m", "eulerlora_client", "serve", "--port", str(port), "--precision", "float32"]
+    return server_process([*command, *options], port, "/readyz")
+
+
+def free_port() -> int:
+    """Returns a port on which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
 
 
 @contextmanager
 def server_process(
     arguments: Sequence[str],
+    port: int,
     ready_path: str,
-    port: int | None = None,
     grace_s: float = TERMINATE_TIMEOUT_S,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     """Runs a Python program while the block runs; it is ready if `ready_path` returns 200.
 
-    port: None reads it from the program's output. grace_s: time from SIGTERM to SIGKILL.
+    arguments: of Python. port: on which the program listens. grace_s: time from SIGTERM to SIGKILL.
     environment: variables to add. Raises ServerStartError.
     """
     with tempfile.TemporaryFile("w+b") as log:  # an unread pipe would fill up
@@ -148,7 +138,7 @@ def server_process(
             stderr=subprocess.STDOUT,
         )
         try:
-            server = Server(port or _printed_port(process, log.fileno()), process)
+            server = Server(port, process)
             _wait_until_ready(server, ready_path, log.fileno())
             yield server
         finally:
@@ -156,22 +146,16 @@ def server_process(
             process.wait(TERMINATE_TIMEOUT_S)
 
 
-def _printed_port(process: "subprocess.Popen[bytes]", log: int) -> int:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if match := ADDRESS.search(_text(log)):
-            return int(match.group(1))
-        _check_alive(process, log)
-        time.sleep(0.05)
-    raise ServerStartError(f"expected an address within {START_TIMEOUT_S:.0f} s: {_text(log)}")
-
-
 def _wait_until_ready(server: Server, path: str, log: int) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if status(server.port, path) == 200:
             return
-        _check_alive(server.process, log)
+        if server.process.poll() is not None:
+            raise ServerStartError(
+                "expected a running server, got exit status "
+                f"{server.process.returncode}: {_text(log)}"
+            )
         time.sleep(0.05)
     raise ServerStartError(f"expected a ready server within {START_TIMEOUT_S:.0f} s: {_text(log)}")
 
@@ -193,28 +177,32 @@ def status(port: int, path: str, timeout_s: float = 5.0, image: bytes | None = N
         return None
 
 
-def _check_alive(process: "subprocess.Popen[bytes]", log: int) -> None:
-    if process.poll() is not None:
-        raise ServerStartError(
-            f"expected a running server, got exit status {process.returncode}: {_text(log)}"
-        )
-
-
 def _text(log: int) -> str:
     return Path(f"/proc/self/fd/{log}").read_text(errors="replace")
 
 
+@dataclass(frozen=True)
+class MemorySample:
+    """The RSS of a process tree, in bytes, at a monotonic time."""
+
+    at_s: float
+    rss: int
+
+    @classmethod
+    def of(cls, pid: int) -> Self:
+        """Returns the memory at present."""
+        return cls(time.monotonic(), resident(pid))
+
+
 @contextmanager
-def sampled(
-    pid: int, every_s: float, measure: Callable[[int], Memory] = memory
-) -> Iterator[list[Memory]]:
+def sampled(pid: int, every_s: float) -> Iterator[list[MemorySample]]:
     """Samples the tree's memory while the block runs, into the returned list."""
-    samples = [measure(pid)]
+    samples = [MemorySample.of(pid)]
     ended = threading.Event()
 
     def sample() -> None:
         while not ended.wait(every_s):
-            samples.append(measure(pid))
+            samples.append(MemorySample.of(pid))
 
     thread = threading.Thread(target=sample, name="memory")
     thread.start()
@@ -223,20 +211,17 @@ def sampled(
     finally:
         ended.set()
         thread.join()
-        samples.append(measure(pid))
+        samples.append(MemorySample.of(pid))
 
 
-def growth(samples: Sequence[Memory], warmup_s: float) -> float:
-    """Returns the relative growth of RSS from `warmup_s` to the end.
+def growth(samples: Sequence[MemorySample], warmup_s: float) -> float:
+    """Returns the relative growth of memory from `warmup_s` to the end.
 
     Start and end are medians over 5% of the time between them, or the nearest sample.
     """
     started, ended = samples[0].at_s + warmup_s, samples[-1].at_s
     window = WINDOW * (ended - started)
     later = [sample for sample in samples if sample.at_s >= started] or [samples[-1]]
-    first = [sample for sample in later if sample.at_s <= started + window] or later[:1]
-    last = [sample for sample in later if sample.at_s >= ended - window]
-    before, after = (
-        median(sample.rss for sample in window_samples) for window_samples in (first, last)
-    )
-    return after / before - 1
+    first = [sample.rss for sample in later if sample.at_s <= started + window]
+    last = [sample.rss for sample in later if sample.at_s >= ended - window]
+    return median(last) / median(first or [later[0].rss]) - 1

@@ -4,7 +4,6 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from http.client import HTTPConnection
 from itertools import cycle, islice
 from multiprocessing import get_context
 from statistics import median
@@ -12,10 +11,10 @@ from typing import Literal
 
 import torch
 
-from benchmarks.results import Measurement, Result, at_least, at_most
+from benchmarks.results import Result, Side, at_least, at_most, comparison
 from benchmarks.service.images import synthetic_images
 from benchmarks.service.load import (
-    SAMPLES,
+    Exchange,
     Load,
     closed_loop,
     parameters,
@@ -23,13 +22,13 @@ from benchmarks.service.load import (
     short_gc_pauses,
 )
 from benchmarks.service.plan import Plan
-from benchmarks.service.references import InferenceInput, decode, default_model, predict
+from benchmarks.service.references import decode, default_model, predict
 from benchmarks.service.server import eulerlora_server
 from eulerlora_client.contract.sampling import Mode
+from service.inference.engine import InferenceItem
 
 Source = Literal["decoded", "files"]
 
-CPU = torch.device("cpu")
 MIN_RATIO = at_least(0.90)
 MAX_ADDED = at_most(0.002)
 MODES: tuple[Mode, ...] = ("det", "stoch")
@@ -49,7 +48,7 @@ def throughput(plan: Plan) -> Iterator[Result]:
         ProcessPoolExecutor(1, mp_context=get_context("spawn")) as engine,
     ):
         for mode in MODES:
-            count = plan.responses.of(mode)
+            count = plan.responses[mode]
             requests = [post(image, parameters=parameters(mode)) for image in images]
             closed_loop(server.port, requests, plan.clients, count)  # warm-up
             loads: list[Load] = []
@@ -62,17 +61,11 @@ def throughput(plan: Plan) -> Iterator[Result]:
                     seconds = engine.submit(engine_seconds, *work).result()
                     if run >= 0:
                         measured.append(count / seconds)
+            ours = Side(f"HTTP, {plan.clients} clients", [load.rate for load in loads])
             for source, measured in rates.items():
-                measurement = Measurement(
-                    name=f"throughput over HTTP, mode {mode} / {REFERENCES[source]}",
-                    ours=f"HTTP, {plan.clients} clients",
-                    reference=REFERENCES[source],
-                    target=MIN_RATIO,
-                    unit="answers/s",
-                )
-                yield measurement.comparison(
-                    [load.rate for load in loads], measured, CPU, _sizes(plan, loads, mode)
-                )
+                reference = Side(REFERENCES[source], measured)
+                name = f"throughput over HTTP, mode {mode} / {REFERENCES[source]}"
+                yield comparison(name, ours, reference, MIN_RATIO, "answers/s")
 
 
 def engine_seconds(
@@ -87,7 +80,7 @@ def engine_seconds(
     decoded = [decode(model, data, mode) for data in images]
     batch_size = max(1, rows // (model.network.settings.adapters * decoded[0].draw.samples))
     started = time.perf_counter()
-    inputs: Iterator[InferenceInput] = islice(cycle(decoded), count)
+    inputs: Iterator[InferenceItem] = islice(cycle(decoded), count)
     if source == "files":
         inputs = (decode(model, data, mode) for data in islice(cycle(images), count))
     while batch := list(islice(inputs, batch_size)):
@@ -102,62 +95,36 @@ def device_rate(plan: Plan, device: torch.device) -> Iterator[Result]:
     with short_gc_pauses(), eulerlora_server(options) as server:
         for mode in MODES:
             requests = [post(image, parameters=parameters(mode)) for image in images]
-            count = plan.responses.of(mode)
+            count = plan.responses[mode]
             closed_loop(server.port, requests, plan.clients, count)  # warm-up
             loads = [
                 closed_loop(server.port, requests, plan.clients, count) for _ in range(plan.runs)
             ]
-            rates = sorted(load.rate for load in loads)
-            measurement = Measurement(
-                name=f"service, mode {mode}, bfloat16, with decoding",
-                ours=f"HTTP, {plan.clients} clients, the embedded checkpoint",
-                unit="answers/s",
-            )
-            sizes = _sizes(plan, loads, mode)
-            yield measurement.reading(rates[len(rates) // 2], rates, device, sizes)
-
-
-def _sizes(plan: Plan, loads: Sequence[Load], mode: Mode) -> dict[str, object]:
-    return {
-        "mode": mode,
-        "samples": SAMPLES if mode == "stoch" else 1,
-        "clients": plan.clients,
-        "engine_batch_rows": plan.batch_rows,
-        "answers_a_run": plan.responses.of(mode),
-        "not_answered": sum(len(load.exchanges) - len(load.successful) for load in loads),
-        "clients_share_of_a_core": max(load.client_share for load in loads),
-    }
+            rates = [load.rate for load in loads]
+            name = f"service, mode {mode}, bfloat16, with decoding"
+            ours = f"HTTP, {plan.clients} clients, the embedded checkpoint"
+            yield Result(name, ours, median(rates), rates, "answers/s")
 
 
 def single_request(plan: Plan) -> Iterator[Result]:
     """Measures what the service adds to sequential requests on one connection."""
-    images = synthetic_images(plan.image_count)
-    with eulerlora_server(plan.options) as server:
-        connection = HTTPConnection("127.0.0.1", server.port)
-        try:
-            added = [
-                added_seconds(connection, images[index % len(images)])
-                for index in range(WARMUP_REQUESTS + plan.single_requests)
-            ][WARMUP_REQUESTS:]
-        finally:
-            connection.close()
-    measurement = Measurement(
+    requests = [post(image) for image in synthetic_images(plan.image_count)]
+    with short_gc_pauses(), eulerlora_server(plan.options) as server:
+        count = WARMUP_REQUESTS + plan.single_requests
+        load = closed_loop(server.port, requests, clients=1, responses=count)
+    added = [added_seconds(exchange) for exchange in load.successful[WARMUP_REQUESTS:]]
+    yield Result(
         name="time added to a lone request, mode det",
         ours="median of: time at the client, less decode and model of Server-Timing",
+        value=median(added),
+        measured=added,
         target=MAX_ADDED,
     )
-    yield measurement.reading(median(added), added, CPU, {"requests": len(added)})
 
 
-def added_seconds(connection: HTTPConnection, image: bytes) -> float:
-    """Returns the time of a request beyond decoding and model. Raises ValueError if it fails."""
-    started = time.perf_counter()
-    connection.request("POST", "/predict", image, {"Content-Type": "image/jpeg"})
-    response = connection.getresponse()
-    content = response.read()
-    wall_s = time.perf_counter() - started
-    if response.status != 200:
-        raise ValueError(f"expected status 200, got {response.status}: {content!r}")
-    timing = response.headers["Server-Timing"]
+def added_seconds(exchange: Exchange) -> float:
+    """Returns the time of an answered request beyond decoding and model."""
+    assert exchange.response is not None
+    timing = exchange.response.headers["server-timing"]
     durations = re.findall(r"\b(?:decode|model);dur=([\d.]+)", timing)
-    return wall_s - sum(map(float, durations)) / 1000
+    return exchange.seconds - sum(map(float, durations)) / 1000

@@ -8,10 +8,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import compiled_engine
-from benchmarks.arithmetic import minimum_flops
-from benchmarks.compiled_engine import CARDS, card_of, weight_bytes
-from benchmarks.inference import Ceiling, Product, best_ceiling, candidates
-from benchmarks.workload import SMALL, SMALL_NETWORK, NetworkSizes, Plan, random_network
+from benchmarks.compiled_engine import CARDS, card_of, minimum_flops, weight_bytes
+from benchmarks.workload import SMALL_NETWORK, NetworkSizes, random_network
 from eulerlora.nn.method import RowDraws
 from eulerlora.nn.rows import Rows
 
@@ -78,23 +76,6 @@ def test_rows_of_an_image_share_the_products_of_the_first_block() -> None:
     embedded = counted(lambda: F.conv2d(pixels, kernel, stride=SHAPE.patch_size))
     directions = counted(lambda: F.linear(inputs, torch.zeros(3 * 4, SHAPE.width)))
     assert separate - shared == repeated + embedded + directions
-
-
-def test_a_product_has_the_flops_that_torch_counts() -> None:
-    ceiling = Ceiling(Product(5, 7, 11), "float32", CPU)
-    assert counted(ceiling) == ceiling.product.flops == 2 * 5 * 7 * 11
-
-
-def test_the_ceiling_is_the_fastest_of_squares_and_frozen_layers() -> None:
-    products = candidates(SHAPE, rows=3, squares=(16,))
-    assert products[0] == Product(16, 16, 16)
-    assert {product.rows for product in products[1:]} == {3 * SHAPE.tokens}
-    assert {(product.inner, product.columns) for product in products[1:]} == {
-        (16, 48), (16, 24), (24, 16),
-    }  # fmt: skip
-    # A product with one column has little arithmetic for the memory it reads.
-    slow, fast = Product(64, 64, 1), Product(256, 256, 256)
-    assert best_ceiling([slow, fast], "float32", Plan(SMALL, CPU)).product == fast
 
 
 def test_one_row_is_bound_by_reading_the_weights_and_many_by_arithmetic() -> None:

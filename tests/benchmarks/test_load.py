@@ -15,7 +15,7 @@ from benchmarks.service.load import (
     post,
 )
 from benchmarks.service.overload import in_time, poisson_load, recovery_seconds
-from benchmarks.service.server import Memory, growth, memory, resident, sampled
+from benchmarks.service.server import MemorySample, growth, memory, sampled
 
 
 def test_a_closed_loop_counts_responses_refusals_and_lost_requests(fake_server) -> None:
@@ -92,20 +92,14 @@ def test_recovery_lasts_until_both_the_probe_and_a_prediction_succeed(fake_serve
 
 
 def test_growth_is_relative_to_the_end_of_the_warm_up() -> None:
-    samples = [Memory(at, 50 if at < 10 else 100 + at, 7) for at in range(111)]
+    samples = [MemorySample(at, 50 if at < 10 else 100 + at) for at in range(111)]
     assert growth(samples, 10) == pytest.approx((210 - 2.5) / (110 + 2.5) - 1)
 
 
-def test_rss_and_pss_cover_the_process_tree() -> None:
-    measured = memory(os.getpid())
-    assert measured.pss is not None
-    assert 0 < measured.pss <= measured.rss
-    rss_only = resident(os.getpid())
-    assert (rss_only.pss, rss_only.rss) == (None, pytest.approx(measured.rss, rel=0.1))
-
-
-def test_memory_is_sampled_at_start_and_end_of_the_block() -> None:
-    with sampled(os.getpid(), 60) as samples:
+def test_memory_covers_the_process_tree_and_is_sampled_at_both_ends_of_the_block() -> None:
+    pid = os.getpid()
+    with sampled(pid, 60) as samples:
         assert len(samples) == 1
     assert len(samples) == 2
     assert samples[0].at_s < samples[1].at_s
+    assert 0 < memory(pid) <= samples[1].rss

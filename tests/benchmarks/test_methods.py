@@ -1,38 +1,11 @@
 """Our engine and every baseline give the logits of the same network."""
 
-import pytest
 import torch
 from torch.testing import assert_close
 
-from benchmarks import correctness
 from benchmarks.baselines.naive import ordinary_members
-from benchmarks.correctness import WrongLogitsError, checks, require
 from benchmarks.peers import METHODS, build, eight_members, random_images
-from benchmarks.workload import (
-    SMALL,
-    Plan,
-    build_engine,
-    random_network,
-)
-
-PLAN = Plan(SMALL, torch.device("cpu"), compiler="eager")
-UNCOMPILED = Plan(SMALL, torch.device("cpu"))
-
-
-def test_all_implementations_pass_the_checks() -> None:
-    results = checks(PLAN)
-    require(results)
-    assert {"bfloat16, compiled", "float32, vmap ensemble"} <= {check.name for check in results}
-
-
-@pytest.mark.parametrize(
-    "wrong", [lambda logits: logits.roll(1, -1), lambda logits: logits * torch.nan]
-)
-def test_a_wrong_implementation_is_an_error_with_its_name(wrong, monkeypatch) -> None:
-    original = correctness.naive_logits
-    monkeypatch.setattr(correctness, "naive_logits", lambda *inputs: wrong(original(*inputs)))
-    with pytest.raises(WrongLogitsError, match="naive loop"):
-        require(checks(UNCOMPILED))
+from benchmarks.workload import SMALL, build_engine, random_network
 
 
 def test_all_methods_give_the_logits_of_eight_members() -> None:

@@ -12,9 +12,10 @@ from benchmarks.peft_conformance import outcome_of
 def test_the_ratios_are_measured_for_one_and_eight_images() -> None:
     done = CliRunner().invoke(own_code.main, ["--small", "--repeats", "2"])
     assert done.exit_code == 0, done.output
-    rows = [line.split("|") for line in done.stdout.splitlines() if line.startswith("| ")][1:]
-    assert [row[2].strip() for row in rows] == ["1", "1", "8", "8"]
-    assert all(float(row[3]) > 0 for row in rows)
+    names = [line.split("|")[1].strip() for line in done.stdout.splitlines()[2:]]
+    assert names == [
+        "8 trajectories, 1 images", "det, 1 images", "8 trajectories, 8 images", "det, 8 images",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Measurements: times in alternation, results with spread and target, and their lines."""
+"""Measurements: times in alternation, and results with spread and target."""
 
 from types import SimpleNamespace
 
@@ -6,39 +6,27 @@ import pytest
 import torch
 
 from benchmarks import timing
-from benchmarks.results import Measurement, Result, Spread, Target, at_most, report
+from benchmarks.results import Result, Side, Target, at_most, comparison, report
 from benchmarks.timing import alternating_seconds
 
 CPU = torch.device("cpu")
-COMPARISON = Measurement(name="a / b", ours="a", reference="b", target=at_most(0.5))
 
 
 def test_the_ratio_is_of_medians_and_its_spread_of_paired_runs() -> None:
-    result = COMPARISON.comparison([1.0, 2.0, 9.0], [4.0, 4.0, 6.0], CPU, {"images": 1})
-    assert result.value == 2.0 / 4.0
-    assert (result.spread.minimum, result.spread.maximum) == (0.25, 1.5)
-    assert result.ours.spread.repeats == 3
+    ours, reference = Side("a", [1.0, 2.0, 9.0]), Side("b", [4.0, 4.0, 6.0])
+    result = comparison("a / b", ours, reference)
+    assert (result.value, result.measured) == (2.0 / 4.0, [0.25, 0.5, 1.5])
 
 
-def test_a_ratio_of_rates_includes_the_work() -> None:
-    result = COMPARISON.comparison([2.0], [1.0], CPU, {}, work=(30.0, 20.0))
-    assert result.value == result.spread.median == (30 / 2) / (20 / 1)
-
-
-def test_results_are_printed_as_a_table_and_appended_as_lines_of_json(tmp_path, capsys) -> None:
-    measurement = Measurement(name="lost requests", ours="counted", target=at_most(0.002))
-    results = [
-        COMPARISON.comparison([0.001], [0.002], CPU, {"images": 1}),
-        measurement.reading(0.0025, [0.001, 0.002], CPU, {"requests": 2}),
-    ]
-    report(results, tmp_path / "new" / "lines.jsonl")
-    lines = (tmp_path / "new" / "lines.jsonl").read_text().splitlines()
-    assert [Result.model_validate_json(line) for line in lines] == results
+def test_results_are_printed_as_a_table(capsys) -> None:
+    sides = Side("a", [0.001]), Side("b", [0.002])
+    lost = Result("lost requests", "counted", 0.0025, [0.001, 0.002], target=at_most(0.002))
+    report([comparison("a / b", *sides, at_most(0.5)), lost])
     rows = capsys.readouterr().out.splitlines()[2:]
     assert [[cell.strip() for cell in row.strip("|").split("|")] for row in rows] == [
         ["a / b", "at most 0.50", "**0.50** ✓", "1 ms (a)", "2 ms (b)",
          "0.50 [0.50, 0.50, 0.50] 0.50 (1)"],
-        ["lost requests", "at most 2 ms", "**2.5 ms** ✗", "1.5 ms (counted)", "",
+        ["lost requests", "at most 2 ms", "**2.5 ms** ✗", "counted", "",
          "1 ms [1.25 ms, 1.5 ms, 1.75 ms] 2 ms (2)"],
     ]  # fmt: skip
 
@@ -49,11 +37,6 @@ def test_results_are_printed_as_a_table_and_appended_as_lines_of_json(tmp_path, 
 def test_a_target_is_met_up_to_its_bound(bound: str, met: list[bool]) -> None:
     target = Target(bound=bound, value=0.8)
     assert [target.met_by(ratio) for ratio in (0.7, 0.8, 0.9)] == met
-
-
-def test_a_spread_has_the_quartiles() -> None:
-    spread = Spread.of([5.0, 1.0, 3.0, 2.0, 4.0])
-    assert list(spread.model_dump().values()) == [3.0, 1.0, 2.0, 4.0, 5.0, 5]
 
 
 def test_functions_alternate_after_the_warm_up() -> None:

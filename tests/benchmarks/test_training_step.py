@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Generator
 
-from benchmarks.training_step import STEPS, MicroBatchStep, NaiveStep, OneBatchStep, peak_bytes
+from benchmarks.training_step import DESCRIPTIONS, NaiveStep, peak_bytes, training_step
 from benchmarks.workload import SMALL_NETWORK, Workload, random_network
 from eulerlora.sampling.masks import draw_trajectories
 from eulerlora.settings import BackboneSettings
@@ -14,9 +14,9 @@ def load(images: int = 2) -> Workload:
     return Workload.of(random_network(SMALL_NETWORK), SMALL_NETWORK.samples, images)
 
 
-@pytest.mark.parametrize("kind", [OneBatchStep, MicroBatchStep])
-def test_our_steps_have_the_gradients_of_the_naive_loop(kind) -> None:
-    ours, naive = kind(load(images=4)), NaiveStep(load(images=4))
+@pytest.mark.parametrize("method", ["one-batch", "micro-batches"])
+def test_our_steps_have_the_gradients_of_the_naive_loop(method) -> None:
+    ours, naive = training_step(method, load(images=4)), NaiveStep(load(images=4))
     settings = ours.network.settings
     unstacked = draw_trajectories(4, 2, settings, Generator().manual_seed(5))
     ours.backward(unstacked)
@@ -35,8 +35,8 @@ def test_our_steps_have_the_gradients_of_the_naive_loop(kind) -> None:
 
 
 def test_every_step_changes_adapters_and_heads_and_draws_new_coefficients() -> None:
-    for kind in STEPS.values():
-        step = kind(load())
+    for method in DESCRIPTIONS:
+        step = training_step(method, load())
         parameters = [p for group in step.optimiser.param_groups for p in group["params"]]
         before = [parameter.detach().clone() for parameter in parameters]
         state = step.generator.get_state()

@@ -98,7 +98,7 @@ def test_replicas_answer_as_one_process_and_the_loss_of_one_loses_no_request(
     file = tmp_path / "serve.yaml"
     file.write_text(json.dumps(CLUSTER))  # JSON is YAML
     command = ["-m", "ray.serve.scripts", "run", str(file)]
-    with server_process(command, "/readyz", RAY_PORT) as server:
+    with server_process(command, RAY_PORT, "/readyz") as server:
         while len(replicas := [p for p in tree(server.pid) if p.name() == "ray::ServeRep"]) < 2:
             time.sleep(0.5)
         load = closed_loop(server.port, requests, 2, 16)
