@@ -1,4 +1,4 @@
-"""Malformed bodies of the standard protocols, made from valid ones by random changes."""
+"""Malformed bodies of all routes with images, made from valid ones by random changes."""
 
 import json
 import random
@@ -30,6 +30,20 @@ TOKENS = (
 )  # fmt: skip
 LENGTHS = ("0", "1", "-1", "+5", "1e3", "99999999999999999999", "", "0x10", "7,7", "1.0")
 EXTREMES = (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b"\0\0", b"\xff\xff", b"\x01\0")
+BOUNDARY = b"frontier"
+OPENING = (
+    b"--" + BOUNDARY + b'\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+)
+CLOSING = b"\r\n--" + BOUNDARY + b"--\r\n"
+IMAGES = tuple(
+    (mode, file_format)
+    for file_format, modes in (("JPEG", ("RGB", "CMYK", "L")), ("PNG", ("RGB", "L", "P", "LA")),
+                               ("WEBP", ("RGB", "RGBA")))
+    for mode in modes
+)  # fmt: skip
+CONTENT_TYPES = (
+    "image/jpeg", "image/png", "image/webp", "multipart/form-data", "application/json", "",
+)  # fmt: skip
 SYNTAXES = tuple(f"1.2.840.10008.1.2{end}" for end in ("", ".1", ".2", ".1.99", ".5", ".4.90"))
 
 
@@ -89,10 +103,27 @@ def dicom_body(draw: random.Random) -> Body:
     return Body(path, bytes(content), {"Content-Type": "application/dicom"})
 
 
+def image_body(draw: random.Random) -> Body:
+    """Returns a picture in one of the formats, as the whole body or in a form."""
+    mode, file_format = draw.choice(IMAGES)
+    image = changed(draw, encoded(file_format, mode))
+    content = image[: draw.randrange(len(image))] if draw.random() < 0.2 else image
+    path = draw.choice(("/predict", "/triage"))
+    headers = {"Accept": draw.choice(("*/*", "application/fhir+json"))}
+    if draw.random() < 0.5:
+        return Body(path, content, headers | {"Content-Type": draw.choice(CONTENT_TYPES)})
+    opening, closing = (
+        changed(draw, frame) if draw.random() < 0.3 else frame for frame in (OPENING, CLOSING)
+    )
+    headers["Content-Type"] = f"multipart/form-data; boundary={BOUNDARY.decode()}"
+    return Body(path, opening + content + closing, headers)
+
+
 PROTOCOLS: Mapping[str, Callable[[random.Random], Body]] = {
     "json": json_body,
     "binary": binary_body,
     "dicom": dicom_body,
+    "image": image_body,
 }
 
 
@@ -153,10 +184,10 @@ def jpeg() -> bytes:
     return encoded("JPEG")
 
 
-def encoded(file_format: str, **options: Any) -> bytes:
+def encoded(file_format: str, mode: str = "RGB", **options: Any) -> bytes:
     """Returns the picture as a file."""
     file = BytesIO()
-    picture().save(file, file_format, **options)
+    picture().convert(mode).save(file, file_format, **options)
     return file.getvalue()
 
 
