@@ -12,7 +12,6 @@ import { Item, itemWith } from "./item.js";
 import { KeyForm } from "./key_form.js";
 import { showLimits, showModel } from "./model_dialog.js";
 import { Problem, sentence } from "./problems.js";
-import { Progress } from "./progress.js";
 import { Service } from "./service.js";
 import { showShiftNotice } from "./shift.js";
 import { count } from "./text.js";
@@ -26,7 +25,6 @@ const service = new Service();
 const items = [];
 let removed = []; // what Undo brings back
 let isNew = false; // images were added whose results are not on the screen yet
-const progress = new Progress();
 const list = new WorkList({ retry: (item) => analysis.submit(item), remove });
 const controls = new Controls(repeatAll, showSubject);
 const analysis = new Analysis(service, currentRequest, changed);
@@ -146,7 +144,7 @@ function update() {
   document.body.classList.toggle("has-items", items.length > 0);
   byId("results-body").hidden = items.length === 0;
   byId("summary").textContent = list.summary(items);
-  progress.update(items);
+  showProgress();
   list.update(items, ({ result }) => namesOf(classesOf(result?.prediction.model)));
   const failed = items.filter(({ problem }) => problem !== null).length;
   byId("retry-all").hidden = failed < 2;
@@ -157,6 +155,15 @@ function update() {
   byId("notices").replaceChildren(
     ...[...notices].map((notice) => html("p", { class: "warning" }, notice)),
   );
+}
+
+/** Shows how many of several images are done while some are pending. */
+function showProgress() {
+  const done = items.filter(({ isPending }) => !isPending).length;
+  byId("progress").hidden = done === items.length || items.length < 2;
+  byId("progress-bar").max = items.length;
+  byId("progress-bar").value = done;
+  byId("progress-text").textContent = `${done} of ${items.length} images done`;
 }
 
 function classesOf(name) {

@@ -59,9 +59,3 @@ export function passes(prediction) {
   const kind = prediction.sampled ?? prediction.mode === "stoch" ? "sampled" : "fixed";
   return count(prediction.trajectories, `${kind} pass`, `${kind} passes`);
 }
-
-/** A duration, rounded up: "about 20 s", "about 3 min". */
-export function duration(seconds) {
-  if (seconds <= 90) return `about ${Math.max(5, 5 * Math.ceil(seconds / 5))}${NBSP}s`;
-  return `about ${Math.ceil(seconds / 60)}${NBSP}min`;
-}

@@ -13,7 +13,7 @@ const NAMES = [
 /** The class whose probability differs most between views, and the views with the highest and the
  * lowest one; null if all passes see the image itself.
  * @returns {{name: string, views: {view: number, probability: number}[]} | null} */
-export function differingViews({ probabilities, trajectory_views: seen, trajectory_probabilities: rows }) {
+function differingViews({ probabilities, trajectory_views: seen, trajectory_probabilities: rows }) {
   if (!seen) return null;
   const byClass = Object.keys(probabilities).map((name, index) => {
     const means = [...new Set(seen)].map((view) => {
