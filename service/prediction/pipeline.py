@@ -2,15 +2,20 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from fastapi import Request
 
+from eulerlora.nn.runtime import AdaptiveSampling
 from eulerlora.prediction.answer import RunOptions, answer, response_fields
+from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, StoppingRule
 from eulerlora_client.contract.answers import (
     Prediction,
     PredictionWarning,
@@ -28,6 +33,7 @@ from eulerlora_client.contract.problems import (
     Problem,
 )
 from eulerlora_client.contract.queries import PredictQuery
+from eulerlora_client.contract.sampling import AUTO, Auto
 from eulerlora_client.errors import NonFiniteError
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.policy.results import triage_result
@@ -48,7 +54,6 @@ from service.prediction.request import (
     requested_samples,
     rule_of,
 )
-from service.prediction.rounds import QueuedInference
 from service.settings import ServiceSettings
 from service.telemetry.logs import request_id_of
 from service.telemetry.metrics import CompletedPrediction
@@ -57,6 +62,7 @@ from service.telemetry.shift_monitor import ShiftMonitors
 logger = logging.getLogger(__name__)
 
 HIGH_UTILIZATION = 0.5  # with `fewer_samples`, requests get fewer samples above this
+SMOOTHING = 0.95  # weight of the previous average of rows per adapter
 
 Answer = Prediction | TriageResult
 """The response body of one image: with a triage policy, the result of its decision."""
@@ -254,6 +260,67 @@ class Pipeline:
     def _has_little_capacity(self, client: str) -> bool:
         """True if requests of the client should get fewer samples."""
         return self._settings.fewer_samples and self._queue.utilization(client) > HIGH_UTILIZATION
+
+
+class QueuedInference:
+    """Runs items through the request queue; for use in one event loop."""
+
+    def __init__(self, queue: RequestQueue) -> None:
+        self._queue = queue
+        self._average_count: WeakKeyDictionary[ServedModel, float] = WeakKeyDictionary()
+
+    def rows(self, served: ServedModel, samples: int | Auto) -> int:
+        """Returns the rows to reserve for an item of so many samples; the average for `auto`."""
+        average = math.ceil(self._average_count.get(served, MAX_AUTO_SAMPLES))
+        return served.rows(average if samples == AUTO else samples)
+
+    async def run(
+        self, item: InferenceItem, rule: StoppingRule | None, deadline: float, ticket: Ticket
+    ) -> InferenceResult:
+        """Returns the result of an item, with the draw of all its samples.
+
+        rule: when the rounds of `samples=auto` end, as in `AdaptiveSampling`; the samples of the
+        item's draw are then ignored. None for one pass. Every round is queued at the position of
+        the first one and is not refused under load. deadline: on the monotonic clock. ticket:
+        reserves the rows of all rounds. Raises DeadlinePassed if a pass has not started by the
+        deadline: a result from fewer rounds would depend on the load.
+        """
+        if rule is None:
+            return await self._infer(item, deadline, ticket)
+        served, queued_at = ticket.served, time.monotonic()
+        distance = served.model.feature_distance
+        sampling = AdaptiveSampling(item.draw, served.rows(1), rule, distance)
+        results: list[InferenceResult] = []
+        while sampling.next_draw is not None:
+            part = self._queue.split(ticket, served.rows(sampling.next_draw.count))
+            try:
+                round_item = replace(item, draw=sampling.next_draw)
+                results.append(await self._infer(round_item, deadline, part, queued_at))
+            finally:
+                self._queue.release(part)
+            sampling.add(results[-1].output)
+        average = self._average_count.get(served, MAX_AUTO_SAMPLES)
+        taken = sampling.rows / served.rows(1)
+        self._average_count[served] = SMOOTHING * average + (1 - SMOOTHING) * taken
+        ran_s = sum(result.ran_s for result in results)
+        queued_s = results[-1].queued_s - (ran_s - results[-1].ran_s)  # counts from the first round
+        return InferenceResult(sampling.output, sampling.draw, queued_s, ran_s)
+
+    async def _infer(
+        self, item: InferenceItem, deadline: float, ticket: Ticket, queued_at: float | None = None
+    ) -> InferenceResult:
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        ticket.future.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
+        # Cancelling has no effect on an item that already runs: it is finished.
+        timer = loop.call_later(deadline - time.monotonic(), ticket.future.cancel)
+        try:
+            self._queue.enqueue(ticket, item, deadline, queued_at)
+            await done.wait()
+        finally:
+            timer.cancel()
+        if ticket.future.cancelled():
+            raise DeadlinePassed("the deadline passed while the request was queued")
+        return ticket.future.result()
 
 
 def check_policy(policy: Policy | None, served: ServedModel) -> None:

@@ -217,7 +217,7 @@ def test_the_reservation_follows_the_recent_average(harness, png, taken) -> None
 def test_a_deadline_between_rounds_gives_no_result(harness, png, long, monkeypatch) -> None:
     late_s = 0.0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late_s)
-    for module in ("service.prediction.rounds", "service.inference.queue"):
+    for module in ("service.prediction.pipeline", "service.inference.queue"):
         monkeypatch.setattr(f"{module}.time", clock)
 
     async def scenario(harness: PipelineHarness) -> None:
