@@ -262,7 +262,6 @@ class Metrics:
             collector(registry=registry)
         registry.register(GaugeCollector(gauges))
         self.exposition = Expositions(registry)
-        self._revisions = gauges.revisions
         self._counters = {
             name: Counter(f"eulerlora_{name}", text, labels, registry=registry)
             for name, (text, labels) in COUNTERS.items()
@@ -288,21 +287,20 @@ class Metrics:
 
     def count_problem(self, code: str) -> None:
         """Counts a problem that is not the response to a whole request."""
-        self._count("refusals", reason=code if code in PROBLEM_CODES else OTHER)
+        self._count("refusals", reason=code)
 
     def count_batch(self, run: BatchRun) -> None:
         """Counts a batch; called from the worker threads."""
-        model = self._model_label(run.model)
-        self._observe("batch_rows", run.rows, model=model)
-        self._observe("batch_questions", run.items, model=model)
-        self._observe("batch_seconds", run.seconds, model=model)
+        self._observe("batch_rows", run.rows, model=run.model)
+        self._observe("batch_questions", run.items, model=run.model)
+        self._observe("batch_seconds", run.seconds, model=run.model)
 
     def count_prediction(
         self, completed: CompletedPrediction, client: ClientClass = "anonymous"
     ) -> None:
         """Counts a prediction for a client."""
         body = completed.prediction
-        by_model = {"model": self._model_label(body.model)}
+        by_model = {"model": body.model}
         by_mode = {**by_model, "mode": body.mode}
         self._count("predictions", **by_mode, client=client)
         if completed.disposition is not None:
@@ -325,9 +323,6 @@ class Metrics:
 
     def _observe(self, histogram: str, value: float, /, **labels: str) -> None:
         self._histograms[histogram].labels(**labels).observe(value)
-
-    def _model_label(self, model: str) -> str:
-        return model if model in self._revisions() else OTHER
 
 
 def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:

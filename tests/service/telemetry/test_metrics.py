@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from starlette.testclient import TestClient
 
 from eulerlora_client.contract.answers import Disposition
 from service.telemetry import metrics as metrics_module
@@ -27,7 +26,6 @@ from tests.service.observed import (
     GaugeValues,
     completed,
     count_everything,
-    observed_app,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -62,12 +60,6 @@ def test_problems_are_counted_by_code_from_zero(metrics) -> None:
     metrics.count_request(RequestObservation("POST", "/predict", 503, "overloaded"))
     metrics.count_problem("overloaded")
     assert value(metrics, "refusals_total", reason="overloaded") == 2
-
-
-def test_an_unknown_code_counts_as_other(metrics) -> None:
-    metrics.count_problem("made up")
-    assert value(metrics, "refusals_total", reason="other") == 1
-    assert value(metrics, "refusals_total", reason="made up") is None
 
 
 def test_a_batch_is_counted_with_rows_items_and_seconds(metrics) -> None:
@@ -130,14 +122,6 @@ def test_the_samples_of_auto_are_counted_with_the_answers_that_need_none(metrics
         metrics.count_prediction(completed(body))
     assert value(metrics, "auto_samples_count", model="tiny") == 3
     assert value(metrics, "auto_samples_bucket", model="tiny", le="1.0") == 2
-
-
-def test_an_unknown_model_counts_as_other(metrics) -> None:
-    metrics.count_prediction(completed(BODY.model_copy(update={"model": "made up"})))
-    metrics.count_batch(replace(BATCH, model="made up"))
-    assert value(metrics, "predictions_total", model="other", mode="stoch", client="anonymous") == 1
-    assert value(metrics, "batch_rows_count", model="other") == 1
-    assert "made up" not in TestClient(observed_app(metrics)).get("/metrics").text
 
 
 def test_gauges_have_the_current_values(metrics, state) -> None:
