@@ -39,16 +39,6 @@ def test_a_new_key_has_256_random_bits() -> None:
     assert all(key.startswith("elk_") and len(key) == 4 + 43 for key in keys)
 
 
-def test_both_active_keys_belong_to_their_client(keys: Keys) -> None:
-    sent = ("old", "new", "other", "older", "")
-    assert [name_of(keys, key) for key in sent] == ["clinic", "clinic", "lab", None, None]
-
-
-@pytest.mark.parametrize("key", ["schlüssel".encode(), b"\xff\x00", b"k" * 1_000_000])
-def test_arbitrary_bytes_are_an_unknown_key(keys: Keys, key: bytes) -> None:
-    assert name_of(keys, key) is None
-
-
 def test_every_hash_is_compared_for_every_key(keys: Keys, monkeypatch) -> None:
     compared: list[bytes] = []
 

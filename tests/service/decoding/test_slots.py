@@ -54,20 +54,6 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_images_of_two_clients_alternate() -> None:
-    decoders = Decoders(1)
-    for index in range(4):
-        await decoders.send(f"batch {index}", "batch")
-    await decoders.send("single 0", "single")
-    await decoders.send("single 1", "single")
-    while decoders.running:
-        await decoders.end(next(iter(decoders.running)))
-    assert decoders.started == [
-        "batch 0", "batch 1", "single 0", "batch 2", "single 1", "batch 3"
-    ]  # fmt: skip
-    assert await decoders.tasks["single 1"] == "single 1"
-
-
 async def test_expensive_images_are_paid_for_by_their_client() -> None:
     decoders = Decoders(1)
     for name in ("bomb", "photo"):

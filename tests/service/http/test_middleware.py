@@ -240,15 +240,6 @@ def chunk(size: int) -> bytes:
     return f"{size:x}\r\n".encode() + bytes(size) + b"\r\n"
 
 
-def test_a_declared_length_over_the_limit_is_refused_before_the_body(limited_port) -> None:
-    with connect(limited_port) as connection:
-        connection.sendall(HEAD + f"Content-Length: {MAX_BYTES + 1}\r\n\r\n".encode())
-        response = read_response(connection)
-        assert (response.status, response.problem["code"]) == (413, "body_too_large")
-        assert response.headers["connection"] == "close"
-        assert is_closed(connection)
-
-
 def test_an_expected_100_continue_is_not_sent_for_a_refused_body(limited_port) -> None:
     response = exchange(
         limited_port, HEAD + b"Expect: 100-continue\r\nContent-Length: 999999999\r\n\r\n"

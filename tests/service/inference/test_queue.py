@@ -159,13 +159,6 @@ def test_a_client_holds_at_most_as_many_rows_as_it_leaves_free(engine, clock, re
     assert queue.utilization(A, 2) == pytest.approx(20 / 30)
 
 
-def test_a_reservation_is_released_on_exit_even_after_an_error(engine, clock) -> None:
-    queue = queue_of(clock)
-    with pytest.raises(ZeroDivisionError), queue.reserve(A, engine, 4, count=2):
-        raise ZeroDivisionError
-    assert (queue.rows, queue.items) == (0, 0)
-
-
 def test_an_empty_queue_admits_an_item_of_any_size_and_then_other_clients(engine, clock) -> None:
     queue = queue_of(clock, max_waiting_rows=12)
     with queue.reserve(A, engine, 400):
@@ -256,18 +249,6 @@ def test_the_wait_includes_the_fixed_cost_of_each_batch(engine, clock, reserved)
     assert queue.wait_s() == pytest.approx(2)
     reserved.enter_context(queue.reserve(A, engine, 1))
     assert queue.wait_s() == pytest.approx(4)
-
-
-def test_a_released_ticket_frees_its_rows_and_never_runs(engine, clock) -> None:
-    queue = queue_of(clock, max_waiting_rows=10)
-    cancelled, remaining = enqueue(queue, engine, 4), enqueue(queue, engine, 1)
-    queue.release(cancelled)
-    queue.release(cancelled)
-    assert queue.rows == 1
-    assert cancelled.future.cancelled()
-    assert run_next(queue, clock) == [remaining]
-    queue.release(remaining)
-    assert queue.rows == 0
 
 
 def test_a_batch_holds_one_engine_and_leaves_the_others_in_order(engine, clock) -> None:

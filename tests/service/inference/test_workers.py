@@ -90,15 +90,6 @@ def test_items_that_arrive_during_a_batch_form_the_next_one(harness: WorkersHarn
     assert harness.engine.batches == [[6], [1, 2, 3]]
 
 
-def test_a_cancelled_item_never_runs(harness: WorkersHarness) -> None:
-    harness.block_with(1)
-    first, cancelled, last = harness.submit(2, 3, 1)
-    assert cancelled.cancel()
-    harness.engine.gate.set()
-    assert values_of([first, last]) == [2, 1]
-    assert harness.engine.batches[1:] == [[2, 1]]
-
-
 def test_a_bad_item_does_not_affect_the_rest_of_its_batch(harness: WorkersHarness) -> None:
     harness.engine.error_of = lambda values: ValueError("two") if 2 in values else None
     harness.block_with(5)

@@ -60,12 +60,3 @@ def test_one_image_is_shown_with_its_card(go, width, scheme, images) -> None:
         first = ".verdict" if scheme == "dark" else "body"
         screenshot(visit.page, images / f"page-{width}-{scheme}.png", first=first, last="article")
         assert visit.page.evaluate("document.documentElement.scrollWidth") == width
-
-
-def test_a_problem_is_shown_beside_a_result(go, images) -> None:
-    with go() as visit:
-        visit.add(lesion("lesion.jpg"), broken("broken.jpg"))
-        visit.wait(2)
-        visit.row("broken.jpg").click()
-        expect(visit.card("broken.jpg").get_by_role("button", name="Retry")).to_be_visible()
-        screenshot(visit.page, images / "page-problems.png", first=".results", last="#groups")

@@ -17,7 +17,6 @@ from starlette.requests import ClientDisconnect
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, ROUNDS
-from eulerlora.settings import Draw
 from eulerlora_client.contract.answers import Prediction, Threshold
 from eulerlora_client.contract.problems import DeadlinePassed, InvalidParameter, Overloaded
 from eulerlora_client.contract.queries import PredictQuery
@@ -99,12 +98,6 @@ def block_passes(harness: PipelineHarness) -> PassGate:
     gate: Any = PassGate()
     harness.gate = gate
     return gate
-
-
-def queued(harness: PipelineHarness) -> list[Draw]:
-    """Returns the draws of the queued items."""
-    tickets = list(harness.queue._tickets)
-    return [ticket.item.draw for ticket in tickets if ticket.item is not None]
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
@@ -249,32 +242,6 @@ async def test_no_round_runs_after_a_disconnect(harness, png, long) -> None:
         gate.set()
         await predict_one(started, png)
     assert started.passes == [1, 1]
-
-
-def test_under_load_auto_gets_fewer_samples_only_if_allowed(harness, png, long, taken) -> None:
-    async def scenario(harness: PipelineHarness) -> Prediction:
-        running = await harness.block_engine()
-        first = asyncio.create_task(
-            predict_one(harness, png, PredictQuery(mode="stoch", samples=8))
-        )
-        await harness.wait_for_rows(16)
-        reduced = asyncio.create_task(predict_one(harness, png, long))
-        await wait_until(lambda: len(queued(harness)) == 2)
-        harness.gate.set()
-        await running
-        await first
-        return await reduced
-
-    with harness(max_waiting_rows=40, fewer_samples=True) as running:
-        body = asyncio.run(scenario(running))
-    assert (body.samples, body.ood_threshold) == (2, 0.6)
-    assert [warning.message for warning in body.warnings] == [
-        "samples reduced from auto to 2 under load"
-    ]
-    assert "standard_error" not in body.model_fields_set
-    with harness(max_waiting_rows=200) as running:
-        body = asyncio.run(scenario(running))
-    assert (body.samples, body.warnings) == (taken[long.seed], ())
 
 
 def test_audit_log_and_timing_cover_all_rounds(harness, png, long, taken) -> None:
