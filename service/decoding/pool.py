@@ -385,7 +385,6 @@ class Decoder:
 
 
 def _problem_of(cause: LossCause) -> Problem:
-    """Returns the problem of an image whose worker was lost in every attempt."""
     if cause is LossCause.CPU_TIME:
         return UnusableImage("decoding the image takes too much CPU time")
     if cause is LossCause.CRASH:

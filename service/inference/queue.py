@@ -388,13 +388,11 @@ class RequestQueue:
                 del self._rows[ticket.served]  # keeps no replaced model in memory
 
     def _can_continue(self) -> bool:
-        """Returns whether a worker has something to run, or nothing any more."""
         if self._refusal is not None and not self._waiting:
             return True
         return self._waiting.first(self._may_start()) is not None
 
     def _may_start(self) -> Callable[[str], bool]:
-        """Returns a function that says whether a free worker may take work of a client now."""
         running = [batch.clients for batch in self._running]
         return lambda client: self._recent.may_start(client, self._workers, running)
 

@@ -107,7 +107,6 @@ class Gate:
             self._count_problem(code)
 
     def _refusal(self, path: str) -> NotReady | None:
-        """Returns the problem to answer a request with, or None to forward it."""
         if path in ALIVE or path == METRICS_PATH:
             return None
         if self._lifecycle.phase == "starting":

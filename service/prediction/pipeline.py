@@ -258,7 +258,6 @@ class Pipeline:
             raise
 
     def _has_little_capacity(self, client: str) -> bool:
-        """True if requests of the client should get fewer samples."""
         return self._settings.fewer_samples and self._queue.utilization(client) > HIGH_UTILIZATION
 
 

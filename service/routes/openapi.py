@@ -119,7 +119,6 @@ def documented(
 
 
 def _problems(kinds: Sequence[type[Problem]]) -> dict[str, Any]:
-    """Returns the description of the problems of one status."""
     status = HTTPStatus(kinds[0].status or 0)
     members = {"code": {"enum": [kind.code for kind in kinds]}, "status": {"const": status.value}}
     reference = {"$ref": f"#/components/schemas/{ProblemDocument.__name__}"}
@@ -156,7 +155,6 @@ def _status_and_code(kind: type[Problem]) -> tuple[int, str]:
 
 @cache
 def _examples() -> Mapping[str, Any]:
-    """Returns the examples of successful responses by operation."""
     file = files("service").joinpath("page", "docs", "examples.json")
     examples: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return examples

@@ -150,6 +150,5 @@ def _log(request: RequestObservation, path: str) -> None:
 
 
 def _printable_path(path: str) -> str:
-    """Returns a path, without its query, as printable text of bounded length."""
     shown = printable(path[: MAX_PATH_CHARACTERS + 1])
     return shown if len(shown) <= MAX_PATH_CHARACTERS else shown[: MAX_PATH_CHARACTERS - 1] + "…"
