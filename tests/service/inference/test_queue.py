@@ -255,11 +255,9 @@ def test_a_batch_holds_one_engine_and_leaves_the_others_in_order(engine, clock) 
     queue, other = queue_of(clock), FakeEngine()
     first, second = enqueue(queue, engine, 2), enqueue(queue, other, 2)
     third, fourth = enqueue(queue, engine, 2), enqueue(queue, engine, 4)
-    assert [run_next(queue, clock) for _ in range(3)] == [
-        [first, third],
-        [second],
-        [fourth],
-    ]
+    assert run_next(queue, clock) == [first, third]
+    assert run_next(queue, clock) == [second]
+    assert run_next(queue, clock) == [fourth]
 
 
 def test_a_closed_queue_refuses_items_and_ends_once_it_is_empty(engine, clock) -> None:
