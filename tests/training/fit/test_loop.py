@@ -174,17 +174,6 @@ def test_a_finished_objective_ends_the_run_early_and_for_good(
     assert again.weights == []
 
 
-def test_a_finished_run_takes_no_more_steps(batches: LoadedBatches, run: Run) -> None:
-    done, again = ColourObjective(), ColourObjective()
-    first = fit(done, batches, run)
-    resumed = replace(run, resume=True)
-    assert fit(again, batches, resumed) == first
-    assert again.weights == []
-    torch.testing.assert_close(
-        again.network.state_dict(), done.network.state_dict(), atol=0, rtol=0
-    )
-
-
 def test_without_resume_an_older_state_is_ignored(batches: LoadedBatches, run: Run) -> None:
     fit(ColourObjective(), batches, run)
     again = ColourObjective()
@@ -196,28 +185,12 @@ LENGTH = RunLength(images=100, batch_size=8, epochs=4)
 START = Progress()
 
 
-RESUMED = Progress(step=26, seconds=5_000, waited_s=4_000, epoch_loss=9.0, epoch_steps=13)
-
-
-@pytest.mark.parametrize(
-    ("start", "progress", "line"),
-    [
-        (
-            START,
-            Progress(step=26, seconds=200, waited_s=6, epoch_loss=26.0, epoch_steps=13),
-            "step 26/52, epoch 2/4, loss 2.000, 1 images/s, 3% waiting, 3 min left",
-        ),
-        (
-            RESUMED,
-            Progress(step=39, seconds=5_010, waited_s=4_001, epoch_loss=13.0, epoch_steps=13),
-            "step 39/52, epoch 3/4, loss 1.000, 10 images/s, 10% waiting, 10 s left",
-        ),
-    ],
-)
-def test_a_line_has_rate_waiting_time_and_time_left_of_the_session(
-    start: Progress, progress: Progress, line: str
-) -> None:
-    assert run_line(progress, start, LENGTH) == line
+def test_rate_waiting_time_and_time_left_of_a_line_are_those_of_the_session() -> None:
+    start = Progress(step=26, seconds=5_000, waited_s=4_000, epoch_loss=9.0, epoch_steps=13)
+    now = Progress(step=39, seconds=5_010, waited_s=4_001, epoch_loss=13.0, epoch_steps=13)
+    assert run_line(now, start, LENGTH) == (
+        "step 39/52, epoch 3/4, loss 1.000, 10 images/s, 10% waiting, 10 s left"
+    )
 
 
 def test_without_a_terminal_lines_appear_on_stdout_at_intervals(
@@ -271,19 +244,15 @@ def read_curves(folder: Path) -> dict[str, dict[int, float]]:
     return curves
 
 
-def write_curves(folder: Path, progress: Progress, steps: int, loss: float) -> None:
-    """Writes steps of 2 s, a quarter of it waiting, and the epochs that they end."""
-    curves = Curves(Tracking(("tensorboard",), folder, "run"), progress.step)
-    for _ in range(steps):
-        before, progress = progress, progress.after(loss, seconds=2.0, waited_s=0.5)
-        curves.add_step(replace(STEP, loss=loss), before, progress, SHORT)
-        if progress.step % SHORT.steps_per_epoch == 0:
-            curves.add_epoch(progress, {"validation_nll": 0.5})
-    curves.close()
-
-
 def test_curves_contain_every_step_and_epoch(tmp_path: Path) -> None:
-    write_curves(tmp_path, START, steps=6, loss=2.0)
+    """Steps of 2 s, a quarter of it waiting."""
+    writer, progress = Curves(Tracking(("tensorboard",), tmp_path, "run"), 0), START
+    for _ in range(6):
+        before, progress = progress, progress.after(2.0, seconds=2.0, waited_s=0.5)
+        writer.add_step(STEP, before, progress, SHORT)
+        if progress.step % SHORT.steps_per_epoch == 0:
+            writer.add_epoch(progress, {"validation_nll": 0.5})
+    writer.close()
     curves = read_curves(tmp_path)
     assert curves["step/loss"] == dict.fromkeys(range(6), 2.0)
     assert curves["step/learning_rate"] == dict.fromkeys(range(6), 0.5)
@@ -292,14 +261,6 @@ def test_curves_contain_every_step_and_epoch(tmp_path: Path) -> None:
     assert curves["step/waiting_share"] == dict.fromkeys(range(6), 0.25)
     assert curves["epoch/mean_loss"] == {2: 2.0, 5: 2.0}
     assert curves["epoch/validation_nll"] == {2: 0.5, 5: 0.5}
-
-
-def test_a_resumed_run_replaces_the_curves_of_repeated_steps(tmp_path: Path) -> None:
-    write_curves(tmp_path, START, steps=5, loss=1.0)
-    resumed = Progress(step=2, seconds=4.0, epoch_loss=2.0, epoch_steps=2)
-    write_curves(tmp_path, resumed, steps=4, loss=2.0)
-    assert read_curves(tmp_path)["step/loss"] == {0: 1, 1: 1, 2: 2, 3: 2, 4: 2, 5: 2}
-    assert set(read_curves(tmp_path)["epoch/mean_loss"]) == {2, 5}
 
 
 class FakeTracker:

@@ -1,6 +1,6 @@
 """The scheduler on a Ray cluster of two machines, both of them on this one.
 
-Shell scripts take the place of trainings, as for the scheduler on this machine; one test trains.
+Shell scripts take the place of trainings, as for the scheduler on this machine.
 """
 
 import fcntl
@@ -38,19 +38,15 @@ class TwoMachines:
 
     cluster: Any
 
-    def add(self, name: str, cpus: int = 1, **settings: Any) -> Any:
+    def add(self, name: str, **settings: Any) -> None:
         """Adds a machine."""
-        return self.cluster.add_node(
-            num_cpus=cpus,
+        self.cluster.add_node(
+            num_cpus=1,
             object_store_memory=80_000_000,
             include_dashboard=False,
             env_vars={"machine": name},
             **settings,
         )
-
-    def lose(self, machine: Any) -> None:
-        """Kills a machine's processes without a warning."""
-        self.cluster.remove_node(machine, allow_graceful=False)
 
 
 @pytest.fixture(scope="module")
