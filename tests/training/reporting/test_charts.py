@@ -47,12 +47,6 @@ def test_the_confusion_chart_shows_counts_on_the_shares_of_each_row() -> None:
     assert [text.get_text() for text in axes.get_yticklabels()] == ["a (4)", "b (0)", "c (2,000)"]
 
 
-def test_a_confusion_chart_of_a_hundred_classes_has_no_text_in_its_cells() -> None:
-    figure = confusion_chart(np.eye(100, dtype=int), tuple(map(str, range(100))), "title")
-    assert not figure.axes[0].texts
-    assert max(figure.get_size_inches()) < 12
-
-
 def test_the_risk_coverage_chart_has_one_line_for_each_curve() -> None:
     scores, wrong = np.array([0.9, 0.8, 0.8, 0.6]), np.array([False, True, False, True])
     curves = {

