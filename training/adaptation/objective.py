@@ -123,7 +123,6 @@ class DropoutBlock(ProjectedBlock):
     generator: Generator
 
     def dropped(self, inputs: Tensor) -> Tensor:
-        """Returns the inputs with dropped elements."""
         kept = torch.empty(inputs.shape).bernoulli_(1 - self.probability, generator=self.generator)
         return inputs * kept.to(inputs) / (1 - self.probability)
 
@@ -212,7 +211,6 @@ class AdapterObjective(Objective[AdapterDraw]):
         return AdapterDraw(row_draws, block, step_generator(seed, step, process, VIEW_ORDER))
 
     def _draws_of_each(self, count: int, generator: Generator) -> RowDraws:
-        """Returns the row draws of `count` images, drawn for each image."""
         parts = [self.method.sample(self.settings.samples, generator) for _ in range(count)]
         return RowDraws.cat(parts, [self.rows_per_image] * count).to(self.class_weights)
 

@@ -50,17 +50,14 @@ class RecipeFitSource:
 
     @cached_property
     def recipe(self) -> AdapterRecipe:
-        """The recipe of the network."""
         return AdapterRecipe.model_validate(self.config.provenance["recipe"])
 
     @property
     def training_images(self) -> int:
-        """The number of training images."""
         return len(self.images.parts["train"])
 
     @property
     def clip_norm(self) -> float:
-        """The greatest norm of a gradient in the recipe."""
         return self.recipe.training.clip_norm
 
     def inputs(self, part: Literal["train", "held-out"], count: int) -> Inputs:

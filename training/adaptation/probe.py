@@ -120,7 +120,6 @@ def _bootstrap_weights(images: Sequence[LabelledImage], generator: np.random.Gen
 
 
 def _fit(features: Floats, labels: Ints, weights: Floats) -> Pipeline:
-    """Fits a probe to the images with a positive weight. weights: (n,)."""
     kept = weights > 0
     model = make_pipeline(StandardScaler(), LogisticRegression(C=INVERSE_PENALTY, max_iter=1000))
     return model.fit(features[kept], labels[kept], logisticregression__sample_weight=weights[kept])

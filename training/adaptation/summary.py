@@ -20,7 +20,7 @@ from training.calibration.thresholds import KEPT_SHARE
 from training.data.copies import Copies, DataCheck
 from training.data.images import ImageParts, LabelledImage, class_counts
 from training.evaluation.intervals import tolerance_sample_size
-from training.evaluation.report_schema import ProbeComparison, Report
+from training.evaluation.report_schema import Report
 from training.fit.batches import RunLength
 from training.fit.optimisation import warmup_steps
 from training.recipe.schema import AdapterRecipe, Part
@@ -183,7 +183,7 @@ def result_lines(report: Report, training: Provenance, out: Path, report_folder:
             f"interval, {report.images:,} images)"
         )
     if report.probe is not None:
-        lines += [f"verdict: {probe_note(report.probe)}", *probe_advice(report.probe)]
+        lines.append(f"verdict: {probe_note(report.probe)}")
     if "best_epoch" in training:
         lines.append(f"kept: the adapters of epoch {training['best_epoch']}")
     return [
@@ -192,20 +192,6 @@ def result_lines(report: Report, training: Provenance, out: Path, report_folder:
         f"report: {report_folder / 'report.md'}; model card: {out / 'README.md'}",
         f"next: eulerlora serve {out}, or eulerlora predict {out} IMAGE --mode stoch",
     ]
-
-
-def probe_advice(probe: ProbeComparison) -> Iterator[str]:
-    """Yields what to try with a model that is not better than the probe that it started from."""
-    if probe.verdict == "worse":
-        yield (
-            "try: --set data.split=lesion-best-epoch --set training.best_epoch=true, which keeps "
-            "the best epoch; a lower training.learning_rate; fewer training.epochs"
-        )
-    elif probe.verdict == "no difference shown":
-        yield (
-            "try: more images or groups, of rare classes first; more training.epochs; another "
-            "backbone. The probe alone (training.epochs=0) may be enough"
-        )
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:

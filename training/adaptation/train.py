@@ -63,17 +63,6 @@ REPORT = "report"
 
 
 @dataclass(frozen=True)
-class Probe:
-    """The heads that a training starts from, fitted to the features of the frozen backbone.
-
-    heads: their state. log_probabilities: (n, classes) of the test images.
-    """
-
-    heads: Mapping[str, Tensor]
-    log_probabilities: Tensor
-
-
-@dataclass(frozen=True)
 class _SharedRun:
     """What the members of a run share.
 
@@ -103,16 +92,14 @@ class _SharedRun:
         }
 
     @cached_property
-    def probe(self) -> Probe | None:
-        """The probe that the first member starts from; None if it starts from a random head."""
-        recipe, images = member_recipe(self.recipe, 0), self.images
+    def probe(self) -> AdaptedVisionTransformer | None:
+        """The first member with the probe that it starts from; None with a random head."""
+        recipe = member_recipe(self.recipe, 0)
         if recipe.training.head == "random":
             return None
-        network = initial_network(recipe, self.frozen, len(images.classes))
-        bootstrap = recipe.training.head == "bootstrap-probes"
-        fit_heads(network, images, self.accelerator.device, recipe.seed if bootstrap else None)
-        tested = head_log_probabilities(network, images.parts["test"])
-        return Probe(network.heads.state_dict(), tested)
+        network = initial_network(recipe, self.frozen, len(self.images.classes))
+        _fit_probe(network, recipe, self)
+        return network
 
 
 def train(
@@ -204,10 +191,9 @@ def _train_member(shared: _SharedRun, index: int) -> None:
     previous = folders[index - 1] if starts_from_previous(recipe, index) else None
     network = initial_network(recipe, frozen, len(images.classes), previous)
     if index == 0 and shared.probe is not None:
-        network.heads.load_state_dict(shared.probe.heads)
+        network.heads.load_state_dict(shared.probe.heads.state_dict())
     elif previous is None and recipe.training.head != "random":
-        seed = recipe.seed if recipe.training.head == "bootstrap-probes" else None
-        fit_heads(network, images, device, seed)
+        _fit_probe(network, recipe, shared)
     length = RunLength.of(recipe.training, len(trained_images(images, outliers)))
     recipe = recipe.model_copy(update={"training": length.settled(recipe.training)})
     if accelerator.is_main_process:
@@ -241,6 +227,13 @@ def _train_member(shared: _SharedRun, index: int) -> None:
     state.unlink(missing_ok=True)
 
 
+def _fit_probe(
+    network: AdaptedVisionTransformer, recipe: AdapterRecipe, shared: _SharedRun
+) -> None:
+    seed = recipe.seed if recipe.training.head == "bootstrap-probes" else None
+    fit_heads(network, shared.images, shared.accelerator.device, seed)
+
+
 def state_file(out: Path) -> Path:
     """Returns the file, beside `out`, that stores the state of an unfinished run."""
     return out.with_name(f"{out.name}.state.safetensors")
@@ -269,10 +262,6 @@ def train_adapters(
 
 
 def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:
-    """Calibrates the checkpoints of a run, and evaluates them as one model.
-
-    Writes the report to `out`, and the model card of a single checkpoint.
-    """
     settings, images, folders = shared.recipe.evaluation, shared.images, shared.folders
     device = shared.accelerator.device
     for folder in folders:
@@ -290,8 +279,8 @@ def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:
         model, images, shared.ood, options, settings.ood_images, others=others, folder=folders[0]
     )
     if shared.probe is not None:
-        test = evaluation.test
-        probe = compare_with_probe(test, shared.probe.log_probabilities)
+        tested = head_log_probabilities(shared.probe.to(device), images.parts["test"])
+        probe = compare_with_probe(evaluation.test, tested)
         evaluation = replace(evaluation, report=replace(evaluation.report, probe=probe))
     write_report(out / REPORT, evaluation)
     if not others:

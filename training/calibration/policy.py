@@ -121,7 +121,6 @@ def round_up(value: float) -> float:
 
 
 def _unit(value: Decimal) -> Decimal:
-    """Returns the unit of the last significant digit."""
     return Decimal(1).scaleb(value.adjusted() - SIGNIFICANT_DIGITS + 1)
 
 
@@ -412,7 +411,6 @@ def measure_policy(
 
 
 def _share(name: str, hits: int, lesions: int) -> dict[str, Any]:
-    """Returns a share of lesions with its exact interval, rounded against the policy."""
     low, high = clopper_pearson(hits, lesions)
     return {
         name: _rounded_down(hits / lesions),

@@ -46,7 +46,6 @@ class FittedPart:
 
 
 def report_table(parts: Sequence[FittedPart]) -> str:
-    """Returns the parts as a Markdown table."""
     rows = [
         [
             part.part,
@@ -93,7 +92,6 @@ def calibrated_parts(config: CheckpointConfig) -> Iterator[FittedPart]:
 
 
 def policy_parts(fit: PolicyFit, target: TargetClasses) -> Iterator[FittedPart]:
-    """Yields the thresholds of a policy."""
     critical = fit.critical
     found = f"{critical.hits} of {critical.lesions} found"
     urgent = f"{fit.urgent:g}: {found}, lower bound {critical.lower_bound:.3f}"
@@ -132,14 +130,12 @@ def site_parts(
 
 
 def sets_part(coverage: float) -> str:
-    """Returns the name of the prediction sets of a coverage."""
     return f"{SETS} {coverage:g}"
 
 
 def _urgent_parts(
     critical: int, sensitivity: float, target: TargetClasses, units: str
 ) -> Iterator[FittedPart]:
-    """Yields the urgent threshold and its exact bound."""
     unit = f"{units} of {target.critical.name}"
     yield FittedPart(URGENT, 1, critical, unit)
     bound, needed = f"bound of {sensitivity:g}", tolerance_sample_size(sensitivity)

@@ -72,7 +72,7 @@ from training.data.copies import images_in_training
 from training.data.images import LabelledImage
 from training.data.local_images import LocalImages
 from training.data.splits import SPLIT_SEED, split_off
-from training.evaluation.inference import ModelOutputs, SamplingOptions, SetPredictions, predict_all
+from training.evaluation.inference import SamplingOptions, SetPredictions, predict_all
 from training.evaluation.intervals import Ints, cluster_indices, proportion
 from training.evaluation.prediction_sets import Lesions, set_coverages
 from training.recipe.schema import SAMPLES
@@ -124,7 +124,6 @@ class SiteFit:
         return cluster_indices([image.unit for image in self.outputs.images])
 
     def with_result(self, part: str, result: str) -> "SiteFit":
-        """Returns the fit with the result of a part."""
         return replace(self, results={**self.results, part: result})
 
 
@@ -207,17 +206,16 @@ def _with_feature_means(fit: SiteFit, parts: Parts) -> SiteFit:
         "data": f"{described.data}, means moved to {fit.outputs.data}",
     }
     config = fit.config.model_copy(update={"features": described.model_copy(update=changes)})
-    by_picture = offset.by_picture - offset.offset  # relative to the moved means
-    outputs = replace(
-        fit.outputs,
-        det=_less(fit.outputs.det, by_picture),
-        stoch=_less(fit.outputs.stoch, by_picture),
+    by_picture = (offset.by_picture - offset.offset)[:, None, None]  # relative to the moved means
+    det, stoch = (
+        replace(outputs, features=outputs.features - by_picture)
+        for outputs in (fit.outputs.det, fit.outputs.stoch)
     )
+    outputs = replace(fit.outputs, det=det, stoch=stoch)
     return replace(fit, config=config, distance=FeatureDistance(statistics), outputs=outputs)
 
 
 def _with_prediction_sets(fit: SiteFit, coverage: CoverageSettings, parts: Parts) -> SiteFit:
-    """Returns the fit with new sets for the coverages that have enough lesions."""
     met = tuple(stated for stated in coverage.coverages if parts[sets_part(stated)].met)
     kept = tuple(sets for sets in fit.config.prediction_sets if sets.coverage not in met)
     config = fit.config.model_copy(update={"prediction_sets": kept})
@@ -226,11 +224,6 @@ def _with_prediction_sets(fit: SiteFit, coverage: CoverageSettings, parts: Parts
     for stated in met:
         fit = fit.with_result(sets_part(stated), FITTED)
     return fit
-
-
-def _less(outputs: ModelOutputs, offsets: Tensor) -> ModelOutputs:
-    """Returns the outputs with (n, d) `offsets` subtracted from all features of each picture."""
-    return replace(outputs, features=outputs.features - offsets[:, None, None, :])
 
 
 @dataclass(frozen=True)
@@ -340,7 +333,6 @@ class SiteReport:
 
     @property
     def tables(self) -> str:
-        """The parts and, if there is one, the comparison as Markdown."""
         tables = [report_table(self.parts)]
         if self.before is not None and self.after is not None:
             columns = {"before": self.before.results, "after": self.after.results}

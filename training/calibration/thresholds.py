@@ -146,7 +146,6 @@ def _lowest_nll(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> floa
 
 
 def _group_means(values: Floats, groups: Ints) -> Floats:
-    """Returns the mean value of each group. values, groups: (n,)."""
     indices = np.unique(groups, return_inverse=True)[1]
     means: Floats = np.bincount(indices, weights=values) / np.bincount(indices)
     return means
@@ -186,7 +185,6 @@ class CalibrationOutputs:
 
     @cached_property
     def lesions(self) -> Lesions:
-        """The lesions of the images."""
         return Lesions.of(self.images)
 
     @property
@@ -342,7 +340,6 @@ def with_prediction_sets(
 def _class_thresholds(
     probabilities: Tensor, outputs: CalibrationOutputs, coverage: float
 ) -> tuple[float, ...]:
-    """Returns the threshold of each class; ALWAYS_INCLUDED for too few lesions."""
     lesions = outputs.lesions
     scores = unit_scores(lac_scores(probabilities, outputs.labels), lesions.indices)
     thresholds = (
@@ -385,7 +382,6 @@ class _ScoredImages:
 
 
 def _scored(outputs: ModelOutputs, distance: FeatureDistance | None, samples: int) -> _ScoredImages:
-    """Returns scores and labels from the first `samples` samples of each adapter."""
     labels = outputs.probabilities(samples).argmax(dim=-1)
     return _ScoredImages(outputs.scores(distance, samples), labels)
 
@@ -393,7 +389,6 @@ def _scored(outputs: ModelOutputs, distance: FeatureDistance | None, samples: in
 def _at_rounds(
     outputs: CalibrationOutputs, distance: FeatureDistance | None, ends: Sequence[int]
 ) -> _ScoredImages:
-    """Returns the scores and labels of every image at its last round. ends: (n,) rounds."""
     rounds = outputs.rounds()
     scored = [_scored(of_round, distance, count) for of_round, count in rounds.values()]
     last = torch.tensor([[list(rounds).index(end) for end in ends]])  # (1, n)
@@ -447,5 +442,4 @@ def _score_threshold(scores: Tensor, outputs: CalibrationOutputs) -> ScoreThresh
 
 
 def _share(values: Tensor) -> float:
-    """Returns the share of true values. values: (n,) bool."""
     return float(values.double().mean())

@@ -69,7 +69,6 @@ def bayesianise_command(
 
 
 def _fit_settings(method: str, settings: Sequence[str]) -> FitSettings:
-    """Returns the settings of the method. Raises UsageError for an unknown method or setting."""
     from eulerlora.methods.registry import fitted_methods  # noqa: PLC0415
     from eulerlora_client.errors import SettingsError  # noqa: PLC0415 - torch
     from eulerlora_client.settings import validated  # noqa: PLC0415 - pydantic

@@ -274,7 +274,6 @@ def policy_fit_command(
 
 
 def _sampling_options(mode: Mode, samples: int | None) -> SamplingOptions:
-    """Raises UsageError for samples in mode det."""
     from training.evaluation.inference import SamplingOptions  # noqa: PLC0415 - imports torch
 
     if mode == "det" and samples is not None:
@@ -283,10 +282,6 @@ def _sampling_options(mode: Mode, samples: int | None) -> SamplingOptions:
 
 
 def _archives(arguments: Sequence[str]) -> list[tuple[Path, ArchiveLabels]]:
-    """Returns archives and their labels from NAME=PATH.
-
-    Raises UsageError for another form, and SettingsError.
-    """
     from training.data.local_images import read_archive_labels  # noqa: PLC0415 - imports torch
 
     archives = []
@@ -438,7 +433,6 @@ def _target(
 
 
 def _mapping(renamed: tuple[str, ...]) -> dict[str, str]:
-    """Returns the classes by local label. Raises UsageError for another form than LOCAL=CLASS."""
     mapping: dict[str, str] = {}
     for item in renamed:
         label, equals, name = item.rpartition("=")

@@ -148,7 +148,6 @@ def card_command(
 
 
 def _read_text(path: Path | None) -> str:
-    """Returns the text of a file, or "" without one. Raises DataError with the path."""
     if path is None:
         return ""
     try:

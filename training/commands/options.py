@@ -34,7 +34,6 @@ samples_option = click.option(
 
 
 def image_options(command: Command) -> Command:
-    """Adds the options of a command that reads images and predicts them."""
     return skip_bad_option(ignore_columns_option(device_option(command)))
 
 

@@ -130,7 +130,6 @@ def _scheduler(
 
 
 def _seeds(table: ResultTable, text: str) -> Sequence[int]:
-    """Returns the seeds of `--seeds`; the table's first if empty."""
     if text == "all":
         return table.seeds
     try:
@@ -141,7 +140,6 @@ def _seeds(table: ResultTable, text: str) -> Sequence[int]:
 
 
 def _compare(table: ResultTable, runs: Sequence[TableRun], path: Path) -> None:
-    """Prints the endpoints of a table and writes them to a JSON file, if two seeds are finished."""
     # These import torch.
     from training.tables.comparison import (  # noqa: PLC0415
         FEWEST_SEEDS,

@@ -104,7 +104,6 @@ def _digest(*facts: object) -> str:
 
 
 def _open(state: Path) -> DecodedImages | None:
-    """Returns a cached state; None if missing or damaged."""
     try:
         index = json.loads((state / INDEX).read_text(encoding="utf-8"))
         # private pages: writable without a warning, and never written back to the file

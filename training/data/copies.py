@@ -165,7 +165,6 @@ def _thumbnail(pixels: Tensor) -> Tensor:
 def _similar(
     placed: Sequence[PlacedImage], thumbnails: Tensor
 ) -> Iterator[tuple[PlacedImage, PlacedImage]]:
-    """Yields the pairs in two classes or parts whose thumbnails correlate."""
     classes = torch.tensor([entry.image.label for entry in placed])
     names = list(dict.fromkeys(entry.part for entry in placed))
     parts = torch.tensor([names.index(entry.part) for entry in placed])

@@ -92,7 +92,6 @@ def dataset_settings(config: CheckpointConfig) -> DataSettings:
 
 
 def _limited(images: ImageParts, limits: Mapping[Part, int]) -> ImageParts:
-    """Returns the data set with at most `limits` images per part, and with this in its name."""
     name, parts = images.name, dict(images.parts)
     for part, limit in limits.items():
         whole = images.parts.get(part, [])
@@ -119,7 +118,6 @@ def read_ood_set(settings: OodSettings, directory: Path, skip_bad: bool = False)
 
 
 def read_outliers(settings: OutlierSettings, directory: Path, skip_bad: bool = False) -> OodSet:
-    """Returns the outliers to train with. Raises DataError if there are none."""
     outliers = _read_images(settings.path, "train", directory, skip_bad)
     return OodSet(settings.path, evenly_spaced(outliers.images, settings.images), outliers.skipped)
 
@@ -169,7 +167,6 @@ def pretraining_images(
 
 
 def _read_images(path: str, part: Part, directory: Path, skip_bad: bool) -> OodSet:
-    """Returns all images of a folder or archive, or those in its folder `part`, if any."""
     folder = directory / path
     decoded = decoded_images(folder)
     names = sorted({*decoded.sources, *decoded.bad})
@@ -210,7 +207,6 @@ def _read_image_folder(settings: DataSettings, path: Path, on_bad: OnBad) -> Ima
 
 
 def _fault(path: Path, row: ImageLabel, decoded: DecodedImages) -> str:
-    """Returns why an image cannot be used, with its class."""
     if row.name in decoded.bad:
         reason = decoded.bad[row.name]
     elif not (path / row.name).exists():

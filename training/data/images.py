@@ -114,7 +114,6 @@ class ImageParts:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes, in their order."""
         return tuple(label.name for label in self.classes)
 
     @property

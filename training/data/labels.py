@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 
 from eulerlora_client.errors import DataError
-from training.data.splits import SplitParts, three_parts
+from training.data.splits import SplitParts, parts_of
 from training.recipe.schema import DataSettings, Part, Split
 
 LABELS = "labels.csv"
@@ -261,7 +261,6 @@ def _check_known(labels: Labels, classes: Sequence[str]) -> None:
 
 
 def _check_parts(labels: Labels, classes: Sequence[str]) -> None:
-    """Raises DataError for a class that has no images at all, or none in a stated part."""
     present = defaultdict(set)
     for row in labels.rows:
         present[row.part].add(row.label)
@@ -362,7 +361,7 @@ def split_labels(settings: DataSettings, path: Path, names: Collection[str]) -> 
     if "all" in by_part:
         drawn = [*drawn, "test"]
     _check_sizes(labels, classes, drawn)
-    return SplitLabels(labels, classes, three_parts(by_part, settings.split))
+    return SplitLabels(labels, classes, parts_of(by_part, settings.split))
 
 
 def _check_sizes(labels: Labels, classes: Sequence[str], parts: Sequence[str]) -> None:

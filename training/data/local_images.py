@@ -66,7 +66,6 @@ def read_archive_labels(name: str) -> ArchiveLabels:
 
 
 def archive_names() -> list[str]:
-    """Returns the names of the packaged archives."""
     return sorted(path.stem for path in ARCHIVES.glob("*.toml"))
 
 
@@ -92,7 +91,6 @@ class LabelNames:
     remedy: str = LABEL_OPTIONS
 
     def class_of(self, label: str) -> str | None:
-        """Returns the class of a local label; None if it has none."""
         name = self.renamed.get(label, label)
         return name if name in self.classes else None
 
@@ -161,7 +159,6 @@ def read_local_images(
 
 
 def _check_labels(folder: Path, present: Collection[str], names: LabelNames) -> None:
-    """Raises DataError for a label without a class and for a name that does not exist."""
     for label, name in names.renamed.items():
         if name not in names.classes:
             raise DataError(

@@ -25,8 +25,8 @@ from eulerlora_client.contract.answers import ClassName
 from eulerlora_client.errors import DataError
 from training.data.cache import DecodedImages, decoded_images
 from training.data.images import ImageParts, ImageSource, LabelledImage, OnBad, refuse
-from training.data.splits import SPLIT_SEED, three_parts
-from training.recipe.schema import Split
+from training.data.splits import SPLIT_SEED, SplitParts, parts_of
+from training.recipe.schema import Part, Split
 
 TITLES = {
     "ham10000": "HAM10000",
@@ -38,9 +38,8 @@ TITLES = {
 METADATA = "HAM10000_metadata.csv"
 FOLDERS = ("HAM10000_images_part_1", "HAM10000_images_part_2", "HAM10000_images")
 ARCHIVE_PATTERN = "ham10000*.tar*"
-TEST_FOLDS = 5  # the test part is a fifth
-CALIBRATION_FOLDS = 8  # an eighth of the rest, a tenth of all
-VALIDATION_FOLDS = 10
+FOLDS: Mapping[Part, int] = {"test": 5, "calibration": 8, "validation": 10}
+"""Of a cross-validation of HAM10000's lesions; the part is one of them, of what remains."""
 
 DESCRIPTIONS = {
     "akiec": "actinic keratosis or intraepithelial carcinoma (Bowen's disease)",
@@ -60,11 +59,11 @@ UNKNOWN = "unknown"
 class Ham10000Row:
     """A row of the metadata. label: index of the classes in order of first appearance.
 
-    groups: sex, age group and body site; "unknown" if missing.
+    cluster: the lesion. groups: sex, age group and body site; "unknown" if missing.
     """
 
     image_id: str
-    lesion_id: str
+    cluster: str
     label: int
     groups: Mapping[str, str]
 
@@ -94,7 +93,7 @@ def read_ham10000(folder: Path, split: Split, on_bad: OnBad = refuse) -> ImagePa
     labelled = {
         part: [
             LabelledImage(
-                row.image_id, images.sources[row.image_id], row.label, row.lesion_id, row.groups
+                row.image_id, images.sources[row.image_id], row.label, row.cluster, row.groups
             )
             for row in members
             if row.image_id in images.sources
@@ -146,43 +145,33 @@ def age_group(years: str) -> str:
     return next((group for highest, group in AGE_GROUPS.items() if age <= highest), UNKNOWN)
 
 
-def split_rows(rows: Sequence[Ham10000Row], split: Split) -> dict[str, list[Ham10000Row]]:
+def split_rows(rows: Sequence[Ham10000Row], split: Split) -> SplitParts[Ham10000Row]:
     """Returns the parts of a split; stratified, and without a lesion in two parts but for `paper`.
 
-    lesion: about 70% train, 10% calibration, 20% test. lesion-best-epoch: the same with a tenth of
-    the train part as validation. lesion-validation, for choosing settings: this validation part as
-    test part, without that of the others. paper: the paper's image-level 80/20 split, of whose test
-    images 38.7% show a lesion that the train part contains too. Raises ValueError for too few rows.
+    lesion: about 70% train, 10% calibration, 20% test. The others as in `parts_of`; but `paper` is
+    the paper's image-level 80/20 split, of whose test images 38.7% show a lesion that the train
+    part contains too. Raises ValueError for too few rows.
     """
-    if split == "paper":
-        labels = [row.label for row in rows]
-        train, test = train_test_split(
-            list(rows), test_size=1 / TEST_FOLDS, stratify=labels, random_state=SPLIT_SEED
-        )
-        return {"train": train, "test": test}
-    rest, test = _lesion_fold(rows, TEST_FOLDS)
-    train, calibration = _lesion_fold(rest, CALIBRATION_FOLDS)
-    if split == "lesion":
-        return {"train": train, "calibration": calibration, "test": test}
-    train, validation = _lesion_fold(train, VALIDATION_FOLDS)
-    if split == "lesion-validation":
-        return {"train": train, "calibration": calibration, "test": validation}
-    return {"train": train, "validation": validation, "calibration": calibration, "test": test}
+    if split != "paper":
+        return parts_of({"all": rows}, split, _lesion_fold)
+    labels = [row.label for row in rows]
+    train, test = train_test_split(
+        list(rows), test_size=1 / FOLDS["test"], stratify=labels, random_state=SPLIT_SEED
+    )
+    return {"train": train, "test": test}
 
 
 def _lesion_fold(
-    rows: Sequence[Ham10000Row], folds: int
+    rows: Sequence[Ham10000Row], part: Part
 ) -> tuple[list[Ham10000Row], list[Ham10000Row]]:
-    """Returns all rows but one fold, and that fold; stratified, with whole lesions."""
     labels = np.array([row.label for row in rows])
-    lesions = np.array([row.lesion_id for row in rows])
-    splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=SPLIT_SEED)
+    lesions = np.array([row.cluster for row in rows])
+    splitter = StratifiedGroupKFold(FOLDS[part], shuffle=True, random_state=SPLIT_SEED)
     rest, fold = next(splitter.split(labels, labels, lesions))
     return [rows[index] for index in rest], [rows[index] for index in fold]
 
 
 def _decoded_by_id(folder: Path) -> DecodedImages:
-    """Returns the images by image id. Raises DataError if `folder` has neither form."""
     paths = [folder / name for name in FOLDERS if (folder / name).is_dir()]
     paths = paths or sorted(folder.glob(ARCHIVE_PATTERN))[:1]
     if not paths:
@@ -235,11 +224,10 @@ def read_tiny_imagenet(folder: Path, split: Split, on_bad: OnBad = refuse) -> Im
             on_bad(name, f"expected a class of {TRAIN}/ in {ANNOTATIONS}, got {wnid}")
     classes = tuple(ClassName(name=wnid, description=words.get(wnid, wnid)) for wnid in wnids)
     title = f"{TITLES['tiny-imagenet']}{split_suffix(split)}"
-    return ImageParts(title, classes, three_parts(published, split))
+    return ImageParts(title, classes, parts_of(published, split))
 
 
 def _usable(folder: Path, part: str, on_bad: OnBad) -> Iterator[tuple[str, ImageSource]]:
-    """Yields names below `folder` and sources of the images of a part that can be decoded."""
     decoded = decoded_images(folder / part)
     for name, reason in decoded.bad.items():
         on_bad(f"{part}/{name}", reason)
@@ -268,9 +256,7 @@ def read_torchvision_set(kind: TorchvisionKind, folder: Path, split: Split) -> I
     }
     names = DIGITS if kind == "svhn" else readers["train"].classes
     classes = tuple(ClassName(name=name, description=name) for name in names)
-    return ImageParts(
-        f"{TITLES[kind]}{split_suffix(split)}", classes, three_parts(published, split)
-    )
+    return ImageParts(f"{TITLES[kind]}{split_suffix(split)}", classes, parts_of(published, split))
 
 
 def _read_published(kind: TorchvisionKind, part: PublishedPart, folder: Path) -> Any:

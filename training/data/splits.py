@@ -2,18 +2,16 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from sklearn.model_selection import train_test_split
 
 from eulerlora_client.errors import DataError
-from training.recipe.schema import Split
+from training.recipe.schema import Part, Split
 
-CALIBRATION_SHARE = 0.1
-VALIDATION_SHARE = 0.1
-TEST_SHARE = 0.2
+SHARES: Mapping[Part, float] = {"test": 0.2, "calibration": 0.1, "validation": 0.1}
 SPLIT_SEED = 42
 MIN_FOR_SPLIT = 2
 """Items of a class that a stratified split needs."""
@@ -46,7 +44,18 @@ class Group(Generic[Item]):
     items: Sequence[Item]
 
 
-def three_parts(published: Mapping[str, Sequence[Item]], split: Split) -> SplitParts[Item]:
+Cut = Callable[[Sequence[Item], Part], tuple[Sequence[Item], Sequence[Item]]]
+"""(items, part) -> the rest and the part, without a common group."""
+
+
+def cut_by_share(items: Sequence[Item], part: Part) -> tuple[Sequence[Item], Sequence[Item]]:
+    """Returns the rest and the part, which has its share of the groups of the items (SHARES)."""
+    return split_off(items, SHARES[part])
+
+
+def parts_of(
+    published: Mapping[str, Sequence[Item]], split: Split, cut: Cut[Item] = cut_by_share
+) -> SplitParts[Item]:
     """Returns train, calibration and test, and for one split validation; always the same parts.
 
     published: the parts of the data set, `train`, `test` and possibly `validation`; or `all`, of
@@ -56,7 +65,7 @@ def three_parts(published: Mapping[str, Sequence[Item]], split: Split) -> SplitP
     or a tenth of the train part. No group is divided.
     """
     if "all" in published:
-        train, test = split_off(published["all"], TEST_SHARE)
+        train, test = cut(published["all"], "test")
     else:
         train, test = published["train"], published["test"]
     given = published.get("validation", ())
@@ -64,12 +73,10 @@ def three_parts(published: Mapping[str, Sequence[Item]], split: Split) -> SplitP
         return {"train": train, "test": test, **({"calibration": given} if given else {})}
     if split == "lesion" and given:
         return {"train": train, "calibration": given, "test": test}
-    train, calibration = split_off(train, CALIBRATION_SHARE)
+    train, calibration = cut(train, "calibration")
     if split == "lesion":
         return {"train": train, "calibration": calibration, "test": test}
-    validation = given
-    if not given:
-        train, validation = split_off(train, VALIDATION_SHARE)
+    train, validation = (train, given) if given else cut(train, "validation")
     if split == "lesion-validation":
         return {"train": train, "calibration": calibration, "test": validation}
     return {"train": train, "validation": validation, "calibration": calibration, "test": test}

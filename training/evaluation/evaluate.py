@@ -237,7 +237,6 @@ def _mode_report(
 
 
 def _ood_metrics(test: EvaluatedSet, outside: EvaluatedSet, index: int) -> OodMetrics:
-    """index: of the mode in the report."""
     labels, predicted = outside.labels, outside.predictions[index].labels
     labelled = bool((labels >= 0).all())
     return OodMetrics(

@@ -125,7 +125,6 @@ def _gradient(random: Generator) -> Pixels:
 
 
 def _coarse(random: Generator) -> Pixels:
-    """Returns a small noise picture of a random size."""
     return random.integers(0, 256, (*random.integers(3, 16, 2), 3), np.uint8)
 
 
@@ -203,7 +202,6 @@ def _corner_crops(pixels: Tensor) -> Iterator[Tensor]:
 
 
 def _deviation(pixels: Tensor) -> float:
-    """Returns the largest standard deviation of a colour channel."""
     return float(pixels.float().flatten(1).std(dim=1, correction=0).max())
 
 
@@ -270,7 +268,6 @@ def _cast(gains: tuple[float, float, float]) -> Callable[[Tensor], Tensor]:
 
 
 def _camera_border(pixels: Tensor) -> Tensor:
-    """Darkens everything outside of a centred circle with a soft edge."""
     height, width = pixels.shape[1:]
     return _uint8(pixels.float() * _disc(height, width, FIELD, FIELD))
 

@@ -213,7 +213,6 @@ def predict_all(
 def _predict_batch(
     model: EulerLoRA, pixels: Tensor, seeds: Tensor, draw: Draw
 ) -> Iterator[NetworkOutput]:
-    """Yields the output for each image, with at most BATCH_ROWS rows in a pass."""
     size = _images_per_pass(model, draw)
     for images, image_seeds in zip(pixels.split(size), seeds.split(size), strict=True):
         draws = [draw.model_copy(update={"seed": seed}) for seed in image_seeds.tolist()]

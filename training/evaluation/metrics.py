@@ -293,7 +293,6 @@ def error_ranking(
 
 
 def _ranking(confidence: Floats, wrong: Bools, weights: Weights) -> dict[str, Floats]:
-    """confidence, wrong: (n,)."""
     curve = risk_coverage(confidence, wrong, weights)
     return {
         "auroc": auroc(-confidence, wrong, weights),

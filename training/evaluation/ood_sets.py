@@ -95,7 +95,6 @@ def read_ood_sets(
 
 
 def _sources(argument: str) -> dict[OodSource, OodGroup]:
-    """Returns the sets of one argument and their groups."""
     group, name = _parsed(argument)
     made = {generated: of for generated, (of, _) in GENERATED.items()}
     if name == ALL_GENERATED:
@@ -176,7 +175,6 @@ def _pretraining(config: CheckpointConfig) -> Iterator[tuple[str, str]]:
 
 
 def _training(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields name and use of the data of outlier exposure and training."""
     if "outliers" in facts:
         yield facts["outliers"]["data"], "outlier exposure"
     if isinstance(recipe := facts.get("recipe"), Mapping):  # other programs store other facts

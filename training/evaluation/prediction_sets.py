@@ -47,7 +47,6 @@ class Lesions:
         )
 
     def counts(self, classes: int) -> tuple[int, ...]:
-        """Returns the number of lesions of each class."""
         return tuple(torch.bincount(self.labels, minlength=classes).tolist())
 
 
@@ -105,7 +104,6 @@ def coverage_by_class(
 
 
 def _share(hits: Tensor) -> Proportion:
-    """hits: (lesions,) bool, at least one."""
     share = proportion(hits.numpy(), np.arange(len(hits)))
     assert share is not None
     return share

@@ -150,7 +150,6 @@ class Subset:
 
     @property
     def limited(self) -> bool:
-        """True if not all images were used."""
         return self.images < self.of
 
 

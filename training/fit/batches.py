@@ -54,7 +54,6 @@ class LoadedBatches:
 
     @property
     def length(self) -> "RunLength":
-        """The length of the run."""
         images = self.labelled_images if self.shown is None else self.shown
         return RunLength.of(self.settings, len(images))
 
@@ -139,7 +138,6 @@ class RunLength:
 
     @property
     def steps(self) -> int:
-        """Steps of all epochs."""
         return self.epochs * self.steps_per_epoch
 
     def epoch_of(self, steps: int) -> int:

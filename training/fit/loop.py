@@ -121,7 +121,6 @@ class _Fit:
             skip = 0
 
     def _report(self, step: Step, before: Progress) -> None:
-        """Shows a step; after the last one of an epoch, ends and shows the epoch."""
         self.curves.add_step(step, before, self.progress, self.length)
         self.display.show(self.progress)
         if self.progress.step % self.length.steps_per_epoch == 0:
@@ -221,7 +220,6 @@ class ProgressDisplay:
             print(self.prefix + line, flush=True)
 
     def close(self) -> None:
-        """Removes the bar."""
         if self.bar is not None:
             self.bar.close()
 
@@ -276,7 +274,6 @@ class Curves:
 
 
 def _started(name: Tracker, tracking: Tracking, first_step: int) -> Any:
-    """Returns Accelerate's tracker of this name, with a started run."""
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS  # noqa: PLC0415 - takes a second
 
     kind, run = LOGGER_TYPE_TO_CLASS[name], tracking.run

@@ -47,11 +47,9 @@ class Progress:
 
     @property
     def mean_loss(self) -> float:
-        """Mean loss of the current epoch."""
         return self.epoch_loss / self.epoch_steps
 
     def after(self, loss: float, seconds: float, waited_s: float) -> "Progress":
-        """Returns the progress after one more step of the epoch."""
         return Progress(
             step=self.step + 1,
             seconds=self.seconds + seconds,

@@ -155,7 +155,6 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
 
     @property
     def averaged(self) -> Classifier:
-        """The classifier with the averaged weights."""
         classifier = self.average.module
         assert isinstance(classifier, Classifier)
         return classifier
@@ -174,7 +173,6 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
         self.average.update_parameters(self.model)
 
     def averages(self) -> Mapping[str, Tensor]:
-        """Returns the averaged weights and the number of averaged steps."""
         tensors: dict[str, Tensor] = self.average.state_dict()
         return tensors
 

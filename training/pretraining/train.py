@@ -116,7 +116,6 @@ class PretrainingImages:
 
     @property
     def classes(self) -> list[int]:
-        """Number of classes of each labelled set."""
         return [len(images.classes) for images in self.labelled]
 
     def training_sets(self, recipe: PretrainingRecipe) -> list[PretrainingSet]:
@@ -186,7 +185,6 @@ def _fit_stages(
     start: BackboneFile | None,
     runs: Sequence[Run],
 ) -> tuple[Classifier, Provenance]:
-    """Returns the averaged classifier of the last stage, and the stages' results."""
     shape = start.backbone.settings if start else recipe.backbone
     assert shape is not None  # the recipe has one of both
     device = runs[0].accelerator.device
@@ -256,6 +254,5 @@ def top_one(model: Classifier, sets: Sequence[ImageParts]) -> dict[str, float]:
 
 
 def _predicted(model: Classifier, pixels: Tensor, head: int) -> Tensor:
-    """Returns (n,) the most probable class of one head. pixels: (n, 3, size, size)."""
     logits: Tensor = model(pixels).logits.split(model.classes, dim=-1)[head]
     return logits.argmax(dim=-1).cpu()

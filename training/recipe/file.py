@@ -126,7 +126,6 @@ def _variants(files: Sequence[Layer]) -> Tables:
 
 
 def _file_layers(path: Path, derived: tuple[Path, ...] = ()) -> list[Layer]:
-    """Returns the tables of a file and of its bases. derived: files based on this one."""
     if path in derived:
         raise SettingsError(f"{path}: expected a base without a cycle, got the file itself")
     tables = read_toml(path)
@@ -152,7 +151,6 @@ def read_toml(path: Path) -> Tables:
 
 
 def _merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> Tables:
-    """Returns `tables` with the keys of `over` replaced, recursively."""
     merged = dict(tables)
     for key, value in over.items():
         present = merged.get(key)
@@ -272,22 +270,17 @@ def _choices(annotation: Any) -> list[str]:
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
     """Returns a model, also an optional one, or alternatives; none for lists and other types."""
-    candidates = [
-        annotation,
-        *(get_args(annotation) if get_origin(annotation) is not tuple else ()),
-    ]
-    return list(_models(candidates))
-
-
-def _models(candidates: list[Any]) -> Iterator[type[BaseModel]]:
-    for candidate in candidates:
+    inner = () if get_origin(annotation) is tuple else get_args(annotation)
+    models: list[type[BaseModel]] = []
+    for candidate in (annotation, *inner):
         kind = candidate.__origin__ if get_origin(candidate) is Annotated else candidate
         if kind is MethodSettings:
-            yield from settings_of_trained()
+            models += settings_of_trained()
         elif kind is FitSettings:
-            yield from settings_of_fits()
+            models += settings_of_fits()
         elif isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield kind
+            models.append(kind)
+    return models
 
 
 KeyPath = tuple[str, ...]
@@ -358,7 +351,6 @@ def _inline(values: Sequence[Any]) -> str:
 
 
 def _source(key: KeyPath, layers: Sequence[Layer], given: Sequence[KeyPath]) -> str:
-    """Returns what sets a value last."""
     if any(key[: len(path)] == path or path[: len(key)] == key for path in given):
         return COMMAND_LINE
     return next((layer.source for layer in reversed(layers) if _sets(layer.tables, key)), DEFAULT)

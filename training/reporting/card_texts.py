@@ -141,7 +141,6 @@ def front_matter(config: CheckpointConfig, report: Report | None) -> str:
 
 
 def _base_model(config: CheckpointConfig) -> dict[str, Any]:
-    """Returns the repository that the backbone was imported from, if it was."""
     origin: Mapping[str, Any] = config.backbone.provenance.get("imported", {})
     name = origin.get("source")
     if origin.get("revision") is None or not REPOSITORY.fullmatch(str(name)):
@@ -150,7 +149,6 @@ def _base_model(config: CheckpointConfig) -> dict[str, Any]:
 
 
 def _results(config: CheckpointConfig, report: Report) -> dict[str, Any]:
-    """Returns an entry of the Hub's `model-index`."""
     estimates = report.modes[0].metrics
     metrics = [
         {"type": hub_name, "name": name, "value": estimate.value}

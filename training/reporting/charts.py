@@ -90,7 +90,6 @@ def _curve(uncertainty: Uncertainty, labels: Ints) -> RiskCoverage:
 def _mode_charts(
     evaluation: Evaluation, mode: ModeReport, index: int, subtitle: str
 ) -> Iterator[ChartFile]:
-    """index: of the mode in the report."""
     classes, test = evaluation.classes, evaluation.test
     suffix = mode.mode if mode.mode == "det" else f"{mode.mode}-{mode.samples}"
     counts = confusion_matrix(

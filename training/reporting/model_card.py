@@ -151,7 +151,6 @@ def _results(report: Report) -> Iterator[Section]:
 
 
 def _missed(report: Report) -> list[str]:
-    """Returns a warning about classes with sensitivity 0 in all modes, or an empty list."""
     names = [
         f"`{name}`"
         for name in report.modes[0].classes
@@ -200,7 +199,6 @@ def _backbone_data(config: CheckpointConfig) -> Iterator[str]:
 
 
 def _licence(kind: str, path: str) -> str | None:
-    """Returns the licence of a data set of pretraining; None if it is not known."""
     return LICENCES.get(kind if kind in LICENSED_KINDS else PurePosixPath(path).stem)
 
 
@@ -369,7 +367,6 @@ def _backbone(config: CheckpointConfig) -> Iterator[str]:
 
 
 def _imported(imported: Mapping[str, Any]) -> str:
-    """Returns the origin of an imported backbone (`ImportedBackbone.provenance`)."""
     revision = f", revision {imported['revision']}" if imported["revision"] else ""
     return (
         f"imported from {imported['source']}{revision} ({imported['architecture']}; licence: "
@@ -417,7 +414,6 @@ def _evaluation_options(report: Report) -> str:
 
 
 def _ood_arguments(report: Report) -> list[str]:
-    """Returns the arguments of `--ood` that name the sets of a report."""
     generated = {name for name, facts in report.ood_sets.items() if facts.generated}
     arguments = ["generated"] if generated == GENERATED.keys() else sorted(generated)
     return arguments + [

@@ -167,7 +167,6 @@ def result_sections(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _resemblance_note(report: Report) -> str:
-    """Returns which sets resemble what training was shown, and what that means."""
     shown = [
         name
         for name, facts in report.ood_sets.items()
@@ -187,7 +186,6 @@ def _resemblance_note(report: Report) -> str:
 
 
 def _difference(first: ModeReport, mode: ModeReport) -> str:
-    """Returns the differences of a mode from the first one, or an empty string."""
     nll = mode.difference.get("nll")
     if nll is None:
         return ""

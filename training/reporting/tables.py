@@ -52,7 +52,6 @@ TOO_FEW = "too few"
 
 
 def metrics_table(report: Report) -> str:
-    """Returns the metrics of the test part, one column for each mode."""
     modes = report.modes
     rows = [
         [name, *(estimate_text(mode.metrics.get(key)) for mode in modes)]
@@ -121,7 +120,6 @@ def error_ranking_table(report: Report) -> str:
 
 
 def group_table(report: Report, mode: ModeReport) -> str:
-    """Returns the metrics of a mode by group."""
     target = enumeration(report.target, "or")
     head = ["", "images", *(["lesions"] if report.clusters < report.images else []), "accuracy"]
     head += ["MSP - accuracy", f"AUROC, {target}" if report.target else "macro-AUROC"]
@@ -194,7 +192,6 @@ def _set_cells(sets: SetCoverage, name: str) -> list[str]:
 
 
 def _flag_metrics(mode: ModeReport) -> list[str]:
-    """Returns the names of the flagged shares of the scores with a threshold."""
     return [name for score, name in FLAG_METRICS.items() if score in mode.thresholds]
 
 
@@ -216,7 +213,6 @@ def estimate_text(estimate: Estimate | None) -> str:
 
 
 def _counts(proportion: Proportion | None, clustered: bool) -> list[str]:
-    """Returns the numbers of images and, if clustered, of lesions."""
     counts = (0, 0) if proportion is None else (proportion.images, proportion.clusters)
     return [f"{count:,}" for count in (counts if clustered else counts[:1])]
 
@@ -250,7 +246,6 @@ def ood_tables(report: Report, mode: ModeReport) -> str:
 
 
 def _ood_table(report: Report, mode: ModeReport, metric: str) -> str:
-    """Returns a metric of each OOD score by set, sorted by group."""
     scores = [name for name in SCORE_NAMES if any(name in ood.scores for ood in mode.ood.values())]
     return table(
         [OOD_METRICS[metric], *(SCORE_NAMES[score] for score in scores)],
@@ -264,7 +259,6 @@ def _ood_table(report: Report, mode: ModeReport, metric: str) -> str:
 
 
 def _flagged_table(report: Report, mode: ModeReport) -> str:
-    """Returns the share flagged by each score with a threshold, by set, and the accuracy."""
     scores = [score for score in SCORE_NAMES if score in mode.thresholds]
     labelled = any(ood.accuracy is not None for ood in mode.ood.values())
     head = ["", *(f"flagged by {SCORE_NAMES[score]}" for score in scores)]

@@ -240,7 +240,6 @@ def ood_metric(group: str, score: ScoreName) -> str:
 def _tested(
     difference: Difference, seeds: Sequence[int], results: Mapping[tuple[str, int], Resampled]
 ) -> list[EndpointResult]:
-    """Returns a tested difference for each of the metrics, and each group and score of `ood`."""
     arm, minus = difference.arm.name, difference.minus.name
     of_ood = [ood_metric(group, score) for group in REJECTED_GROUPS for score in difference.ood]
     present = results[arm, seeds[0]]
@@ -403,7 +402,6 @@ def _cells(result: EndpointResult, comparison: TableComparison) -> list[str]:
 
 
 def _mean_by_epoch(runs: Sequence[TableRun]) -> Mapping[str, Mapping[str, list[float]]]:
-    """Returns the validation metrics by mode, metric and epoch; empty without any."""
     recorded = [run.config().provenance["training"].get("validation_by_epoch", {}) for run in runs]
     return {
         mode: {

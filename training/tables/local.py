@@ -149,7 +149,6 @@ def all_devices() -> list[str]:
 
 
 def _threads(device: str, devices: Sequence[str]) -> int:
-    """Returns the number of CPU threads for a run on one of `devices`."""
     import torch  # noqa: PLC0415
 
     return max(1, torch.get_num_threads() // devices.count(device))

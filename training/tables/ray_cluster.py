@@ -121,7 +121,6 @@ def _fits(node: Mapping[str, float], cpus: int, device: str) -> bool:
 
 
 def _failures(started: "dict[ObjectRef[Outcome], str]") -> list[str]:
-    """Waits for all runs; returns one line for each that failed."""
     import ray  # noqa: PLC0415 - an extra
     from ray.exceptions import RayError  # noqa: PLC0415
 
@@ -159,7 +158,6 @@ def _train_run(training: TrainingCommand, resources: RunResources) -> Outcome:
 
 
 def _start(training: TrainingCommand, resources: RunResources) -> TrainingProcess:
-    """Starts a training when its log is free. Raises BlockingIOError if it is not in time."""
     bound_training = replace(training, command=bound(training.command))
     end = time.monotonic() + resources.lock_wait_s
     while True:

@@ -22,7 +22,6 @@ from eulerlora.settings import AdapterSettings, BackboneSettings, Provenance
 from training.adaptation.network import count_trained, train_all_weights
 from training.adaptation.objective import AdapterObjective
 from training.fit.optimisation import attention_kernels
-from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe, AdapterTraining
 from training.reporting.tables import MEAN_LOGITS_METRICS, METRICS, OOD_METRICS
 from training.reporting.tables import table as markdown_rows
@@ -56,8 +55,8 @@ def markdown_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
 
     Each row has the number of trained parameters, and mean and standard deviation (ddof 1) over
     the finished runs; the published results follow in the next row, or are a row of their own. The
-    notes state data, seeds, hardware and versions, the differences from the paper, and what the
-    table says about single rows.
+    notes state data, seeds, backbone, replaced settings, hardware and versions, and what the table
+    says about single rows.
     """
     finished = [run for run in runs if run.status == "finished"]
     titles = [_column_title(table, metric) for metric in table.metrics]
@@ -69,7 +68,7 @@ def markdown_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
         if row.paper:
             rows.append(_published_row(table, row))
     row_notes = [f"{row.method}: {row.note}" for row in table.rows if row.note]
-    notes = [*_conditions(finished), *row_notes, *_differences(table, runs, finished)]
+    notes = [*_conditions(finished), *row_notes]
     head = ["method", "mode", "from", "trained", *titles]
     return section(f"## {table.title}", head, rows, notes, text_columns=3)
 
@@ -83,7 +82,6 @@ def _measured_row(table: ResultTable, row: TableRow, runs: Sequence[TableRun]) -
 
 
 def _published_row(table: ResultTable, row: TableRow) -> list[str]:
-    """Returns the published results; method and mode only if no measured row precedes them."""
     cells = [
         _number(metric, *row.paper[metric]) if metric in row.paper else "-"
         for metric in table.metrics
@@ -131,17 +129,21 @@ def _number(metric: str, value: float, deviation: float | None) -> str:
 
 
 def _conditions(finished: Sequence[TableRun]) -> list[str]:
-    """Returns notes on data, seeds, hardware and versions of the finished runs."""
     if not finished:
         return ["No run is finished yet."]
     facts = [run.config().provenance for run in finished]
     seen = [str(shown) for run in finished if (shown := run.report().get("seen"))]
+    backbones = [run.config().backbone for run in finished]
+    replaced = sorted({key for run in finished for key in run.recipe.overrides})
+    changes = [key for key in replaced if not key.startswith("seed=")]
     note = f"training was shown {_listed(seen)} of the test images: all figures are too good"
     return [
         *([note] if seen else []),
         f"measured on {_listed(str(run.report()['data']) for run in finished)}",
         f"seeds {_listed(str(run.recipe.seed) for run in finished)}; mean ± standard deviation "
         "over seeds (ddof 1)",
+        f"backbone {_listed(b.published or f'of SHA-256 {b.sha256[:8]}' for b in backbones)}"
+        + (f"; replaced settings: {_listed(changes)}" if changes else ""),
         f"on {_listed(_hardware(run_facts) for run_facts in facts)}, "
         f"torch {_listed(str(run_facts['versions']['torch']) for run_facts in facts)}, "
         f"{_listed(str(run_facts['date']) for run_facts in facts)}, "
@@ -161,51 +163,7 @@ def _commit(name: str | None) -> str:
     return name[:7] + "-dirty" * name.endswith("-dirty")
 
 
-def _differences(
-    table: ResultTable, runs: Sequence[TableRun], finished: Sequence[TableRun]
-) -> list[str]:
-    """Returns the differences from the paper, or from the recipe if the paper has no table."""
-    if not finished:
-        return []
-    changed = {
-        override
-        for run in finished
-        for override in run.recipe.overrides
-        if not override.startswith("seed=")
-    }
-    if table.paper_data is None:
-        return [f"differs from the recipe: set {_listed(sorted(changed))}"] if changed else []
-    notes = []
-    seeds = {run.recipe.seed for run in finished}
-    if seeds != set(table.seeds) or len(finished) < len(runs):
-        paper = ", ".join(map(str, table.seeds))
-        notes.append(f"differs from the paper: {len(finished)} runs; its seeds are {paper}")
-    backbones = _listed(_backbone(run) for run in finished)
-    published = read_recipe(table.recipe_path, AdapterRecipe).backbone.weights
-    if any(run.config().backbone.published != published for run in finished):
-        notes.append(f"differs from the paper: the backbone is {backbones}")
-    data = sorted({str(run.config().provenance["data"]) for run in finished})
-    if data != [table.paper_data]:
-        notes.append(f"differs from the paper: the data is {_listed(data)}")
-    others = [name for name in sorted(changed) if not name.startswith(("backbone.", "data."))]
-    if others:
-        notes.append(f"differs from the paper: set {_listed(others)}")
-    return notes or ["backbone, data, seeds and settings are the paper's"]
-
-
-def _backbone(run: TableRun) -> str:
-    backbone = run.config().backbone
-    if backbone.published is not None:
-        return backbone.published
-    shape = backbone.settings
-    return (
-        f"{shape.layers} blocks of width {shape.width} at {shape.image_size} pixels "
-        f"(weights {backbone.sha256[:8]})"
-    )
-
-
 def _listed(values: Iterable[str]) -> str:
-    """Returns the distinct values in order, as text."""
     return ", ".join(dict.fromkeys(values))
 
 
@@ -282,7 +240,6 @@ def ood_auroc_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
 
 
 def _values(estimates: Iterable[Mapping[str, float] | None]) -> list[float | None]:
-    """Returns the values of a report's estimates; None where a metric is not defined."""
     return [None if estimate is None else estimate["value"] for estimate in estimates]
 
 
@@ -336,7 +293,6 @@ class RowOperations:
 
 
 def trained_parameters(configs: Sequence[CheckpointConfig], recipe: AdapterRecipe) -> int:
-    """Returns the number of trained parameters of a run's checkpoints, their heads included."""
     config = configs[0]
     with torch.device("meta"):
         backbone = VisionTransformer(config.backbone.settings)
@@ -406,5 +362,4 @@ def _counter() -> FlopCounterMode:
 def _product_flops(
     _: Sequence[int], left: Sequence[int], right: Sequence[int], **__: object
 ) -> int:
-    """Returns the operations of a matrix product. left, right: shapes."""
     return 2 * left[0] * left[1] * right[1]

@@ -56,7 +56,6 @@ class TableRow(Settings):
 
     @property
     def mode_title(self) -> str:
-        """The mode with its samples."""
         return str(self.mode) if self.mode == "det" else f"stoch, {self.samples} samples"
 
 
@@ -94,8 +93,7 @@ class ResultTable(Settings):
 
     recipe: file name of a recipe. metrics: of the test part or of `ood`. ood: kind or path of one
     of the recipe's out-of-distribution sets. all_ood: also prints the AUROC of the MSP and of the
-    feature distance on all of them. paper_data: name of the data set with the paper's split in
-    reports; None if the paper has no such table.
+    feature distance on all of them.
 
     Endpoints are fixed before the runs: primary is one difference of one metric, if any. All
     metrics of secondary, and of every other row minus that of reference, are one family for the
@@ -109,7 +107,6 @@ class ResultTable(Settings):
     rows: Annotated[tuple[TableRow, ...], Field(min_length=1)]
     ood: str | None = None
     all_ood: bool = False
-    paper_data: str | None = None
     primary: Difference | None = None
     secondary: tuple[Difference, ...] = ()
     reference: ReferenceRow | None = None
@@ -132,7 +129,6 @@ class ResultTable(Settings):
 
     @property
     def recipe_path(self) -> Path:
-        """The path of the recipe."""
         return RECIPES / self.recipe
 
     @property
@@ -168,7 +164,6 @@ class ResultTable(Settings):
 
 
 def table_names() -> list[str]:
-    """Returns the names of the tables."""
     return sorted(path.stem for path in DEFINITIONS.glob("*.toml"))
 
 
@@ -304,7 +299,6 @@ def _run(table: ResultTable, variant: str, overrides: Sequence[str], folder: Pat
 
 
 def _check_overrides(table: ResultTable, recipe: AdapterRecipe) -> None:
-    """Raises SettingsError if the recipe gives no results for a row of the table."""
     samples = recipe.evaluation.samples
     for row in table.rows:
         if row.variant == recipe.variant and row.mode == "stoch" and row.samples != samples:

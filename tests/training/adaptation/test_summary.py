@@ -9,10 +9,8 @@ from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.answers import ClassName
 from tests.conftest import random_backbone
 from training.adaptation.network import FrozenBackbone
-from training.adaptation.summary import basis_lines, data_lines, probe_advice, run_lines
+from training.adaptation.summary import basis_lines, data_lines, run_lines
 from training.data.images import ImageParts, LabelledImage
-from training.evaluation.intervals import Estimate
-from training.evaluation.report_schema import ProbeComparison
 from training.fit.batches import RunLength
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
@@ -92,16 +90,3 @@ def test_figures_rest_on_the_groups_of_the_rarest_class() -> None:
         "too few: 9 are needed",
     ]
     assert cells["samples=auto"] == ["11 calibration images", "too few: 100 are needed"]
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "verdict", "advised"),
-    [(-0.2, -0.1, "better", 0), (-0.2, 0.1, "no difference shown", 1), (0.1, 0.2, "worse", 1)],
-)
-def test_a_model_that_is_not_better_than_its_probe_gets_advice(
-    low: float, high: float, verdict: str, advised: int
-) -> None:
-    difference = Estimate((low + high) / 2, low, high)
-    probe = ProbeComparison(0.8, 50, 40, difference, difference)
-    assert probe.verdict == verdict
-    assert len(list(probe_advice(probe))) == advised

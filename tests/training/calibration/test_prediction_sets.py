@@ -234,7 +234,7 @@ def ham10000(real_data: Path) -> tuple[list[LabelledImage], list[str]]:
     """The calibration part of HAM10000 without its pixels, and the class names."""
     rows, names = read_rows(real_data / METADATA)
     return [
-        LabelledImage(row.image_id, torch.empty(0), row.label, row.lesion_id)
+        LabelledImage(row.image_id, torch.empty(0), row.label, row.cluster)
         for row in split_rows(rows, "lesion")["calibration"]
     ], names
 

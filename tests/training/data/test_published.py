@@ -366,7 +366,7 @@ def test_images_have_the_lesion_the_sex_the_age_group_and_the_body_site_of_their
             row = by_id[image.name]
             assert (image.label, image.cluster, image.groups) == (
                 row.label,
-                row.lesion_id,
+                row.cluster,
                 row.groups,
             )
 
@@ -375,7 +375,7 @@ def test_splits_by_lesion_share_parts_and_no_lesion(rows: list[Ham10000Row]) -> 
     whole, choosing, best_epoch = (
         split_rows(rows, split) for split in ("lesion", "lesion-validation", "lesion-best-epoch")
     )
-    lesions = [{row.lesion_id for row in part} for part in best_epoch.values()]
+    lesions = [{row.cluster for row in part} for part in best_epoch.values()]
     assert sum(map(len, lesions)) == len(set.union(*lesions)) == 60
     assert Counter(row for part in best_epoch.values() for row in part) == Counter(rows)
     assert best_epoch == {
@@ -470,8 +470,8 @@ def test_the_paper_split_has_the_published_counts_and_first_ids(
     assert counts(parts["train"]) == [879, 5364, 92, 890, 114, 411, 262]
     first = [row.image_id for row in parts["test"][:3]]
     assert first == ["ISIC_0028975", "ISIC_0031866", "ISIC_0032427"]
-    trained = {row.lesion_id for row in parts["train"]}
-    shared = np.mean([row.lesion_id in trained for row in parts["test"]])
+    trained = {row.cluster for row in parts["train"]}
+    shared = np.mean([row.cluster in trained for row in parts["test"]])
     assert shared == pytest.approx(0.387, abs=5e-4)
 
 
@@ -487,5 +487,5 @@ def test_the_lesion_splits_are_stratified_and_share_no_lesion(real_rows: list[Ha
         "train": 6309, "validation": 701, "calibration": 1002, "test": 2003
     }  # fmt: skip
     assert counts(parts["validation"]) == [77, 469, 8, 78, 10, 36, 23]
-    lesions = [{row.lesion_id for row in part} for part in parts.values()]
+    lesions = [{row.cluster for row in part} for part in parts.values()]
     assert sum(map(len, lesions)) == len(set.union(*lesions)) == 7470
