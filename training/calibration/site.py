@@ -472,7 +472,7 @@ def measure_site(
         assert kept is not None  # there is a picture
         results[f"kept by {score}"] = kept.text
     probabilities = predictions.uncertainty.probabilities
-    for sets in set_coverages(model, options, model.config.sampler, probabilities, images):
+    for sets in set_coverages(model, options, probabilities, images):
         results[f"classes in a set of {sets.coverage:g}"] = f"{sets.mean_size:.2f}"
         for name, covered in sets.classes.items():
             results[f"coverage of {sets.coverage:g} for {name}"] = covered.lesions.text

@@ -107,7 +107,7 @@ def evaluate_command(
     options = [
         SamplingOptions("det", views=views)
         if name == "det"
-        else SamplingOptions("stoch", samples or DEFAULT_SAMPLES, views)
+        else SamplingOptions("stoch", samples or DEFAULT_SAMPLES, views, sampler)
         for name in MODE_CHOICES[mode]
     ]
     images = checkpoint_dataset(model.config, data, skip_bad, ignore_columns)
@@ -115,7 +115,7 @@ def evaluate_command(
     report_skipped(images, *sets)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # fails before the long work rather than after it
-    evaluation = evaluate(model, images, sets, options, ood_images, sampler, folder=checkpoint)
+    evaluation = evaluate(model, images, sets, options, ood_images, folder=checkpoint)
     click.echo(markdown(evaluation.report))
     if out is not None:
         write_report(out, evaluation)

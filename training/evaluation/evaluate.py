@@ -15,7 +15,6 @@ from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora_client.contract.answers import TargetClasses, Threshold
-from eulerlora_client.contract.sampling import Sampler
 from eulerlora_client.policy.policy import default_policy
 from training.data.copies import images_in_training
 from training.data.images import ImageParts, LabelledImage, OodSet, evenly_spaced
@@ -106,24 +105,23 @@ def evaluate(
     ood: Sequence[OodSet],
     options: Sequence[SamplingOptions],
     ood_images: int | None = None,
-    sampler: Sampler | None = None,
     others: Sequence[EulerLoRA] = (),
     folder: Path | None = None,
 ) -> Evaluation:
     """Evaluates a model on a data set's test part, once for each of `options`.
 
     ood: sets with distinct names; at most `ood_images` of each are used, evenly spaced; None uses
-    all. sampler: for `stoch`; None uses the checkpoint's. others: the other members of an ensemble,
+    all. others: the other members of an ensemble,
     which answers with the mean over all of them. folder: the model's checkpoint, which knows the
     images of its training. Each image is read once for each member.
     """
-    models, sampler = (model, *others), sampler or model.config.sampler
+    models = (model, *others)
     shown = images.parts[TEST]
 
     def evaluated(
         name: str, group: str, of_set: Sequence[LabelledImage], of_test: bool
     ) -> EvaluatedSet:
-        predictions = _predictions(models, of_set, options, name, sampler)
+        predictions = _predictions(models, of_set, options, name)
         return EvaluatedSet(name, group, of_set, of_test, predictions)
 
     used = [replace(outside, images=evenly_spaced(outside.images, ood_images)) for outside in ood]
@@ -149,10 +147,7 @@ def evaluate(
             )
             for outside, whole in zip(used, ood, strict=True)
         },
-        modes=[
-            _mode_report(model, mode, sampler, index, test, sets)
-            for index, mode in enumerate(options)
-        ],
+        modes=[_mode_report(model, mode, index, test, sets) for index, mode in enumerate(options)],
     )
     return Evaluation(report, model.classes, test, sets)
 
@@ -168,14 +163,13 @@ def _predictions(
     images: Sequence[LabelledImage],
     options: Sequence[SamplingOptions],
     name: str,
-    sampler: Sampler,
 ) -> list[SetPredictions]:
-    outputs = [predict_all(model, images, options, name, sampler) for model in models]
+    outputs = [predict_all(model, images, options, name) for model in models]
     distances = [model.feature_distance for model in models]
     thresholds: list[Threshold | None] = [None] * len(options)  # of an ensemble
     if len(models) == 1:
         thresholds = [
-            models[0].config.threshold(choice.mode, choice.samples, sampler, choice.views)
+            models[0].config.threshold(choice.mode, choice.samples, choice.sampler, choice.views)
             for choice in options
         ]
     return [
@@ -201,7 +195,6 @@ def target_of(config: CheckpointConfig) -> TargetClasses | None:
 def _mode_report(
     model: EulerLoRA,
     options: SamplingOptions,
-    sampler: Sampler,
     index: int,
     test: EvaluatedSet,
     sets: Mapping[str, EvaluatedSet],
@@ -214,7 +207,7 @@ def _mode_report(
         mode=options.mode,
         samples=options.samples,
         views=options.views or model.config.default_views(options.mode),
-        sampler=sampler if options.mode == "stoch" else None,
+        sampler=options.draw(model.config).sampler if options.mode == "stoch" else None,
         trajectories=inside.log_probabilities.shape[1],
         metrics=metric_estimates(inside, labels, clusters),
         difference=difference_estimates(inside, first, labels, clusters) if index else {},
@@ -231,7 +224,7 @@ def _mode_report(
         ood={name: _ood_metrics(test, outside, index) for name, outside in sets.items()},
         groups=group_metrics(test, index, [model.classes.index(name) for name in classes]),
         prediction_sets=set_coverages(
-            model, options, sampler, inside.uncertainty.probabilities, test.images
+            model, options, inside.uncertainty.probabilities, test.images
         ),
     )
 

@@ -33,18 +33,21 @@ BATCH_ROWS = 256
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """A mode, a number of samples per adapter, 1 in `det`, and of views; None for the default."""
+    """How a model predicts. samples: per adapter, 1 in `det`. views, sampler: None for those of
+    the checkpoint.
+    """
 
     mode: Mode
     samples: int = 1
     views: Views | None = None
+    sampler: Sampler | None = None
 
-    def draw(self, config: CheckpointConfig, sampler: Sampler | None = None) -> Draw:
-        """Returns the draw with seed 0. sampler: None for the checkpoint's."""
+    def draw(self, config: CheckpointConfig) -> Draw:
+        """Returns the draw with seed 0."""
         return Draw(
             mode=self.mode,
             samples=self.samples,
-            sampler=sampler or config.sampler,
+            sampler=self.sampler or config.sampler,
             sampled_from_block=config.sampled_from_block,
             views=self.views or config.default_views(self.mode),
         )
@@ -191,14 +194,13 @@ def predict_all(
     images: Sequence[LabelledImage],
     options: Sequence[SamplingOptions],
     label: str,
-    sampler: Sampler | None = None,
 ) -> list[ModelOutputs]:
     """Returns the outputs of a model for at least one image, for each of `options`.
 
-    Each image is read, decoded and resized once. label: name of the progress bar. sampler: for
-    `stoch`; None uses the checkpoint's. Raises NonFiniteError for NaN or infinite logits.
+    Each image is read, decoded and resized once. label: name of the progress bar. Raises
+    NonFiniteError for NaN or infinite logits.
     """
-    draws = [choice.draw(model.config, sampler) for choice in options]
+    draws = [choice.draw(model.config) for choice in options]
     batch_size = max(_images_per_pass(model, draw) for draw in draws)
     batches = load(_SeededImages(images, model), workers=1, batch_size=batch_size)
     outputs: list[list[NetworkOutput]] = [[] for _ in options]

@@ -16,7 +16,6 @@ from eulerlora.scores.prediction_sets import (
     included_classes,
     unit_scores,
 )
-from eulerlora_client.contract.sampling import Sampler
 from training.data.images import LabelledImage
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.intervals import Proportion, proportion
@@ -53,13 +52,12 @@ class Lesions:
 def set_coverages(
     model: EulerLoRA,
     options: SamplingOptions,
-    sampler: Sampler,
     probabilities: Tensor,
     images: Sequence[LabelledImage],
 ) -> list[SetCoverage]:
     """Returns `coverage_by_class` for each coverage that the checkpoint has for these options."""
-    views = options.views or model.config.default_views(options.mode)
-    run = RunOptions(options.mode, options.samples, sampler, model.precision, views)
+    draw = options.draw(model.config)
+    run = RunOptions(draw.mode, draw.samples, draw.sampler, model.precision, draw.views)
     return [
         coverage_by_class(probabilities, images, model.classes, calibration)
         for calibration in calibrations_for(model.config, run)

@@ -13,6 +13,7 @@ from eulerlora.methods.epinet import EpiNetSettings
 from eulerlora.methods.registry import build_network
 from eulerlora.methods.sngp import SNGPSettings
 from eulerlora.methods.variational import BLoBSettings, GaussianCoefficientsSettings
+from eulerlora.nn.method import MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.settings import Draw
@@ -78,14 +79,28 @@ def test_equal_adapters_have_the_loss_of_one_of_them(
     torch.testing.assert_close(loss(adapters), loss(1))
 
 
-def test_images_share_coefficient_noise_but_have_weight_noise_of_their_own() -> None:
-    shared = objective_of("gaussian-coefficients").draw(1, 2, 0).row_draws(2).blocks
-    first, second = shared["coefficient_noise"].chunk(2)
-    assert torch.equal(first, second)
-    own = objective_of("blob").draw(1, 2, 0).row_draws(2).blocks["down"]
-    assert not torch.equal(*own.chunk(2))
-    assert torch.equal(objective_of("blob").draw(1, 2, 0).row_draws(2).blocks["down"], own)
-    assert not torch.equal(objective_of("blob").draw(1, 2, 1).row_draws(2).blocks["down"], own)
+@pytest.mark.parametrize(
+    ("method", "name", "shared"),
+    [
+        (METHODS["gaussian-coefficients"], "coefficient_noise", True),
+        (METHODS["blob"], "down", False),
+        (DropKeySettings(), "dropped_keys", False),
+        (EpiNetSettings(), "index", False),
+    ],
+)
+def test_draws_are_those_of_a_step_and_process_and_are_shared_by_images_or_not(
+    method: MethodSettings, name: str, shared: bool
+) -> None:
+    def drawn(process: int) -> Tensor:
+        settings = AdapterTraining(samples=2)
+        objective = AdapterObjective(random_network(method=method), settings, torch.ones(3))
+        draws = objective.draw(1, 2, process).row_draws(2)
+        return (draws.blocks | draws.head)[name]
+
+    first, second = drawn(0).chunk(2)
+    assert torch.equal(first, second) == shared
+    assert torch.equal(drawn(0), torch.cat([first, second]))
+    assert torch.equal(drawn(0), drawn(1)) == shared
 
 
 MEMBERS = {"adapters.rank": "1", "adapters.min_rank": "1", "training.head": "random"}
@@ -185,17 +200,3 @@ def test_the_covariance_is_fitted_to_all_images_of_a_class_with_the_mean_logits(
     covariance = heads.covariance_root.mT @ heads.covariance_root
     torch.testing.assert_close(covariance, torch.linalg.inv(expected), rtol=1e-3, atol=1e-4)
     assert not heads._forward_hooks
-
-
-@pytest.mark.parametrize(
-    ("method", "name"), [(DropKeySettings(), "dropped_keys"), (EpiNetSettings(), "index")]
-)
-def test_every_image_of_a_step_has_draws_of_its_own(
-    method: DropKeySettings | EpiNetSettings, name: str
-) -> None:
-    objective = AdapterObjective(
-        random_network(method=method), AdapterTraining(samples=2), torch.ones(3)
-    )
-    draws = objective.draw(1, 2, 0).row_draws(2)
-    first, second = (draws.blocks | draws.head)[name].chunk(2)
-    assert not torch.equal(first, second)

@@ -70,11 +70,7 @@ class Numbers(Dataset[Tensor]):
         return torch.tensor(index)
 
 
-def test_a_signal_from_another_process_ends_no_worker() -> None:
+def test_a_signal_from_another_process_ends_no_worker_and_this_one_gets_its_signals_again() -> None:
     for received in (signal.SIGTERM, signal.SIGINT):
         assert torch.cat(list(load(Numbers(received), 1, batch_size=4))).tolist() == [*range(8)]
-
-
-def test_the_process_gets_its_signals_afterwards() -> None:
-    list(load(Numbers(signal.SIGTERM), 1, batch_size=4))
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGINT, signal.SIGTERM}

@@ -171,7 +171,8 @@ def test_the_sampler_can_be_chosen_and_is_reported(
     model = EulerLoRA.load(checkpoint_folder)
     test = labelled(image_folder / "test", [0, 2])
     images = dataset(model, test)
-    evaluation = evaluate(model, images, [], [DET, STOCH], sampler="balanced")
+    balanced = replace(STOCH, sampler="balanced")
+    evaluation = evaluate(model, images, [], [DET, balanced])
     det, stoch = evaluation.report.modes
     assert (det.title, stoch.title) == ("det", "stoch, 4 balanced samples")
     assert (det.sampler, stoch.sampler) == (None, "balanced")

@@ -18,7 +18,6 @@ from training.evaluation.intervals import (
     lower_bound,
     proportion,
     ratio,
-    share_estimates,
     tolerance_bound,
     tolerance_sample_size,
     unit_weights,
@@ -88,13 +87,6 @@ def test_few_clusters_have_no_bootstrap_interval(clusters: int, has_interval: bo
     estimate = mean_of(np.arange(40.0), np.arange(40) % clusters)
     assert estimate.value == 19.5
     assert (estimate.low is not None) is has_interval
-
-
-def test_a_share_has_an_interval_at_the_edge_and_from_two_images() -> None:
-    estimate = share_estimates({"accuracy": np.ones(2, bool)}, np.arange(2))["accuracy"]
-    assert estimate is not None
-    assert (estimate.value, estimate.high) == (1, 1)
-    assert estimate.low == pytest.approx(0.025**0.5)  # Clopper and Pearson
 
 
 @pytest.mark.parametrize("units", [1, 2, 58, 59, 123])
