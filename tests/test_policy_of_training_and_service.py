@@ -24,7 +24,6 @@ from tests.service.conftest import app_of
 from training.calibration.calibrate import calibrate
 from training.commands.calibrate import policy_fit_command
 from training.data.datasets import checkpoint_dataset
-from training.evaluation.intervals import tolerance_sample_size
 
 ROOT = Path(__file__).parents[1]
 CLASSES = ("bkl", "mel", "nv")
@@ -124,7 +123,6 @@ def test_the_client_reads_the_fitted_policy(checkpoint: Path, data: Path, policy
     assert (evidence.fit.images, evidence.fit.lesions, evidence.fit.found) == (16, 12, 12)
     assert (evidence.wanted, evidence.fit.established) == (SENSITIVITY, True)
     assert evidence.fit.lower_bound == 0.7790  # 0.05 ** (1 / 12), rounded down
-    assert tolerance_sample_size(SENSITIVITY) == 11
     assert (measured.images, measured.lesions, measured.target.lesions) == (19, 19, 6)
     assert after.uncertainty.entropy_nats != before.uncertainty.entropy_nats
     assert after.quality == before.quality
@@ -132,10 +130,7 @@ def test_the_client_reads_the_fitted_policy(checkpoint: Path, data: Path, policy
     for line in (
         f"| urgent threshold | 1 lesions of melanoma | 12 | {after.target.urgent:g}: ",
         "| bound of 0.75 | 11 lesions of melanoma without a miss | 12 | reached |",
-        f"{after.uncertainty.entropy_nats:g} nats, reached by 0.000",
         f": melanoma | 6 | {measured.critical.urgent} | ",
-        f": other lesions | 13 | {measured.others.urgent} | ",
-        f"{measured.critical.sensitivity:.3f} [{measured.critical.sensitivity_low:.3f}, ",
         f"{policy}: version {after.version}",
     ):
         assert line in printed

@@ -212,7 +212,7 @@ def _mode_report(
         metrics=metric_estimates(inside, labels, clusters),
         difference=difference_estimates(inside, first, labels, clusters) if index else {},
         error_ranking=error_ranking(
-            inside.uncertainty, inside.labels != labels, clusters, inside.variance
+            inside.uncertainty, inside.variance, inside.labels != labels, clusters
         ),
         classes=class_metrics(inside.labels, labels, clusters, model.classes, classes),
         thresholds={

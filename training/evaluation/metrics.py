@@ -266,7 +266,7 @@ def selective_metrics(curve: RiskCoverage) -> dict[str, Floats]:
 
 
 def error_ranking(
-    uncertainty: Uncertainty, wrong: Bools, clusters: Ints, variance: Variance | None = None
+    uncertainty: Uncertainty, variance: Variance, wrong: Bools, clusters: Ints
 ) -> dict[str, Estimates]:
     """Returns how well MSP, entropy, mutual information and parts of the variance rank errors.
 
@@ -282,7 +282,7 @@ def error_ranking(
         "entropy": -uncertainty.entropy.numpy(),
         "mutual_information": -uncertainty.mutual_information.numpy(),
     }
-    for part in () if variance is None else ("between_adapters", "between_views"):
+    for part in ("between_adapters", "between_views"):
         values = getattr(variance, part).numpy()
         if values.any():
             confidences[part] = -values

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -42,53 +41,35 @@ def start(*arguments: str | Path, until: str = "epoch 1/") -> subprocess.Popen[s
     return process
 
 
-@dataclass(frozen=True)
-class Interrupted:
-    """A run that a signal ended after its first epoch. folder: holds its recipe and all output."""
-
-    folder: Path
-    status: int
-    errors: str
-
-
-@pytest.fixture(scope="module")
-def interrupted(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
-    folder = tmp_path_factory.mktemp("interrupted")
-    process = start(
-        "train", write_recipe(folder), "--data", image_folder, "--out", folder / "run",
-        "--track", "tensorboard", "--track-dir", folder / "curves", *set_options(LONG),
-    )  # fmt: skip
+def test_ctrl_c_and_a_full_disk_end_a_run_and_its_state_continues_it(
+    image_folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    command = [
+        "train", write_recipe(tmp_path), "--data", image_folder, "--out", out,
+        "--track", "tensorboard", "--track-dir", tmp_path / "curves", *set_options(LONG),
+    ]  # fmt: skip
+    process = start(*command)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=TIMEOUT_S)
-    return Interrupted(folder, process.returncode, errors)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "no checkpoint was written" in errors
+    assert len(errors.strip().splitlines()) == 1
+    assert not out.exists()
 
-
-@pytest.fixture
-def folder(interrupted: Interrupted, tmp_path: Path) -> Path:
-    """A copy of the interrupted run's folder."""
-    return Path(shutil.copytree(interrupted.folder, tmp_path / "copy"))
-
-
-def test_a_full_disk_ends_a_run_and_its_state_continues_it(
-    folder: Path, image_folder: Path
-) -> None:
-    out = folder / "run"
-    command = [
-        "train", folder / "tiny.toml", "--data", image_folder, "--out", out, "--resume",
-        "--track", "tensorboard", "--track-dir", folder / "curves", *set_options(LONG),
-    ]  # fmt: skip
     stored = state_file(out).read_bytes()
     with file_size_limit(len(stored) // 2):
-        error = refusal(*command)
+        error = refusal(*command, "--resume")
     assert f"disk full (file too large) while writing {state_file(out)}" in error
     step = stored_steps(state_file(out))
-    assert f"the state after step {step} is stored in {state_file(out)}; free" in error
+    named = f"the state after step {step} is stored in {state_file(out)}; "
+    assert f"{named}free" in error and f"{named}use --resume" in errors
     assert state_file(out).read_bytes() == stored
     assert not list(out.parent.glob(".*"))
 
-    done = succeed(*command)
+    done = succeed(*command, "--resume")
     assert f"continuing after step {step}" in done.out
-    points = EventAccumulator(str(folder / "curves" / "run")).Reload().Scalars("step/loss")
+    points = EventAccumulator(str(tmp_path / "curves" / "run")).Reload().Scalars("step/loss")
     training = json.loads((out / "config.json").read_text())["provenance"]["training"]
     assert [point.step for point in points] == list(range(training["steps"]))
 
@@ -199,16 +180,3 @@ def test_an_invalid_setting_is_one_line_with_its_key_or_value(
                     *set_options([*SHORT, *overrides]))  # fmt: skip
     assert named in error
     assert not out.exists()
-
-
-def test_an_interrupted_run_writes_no_checkpoint_and_names_its_state(
-    interrupted: Interrupted,
-) -> None:
-    out = interrupted.folder / "run"
-    assert interrupted.status == 128 + signal.SIGINT
-    assert "no checkpoint was written" in interrupted.errors
-    assert str(state_file(out)) in interrupted.errors
-    assert len(interrupted.errors.strip().splitlines()) == 1
-    assert not out.exists()
-    assert state_file(out).exists()
-    assert not list(out.parent.glob(".run*"))

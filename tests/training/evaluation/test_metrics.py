@@ -18,7 +18,7 @@ from torchmetrics.functional.classification import (
     binary_sensitivity_at_specificity,
 )
 
-from eulerlora.scores.uncertainty import Uncertainty, summarise
+from eulerlora.scores.uncertainty import summarise, variance_of
 from training.evaluation import metrics as classification
 from training.evaluation import metrics as selective_prediction
 from training.evaluation.intervals import Bools, Floats, unit_weights
@@ -257,23 +257,21 @@ def test_areas_are_means_over_all_orders_of_tied_images(seed: int) -> None:
     assert actual["augrc"] == pytest.approx(np.mean(augrcs))
 
 
-@pytest.fixture
-def uncertain() -> tuple[Uncertainty, Bools]:
-    """Returns 60 lesions with two equal images each; uncertain images are often wrong."""
+def test_every_score_ranks_errors_by_its_own_order() -> None:
+    """Of 60 lesions with two equal images each; uncertain images are often wrong."""
     random = np.random.default_rng(2)
     logits = torch.from_numpy(random.normal(0, 2, (60, 1, 4)) + random.normal(0, 1, (60, 6, 4)))
-    summary = summarise(logits.softmax(dim=-1).repeat_interleave(2, dim=0))
-    wrong = random.random(60) < 1.2 - summary.msp.numpy()[::2]
-    return summary, wrong.repeat(2)
-
-
-def test_every_score_ranks_errors_by_its_own_order(uncertain: tuple[Uncertainty, Bools]) -> None:
-    summary, wrong = uncertain
-    ranking = error_ranking(summary, wrong, np.arange(120))
+    probabilities = logits.softmax(dim=-1).repeat_interleave(2, dim=0)
+    summary = summarise(probabilities)
+    one_view = torch.zeros(120, 6, 1, dtype=torch.int64)
+    variance = variance_of(probabilities.unsqueeze(2), one_view)
+    wrong = (random.random(60) < 1.2 - summary.msp.numpy()[::2]).repeat(2)
+    ranking = error_ranking(summary, variance, wrong, np.arange(120))
     scores = {
         "msp": 1 - summary.msp,
         "entropy": summary.entropy,
         "mutual_information": summary.mutual_information,
+        "between_adapters": variance.between_adapters,
     }
     assert ranking.keys() == scores.keys()
     for name, values in scores.items():
@@ -283,4 +281,4 @@ def test_every_score_ranks_errors_by_its_own_order(uncertain: tuple[Uncertainty,
         assert separation.value == pytest.approx(roc_auc_score(wrong, values.numpy()))
         risks = selective_metrics(risk_coverage(-values.numpy(), wrong))
         assert area.value == pytest.approx(risks["aurc"])
-    assert len({ranking[name]["auroc"] for name in scores}) == 3
+    assert len({ranking[name]["auroc"] for name in scores}) == 4
