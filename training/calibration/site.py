@@ -101,22 +101,19 @@ class SiteSettings:
     precision: PrecisionChoice = "float32"
 
 
-Parts = Mapping[str, FittedPart]
-"""The parts of a calibration by name, with the lesions that they need."""
-
-
 @dataclass(frozen=True)
 class SiteFit:
     """A config and feature distance with what was fitted so far.
 
     outputs: of the pictures, at the config's temperature and with features relative to the
-    distance's means, of which those of the same group are no part. results: by part, in words.
+    distance's means, of which those of the same group are no part. parts: by name, with the lesions
+    that they need, and the results of those that were fitted.
     """
 
     config: CheckpointConfig
     distance: FeatureDistance | None
     outputs: CalibrationOutputs
-    results: Mapping[str, str]
+    parts: Mapping[str, FittedPart]
 
     @property
     def groups(self) -> Ints:
@@ -124,7 +121,7 @@ class SiteFit:
         return cluster_indices([image.unit for image in self.outputs.images])
 
     def with_result(self, part: str, result: str) -> "SiteFit":
-        return replace(self, results={**self.results, part: result})
+        return replace(self, parts={**self.parts, part: replace(self.parts[part], result=result)})
 
 
 def fit_site(
@@ -132,7 +129,7 @@ def fit_site(
     images: Sequence[LabelledImage],
     data: str,
     settings: SiteSettings,
-    parts: Parts,
+    parts: Mapping[str, FittedPart],
     device: torch.device,
     runtime: RuntimeSettings,
 ) -> SiteFit:
@@ -148,35 +145,31 @@ def fit_site(
     }
     source = replace(checkpoint, config=checkpoint.config.model_copy(update=update))
     outputs = CalibrationOutputs.of(EulerLoRA(source, device, runtime), images, data, SAMPLES)
-    fit = SiteFit(checkpoint.config, checkpoint.feature_distance, outputs, {})
-    fit = _with_temperature(fit, settings.options, parts)
-    fit = _with_feature_means(fit, parts)
+    fit = SiteFit(checkpoint.config, checkpoint.feature_distance, outputs, parts)
+    fit = _with_temperature(fit, settings.options)
+    fit = _with_feature_means(fit)
     if parts[OOD].met:
         config = fit.config.model_copy(update={"thresholds": (), "margins": None})
         config = with_thresholds(config, fit.outputs, fit.distance, SAMPLES)
         tolerance = config.thresholds[0].tolerance
         assert tolerance is not None
         fit = replace(fit, config=config).with_result(OOD, f"keep {tolerance.summary}")
-    return _with_prediction_sets(fit, settings.coverage, parts)
+    return _with_prediction_sets(fit, settings.coverage)
 
 
-def _with_temperature(fit: SiteFit, options: SamplingOptions, parts: Parts) -> SiteFit:
+def _with_temperature(fit: SiteFit, options: SamplingOptions) -> SiteFit:
     """Returns the fit at its new temperature; fit: with outputs at temperature 1.
 
     A checkpoint that samples views has a temperature for each mode.
     """
-    config = fit.config
-    temperatures = dict(config.temperatures)
-    if parts[TEMPERATURE].met:
+    config, temperatures = fit.config, dict(fit.config.temperatures)
+    if fit.parts[TEMPERATURE].met:
         samples = options.samples if options.mode == "stoch" else DEFAULT_SAMPLES
         fits = {
             mode: fit.outputs.temperature(mode, samples, fit.groups)
             for mode in (MODES if config.views > 1 else (options.mode,))
         }
-        fallback = fits[options.mode].temperature
-        temperatures = {
-            mode: fits[mode].temperature if mode in fits else fallback for mode in MODES
-        }
+        temperatures = {mode: fits.get(mode, fits[options.mode]).temperature for mode in MODES}
         fit = fit.with_result(TEMPERATURE, "; ".join(scaling.summary for scaling in fits.values()))
     det, stoch = temperatures["det"], temperatures["stoch"]
     update: dict[str, object] = {
@@ -189,9 +182,9 @@ def _with_temperature(fit: SiteFit, options: SamplingOptions, parts: Parts) -> S
     return replace(fit, config=config, outputs=fit.outputs.at(temperatures))
 
 
-def _with_feature_means(fit: SiteFit, parts: Parts) -> SiteFit:
+def _with_feature_means(fit: SiteFit) -> SiteFit:
     described, distance = fit.config.features, fit.distance
-    if not parts[FEATURES].met:
+    if not fit.parts[FEATURES].met:
         return fit
     if described is None or distance is None or described.components != len(fit.config.classes):
         return fit.with_result(FEATURES, "not fitted: the checkpoint has no mean for each class")
@@ -215,8 +208,8 @@ def _with_feature_means(fit: SiteFit, parts: Parts) -> SiteFit:
     return replace(fit, config=config, distance=FeatureDistance(statistics), outputs=outputs)
 
 
-def _with_prediction_sets(fit: SiteFit, coverage: CoverageSettings, parts: Parts) -> SiteFit:
-    met = tuple(stated for stated in coverage.coverages if parts[sets_part(stated)].met)
+def _with_prediction_sets(fit: SiteFit, coverage: CoverageSettings) -> SiteFit:
+    met = tuple(stated for stated in coverage.coverages if fit.parts[sets_part(stated)].met)
     kept = tuple(sets for sets in fit.config.prediction_sets if sets.coverage not in met)
     config = fit.config.model_copy(update={"prediction_sets": kept})
     config = with_prediction_sets(config, fit.outputs, SAMPLES, replace(coverage, coverages=met))
@@ -370,19 +363,23 @@ def calibrate_site(
         "images": len(images),
         "unit": local.unit,
         "lesions": {name: count for name, count in lesions.items() if count},
-        "results": dict(fit.results),
+        "results": {name: part.result for name, part in fit.parts.items() if part.result},
         **({} if seen is None else {"in_training": len(seen)}),
     }
     config = fit.config.model_copy(update={"provenance": fit.config.provenance | {"site": facts}})
     revision, distance = revision_of(config), fit.distance
     fitted = replace(checkpoint, config=config, revision=revision, feature_distance=distance)
     new = EulerLoRA(fitted, device, runtime, decision.reason)
-    results, policy_fit, new_policy = dict(fit.results), None, None
+    parts, policy_fit, new_policy = dict(fit.parts), None, None
     if with_policy:
         scored = score_images(new, images, options, policy.target, "policy")
         policy_fit = fit_policy(scored, settings.sensitivity)
         new_policy = settings.policy.fitted(policy_fit)
-        results |= {part.part: part.result for part in policy_parts(policy_fit, policy.target)}
+        results = {part.part: part.result for part in policy_parts(policy_fit, policy.target)}
+        parts = {
+            name: replace(part, result=results.get(name, part.result))
+            for name, part in parts.items()
+        }
     before = after = None
     if held_out:
         name = f"{local.name}, {HELD_OUT}"
@@ -398,7 +395,7 @@ def calibrate_site(
         fitted=len(images),
         measured=len(held_out),
         in_training=None if seen is None else len(seen),
-        parts=[replace(part, result=results.get(name, "")) for name, part in parts.items()],
+        parts=list(parts.values()),
         before=before,
         after=after,
         revision=new.revision,
@@ -406,7 +403,9 @@ def calibrate_site(
     )
 
 
-def _parts(local: LocalImages, lesions: Mapping[str, int], settings: SiteSettings) -> Parts:
+def _parts(
+    local: LocalImages, lesions: Mapping[str, int], settings: SiteSettings
+) -> dict[str, FittedPart]:
     """Returns what the lesions of the classes suffice for. Raises DataError for nothing."""
     sensitivity, coverage, target = (
         settings.sensitivity, settings.coverage, settings.policy.policy.target
