@@ -7,7 +7,7 @@ camera, a light or an editing program makes: the lesion stays, and each image ke
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import cycle, islice, product
 
@@ -232,26 +232,19 @@ LESION = 0.7  # part of the image that is pasted, centred; per side
 PASTED = 0.5  # size of the pasted lesion per side of the background
 
 
-@dataclass(frozen=True)
-class Shift:
-    """A change of (3, height, width) uint8 pixels. name: of the set of changed images."""
-
-    name: str
-    transform: Callable[[Tensor], Tensor]
-
-    def apply(self, pixels: Tensor) -> Tensor:
-        """Returns the changed pixels, uint8. Random numbers depend on pixels and name only."""
-        with seeded(CPU, content_seed(pixels, self.name)):
-            return self.transform(pixels)
+def with_shift(images: Sequence[LabelledImage], name: str) -> list[LabelledImage]:
+    """Returns images that are decoded and changed each time they are read. name: of the change."""
+    return [replace(image, source=partial(_shifted, image, name)) for image in images]
 
 
-def with_shift(images: Sequence[LabelledImage], shift: Shift) -> list[LabelledImage]:
-    """Returns images that are decoded and changed each time they are read."""
-    return [replace(image, source=partial(_shifted, image, shift)) for image in images]
+def _shifted(image: LabelledImage, name: str) -> Tensor:
+    return shifted(read_image(image.name, image.source), name)
 
 
-def _shifted(image: LabelledImage, shift: Shift) -> Tensor:
-    return shift.apply(read_image(image.name, image.source))
+def shifted(pixels: Tensor, name: str) -> Tensor:
+    """Returns changed (3, height, width) uint8 pixels. Random numbers depend on pixels and name."""
+    with seeded(CPU, content_seed(pixels, name)):
+        return SHIFTS[name](pixels)
 
 
 def _blur(pixels: Tensor) -> Tensor:
@@ -311,19 +304,16 @@ def _uint8(pixels: Tensor) -> Tensor:
     return pixels.round().clamp(0, 255).to(torch.uint8)
 
 
-SHIFTS: Mapping[str, Shift] = {
-    name: Shift(name, transform)
-    for name, transform in {
-        "colour-cast-warm": _cast(WARM),
-        "colour-cast-cold": _cast(COLD),
-        "brighter": lambda pixels: F.adjust_brightness(pixels, BRIGHTER),
-        "darker": lambda pixels: F.adjust_brightness(pixels, DARKER),
-        "blurred": _blur,
-        "noisy": lambda pixels: F.gaussian_noise(pixels, sigma=NOISE),
-        "camera-border": _camera_border,
-        "colour-inverted": lambda pixels: 255 - pixels,
-        "colour-rotated": lambda pixels: pixels.roll(1, dims=0),
-        "pasted-lesion": _paste_lesion,
-    }.items()
+SHIFTS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "colour-cast-warm": _cast(WARM),
+    "colour-cast-cold": _cast(COLD),
+    "brighter": lambda pixels: F.adjust_brightness(pixels, BRIGHTER),
+    "darker": lambda pixels: F.adjust_brightness(pixels, DARKER),
+    "blurred": _blur,
+    "noisy": lambda pixels: F.gaussian_noise(pixels, sigma=NOISE),
+    "camera-border": _camera_border,
+    "colour-inverted": lambda pixels: 255 - pixels,
+    "colour-rotated": lambda pixels: pixels.roll(1, dims=0),
+    "pasted-lesion": _paste_lesion,
 }
 """Strong changes by name of the set; colour-rotated shows red as green, green as blue."""

@@ -52,7 +52,7 @@ GENERATED: Mapping[str, tuple[OodGroup, MakeImages]] = {
     **{name: ("far", partial(_drawn, name=name)) for name in PICTURES},
     "digits-8x8": ("far", lambda _: digits()),
     "plain-skin": ("far", plain_skin),
-    **{name: ("shifted", partial(with_shift, shift=shift)) for name, shift in SHIFTS.items()},
+    **{name: ("shifted", partial(with_shift, name=name)) for name in SHIFTS},
 }
 """Group and images of the sets without files; the shifted ones show lesions of the test part."""
 
