@@ -23,14 +23,14 @@ from eulerlora import DataError
 from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import SCORES, FeatureDistance, FeatureStatistics
-from eulerlora_client.contract.answers import ClassName, ScoreThreshold
+from eulerlora_client.contract.answers import ScoreThreshold
 from tests.markdown import code_blocks
+from tests.training.evaluation.test_evaluate import dataset, labelled, value
 from tests.training.synthetic_report import REPORT, synthetic_evaluation
-from training.data.cache import list_images
-from training.data.images import ImageParts, LabelledImage
+from training.data.images import LabelledImage
 from training.evaluation.evaluate import Evaluation, evaluate
 from training.evaluation.inference import SamplingOptions, predict_all
-from training.evaluation.intervals import Estimate, Estimates, Proportion
+from training.evaluation.intervals import Estimate, Proportion
 from training.evaluation.ood_sets import ood_sources, read_ood_sets
 from training.evaluation.report_schema import (
     TEST,
@@ -208,27 +208,17 @@ def model_with_all_scores(folder: Path, images: list[LabelledImage]) -> EulerLoR
 @pytest.fixture(scope="module")
 def predicted(checkpoint_folder: Path, image_folder: Path) -> Evaluation:
     """Returns an evaluation with one folder and one generated set."""
-    test = [
-        LabelledImage(name, source, index % 3, f"lesion {index // 2}", {"kind": "ab"[index % 2]})
-        for index, (name, source) in enumerate(list_images(image_folder / "test").items())
-    ]
+    test = labelled(image_folder / "test", [0, 1, 2])
     model = model_with_all_scores(checkpoint_folder, test)
-    classes = tuple(ClassName(name=name, description=name) for name in model.classes)
     arguments = [f"near:{image_folder / 'other'}", "colour-inverted"]
     ood = read_ood_sets(ood_sources(arguments), test)
-    return evaluate(model, ImageParts("squares", classes, {"test": test}), ood, OPTIONS)
+    return evaluate(model, dataset(model, test), ood, OPTIONS)
 
 
 @pytest.fixture(scope="module")
 def csv_rows(predicted: Evaluation) -> Rows:
     text = gzip.decompress(predictions_csv(predicted)).decode()
     return list(csv.DictReader(StringIO(text)))
-
-
-def value(estimates: Estimates, name: str) -> float:
-    estimate = estimates[name]
-    assert estimate is not None
-    return estimate.value
 
 
 def test_there_is_one_row_for_each_image_set_and_mode(
@@ -241,7 +231,7 @@ def test_there_is_one_row_for_each_image_set_and_mode(
     assert {row["samples"] for row in csv_rows if row["mode"] == "stoch"} == {"4"}
     assert {row["label"] for row in csv_rows if row["set"] == "other"} == {""}
     assert "" not in {row["label"] for row in csv_rows if row["set"] != "other"}
-    assert csv_rows[0]["cluster"] == "lesion 0"
+    assert csv_rows[0]["cluster"] == "0"
     assert {row["test_kind"] for row in csv_rows if row["set"] == "other"} == {""}
 
 
