@@ -10,9 +10,10 @@ from torch import Generator, Tensor
 from eulerlora.checkpoint.files import Checkpoint, load_checkpoint
 from eulerlora.methods.dropout import DropKeySettings
 from eulerlora.methods.epinet import EpiNetSettings
-from eulerlora.methods.registry import build_network
+from eulerlora.methods.registry import DEFAULT_METHOD, build_network
 from eulerlora.methods.sngp import SNGPSettings
 from eulerlora.methods.variational import BLoBSettings, GaussianCoefficientsSettings
+from eulerlora.nn.attention import COEFFICIENTS
 from eulerlora.nn.method import MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
@@ -82,25 +83,28 @@ def test_equal_adapters_have_the_loss_of_one_of_them(
 @pytest.mark.parametrize(
     ("method", "name", "shared"),
     [
+        (DEFAULT_METHOD, COEFFICIENTS, True),
         (METHODS["gaussian-coefficients"], "coefficient_noise", True),
         (METHODS["blob"], "down", False),
         (DropKeySettings(), "dropped_keys", False),
         (EpiNetSettings(), "index", False),
     ],
 )
-def test_draws_are_those_of_a_step_and_process_and_are_shared_by_images_or_not(
+def test_draws_are_those_of_seed_step_and_process_and_are_shared_by_images_or_not(
     method: MethodSettings, name: str, shared: bool
 ) -> None:
-    def drawn(process: int) -> Tensor:
+    def drawn(seed: int = 1, step: int = 2, process: int = 0) -> Tensor:
         settings = AdapterTraining(samples=2)
         objective = AdapterObjective(random_network(method=method), settings, torch.ones(3))
-        draws = objective.draw(1, 2, process).row_draws(2)
+        draws = objective.draw(seed, step, process).row_draws(2)
         return (draws.blocks | draws.head)[name]
 
-    first, second = drawn(0).chunk(2)
+    first, second = drawn().chunk(2)
     assert torch.equal(first, second) == shared
-    assert torch.equal(drawn(0), torch.cat([first, second]))
-    assert torch.equal(drawn(0), drawn(1)) == shared
+    assert torch.equal(drawn(), torch.cat([first, second]))
+    assert torch.equal(drawn(), drawn(process=1)) == shared
+    assert not torch.equal(drawn(), drawn(seed=2))
+    assert not torch.equal(drawn(), drawn(step=3))
 
 
 MEMBERS = {"adapters.rank": "1", "adapters.min_rank": "1", "training.head": "random"}

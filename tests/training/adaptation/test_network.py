@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, load_checkpoint
+from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.method import RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
@@ -113,27 +114,21 @@ def test_tied_parameters_count_once() -> None:
     assert count_trained(network_of("l2")) == backbone + head - tied
 
 
-def unavailable(name: str, file: Path | None = None) -> None:
-    raise SettingsError(f"{name} cannot be downloaded")
-
-
-def test_without_weights_auto_is_the_embedded_backbone_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("available", [True, False])
+def test_auto_is_the_published_backbone_or_else_the_embedded_one_with_a_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], available: bool
 ) -> None:
-    monkeypatch.setattr(backbone, "published_backbone", unavailable)
-    assert available_source(BackboneSource()) == BackboneSource(weights=EMBEDDED)
+    def published(name: str) -> VisionTransformer:
+        if not available:
+            raise SettingsError(f"{name} cannot be downloaded")
+        return random_backbone()
+
+    monkeypatch.setattr(backbone, "published_backbone", published)
+    weights = DOWNLOADED if available else EMBEDDED
+    assert available_source(BackboneSource()) == BackboneSource(weights=weights)
     message = capsys.readouterr().err
-    assert "using the embedded backbone" in message
-    assert f"{DOWNLOADED} cannot be downloaded" in message
-    assert len(message.splitlines()) == 1
-
-
-def test_with_weights_auto_is_the_published_backbone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(backbone, "published_backbone", lambda _name: random_backbone())
-    assert available_source(BackboneSource()) == BackboneSource(weights=DOWNLOADED)
-    assert capsys.readouterr() == ("", "")
+    assert len(message.splitlines()) == (not available)
+    assert (f"{DOWNLOADED} cannot be downloaded" in message) is not available
     sized = BackboneSource(image_size=32)
     assert available_source(sized) == BackboneSource(weights=EMBEDDED, image_size=32)
 

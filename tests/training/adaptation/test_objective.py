@@ -143,14 +143,6 @@ def test_logits_are_adjusted_for_images_of_a_class_only(batch: Batch) -> None:
     assert expected != plain.loss(network, images, labels, draw)
 
 
-def test_coefficients_are_a_function_of_seed_and_step(objective: AdapterObjective) -> None:
-    first = coefficients_of(objective.draw(4, 3, process=0))
-    assert first.shape == (4, 2, 4, 8)  # (trajectories, blocks, projections, ranks)
-    assert torch.equal(coefficients_of(objective.draw(4, 3, process=1)), first)
-    assert not torch.equal(coefficients_of(objective.draw(4, 4, process=0)), first)
-    assert not torch.equal(coefficients_of(objective.draw(5, 3, process=0)), first)
-
-
 def test_training_without_sampling_has_the_loss_of_mode_det(batch: Batch) -> None:
     images, labels = batch
     network = random_network()

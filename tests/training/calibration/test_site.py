@@ -208,19 +208,14 @@ def overconfident(lesions: int, factor: float) -> tuple[Tensor, Tensor]:
     return (factor * logits).log_softmax(dim=1).unsqueeze(1), labels
 
 
-@pytest.mark.parametrize("factor", [3.0, 0.4])
-def test_the_factor_of_calibrated_logits_is_found(factor: float) -> None:
-    outputs, labels = overconfident(2000, factor)
-    fit = fit_temperature(outputs, labels, np.arange(2000))
-    assert fit.helps
-    assert fit.temperature == pytest.approx(factor, rel=0.1)
-
-
-def test_calibrated_probabilities_keep_their_temperature() -> None:
-    outputs, labels = overconfident(100, 1.0)
-    fit = fit_temperature(outputs, labels, np.arange(100))
-    assert not fit.helps
-    assert fit.temperature == 1
+@pytest.mark.parametrize(("factor", "lesions"), [(3.0, 2000), (0.4, 2000), (1.0, 100)])
+def test_the_factor_of_calibrated_logits_is_found_unless_it_is_1(
+    factor: float, lesions: int
+) -> None:
+    outputs, labels = overconfident(lesions, factor)
+    fit = fit_temperature(outputs, labels, np.arange(lesions))
+    assert fit.helps == (factor != 1)
+    assert fit.temperature == pytest.approx(factor, rel=0.1 * (factor != 1))
 
 
 def test_copies_of_a_picture_add_no_lesion() -> None:
@@ -357,44 +352,37 @@ def test_images_without_lesions_are_counted_one_by_one_and_the_output_says_so(
     assert (evidence.mode, evidence.samples, evidence.measured) == ("det", 1, ())
 
 
-def test_other_classes_can_be_the_target(
-    site_source: Path, local_folder: Path, tmp_path: Path
-) -> None:
-    """The packaged policy names classes that this model lacks."""
-    done = fit(
-        site_source, "--data", local_folder, "--out", tmp_path / "out", "--class", "nevus=nv",
-        "--target", "nv", "--target", "bkl", "--target-name", "mole", "--mode", "det",
-        "--sensitivity", 0.9,
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    policy = read_policy(tmp_path / "out" / "policy.toml")
-    assert (policy.target.name, policy.target.classes) == ("mole", ("nv", "bkl"))
-    assert policy.target.critical.classes == ("nv", "bkl")
-    assert policy.evidence is not None
-    assert (policy.evidence.fit.lesions, policy.evidence.fit.established) == (40, True)
-    assert "| urgent threshold | 1 lesions of mole | 40 |" in done.output
-    assert "warning:" not in done.output
-
-
-@pytest.mark.parametrize(("sensitivity", "trained"), [(0.9, 2), (0.95, 0)])
-def test_what_a_fit_does_not_establish_is_stored_and_printed(
-    site_source: Path, local_folder: Path, tmp_path: Path, sensitivity: float, trained: int
-) -> None:
-    """40 lesions are too few for 0.95, and pictures of the training establish nothing."""
+@pytest.mark.parametrize(
+    ("sensitivity", "trained", "established"),
+    [(0.9, 0, True), (0.9, 2, False), (0.95, 0, False)],
+)
+def test_other_classes_can_be_the_target_and_what_is_not_established_is_stored_and_printed(
+    site_source: Path, local_folder: Path, tmp_path: Path,
+    sensitivity: float, trained: int, established: bool,
+) -> None:  # fmt: skip
+    """The packaged policy names classes that this model lacks. 40 lesions are too few for 0.95, and
+    pictures of the training establish nothing.
+    """
     source = shutil.copytree(site_source, tmp_path / "source")
     shown = [local_folder / f"nevus-{number}-0.png" for number in range(trained)]
     digests = image_digests([LabelledImage(path.name, path, 0) for path in shown])
     stored = torch.cat([digests, torch.tensor([3])]).sort().values
     save_file({"adapters": stored}, source / TRAINING_IMAGES_FILE)
     done = fit(
-        source, "--data", local_folder, "--out", tmp_path / "out", "--class", "nevus=nv",
-        "--target", "nv", "--target", "bkl", "--mode", "det", "--sensitivity", sensitivity,
+        source, "--data", local_folder, "--out", tmp_path / "out", *NEVUS, "--target", "nv",
+        "--target", "bkl", "--target-name", "mole", "--mode", "det", "--sensitivity", sensitivity,
     )  # fmt: skip
     assert done.exit_code == 0, done.output
-    evidence = read_policy(tmp_path / "out" / "policy.toml").evidence
-    assert evidence is not None
-    assert (evidence.fit.established, evidence.fit.in_training) == (False, trained)
-    assert "warning: This policy is fitted, but not proven" in done.output
+    policy = read_policy(tmp_path / "out" / "policy.toml")
+    assert (policy.target.name, policy.target.classes) == ("mole", ("nv", "bkl"))
+    assert policy.target.critical.classes == ("nv", "bkl")
+    assert policy.evidence is not None
+    evidence = policy.evidence.fit
+    assert (evidence.lesions, evidence.established, evidence.in_training) == (
+        40, established, trained
+    )  # fmt: skip
+    assert "| urgent threshold | 1 lesions of mole | 40 |" in done.output
+    assert ("warning: This policy is fitted, but not proven" in done.output) is not established
     assert (f"trained on {trained} of the pictures" in done.output) is (trained > 0)
 
 

@@ -1,4 +1,4 @@
-"""Resume hints, and the imports of the command modules.
+"""The stored state that an error names, and the imports of the command modules.
 
 Wrong usage of `eulerlora evaluate` and `calibrate`.
 """
@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from eulerlora_client.errors import NonFiniteError, StorageError
 from tests.program import refusal
-from training.commands.train import InterruptedRun, TerminatedRun, resume_hint, state_hint
+from training.commands.train import state_hint
 from training.fit.run import Progress, TrainedState, save_state
 from training.recipe.schema import OptimisationSettings
 
@@ -45,27 +44,6 @@ def test_the_last_readable_state_is_named_with_its_step(tmp_path: Path) -> None:
         f"the state after step 40 is stored in {first}"
     )
     assert state_hint([tmp_path / "3"]).startswith("no state was stored")
-
-
-@pytest.mark.parametrize(
-    ("raised", "expected", "message"),
-    [
-        (KeyboardInterrupt(), InterruptedRun, "interrupted; HINT; use --resume to continue"),
-        (SystemExit(143), TerminatedRun, "interrupted; HINT; use --resume to continue"),
-        (NonFiniteError("the loss at step 2 is nan"), NonFiniteError, "at step 2 is nan; HINT"),
-        (
-            StorageError(Path("x"), "disk full"),
-            StorageError,
-            "disk full while writing x; HINT; free some space and use --resume",
-        ),
-    ],
-)
-def test_the_error_of_a_run_gets_the_hint(
-    raised: BaseException, expected: type[Exception], message: str
-) -> None:
-    with pytest.raises(expected) as caught, resume_hint(lambda: "HINT"):
-        raise raised
-    assert str(caught.value).endswith(message)
 
 
 @pytest.mark.parametrize(
