@@ -12,13 +12,11 @@ from torch import Tensor
 
 from eulerlora.checkpoint.config import AdapterConfig, CheckpointConfig
 from eulerlora.checkpoint.files import (
-    Checkpoint,
     load_checkpoint,
     read_training_images,
     save_checkpoint,
 )
 from eulerlora.checkpoint.weights import tensors_sha256
-from eulerlora.images.preprocess import network_input
 from eulerlora.methods.fitting import FitSettings, Inputs
 from eulerlora.methods.registry import fitted_methods, method_type, plain_methods
 from eulerlora.nn.network import AdaptedVisionTransformer
@@ -28,7 +26,7 @@ from eulerlora_client.output_files import check_free
 from eulerlora_client.progress import track
 from training.adaptation.objective import objective_and_batches
 from training.calibration.calibrate import calibrate
-from training.data.images import ImageParts, OodSet, evenly_spaced, read_image
+from training.data.images import ImageParts, OodSet, evenly_spaced, pixel_batches
 from training.fit.run import round_parameters
 from training.recipe.schema import SAMPLES, AdapterRecipe
 from training.reporting.model_card import model_card
@@ -67,10 +65,9 @@ class RecipeFitSource:
         """
         name = "train" if part == "train" else "calibration"
         chosen = evenly_spaced(self.images.parts[name], count)
-        preprocessing = self.config.preprocessing
-        pixels = [network_input(read_image(i.name, i.source), preprocessing) for i in chosen]
+        (pixels,) = pixel_batches(chosen, self.config.preprocessing, len(chosen))
         labels = torch.tensor([image.label for image in chosen])
-        return Inputs(torch.stack(pixels).to(self.device), labels)
+        return Inputs(pixels.to(self.device), labels)
 
     def losses(self, steps: int) -> Iterator[Tensor]:
         """Yields the mean loss of each step, with the objective and the batches of the recipe."""
@@ -104,7 +101,12 @@ def bayesianise(
     check_free(out)
     checkpoint = load_checkpoint(folder)
     source = checkpoint.config
-    _check_plain(folder, checkpoint)
+    if not checkpoint.network.method.plain_adapters:
+        raise CheckpointError(
+            folder,
+            f"expected a checkpoint of the method {' or '.join(plain_methods())}, got "
+            f"{source.method.name}",
+        )
     if not isinstance(source.provenance.get("recipe"), dict):
         raise DataError(f"{folder}: expected a recipe in the checkpoint's provenance, got none")
     network, config = fit_posterior(settings, checkpoint.network, source, images, device, outliers)
@@ -171,15 +173,6 @@ def _stored_dtype(config: CheckpointConfig) -> torch.dtype:
     stored = config.provenance["recipe"].get("stored", "float32")
     dtype: torch.dtype = getattr(torch, stored)
     return dtype
-
-
-def _check_plain(folder: Path, checkpoint: Checkpoint) -> None:
-    if not checkpoint.network.method.plain_adapters:
-        raise CheckpointError(
-            folder,
-            f"expected a checkpoint of the method {' or '.join(plain_methods())}, got "
-            f"{checkpoint.config.method.name}",
-        )
 
 
 def _calibrated_samples(source: CheckpointConfig) -> tuple[int | Auto, ...]:

@@ -39,7 +39,7 @@ def fit_heads(
     """
     train = images.parts["train"]
     features = _features(network.backbone.to(device), train, network.preprocessing)
-    labels = _labels(train)
+    labels = np.array([image.label for image in train])
     heads = network.heads
     generator = np.random.default_rng(bootstrap_seed)
     for adapter in range(network.settings.adapters):
@@ -139,7 +139,3 @@ def _features(
     ]
     features: Floats = torch.cat(batches).numpy()
     return features
-
-
-def _labels(images: Sequence[LabelledImage]) -> Ints:
-    return np.array([image.label for image in images])

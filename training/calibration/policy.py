@@ -54,7 +54,7 @@ from training.evaluation.intervals import (
     tolerance_bound,
 )
 from training.evaluation.metrics import auroc, sensitivity_at_specificity
-from training.reporting.tables import estimate_text
+from training.reporting.tables import cell
 
 SIGNIFICANT_DIGITS = 4
 UNCERTAIN_SHARE = 0.05
@@ -339,11 +339,11 @@ class PolicyMeasurement:
                 for name, share in self.dispositions.items()
             },
             "referral rate, without image quality": f"{self.evidence.referral_rate:.3f}",
-            "AUROC, critical": estimate_text(self.ranking["critical_auroc"]),
-            f"sensitivity, critical, at a specificity of {SPECIFICITY:.2f}": estimate_text(
+            "AUROC, critical": cell(self.ranking["critical_auroc"]),
+            f"sensitivity, critical, at a specificity of {SPECIFICITY:.2f}": cell(
                 self.ranking["critical_sensitivity"]
             ),
-            "AUROC, target": estimate_text(self.ranking["target_auroc"]),
+            "AUROC, target": cell(self.ranking["target_auroc"]),
         }
 
 

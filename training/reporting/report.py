@@ -32,6 +32,7 @@ from training.reporting.tables import (
     FEW_TARGETS,
     METRICS,
     TOO_FEW,
+    cell,
     class_table,
     enumeration,
     error_ranking_table,
@@ -41,7 +42,6 @@ from training.reporting.tables import (
     ood_set_table,
     ood_tables,
     prediction_set_table,
-    signed,
 )
 
 MARKDOWN = "report.md"
@@ -194,7 +194,7 @@ def _difference(first: ModeReport, mode: ModeReport) -> str:
         relation = "higher" if nll.value > 0 else "lower"
         result = f"Mode {mode.title} has a {relation} NLL than mode {first.title}"
     differences = enumeration(
-        [f"{METRICS[key]} {signed(mode.difference.get(key))}" for key in DIFFERENCES], "and"
+        [f"{METRICS[key]} {cell(mode.difference.get(key), '+.4f')}" for key in DIFFERENCES], "and"
     )
     return (
         f"{result}. Metrics of {mode.title} less those of {first.title}, for the same images: "

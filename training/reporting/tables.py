@@ -54,13 +54,12 @@ TOO_FEW = "too few"
 def metrics_table(report: Report) -> str:
     modes = report.modes
     rows = [
-        [name, *(estimate_text(mode.metrics.get(key)) for mode in modes)]
-        for key, name in METRICS.items()
+        [name, *(cell(mode.metrics.get(key)) for mode in modes)] for key, name in METRICS.items()
     ]
     for score, name in SCORE_NAMES.items():
         if any(score in mode.thresholds for mode in modes):
-            limits = [_number(mode.thresholds.get(score)) for mode in modes]
-            shares = [proportion_text(mode.flagged.get(score)) for mode in modes]
+            limits = [cell(mode.thresholds.get(score)) for mode in modes]
+            shares = [cell(mode.flagged.get(score)) for mode in modes]
             rows += [[f"OOD threshold, {name}", *limits], [f"flagged by {name}", *shares]]
     return table(["", *(mode.title for mode in modes)], rows)
 
@@ -93,9 +92,9 @@ def class_table(report: Report, mode: ModeReport) -> str:
         [
             name,
             *_counts(metrics.sensitivity, clustered),
-            proportion_text(metrics.sensitivity),
-            proportion_text(metrics.specificity),
-            proportion_text(metrics.predictive_value),
+            cell(metrics.sensitivity),
+            cell(metrics.specificity),
+            cell(metrics.predictive_value),
         ]
         for name, metrics in mode.classes.items()
     ]
@@ -107,10 +106,7 @@ def error_ranking_table(report: Report) -> str:
     rows = [
         [
             f"{metric}, {score}",
-            *(
-                estimate_text(mode.error_ranking.get(score_key, {}).get(key))
-                for mode in report.modes
-            ),
+            *(cell(mode.error_ranking.get(score_key, {}).get(key)) for mode in report.modes),
         ]
         for key, metric in RANKING_METRICS.items()
         for score_key, score in ERROR_SCORES.items()
@@ -146,11 +142,11 @@ def prediction_set_table(sets: Sequence[SetCoverage]) -> str:
         [
             name,
             f"{first.lesions.clusters:,}",
-            *(cell for entry in sets for cell in _set_cells(entry, name)),
+            *(text for entry in sets for text in _set_cells(entry, name)),
         ]
         for name, first in sets[0].classes.items()
     ]
-    sizes = (cell for entry in sets for cell in ("", f"{entry.mean_size:.2f}"))
+    sizes = (text for entry in sets for text in ("", f"{entry.mean_size:.2f}"))
     return table(head, [*rows, ["all images", "", *sizes]])
 
 
@@ -179,37 +175,24 @@ def _group_row(report: Report, mode: ModeReport, name: str, group: GroupMetrics)
     return [
         f"{name} ({TOO_FEW})" if few else name,
         *(f"{count:,}" for count in counts),
-        *(estimate_text(group.metrics.get(key)) for key in keys),
-        *([proportion_text(group.sensitivity)] if report.target else []),
-        *(estimate_text(group.metrics.get(key)) for key in _flag_metrics(mode)),
+        *(cell(group.metrics.get(key)) for key in keys),
+        *([cell(group.sensitivity)] if report.target else []),
+        *(cell(group.metrics.get(key)) for key in _flag_metrics(mode)),
     ]
 
 
 def _set_cells(sets: SetCoverage, name: str) -> list[str]:
     result = sets.classes[name]
     always = " always" if name in sets.always_included else ""
-    return [f"{proportion_text(result.lesions)}{always}", f"{result.mean_size:.2f}"]
+    return [f"{cell(result.lesions)}{always}", f"{result.mean_size:.2f}"]
 
 
 def _flag_metrics(mode: ModeReport) -> list[str]:
     return [name for score, name in FLAG_METRICS.items() if score in mode.thresholds]
 
 
-def signed(estimate: Estimate | None) -> str:
-    """Returns a difference with a sign and its interval."""
-    return "n/a" if estimate is None else estimate.text("+.4f")
-
-
 def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
-
-
-def _number(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.3f}"
-
-
-def estimate_text(estimate: Estimate | None) -> str:
-    return "n/a" if estimate is None else estimate.text()
+    return "| " + " | ".join(text.replace("|", r"\|") for text in cells) + " |"
 
 
 def _counts(proportion: Proportion | None, clustered: bool) -> list[str]:
@@ -217,10 +200,16 @@ def _counts(proportion: Proportion | None, clustered: bool) -> list[str]:
     return [f"{count:,}" for count in (counts if clustered else counts[:1])]
 
 
-def proportion_text(proportion: Proportion | None) -> str:
-    if proportion is None:
+def cell(value: Estimate | Proportion | float | None, form: str = ".3f") -> str:
+    """Returns a figure with its interval, and with its counts if it is a share; "n/a" for None.
+
+    form: format of the numbers.
+    """
+    if value is None:
         return "n/a"
-    return f"{proportion.text} ({proportion.hits:,}/{proportion.images:,})"
+    if isinstance(value, Proportion):
+        return f"{value.text} ({value.hits:,}/{value.images:,})"
+    return value.text(form) if isinstance(value, Estimate) else f"{value:{form}}"
 
 
 def ood_set_table(report: Report) -> str:
@@ -252,7 +241,7 @@ def _ood_table(report: Report, mode: ModeReport, metric: str) -> str:
         _by_group(
             report,
             lambda name: [
-                estimate_text(mode.ood[name].scores[score].metrics.get(metric)) for score in scores
+                cell(mode.ood[name].scores[score].metrics.get(metric)) for score in scores
             ],
         ),
     )
@@ -266,11 +255,11 @@ def _flagged_table(report: Report, mode: ModeReport) -> str:
 
     def cells(name: str) -> list[str]:
         ood = mode.ood[name]
-        shares = [proportion_text(ood.scores[score].flagged) for score in scores]
-        return shares + ([proportion_text(ood.accuracy)] if labelled else [])
+        shares = [cell(ood.scores[score].flagged) for score in scores]
+        return shares + ([cell(ood.accuracy)] if labelled else [])
 
-    test_part = ["test part", *(proportion_text(mode.flagged.get(score)) for score in scores)]
-    test_part += [estimate_text(mode.metrics.get("accuracy"))] if labelled else []
+    test_part = ["test part", *(cell(mode.flagged.get(score)) for score in scores)]
+    test_part += [cell(mode.metrics.get("accuracy"))] if labelled else []
     return table(head, [test_part, *_by_group(report, cells)])
 
 
