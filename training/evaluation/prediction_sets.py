@@ -96,8 +96,6 @@ def coverage_by_class(
             for label in labels.unique().tolist()
         },
         mean_size=float(sizes.mean()),
-        empty=float((sizes == 0).double().mean()),
-        single=float((sizes == 1).double().mean()),
     )
 
 

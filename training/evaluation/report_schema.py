@@ -68,16 +68,13 @@ class SetCoverage:
     """The coverage of prediction sets on labelled images.
 
     coverage: the stated one. always_included: classes that are in every set. classes: by the name
-    of every class with images. mean_size, empty, single: mean number of classes in a set, and the
-    share of sets with none and with one.
+    of every class with images. mean_size: mean number of classes in a set.
     """
 
     coverage: float
     always_included: tuple[str, ...]
     classes: Mapping[str, ClassCoverage]
     mean_size: float
-    empty: float
-    single: float
 
 
 @dataclass(frozen=True)

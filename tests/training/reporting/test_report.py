@@ -61,7 +61,7 @@ def written(tmp_path_factory: pytest.TempPathFactory, evaluation: Evaluation) ->
 def test_the_tables_have_intervals_and_counts_of_every_mode_class_group_and_set() -> None:
     sets = SetCoverage(
         0.9, ("red",),
-        {"red": ClassCoverage(Proportion(18, 20, 20, 0.9, 0.5, 0.95), mean_size=2.5)}, 2.75, 0, 0.1,
+        {"red": ClassCoverage(Proportion(18, 20, 20, 0.9, 0.5, 0.95), mean_size=2.5)}, 2.75,
     )  # fmt: skip
     modes = [replace(mode, prediction_sets=[sets, replace(sets, coverage=0.95)])
              for mode in REPORT.modes]  # fmt: skip
