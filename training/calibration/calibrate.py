@@ -17,18 +17,18 @@ from eulerlora.checkpoint.files import (
     write_known_answer,
 )
 from eulerlora.checkpoint.weights import tensors_sha256
-from eulerlora.model import EulerLoRA, decide_precision
+from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import (
     SHRINKAGE,
     FeatureDistance,
     FeatureStatistics,
     fit_feature_statistics,
 )
-from eulerlora.settings import RuntimeSettings
 from eulerlora_client.contract.sampling import (
     DEFAULT_SAMPLES,
     MODES,
     Auto,
+    Precision,
     PrecisionChoice,
     Sampler,
     Views,
@@ -134,19 +134,12 @@ def _with_temperatures(config: CheckpointConfig, outputs: CalibrationOutputs) ->
 def _models(
     checkpoint: Checkpoint, precisions: Sequence[PrecisionChoice], device: torch.device
 ) -> list[EulerLoRA]:
-    decisions = {
-        decision.precision: decision.reason
-        for decision in (decide_precision(choice, checkpoint, device) for choice in precisions)
-    }
-    return [
-        EulerLoRA(
-            replace(checkpoint, network=copy.deepcopy(checkpoint.network)),
-            device,
-            RuntimeSettings(precision=precision),
-            reason,
-        )
-        for precision, reason in decisions.items()
-    ]
+    models: dict[Precision, EulerLoRA] = {}
+    for choice in precisions:
+        separate = replace(checkpoint, network=copy.deepcopy(checkpoint.network))
+        model = EulerLoRA.of(separate, str(device), choice)
+        models.setdefault(model.precision, model)
+    return list(models.values())
 
 
 def compute_feature_statistics(

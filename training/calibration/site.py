@@ -30,10 +30,9 @@ from eulerlora.checkpoint.files import (
     write_known_answer,
 )
 from eulerlora.checkpoint.weights import BACKBONE_FILE, CARD_FILE, tensors_sha256
-from eulerlora.model import EulerLoRA, decide_precision
+from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
-from eulerlora.settings import RuntimeSettings
-from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MODES, PrecisionChoice
+from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MODES, Precision, PrecisionChoice
 from eulerlora_client.errors import DataError
 from eulerlora_client.output_files import check_free, new_folder, storage_errors
 from eulerlora_client.policy.policy import Policy
@@ -130,8 +129,8 @@ def fit_site(
     data: str,
     settings: SiteSettings,
     parts: Mapping[str, FittedPart],
-    device: torch.device,
-    runtime: RuntimeSettings,
+    device: str,
+    precision: Precision,
 ) -> SiteFit:
     """Fits the parts that have enough lesions to images, of which `data` is the name.
 
@@ -144,7 +143,7 @@ def fit_site(
         "prediction_sets": (),
     }
     source = replace(checkpoint, config=checkpoint.config.model_copy(update=update))
-    outputs = CalibrationOutputs.of(EulerLoRA(source, device, runtime), images, data, SAMPLES)
+    outputs = CalibrationOutputs.of(EulerLoRA.of(source, device, precision), images, data, SAMPLES)
     fit = SiteFit(checkpoint.config, checkpoint.feature_distance, outputs, parts)
     fit = _with_temperature(fit, settings.options)
     fit = _with_feature_means(fit)
@@ -334,7 +333,7 @@ class SiteReport:
 
 
 def calibrate_site(
-    source: Path, local: LocalImages, out: Path, settings: SiteSettings, device: torch.device
+    source: Path, local: LocalImages, out: Path, settings: SiteSettings, device: str
 ) -> SiteReport:
     """Fits the checkpoint in `source` to local pictures and writes the result to `out`.
 
@@ -349,13 +348,11 @@ def calibrate_site(
     parts = _parts(local, lesions, settings)
     data = f"{local.name}, {ALL if settings.hold_out is None else FIT}"
     seen = images_in_training(source, local.images)
-    decision = decide_precision(settings.precision, checkpoint, device)
-    runtime = RuntimeSettings(precision=decision.precision)
-    old = EulerLoRA(checkpoint, device, runtime, decision.reason)
+    old = EulerLoRA.of(checkpoint, device, settings.precision)
     with_policy = parts[URGENT].met
     if with_policy:
         check_classes(old, policy.target)
-    fit = fit_site(checkpoint, images, data, settings, parts, device, runtime)
+    fit = fit_site(checkpoint, images, data, settings, parts, device, old.precision)
     facts = {  # without a date, so that a second fit has the same revision
         "source": checkpoint.revision,
         "data": data,
@@ -369,7 +366,7 @@ def calibrate_site(
     config = fit.config.model_copy(update={"provenance": fit.config.provenance | {"site": facts}})
     revision, distance = revision_of(config), fit.distance
     fitted = replace(checkpoint, config=config, revision=revision, feature_distance=distance)
-    new = EulerLoRA(fitted, device, runtime, decision.reason)
+    new = EulerLoRA.of(fitted, device, old.precision)
     parts, policy_fit, new_policy = dict(fit.parts), None, None
     if with_policy:
         scored = score_images(new, images, options, policy.target, "policy")

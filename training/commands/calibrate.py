@@ -384,7 +384,6 @@ def site_fit_command(
     set_openmp_wait_policy()
     # These import torch.
     from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
-    from eulerlora.model import choose_device  # noqa: PLC0415
     from eulerlora_client.output_files import check_free  # noqa: PLC0415
     from training.calibration.policy import PolicyFile  # noqa: PLC0415
     from training.calibration.site import SiteSettings, calibrate_site  # noqa: PLC0415
@@ -407,7 +406,7 @@ def site_fit_command(
     local = read_local_images(data, names, skip_bad, ignore_columns=ignore_columns)
     report_skipped(local)
     click.echo("\n".join(_data_lines(local, classes)))
-    report = calibrate_site(checkpoint, local, out, settings, choose_device(device))
+    report = calibrate_site(checkpoint, local, out, settings, device)
     click.echo("\n".join(_report_lines(report, out)))
 
 

@@ -53,7 +53,7 @@ from training.data.local_images import LabelNames, LocalImages, read_local_image
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.prediction_sets import Lesions
 
-CPU = torch.device("cpu")
+CPU = "cpu"
 TEXT = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
 POLICY = PolicyFile("own.toml", TEXT, parse_policy(TEXT, "own.toml"))
 SETTINGS = SiteSettings(
