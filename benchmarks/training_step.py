@@ -19,7 +19,7 @@ from benchmarks.timing import alternating_seconds, in_new_process, peak_growth
 from benchmarks.workload import NetworkSizes, Plan, Workload
 from eulerlora.nn.method import RowDraws
 from eulerlora.sampling.masks import draw_trajectories, on_stacked_ranks
-from training.fit.optimisation import attention_kernels
+from training.optimisation.step import attention_kernels
 
 Method = Literal["one-batch", "micro-batches", "naive"]
 

@@ -14,7 +14,7 @@ from eulerlora.nn.attention import AttentionAdapters
 from eulerlora.nn.backbone import EncoderBlock, VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import PROJECTIONS
-from training.fit.optimisation import attention_kernels
+from training.optimisation.step import attention_kernels
 
 
 class LoRALinear(nn.Module):

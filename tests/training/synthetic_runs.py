@@ -12,7 +12,7 @@ from eulerlora.settings import BackboneSettings, Preprocessing
 from eulerlora_client.contract.answers import ClassName
 from training.adaptation.train import REPORT
 from training.evaluation.report_schema import JSON
-from training.fit.run import run_provenance
+from training.optimisation.run import run_provenance
 from training.reporting.tables import METRICS, OOD_METRICS
 from training.tables.table import TableRun
 

@@ -25,7 +25,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Preprocessing, Provenance
 from eulerlora_client.contract.sampling import AUTO
 from eulerlora_client.errors import SettingsError
-from training.fit.run import round_parameters
+from training.optimisation.run import round_parameters
 from training.recipe.schema import NO_ADAPTERS, AdapterRecipe, BackboneSource, WholeNetworkSettings
 
 

@@ -27,8 +27,8 @@ from training.adaptation.validation import EpochValidation
 from training.data.augmentation import Transform, training_view
 from training.data.images import OUTSIDE, ImageParts, LabelledImage, OodSet, class_counts
 from training.evaluation.metrics import log_mean_probability
-from training.fit.batches import IGNORED, Floats, Ints, LoadedBatches, Shard
-from training.fit.optimisation import Objective, recomputed
+from training.optimisation.batches import IGNORED, Floats, Ints, LoadedBatches, Shard
+from training.optimisation.step import Objective, recomputed
 from training.recipe.schema import AdapterRecipe, AdapterTraining
 
 Loss = Callable[[Tensor, Tensor], Tensor]

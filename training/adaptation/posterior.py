@@ -27,7 +27,7 @@ from eulerlora_client.progress import track
 from training.adaptation.objective import objective_and_batches
 from training.calibration.calibrate import calibrate
 from training.data.images import ImageParts, OodSet, evenly_spaced, pixel_batches
-from training.fit.run import round_parameters
+from training.optimisation.run import round_parameters
 from training.recipe.schema import SAMPLES, AdapterRecipe
 from training.reporting.model_card import model_card
 

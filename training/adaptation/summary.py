@@ -21,8 +21,8 @@ from training.data.copies import Copies, DataCheck
 from training.data.images import ImageParts, LabelledImage, class_counts
 from training.evaluation.intervals import tolerance_sample_size
 from training.evaluation.report_schema import Report
-from training.fit.batches import RunLength
-from training.fit.optimisation import warmup_steps
+from training.optimisation.batches import RunLength
+from training.optimisation.step import warmup_steps
 from training.recipe.schema import AdapterRecipe, Part
 from training.reporting.report import probe_note, seen_note
 

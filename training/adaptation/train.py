@@ -45,9 +45,9 @@ from training.data.datasets import pretraining_images, read_dataset, read_ood_se
 from training.data.images import ImageParts, LabelledImage, OodSet, report_skipped
 from training.evaluation.evaluate import evaluate
 from training.evaluation.inference import SamplingOptions
-from training.fit.batches import RunLength
-from training.fit.loop import fit
-from training.fit.run import (
+from training.optimisation.batches import RunLength
+from training.optimisation.loop import optimise
+from training.optimisation.run import (
     Run,
     Tracking,
     accelerator_on,
@@ -246,14 +246,14 @@ def train_adapters(
     outliers: OodSet | None,
     run: Run,
 ) -> Provenance:
-    """Fits the network's adapters and heads in place and returns the result of the run."""
+    """Trains the network's adapters and heads in place and returns the result of the run."""
     network.to(run.accelerator.device)
     if recipe.training.epochs == 0:
         return {"steps": 0, "seconds": 0.0}
     objective, batches = objective_and_batches(network, recipe, images, outliers, run.shard)
     length = batches.length
     result = {"epochs": length.epochs, "batch_size": length.batch_size}
-    result |= asdict(fit(objective, batches, run))
+    result |= asdict(optimise(objective, batches, run))
     if objective.validation is not None:
         result |= objective.validation.result()
     last = batches.epoch(length.epochs - 1, skip=0)

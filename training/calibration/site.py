@@ -36,6 +36,18 @@ from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MODES, Precision
 from eulerlora_client.errors import DataError
 from eulerlora_client.output_files import check_free, new_folder, storage_errors
 from eulerlora_client.policy.policy import Policy
+from training.calibration.parts import (
+    FEATURES,
+    OOD,
+    TEMPERATURE,
+    URGENT,
+    FittedPart,
+    parts_table,
+    policy_parts,
+    results_table,
+    sets_part,
+    site_parts,
+)
 from training.calibration.policy import (
     PolicyFile,
     PolicyMeasurement,
@@ -45,18 +57,6 @@ from training.calibration.policy import (
     measure_policy,
     policy_inputs,
     score_images,
-)
-from training.calibration.report import (
-    FEATURES,
-    OOD,
-    TEMPERATURE,
-    URGENT,
-    FittedPart,
-    policy_parts,
-    report_table,
-    results_table,
-    sets_part,
-    site_parts,
 )
 from training.calibration.thresholds import (
     KEPT_SHARE,
@@ -325,7 +325,7 @@ class SiteReport:
 
     @property
     def tables(self) -> str:
-        tables = [report_table(self.parts)]
+        tables = [parts_table(self.parts)]
         if self.before is not None and self.after is not None:
             columns = {"before": self.before.results, "after": self.after.results}
             tables.append(results_table("held-out pictures", columns))

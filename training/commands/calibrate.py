@@ -133,7 +133,7 @@ def calibrate_command(
     from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.calibration.calibrate import calibrate  # noqa: PLC0415
-    from training.calibration.report import calibrated_parts, report_table  # noqa: PLC0415
+    from training.calibration.parts import calibrated_parts, parts_table  # noqa: PLC0415
     from training.calibration.thresholds import CoverageSettings  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
     from training.data.images import report_skipped  # noqa: PLC0415
@@ -153,7 +153,7 @@ def calibrate_command(
         precisions=precisions,
         views=views,
     )
-    click.echo(report_table(list(calibrated_parts(config))))
+    click.echo(parts_table(list(calibrated_parts(config))))
 
 
 @click.command(
@@ -214,6 +214,7 @@ def policy_fit_command(
     # These import torch.
     from eulerlora.model import EulerLoRA  # noqa: PLC0415
     from eulerlora_client.policy.results import performance  # noqa: PLC0415
+    from training.calibration.parts import parts_table, policy_parts, results_table  # noqa: PLC0415
     from training.calibration.policy import (  # noqa: PLC0415
         PolicyFile,
         evidence_of,
@@ -222,7 +223,6 @@ def policy_fit_command(
         measure_policy,
         score_images,
     )
-    from training.calibration.report import policy_parts, report_table, results_table  # noqa: PLC0415
     from training.data.copies import images_in_training, named_with_seen  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset, dataset_settings  # noqa: PLC0415
     from training.data.images import report_skipped  # noqa: PLC0415
@@ -259,7 +259,7 @@ def policy_fit_command(
     fitted = fitted.model_copy(update={"evidence": evidence})
     file.write(policy, fitted)
     click.echo(f"Fitted on {name}: {fit.images:,} images of {fit.lesions:,} lesions.\n")
-    click.echo(f"{report_table(list(policy_parts(fit, target)))}\n")
+    click.echo(f"{parts_table(list(policy_parts(fit, target)))}\n")
     if (shown := performance(fitted)) is not None:
         click.echo(f"{shown.markdown}\n")
     if measured:

@@ -23,7 +23,7 @@ from training.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from training.fit.run import Tracker, Tracking
+    from training.optimisation.run import Tracker, Tracking
     from training.recipe.schema import Recipe
 
 
@@ -186,7 +186,7 @@ def tracking(
     Raises SettingsError for a tracker that is not installed.
     """
     # These import torch.
-    from training.fit.run import Tracking  # noqa: PLC0415
+    from training.optimisation.run import Tracking  # noqa: PLC0415
     from training.recipe.file import leaves  # noqa: PLC0415
 
     if not trackers:
@@ -239,7 +239,7 @@ def checkpoint_hint(last: Path, states: list[Path]) -> str:
 
 def state_hint(states: list[Path]) -> str:
     """Returns the step and the path of the last readable state."""
-    from training.fit.run import stored_steps  # noqa: PLC0415 - imports torch
+    from training.optimisation.run import stored_steps  # noqa: PLC0415 - imports torch
 
     for state in reversed(states):
         try:

@@ -17,8 +17,8 @@ from eulerlora.images.preprocess import normalise
 from eulerlora.nn.backbone import POSITIONS, VisionTransformer
 from eulerlora.settings import BackboneSettings, Preprocessing
 from training.data.augmentation import seeded
-from training.fit.batches import IGNORED
-from training.fit.optimisation import Objective, RecomputedBlocks
+from training.optimisation.batches import IGNORED
+from training.optimisation.step import Objective, RecomputedBlocks
 from training.recipe.pretraining import PretrainingStage
 
 EMBEDDING_WIDTH = 128

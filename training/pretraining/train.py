@@ -29,9 +29,9 @@ from training.data.images import (
     pixel_batches,
     report_skipped,
 )
-from training.fit.batches import LoadedBatches
-from training.fit.loop import fit
-from training.fit.run import (
+from training.optimisation.batches import LoadedBatches
+from training.optimisation.loop import optimise
+from training.optimisation.run import (
     Run,
     Tracking,
     accelerator_on,
@@ -81,7 +81,7 @@ def pretrain(
         )
         for index in range(len(recipe.stages))
     ]
-    model, facts = _fit_stages(recipe, images, start, runs)
+    model, facts = _train_stages(recipe, images, start, runs)
     if accelerator.is_main_process:
         _save(model, recipe, images, facts, out)
         for run in runs:
@@ -179,7 +179,7 @@ def everyday_view(size: int) -> View:
     return view
 
 
-def _fit_stages(
+def _train_stages(
     recipe: PretrainingRecipe,
     images: PretrainingImages,
     start: BackboneFile | None,
@@ -198,7 +198,7 @@ def _fit_stages(
             model.load_smaller(previous)
         objective = ClassifierObjective(model.to(device), stage)
         batches = mixed_batches(sets, stage, run)
-        result = fit(objective, batches, run)
+        result = optimise(objective, batches, run)
         stages.append(asdict(result) | {"images": batches.length.images_after(result.steps)})
         previous = objective.averaged
     facts: Provenance = {

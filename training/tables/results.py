@@ -21,7 +21,7 @@ from eulerlora.scores.ood_scores import ScoreName
 from eulerlora.settings import AdapterSettings, BackboneSettings, Provenance
 from training.adaptation.network import count_trained, train_all_weights
 from training.adaptation.objective import AdapterObjective
-from training.fit.optimisation import attention_kernels
+from training.optimisation.step import attention_kernels
 from training.recipe.schema import AdapterRecipe, AdapterTraining
 from training.reporting.tables import MEAN_LOGITS_METRICS, METRICS, OOD_METRICS
 from training.reporting.tables import table as markdown_rows

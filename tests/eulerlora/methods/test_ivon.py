@@ -11,8 +11,8 @@ from torch import Generator, Tensor, nn
 from eulerlora.methods.ivon import IVON, IVONSettings
 from tests.conftest import random_network
 from training.adaptation.objective import AdapterObjective
-from training.fit.batches import RunLength
-from training.fit.optimisation import Optimisation
+from training.optimisation.batches import RunLength
+from training.optimisation.step import Optimisation
 from training.recipe.schema import AdapterTraining
 
 IMAGES = torch.rand(6, 3, 32, 32, generator=Generator().manual_seed(0))

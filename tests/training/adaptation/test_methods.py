@@ -21,7 +21,7 @@ from eulerlora.settings import Draw
 from tests.conftest import TINY_ADAPTERS, random_network
 from training.adaptation.objective import AdapterObjective
 from training.adaptation.train import train
-from training.fit.batches import IGNORED
+from training.optimisation.batches import IGNORED
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe, AdapterTraining
 

@@ -34,10 +34,10 @@ from training.adaptation.objective import (
 from training.data.augmentation import training_view
 from training.data.datasets import read_dataset
 from training.data.images import OUTSIDE
-from training.fit.batches import IGNORED, LoadedBatches
-from training.fit.loop import fit
-from training.fit.optimisation import Optimisation, Step
-from training.fit.run import Run
+from training.optimisation.batches import IGNORED, LoadedBatches
+from training.optimisation.loop import optimise
+from training.optimisation.run import Run
+from training.optimisation.step import Optimisation, Step
 from training.recipe.schema import AdapterTraining, DataSettings
 
 WEIGHTS = torch.tensor([0.2, 0.5, 0.3])
@@ -224,7 +224,7 @@ def _write_losses(
             shard=run.shard,
         )
         with patch.object(Optimisation, "step", recording_step):
-            fit(objective, batches, run)
+            optimise(objective, batches, run)
     if process == 0:
         torch.save(losses, out)
     return losses

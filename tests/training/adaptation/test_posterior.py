@@ -27,7 +27,7 @@ from training.adaptation.posterior import RecipeFitSource
 from training.adaptation.train import train, train_adapters
 from training.commands.bayesianise import bayesianise_command
 from training.data.datasets import read_dataset, read_outliers
-from training.fit.run import Run, accelerator_on
+from training.optimisation.run import Run, accelerator_on
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 

@@ -11,7 +11,7 @@ from tests.conftest import random_backbone
 from training.adaptation.network import FrozenBackbone
 from training.adaptation.summary import basis_lines, data_lines, run_lines
 from training.data.images import ImageParts, LabelledImage
-from training.fit.batches import RunLength
+from training.optimisation.batches import RunLength
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 

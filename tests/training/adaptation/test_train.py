@@ -21,7 +21,7 @@ from training.data.copies import images_in_training
 from training.data.datasets import dataset_settings, read_dataset
 from training.data.images import ImageParts
 from training.evaluation.report_schema import read_report
-from training.fit.run import Run, accelerator_on
+from training.optimisation.run import Run, accelerator_on
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 from training.reporting.model_card import write_model_card

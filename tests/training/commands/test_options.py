@@ -12,7 +12,7 @@ import torch
 
 from tests.program import refusal
 from training.commands.train import state_hint
-from training.fit.run import Progress, TrainedState, save_state
+from training.optimisation.run import Progress, TrainedState, save_state
 from training.recipe.schema import OptimisationSettings
 
 COMMANDS = ("bayesianise", "calibrate", "evaluate", "reproduce", "train")

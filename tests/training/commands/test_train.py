@@ -15,7 +15,7 @@ from tests.full_disk import file_size_limit
 from tests.program import refusal, run, succeed
 from tests.training.conftest import set_options, write_recipe
 from training.adaptation.train import state_file
-from training.fit.run import stored_steps
+from training.optimisation.run import stored_steps
 
 PROGRAM = [sys.executable, "-m", "eulerlora_client"]
 TIMEOUT_S = 300

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from training.data import cache as pixel_cache
 from training.data.cache import INDEX, PIXELS, decoded_images, list_images
 from training.data.images import LabelledImage, read_image
-from training.fit.batches import ImageDataset
+from training.optimisation.batches import ImageDataset
 
 
 @pytest.fixture(autouse=True)

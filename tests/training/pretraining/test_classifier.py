@@ -14,7 +14,7 @@ from eulerlora.checkpoint.weights import load_backbone, save_backbone
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import Preprocessing
 from tests.conftest import TINY_BACKBONE
-from training.fit.batches import IGNORED
+from training.optimisation.batches import IGNORED
 from training.pretraining.classifier import (
     TEMPERATURE,
     Classifier,

@@ -23,8 +23,8 @@ from eulerlora_client.contract.answers import ClassName
 from eulerlora_client.errors import DataError, SettingsError
 from tests.conftest import TINY_BACKBONE
 from training.data.images import ImageParts, LabelledImage
-from training.fit.batches import LoadedBatches
-from training.fit.run import Run
+from training.optimisation.batches import LoadedBatches
+from training.optimisation.run import Run
 from training.pretraining.classifier import Classifier, ClassifierObjective
 from training.pretraining.train import (
     PretrainingSet,

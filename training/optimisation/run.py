@@ -27,7 +27,7 @@ from eulerlora_client.errors import CheckpointError, NonFiniteError, SettingsErr
 from eulerlora_client.output_files import storage_errors
 from eulerlora_client.settings import Settings
 from training.data.images import ImageParts, OodSet
-from training.fit.batches import Shard
+from training.optimisation.batches import Shard
 from training.recipe.schema import Recipe
 
 
@@ -177,7 +177,7 @@ class Tracking:
 
 @dataclass(frozen=True)
 class Run:
-    """Where and how a fit runs.
+    """Where and how an optimisation runs.
 
     seed: seed of the data's order, the augmentation and the objective's draws. recipe: all
     settings that the run depends on; its state continues no other. state: the file that stores
@@ -200,7 +200,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class FitResult:
+class RunResult:
     """The result of a run.
 
     precision: of the forward pass. images_per_second: over all processes. waiting_share: fraction

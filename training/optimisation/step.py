@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from eulerlora.prediction.precision import fastest_precision
 from eulerlora_client.contract.sampling import AUTO, Auto
 from eulerlora_client.errors import NonFiniteError, SettingsError
-from training.fit.batches import RunLength
+from training.optimisation.batches import RunLength
 from training.recipe.schema import OptimisationSettings
 
 StepDraw = TypeVar("StepDraw")
@@ -29,7 +29,7 @@ MakeOptimiser = Callable[..., torch.optim.Optimizer]
 
 
 class Objective(ABC, Generic[StepDraw]):
-    """The loss of a network whose trainable parameters a run fits.
+    """The loss of a network whose trainable parameters a run optimises.
 
     A batch's loss is the sum of its parts' losses divided by the sum of their weights, so that it
     does not depend on micro-batches and processes. Padding has loss and weight 0.
@@ -112,7 +112,7 @@ class RecomputedBlocks(nn.Sequential):
         return tokens
 
 
-OPTIMISERS: Mapping[str, type[torch.optim.Adam]] = {
+OPTIMISER_TYPES: Mapping[str, type[torch.optim.Adam]] = {
     "adamw": torch.optim.AdamW,
     "adam-l2": torch.optim.Adam,
 }
@@ -185,7 +185,7 @@ class Optimisation:
         for name, parameter in trained.items():
             by_scale.setdefault(self.objective.lr_scale(name), []).append(parameter)
         groups = [{"params": part, "lr_scale": scale} for scale, part in by_scale.items()]
-        return OPTIMISERS[self.settings.optimiser](groups, weight_decay=decay)
+        return OPTIMISER_TYPES[self.settings.optimiser](groups, weight_decay=decay)
 
     def _backward(self, pixels: Tensor, labels: Tensor, index: int) -> Tensor:
         """Accumulates the gradient of the whole batch's loss and returns the loss.

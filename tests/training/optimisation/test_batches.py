@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.training.conftest import plain_view
 from training.data.datasets import read_dataset
 from training.data.images import LabelledImage
-from training.fit.batches import IGNORED, LoadedBatches, RunLength, Shard
+from training.optimisation.batches import IGNORED, LoadedBatches, RunLength, Shard
 from training.recipe.schema import AdapterTraining, DataSettings, OptimisationSettings
 
 WHOLE = Shard()

@@ -21,10 +21,10 @@ from eulerlora_client.errors import NonFiniteError, SettingsError
 from tests.eulerlora_client.test_progress import Terminal, on_terminal
 from tests.training.conftest import plain_view
 from training.data.datasets import read_dataset
-from training.fit.batches import LoadedBatches, RunLength
-from training.fit.loop import Curves, ProgressDisplay, fit, run_line
-from training.fit.optimisation import Objective, Step
-from training.fit.run import Progress, Run, Tracker, Tracking
+from training.optimisation.batches import LoadedBatches, RunLength
+from training.optimisation.loop import Curves, ProgressDisplay, optimise, run_line
+from training.optimisation.run import Progress, Run, Tracker, Tracking
+from training.optimisation.step import Objective, Step
 from training.recipe.schema import DataSettings, OptimisationSettings
 
 SETTINGS = OptimisationSettings(
@@ -76,7 +76,7 @@ def test_a_run_equals_a_plain_loop_with_adamw(
     changes = {"clip_norm": 0.01, "weight_decay": 0.1, "micro_batch_rows": micro_batch_rows}
     settings = SETTINGS.model_copy(update=changes)
     ours, plain = ColourObjective(), ColourObjective()
-    fit(ours, replace(batches, settings=settings), run)
+    optimise(ours, replace(batches, settings=settings), run)
     if micro_batch_rows is not None:
         assert len(ours.weights) > 2 * -(-batches.length.images // 8)
     optimiser = torch.optim.AdamW(plain.network.parameters(), lr=0.0, weight_decay=0.1)
@@ -102,7 +102,7 @@ def test_a_non_finite_loss_stops_the_run_before_the_step(
 ) -> None:
     objective = ColourObjective(lambda loss, step: loss * (value if step == 2 else 1.0))
     with pytest.raises(NonFiniteError, match="loss at step 2"):
-        fit(objective, batches, run)
+        optimise(objective, batches, run)
     assert all(parameter.isfinite().all() for parameter in objective.network.parameters())
 
 
@@ -110,7 +110,7 @@ def test_a_non_finite_gradient_stops_the_run(batches: LoadedBatches, run: Run) -
     # The square root adds 0 to the loss, with an infinite slope.
     objective = ColourObjective(lambda loss, _: loss + torch.sqrt(loss - loss.detach()))
     with pytest.raises(NonFiniteError, match="gradient norm at step 0"):
-        fit(objective, batches, run)
+        optimise(objective, batches, run)
 
 
 class StoppedError(Exception):
@@ -128,13 +128,13 @@ def test_a_resumed_run_ends_with_the_same_weights(
 
     batches = replace(batches, settings=SETTINGS.model_copy(update={"state_every_s": 0.0}))
     whole = ColourObjective()
-    fitted = fit(whole, batches, run)
+    fitted = optimise(whole, batches, run)
     run.state.unlink()
     with pytest.raises(StoppedError):
-        fit(ColourObjective(stop), batches, run)
+        optimise(ColourObjective(stop), batches, run)
     rest = ColourObjective()
     resumed = replace(run, resume=True)
-    continued = fit(rest, batches, resumed)
+    continued = optimise(rest, batches, resumed)
     assert len(rest.weights) < len(whole.weights)
     torch.testing.assert_close(
         rest.network.state_dict(), whole.network.state_dict(), atol=0, rtol=0
@@ -166,18 +166,18 @@ def test_a_finished_objective_ends_the_run_early_and_for_good(
     steps = -(-batches.length.images // 8)
     batches = replace(batches, settings=SETTINGS.model_copy(update={"epochs": 5}))
     objective = OneEpochObjective()
-    fitted = fit(objective, batches, run)
+    fitted = optimise(objective, batches, run)
     assert fitted.steps == len(objective.weights) == steps
     assert fitted.images_per_second == pytest.approx(batches.length.images / fitted.seconds)
     again = OneEpochObjective()
-    assert fit(again, batches, replace(run, resume=True)).steps == steps
+    assert optimise(again, batches, replace(run, resume=True)).steps == steps
     assert again.weights == []
 
 
 def test_without_resume_an_older_state_is_ignored(batches: LoadedBatches, run: Run) -> None:
-    fit(ColourObjective(), batches, run)
+    optimise(ColourObjective(), batches, run)
     again = ColourObjective()
-    fit(again, batches, run)
+    optimise(again, batches, run)
     assert len(again.weights) == 2 * -(-batches.length.images // 8)
 
 
@@ -314,7 +314,7 @@ def test_a_tracker_that_is_not_installed_is_refused_with_what_to_install(
 def test_a_process_other_than_the_main_one_shows_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.fit.loop.LINE_INTERVAL_S", 0.0)
+    monkeypatch.setattr("training.optimisation.loop.LINE_INTERVAL_S", 0.0)
     display = ProgressDisplay(LENGTH, START, "", enabled=False)
     display.show(START.after(1.0, 1.0, 0.0))
     display.print("epoch 1/4: 1.0000")

@@ -45,7 +45,7 @@ class FittedPart:
         return self.available >= self.needed
 
 
-def report_table(parts: Sequence[FittedPart]) -> str:
+def parts_table(parts: Sequence[FittedPart]) -> str:
     rows = [
         [
             part.part,

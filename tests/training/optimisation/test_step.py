@@ -13,8 +13,8 @@ from eulerlora.settings import BackboneSettings
 from eulerlora_client.errors import SettingsError
 from tests.conftest import TINY_BACKBONE, random_backbone, random_network
 from training.adaptation.objective import AdapterObjective
-from training.fit.batches import RunLength
-from training.fit.optimisation import OPTIMISERS, Objective, Optimisation, warmup_cosine
+from training.optimisation.batches import RunLength
+from training.optimisation.step import OPTIMISER_TYPES, Objective, Optimisation, warmup_cosine
 from training.pretraining.classifier import Classifier, ClassifierObjective
 from training.recipe.pretraining import PretrainingStage
 from training.recipe.schema import AdapterTraining
@@ -55,7 +55,7 @@ def test_the_optimiser_decays_weights_or_adds_the_decay_to_the_gradient(
     name: str, expected: float
 ) -> None:
     parameter = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
-    optimiser = OPTIMISERS[name]([parameter], lr=0.1, weight_decay=0.3)
+    optimiser = OPTIMISER_TYPES[name]([parameter], lr=0.1, weight_decay=0.3)
     parameter.grad = torch.zeros_like(parameter)
     optimiser.step()
     assert parameter.item() == pytest.approx(expected)

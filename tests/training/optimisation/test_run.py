@@ -9,8 +9,8 @@ from torch import nn
 from eulerlora.methods.ivon import IVON
 from eulerlora_client.errors import CheckpointError, NonFiniteError, SettingsError
 from tests.conftest import random_network
-from training.fit import run
-from training.fit.run import (
+from training.optimisation import run
+from training.optimisation.run import (
     Progress,
     TrainedState,
     accelerator_on,

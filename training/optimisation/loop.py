@@ -20,21 +20,21 @@ from eulerlora_client.progress import (
     format_duration,
     on_terminal,
 )
-from training.fit.batches import LoadedBatches, RunLength
-from training.fit.optimisation import Objective, Optimisation, Step
-from training.fit.run import (
-    FitResult,
+from training.optimisation.batches import LoadedBatches, RunLength
+from training.optimisation.run import (
     Progress,
     Run,
+    RunResult,
     Tracker,
     Tracking,
     TrainedState,
     load_state,
     save_state,
 )
+from training.optimisation.step import Objective, Optimisation, Step
 
 
-def fit(objective: Objective[Any], batches: LoadedBatches, run: Run) -> FitResult:
+def optimise(objective: Objective[Any], batches: LoadedBatches, run: Run) -> RunResult:
     """Trains the objective's network for all epochs, with one optimiser step per batch.
 
     Saves the state at intervals and at the end. On Ctrl-C or SIGTERM it finishes the step, saves
@@ -42,10 +42,10 @@ def fit(objective: Objective[Any], batches: LoadedBatches, run: Run) -> FitResul
     quantity, at the first loss or gradient norm that is not finite, before the parameters change.
     Raises StorageError if the state cannot be written; an older one remains.
     """
-    return _Fit(objective, batches, run).run_to_end()
+    return _Loop(objective, batches, run).run_to_end()
 
 
-class _Fit:
+class _Loop:
     def __init__(self, objective: Objective[Any], batches: LoadedBatches, run: Run) -> None:
         self.batches, self.settings, self.run = batches, batches.settings, run
         self.length = batches.length
@@ -67,7 +67,7 @@ class _Fit:
         if resumed:
             self.display.print(f"continuing after step {self.progress.step} of {run.state}")
 
-    def run_to_end(self) -> FitResult:
+    def run_to_end(self) -> RunResult:
         """Takes all remaining steps and returns the result."""
         with (
             deferred_interrupt() as interrupt,
@@ -85,7 +85,7 @@ class _Fit:
                 if self.progress.seconds - self.saved_at_s > self.settings.state_every_s:
                     self._save()
             self._save()
-        return FitResult(
+        return RunResult(
             steps=self.progress.step,
             precision=self.optimisation.precision,
             seconds=self.progress.seconds,
