@@ -191,16 +191,15 @@ class AdapterObjective(Objective[AdapterDraw]):
         """Returns one draw per trajectory, shared by all images of the step and the same in all
         processes, or draws of each image. Those and dropout differ between processes.
         """
-        settings, generator = self.settings, step_generator(seed, step)
+        settings = self.settings
         row_draws: Callable[[int], RowDraws]
-        if settings.sampling and self.method.noise_per_image:
+        if not settings.sampling:
+            row_draws = self.method.det().to(self.class_weights).repeated
+        elif self.method.noise_per_image:
             noise = step_generator(seed, step, process, NOISE)
             row_draws = partial(self._draws_of_each, generator=noise)
         else:
-            sampled = settings.sampling
-            drawn = (
-                self.method.sample(settings.samples, generator) if sampled else self.method.det()
-            )
+            drawn = self.method.sample(settings.samples, step_generator(seed, step))
             row_draws = drawn.to(self.class_weights).repeated
         block: Block = (
             recomputed(adapted_block) if settings.activation_checkpointing else adapted_block

@@ -36,6 +36,51 @@ class Shard:
 
 
 @dataclass(frozen=True)
+class RunLength:
+    """The length of a run: images per epoch, images per batch, and epochs."""
+
+    images: int
+    batch_size: int
+    epochs: int
+
+    @classmethod
+    def of(cls, settings: OptimisationSettings, images: int) -> Self:
+        """Returns the length of a run on `images` images; `auto` follows from their number."""
+        size = settings.batch_size
+        if isinstance(size, str):
+            size = MIN_BATCH
+            while size < MAX_BATCH and FEW_BATCHES * 2 * size <= images:
+                size *= 2
+        if not isinstance(settings.epochs, str):
+            return cls(images, size, settings.epochs)
+        steps_per_epoch = max(1, -(-images // size))
+        epochs = min(MAX_EPOCHS, max(MIN_EPOCHS, -(-FEW_STEPS // steps_per_epoch)))
+        return cls(images, size, epochs)
+
+    def settled(self, settings: AnySettings) -> AnySettings:
+        """Returns the settings with this length in place of `auto`."""
+        return settings.model_copy(update={"epochs": self.epochs, "batch_size": self.batch_size})
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of an epoch, including the last incomplete batch."""
+        return -(-self.images // self.batch_size)
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * self.steps_per_epoch
+
+    def epoch_of(self, steps: int) -> int:
+        """Returns the epoch, counted from 1, that contains the last of `steps` steps."""
+        return (steps - 1) // self.steps_per_epoch + 1
+
+    def images_after(self, steps: int) -> int:
+        """Returns how many images the first `steps` steps process."""
+        epochs, rest = divmod(steps, self.steps_per_epoch)
+        return epochs * self.images + rest * self.batch_size
+
+
+@dataclass(frozen=True)
 class LoadedBatches:
     """The training data of a run: batches of images that are decoded and transformed one by one.
 
@@ -53,7 +98,7 @@ class LoadedBatches:
     shown: Sequence[range] | None = None
 
     @property
-    def length(self) -> "RunLength":
+    def length(self) -> RunLength:
         images = self.labelled_images if self.shown is None else self.shown
         return RunLength.of(self.settings, len(images))
 
@@ -103,51 +148,6 @@ class ImageDataset(Dataset[tuple[Tensor, int]]):
         image = self.images[max(index, 0)]
         pixels = self.transform(max(index, 0), read_image(image.name, image.source))
         return pixels, IGNORED if index < 0 else image.label
-
-
-@dataclass(frozen=True)
-class RunLength:
-    """The length of a run: images per epoch, images per batch, and epochs."""
-
-    images: int
-    batch_size: int
-    epochs: int
-
-    @classmethod
-    def of(cls, settings: OptimisationSettings, images: int) -> Self:
-        """Returns the length of a run on `images` images; `auto` follows from their number."""
-        size = settings.batch_size
-        if isinstance(size, str):
-            size = MIN_BATCH
-            while size < MAX_BATCH and FEW_BATCHES * 2 * size <= images:
-                size *= 2
-        if not isinstance(settings.epochs, str):
-            return cls(images, size, settings.epochs)
-        steps_per_epoch = max(1, -(-images // size))
-        epochs = min(MAX_EPOCHS, max(MIN_EPOCHS, -(-FEW_STEPS // steps_per_epoch)))
-        return cls(images, size, epochs)
-
-    def settled(self, settings: AnySettings) -> AnySettings:
-        """Returns the settings with this length in place of `auto`."""
-        return settings.model_copy(update={"epochs": self.epochs, "batch_size": self.batch_size})
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps of an epoch, including the last incomplete batch."""
-        return -(-self.images // self.batch_size)
-
-    @property
-    def steps(self) -> int:
-        return self.epochs * self.steps_per_epoch
-
-    def epoch_of(self, steps: int) -> int:
-        """Returns the epoch, counted from 1, that contains the last of `steps` steps."""
-        return (steps - 1) // self.steps_per_epoch + 1
-
-    def images_after(self, steps: int) -> int:
-        """Returns how many images the first `steps` steps process."""
-        epochs, rest = divmod(steps, self.steps_per_epoch)
-        return epochs * self.images + rest * self.batch_size
 
 
 def systematic_sample(expected_counts: Floats, generator: np.random.Generator) -> Ints:
