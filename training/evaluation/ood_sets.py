@@ -23,13 +23,11 @@ from training.evaluation.generated_images import (
     plain_skin,
     with_shift,
 )
+from training.evaluation.report_schema import TEST
 from training.recipe.schema import OodGroup, OodSettings
 
 GROUPS: tuple[OodGroup, ...] = get_args(OodGroup)
 ALL_GENERATED = "generated"
-RESERVED = ("test",)
-"""Names of other sets in reports."""
-
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "everyday photographs": (
@@ -137,7 +135,7 @@ def _distinct_names(paths: Sequence[Path]) -> dict[Path, str]:
     """Returns a name for each absolute path: its last components that no other set has."""
     names: dict[Path, str] = {}
     for path in paths:
-        taken = {*RESERVED, *GENERATED, *names.values()}
+        taken = {TEST, *GENERATED, *names.values()}
         endings = ("/".join(path.parts[start:]) for start in range(len(path.parts) - 1, -1, -1))
         names[path] = next(name for name in endings if name not in taken)
     return names

@@ -222,13 +222,8 @@ def training_facts(config: CheckpointConfig) -> str:
             f"seed {facts['seed']}, commit {facts['commit']}, {facts['date']}, on "
             f"{facts['hardware']}: {_steps(facts['training'])}."
         )
-    lines = [
-        trained,
-        *_outliers(facts),
-        *_backbone(config),
-        "`config.json` contains all settings, and the OOD thresholds with their data.",
-    ]
-    return "\n".join(f"- {line}" for line in lines)
+    thresholds = "`config.json` contains all settings, and the OOD thresholds with their data."
+    return _list([trained, *_outliers(facts), *_backbone(config), thresholds])
 
 
 def _trained_elsewhere(config: CheckpointConfig) -> bool:
@@ -309,7 +304,7 @@ def site_calibration(site: Mapping[str, Any]) -> str:
     """
     lesions = ", ".join(f"{count} of `{name}`" for name, count in site["lesions"].items())
     unit = "lesions" if site["unit"] == "lesion" else "every image counts as a lesion"
-    results = "\n".join(f"- {part}: {result}" for part, result in site["results"].items())
+    results = _list([f"{part}: {result}" for part, result in site["results"].items()])
     return (
         "`eulerlora site fit` fitted this checkpoint to local pictures, "
         f"{site['data']}: {site['images']:,} images ({unit}: {lesions}).\n\n"
