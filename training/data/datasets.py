@@ -96,7 +96,7 @@ def _limited(images: ImageParts, limits: Mapping[Part, int]) -> ImageParts:
     for part, limit in limits.items():
         whole = images.parts.get(part, [])
         if limit < len(whole):
-            parts[part] = stratified_split(whole, limit)[1]
+            parts[part] = stratified_split(whole, [image.label for image in whole], limit)[1]
             name += f", {limit:,} of {len(whole):,} {part} images"
     return replace(images, name=name, parts=parts)
 

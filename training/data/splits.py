@@ -17,21 +17,20 @@ MIN_FOR_SPLIT = 2
 """Items of a class that a stratified split needs."""
 
 
-class Labelled(Protocol):
-    """An object with a class, by index or name, whose order is that of the classes."""
+class Grouped(Protocol):
+    """An object with a class and the identifier of a group, such as a patient, if known.
+
+    The classes are indices or names, in their order.
+    """
 
     @property
     def label(self) -> Any: ...
-
-
-class Grouped(Labelled, Protocol):
-    """An object with a class and the identifier of a group, such as a patient, if known."""
 
     @property
     def cluster(self) -> str | None: ...
 
 
-LabelledItem = TypeVar("LabelledItem", bound=Labelled)
+AnyItem = TypeVar("AnyItem")
 Item = TypeVar("Item", bound=Grouped)
 SplitParts = Mapping[str, Sequence[Item]]
 
@@ -93,7 +92,7 @@ def split_off(items: Sequence[Item], share: float) -> tuple[Sequence[Item], Sequ
     alone = [group for group in groups if labels[group.label] < MIN_FOR_SPLIT]
     several = [group for group in groups if labels[group.label] >= MIN_FOR_SPLIT]
     count = max(math.ceil(share * len(several)), len({group.label for group in several}))
-    first, second = stratified_split(several, count)
+    first, second = stratified_split(several, [group.label for group in several], count)
     first, second = _with_every_class([*first, *alone], second)
     return [i for group in first for i in group.items], [i for group in second for i in group.items]
 
@@ -132,14 +131,13 @@ def _labels(groups: Sequence[Group[Item]]) -> set[Any]:
 
 
 def stratified_split(
-    items: Sequence[LabelledItem], second: float
-) -> tuple[Sequence[LabelledItem], Sequence[LabelledItem]]:
+    items: Sequence[AnyItem], labels: Sequence[Any], second: float
+) -> tuple[Sequence[AnyItem], Sequence[AnyItem]]:
     """Returns the items in two parts, stratified by class; always the same parts.
 
-    second: size of the second part, a fraction of all items, or as an int a count. Raises
-    DataError if a class has too few items.
+    labels: the class of each item. second: size of the second part, a fraction of all items, or as
+    an int a count. Raises DataError if a class has too few items.
     """
-    labels = [item.label for item in items]
     try:
         first_part, second_part = train_test_split(
             list(items), test_size=second, stratify=labels, random_state=SPLIT_SEED
