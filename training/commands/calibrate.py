@@ -224,7 +224,7 @@ def policy_fit_command(
         score_images,
     )
     from training.data.copies import images_in_training, named_with_seen  # noqa: PLC0415
-    from training.data.datasets import checkpoint_dataset, dataset_settings  # noqa: PLC0415
+    from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
     from training.data.images import report_skipped  # noqa: PLC0415
     from training.evaluation.report_schema import TEST  # noqa: PLC0415
 
@@ -267,9 +267,6 @@ def policy_fit_command(
         click.echo(f"{results_table('by image', columns)}\n")
     if part == TEST:
         click.echo("Not measured on a test part: the fit used it, without a calibration part.")
-    settings = dataset_settings(model.config)
-    if settings.kind == "ham10000" and settings.split == "paper":
-        click.echo("This split shares lesions with training: expect less on new lesions.")
     click.echo(f"{policy}: version {fitted.version}")
 
 
