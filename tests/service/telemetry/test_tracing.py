@@ -1,9 +1,6 @@
 """Spans of requests: attributes, parents, and export to a collector."""
 
 import logging
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from fastapi import FastAPI
@@ -12,11 +9,16 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from service.telemetry.logs import RequestFilter
 from service.telemetry.tracing import TracingMiddleware, exported_traces, resource
 from tests.service.observed import SECRET, GaugeValues, observed_app
+from tests.service.real_server import run_server
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
@@ -116,48 +118,19 @@ def test_log_records_carry_the_trace(client, caplog) -> None:
     assert [record.trace_id for record in records] == [TRACE, TRACE]
 
 
-class Collector(HTTPServer):
-    """An OTLP/HTTP collector that stores requests in memory."""
+def test_spans_reach_the_collector_before_the_provider_closes(monkeypatch) -> None:
+    requests: list[ExportTraceServiceRequest] = []
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.received: list[ExportTraceServiceRequest] = []
-        self.paths: list[str] = []
+    async def collect(request: Request) -> Response:
+        requests.append(ExportTraceServiceRequest.FromString(await request.body()))
+        return Response(media_type="application/x-protobuf")
 
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.paths.append(self.path)
-        self.server.received.append(ExportTraceServiceRequest.FromString(body))
-        self.send_response(200)
-        self.send_header("Content-Type", "application/x-protobuf")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Logs nothing."""
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    with Collector() as collector:
-        thread = threading.Thread(target=collector.serve_forever)
-        thread.start()
-        yield collector
-        collector.shutdown()
-        thread.join()
-
-
-def test_spans_reach_the_collector_before_the_provider_closes(collector, monkeypatch) -> None:
-    address = f"http://127.0.0.1:{collector.server_port}"
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
-    with exported_traces() as provider:
-        TestClient(traced_app(provider)).post("/predict", content=b"x")
-    (received,) = collector.received
-    assert collector.paths == ["/v1/traces"]
+    collector = Starlette(routes=[Route("/v1/traces", collect, methods=["POST"])])
+    with run_server(collector) as port:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+        with exported_traces() as provider:
+            TestClient(traced_app(provider)).post("/predict", content=b"x")
+    (received,) = requests
     (exported,) = received.resource_spans
     attributes = {entry.key: entry.value.string_value for entry in exported.resource.attributes}
     assert attributes["service.name"] == "eulerlora"
