@@ -20,8 +20,8 @@ from eulerlora.nn.method import RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import Runtime
-from eulerlora.sampling.masks import draw_trajectories, on_stacked_ranks
-from eulerlora.settings import AdapterSettings, BackboneSettings, RuntimeSettings
+from eulerlora.sampling.masks import AdapterSettings, draw_trajectories, on_stacked_ranks
+from eulerlora.settings import BackboneSettings, RuntimeSettings
 from eulerlora_client.contract.sampling import Precision
 from eulerlora_client.settings import PositiveInt, Settings
 

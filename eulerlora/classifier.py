@@ -20,7 +20,8 @@ from eulerlora.exchange.importing import backbone_of_module
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
-from eulerlora.settings import AdapterSettings, Preprocessing
+from eulerlora.sampling.masks import AdapterSettings
+from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, Mode
 from eulerlora_client.errors import ImageError, SettingsError
 from eulerlora_client.settings import validated
@@ -119,7 +120,7 @@ def adapt(
 
     vit: torchvision's or timm's `VisionTransformer`, or a ViT, DINOv2 or CLIP of transformers,
     float32; its head is not used, and it does not change. rank, adapters, min_rank, steps, scale:
-    as in `eulerlora.settings.AdapterSettings`. classes: their names or number, at least 2.
+    as in `eulerlora.sampling.masks.AdapterSettings`. classes: their names or number, at least 2.
     generator: draws the adapters and heads; None for torch's default generator.
 
     The features of the copy are compared with those of `vit` on two random images. Raises

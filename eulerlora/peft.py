@@ -37,8 +37,7 @@ from torch import Generator, Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 from transformers.pytorch_utils import Conv1D
 
-from eulerlora.sampling.masks import draw_masks, terminal_coefficients
-from eulerlora.settings import AdapterSettings
+from eulerlora.sampling.masks import AdapterSettings, draw_masks, terminal_coefficients
 from eulerlora_client.errors import SettingsError
 from eulerlora_client.settings import validated
 

@@ -1,4 +1,4 @@
-"""Settings of adapters, backbone, input, runtime and draws; recipes and checkpoints share them."""
+"""Settings of backbone, input, runtime and draws; recipes and checkpoints share them."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -13,30 +13,6 @@ Activation = Literal["gelu", "gelu-tanh", "quick-gelu", "swiglu"]
 Channels = tuple[float, float, float]
 Provenance = dict[str, Any]
 """The origin of weights, as JSON."""
-PROJECTIONS = ("query", "key", "value", "output")
-"""The adapted projections of a block, in the order of all tensors and coefficients."""
-INPUT_PROJECTIONS = len(PROJECTIONS) - 1  # Q, K and V; also the index of O
-
-
-class AdapterSettings(Settings):
-    """Number, rank and sampling law of adapters."""
-
-    adapters: Annotated[PositiveInt, Field(le=1024)] = 2
-    """Number of independent adapters A, each with its own classification head."""
-    rank: Annotated[PositiveInt, Field(le=4096)] = 20
-    """Number of rank-one directions r of each adapter at each projection."""
-    min_rank: PositiveInt = 10
-    """Least number of active directions Kmin, 1 to rank."""
-    steps: Annotated[PositiveInt, Field(le=1000)] = 2
-    """Number of Euler steps T at the output projection."""
-    scale: Annotated[float, Field(ge=0)] = 1.0
-    """Sigma, the scale of the fluctuation at the output projection; 0 removes it."""
-
-    @model_validator(mode="after")
-    def _min_rank_within_rank(self) -> Self:
-        if self.min_rank > self.rank:
-            raise ValueError(f"expected min_rank of at most rank={self.rank}, got {self.min_rank}")
-        return self
 
 
 class BackboneSettings(Settings):

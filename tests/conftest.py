@@ -23,7 +23,8 @@ from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.method import MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer, RowNetwork, predict_images
 from eulerlora.sampling.adaptive import DecisionMargins, RoundMargins
-from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
+from eulerlora.sampling.masks import AdapterSettings
+from eulerlora.settings import BackboneSettings, Draw
 from eulerlora_client.contract.answers import ClassName, ScoreThreshold, Threshold
 
 TINY_BACKBONE = BackboneSettings(

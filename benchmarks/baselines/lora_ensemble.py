@@ -16,7 +16,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional as F
 
 from benchmarks.baselines.naive import LoRABlock, LoRALinear, LoRAVisionTransformer
-from eulerlora.settings import PROJECTIONS
+from eulerlora.sampling.masks import PROJECTIONS
 
 
 class MemberLinear(nn.Module):

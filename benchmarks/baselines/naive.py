@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
-from eulerlora.nn.attention import AttentionAdapters
 from eulerlora.nn.backbone import EncoderBlock, VisionTransformer
+from eulerlora.nn.method import AttentionAdapters
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.settings import PROJECTIONS
+from eulerlora.sampling.masks import PROJECTIONS
 from training.optimisation.step import attention_kernels
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import ViTConfig, ViTModel
 
 from eulerlora.exchange.libraries import vit_state
-from eulerlora.nn.attention import AttentionAdapters
+from eulerlora.nn.method import AttentionAdapters
 from eulerlora.nn.network import AdaptedVisionTransformer
 
 PROJECTION_NAMES = ("q_proj", "k_proj", "v_proj", "o_proj")

@@ -8,14 +8,9 @@ from pydantic import Field, model_validator
 
 from eulerlora.methods.registry import DEFAULT_METHOD, StoredMethod
 from eulerlora.sampling.adaptive import DecisionMargins, StoppingRule
+from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
-from eulerlora.settings import (
-    AdapterSettings,
-    BackboneSettings,
-    Preprocessing,
-    Provenance,
-    Temperatures,
-)
+from eulerlora.settings import BackboneSettings, Preprocessing, Provenance, Temperatures
 from eulerlora_client.contract.answers import ClassName, TargetClasses, Threshold
 from eulerlora_client.contract.sampling import Auto, Mode, Precision, Sampler, Views
 from eulerlora_client.errors import SettingsError

@@ -21,7 +21,7 @@ from torchvision.models.vision_transformer import ConvStemConfig
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.checkpoint.weights import CARD_FILE, with_weights, write_tensors
 from eulerlora.images.preprocess import normalise
-from eulerlora.nn.attention import AttentionAdapters
+from eulerlora.nn.method import AttentionAdapters
 from eulerlora.settings import BackboneSettings
 from eulerlora_client.errors import NonFiniteError, SettingsError
 

@@ -36,7 +36,8 @@ from eulerlora.exchange.merged import (
 )
 from eulerlora.methods.registry import DEFAULT_METHOD, build_network
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.settings import INPUT_PROJECTIONS, AdapterSettings, BackboneSettings
+from eulerlora.sampling.masks import INPUT_PROJECTIONS, AdapterSettings
+from eulerlora.settings import BackboneSettings
 from eulerlora_client.errors import CheckpointError, SettingsError
 from eulerlora_client.settings import validated
 

@@ -18,16 +18,18 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from eulerlora.methods.gaussian import NoiseMethod
-from eulerlora.nn.attention import (
+from eulerlora.nn.attention import adapted_attention
+from eulerlora.nn.method import (
     COEFFICIENTS,
     AttentionAdapters,
     BlockAdapters,
     BlockRows,
-    adapted_attention,
+    Method,
+    MethodSettings,
+    NetworkShape,
+    RowDraws,
 )
-from eulerlora.nn.method import Method, MethodSettings, NetworkShape, RowDraws
-from eulerlora.sampling.masks import GROUP, consecutive_masks, on_stacked_ranks
-from eulerlora.settings import PROJECTIONS
+from eulerlora.sampling.masks import GROUP, PROJECTIONS, consecutive_masks, on_stacked_ranks
 
 DROPPED = "dropped_keys"
 """Name of the masks, (rows, blocks, heads, tokens, tokens): 1 where a key is dropped for a query.
@@ -113,7 +115,9 @@ class DropKeyAdapters(AttentionAdapters):
     ) -> Tensor:
         coefficients, dropped = self.coefficients(rows), rows.draws.get(DROPPED)
         added = None if dropped is None else DROPPED_LOGIT * dropped[:, :, :queries]
-        return adapted_attention(inputs, frozen, self, coefficients, rows.image, queries, added)
+        return adapted_attention(
+            inputs, frozen, self.down, self.up, coefficients, rows.image, queries, added
+        )
 
 
 class DropKeyMethod(NoiseMethod[DropKeySettings]):

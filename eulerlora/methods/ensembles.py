@@ -9,8 +9,11 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.nn.attention import BlockAdapters, BlockRows, FrozenAttention, projected_attention
+from eulerlora.nn.attention import projected_attention
 from eulerlora.nn.method import (
+    BlockAdapters,
+    BlockRows,
+    FrozenAttention,
     Method,
     MethodSettings,
     NetworkShape,
@@ -18,7 +21,7 @@ from eulerlora.nn.method import (
     SettingsType_co,
     TrainingKeys,
 )
-from eulerlora.settings import PROJECTIONS, AdapterSettings
+from eulerlora.sampling.masks import PROJECTIONS, AdapterSettings
 from eulerlora_client.errors import SettingsError
 from eulerlora_client.settings import Positive, PositiveInt
 

@@ -5,8 +5,13 @@ from typing import Literal
 from torch import Generator, Tensor
 
 from eulerlora.nn.method import Method, MethodSettings, RowDraws, changed_settings
-from eulerlora.sampling.masks import draw_balanced_trajectories, draw_trajectories, on_stacked_ranks
-from eulerlora.settings import INPUT_PROJECTIONS, AdapterSettings
+from eulerlora.sampling.masks import (
+    INPUT_PROJECTIONS,
+    AdapterSettings,
+    draw_balanced_trajectories,
+    draw_trajectories,
+    on_stacked_ranks,
+)
 
 
 class EulerLoRASettings(MethodSettings):

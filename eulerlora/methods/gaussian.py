@@ -20,15 +20,19 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.nn.attention import (
+from eulerlora.nn.attention import projected_attention
+from eulerlora.nn.method import (
     COEFFICIENTS,
+    AdapterHeads,
     AttentionAdapters,
     BlockAdapters,
     BlockRows,
-    projected_attention,
+    Method,
+    NetworkShape,
+    RowDraws,
+    SettingsType_co,
 )
-from eulerlora.nn.method import AdapterHeads, Method, NetworkShape, RowDraws, SettingsType_co
-from eulerlora.settings import INPUT_PROJECTIONS, PROJECTIONS, AdapterSettings
+from eulerlora.sampling.masks import INPUT_PROJECTIONS, PROJECTIONS, AdapterSettings
 
 Weight = Literal["down", "up", "head"]
 """Tensors of a network: A of every projection, B of every projection, the heads."""

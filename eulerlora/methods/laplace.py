@@ -29,19 +29,25 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.methods.fitting import (
+from eulerlora.methods.gaussian import GaussianAdapters, GaussianWeightsMethod, Weight
+from eulerlora.nn.method import (
+    AttentionAdapters,
     FitSettings,
+    MethodSettings,
+    NetworkShape,
+    RowDraws,
+)
+from eulerlora.nn.network import (
+    AdaptedVisionTransformer,
+    FitImages,
     FitSource,
-    FittedMethod,
-    Inputs,
+    ProjectedBlock,
+    network_of,
     predicted_probabilities,
 )
-from eulerlora.methods.gaussian import GaussianAdapters, GaussianWeightsMethod, Weight
-from eulerlora.nn.attention import AttentionAdapters
-from eulerlora.nn.method import MethodSettings, NetworkShape, RowDraws
-from eulerlora.nn.network import AdaptedVisionTransformer, ProjectedBlock
 from eulerlora.nn.rows import Rows
-from eulerlora.settings import PROJECTIONS, Draw
+from eulerlora.sampling.masks import PROJECTIONS
+from eulerlora.settings import Draw
 from eulerlora_client.settings import Positive, PositiveInt, optional
 
 CURVATURE_BATCH = 8
@@ -83,7 +89,7 @@ class LaplaceFit(FitSettings):
     """Of every element; None uses the best of 1, 10, ..., 1e8 on the calibration part."""
 
 
-class LaplaceMethod(GaussianWeightsMethod[LaplaceSettings], FittedMethod[LaplaceSettings]):
+class LaplaceMethod(GaussianWeightsMethod[LaplaceSettings]):
     """Noise on the tensors of the chosen layers."""
 
     settings_type = LaplaceSettings
@@ -122,7 +128,7 @@ class LaplaceMethod(GaussianWeightsMethod[LaplaceSettings], FittedMethod[Laplace
         training: Tensor,
         image_count: int,
         settings: LaplaceSettings,
-        held_out: Inputs | None = None,
+        held_out: FitImages | None = None,
     ) -> AdaptedVisionTransformer:
         """Returns the network with its posterior.
 
@@ -130,7 +136,7 @@ class LaplaceMethod(GaussianWeightsMethod[LaplaceSettings], FittedMethod[Laplace
         held_out: replaces the prior precision of `settings` by that of `PRIOR_PRECISIONS` whose
         mean probability has the lowest negative log-likelihood on these images.
         """
-        network, scale = cls.network_of(settings, source), image_count / len(training)
+        network, scale = network_of(cls, settings, source), image_count / len(training)
         if settings.structure == "kron":
             decomposed = laws(kronecker_factors(network, training), scale)
             set_precision = partial(set_kronecker_posterior, network, decomposed)

@@ -5,6 +5,7 @@ name of the method and refers to its subclass of `Method`. Entry points are load
 of a config or a recipe is first used.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Union
@@ -14,19 +15,16 @@ from pydantic_core import CoreSchema
 
 from eulerlora.methods.dropout import DropKeyMethod, RankDropoutMethod
 from eulerlora.methods.ensembles import BatchEnsembleMethod, LastLayerEnsembleMethod
-from eulerlora.methods.epinet import EpiNetMethod
 from eulerlora.methods.eulerlora import EulerLoRAMethod, EulerLoRASettings
-from eulerlora.methods.fitting import FitSettings, FittedMethod
-from eulerlora.methods.ivon import IVONMethod
+from eulerlora.methods.heads import EpiNetMethod, SNGPMethod
 from eulerlora.methods.laplace import LaplaceMethod
-from eulerlora.methods.sngp import SNGPMethod
-from eulerlora.methods.swag import SWAGMethod
-from eulerlora.methods.tfb import TFBMethod
-from eulerlora.methods.variational import BLoBMethod, GaussianCoefficientsMethod
+from eulerlora.methods.posteriors import SWAGMethod, TFBMethod
+from eulerlora.methods.variational import BLoBMethod, GaussianCoefficientsMethod, IVONMethod
 from eulerlora.nn.backbone import VisionTransformer
-from eulerlora.nn.method import AnyMethod, MethodSettings, NetworkShape
+from eulerlora.nn.method import AnyMethod, FitSettings, MethodSettings, NetworkShape
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.settings import AdapterSettings, Preprocessing
+from eulerlora.sampling.masks import AdapterSettings
+from eulerlora.settings import Preprocessing
 from eulerlora_client.errors import SettingsError
 from eulerlora_client.settings import Settings
 
@@ -73,12 +71,7 @@ def method_type(settings: MethodSettings) -> type[AnyMethod]:
 
 def trained_methods() -> dict[str, type[AnyMethod]]:
     """Returns the methods that a recipe can train."""
-    return {n: kind for n, kind in methods().items() if not issubclass(kind, FittedMethod)}
-
-
-def fitted_methods() -> dict[str, type[FittedMethod[MethodSettings]]]:
-    """Returns the methods that are fitted to the adapters of a finished network."""
-    return {n: kind for n, kind in methods().items() if issubclass(kind, FittedMethod)}
+    return {n: kind for n, kind in methods().items() if kind.fit_settings is None}
 
 
 def plain_methods() -> list[str]:
@@ -125,7 +118,7 @@ def _origin(point: EntryPoint) -> str:
     return f"method {point.name!r} of {distribution}"
 
 
-def _union(kinds: list[type[Settings]], handler: GetCoreSchemaHandler) -> CoreSchema:
+def _union(kinds: Sequence[type[Settings]], handler: GetCoreSchemaHandler) -> CoreSchema:
     """Returns the schema of settings that differ in their name."""
     kind: Any = kinds[0]
     if len(kinds) > 1:
@@ -138,9 +131,10 @@ def settings_of_trained() -> list[type[Settings]]:
     return [method.settings_type for method in trained_methods().values()]
 
 
-def settings_of_fits() -> list[type[Settings]]:
-    """Returns the settings that the table `posterior` of a recipe may have."""
-    return [method.fit_settings for method in fitted_methods().values()]
+def settings_of_fits() -> dict[str, type[FitSettings]]:
+    """Returns the settings that the table `posterior` of a recipe may have, by method."""
+    fits = {name: kind.fit_settings for name, kind in methods().items()}
+    return {name: settings for name, settings in fits.items() if settings is not None}
 
 
 StoredMethod = Annotated[
@@ -155,6 +149,7 @@ TrainedMethod = Annotated[
 ]
 """A method that a recipe can train; the others are fitted to a finished checkpoint."""
 Fit = Annotated[
-    FitSettings, GetPydanticSchema(lambda _, handler: _union(settings_of_fits(), handler))
+    FitSettings,
+    GetPydanticSchema(lambda _, handler: _union(list(settings_of_fits().values()), handler)),
 ]
 """A distribution that is fitted to finished adapters."""

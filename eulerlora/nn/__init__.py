@@ -3,9 +3,9 @@
 The names below are for networks of one's own; docs/how-to/own-code.md has examples.
 """
 
-from eulerlora.nn.attention import AttentionAdapters, adapted_attention, adapted_linear
+from eulerlora.nn.attention import adapted_attention, adapted_linear
 from eulerlora.nn.backbone import EncoderBlock, VisionTransformer
-from eulerlora.nn.method import AdapterHeads, RowDraws
+from eulerlora.nn.method import AdapterHeads, AttentionAdapters, RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput
 from eulerlora.nn.rows import Rows
 

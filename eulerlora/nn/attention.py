@@ -1,4 +1,4 @@
-"""Self-attention with adapted projections, and the base of what a method adds to a block.
+"""Self-attention with frozen and with adapted projections.
 
 An adapted projection is a frozen one plus coefficient-weighted rank-one directions:
 
@@ -17,17 +17,12 @@ exp(q_i k_j / sqrt(d)), or by distance in proportion to
 2021). With equal weights for queries and keys a token attends most to tokens like itself.
 """
 
-import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.nn import functional as F
-
-from eulerlora.settings import PROJECTIONS, AdapterSettings
 
 
 def adapted_linear(
@@ -47,118 +42,11 @@ def adapted_linear(
     return output.view(*inputs.shape[:2], -1)
 
 
-INITIAL_GAIN = 10.0
-
-
-def initial_bound(rank: int, width: int) -> float:
-    """Returns the bound of the uniform initial elements of `down`: Xavier with gain 10."""
-    return INITIAL_GAIN * math.sqrt(6 / (rank + width))
-
-
-COEFFICIENTS = "coefficients"
-"""Name of the coefficients of the stacked directions, (rows, blocks, 4, adapters * rank)."""
-
-
-@dataclass(frozen=True)
-class BlockRows:
-    """The rows that a block computes for one network.
-
-    draws: of this block, by name, (rows, ...). adapter: (rows,), index of each row's adapter.
-    image: (rows,), index of each row's image if the inputs are those of images; None if they are
-    those of the rows.
-    """
-
-    draws: Mapping[str, Tensor]
-    adapter: Tensor
-    image: Tensor | None = None
-
-    def of_rows(self, inputs: Tensor) -> Tensor:
-        """Returns (rows, ...): the inputs of every row."""
-        return inputs if self.image is None else inputs[self.image]
-
-
-class BlockAdapters(nn.Module, ABC):
-    """The tensors that a method adds to one block, and its self-attention."""
-
-    def divergence(self) -> Tensor | None:
-        """Returns the weighted divergence of learned laws from their priors, a scalar in nats.
-
-        It is the sum over adapters. Training adds it to the loss, divided by the number of images
-        and by that of adapters, over which the loss is a mean; None without such a law.
-        """
-        return None
-
-    def constrain(self) -> None:
-        """Moves the tensors into their admissible set, by default all values.
-
-        Training calls it after each step of the optimiser.
-        """
-
-    @abstractmethod
-    def initialise(self, generator: Generator) -> None:
-        """Draws the tensors from `generator`; the block then equals the frozen block, or nearly."""
-
-    @abstractmethod
-    def attention(
-        self,
-        inputs: Tensor,
-        frozen: nn.MultiheadAttention,
-        rows: BlockRows,
-        queries: int | None = None,
-    ) -> Tensor:
-        """Returns the self-attention of every row, (rows, queries, width), without the residual.
-
-        inputs: (rows, tokens, width), after the layer norm; with `rows.image`, (images, tokens,
-        width). frozen: as in `adapted_attention`. queries: number of leading tokens to return; None
-        returns all.
-        """
-
-
-class AttentionAdapters(BlockAdapters):
-    """The trainable directions of one block: all adapters, all four projections.
-
-    down: (4, adapters, rank, width), initialised Xavier-uniform with gain 10 for each (rank, width)
-    matrix. up: (4, adapters, rank, width), initialised to zero: the block then equals the frozen
-    block.
-    """
-
-    def __init__(self, width: int, settings: AdapterSettings) -> None:
-        super().__init__()
-        shape = (len(PROJECTIONS), settings.adapters, settings.rank, width)
-        self.down = nn.Parameter(torch.zeros(shape))
-        self.up = nn.Parameter(torch.zeros(shape))
-
-    @torch.no_grad()
-    def initialise(self, generator: Generator) -> None:
-        """Draws `down` from `generator` and sets `up` to zero."""
-        bound = initial_bound(*self.down.shape[-2:])
-        self.down.uniform_(-bound, bound, generator=generator)
-        self.up.zero_()
-
-    @property
-    def det_down(self) -> Tensor:
-        """`down` times the coefficients of mode det."""
-        return self.down
-
-    def coefficients(self, rows: BlockRows) -> Tensor:
-        """Returns the coefficients (rows, 4, ranks) of the rows' directions."""
-        return rows.draws[COEFFICIENTS]
-
-    def attention(
-        self,
-        inputs: Tensor,
-        frozen: nn.MultiheadAttention,
-        rows: BlockRows,
-        queries: int | None = None,
-    ) -> Tensor:
-        coefficients = self.coefficients(rows)
-        return adapted_attention(inputs, frozen, self, coefficients, rows.image, queries)
-
-
 def adapted_attention(
     inputs: Tensor,
     frozen: nn.MultiheadAttention,
-    adapters: AttentionAdapters,
+    down: Tensor,
+    up: Tensor,
     coefficients: Tensor,
     image: Tensor | None = None,
     queries: int | None = None,
@@ -169,13 +57,14 @@ def adapted_attention(
     inputs: (rows, tokens, width), after the layer norm. With `image`, (images, tokens, width): the
     products that the rows of an image share are computed once.
     frozen: holds in_proj_weight (3 width, width) and out_proj.
-    coefficients: (rows, 4, ranks). image: (rows,), index of each row's image.
+    down, up: (4, adapters, rank, width), for Q, K, V and O. coefficients: (rows, 4, ranks).
+    image: (rows,), index of each row's image.
     queries: number of leading tokens to return; None returns all. added: as in `attend`.
     Returns (rows, queries, width), without the residual.
     """
 
     def project(tokens: Tensor, projections: slice) -> tuple[Tensor, ...]:
-        return _input_projections(tokens, frozen, adapters, coefficients, projections, image)
+        return _input_projections(tokens, frozen, down, up, coefficients, projections, image)
 
     if queries is None:
         query, key, value = project(inputs, slice(0, 3))
@@ -188,15 +77,17 @@ def adapted_attention(
     )
     context = attend(frozen, query, key, value, added)  # (rows, heads, queries, head_dim)
     context = context.transpose(1, 2).flatten(2)
-    down, up = adapters.down[-1].flatten(0, 1), adapters.up[-1].flatten(0, 1)  # (ranks, width)
-    output = frozen.out_proj
-    return adapted_linear(context, output.weight, output.bias, down, up, coefficients[:, -1])
+    output, last_down, last_up = frozen.out_proj, down[-1].flatten(0, 1), up[-1].flatten(0, 1)
+    return adapted_linear(
+        context, output.weight, output.bias, last_down, last_up, coefficients[:, -1]
+    )
 
 
 def _input_projections(
     inputs: Tensor,
     frozen: nn.MultiheadAttention,
-    adapters: AttentionAdapters,
+    down: Tensor,
+    up: Tensor,
     coefficients: Tensor,
     projections: slice,
     image: Tensor | None,
@@ -211,7 +102,10 @@ def _input_projections(
     tokens, width = inputs.shape[1:]
     weight = frozen.in_proj_weight.unflatten(0, (3, width))[projections].flatten(0, 1)
     bias = frozen.in_proj_bias.unflatten(0, (3, width))[projections].flatten()
-    down, up = adapters.down[projections].flatten(1, 2), adapters.up[projections].flatten(1, 2)
+    down, up = (
+        down[projections].flatten(1, 2),
+        up[projections].flatten(1, 2),
+    )  # (count, ranks, width)
     count = len(up)
     packed = F.linear(inputs.flatten(0, 1), weight, bias)  # (images * tokens, count * width)
     directions = F.linear(inputs, down.flatten(0, 1))  # (images, tokens, count * ranks)
@@ -304,7 +198,7 @@ def _has_slow_gradient(*heads: Tensor) -> bool:
 
 
 Project = Callable[[Tensor, Tensor, Tensor, int], Tensor]
-"""(tokens, weight, bias, index) -> the projection `index` of `PROJECTIONS` of the tokens of rows.
+"""(tokens, weight, bias, index) -> the projection `index` of Q, K, V and O of the tokens of rows.
 
 weight, bias: those of the frozen block.
 """
@@ -330,22 +224,3 @@ def projected_attention(
     ]
     context = attend(frozen, *heads)  # (rows, heads, queries, head_dim)
     return project(context.transpose(1, 2).flatten(2), weights[3], biases[3], 3)
-
-
-class FrozenAttention(BlockAdapters):
-    """No tensors: the rows of an image have the attention of the frozen block."""
-
-    def initialise(self, generator: Generator) -> None:
-        """Draws nothing."""
-
-    def attention(
-        self,
-        inputs: Tensor,
-        frozen: nn.MultiheadAttention,
-        rows: BlockRows,
-        queries: int | None = None,
-    ) -> Tensor:
-        def project(tokens: Tensor, weight: Tensor, bias: Tensor, _: int) -> Tensor:
-            return F.linear(tokens, weight, bias)
-
-        return rows.of_rows(projected_attention(inputs, frozen, project, queries))

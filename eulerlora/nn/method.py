@@ -12,6 +12,7 @@ values: means and scales belong to the network.
 the program asks the class of a method for all that differs (`eulerlora.methods.registry`).
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,11 +22,13 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.nn.attention import COEFFICIENTS, AttentionAdapters, BlockAdapters
-from eulerlora.sampling.masks import det_coefficients
-from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
+from eulerlora.nn.attention import adapted_attention, projected_attention
+from eulerlora.sampling.masks import PROJECTIONS, AdapterSettings, det_coefficients
+from eulerlora.settings import BackboneSettings, Draw
 from eulerlora_client.settings import Settings
 
+COEFFICIENTS = "coefficients"
+"""Name of the coefficients of the stacked directions, (rows, blocks, 4, adapters * rank)."""
 LATER_SEED = 2_654_435_769  # 2**32 / golden ratio
 """Added to the seed for each earlier sample, so that later rounds of independent samples have seeds
 far from those of other draws.
@@ -125,6 +128,131 @@ def _joined(parts: Sequence[Mapping[str, Tensor]], counts: Sequence[int]) -> dic
     }
 
 
+INITIAL_GAIN = 10.0
+
+
+def initial_bound(rank: int, width: int) -> float:
+    """Returns the bound of the uniform initial elements of `down`: Xavier with gain 10."""
+    return INITIAL_GAIN * math.sqrt(6 / (rank + width))
+
+
+@dataclass(frozen=True)
+class BlockRows:
+    """The rows that a block computes for one network.
+
+    draws: of this block, by name, (rows, ...). adapter: (rows,), index of each row's adapter.
+    image: (rows,), index of each row's image if the inputs are those of images; None if they are
+    those of the rows.
+    """
+
+    draws: Mapping[str, Tensor]
+    adapter: Tensor
+    image: Tensor | None = None
+
+    def of_rows(self, inputs: Tensor) -> Tensor:
+        """Returns (rows, ...): the inputs of every row."""
+        return inputs if self.image is None else inputs[self.image]
+
+
+class BlockAdapters(nn.Module, ABC):
+    """The tensors that a method adds to one block, and its self-attention."""
+
+    def divergence(self) -> Tensor | None:
+        """Returns the weighted divergence of learned laws from their priors, a scalar in nats.
+
+        It is the sum over adapters. Training adds it to the loss, divided by the number of images
+        and by that of adapters, over which the loss is a mean; None without such a law.
+        """
+        return None
+
+    def constrain(self) -> None:
+        """Moves the tensors into their admissible set, by default all values.
+
+        Training calls it after each step of the optimiser.
+        """
+
+    @abstractmethod
+    def initialise(self, generator: Generator) -> None:
+        """Draws the tensors from `generator`; the block then equals the frozen block, or nearly."""
+
+    @abstractmethod
+    def attention(
+        self,
+        inputs: Tensor,
+        frozen: nn.MultiheadAttention,
+        rows: BlockRows,
+        queries: int | None = None,
+    ) -> Tensor:
+        """Returns the self-attention of every row, (rows, queries, width), without the residual.
+
+        inputs: (rows, tokens, width), after the layer norm; with `rows.image`, (images, tokens,
+        width). frozen: as in `adapted_attention`. queries: number of leading tokens to return; None
+        returns all.
+        """
+
+
+class AttentionAdapters(BlockAdapters):
+    """The trainable directions of one block: all adapters, all four projections.
+
+    down: (4, adapters, rank, width), initialised Xavier-uniform with gain 10 for each (rank, width)
+    matrix. up: (4, adapters, rank, width), initialised to zero: the block then equals the frozen
+    block.
+    """
+
+    def __init__(self, width: int, settings: AdapterSettings) -> None:
+        super().__init__()
+        shape = (len(PROJECTIONS), settings.adapters, settings.rank, width)
+        self.down = nn.Parameter(torch.zeros(shape))
+        self.up = nn.Parameter(torch.zeros(shape))
+
+    @torch.no_grad()
+    def initialise(self, generator: Generator) -> None:
+        """Draws `down` from `generator` and sets `up` to zero."""
+        bound = initial_bound(*self.down.shape[-2:])
+        self.down.uniform_(-bound, bound, generator=generator)
+        self.up.zero_()
+
+    @property
+    def det_down(self) -> Tensor:
+        """`down` times the coefficients of mode det."""
+        return self.down
+
+    def coefficients(self, rows: BlockRows) -> Tensor:
+        """Returns the coefficients (rows, 4, ranks) of the rows' directions."""
+        return rows.draws[COEFFICIENTS]
+
+    def attention(
+        self,
+        inputs: Tensor,
+        frozen: nn.MultiheadAttention,
+        rows: BlockRows,
+        queries: int | None = None,
+    ) -> Tensor:
+        coefficients = self.coefficients(rows)
+        return adapted_attention(
+            inputs, frozen, self.down, self.up, coefficients, rows.image, queries
+        )
+
+
+class FrozenAttention(BlockAdapters):
+    """No tensors: the rows of an image have the attention of the frozen block."""
+
+    def initialise(self, generator: Generator) -> None:
+        """Draws nothing."""
+
+    def attention(
+        self,
+        inputs: Tensor,
+        frozen: nn.MultiheadAttention,
+        rows: BlockRows,
+        queries: int | None = None,
+    ) -> Tensor:
+        def project(tokens: Tensor, weight: Tensor, bias: Tensor, _: int) -> Tensor:
+            return F.linear(tokens, weight, bias)
+
+        return rows.of_rows(projected_attention(inputs, frozen, project, queries))
+
+
 class AdapterHeads(nn.Module):
     """One linear classification head for each adapter.
 
@@ -163,6 +291,13 @@ class MethodSettings(Settings):
     """The method; a subclass has one name, `Literal["..."] = "..."`."""
 
 
+class FitSettings(Settings):
+    """Base of the settings of a fit: the table `posterior` of a recipe."""
+
+    name: str
+    """The method; a subclass has one name, `Literal["..."] = "..."`."""
+
+
 class TrainingKeys(Protocol):
     """The keys `training.*` of a recipe that a method may restrict."""
 
@@ -196,7 +331,8 @@ SettingsType_co = TypeVar("SettingsType_co", bound=MethodSettings, covariant=Tru
 class Method(ABC, Generic[SettingsType_co]):
     """A way to answer rows. A subclass is all that the program knows of one method.
 
-    settings_type: the class of its settings.
+    settings_type: the class of its settings. fit_settings: the class of the settings of `fit`, with
+    the name of the method; None for a method that recipes train.
     noise_per_image: in training, the images of a batch have draws of their own; otherwise they
     share one draw per trajectory.
     features_differ: what the features of a row depend on: its draw, only its adapter, or only its
@@ -209,6 +345,7 @@ class Method(ABC, Generic[SettingsType_co]):
     """
 
     settings_type: ClassVar[type[MethodSettings]]
+    fit_settings: ClassVar[type[FitSettings] | None] = None
     noise_per_image: ClassVar[bool] = False
     features_differ: ClassVar[Distinct] = "draw"
     has_adapters: ClassVar[bool] = True
@@ -336,6 +473,20 @@ class Method(ABC, Generic[SettingsType_co]):
         network: of this method, on its device. batches: of the last epoch, this process's shard;
         labels below 0 belong to no class. total: returns the sum of a tensor over all processes.
         """
+
+    @classmethod
+    def fits_to_held_out(cls, settings: Any) -> bool:
+        """Returns True if `fit` needs images that the network was not trained on."""
+        return False
+
+    @classmethod
+    def fit(cls, settings: Any, source: Any) -> Any:
+        """Returns an `AdaptedVisionTransformer` of this method, fitted to a finished network.
+
+        settings: of the class `fit_settings`. source: an `eulerlora.nn.network.FitSource`, whose
+        network is not usable afterwards.
+        """
+        raise NotImplementedError
 
 
 AnyMethod = Method[MethodSettings]

@@ -24,15 +24,9 @@ from eulerlora.nn.network import (
 )
 from eulerlora.nn.rows import Rows
 from eulerlora.sampling.adaptive import StoppingRule, round_answers, round_draws
+from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.ood_scores import FeatureDistance
-from eulerlora.settings import (
-    DEFAULT_RUNTIME,
-    UNSCALED,
-    AdapterSettings,
-    Draw,
-    RuntimeSettings,
-    Temperatures,
-)
+from eulerlora.settings import DEFAULT_RUNTIME, UNSCALED, Draw, RuntimeSettings, Temperatures
 
 ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 96, 128)
 """Row counts for which a network is compiled; a pass is padded to the next of them."""

@@ -5,6 +5,7 @@ coefficients = terminal_coefficients(masks, scale=1.0)  # (8, 20), at O after 3 
 """
 
 from eulerlora.sampling.masks import (
+    PROJECTIONS,
     det_coefficients,
     draw_balanced_masks,
     draw_balanced_trajectories,
@@ -13,7 +14,6 @@ from eulerlora.sampling.masks import (
     on_stacked_ranks,
     terminal_coefficients,
 )
-from eulerlora.settings import PROJECTIONS
 
 __all__ = [
     "PROJECTIONS",

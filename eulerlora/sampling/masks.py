@@ -13,14 +13,40 @@ then two of K' = min_rank + rank - K.
 """
 
 import math
+from typing import Annotated, Self
 
 import torch
+from pydantic import Field, model_validator
 from torch import Generator, Tensor
 
-from eulerlora.settings import INPUT_PROJECTIONS, PROJECTIONS, AdapterSettings
+from eulerlora_client.settings import PositiveInt, Settings
 
+PROJECTIONS = ("query", "key", "value", "output")
+"""The adapted projections of a block, in the order of all tensors and coefficients."""
+INPUT_PROJECTIONS = len(PROJECTIONS) - 1  # Q, K and V; also the index of O
 GROUP = 4
 GOLDEN = (3 - math.sqrt(5)) / 2  # fraction of a circle whose multiples are evenly spread
+
+
+class AdapterSettings(Settings):
+    """Number, rank and sampling law of adapters."""
+
+    adapters: Annotated[PositiveInt, Field(le=1024)] = 2
+    """Number of independent adapters A, each with its own classification head."""
+    rank: Annotated[PositiveInt, Field(le=4096)] = 20
+    """Number of rank-one directions r of each adapter at each projection."""
+    min_rank: PositiveInt = 10
+    """Least number of active directions Kmin, 1 to rank."""
+    steps: Annotated[PositiveInt, Field(le=1000)] = 2
+    """Number of Euler steps T at the output projection."""
+    scale: Annotated[float, Field(ge=0)] = 1.0
+    """Sigma, the scale of the fluctuation at the output projection; 0 removes it."""
+
+    @model_validator(mode="after")
+    def _min_rank_within_rank(self) -> Self:
+        if self.min_rank > self.rank:
+            raise ValueError(f"expected min_rank of at most rank={self.rank}, got {self.min_rank}")
+        return self
 
 
 def draw_masks(shape: tuple[int, ...], rank: int, min_rank: int, generator: Generator) -> Tensor:

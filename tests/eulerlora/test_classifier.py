@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from torchvision.models import VisionTransformer
 
 from eulerlora import EulerLoRA, adapt, summarise, trajectory_loss
-from eulerlora.settings import AdapterSettings, Preprocessing
+from eulerlora.sampling.masks import AdapterSettings
+from eulerlora.settings import Preprocessing
 from eulerlora_client.errors import EulerLoRAError, ImageError, SettingsError
 from tests.eulerlora.exchange.sources import (
     MODELS,

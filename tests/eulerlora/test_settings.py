@@ -8,7 +8,8 @@ from pydantic import BaseModel, ValidationError
 from torchvision import models
 
 from eulerlora.checkpoint.published_weights import from_torchvision
-from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, Preprocessing
+from eulerlora.sampling.masks import AdapterSettings
+from eulerlora.settings import BackboneSettings, Draw, Preprocessing
 
 STEM = {"image_size": 24, "heads": 3, "width": 12, "stem": "convolution"}
 CROP = {"size": 32, "resize": "crop"}

@@ -19,8 +19,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from eulerlora.classifier import trajectory_loss
-from eulerlora.nn.attention import AttentionAdapters
-from eulerlora.nn.method import RowDraws
+from eulerlora.nn.method import AttentionAdapters, RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer, Block, ProjectedBlock, adapted_block
 from eulerlora.nn.rows import Rows, balanced_views
 from training.adaptation.validation import EpochValidation

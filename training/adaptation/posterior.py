@@ -17,9 +17,9 @@ from eulerlora.checkpoint.files import (
     save_checkpoint,
 )
 from eulerlora.checkpoint.weights import tensors_sha256
-from eulerlora.methods.fitting import FitSettings, Inputs
-from eulerlora.methods.registry import fitted_methods, method_type, plain_methods
-from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.methods.registry import method_type, methods, plain_methods
+from eulerlora.nn.method import FitSettings
+from eulerlora.nn.network import AdaptedVisionTransformer, FitImages
 from eulerlora_client.contract.sampling import Auto
 from eulerlora_client.errors import CheckpointError, DataError
 from eulerlora_client.output_files import check_free
@@ -58,7 +58,7 @@ class RecipeFitSource:
     def clip_norm(self) -> float:
         return self.recipe.training.clip_norm
 
-    def inputs(self, part: Literal["train", "held-out"], count: int) -> Inputs:
+    def inputs(self, part: Literal["train", "held-out"], count: int) -> FitImages:
         """Returns at most `count` evenly spaced images, as in a prediction.
 
         Held-out images are those of the part `calibration`.
@@ -67,7 +67,7 @@ class RecipeFitSource:
         chosen = evenly_spaced(self.images.parts[name], count)
         (pixels,) = pixel_batches(chosen, self.config.preprocessing, len(chosen))
         labels = torch.tensor([image.label for image in chosen])
-        return Inputs(pixels.to(self.device), labels)
+        return FitImages(pixels.to(self.device), labels)
 
     def losses(self, steps: int) -> Iterator[Tensor]:
         """Yields the mean loss of each step, with the objective and the batches of the recipe."""
@@ -136,7 +136,7 @@ def fit_posterior(
     type of the stored ones; the config has no thresholds. Raises DataError as `check_parts`.
     """
     check_parts(settings, images)
-    method = fitted_methods()[settings.name]
+    method = methods()[settings.name]
     fitted = method.fit(
         settings, RecipeFitSource(network.to(device), config, images, device, outliers)
     )
@@ -161,7 +161,7 @@ def check_parts(settings: FitSettings, images: ImageParts) -> None:
 
     The test part may choose nothing, and the network was trained on the others.
     """
-    held_out = fitted_methods()[settings.name].fits_to_held_out(settings)
+    held_out = methods()[settings.name].fits_to_held_out(settings)
     if held_out and "calibration" not in images.parts:
         raise DataError(
             "posterior.prior_precision: expected a value for a split without a calibration part "

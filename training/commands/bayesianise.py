@@ -13,7 +13,7 @@ from eulerlora.commands import set_openmp_wait_policy
 from training.commands.options import PATH, data_option, image_options, out_option
 
 if TYPE_CHECKING:
-    from eulerlora.methods.fitting import FitSettings
+    from eulerlora.nn.method import FitSettings
 
 
 @click.command(
@@ -69,18 +69,18 @@ def bayesianise_command(
 
 
 def _fit_settings(method: str, settings: Sequence[str]) -> FitSettings:
-    from eulerlora.methods.registry import fitted_methods  # noqa: PLC0415
+    from eulerlora.methods.registry import settings_of_fits  # noqa: PLC0415
     from eulerlora_client.errors import SettingsError  # noqa: PLC0415 - torch
     from eulerlora_client.settings import validated  # noqa: PLC0415 - pydantic
     from training.recipe.file import with_overrides  # noqa: PLC0415
 
-    known = fitted_methods()
+    known = settings_of_fits()
     if method not in known:
         raise click.BadParameter(
             f"{method!r} is not one of {', '.join(known)}.", param_hint="'--method'"
         )
     try:
         tables = with_overrides({"name": method}, settings)
-        return validated(known[method].fit_settings, tables)
+        return validated(known[method], tables)
     except SettingsError as error:
         raise click.BadParameter(str(error), param_hint="'--set'") from error

@@ -16,9 +16,8 @@ import tomlkit
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from eulerlora.methods.fitting import FitSettings
 from eulerlora.methods.registry import settings_of_fits, settings_of_trained
-from eulerlora.nn.method import MethodSettings
+from eulerlora.nn.method import FitSettings, MethodSettings
 from eulerlora_client.errors import SettingsError
 from eulerlora_client.settings import validated
 from training.recipe.schema import Recipe
@@ -277,7 +276,7 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
         if kind is MethodSettings:
             models += settings_of_trained()
         elif kind is FitSettings:
-            models += settings_of_fits()
+            models += settings_of_fits().values()
         elif isinstance(kind, type) and issubclass(kind, BaseModel):
             models.append(kind)
     return models

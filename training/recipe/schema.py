@@ -15,7 +15,8 @@ from eulerlora.methods.registry import (
     plain_methods,
     trained_methods,
 )
-from eulerlora.settings import AdapterSettings, ColourConstancy
+from eulerlora.sampling.masks import AdapterSettings
+from eulerlora.settings import ColourConstancy
 from eulerlora_client.contract.answers import TargetClasses
 from eulerlora_client.contract.sampling import AUTO, Auto, PrecisionChoice, Sampler, Views
 from eulerlora_client.settings import PositiveInt, Settings, optional

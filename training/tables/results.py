@@ -17,8 +17,9 @@ from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.method import MethodSettings
+from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.ood_scores import ScoreName
-from eulerlora.settings import AdapterSettings, BackboneSettings, Provenance
+from eulerlora.settings import BackboneSettings, Provenance
 from training.adaptation.network import count_trained, train_all_weights
 from training.adaptation.objective import AdapterObjective
 from training.optimisation.step import attention_kernels

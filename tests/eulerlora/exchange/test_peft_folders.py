@@ -15,9 +15,10 @@ from transformers import CLIPImageProcessor, ViTConfig, ViTForImageClassificatio
 
 from eulerlora.checkpoint.files import UNKNOWN_TRAINING, load_checkpoint
 from eulerlora.exchange.peft_folders import import_peft
-from eulerlora.nn.attention import COEFFICIENTS
+from eulerlora.nn.method import COEFFICIENTS
 from eulerlora.peft import EulerLoraConfig, sampling
-from eulerlora.settings import AdapterSettings, Draw
+from eulerlora.sampling.masks import AdapterSettings
+from eulerlora.settings import Draw
 from eulerlora_client.errors import EulerLoRAError
 from tests.conftest import predict_rows
 from tests.eulerlora.exchange.conftest import PREPROCESSING, det_probabilities

@@ -8,18 +8,15 @@ from torch import Tensor
 
 from eulerlora.methods.dropout import DropKeySettings, RankDropoutSettings
 from eulerlora.methods.ensembles import BatchEnsembleSettings, LastLayerEnsembleSettings
-from eulerlora.methods.epinet import EpiNetSettings
 from eulerlora.methods.eulerlora import EulerLoRASettings
-from eulerlora.methods.ivon import IVONSettings
+from eulerlora.methods.heads import EpiNetSettings, SNGPSettings
 from eulerlora.methods.laplace import LaplaceSettings
+from eulerlora.methods.posteriors import SWAGSettings, TFBSettings
 from eulerlora.methods.registry import build_network
-from eulerlora.methods.sngp import SNGPSettings
-from eulerlora.methods.swag import SWAGSettings
-from eulerlora.methods.tfb import TFBSettings
-from eulerlora.methods.variational import BLoBSettings, GaussianCoefficientsSettings
+from eulerlora.methods.variational import BLoBSettings, GaussianCoefficientsSettings, IVONSettings
 from eulerlora.nn.method import MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.settings import AdapterSettings
+from eulerlora.sampling.masks import AdapterSettings
 
 METHODS: dict[str, MethodSettings] = {
     "eulerlora": EulerLoRASettings(),

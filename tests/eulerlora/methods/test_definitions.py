@@ -13,11 +13,11 @@ from eulerlora.methods.dropout import RankDropoutMethod, RankDropoutSettings
 from eulerlora.methods.eulerlora import EulerLoRASettings
 from eulerlora.methods.registry import build_network
 from eulerlora.methods.variational import BLoBSettings, GaussianCoefficientsSettings
-from eulerlora.nn.attention import COEFFICIENTS
-from eulerlora.nn.method import MethodSettings, NetworkShape
+from eulerlora.nn.method import COEFFICIENTS, MethodSettings, NetworkShape
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
-from eulerlora.settings import PROJECTIONS, AdapterSettings, BackboneSettings, Draw
+from eulerlora.sampling.masks import PROJECTIONS, AdapterSettings
+from eulerlora.settings import BackboneSettings, Draw
 from eulerlora_client.errors import SettingsError
 from tests.conftest import config_of, predict_rows, random_backbone, random_network
 from tests.eulerlora.methods.conftest import METHODS, plain_lora

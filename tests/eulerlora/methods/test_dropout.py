@@ -8,10 +8,11 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.methods.dropout import DROPPED, DropKeyMethod, DropKeySettings
-from eulerlora.nn.attention import BlockRows, DistanceAttention, attend
-from eulerlora.nn.method import NetworkShape
+from eulerlora.nn.attention import DistanceAttention, attend
+from eulerlora.nn.method import BlockRows, NetworkShape
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
+from eulerlora.sampling.masks import AdapterSettings
+from eulerlora.settings import BackboneSettings, Draw
 from eulerlora_client.contract.sampling import Sampler
 from tests.conftest import predict_rows, random_network
 

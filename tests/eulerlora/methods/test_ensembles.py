@@ -13,11 +13,11 @@ from eulerlora.methods.ensembles import (
     LastLayerEnsembleSettings,
 )
 from eulerlora.methods.registry import build_network
-from eulerlora.nn.attention import FrozenAttention
 from eulerlora.nn.backbone import VisionTransformer
-from eulerlora.nn.method import MethodSettings
+from eulerlora.nn.method import FrozenAttention, MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.settings import AdapterSettings, Draw
+from eulerlora.sampling.masks import AdapterSettings
+from eulerlora.settings import Draw
 from eulerlora_client.errors import SettingsError
 from tests.conftest import predict_rows, random_backbone, random_network
 

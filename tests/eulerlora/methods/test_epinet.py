@@ -3,7 +3,7 @@
 import torch
 from torch import Generator, Tensor, nn
 
-from eulerlora.methods.epinet import INDEX, EpiNetHeads, EpiNetSettings, IndexedNetworks
+from eulerlora.methods.heads import INDEX, EpiNetHeads, EpiNetSettings, IndexedNetworks
 
 WIDTH, CLASSES, ADAPTERS = 6, 3, 2
 SETTINGS = EpiNetSettings(index_dimension=4, hidden=5, prior_weight=0.7)

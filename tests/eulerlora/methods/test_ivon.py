@@ -8,7 +8,7 @@ import torch
 from accelerate import Accelerator
 from torch import Generator, Tensor, nn
 
-from eulerlora.methods.ivon import IVON, IVONSettings
+from eulerlora.methods.variational import IVON, IVONSettings
 from tests.conftest import random_network
 from training.adaptation.objective import AdapterObjective
 from training.optimisation.batches import RunLength

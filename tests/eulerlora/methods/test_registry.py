@@ -7,10 +7,10 @@ import pytest
 from eulerlora.methods.dropout import DropKeySettings, RankDropoutSettings
 from eulerlora.methods.ensembles import BatchEnsembleSettings
 from eulerlora.methods.eulerlora import EulerLoRASettings
+from eulerlora.methods.posteriors import TFBSettings
 from eulerlora.methods.registry import DEFAULT_METHOD, StoredMethod, method_type, methods
-from eulerlora.methods.tfb import TFBSettings
 from eulerlora.nn.method import MethodSettings
-from eulerlora.settings import AdapterSettings
+from eulerlora.sampling.masks import AdapterSettings
 from eulerlora_client.errors import SettingsError
 from eulerlora_client.settings import Settings, validated
 from tests.eulerlora.methods.conftest import METHODS

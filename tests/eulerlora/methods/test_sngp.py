@@ -9,15 +9,15 @@ from torch.nn import functional as F
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.exchange.merged import members
-from eulerlora.methods.registry import build_network
-from eulerlora.methods.sngp import (
+from eulerlora.methods.heads import (
     LOGIT_NOISE,
     SAMPLED,
     BoundedAdapters,
     GaussianProcessHeads,
     SNGPSettings,
 )
-from eulerlora.settings import AdapterSettings
+from eulerlora.methods.registry import build_network
+from eulerlora.sampling.masks import AdapterSettings
 from eulerlora_client.errors import SettingsError
 from tests.conftest import config_of, random_backbone, random_network
 

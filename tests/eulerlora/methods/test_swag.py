@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eulerlora.methods.swag import MOMENTUM, Moments, SWAGFit, SWAGMethod, SWAGSettings
+from eulerlora.methods.posteriors import MOMENTUM, Moments, SWAGFit, SWAGMethod, SWAGSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
 from tests.conftest import random_network
 from training.adaptation.objective import AdapterObjective

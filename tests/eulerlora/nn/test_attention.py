@@ -11,15 +11,14 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.nn.attention import (
-    AttentionAdapters,
     DistanceAttention,
     SelfAttention,
     adapted_attention,
     adapted_linear,
     attend,
 )
-from eulerlora.sampling.masks import draw_masks, terminal_coefficients
-from eulerlora.settings import AdapterSettings
+from eulerlora.nn.method import AttentionAdapters
+from eulerlora.sampling.masks import AdapterSettings, draw_masks, terminal_coefficients
 
 ROWS, TOKENS, WIDTH, HEADS, OUT, RANK = 3, 5, 12, 3, 6, 4
 
@@ -151,9 +150,9 @@ def test_every_row_uses_its_coefficients(
     frozen: nn.MultiheadAttention, adapters: AttentionAdapters, inputs: Tensor
 ) -> None:
     coefficients = 2 * torch.randn(ROWS, 4, RANKS, generator=Generator().manual_seed(3))
-    actual = adapted_attention(inputs, frozen, adapters, coefficients)
+    actual = adapted_attention(inputs, frozen, adapters.down, adapters.up, coefficients)
     for row in range(ROWS):
-        weights = merged_weights(frozen, adapters, coefficients[row])
+        weights = merged_weights(frozen, adapters.down, adapters.up, coefficients[row])
         expected = naive_attention(frozen, weights, inputs[row])
         torch.testing.assert_close(actual[row], expected, rtol=1e-4, atol=1e-5)
 
@@ -171,11 +170,15 @@ def test_rows_of_an_image_get_the_same_result_in_every_grad_mode_and_memory_layo
 ) -> None:
     coefficients = 2 * torch.randn(4, 4, RANKS, generator=Generator().manual_seed(3))
     image = torch.tensor([0, 1, 1, 2])
-    expected = adapted_attention(inputs[image], frozen, adapters, coefficients)[:, :queries]
+    expected = adapted_attention(inputs[image], frozen, adapters.down, adapters.up, coefficients)[
+        :, :queries
+    ]
     if not contiguous:
         inputs = inputs.permute(1, 2, 0).contiguous().permute(2, 0, 1)
     with mode():
-        output = adapted_attention(inputs, frozen, adapters, coefficients, image, queries)
+        output = adapted_attention(
+            inputs, frozen, adapters.down, adapters.up, coefficients, image, queries
+        )
         torch.testing.assert_close(output, expected)
 
 

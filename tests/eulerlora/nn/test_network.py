@@ -11,12 +11,12 @@ from torch import Generator, Tensor, nn
 from torchvision import models
 
 from eulerlora.methods.registry import build_network
-from eulerlora.nn.attention import COEFFICIENTS
 from eulerlora.nn.backbone import VisionTransformer
-from eulerlora.nn.method import AdapterHeads
+from eulerlora.nn.method import COEFFICIENTS, AdapterHeads
 from eulerlora.nn.network import AdaptedVisionTransformer, adapted_block
 from eulerlora.nn.rows import Rows
-from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, Preprocessing
+from eulerlora.sampling.masks import AdapterSettings
+from eulerlora.settings import BackboneSettings, Draw, Preprocessing
 from tests.conftest import TINY_BACKBONE
 
 DET = Draw()

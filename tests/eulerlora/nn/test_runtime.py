@@ -7,8 +7,7 @@ import torch
 from torch import Generator, Tensor
 from torch._dynamo.exc import FailOnRecompileLimitHit
 
-from eulerlora.nn.attention import COEFFICIENTS
-from eulerlora.nn.method import RowDraws
+from eulerlora.nn.method import COEFFICIENTS, RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput
 from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import (

@@ -12,10 +12,11 @@ from torch import Generator, Tensor
 
 from eulerlora.methods.eulerlora import EulerLoRAMethod
 from eulerlora.methods.registry import DEFAULT_METHOD
-from eulerlora.nn.attention import COEFFICIENTS
-from eulerlora.nn.method import NetworkShape
+from eulerlora.nn.method import COEFFICIENTS, NetworkShape
 from eulerlora.sampling.masks import (
     GROUP,
+    PROJECTIONS,
+    AdapterSettings,
     balanced_ranks,
     consecutive_masks,
     draw_balanced_masks,
@@ -23,7 +24,7 @@ from eulerlora.sampling.masks import (
     draw_masks,
     draw_trajectories,
 )
-from eulerlora.settings import PROJECTIONS, AdapterSettings, BackboneSettings, Draw
+from eulerlora.settings import BackboneSettings, Draw
 from eulerlora_client.contract.sampling import SAMPLERS, Sampler
 
 DRAWS = 40_000

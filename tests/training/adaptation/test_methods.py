@@ -9,12 +9,10 @@ from torch import Generator, Tensor
 
 from eulerlora.checkpoint.files import Checkpoint, load_checkpoint
 from eulerlora.methods.dropout import DropKeySettings
-from eulerlora.methods.epinet import EpiNetSettings
+from eulerlora.methods.heads import EpiNetSettings, SNGPSettings
 from eulerlora.methods.registry import DEFAULT_METHOD, build_network
-from eulerlora.methods.sngp import SNGPSettings
 from eulerlora.methods.variational import BLoBSettings, GaussianCoefficientsSettings
-from eulerlora.nn.attention import COEFFICIENTS
-from eulerlora.nn.method import MethodSettings
+from eulerlora.nn.method import COEFFICIENTS, MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.settings import Draw

@@ -13,8 +13,7 @@ from torch import Generator, Tensor, nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn import functional as F
 
-from eulerlora.nn.attention import COEFFICIENTS
-from eulerlora.nn.method import RowDraws
+from eulerlora.nn.method import COEFFICIENTS, RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer, Block, predict_images
 from eulerlora.nn.rows import Rows, of_views
 from eulerlora.settings import Draw, Preprocessing

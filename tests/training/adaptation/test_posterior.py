@@ -15,8 +15,7 @@ from eulerlora.checkpoint.files import (
     read_training_images,
 )
 from eulerlora.methods.laplace import LaplaceSettings
-from eulerlora.methods.swag import SWAGSettings
-from eulerlora.methods.tfb import TFBSettings
+from eulerlora.methods.posteriors import SWAGSettings, TFBSettings
 from eulerlora.model import EulerLoRA
 from eulerlora_client.errors import CheckpointError, DataError
 from tests.conftest import config_of

@@ -16,8 +16,9 @@ from sklearn.preprocessing import StandardScaler
 from eulerlora.images.preprocess import resize
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.network import predict_images
+from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.uncertainty import summarise, variance_of
-from eulerlora.settings import AdapterSettings, Draw
+from eulerlora.settings import Draw
 from eulerlora_client.contract.answers import ClassName
 from tests.conftest import predict_rows, random_backbone, random_network
 from training.adaptation.objective import AdapterObjective

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from eulerlora.methods.ivon import IVON
+from eulerlora.methods.variational import IVON
 from eulerlora_client.errors import CheckpointError, NonFiniteError, SettingsError
 from tests.conftest import random_network
 from training.optimisation import run

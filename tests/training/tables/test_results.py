@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from eulerlora.methods.registry import DEFAULT_METHOD
-from eulerlora.settings import AdapterSettings, BackboneSettings
+from eulerlora.sampling.masks import AdapterSettings
+from eulerlora.settings import BackboneSettings
 from tests.conftest import TINY_BACKBONE
 from tests.training.synthetic_runs import finish
 from training.adaptation.train import REPORT

@@ -1,22 +1,34 @@
-"""Training-free Bayesianization of adapters (Shi et al., NeurIPS 2025).
+"""Distributions around finished adapters: TFB and SWAG.
+
+Training-free Bayesianization of adapters (Shi et al., NeurIPS 2025).
 
 With B = U D V', the adapter B A is also (U D) (V' A). Normal noise of standard deviation s / D_k on
 row k of V' A adds U E to the weights, where all elements of E have the standard deviation s. The
 search finds the largest s that changes the labels of few anchors.
+
+Diagonal SWAG (Maddox et al., NeurIPS 2019): moments of the weights along SGD.
+
+SGD with a constant rate continues from finished adapters; every weight becomes normal with the mean
+and the variance of its values at equally spaced steps.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from eulerlora.methods.fitting import FitSettings, FitSource, FittedMethod, predicted_probabilities
 from eulerlora.methods.gaussian import GaussianAdapters, GaussianWeightsMethod, Weight
-from eulerlora.nn.method import MethodSettings
-from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora_client.settings import NotNegative, PositiveInt
+from eulerlora.nn.method import FitSettings, MethodSettings
+from eulerlora.nn.network import (
+    AdaptedVisionTransformer,
+    FitSource,
+    network_of,
+    predicted_probabilities,
+)
+from eulerlora_client.settings import NotNegative, Positive, PositiveInt
 
 START = 2.0**-10
 RANGE = 2.0**-30, 2.0**10
@@ -48,7 +60,7 @@ class TFBFit(FitSettings):
     """Accepted share of these images whose label the noise changes."""
 
 
-class TFBMethod(GaussianWeightsMethod[TFBSettings], FittedMethod[TFBSettings]):
+class TFBMethod(GaussianWeightsMethod[TFBSettings]):
     """Noise on A."""
 
     settings_type = TFBSettings
@@ -70,7 +82,7 @@ class TFBMethod(GaussianWeightsMethod[TFBSettings], FittedMethod[TFBSettings]):
         anchors: (n, 3, size, size). tolerance: accepted share of anchors with another label.
         """
         stated = TFBSettings(deviation=0.0, tolerance=tolerance, anchors=len(anchors))
-        network = cls.network_of(stated, source)
+        network = network_of(cls, stated, source)
         values = rotate(network)
         labels = predicted_probabilities(network, anchors, samples=None).argmax(dim=-1)
 
@@ -97,7 +109,7 @@ def rotate(network: AdaptedVisionTransformer) -> list[Tensor]:
         block.down.copy_(_padded(left.mT @ block.down, block.down))
         block.up.copy_(_padded(singular.unsqueeze(-1) * right, block.up))
         missing = block.up.shape[-2] - singular.shape[-1]  # of a rank above the width
-        values.append(torch.nn.functional.pad(singular, (0, missing)))
+        values.append(F.pad(singular, (0, missing)))
     return values
 
 
@@ -109,7 +121,7 @@ def _adapters(network: AdaptedVisionTransformer) -> Iterator[GaussianAdapters]:
 
 
 def _padded(rows: Tensor, like: Tensor) -> Tensor:
-    return torch.nn.functional.pad(rows, (0, 0, 0, like.shape[-2] - rows.shape[-2]))
+    return F.pad(rows, (0, 0, 0, like.shape[-2] - rows.shape[-2]))
 
 
 @torch.no_grad()
@@ -146,3 +158,87 @@ def largest_accepted(is_accepted: Callable[[float], bool]) -> float:
         else:
             rejected = middle
     return accepted
+
+
+MOMENTUM = 0.9
+
+
+class SWAGSettings(MethodSettings):
+    """Moments of the weights along SGD from finished adapters (diagonal SWAG)."""
+
+    name: Literal["swag"] = "swag"
+    learning_rate: Positive
+    """Constant rate of SGD."""
+    steps: Annotated[int, Field(ge=1)]
+    """Number of steps of SGD."""
+    snapshots: Annotated[int, Field(ge=2)]
+    """Number of snapshots from which the moments were computed."""
+
+
+class SWAGFit(FitSettings):
+    """The moments of the weights along further steps of SGD (diagonal SWAG)."""
+
+    name: Literal["swag"] = "swag"
+    """The method."""
+    steps: PositiveInt = 200
+    """Number of steps of SGD."""
+    snapshots: Annotated[int, Field(ge=2)] = 20
+    """Number of snapshots of the weights, at equally spaced steps."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    """Constant rate of SGD."""
+
+
+class Moments:
+    """Running means of named tensors and of their squares, in float64."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: dict[str, Tensor] = {}
+        self.second: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def add(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Adds a snapshot."""
+        self.count += 1
+        for name, tensor in tensors:
+            exact = tensor.detach().double()
+            for mean, value in ((self.first, exact), (self.second, exact.square())):
+                previous = mean.setdefault(name, torch.zeros_like(exact))
+                previous += (value - previous) / self.count
+
+    @property
+    def variances(self) -> Mapping[str, Tensor]:
+        """The variance of every element over the snapshots (divided by their number)."""
+        return {
+            name: (self.second[name] - mean.square()).clamp_min(0)
+            for name, mean in self.first.items()
+        }
+
+
+class SWAGMethod(GaussianWeightsMethod[SWAGSettings]):
+    """Noise on A, B and the heads."""
+
+    settings_type = SWAGSettings
+    fit_settings = SWAGFit
+
+    @classmethod
+    def fit(cls, settings: SWAGFit, source: FitSource) -> AdaptedVisionTransformer:
+        """Returns the network with the moments of `settings.steps` steps of SGD."""
+        trained = source.network
+        parameters = [parameter for _, parameter in trained.adapter_parameters()]
+        optimiser = torch.optim.SGD(parameters, lr=settings.learning_rate, momentum=MOMENTUM)
+        moments = Moments()
+        trained.train()
+        for step, loss in enumerate(source.losses(settings.steps)):
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            nn.utils.clip_grad_norm_(parameters, source.clip_norm)
+            optimiser.step()
+            if (step + 1) * settings.snapshots // settings.steps > moments.count:
+                moments.add(trained.adapter_parameters())
+        network = network_of(cls, SWAGSettings(**settings.model_dump()), trained.eval())
+        with torch.no_grad():
+            for name, variance in moments.variances.items():
+                network.get_parameter(name).copy_(moments.first[name])
+                network.get_parameter(f"{name}_root").copy_(variance.sqrt().sqrt())
+        return network
