@@ -20,9 +20,9 @@ from eulerlora_client.errors import (
 )
 
 if TYPE_CHECKING:
+    from eulerlora.answer import Predictions
     from eulerlora.classifier import AdaptedClassifier, adapt, trajectory_loss
     from eulerlora.model import EulerLoRA
-    from eulerlora.prediction.answer import Predictions
     from eulerlora.scores.uncertainty import Uncertainty, summarise
 
 __all__ = [
@@ -47,7 +47,7 @@ __all__ = [
 IMPORTED = {
     "AdaptedClassifier": "classifier",
     "EulerLoRA": "model",
-    "Predictions": "prediction.answer",
+    "Predictions": "answer",
     "Uncertainty": "scores.uncertainty",
     "adapt": "classifier",
     "summarise": "scores.uncertainty",

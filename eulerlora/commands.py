@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from eulerlora.exchange.peft_folders import TransformersVersion
+    from eulerlora.exchange.libraries import TransformersVersion
     from eulerlora.model import EulerLoRA
     from eulerlora_client.contract.answers import PredictionWarning
     from eulerlora_client.contract.sampling import Auto, Mode, PrecisionChoice, Views
@@ -220,7 +220,7 @@ def predict_files(
 ) -> Iterator[dict[str, Any]]:
     """Yields the answer for every readable file, in order, as values of JSON.
 
-    It has the file, the fields of `eulerlora.prediction.answer.response_fields`, and the
+    It has the file, the fields of `eulerlora.answer.response_fields`, and the
     conversions of the image as warnings. options: of `EulerLoRA.predict`. on_failure: called with
     the reason for every file that cannot be read. on_warning: called once with every other warning,
     before the first file with that of a missing threshold, and with every colour profile that is
@@ -228,8 +228,8 @@ def predict_files(
     """
     from pydantic_core import to_jsonable_python  # noqa: PLC0415
 
+    from eulerlora.answer import response_fields  # noqa: PLC0415
     from eulerlora.images.files import read_image  # noqa: PLC0415 - imports torch
-    from eulerlora.prediction.answer import response_fields  # noqa: PLC0415
     from eulerlora_client.contract.answers import WarningCode, missing_threshold  # noqa: PLC0415
     from eulerlora_client.contract.sampling import DEFAULT_SAMPLES  # noqa: PLC0415
 
@@ -418,8 +418,11 @@ def export_command(checkpoint: Path, format_: str, out: Path, version: str, samp
     set_openmp_wait_policy()
     # These import torch.
     from eulerlora.checkpoint.files import load_checkpoint  # noqa: PLC0415
-    from eulerlora.exchange.merged import export_onnx, export_torchvision  # noqa: PLC0415
-    from eulerlora.exchange.peft_folders import export_peft  # noqa: PLC0415
+    from eulerlora.exchange.exporting import (  # noqa: PLC0415
+        export_onnx,
+        export_peft,
+        export_torchvision,
+    )
     from eulerlora_client.output_files import check_free, new_folder  # noqa: PLC0415
 
     check_free(out)

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from PIL import Image
 from starlette.testclient import TestClient
 
+from eulerlora.answer import Predictions
 from eulerlora.checkpoint.files import read_config, save_checkpoint, write_config
 from eulerlora.model import EulerLoRA
-from eulerlora.prediction.answer import Predictions
 from eulerlora_client.commands.policy import policy_command
 from eulerlora_client.contract import answers as contract
 from eulerlora_client.contract.answers import ClassName, Disposition, TargetClasses, Threshold

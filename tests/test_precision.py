@@ -7,7 +7,7 @@ import torch
 
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
-from eulerlora.prediction.precision import MAX_CHANGE, missing_bfloat16
+from eulerlora.model import MAX_CHANGE, missing_bfloat16
 from eulerlora.scores.uncertainty import summarise
 from training.data.datasets import read_dataset
 from training.evaluation.inference import SamplingOptions, predict_all

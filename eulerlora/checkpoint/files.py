@@ -30,6 +30,7 @@ from eulerlora.checkpoint.weights import (
     BACKBONE_FILE,
     CARD_FILE,
     check_digest,
+    published_backbone,
     read_backbone_weights,
     read_tensors,
     save_backbone,
@@ -453,8 +454,6 @@ def _read_backbone(folder: Path, config: CheckpointConfig) -> VisionTransformer:
         path = folder / BACKBONE_FILE
         backbone = read_backbone_weights(path, expected.settings)
     else:
-        from eulerlora.checkpoint.published_weights import published_backbone  # noqa: PLC0415 - torchvision
-
         path = folder / CONFIG_FILE
         try:
             backbone = published_backbone(expected.published)

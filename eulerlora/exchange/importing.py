@@ -29,6 +29,7 @@ from eulerlora.checkpoint.weights import (
     CARD_FILE,
     STORED_DTYPES,
     at_image_size,
+    from_torchvision,
     save_backbone,
     with_weights,
 )
@@ -489,8 +490,6 @@ def _copied(vit: Any, library: Library) -> VisionTransformer:
                 raise SettingsError(f"vit: {error.reason}") from error
     state = {name: tensor.detach().cpu().clone() for name, tensor in vit.state_dict().items()}
     if library == "torchvision":
-        from eulerlora.checkpoint.published_weights import from_torchvision  # noqa: PLC0415
-
         backbone = from_torchvision(vit)
         parameters = {name: state[name] for name in backbone.state_dict()}
         backbone.load_state_dict(parameters, assign=True)

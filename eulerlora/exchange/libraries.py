@@ -13,7 +13,7 @@ follows from the path of its node.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import isqrt
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -528,3 +528,22 @@ def _positions(graph: Graph, constants: Constants, prefix: str) -> Constants:
             [parts["Concat"], parts["Reshape"]], axis=1
         )
     }
+
+
+# Folders of PEFT.
+
+TransformersVersion = Literal[4, 5]
+MODULE_PREFIX = "base_model.model."
+SAMPLED_TYPE = "EULERLORA"
+LAW = ("min_rank", "steps", "scale")
+"""Settings of `AdapterSettings` that a folder of `eulerlora.peft` has too."""
+VIT_PROJECTIONS: dict[TransformersVersion, tuple[str, ...]] = {
+    4: (
+        "attention.attention.query",
+        "attention.attention.key",
+        "attention.attention.value",
+        "attention.output.dense",
+    ),
+    5: ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj"),
+}
+"""Q, K, V and O of a block."""

@@ -1,73 +1,38 @@
-"""Adapters in PEFT's folders, in both directions.
+"""Import of adapters in PEFT's folders, of a Vision Transformer, as the adapters of a checkpoint.
 
-Export writes the backbone as a ViT of transformers and a folder for each adapter: LoRA, which has
-mode det, or EulerLoRA (`eulerlora.peft`). Import reads adapters of a Vision Transformer, those of
-LoRA and MonteCLoRA without their sampling, as the adapters of a checkpoint.
+Those of LoRA and MonteCLoRA have no sampling; those of EulerLoRA (`eulerlora.peft`) keep their law.
 """
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.checkpoint.files import UNKNOWN_TRAINING, Checkpoint, config_of, save_checkpoint
-from eulerlora.checkpoint.weights import CARD_FILE, write_tensors
+from eulerlora.checkpoint.files import UNKNOWN_TRAINING, config_of, save_checkpoint
 from eulerlora.exchange.importing import (
     WeightsSource,
     find_source,
     read_any_tensors,
     read_source,
 )
-from eulerlora.exchange.libraries import TRANSFORMERS_ACTIVATIONS, Json, vit_state
-from eulerlora.exchange.merged import (
-    Member,
-    check_format,
-    members,
-    readme,
-    scaled_output,
-    without_layer_scale,
-)
-from eulerlora.methods.registry import DEFAULT_METHOD, build_network
+from eulerlora.exchange.libraries import LAW, MODULE_PREFIX, SAMPLED_TYPE, VIT_PROJECTIONS, Json
+from eulerlora.methods.registry import build_network
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.sampling.masks import INPUT_PROJECTIONS, AdapterSettings
 from eulerlora.settings import BackboneSettings
 from eulerlora_client.errors import CheckpointError, SettingsError
 from eulerlora_client.settings import validated
 
-TransformersVersion = Literal[4, 5]
-MODULE_PREFIX = "base_model.model."
-LORA = ("lora_A.weight", "lora_B.weight")
-SAMPLED_TYPE = "EULERLORA"
-LAW = ("min_rank", "steps", "scale")
-"""Settings of `AdapterSettings` that a folder of `eulerlora.peft` has too."""
 SAMPLER = ".lora_monteclora_sampler."
 """In the names of tensors that MonteCLoRA needs in training only."""
 
-VIT_BLOCKS: dict[TransformersVersion, str] = {4: "vit.encoder.layer.{}.", 5: "vit.layers.{}."}
-VIT_PROJECTIONS: dict[TransformersVersion, tuple[str, ...]] = {
-    4: (
-        "attention.attention.query",
-        "attention.attention.key",
-        "attention.attention.value",
-        "attention.output.dense",
-    ),
-    5: ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj"),
-}
-"""Q, K, V and O of a block."""
 CLIP_PROJECTIONS = tuple(f"self_attn.{name}_proj" for name in ("q", "k", "v", "out"))
 KNOWN_PROJECTIONS = (*VIT_PROJECTIONS.values(), CLIP_PROJECTIONS)
-TARGETS: dict[TransformersVersion, tuple[str, ...]] = {
-    4: ("query", "key", "value", "attention.output.dense"),
-    5: ("q_proj", "k_proj", "v_proj", "o_proj"),
-}
-"""PEFT's `target_modules`, which are suffixes of the names of modules."""
 
 MODULE = re.compile(r"(?:^|\.)layers?\.(\d+)\.(.+)$")
 
@@ -245,156 +210,6 @@ def _matches(pattern: str, module: str) -> bool:
         ) from error
 
 
-BACKBONE_FOLDER = "backbone"
-USE = """```python
-import torch
-from peft import PeftModel
-from transformers import ViTForImageClassification
-
-probabilities = []
-for index in range({count}):
-    backbone = ViTForImageClassification.from_pretrained("backbone")
-    model = PeftModel.from_pretrained(backbone, f"adapter_{{index}}").eval()
-    probabilities.append(model(pixel_values=images).logits.softmax(-1))
-probabilities = torch.stack(probabilities).mean(0)
-```
-
-The names of the tensors are those of transformers {version}. `images` are the output of
-`ViTImageProcessor.from_pretrained("backbone")`, whose filter differs from the checkpoint's by
-rounding to 8 bits."""
-
-
-SAMPLED_USE = """
-
-`import eulerlora.peft` first, which registers the method. With
-`with eulerlora.peft.sampling(model, samples=4, seed=0):` around the call of the model, each
-image has 4 rows of logits; without it the model answers in mode det."""
-
-
-def export_peft(
-    checkpoint: Checkpoint, folder: Path, version: TransformersVersion = 5, sampled: bool = False
-) -> None:
-    """Writes `backbone`, `adapter_0` and so on, and a README, to an existing folder.
-
-    version: of transformers, whose names the adapters have. sampled: write adapters of
-    `eulerlora.peft` instead of LoRA. Raises SettingsError for a backbone with an option that
-    transformers' ViT does not have, and for `sampled` with another law than the paper's.
-    """
-    check_format(checkpoint.network.backbone.settings, "peft")
-    if sampled and (
-        checkpoint.config.method != DEFAULT_METHOD or checkpoint.config.sampled_from_block
-    ):
-        raise SettingsError("--sampled: expected a checkpoint whose projections are all sampled")
-    exported = members(checkpoint)
-    _write_backbone(checkpoint, folder / BACKBONE_FOLDER)
-    for index, member in enumerate(exported):
-        _write_adapter(checkpoint, member, folder / f"adapter_{index}", version, sampled)
-    use = USE.format(count=len(exported), version=version) + (SAMPLED_USE if sampled else "")
-    (folder / CARD_FILE).write_text(readme(checkpoint, "PEFT", use, sampled), encoding="utf-8")
-
-
-def _write_backbone(checkpoint: Checkpoint, folder: Path) -> None:
-    """Writes a ViTForImageClassification whose head is zero; each adapter has its own."""
-    backbone, config = checkpoint.network.backbone, checkpoint.config
-    folder.mkdir()
-    state = without_layer_scale(backbone.settings, backbone.state_dict())
-    classes = len(config.classes)
-    head = {
-        "classifier.weight": torch.zeros(classes, backbone.settings.width),
-        "classifier.bias": torch.zeros(classes),
-    }
-    tensors = {f"vit.{name}": tensor for name, tensor in vit_state(state).items()} | head
-    write_tensors(folder / "model.safetensors", tensors, torch.float32, {"format": "pt"})
-    _write_json(folder / "config.json", _vit_config(config))
-    _write_json(folder / "preprocessor_config.json", _processor(config))
-
-
-def _write_adapter(
-    checkpoint: Checkpoint,
-    member: Member,
-    folder: Path,
-    version: TransformersVersion,
-    sampled: bool,
-) -> None:
-    original = checkpoint.network.backbone.state_dict()
-    tensors = {
-        f"{MODULE_PREFIX}classifier.{name}": tensor
-        for name, tensor in member.head.state_dict().items()
-    }
-    for index, block in enumerate(member.blocks):
-        scaled = scaled_output(block, original, index)
-        prefix = MODULE_PREFIX + VIT_BLOCKS[version].format(index)
-        for module, down, up in zip(VIT_PROJECTIONS[version], scaled.down, scaled.up, strict=True):
-            tensors |= {f"{prefix}{module}.{LORA[0]}": down, f"{prefix}{module}.{LORA[1]}": up}
-    folder.mkdir()
-    write_tensors(folder / "adapter_model.safetensors", tensors, torch.float32, {"format": "pt"})
-    settings = checkpoint.network.settings
-    rank, law = settings.rank, {name: getattr(settings, name) for name in LAW}
-    config = {
-        "peft_type": SAMPLED_TYPE if sampled else "LORA",
-        "task_type": None,
-        "base_model_name_or_path": f"../{BACKBONE_FOLDER}",
-        "r": rank,
-        "lora_alpha": rank,
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "target_modules": list(TARGETS[version]),
-        "modules_to_save": ["classifier"],
-        "inference_mode": True,
-    }
-    _write_json(folder / "adapter_config.json", config | (law if sampled else {}))
-
-
-def _vit_config(config: CheckpointConfig) -> dict[str, object]:
-    shape = config.backbone.settings
-    names = config.class_names
-    activation = next(
-        name for name, own in TRANSFORMERS_ACTIVATIONS.items() if own == shape.activation
-    )
-    return {
-        "architectures": ["ViTForImageClassification"],
-        "model_type": "vit",
-        "hidden_size": shape.width,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "intermediate_size": shape.mlp_width,
-        "hidden_act": activation,
-        "layer_norm_eps": shape.norm_epsilon,
-        "image_size": shape.image_size,
-        "patch_size": shape.patch_size,
-        "num_channels": 3,
-        "qkv_bias": True,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "id2label": {str(index): name for index, name in enumerate(names)},
-        "label2id": {name: index for index, name in enumerate(names)},
-    }
-
-
-def _processor(config: CheckpointConfig) -> dict[str, object]:
-    """Returns the `preprocessor_config.json` that comes closest to the preprocessing."""
-    given = config.preprocessing
-    square = {"height": given.size, "width": given.size}
-    cropped = given.shorter_side is not None
-    return {
-        "image_processor_type": "CLIPImageProcessor" if cropped else "ViTImageProcessor",
-        "do_resize": True,
-        "size": {"shortest_edge": given.shorter_side} if cropped else square,
-        "resample": 2 if given.interpolation.startswith("bilinear") else 3,
-        "do_center_crop": cropped,
-        "crop_size": square,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": given.mean,
-        "image_std": given.std,
-    }
-
-
-def _write_json(path: Path, content: Mapping[str, object]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
 def import_peft(
     folders: Sequence[Path],
     out: Path,
@@ -404,7 +219,7 @@ def import_peft(
 ) -> CheckpointConfig:
     """Writes a checkpoint with the adapters of PEFT folders as an ensemble; returns its config.
 
-    backbone: a source as in `backbones.source.find_source`; None for the one that the adapters
+    backbone: a source as in `find_source`; None for the one that the adapters
     name. classes: names; () for those of the backbone's configuration. The checkpoint has no
     thresholds. Raises CheckpointError, HubError and SettingsError.
     """

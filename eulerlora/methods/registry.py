@@ -13,9 +13,13 @@ from typing import Annotated, Any, Union
 from pydantic import Field, GetCoreSchemaHandler, GetPydanticSchema
 from pydantic_core import CoreSchema
 
-from eulerlora.methods.dropout import DropKeyMethod, RankDropoutMethod
 from eulerlora.methods.ensembles import BatchEnsembleMethod, LastLayerEnsembleMethod
-from eulerlora.methods.eulerlora import EulerLoRAMethod, EulerLoRASettings
+from eulerlora.methods.eulerlora import (
+    DropKeyMethod,
+    EulerLoRAMethod,
+    EulerLoRASettings,
+    RankDropoutMethod,
+)
 from eulerlora.methods.heads import EpiNetMethod, SNGPMethod
 from eulerlora.methods.laplace import LaplaceMethod
 from eulerlora.methods.posteriors import SWAGMethod, TFBMethod

@@ -19,6 +19,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from eulerlora.answer import Predictions, response_fields
 from eulerlora.checkpoint.files import (
     CONFIG_FILE,
     EXPECTED_FILE,
@@ -30,10 +31,8 @@ from eulerlora.checkpoint.files import (
 )
 from eulerlora.checkpoint.hub import PREFIX, Repository, download
 from eulerlora.checkpoint.weights import CARD_FILE
-from eulerlora.model import Dispositions, EulerLoRA
+from eulerlora.model import Dispositions, EulerLoRA, PrecisionDecision
 from eulerlora.nn.runtime import Runtime
-from eulerlora.prediction.answer import Predictions, response_fields
-from eulerlora.prediction.precision import PrecisionDecision
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_client.contract import answers as contract
 from eulerlora_client.contract.answers import ImageQuality, Reason

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 import torch
 from fastapi import Request
 
+from eulerlora.answer import RunOptions, answer, response_fields
 from eulerlora.nn.runtime import AdaptiveSampling
-from eulerlora.prediction.answer import RunOptions, answer, response_fields
 from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, StoppingRule
 from eulerlora_client.contract.answers import (
     Prediction,

@@ -7,7 +7,7 @@ import torch
 from pydantic import BaseModel, ValidationError
 from torchvision import models
 
-from eulerlora.checkpoint.published_weights import from_torchvision
+from eulerlora.checkpoint.weights import from_torchvision
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import BackboneSettings, Draw, Preprocessing
 

@@ -17,8 +17,13 @@ import torch
 from torch import Generator, Tensor
 
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, load_checkpoint
-from eulerlora.checkpoint.published_weights import published_backbone
-from eulerlora.checkpoint.weights import BACKBONE_FILE, at_image_size, load_backbone, with_weights
+from eulerlora.checkpoint.weights import (
+    BACKBONE_FILE,
+    at_image_size,
+    load_backbone,
+    published_backbone,
+    with_weights,
+)
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer

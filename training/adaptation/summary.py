@@ -9,7 +9,7 @@ import torch
 from tabulate import tabulate
 
 from eulerlora.methods.registry import method_type
-from eulerlora.prediction.precision import fastest_precision, missing_bfloat16
+from eulerlora.model import fastest_precision, missing_bfloat16
 from eulerlora.sampling.adaptive import MIN_IMAGES
 from eulerlora.scores.prediction_sets import min_units
 from eulerlora.settings import Provenance

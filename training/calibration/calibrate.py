@@ -77,7 +77,7 @@ def calibrate(
     answer and `config.json`.
     sampler, views, sampled_from_block: new ones of the checkpoint; None keeps the present ones.
     precisions: of the predictions; each has thresholds and sets of its own, and the first one has
-    the statistics, margins and temperatures. `auto` is decided by `eulerlora.prediction.precision`.
+    the statistics, margins and temperatures. `auto` is decided by `eulerlora.model`.
     Raises DataError if a class has too few lesions for the coverage, before any work.
     """
     checkpoint = load_checkpoint(folder)

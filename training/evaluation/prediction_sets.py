@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from eulerlora.answer import RunOptions, calibrations_for
 from eulerlora.model import EulerLoRA
-from eulerlora.prediction.answer import RunOptions, calibrations_for
 from eulerlora.scores.prediction_sets import (
     ALWAYS_INCLUDED,
     PredictionSetCalibration,

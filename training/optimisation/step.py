@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from eulerlora.prediction.precision import fastest_precision
+from eulerlora.model import fastest_precision
 from eulerlora_client.contract.sampling import AUTO, Auto
 from eulerlora_client.errors import NonFiniteError, SettingsError
 from training.optimisation.batches import RunLength

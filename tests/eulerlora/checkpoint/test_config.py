@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.methods.dropout import RankDropoutSettings
+from eulerlora.methods.eulerlora import RankDropoutSettings
 from eulerlora_client.contract.answers import Threshold
 
 Fields = dict[str, Any]

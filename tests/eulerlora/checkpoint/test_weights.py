@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from torchvision import models
 from torchvision.models import Weights, WeightsEnum
 
-from eulerlora.checkpoint.published_weights import PUBLISHED, from_torchvision, published_backbone
 from eulerlora.checkpoint.weights import (
     at_image_size,
+    from_torchvision,
     load_backbone,
+    published_backbone,
+    published_weights,
     read_metadata,
     read_tensors,
     save_backbone,
@@ -267,14 +269,14 @@ def test_a_backbone_file_stores_its_preprocessing(make_backbone, tmp_path: Path)
 def test_all_weights_of_torchvisions_five_families_are_listed() -> None:
     families = ("vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14")
     expected = {str(weights) for name in families for weights in models.get_model_weights(name)}
-    assert PUBLISHED.keys() == expected
-    for name, (_, weights) in PUBLISHED.items():
+    assert published_weights().keys() == expected
+    for name, (_, weights) in published_weights().items():
         assert models.get_weight(name) is weights
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", published_weights())
 def test_published_weights_are_listed_with_their_architecture(name: str) -> None:
-    builder, weights = PUBLISHED[name]
+    builder, weights = published_weights()[name]
     with torch.device("meta"):
         model = builder(image_size=weights.meta["min_size"][0])
     assert sum(p.numel() for p in model.parameters()) == weights.meta["num_params"]
@@ -349,9 +351,9 @@ def test_a_published_file_with_code_is_refused_and_the_code_not_run(
     digest = hashlib.sha256(tiny_published.file.read_bytes()).hexdigest()
     file = tiny_published.file.rename(tiny_published.file.with_name(f"tiny-{digest[:8]}.pth"))
     weights = Weights(url=file.as_uri(), transforms=nn.Identity, meta={"min_size": (32, 32)})
-    builder, _ = PUBLISHED[tiny_published.name]
+    builder, _ = published_weights()[tiny_published.name]
     family = WeightsEnum("HostileWeights", {"V1": weights})
-    monkeypatch.setitem(PUBLISHED, tiny_published.name, (builder, family["V1"]))
+    monkeypatch.setitem(published_weights(), tiny_published.name, (builder, family["V1"]))
     with pytest.raises(Exception, match=r"(?i)weights"):
         published_backbone(tiny_published.name)
     assert not trace.exists()

@@ -353,7 +353,7 @@ def test_a_backbone_that_transformers_vit_cannot_express_is_refused(
 def test_the_exported_image_processor_comes_close_to_the_preprocessing(
     make_checkpoint, tmp_path: Path, crop: bool
 ) -> None:
-    from eulerlora.exchange.peft_folders import export_peft  # noqa: PLC0415
+    from eulerlora.exchange.exporting import export_peft  # noqa: PLC0415
     from eulerlora.images.files import channels_first  # noqa: PLC0415
     from eulerlora.images.preprocess import network_input, normalise  # noqa: PLC0415
 

@@ -6,9 +6,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from eulerlora.methods.dropout import DropKeySettings, RankDropoutSettings
 from eulerlora.methods.ensembles import BatchEnsembleSettings, LastLayerEnsembleSettings
-from eulerlora.methods.eulerlora import EulerLoRASettings
+from eulerlora.methods.eulerlora import DropKeySettings, EulerLoRASettings, RankDropoutSettings
 from eulerlora.methods.heads import EpiNetSettings, SNGPSettings
 from eulerlora.methods.laplace import LaplaceSettings
 from eulerlora.methods.posteriors import SWAGSettings, TFBSettings

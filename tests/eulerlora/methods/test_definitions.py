@@ -8,9 +8,8 @@ from torch import Generator, Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.exchange.merged import members
-from eulerlora.methods.dropout import RankDropoutMethod, RankDropoutSettings
-from eulerlora.methods.eulerlora import EulerLoRASettings
+from eulerlora.exchange.exporting import members
+from eulerlora.methods.eulerlora import EulerLoRASettings, RankDropoutMethod, RankDropoutSettings
 from eulerlora.methods.registry import build_network
 from eulerlora.methods.variational import BLoBSettings, GaussianCoefficientsSettings
 from eulerlora.nn.method import COEFFICIENTS, MethodSettings, NetworkShape
@@ -118,7 +117,7 @@ def test_exported_members_are_the_answers_of_mode_det(name: str, image: Tensor) 
     (det,) = predict_rows(network, image, [Draw()])
     exported = members(Checkpoint(network, config_of(network), "sha256:0"))
     for adapter, member in enumerate(exported):
-        changes = {f"blocks.{index}.down": block.down for index, block in enumerate(member.blocks)}
+        changes = {f"blocks.{index}.down": down for index, down in enumerate(member.down)}
         expected = det_logits(plain_lora(network, adapter, changes), image)
         torch.testing.assert_close(det[adapter], expected, rtol=0, atol=1e-5)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.methods.dropout import DROPPED, DropKeyMethod, DropKeySettings
+from eulerlora.methods.eulerlora import DROPPED, DropKeyMethod, DropKeySettings
 from eulerlora.nn.attention import DistanceAttention, attend
 from eulerlora.nn.method import BlockRows, NetworkShape
 from eulerlora.nn.network import AdaptedVisionTransformer

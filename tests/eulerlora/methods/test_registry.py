@@ -4,9 +4,8 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from eulerlora.methods.dropout import DropKeySettings, RankDropoutSettings
 from eulerlora.methods.ensembles import BatchEnsembleSettings
-from eulerlora.methods.eulerlora import EulerLoRASettings
+from eulerlora.methods.eulerlora import DropKeySettings, EulerLoRASettings, RankDropoutSettings
 from eulerlora.methods.posteriors import TFBSettings
 from eulerlora.methods.registry import DEFAULT_METHOD, StoredMethod, method_type, methods
 from eulerlora.nn.method import MethodSettings

@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from eulerlora.checkpoint.files import Checkpoint
-from eulerlora.exchange.merged import members
+from eulerlora.exchange.exporting import members
 from eulerlora.methods.heads import (
     LOGIT_NOISE,
     SAMPLED,

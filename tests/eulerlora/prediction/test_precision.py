@@ -7,13 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from eulerlora.answer import Predictions
 from eulerlora.checkpoint.files import Checkpoint, load_checkpoint
-from eulerlora.model import REQUESTED, EulerLoRA, decide_precision, gate_fault
-from eulerlora.prediction.answer import Predictions
-from eulerlora.prediction.precision import (
+from eulerlora.model import (
     MAX_CHANGE,
+    REQUESTED,
+    EulerLoRA,
     change_of,
+    decide_precision,
     fastest_precision,
+    gate_fault,
     missing_bfloat16,
 )
 from eulerlora_client.contract.sampling import Precision
@@ -55,7 +58,7 @@ def test_a_chosen_precision_has_no_gate(
     slow: str,
 ) -> None:
     set_cpu(monkeypatch, capabilities)
-    monkeypatch.setattr("eulerlora.prediction.precision.MAX_CHANGE", -1.0)
+    monkeypatch.setattr("eulerlora.model.MAX_CHANGE", -1.0)
     decision = decide_precision(precision, checkpoint, CPU)
     assert (decision.precision, decision.reason) == (precision, REQUESTED + slow)
 
@@ -66,7 +69,7 @@ def test_auto_is_bfloat16_on_a_cpu_that_has_it(
 ) -> None:
     set_cpu(monkeypatch, {name: True})
     before = {key: values.clone() for key, values in checkpoint.network.state_dict().items()}
-    monkeypatch.setattr("eulerlora.prediction.precision.MAX_CHANGE", 1.0)
+    monkeypatch.setattr("eulerlora.model.MAX_CHANGE", 1.0)
     without_thresholds = checkpoint.config.model_copy(update={"thresholds": ()})
     decision = decide_precision("auto", replace(checkpoint, config=without_thresholds), CPU)
     assert decision.precision == "bfloat16", decision
@@ -91,7 +94,7 @@ def test_auto_is_float32_on_a_cpu_without_bfloat16(
     reason: str,
 ) -> None:
     set_cpu(monkeypatch, capabilities, kernels)
-    monkeypatch.setattr("eulerlora.prediction.precision.MAX_CHANGE", 1.0)
+    monkeypatch.setattr("eulerlora.model.MAX_CHANGE", 1.0)
     decision = decide_precision("auto", checkpoint, CPU)
     assert decision.precision == "float32"
     assert reason in decision.reason
@@ -135,7 +138,7 @@ def test_a_changed_label_or_flag_closes_the_gate(answer: Predictions) -> None:
 def test_a_changed_disposition_closes_the_gate(
     monkeypatch: pytest.MonkeyPatch, checkpoint: Checkpoint
 ) -> None:
-    monkeypatch.setattr("eulerlora.prediction.precision.MAX_CHANGE", 1.0)
+    monkeypatch.setattr("eulerlora.model.MAX_CHANGE", 1.0)
     monkeypatch.setattr("eulerlora.model.change_of", lambda *_: None)
     seen: list[Predictions] = []
 
@@ -153,7 +156,7 @@ def test_a_changed_disposition_closes_the_gate(
 def test_rounding_that_changes_too_much_closes_the_gate(
     monkeypatch: pytest.MonkeyPatch, checkpoint: Checkpoint
 ) -> None:
-    monkeypatch.setattr("eulerlora.prediction.precision.MAX_CHANGE", 1e-9)
+    monkeypatch.setattr("eulerlora.model.MAX_CHANGE", 1e-9)
     assert "bfloat16 in mode det: a probability" in str(gate_fault(checkpoint, CPU))
 
 

@@ -10,13 +10,8 @@ from scipy import stats
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Generator, Tensor
 
+from eulerlora.answer import RunOptions, calibration_for, missing_calibration, precision_mismatch
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.prediction.answer import (
-    RunOptions,
-    calibration_for,
-    missing_calibration,
-    precision_mismatch,
-)
 from eulerlora.scores.prediction_sets import (
     PredictionSetCalibration,
     class_threshold,

@@ -20,8 +20,7 @@ from eulerlora.checkpoint.files import (
     write_config,
 )
 from eulerlora.checkpoint.weights import CARD_FILE
-from eulerlora.model import EulerLoRA
-from eulerlora.prediction.precision import PrecisionDecision
+from eulerlora.model import EulerLoRA, PrecisionDecision
 from eulerlora.settings import DEFAULT_RUNTIME, RuntimeSettings
 from eulerlora_client.contract.problems import OutOfMemory
 from eulerlora_client.contract.sampling import PRECISIONS

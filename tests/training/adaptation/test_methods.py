@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from eulerlora.checkpoint.files import Checkpoint, load_checkpoint
-from eulerlora.methods.dropout import DropKeySettings
+from eulerlora.methods.eulerlora import DropKeySettings
 from eulerlora.methods.heads import EpiNetSettings, SNGPSettings
 from eulerlora.methods.registry import DEFAULT_METHOD, build_network
 from eulerlora.methods.variational import BLoBSettings, GaussianCoefficientsSettings

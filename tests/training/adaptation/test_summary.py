@@ -65,7 +65,7 @@ def test_the_device_line_has_the_precision_of_the_steps(
     recipe_file: Path, monkeypatch: pytest.MonkeyPatch, precision: str, native: bool, line: str
 ) -> None:
     missing = None if native else "no instructions"
-    for module in ("eulerlora.prediction.precision", "training.adaptation.summary"):
+    for module in ("eulerlora.model", "training.adaptation.summary"):
         monkeypatch.setattr(f"{module}.missing_bfloat16", lambda _device: missing)
     overrides = ["training.warmup_steps=auto", f"training.precision={precision}"]
     recipe = read_recipe(recipe_file, AdapterRecipe, overrides)

@@ -1,13 +1,15 @@
-"""Export of mode det: the adapters as separate members, as torchvision models or an ONNX graph.
+"""Export of mode det: the adapters as separate members, in folders of PEFT, torchvision or ONNX.
 
 In mode det, all coefficients of an adapter are 1: member a computes W0 + B_a A_a in each adapted
 projection, and its own head. The answer of the checkpoint is the mean of the members'
 probabilities. torchvision gets a merged `VisionTransformer` for each member; ONNX gets one graph
 from resized images to mean probabilities, which ONNX Runtime runs for a comparison with the
-checkpoint before the export is complete.
+checkpoint before the export is complete. PEFT gets the backbone as a ViT of transformers and a
+folder for each adapter: LoRA, which has mode det, or EulerLoRA (`eulerlora.peft`) with both modes.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,9 +22,19 @@ from torchvision.models.vision_transformer import ConvStemConfig
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.checkpoint.weights import CARD_FILE, with_weights, write_tensors
+from eulerlora.exchange.libraries import (
+    LAW,
+    MODULE_PREFIX,
+    SAMPLED_TYPE,
+    TRANSFORMERS_ACTIVATIONS,
+    VIT_PROJECTIONS,
+    TransformersVersion,
+    vit_state,
+)
 from eulerlora.images.preprocess import normalise
+from eulerlora.methods.registry import DEFAULT_METHOD
 from eulerlora.nn.method import AttentionAdapters
-from eulerlora.settings import BackboneSettings
+from eulerlora.settings import BackboneSettings, Preprocessing
 from eulerlora_client.errors import NonFiniteError, SettingsError
 
 State = dict[str, Tensor]
@@ -62,27 +74,20 @@ preprocessing below. The graph contains its mean, standard deviation and colour 
 
 
 @dataclass(frozen=True)
-class MemberBlock:
-    """The directions of one adapter in one block.
+class Member:
+    """One adapter of a checkpoint.
 
-    down: (4, rank, width), the matrices A of Q, K, V and O. up: (4, width, rank), their B.
+    down: (blocks, 4, rank, width), the matrices A of Q, K, V and O. up: (blocks, 4, width, rank),
+    their B; that of O includes the layer scale of the backbone. head: a linear layer from features
+    to logits, which includes the checkpoint's temperature.
     """
 
     down: Tensor
     up: Tensor
-
-
-@dataclass(frozen=True)
-class Member:
-    """One adapter of a checkpoint.
-
-    head: a linear layer from features to logits, which includes the checkpoint's temperature.
-    """
-
-    blocks: tuple[MemberBlock, ...]
     head: nn.Linear
 
 
+@torch.no_grad()
 def members(checkpoint: Checkpoint) -> list[Member]:
     """Returns the members of a checkpoint, in the order of its adapters.
 
@@ -94,11 +99,15 @@ def members(checkpoint: Checkpoint) -> list[Member]:
             "expected a checkpoint with adapters and linear heads, got the method "
             f"{network.method.settings.name}"
         )
+    blocks = [block for block in network.blocks if isinstance(block, AttentionAdapters)]
+    down = torch.stack([block.det_down for block in blocks])  # (blocks, 4, adapters, rank, width)
+    up = torch.stack([block.up.mT for block in blocks])  # (blocks, 4, adapters, width, rank)
+    if network.backbone.settings.layer_scale:
+        layers = network.backbone.encoder.blocks()
+        factors = torch.stack([layer.get_parameter("scale_1.weight") for layer in layers])
+        up[:, 3] *= factors[:, None, :, None]
     return [
-        Member(
-            tuple(_block(block, adapter) for block in network.blocks),
-            _head(checkpoint, adapter),
-        )
+        Member(down[:, :, adapter], up[:, :, adapter], _head(checkpoint, adapter))
         for adapter in range(network.settings.adapters)
     ]
 
@@ -122,25 +131,12 @@ def without_layer_scale(settings: BackboneSettings, state: State) -> State:
     return folded
 
 
-def scaled_output(block: MemberBlock, state: State, index: int) -> MemberBlock:
-    """Returns a block whose O adapter includes the layer scale of the backbone, if it has one."""
-    factor = state.get(f"encoder.layers.encoder_layer_{index}.scale_1.weight")
-    if factor is None:
-        return block
-    up = block.up.clone()
-    up[3] *= factor[:, None]
-    return MemberBlock(block.down, up)
-
-
 @torch.no_grad()
 def merged_state(checkpoint: Checkpoint, member: Member) -> State:
     """Returns the backbone's parameters with W0 + B A, without layer scale."""
     backbone = checkpoint.network.backbone
-    original = backbone.state_dict()
-    state = without_layer_scale(backbone.settings, original)
-    for index, block in enumerate(member.blocks):
-        updates = scaled_output(block, original, index)
-        products = updates.up @ updates.down  # (4, width, width)
+    state = dict(without_layer_scale(backbone.settings, backbone.state_dict()))
+    for index, products in enumerate(member.up @ member.down):  # (4, width, width)
         prefix = f"encoder.layers.encoder_layer_{index}.self_attention."
         for name, update in (
             ("in_proj_weight", products[:3].flatten(0, 1)),
@@ -184,11 +180,6 @@ def _unsupported(settings: BackboneSettings, name: str) -> list[str]:
         for option, values in FORMAT_OPTIONS[name].items()
         if getattr(settings, option) not in values
     ]
-
-
-def _block(adapters: nn.Module, adapter: int) -> MemberBlock:
-    assert isinstance(adapters, AttentionAdapters)
-    return MemberBlock(adapters.det_down[:, adapter].detach(), adapters.up[:, adapter].detach().mT)
 
 
 @torch.no_grad()
@@ -381,3 +372,158 @@ def _check_installed() -> None:
         raise SettingsError(
             "expected onnx, onnxruntime and onnxscript; pip install 'eulerlora[onnx]'"
         ) from error
+
+
+LORA = ("lora_A.weight", "lora_B.weight")
+VIT_BLOCKS: dict[TransformersVersion, str] = {4: "vit.encoder.layer.{}.", 5: "vit.layers.{}."}
+TARGETS: dict[TransformersVersion, tuple[str, ...]] = {
+    4: ("query", "key", "value", "attention.output.dense"),
+    5: ("q_proj", "k_proj", "v_proj", "o_proj"),
+}
+"""PEFT's `target_modules`, which are suffixes of the names of modules."""
+
+
+BACKBONE_FOLDER = "backbone"
+PEFT_USE = """```python
+import torch
+from peft import PeftModel
+from transformers import ViTForImageClassification
+
+probabilities = []
+for index in range({count}):
+    backbone = ViTForImageClassification.from_pretrained("backbone")
+    model = PeftModel.from_pretrained(backbone, f"adapter_{{index}}").eval()
+    probabilities.append(model(pixel_values=images).logits.softmax(-1))
+probabilities = torch.stack(probabilities).mean(0)
+```
+
+The names of the tensors are those of transformers {version}. `images` are the output of
+`ViTImageProcessor.from_pretrained("backbone")`, whose filter differs from the checkpoint's by
+rounding to 8 bits."""
+
+
+SAMPLED_USE = """
+
+`import eulerlora.peft` first, which registers the method. With
+`with eulerlora.peft.sampling(model, samples=4, seed=0):` around the call of the model, each
+image has 4 rows of logits; without it the model answers in mode det."""
+
+
+def export_peft(
+    checkpoint: Checkpoint, folder: Path, version: TransformersVersion = 5, sampled: bool = False
+) -> None:
+    """Writes `backbone`, `adapter_0` and so on, and a README, to an existing folder.
+
+    version: of transformers, whose names the adapters have. sampled: write adapters of
+    `eulerlora.peft` instead of LoRA. Raises SettingsError for a backbone with an option that
+    transformers' ViT does not have, and for `sampled` with another law than the paper's.
+    """
+    check_format(checkpoint.network.backbone.settings, "peft")
+    if sampled and (
+        checkpoint.config.method != DEFAULT_METHOD or checkpoint.config.sampled_from_block
+    ):
+        raise SettingsError("--sampled: expected a checkpoint whose projections are all sampled")
+    exported = members(checkpoint)
+    _write_backbone(checkpoint, folder / BACKBONE_FOLDER)
+    for index, member in enumerate(exported):
+        _write_adapter(checkpoint, member, folder / f"adapter_{index}", version, sampled)
+    use = PEFT_USE.format(count=len(exported), version=version) + (SAMPLED_USE if sampled else "")
+    (folder / CARD_FILE).write_text(readme(checkpoint, "PEFT", use, sampled), encoding="utf-8")
+
+
+def _write_backbone(checkpoint: Checkpoint, folder: Path) -> None:
+    """Writes a ViTForImageClassification whose head is zero; each adapter has its own."""
+    backbone, config = checkpoint.network.backbone, checkpoint.config
+    folder.mkdir()
+    state = without_layer_scale(backbone.settings, backbone.state_dict())
+    classes = len(config.classes)
+    head = {
+        "classifier.weight": torch.zeros(classes, backbone.settings.width),
+        "classifier.bias": torch.zeros(classes),
+    }
+    tensors = {f"vit.{name}": tensor for name, tensor in vit_state(state).items()} | head
+    write_tensors(folder / "model.safetensors", tensors, torch.float32, {"format": "pt"})
+    _write_json(folder / "config.json", _vit_config(checkpoint))
+    _write_json(folder / "preprocessor_config.json", _processor(config.preprocessing))
+
+
+def _write_adapter(
+    checkpoint: Checkpoint,
+    member: Member,
+    folder: Path,
+    version: TransformersVersion,
+    sampled: bool,
+) -> None:
+    tensors = {
+        f"{MODULE_PREFIX}classifier.{name}": tensor
+        for name, tensor in member.head.state_dict().items()
+    }
+    for index, factors in enumerate(zip(member.down, member.up, strict=True)):
+        prefix = MODULE_PREFIX + VIT_BLOCKS[version].format(index)
+        for module, down, up in zip(VIT_PROJECTIONS[version], *factors, strict=True):
+            tensors |= {f"{prefix}{module}.{LORA[0]}": down, f"{prefix}{module}.{LORA[1]}": up}
+    folder.mkdir()
+    write_tensors(folder / "adapter_model.safetensors", tensors, torch.float32, {"format": "pt"})
+    settings = checkpoint.network.settings
+    rank, law = settings.rank, {name: getattr(settings, name) for name in LAW}
+    config = {
+        "peft_type": SAMPLED_TYPE if sampled else "LORA",
+        "task_type": None,
+        "base_model_name_or_path": f"../{BACKBONE_FOLDER}",
+        "r": rank,
+        "lora_alpha": rank,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": list(TARGETS[version]),
+        "modules_to_save": ["classifier"],
+        "inference_mode": True,
+    }
+    _write_json(folder / "adapter_config.json", config | (law if sampled else {}))
+
+
+def _vit_config(checkpoint: Checkpoint) -> dict[str, object]:
+    shape, names = checkpoint.network.backbone.settings, checkpoint.config.class_names
+    activation = next(
+        name for name, own in TRANSFORMERS_ACTIVATIONS.items() if own == shape.activation
+    )
+    return {
+        "architectures": ["ViTForImageClassification"],
+        "model_type": "vit",
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "intermediate_size": shape.mlp_width,
+        "hidden_act": activation,
+        "layer_norm_eps": shape.norm_epsilon,
+        "image_size": shape.image_size,
+        "patch_size": shape.patch_size,
+        "num_channels": 3,
+        "qkv_bias": True,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "id2label": {str(index): name for index, name in enumerate(names)},
+        "label2id": {name: index for index, name in enumerate(names)},
+    }
+
+
+def _processor(given: Preprocessing) -> dict[str, object]:
+    """Returns the `preprocessor_config.json` that comes closest to the preprocessing."""
+    square = {"height": given.size, "width": given.size}
+    cropped = given.shorter_side is not None
+    return {
+        "image_processor_type": "CLIPImageProcessor" if cropped else "ViTImageProcessor",
+        "do_resize": True,
+        "size": {"shortest_edge": given.shorter_side} if cropped else square,
+        "resample": 2 if given.interpolation.startswith("bilinear") else 3,
+        "do_center_crop": cropped,
+        "crop_size": square,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": given.mean,
+        "image_std": given.std,
+    }
+
+
+def _write_json(path: Path, content: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
