@@ -21,6 +21,7 @@ from eulerlora.images.files import RgbImage, channels_first, read_image, unread_
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput, predict_images
 from eulerlora.nn.runtime import Runtime, predict_adaptively
+from eulerlora.sampling.adaptive import ROUNDS
 from eulerlora.settings import DEFAULT_RUNTIME, Draw, RuntimeSettings
 from eulerlora_client.contract.answers import PredictionWarning
 from eulerlora_client.contract.sampling import (
@@ -203,7 +204,7 @@ class EulerLoRA:
         adaptive = samples == AUTO
         if adaptive:
             self.config.check_adaptive(sampler, views)
-        count = DEFAULT_SAMPLES if adaptive or samples is None else samples  # auto ignores it
+        count = ROUNDS[0] if adaptive else DEFAULT_SAMPLES if samples is None else samples
         draw = validated(
             Draw,
             {

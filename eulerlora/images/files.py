@@ -1,27 +1,22 @@
-"""Image files and their upright sRGB pixels.
-
-LittleCMS converts colours through the embedded ICC profile.
-"""
+"""Image files and their upright sRGB pixels."""
 
 import os
 import struct
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import ExifTags, Image, ImageCms, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
 from eulerlora_client.contract.answers import PredictionWarning, WarningCode
 from eulerlora_client.errors import ImageError
 from eulerlora_client.images import PARSER_ERRORS, files_below
-from eulerlora_client.policy.quality import CONVERTIBLE, INPUT_MODES
+from eulerlora_client.policy.quality import ProfileError, is_srgb, with_srgb_colours
 
 EXTENSIONS = (".jpeg", ".jpg", ".png", ".webp")
 SIXTEEN_BITS = "16B"  # the end of Pillow's raw mode
@@ -46,9 +41,6 @@ MIN_GREATEST_ALPHA, MIN_MEAN_ALPHA = 128, 25
 SIXTEEN_BIT_MODES = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
 PROFILE = "icc_profile"
 """The key of the profile in `Image.info`; its value is None if Pillow could not read it."""
-MAX_SRGB_DIFFERENCE = 1  # of 255 levels; published sRGB profiles differ in their rounding
-GRID_LEVELS = 16  # per channel
-MAX_CACHED_BYTES = 2**16  # profiles of cameras have a few kB; with tables for inks, up to 2 MB
 
 
 @dataclass(frozen=True)
@@ -60,10 +52,6 @@ class RgbImage:
 
     pixels: Tensor
     warnings: tuple[PredictionWarning, ...]
-
-
-class ProfileError(Exception):
-    """The embedded profile cannot be used; the message is the reason."""
 
 
 def is_image_name(name: str) -> bool:
@@ -181,13 +169,23 @@ def upright_rgb(image: Image.Image) -> RgbImage:
     if upright.mode in SIXTEEN_BIT_MODES:
         upright = _to_eight_bits(upright)
     try:
-        upright, warning = _with_srgb_colours(upright, image.info.get(PROFILE, b""))
+        try:
+            converted = with_srgb_colours(upright, image.info.get(PROFILE, b""))
+        except ProfileError as error:
+            message = f"the colour profile is ignored: {error}"
+            warnings.append(PredictionWarning(code=WarningCode.PROFILE_IGNORED, message=message))
+        else:
+            if converted is not upright:
+                message = "converted from the embedded colour profile to sRGB"
+                code = WarningCode.CONVERTED_TO_SRGB
+                warnings.append(PredictionWarning(code=code, message=message))
+            upright = converted
         rgb = _composite_on_white(upright) if transparent else upright.convert("RGB")
     except ValueError as error:
         raise ImageError(f"images of mode {upright.mode} cannot be converted to RGB") from error
     except PARSER_ERRORS as error:  # such as the transparent colour of another mode
         raise ImageError("the image contradicts its own header") from error
-    return RgbImage(channels_first(np.array(rgb)), (*warnings, *warning))
+    return RgbImage(channels_first(np.array(rgb)), tuple(warnings))
 
 
 def is_upright_srgb(image: Image.Image) -> bool:
@@ -231,30 +229,6 @@ def _load(image: Image.Image) -> None:
         raise ImageError("the image has indexed colours but no palette")
 
 
-def _with_srgb_colours(
-    image: Image.Image, profile: bytes | None
-) -> tuple[Image.Image, tuple[PredictionWarning, ...]]:
-    """Returns the image with the colours of its profile in sRGB, and a warning of the change.
-
-    A converted image has the mode RGB or RGBA and keeps its alpha channel. profile: as in
-    `Image.info`. The intent is perceptual, with black point compensation for CMYK.
-    """
-    try:
-        transform = _transform(profile)
-        if transform is None:
-            return image, ()
-        if image.mode not in CONVERTIBLE[transform.input_mode]:
-            raise ProfileError(f"it is for {transform.input_mode} and the image is {image.mode}")
-    except ProfileError as error:
-        message = f"the colour profile is ignored: {error}"
-        return image, (PredictionWarning(code=WarningCode.PROFILE_IGNORED, message=message),)
-    converted = transform.apply(image.convert(transform.input_mode))
-    if image.has_transparency_data:
-        converted.putalpha(image.convert("RGBA").getchannel("A"))
-    message = "converted from the embedded colour profile to sRGB"
-    return converted, (PredictionWarning(code=WarningCode.CONVERTED_TO_SRGB, message=message),)
-
-
 def _to_eight_bits(image: Image.Image) -> Image.Image:
     """Scales 16-bit gray to 8 bits; a gray level declared transparent becomes an alpha channel."""
     wide = np.asarray(image).astype(np.int64)
@@ -278,53 +252,3 @@ def _composite_on_white(image: Image.Image) -> Image.Image:
         return layers.convert("RGB")
     white = Image.new("RGBA", layers.size, "white")
     return Image.alpha_composite(white, layers).convert("RGB")
-
-
-def is_srgb(profile: bytes | None) -> bool:
-    """Returns True if pixels with this profile need no conversion: it is empty or that of sRGB."""
-    try:
-        return _transform(profile) is None
-    except ProfileError:
-        return False
-
-
-def _transform(profile: bytes | None) -> ImageCms.ImageCmsTransform | None:
-    """Returns the transform from a profile to sRGB; None if it changes no colour."""
-    if profile is None:
-        raise ProfileError("it is damaged")
-    cached = len(profile) <= MAX_CACHED_BYTES
-    return _cached_transform(profile) if cached else _new_transform(profile)
-
-
-def _new_transform(profile: bytes) -> ImageCms.ImageCmsTransform | None:
-    if not profile:
-        return None
-    try:
-        source = ImageCms.ImageCmsProfile(BytesIO(profile))
-        space = source.profile.xcolor_space
-        if space not in INPUT_MODES:
-            raise ProfileError("it is not one of an RGB, gray or CMYK image")
-        transform = ImageCms.ImageCmsTransform(source, _srgb(), INPUT_MODES[space], "RGB")
-    except (OSError, ValueError) as error:
-        raise ProfileError("it is damaged") from error
-    return None if _is_identity(transform) else transform
-
-
-_cached_transform = lru_cache(maxsize=16)(_new_transform)
-
-
-def _is_identity(transform: ImageCms.ImageCmsTransform) -> bool:
-    """True if all colours of a grid keep their levels, up to the rounding of sRGB profiles."""
-    if transform.input_mode == "CMYK":
-        return False
-    levels = np.linspace(0, 255, GRID_LEVELS).round().astype(np.uint8)
-    cube = np.stack(np.meshgrid(levels, levels, levels), axis=-1).reshape(1, -1, 3)
-    grid = cube if transform.input_mode == "RGB" else np.arange(256, dtype=np.uint8)[None]
-    image = Image.fromarray(grid)
-    difference = np.asarray(transform.apply(image)).astype(int) - np.asarray(image.convert("RGB"))
-    return bool(np.abs(difference).max() <= MAX_SRGB_DIFFERENCE)
-
-
-@cache
-def _srgb() -> ImageCms.ImageCmsProfile:
-    return ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))

@@ -23,7 +23,7 @@ from eulerlora_client.images import PARSER_ERRORS
 from eulerlora_client.output_files import open_output
 from eulerlora_client.policy import results
 from eulerlora_client.policy.policy import Policy
-from eulerlora_client.policy.quality import in_srgb
+from eulerlora_client.policy.quality import in_srgb, rgb_on_white
 from eulerlora_client.policy.results import EXPLANATION, UNKNOWN, performance
 from eulerlora_client.printable import NO_BREAK, printable
 from eulerlora_client.report.ranking import (
@@ -361,7 +361,8 @@ def thumbnail_of(path: Path) -> Thumbnail | None:
             if image.width * image.height > MAX_PIXELS:
                 return None
             image.draft("RGB", (DECODED_SIDE_PX, DECODED_SIDE_PX))
-            small = _plain_rgb(_scaled(in_srgb(_upright(image))))
+            small = rgb_on_white(in_srgb(_upright(image)))
+            small.thumbnail((MAX_SIDE_PX, MAX_SIDE_PX), Image.Resampling.LANCZOS)
     except PARSER_ERRORS:
         return None
     return Thumbnail(small.width, small.height, _jpeg(small))
@@ -390,23 +391,6 @@ def _upright(image: Image.Image) -> Image.Image:
         return ImageOps.exif_transpose(image)
     except PARSER_ERRORS:  # a malformed EXIF block is ignored
         return image
-
-
-def _scaled(image: Image.Image) -> Image.Image:
-    """Returns the image at the size of the thumbnail, as L, RGB or RGBA."""
-    if image.mode.startswith("I"):  # 16-bit gray: a plain conversion would clip it at 255
-        image = image.convert("F").point(lambda level: level * (1 / 257) + 0).convert("L")
-    elif image.mode not in ("RGB", "L"):
-        image = image.convert("RGBA" if image.has_transparency_data else "RGB")
-    image.thumbnail((MAX_SIDE_PX, MAX_SIDE_PX), Image.Resampling.LANCZOS)
-    return image
-
-
-def _plain_rgb(image: Image.Image) -> Image.Image:
-    """Returns a new image with the RGB pixels and without metadata."""
-    plain = Image.new("RGB", image.size, "white")
-    plain.paste(image, mask=image if image.mode == "RGBA" else None)
-    return plain
 
 
 def _jpeg(image: Image.Image) -> bytes:

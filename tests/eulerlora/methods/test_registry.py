@@ -65,11 +65,11 @@ def test_a_wrong_name_is_answered_with_the_right_ones() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("sngp", "eulerlora.methods.sngp:SNGPMethod"),  # of another method
+        ("sngp", "eulerlora.methods.heads:SNGPMethod"),  # of another method
         ("broken", "no_such_module:Method"),
-        ("absent", "eulerlora.methods.sngp:Absent"),
-        ("other-name", "eulerlora.methods.sngp:SNGPMethod"),
-        ("no-method", "eulerlora.methods.sngp:product_norms"),
+        ("absent", "eulerlora.methods.heads:Absent"),
+        ("other-name", "eulerlora.methods.heads:SNGPMethod"),
+        ("no-method", "eulerlora.methods.heads:product_norms"),
     ],
 )
 def test_a_wrong_entry_point_is_an_error_that_names_it(

@@ -152,7 +152,7 @@ def test_every_row_uses_its_coefficients(
     coefficients = 2 * torch.randn(ROWS, 4, RANKS, generator=Generator().manual_seed(3))
     actual = adapted_attention(inputs, frozen, adapters.down, adapters.up, coefficients)
     for row in range(ROWS):
-        weights = merged_weights(frozen, adapters.down, adapters.up, coefficients[row])
+        weights = merged_weights(frozen, adapters, coefficients[row])
         expected = naive_attention(frozen, weights, inputs[row])
         torch.testing.assert_close(actual[row], expected, rtol=1e-4, atol=1e-5)
 

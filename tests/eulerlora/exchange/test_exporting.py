@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eulerlora.checkpoint.files import load_checkpoint
-from eulerlora.exchange import merged
+from eulerlora.exchange import exporting
 from eulerlora_client.errors import NonFiniteError
 from tests.eulerlora.exchange.conftest import PREPROCESSING, det_probabilities
 from tests.markdown import code_blocks
@@ -48,8 +48,8 @@ def test_a_convolutional_stem_is_exported_with_its_channels(
     mean, std = (torch.tensor(v)[:, None, None] for v in (PREPROCESSING.mean, PREPROCESSING.std))
     with torch.inference_mode():
         actual = [
-            merged.merged_model(checkpoint, member)((images - mean) / std).softmax(dim=-1)
-            for member in merged.members(checkpoint)
+            exporting.merged_model(checkpoint, member)((images - mean) / std).softmax(dim=-1)
+            for member in exporting.members(checkpoint)
         ]
     expected = det_probabilities(folder, images)
     torch.testing.assert_close(torch.stack(actual, dim=1), expected, rtol=0, atol=1e-5)
@@ -93,6 +93,6 @@ def test_a_graph_with_other_probabilities_is_an_error(
     make_checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.onnx, "export", lambda *_, **__: None)
-    monkeypatch.setattr(merged, "_difference", lambda *_: float("nan"))
+    monkeypatch.setattr(exporting, "_difference", lambda *_: float("nan"))
     with pytest.raises(NonFiniteError, match="expected the checkpoint's probabilities"):
-        merged.export_onnx(load_checkpoint(make_checkpoint()), tmp_path)
+        exporting.export_onnx(load_checkpoint(make_checkpoint()), tmp_path)
