@@ -4,6 +4,9 @@ from importlib import import_module
 
 import pytest
 
+import eulerlora_client
+from eulerlora_client.contract import answers, problems
+
 PUBLIC = {
     "eulerlora": """
         AdaptedClassifier CheckpointError DataError EulerLoRA EulerLoRAError HubError ImageError
@@ -35,6 +38,7 @@ PUBLIC = {
         UnsupportedMedia UnusableImage UploadTooSlow Variance WarningCode __version__
     """,
 }
+INNER = {"ModelList", "ServiceStatus", "WireModel"}  # not what a method of the clients returns
 
 
 @pytest.mark.parametrize("package", PUBLIC)
@@ -43,3 +47,13 @@ def test_the_public_names_are_those_that_are_promised(package: str) -> None:
     assert module.__all__ == PUBLIC[package].split()
     assert "__dir__" not in vars(module) or dir(module) == module.__all__
     assert all(hasattr(module, name) for name in module.__all__)
+
+
+def test_every_problem_and_wire_model_is_public() -> None:
+    for module in (problems, answers):
+        defined = {
+            name
+            for name, kind in vars(module).items()
+            if isinstance(kind, type) and kind.__module__ == module.__name__
+        }
+        assert defined - INNER <= set(eulerlora_client.__all__)

@@ -9,11 +9,8 @@ import torch
 from PIL import Image
 from torch import Generator, Tensor
 
-import eulerlora
 from eulerlora.checkpoint.files import (
-    DEFAULT_CHECKPOINT,
     load_checkpoint,
-    stored_revision,
     write_config,
 )
 from eulerlora.images.files import upright_rgb
@@ -340,12 +337,6 @@ def test_nan_weights_are_a_non_finite_error(
         loaded.network.blocks[1].up.fill_(torch.nan)
     with pytest.raises(NonFiniteError, match="NaN"):
         EulerLoRA(loaded, torch.device("cpu")).predict(tensors, mode=mode)
-
-
-def test_the_default_model_is_that_of_the_packaged_checkpoint() -> None:
-    model = EulerLoRA.default("cpu")
-    assert model.revision == stored_revision(DEFAULT_CHECKPOINT)
-    assert Path(eulerlora.__file__).parent / "default" == DEFAULT_CHECKPOINT
 
 
 def test_device_auto_is_cuda_if_available() -> None:

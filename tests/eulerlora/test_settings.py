@@ -64,12 +64,6 @@ def test_values_at_the_limits_are_accepted() -> None:
     assert Draw() == Draw(mode="det", samples=1, seed=0, sampler="independent")
 
 
-def test_tokens_are_the_patches_and_the_class_token_as_torchvision_counts_them() -> None:
-    with torch.device("meta"):
-        assert BackboneSettings().tokens == 50 == models.vit_b_32(weights=None).seq_length
-    assert BackboneSettings(image_size=32, patch_size=8, registers=4).tokens == 16 + 1 + 4
-
-
 def test_options_with_their_defaults_do_not_appear_in_a_file() -> None:
     assert set(BackboneSettings().model_dump()) == {
         "image_size", "patch_size", "layers", "heads", "width", "mlp_width",

@@ -17,7 +17,7 @@ from eulerlora_client.contract.answers import (
 )
 from eulerlora_client.policy.policy import Decision, Policy, default_policy, default_policy_text
 from eulerlora_client.policy.results import policy_description, triage_result
-from eulerlora_client.report.ranking import RowProblem, TriageRow
+from eulerlora_client.report.ranking import TriageRow
 from tests.eulerlora_client.conftest import PREDICTION, Reply
 from tests.eulerlora_client.policy_inputs import GOOD
 from tests.program import Completed, run
@@ -102,8 +102,3 @@ def policy_reply() -> Reply:
     """Returns the reply of `/triage/policy` with `mel_policy`."""
     content = policy_description(mel_policy()).model_dump_json().encode()
     return 200, {"Content-Type": "application/json"}, content
-
-
-def undecided(name: str, code: str = "unusable_image", detail: str = "it is broken") -> TriageRow:
-    """Returns a row without a result."""
-    return TriageRow(Path(name), problem=RowProblem(code, detail))

@@ -10,7 +10,6 @@ import pytest
 from eulerlora_client import (
     AsyncTriageClient,
     Disposition,
-    InvalidParameter,
     ModelDetails,
     ModelSummary,
     TriageClient,
@@ -92,12 +91,6 @@ def test_models_and_their_details_are_returned(client: TriageClient) -> None:
     ):
         with pytest.raises(UnknownModel):
             request()
-
-
-def test_an_invalid_parameter_is_named_with_the_request_id(client: TriageClient) -> None:
-    with pytest.raises(InvalidParameter, match="samples: expected only with mode=stoch") as raised:
-        client.predict(random_png(), samples=4)
-    assert raised.value.request_id
 
 
 @pytest.fixture(scope="module")

@@ -99,7 +99,7 @@ def triaged(path: Path, prediction: Prediction, quality: ImageQuality, policy: P
     return TriageRow(path, triage_result(prediction, quality, decision, policy, CLASS_NAMES))
 
 
-def failed(path: Path, code: str, detail: str) -> TriageRow:
+def failed(path: Path, code: str = "unusable_image", detail: str = "it is broken") -> TriageRow:
     """Returns a row without a result."""
     return TriageRow(path, problem=RowProblem(code, detail))
 

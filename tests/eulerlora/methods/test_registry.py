@@ -4,8 +4,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from eulerlora.methods.ensembles import BatchEnsembleSettings
-from eulerlora.methods.eulerlora import DropKeySettings, EulerLoRASettings, RankDropoutSettings
+from eulerlora.methods.eulerlora import EulerLoRASettings
 from eulerlora.methods.posteriors import TFBSettings
 from eulerlora.methods.registry import DEFAULT_METHOD, StoredMethod, method_type, methods
 from eulerlora.nn.method import MethodSettings
@@ -37,11 +36,7 @@ def test_lora_and_ensembles_draw_nothing_and_all_other_methods_draw() -> None:
     ("method", "adapters", "text"),
     [
         (DEFAULT_METHOD, LORA, "not sampled"),
-        (DEFAULT_METHOD, AdapterSettings(), "Kmin 10, T 2, sigma 1"),
         (EulerLoRASettings(sides="input"), AdapterSettings(), "Kmin 10, T 2, sigma 1, sides input"),
-        (RankDropoutSettings(kept=0.5), LORA, "rank-dropout, kept 0.5"),
-        (DropKeySettings(), LORA, "dropkey"),
-        (BatchEnsembleSettings(blocks=3), LORA, "batch-ensemble, blocks 3"),
         (
             TFBSettings(deviation=0.5, tolerance=0.1, anchors=8),
             LORA,

@@ -85,20 +85,6 @@ def test_products_of_random_features_approximate_the_gaussian_kernel() -> None:
     torch.testing.assert_close(phi @ phi.T, kernel, rtol=0, atol=5 / math.sqrt(count))
 
 
-@torch.no_grad()
-def test_the_variance_grows_from_the_training_images_to_that_of_the_prior() -> None:
-    heads, adapter = heads_of(SNGPSettings(features=512, length_scale=0.2)), torch.zeros(60).long()
-    training = features_of(1).expand(60, -1) + 0.01 * features_of(60, seed=5)
-    heads.set_covariance(heads.curvature(training, adapter, heads(training, adapter)))
-    near, far = (
-        heads.variance(heads.random_features(images, adapter[:1]), adapter[:1]).item()
-        for images in (training[:1], features_of(1, seed=9))
-    )
-    prior = 1 / heads.settings.weight_precision
-    assert near < 0.5 * prior
-    assert far == pytest.approx(prior, rel=0.25)
-
-
 def test_noise_has_no_effect_and_finite_gradients_before_the_covariance_is_set() -> None:
     heads, features = heads_of(), features_of(4).requires_grad_()
     adapter = torch.tensor([0, 0, 1, 1])

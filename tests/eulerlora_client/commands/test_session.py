@@ -19,7 +19,8 @@ from eulerlora_client.contract.problems import Overloaded, Problem, Unreachable
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.policy.results import NOT_ASSESSED, NOT_FITTED, TITLES, WARNING
 from eulerlora_client.report.ranking import TriageRow, ranked
-from tests.eulerlora_client.runs import decided, mel_policy, random_png, result_of, undecided
+from tests.eulerlora_client.runs import decided, mel_policy, random_png, result_of
+from tests.eulerlora_client.triage_rows import failed
 
 OPTIONS: TriageOptions = {"mode": "stoch", "samples": 2}
 ROUTINE = result_of(Disposition.ROUTINE)
@@ -109,7 +110,7 @@ def test_a_pipe_is_not_read(files: list[Path], tmp_path: Path) -> None:
 
 ROWS = [
     decided("routine.png", Disposition.ROUTINE, 0.01),
-    undecided("broken.png"),
+    failed(Path("broken.png")),
     decided("retake.png", Disposition.RETAKE, 0.01, Reason.TOO_DARK),
     decided("urgent.png", Disposition.URGENT, 0.3, Reason.TARGET_CLASSES),
     decided("refer.png", Disposition.REFER, 0.01, Reason.HIGH_ENTROPY, Reason.OUT_OF_DISTRIBUTION),

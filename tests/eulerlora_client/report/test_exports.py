@@ -15,12 +15,12 @@ from eulerlora_client.policy.results import NOT_FITTED
 from eulerlora_client.policy.results import decided as decided_again
 from eulerlora_client.report.exports import COLUMNS, Outputs, write_csv, write_json_lines
 from eulerlora_client.report.ranking import RowProblem, TriageRow
-from tests.eulerlora_client.runs import decided, mel_policy, undecided
-from tests.eulerlora_client.triage_rows import UNFAMILIAR
+from tests.eulerlora_client.runs import decided, mel_policy
+from tests.eulerlora_client.triage_rows import UNFAMILIAR, failed
 
 ROWS = [
     decided("a.png", Disposition.URGENT, 0.4, Reason.TARGET_CLASSES, Reason.HIGH_ENTROPY),
-    undecided('b, "c"\n.png'),
+    failed(Path('b, "c"\n.png')),
     decided("d.png", Disposition.ROUTINE),
 ]
 
@@ -140,9 +140,9 @@ def test_csv_has_no_figure_of_an_unfamiliar_image_and_json_lines_have_all(tmp_pa
 
 def test_names_that_are_not_utf_8_are_preserved(tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9.png")
-    write_csv(tmp_path / "rows.csv", [undecided(name)])
+    write_csv(tmp_path / "rows.csv", [failed(Path(name))])
     assert b"caf\xe9.png" in (tmp_path / "rows.csv").read_bytes()
-    write_json_lines(tmp_path / "rows.jsonl", [undecided(name)])
+    write_json_lines(tmp_path / "rows.jsonl", [failed(Path(name))])
     assert json.loads((tmp_path / "rows.jsonl").read_text())["file"] == name
 
 
@@ -180,7 +180,7 @@ def test_texts_of_the_server_are_escaped_and_are_no_formula(tmp_path: Path) -> N
 def test_a_file_that_fails_does_not_prevent_the_others(tmp_path: Path) -> None:
     outputs = Outputs(tmp_path / "gone" / "rows.csv", tmp_path / "rows.jsonl", None)
     with pytest.raises(FileNotFoundError, match=r"rows\.csv"):
-        outputs.write([undecided("a.png")], mel_policy())
+        outputs.write([failed(Path("a.png"))], mel_policy())
     assert outputs.json_lines is not None
     assert outputs.json_lines.read_text().count("\n") == 1
 

@@ -25,14 +25,15 @@ from eulerlora_client.report.submitted import ReportJob, submitted_report
 from service.routes import triage as report
 from service.routes.triage import ReportWriter
 from service.settings import ServiceSettings
-from tests.eulerlora_client.runs import decided, undecided
+from tests.eulerlora_client.runs import decided
+from tests.eulerlora_client.triage_rows import failed
 from tests.service.conftest import app_of
 from tests.service.harness import FakeRequest
 
 HOSTILE = '"><img src=x onerror=alert(1)>.jpg'
 ROWS = [
     decided("routine.png", Disposition.ROUTINE, 0.01),
-    undecided("notes.txt", "unsupported_media", "The media type is not supported: no image"),
+    failed(Path("notes.txt"), "unsupported_media", "The media type is not supported: no image"),
     decided(HOSTILE, Disposition.URGENT, 0.6, Reason.TARGET_CLASSES),
 ]
 JSON = {"Content-Type": "application/json"}
