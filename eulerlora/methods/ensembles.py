@@ -78,13 +78,7 @@ class BatchEnsembleFactors(BlockAdapters):
         self.input_factors.normal_(1, self.deviation, generator=generator)
         self.output_factors.normal_(1, self.deviation, generator=generator)
 
-    def attention(
-        self,
-        inputs: Tensor,
-        frozen: nn.MultiheadAttention,
-        rows: BlockRows,
-        queries: int | None = None,
-    ) -> Tensor:
+    def attention(self, inputs: Tensor, frozen: nn.MultiheadAttention, rows: BlockRows) -> Tensor:
         r, s = (
             factors[:, rows.adapter].unsqueeze(2)  # (4, rows, 1, width)
             for factors in (self.input_factors, self.output_factors)
@@ -93,7 +87,7 @@ class BatchEnsembleFactors(BlockAdapters):
         def project(tokens: Tensor, weight: Tensor, bias: Tensor, index: int) -> Tensor:
             return s[index] * F.linear(r[index] * tokens, weight) + bias
 
-        return projected_attention(rows.of_rows(inputs), frozen, project, queries)
+        return projected_attention(rows.of_rows(inputs), frozen, project, rows.queries)
 
 
 class BatchEnsembleMethod(EnsembleMethod[BatchEnsembleSettings]):

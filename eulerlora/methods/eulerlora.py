@@ -162,17 +162,11 @@ class DropKeySettings(MethodSettings):
 class DropKeyAdapters(AttentionAdapters):
     """The directions of one block; a row's masks are added to its attention logits."""
 
-    def attention(
-        self,
-        inputs: Tensor,
-        frozen: nn.MultiheadAttention,
-        rows: BlockRows,
-        queries: int | None = None,
-    ) -> Tensor:
+    def attention(self, inputs: Tensor, frozen: nn.MultiheadAttention, rows: BlockRows) -> Tensor:
         coefficients, dropped = self.coefficients(rows), rows.draws.get(DROPPED)
-        added = None if dropped is None else DROPPED_LOGIT * dropped[:, :, :queries]
+        added = None if dropped is None else DROPPED_LOGIT * dropped[:, :, : rows.queries]
         return adapted_attention(
-            inputs, frozen, self.down, self.up, coefficients, rows.image, queries, added
+            inputs, frozen, self.down, self.up, coefficients, rows.image, rows.queries, added
         )
 
 

@@ -127,15 +127,9 @@ class GaussianAdapters(AttentionAdapters):
         for name in self.sampled:
             _add_law(self, name, rotated)
 
-    def attention(
-        self,
-        inputs: Tensor,
-        frozen: nn.MultiheadAttention,
-        rows: BlockRows,
-        queries: int | None = None,
-    ) -> Tensor:
+    def attention(self, inputs: Tensor, frozen: nn.MultiheadAttention, rows: BlockRows) -> Tensor:
         if not any(name in rows.draws for name in self.sampled):
-            return super().attention(inputs, frozen, rows, queries)
+            return super().attention(inputs, frozen, rows)
         down, up = self._of_rows("down", rows), self._of_rows("up", rows)
 
         def project(tokens: Tensor, weight: Tensor, bias: Tensor, index: int) -> Tensor:
@@ -144,7 +138,7 @@ class GaussianAdapters(AttentionAdapters):
                 output, tokens = rows.of_rows(output), rows.of_rows(tokens)
             return output + low_rank(tokens, down[:, index], up[:, index])
 
-        return projected_attention(inputs, frozen, project, queries)
+        return projected_attention(inputs, frozen, project, rows.queries)
 
     def _of_rows(self, name: str, rows: BlockRows) -> Tensor:
         """Returns the weights `down` or `up` of every row, (rows, 4, rank, width)."""

@@ -1,7 +1,7 @@
 """What a method consists of: settings, tensors of each block, heads, and a law of the draws.
 
     draws = method.draw(draw)                          # random input of one image, on the CPU
-    block.attention(inputs, frozen, rows, queries)     # reads the draws of its rows
+    block.attention(inputs, frozen, rows)              # reads the draws of its rows
     heads(features, adapter, draws)                    # logits of every row
 
 A network is a deterministic function of images, rows and draws: named tensors that a method draws
@@ -138,16 +138,17 @@ def initial_bound(rank: int, width: int) -> float:
 
 @dataclass(frozen=True)
 class BlockRows:
-    """The rows that a block computes for one network.
+    """The rows that a block computes for one network, and of how many of their tokens.
 
     draws: of this block, by name, (rows, ...). adapter: (rows,), index of each row's adapter.
     image: (rows,), index of each row's image if the inputs are those of images; None if they are
-    those of the rows.
+    those of the rows. queries: number of leading tokens to return; None returns all.
     """
 
     draws: Mapping[str, Tensor]
     adapter: Tensor
     image: Tensor | None = None
+    queries: int | None = None
 
     def of_rows(self, inputs: Tensor) -> Tensor:
         """Returns (rows, ...): the inputs of every row."""
@@ -176,18 +177,11 @@ class BlockAdapters(nn.Module, ABC):
         """Draws the tensors from `generator`; the block then equals the frozen block, or nearly."""
 
     @abstractmethod
-    def attention(
-        self,
-        inputs: Tensor,
-        frozen: nn.MultiheadAttention,
-        rows: BlockRows,
-        queries: int | None = None,
-    ) -> Tensor:
+    def attention(self, inputs: Tensor, frozen: nn.MultiheadAttention, rows: BlockRows) -> Tensor:
         """Returns the self-attention of every row, (rows, queries, width), without the residual.
 
         inputs: (rows, tokens, width), after the layer norm; with `rows.image`, (images, tokens,
-        width). frozen: as in `adapted_attention`. queries: number of leading tokens to return; None
-        returns all.
+        width). frozen: as in `adapted_attention`.
         """
 
 
@@ -221,16 +215,10 @@ class AttentionAdapters(BlockAdapters):
         """Returns the coefficients (rows, 4, ranks) of the rows' directions."""
         return rows.draws[COEFFICIENTS]
 
-    def attention(
-        self,
-        inputs: Tensor,
-        frozen: nn.MultiheadAttention,
-        rows: BlockRows,
-        queries: int | None = None,
-    ) -> Tensor:
+    def attention(self, inputs: Tensor, frozen: nn.MultiheadAttention, rows: BlockRows) -> Tensor:
         coefficients = self.coefficients(rows)
         return adapted_attention(
-            inputs, frozen, self.down, self.up, coefficients, rows.image, queries
+            inputs, frozen, self.down, self.up, coefficients, rows.image, rows.queries
         )
 
 
@@ -240,17 +228,11 @@ class FrozenAttention(BlockAdapters):
     def initialise(self, generator: Generator) -> None:
         """Draws nothing."""
 
-    def attention(
-        self,
-        inputs: Tensor,
-        frozen: nn.MultiheadAttention,
-        rows: BlockRows,
-        queries: int | None = None,
-    ) -> Tensor:
+    def attention(self, inputs: Tensor, frozen: nn.MultiheadAttention, rows: BlockRows) -> Tensor:
         def project(tokens: Tensor, weight: Tensor, bias: Tensor, _: int) -> Tensor:
             return F.linear(tokens, weight, bias)
 
-        return rows.of_rows(projected_attention(inputs, frozen, project, queries))
+        return rows.of_rows(projected_attention(inputs, frozen, project, rows.queries))
 
 
 class AdapterHeads(nn.Module):

@@ -92,22 +92,21 @@ class NetworkOutput(NamedTuple):
         return self.logits.double().logsumexp(dim=-1)
 
 
-Block = Callable[[Tensor, nn.Module, nn.Module, BlockRows, int | None], Tensor]
+Block = Callable[[Tensor, nn.Module, nn.Module, BlockRows], Tensor]
 
 
 def adapted_block(
-    tokens: Tensor, frozen: nn.Module, adapters: nn.Module, rows: BlockRows, queries: int | None
+    tokens: Tensor, frozen: nn.Module, adapters: nn.Module, rows: BlockRows
 ) -> Tensor:
     """Runs one block: adapted self-attention and the frozen MLP, each after its layer norm.
 
     tokens: (rows, tokens, width); with `rows.image`, (images, tokens, width). frozen: an
-    `EncoderBlock`. adapters: the `BlockAdapters` of the block. queries: number of leading tokens to
-    return; None returns all. Returns (rows, queries, width).
+    `EncoderBlock`. adapters: the `BlockAdapters` of the block. Returns (rows, queries, width).
     """
     assert isinstance(frozen, EncoderBlock)
     assert isinstance(adapters, BlockAdapters)
-    attended = adapters.attention(frozen.ln_1(tokens), frozen.self_attention, rows, queries)
-    return frozen.after_attention(rows.of_rows(tokens[:, :queries]), attended)
+    attended = adapters.attention(frozen.ln_1(tokens), frozen.self_attention, rows)
+    return frozen.after_attention(rows.of_rows(tokens[:, : rows.queries]), attended)
 
 
 class ProjectedBlock(ABC):
@@ -130,12 +129,7 @@ class ProjectedBlock(ABC):
         """
 
     def __call__(
-        self,
-        tokens: Tensor,
-        frozen: nn.Module,
-        adapters: nn.Module,
-        rows: BlockRows,
-        queries: int | None,
+        self, tokens: Tensor, frozen: nn.Module, adapters: nn.Module, rows: BlockRows
     ) -> Tensor:
         """Arguments and shapes as in `adapted_block`."""
         assert isinstance(frozen, EncoderBlock)
@@ -146,8 +140,9 @@ class ProjectedBlock(ABC):
         def project(inputs: Tensor, weight: Tensor, bias: Tensor, index: int) -> Tensor:
             return self.projection(inputs, weight, bias, adapters, index, coefficients)
 
-        attended = projected_attention(frozen.ln_1(tokens), frozen.self_attention, project, queries)
-        return frozen.after_attention(tokens[:, :queries], attended)
+        normed, attention = frozen.ln_1(tokens), frozen.self_attention
+        attended = projected_attention(normed, attention, project, rows.queries)
+        return frozen.after_attention(tokens[:, : rows.queries], attended)
 
 
 def unit_length(vectors: Tensor) -> Tensor:
@@ -267,8 +262,8 @@ class AdaptedVisionTransformer(nn.Module):
             begins, stage = index in stages, stages.get(index, stage)
             queries = 1 if index == last and pooling == "class" else None  # leading tokens in use
             inputs = stage.inputs if begins else None
-            block_rows = BlockRows(stage.draws.block(index), stage.rows.adapter, inputs)
-            tokens = block(tokens, frozen, adapters, block_rows, queries)
+            block_rows = BlockRows(stage.draws.block(index), stage.rows.adapter, inputs, queries)
+            tokens = block(tokens, frozen, adapters, block_rows)
         if last == 0 or len(stages) > 1:
             texture = texture[stage.inputs]
         output = self.backbone.pooled(tokens)

@@ -151,13 +151,7 @@ class LinearAdapters(BlockAdapters):
     def initialise(self, generator: Generator) -> None:
         raise NotImplementedError
 
-    def attention(
-        self,
-        inputs: Tensor,
-        frozen: nn.MultiheadAttention,
-        rows: BlockRows,
-        queries: int | None = None,
-    ) -> Tensor:
+    def attention(self, inputs: Tensor, frozen: nn.MultiheadAttention, rows: BlockRows) -> Tensor:
         inputs = rows.of_rows(inputs)
         weights = [*frozen.in_proj_weight.chunk(3), frozen.out_proj.weight]
         biases = [*frozen.in_proj_bias.chunk(3), frozen.out_proj.bias]
@@ -166,7 +160,7 @@ class LinearAdapters(BlockAdapters):
             adapted = self.up[index](self.down[index](tokens))
             return F.linear(tokens, weights[index], biases[index]) + adapted
 
-        tokens = (inputs[:, :queries], inputs, inputs)
+        tokens = (inputs[:, : rows.queries], inputs, inputs)
         heads = [
             project(part, index).unflatten(-1, (frozen.num_heads, -1)).transpose(1, 2)
             for index, part in enumerate(tokens)
