@@ -5,6 +5,7 @@ import signal
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 from starlette.testclient import TestClient
@@ -99,7 +100,7 @@ def test_replicas_answer_as_one_process_and_the_loss_of_one_loses_no_request(
     file.write_text(json.dumps(CLUSTER))  # JSON is YAML
     command = ["-m", "ray.serve.scripts", "run", str(file)]
     with server_process(command, RAY_PORT, "/readyz") as server:
-        while len(replicas := [p for p in tree(server.pid) if p.name() == "ray::ServeRep"]) < 2:
+        while len(replicas := replicas_of(server.pid)) < 2:
             time.sleep(0.5)
         load = closed_loop(server.port, requests, 2, 16)
         assert probabilities_by_seed(load) == {
@@ -111,6 +112,11 @@ def test_replicas_answer_as_one_process_and_the_loss_of_one_loses_no_request(
         for seed, probabilities in probabilities_by_seed(load).items():
             assert probabilities == pytest.approx(expected[seed], abs=1e-4)
         assert replicas[1].is_running()
+
+
+def replicas_of(pid: int) -> list[psutil.Process]:
+    """Returns the replicas below a process; some kernels cut their names after 15 characters."""
+    return [process for process in tree(pid) if process.name().startswith("ray::ServeRep")]
 
 
 def probabilities_by_seed(load: Load) -> dict[int, dict[str, float]]:
