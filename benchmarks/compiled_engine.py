@@ -1,10 +1,5 @@
-"""The compiled engine of a GPU: its graphs, its rows per second and its memory.
+"""The compiled engine of a GPU: its graphs, its rows per second and its memory."""
 
-The computed ceiling of a card counts the floating-point operations of a pass (a multiply-add is
-two) in its matrix products; norms, softmax and activations are negligible.
-"""
-
-import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,9 +15,7 @@ from benchmarks.timing import Work, alternating_seconds, synchronise
 from benchmarks.workload import Engine, NetworkSizes, Plan, Workload, random_network
 from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import Runtime, row_counts
-from eulerlora.settings import BackboneSettings, RuntimeSettings
-
-BYTES_PER_WEIGHT = 2  # bfloat16
+from eulerlora.settings import RuntimeSettings
 
 
 @dataclass(frozen=True)
@@ -36,77 +29,6 @@ class CompiledEngine:
     row_counts: Sequence[int]
     graphs: int
     seconds: float
-
-
-@dataclass(frozen=True)
-class Card:
-    """What a GPU can do at most. bandwidth: bytes/s of its memory. flops: of dense bfloat16."""
-
-    bandwidth: float
-    flops: float
-
-    def seconds(self, sizes: NetworkSizes, images: int, rows: int) -> float:
-        """Returns the least time of a pass: that of its arithmetic, or of reading the weights."""
-        least = minimum_flops(sizes.backbone, images, rows, sizes.adapters.rank, sizes.classes)
-        return max(least / self.flops, weight_bytes(sizes) / self.bandwidth)
-
-
-CARDS = {
-    "H200": Card(4.8e12, 989e12),
-    "H100": Card(3.35e12, 989e12),
-    "A100": Card(2.04e12, 312e12),
-    "L40S": Card(864e9, 362e12),
-    "L4": Card(300e9, 121e12),
-}
-"""A word of the name of a GPU -> NVIDIA's data sheet of its SXM form, or of its only one."""
-
-
-def card_of(device: torch.device) -> Card | None:
-    """Returns the data of a CUDA device; None for an unknown one and for the CPU."""
-    words = re.split(r"\W+", torch.cuda.get_device_name(device)) if device.type == "cuda" else []
-    return next((CARDS[word] for word in words if word in CARDS), None)
-
-
-def weight_bytes(sizes: NetworkSizes) -> int:
-    """Returns the bytes of the weights of all blocks."""
-    shape = sizes.backbone
-    block = 4 * shape.width**2 + 2 * shape.width * shape.mlp_width
-    return BYTES_PER_WEIGHT * shape.layers * block
-
-
-def minimum_flops(
-    backbone: BackboneSettings, images: int, rows: int, rank: int, classes: int
-) -> int:
-    """Returns the minimum number of operations for the logits of all rows.
-
-    It is below that of all tokens of all rows for three reasons: in the first block, the rows of an
-    image share the inputs of Q, K and V; in the last block, only the class token is needed after K
-    and V, unless the features are a mean over patches; and each row uses the `rank` directions and
-    the head of one adapter only.
-    """
-    pixels, patches = 3 * backbone.patch_size**2, backbone.tokens - 1 - backbone.registers
-    embedding = 2 * images * patches * pixels * backbone.width
-    heads = 2 * rows * backbone.width * classes
-    blocks = 0
-    for index in range(backbone.layers):
-        inputs = images if index == 0 else rows
-        pooled = backbone.pooling == "class" and index == backbone.layers - 1
-        blocks += _block_flops(backbone, rows, rank, inputs, 1 if pooled else backbone.tokens)
-    return embedding + blocks + heads
-
-
-def _block_flops(
-    backbone: BackboneSettings, rows: int, rank: int, inputs: int, queries: int
-) -> int:
-    """Operations of one block. inputs: distinct inputs of Q, K, V. queries: output tokens."""
-    tokens, width = backbone.tokens, backbone.width
-    projected = queries + 2 * tokens  # tokens of Q, K and V
-    mlp_layers = 3 if backbone.activation == "swiglu" else 2  # the gate is a layer more
-    frozen_projections = 2 * (inputs * projected + rows * queries) * width**2
-    low_rank = 2 * (inputs * projected + rows * (projected + 2 * queries)) * width * rank
-    attention = 2 * rows * queries * tokens * 2 * width
-    mlp = 2 * rows * queries * mlp_layers * width * backbone.mlp_width
-    return frozen_projections + low_rank + attention + mlp
 
 
 @cache
@@ -151,8 +73,8 @@ def graph_compilation(plan: Plan) -> Iterator[Result]:
 
 
 def row_rates(plan: Plan) -> Iterator[Result]:
-    """Measures rows per second of every row count, and the shares of the card's ceiling."""
-    sizes, card = plan.sizes.large, card_of(plan.device)
+    """Measures rows per second of every row count."""
+    sizes = plan.sizes.large
     counts = engine_of(plan).row_counts
     passes = [pass_of(plan, count) for count in counts]
     times = alternating_seconds(passes, plan.sizes.repeats, plan.sizes.warmups, plan.device)
@@ -162,16 +84,6 @@ def row_rates(plan: Plan) -> Iterator[Result]:
         rates = [count / value for value in seconds]
         pass_us = f"{1e6 * median(seconds):.0f} us a pass"
         yield Result(name, pass_us, median(rates), rates, "rows/s")
-        if card is not None:
-            least_s = card.seconds(sizes, images, count)
-            shares = [least_s / value for value in seconds]
-            yield Result(
-                f"{name}: share of the computed ceiling",
-                f"at least {1e6 * least_s:.0f} us by arithmetic and memory bandwidth",
-                median(shares),
-                shares,
-                "share",
-            )
 
 
 def pass_memory(plan: Plan) -> Iterator[Result]:

@@ -1,9 +1,9 @@
 """Inference, training step and service on a GPU: `python -m benchmarks.gpu`; under 8 minutes.
 
 All implementations are checked first; nothing is timed if a check fails. Then it measures graph
-capture, rows per second by row count with the share of the card's computed ceiling, memory, the
-latency of one and of all trajectories, the service with decoding, and the comparisons of
-`benchmarks.cpu`. `--device cpu --small` runs the same code in a minute without a GPU.
+capture, rows per second by row count, memory, the latency of one and of all trajectories, the
+service with decoding, and the comparisons of `benchmarks.cpu`. `--device cpu --small` runs the same
+code in a minute without a GPU.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

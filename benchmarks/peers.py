@@ -30,7 +30,6 @@ from benchmarks.service.images import synthetic_images
 from benchmarks.service.load import (
     Exchange,
     Load,
-    Part,
     closed_loop,
     parameters,
     percentile,
@@ -369,12 +368,12 @@ def check_probabilities(
 
 def request_of(server: str, image: bytes, mode: Mode) -> bytes:
     """Returns a form; the peers take the mode as a field of it, BentoML as a part of the path."""
-    file = Part("file", image, "a.jpg", "image/jpeg")
+    files = [("file", ("a.jpg", image, "image/jpeg"))]
     if server == AUTO_SAMPLES and mode == "stoch":
-        return post_form([file], {"mode": mode, "samples": "auto"})
+        return post_form(files, parameters={"mode": mode, "samples": "auto"})
     if server.startswith(OUR_SERVER):
-        return post_form([file], parameters(mode))
-    request = post_form([file, Part("mode", mode.encode())])
+        return post_form(files, parameters=parameters(mode))
+    request = post_form(files, {"mode": mode})
     is_path = server == BENTOML and mode == "det"
     return request.replace(b"/predict", b"/predict/det", 1) if is_path else request
 

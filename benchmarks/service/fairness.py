@@ -23,7 +23,6 @@ from benchmarks.service.load import (
     RETRY_S,
     ClientSession,
     Exchange,
-    Part,
     as_client,
     closed_loop,
     get,
@@ -125,8 +124,11 @@ def _results(
 
 def batch(images: Sequence[bytes], count: int) -> bytes:
     """Returns a POST of /predict/batch with `count` files."""
-    parts = [Part("files", images[index % len(images)], f"{index}.jpg") for index in range(count)]
-    return post_form(parts).replace(b"POST /predict", b"POST /predict/batch", 1)
+    contents = itertools.islice(itertools.cycle(images), count)
+    files = [
+        ("files", (f"{index}.jpg", content, "image/jpeg")) for index, content in enumerate(contents)
+    ]
+    return post_form(files).replace(b"POST /predict", b"POST /predict/batch", 1)
 
 
 def photographs() -> list[bytes]:

@@ -15,6 +15,7 @@ from typing import Self
 from urllib.parse import urlencode
 
 import h11
+import httpx
 import numpy as np
 
 from eulerlora_client.contract.sampling import Mode
@@ -28,15 +29,8 @@ RETRY_S = 0.02
 MAX_LOST = 100
 MAX_IDLE_S = 2.0  # below the 5 s after which uvicorn closes an idle connection
 
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a multipart body; a text field without a filename."""
-
-    name: str
-    content: bytes
-    filename: str | None = None
-    media_type: str | None = None
+FormFile = tuple[str, tuple[str, bytes, str]]
+"""A field of a form, and the name, content and media type of its file."""
 
 
 def parameters(mode: Mode) -> dict[str, object]:
@@ -67,24 +61,21 @@ def as_client(request: bytes, address: str) -> bytes:
     return request.replace(b"\r\n", f"\r\nX-Forwarded-For: {address}\r\n".encode(), 1)
 
 
-def post_form(parts: Sequence[Part], parameters: Mapping[str, object] = NO_PARAMETERS) -> bytes:
-    """Returns a POST of /predict with a multipart body (RFC 7578)."""
-    return post(form(parts), f"multipart/form-data; boundary={BOUNDARY}", parameters)
+def post_form(
+    files: Sequence[FormFile],
+    fields: Mapping[str, str] | None = None,
+    parameters: Mapping[str, object] = NO_PARAMETERS,
+) -> bytes:
+    """Returns a POST of /predict with a multipart body."""
+    return post(form(files, fields), f"multipart/form-data; boundary={BOUNDARY}", parameters)
 
 
-def form(parts: Sequence[Part]) -> bytes:
+def form(files: Sequence[FormFile], fields: Mapping[str, str] | None = None) -> bytes:
     """Returns a multipart body with the boundary `BOUNDARY`."""
-    return b"".join(map(_part, parts)) + f"--{BOUNDARY}--\r\n".encode()
-
-
-def _part(part: Part) -> bytes:
-    disposition = f'form-data; name="{part.name}"'
-    if part.filename is not None:
-        disposition += f'; filename="{part.filename}"'
-    lines = [f"--{BOUNDARY}", f"Content-Disposition: {disposition}"]
-    if part.media_type is not None:
-        lines.append(f"Content-Type: {part.media_type}")
-    return "\r\n".join([*lines, "", ""]).encode() + part.content + b"\r\n"
+    headers = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+    return httpx.Request(
+        "POST", "http://localhost", files=files, data=fields, headers=headers
+    ).read()
 
 
 def _head(method: str, target: str, *headers: str) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.service.images import synthetic_images
-from benchmarks.service.load import BOUNDARY, Part, form, get, post, post_form
+from benchmarks.service.load import BOUNDARY, form, get, post, post_form
 from service.auth.keys import write_clients
 from service.settings import NESTED, PREFIX
 from service.telemetry import metrics
@@ -21,7 +21,7 @@ from tests.service.real_server import PROBE, RawResponse, exchange
 SECRET = "zz-secret-zz"
 MAX_BYTES = 3_000_000
 PHOTOGRAPH = synthetic_images(1)[0]
-SENT = Part("file", PHOTOGRAPH, "a.jpg", "image/jpeg")
+SENT = [("file", ("a.jpg", PHOTOGRAPH, "image/jpeg"))]
 FORM = f"multipart/form-data; boundary={BOUNDARY}"
 PREDICT = b"POST /predict HTTP/1.1\r\n"
 HOST = b"Host: 127.0.0.1\r\n"
@@ -32,9 +32,11 @@ FAULTS = {
     "a JSON body": (post(b"{}", "application/json"), 415, "unsupported_media"),
     "truncated PNG": (post(PNG[: len(PNG) // 2]), 422, "unusable_image"),
     "an empty body": (post(b""), 422, "invalid_upload"),
-    "no file in the form": (post_form([Part("other", b"1")]), 422, "invalid_upload"),
+    "no file in the form": (
+        post_form([("other", ("a", b"1", "image/jpeg"))]), 422, "invalid_upload",
+    ),
     "a wrong boundary": (
-        post(form([SENT]).replace(BOUNDARY.encode(), b"another"), FORM), 400, "malformed_body",
+        post(form(SENT).replace(BOUNDARY.encode(), b"another"), FORM), 400, "malformed_body",
     ),
     "a declared length of 1 GB": (post(PHOTOGRAPH, length=10**9), 413, "body_too_large"),
     "a wrong method": (get("/predict"), 405, "method_not_allowed"),
@@ -59,9 +61,9 @@ SECRET_IN = {
     "a model": (post(PHOTOGRAPH, parameters={"model": SECRET}), 404),
     "a media type": (post(PHOTOGRAPH, f"text/{SECRET}"), 415),
     "a text file": (post(SECRET.encode()), 415),
-    "a part's name": (post_form([Part(SECRET, PHOTOGRAPH, "a")]), 422),
-    "a file's name": (post_form([Part("file", b"text", SECRET)]), 415),
-    "a preamble": (post(SECRET.encode() + form([SENT]), FORM), 400),
+    "a part's name": (post_form([(SECRET, ("a", PHOTOGRAPH, "image/jpeg"))]), 422),
+    "a file's name": (post_form([("file", (SECRET, b"text", "text/plain"))]), 415),
+    "a preamble": (post(SECRET.encode() + form(SENT), FORM), 400),
     "a boundary": (post(b"x", f"multipart/form-data; boundary={SECRET}"), 400),
     "a query": (head("GET", f"/unknown?{SECRET}", LOCAL), 404),
     "a method": (head(SECRET, "/predict", LOCAL), 405),
