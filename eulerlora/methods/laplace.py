@@ -26,10 +26,11 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from eulerlora.methods.gaussian import GaussianAdapters, GaussianWeightsMethod, Weight
+from eulerlora.methods.posteriors import FitImages, FitSource, network_of, predicted_probabilities
 from eulerlora.nn.method import (
     AttentionAdapters,
     FitSettings,
@@ -37,17 +38,9 @@ from eulerlora.nn.method import (
     NetworkShape,
     RowDraws,
 )
-from eulerlora.nn.network import (
-    AdaptedVisionTransformer,
-    FitImages,
-    FitSource,
-    ProjectedBlock,
-    network_of,
-    predicted_probabilities,
-)
+from eulerlora.nn.network import AdaptedVisionTransformer, ProjectedBlock
 from eulerlora.nn.rows import Rows
 from eulerlora.sampling.masks import PROJECTIONS
-from eulerlora.settings import Draw
 from eulerlora_client.settings import Positive, PositiveInt, optional
 
 CURVATURE_BATCH = 8
@@ -151,8 +144,9 @@ class LaplaceMethod(GaussianWeightsMethod[LaplaceSettings]):
             def loss(precision: float) -> float:
                 set_precision(precision)
                 probabilities = predicted_probabilities(network, tested.pixels)
-                own = probabilities[torch.arange(len(probabilities)), tested.labels]
-                return -own.clamp_min(torch.finfo(own.dtype).tiny).log().mean().item()
+                of_labels = probabilities[torch.arange(len(probabilities)), tested.labels]
+                tiny = torch.finfo(of_labels.dtype).tiny
+                return -of_labels.clamp_min(tiny).log().mean().item()
 
             precision = min(PRIOR_PRECISIONS, key=loss)
         set_precision(precision)
@@ -182,8 +176,8 @@ def gauss_newton_diagonal(network: AdaptedVisionTransformer, images: Tensor) -> 
 def _part_diagonal(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, Tensor]:
     adapters = network.settings.adapters
     rows = Rows.of([1] * len(images), adapters).to(images.device)
-    drawn = network.draw_rows([Draw(mode="stoch")] * len(images)).to(images)
-    det = network.draw_rows([Draw()] * len(images)).to(images)
+    drawn = network.method.sample(1, Generator()).repeated(len(images)).to(images)
+    det = network.method.det().repeated(len(images)).to(images)
     blocks = {name: _zeros(drawn.blocks[name]) for name in drawn.blocks.keys() - det.blocks.keys()}
     head = {name: _zeros(values) for name, values in drawn.head.items()}
     leaves = {f"blocks.{name}": values for name, values in blocks.items()}
@@ -191,9 +185,9 @@ def _part_diagonal(network: AdaptedVisionTransformer, images: Tensor) -> dict[st
     logits = network(images, rows, RowDraws({**det.blocks, **blocks}, head))
     log_probabilities = logits.log_softmax(dim=-1)
     squares = {name: torch.zeros_like(values) for name, values in leaves.items()}
-    for own in log_probabilities.unbind(dim=-1):
-        gradients = torch.autograd.grad(own.sum(), list(leaves.values()), retain_graph=True)
-        weight = own.detach().exp()
+    for of_class in log_probabilities.unbind(dim=-1):
+        gradients = torch.autograd.grad(of_class.sum(), list(leaves.values()), retain_graph=True)
+        weight = of_class.detach().exp()
         for name, gradient in zip(squares, gradients, strict=True):
             squares[name] += weight.view(-1, *[1] * (gradient.ndim - 1)) * gradient.square()
     total: dict[str, Tensor] = {}
@@ -339,7 +333,7 @@ def _covariances(
     features: list[Tensor] = []
     rows = Rows.of([1] * len(images), adapters).to(images.device)
     hook = network.heads.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
-    draws = network.draw_rows([Draw()] * len(images)).to(images)
+    draws = network.method.det().repeated(len(images)).to(images)
     log_p = network(images, rows, draws, block=block).log_softmax(dim=-1)
     hook.remove()
     p = log_p.detach().exp()

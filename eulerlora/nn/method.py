@@ -465,8 +465,8 @@ class Method(ABC, Generic[SettingsType_co]):
     def fit(cls, settings: Any, source: Any) -> Any:
         """Returns an `AdaptedVisionTransformer` of this method, fitted to a finished network.
 
-        settings: of the class `fit_settings`. source: an `eulerlora.nn.network.FitSource`, whose
-        network is not usable afterwards.
+        settings: of the class `fit_settings`. source: an `eulerlora.methods.posteriors.FitSource`,
+        whose network is not usable afterwards.
         """
         raise NotImplementedError
 

@@ -8,7 +8,7 @@ share all blocks. `AdaptedVisionTransformer` is the network, `adapted_block` one
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Generator, Tensor, nn
@@ -22,8 +22,6 @@ from eulerlora.nn.method import (
     AttentionAdapters,
     BlockAdapters,
     BlockRows,
-    MethodSettings,
-    NetworkShape,
     RowDraws,
 )
 from eulerlora.nn.rows import DistinctRows, Rows, ViewedRows, view_order
@@ -283,24 +281,6 @@ class AdaptedVisionTransformer(nn.Module):
         return rows.distinct(by_adapter=differ == "adapter")
 
 
-@torch.no_grad()
-def network_of(
-    method: type[AnyMethod], settings: MethodSettings, source: AdaptedVisionTransformer
-) -> AdaptedVisionTransformer:
-    """Returns a network of a method with the backbone, adapters and heads of another network.
-
-    Tensors that only this method has are zero. The adapters draw no masks.
-    """
-    adapters = source.settings.model_copy(update={"min_rank": source.settings.rank})
-    shape = NetworkShape(adapters, source.backbone.settings, source.heads.bias.shape[1])
-    network = AdaptedVisionTransformer(
-        source.backbone, method(settings, shape), source.preprocessing
-    ).to(source.heads.bias.device)
-    for name, parameter in source.adapter_parameters():
-        network.get_parameter(name).copy_(parameter)
-    return network.eval()
-
-
 def round_products(network: AdaptedVisionTransformer) -> None:
     """Converts the weights of the blocks' matrix products to bfloat16, in place.
 
@@ -393,61 +373,3 @@ def with_distances(
         return list(outputs)
     values = distance(torch.stack([output.features.mean(dim=0) for output in outputs]))
     return [output._replace(distance=value) for output, value in zip(outputs, values, strict=True)]
-
-
-@dataclass(frozen=True)
-class FitImages:
-    """Prepared images: pixels (n, 3, size, size) on the device, labels (n,) on the CPU."""
-
-    pixels: Tensor
-    labels: Tensor
-
-
-class FitSource(Protocol):
-    """A finished network with plain adapters, on its device, and the images of its data set.
-
-    training_images: their number. clip_norm: of the gradient, as in the network's training.
-    """
-
-    @property
-    def network(self) -> AdaptedVisionTransformer: ...
-    @property
-    def training_images(self) -> int: ...
-    @property
-    def clip_norm(self) -> float: ...
-
-    def inputs(self, part: Literal["train", "held-out"], count: int) -> FitImages:
-        """Returns at most `count` evenly spaced images of a part, as in a prediction."""
-
-    def losses(self, steps: int) -> Iterator[Tensor]:
-        """Yields the mean loss of further steps of the network's training.
-
-        Each is that of the current weights, with a graph for `backward`.
-        """
-
-
-FIT_BATCH = 32
-FIT_SAMPLES = 4
-"""Samples per adapter when a fit compares predictions."""
-
-
-def predicted_probabilities(
-    network: AdaptedVisionTransformer, pixels: Tensor, samples: int | None = FIT_SAMPLES
-) -> Tensor:
-    """Returns the mean probabilities (n, classes), float64 on the CPU.
-
-    samples: per adapter; None for mode det. Image i has the seed i, so that two calls differ in the
-    network only.
-    """
-    draws = [
-        Draw() if samples is None else Draw(mode="stoch", samples=samples, seed=seed)
-        for seed in range(len(pixels))
-    ]
-    outputs = [
-        output.log_probabilities.exp().mean(dim=0)
-        for start in range(0, len(pixels), FIT_BATCH)
-        for output in predict_images(
-            network, pixels[start : start + FIT_BATCH], draws[start : start + FIT_BATCH]
-        )
-    ]
-    return torch.stack(outputs)

@@ -17,9 +17,10 @@ from eulerlora.checkpoint.files import (
     save_checkpoint,
 )
 from eulerlora.checkpoint.weights import tensors_sha256
+from eulerlora.methods.posteriors import FitImages
 from eulerlora.methods.registry import method_type, methods, plain_methods
 from eulerlora.nn.method import FitSettings
-from eulerlora.nn.network import AdaptedVisionTransformer, FitImages
+from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora_client.contract.sampling import Auto
 from eulerlora_client.errors import CheckpointError, DataError
 from eulerlora_client.output_files import check_free

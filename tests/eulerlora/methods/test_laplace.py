@@ -22,13 +22,9 @@ from eulerlora.methods.laplace import (
     set_kronecker_posterior,
     set_posterior,
 )
+from eulerlora.methods.posteriors import FitImages, network_of, predicted_probabilities
 from eulerlora.nn.method import AttentionAdapters, BlockAdapters, BlockRows
-from eulerlora.nn.network import (
-    AdaptedVisionTransformer,
-    FitImages,
-    network_of,
-    predicted_probabilities,
-)
+from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import Draw

@@ -8,10 +8,11 @@ from eulerlora.methods.posteriors import (
     TFBMethod,
     TFBSettings,
     largest_accepted,
+    network_of,
+    predicted_probabilities,
     rotate,
     set_deviation,
 )
-from eulerlora.nn.network import network_of, predicted_probabilities
 from eulerlora.settings import Draw
 from tests.conftest import predict_rows, random_network
 
