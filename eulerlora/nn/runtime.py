@@ -1,6 +1,7 @@
 """Execution of a network: device, precision, compilation, and the rows of a pass.
 
-`Runtime` runs a network on a device; `predict_adaptively` runs the rounds of `samples="auto"`.
+`Runtime` runs a network on a device. For `samples="auto"`, `AdaptiveSampling` holds the rounds of
+one image, and `predict_adaptively` runs those of a batch.
 """
 
 import itertools
@@ -23,7 +24,7 @@ from eulerlora.nn.network import (
     with_distances,
 )
 from eulerlora.nn.rows import Rows
-from eulerlora.sampling.adaptive import StoppingRule, round_answers, round_draws
+from eulerlora.sampling.adaptive import ROUNDS, StoppingRule, round_answers
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.settings import DEFAULT_RUNTIME, UNSCALED, Draw, RuntimeSettings, Temperatures
@@ -187,7 +188,11 @@ class AdaptiveSampling:
         assert rule.margins is not None
         self._adapters, self._rule, self._distance = adapters, rule, distance
         det = draw.model_copy(update={"mode": "det", "samples": 1, "first": 0, "views": 1})
-        self._remaining = itertools.chain([det], round_draws(draw))
+        rounds = (  # each runs the samples that follow those of the previous one
+            draw.model_copy(update={"first": first, "samples": samples})
+            for first, samples in itertools.pairwise((0, *ROUNDS))
+        )
+        self._remaining = itertools.chain([det], rounds)
         self._output: NetworkOutput | None = None
         self._draw = draw
         self._rows = 0

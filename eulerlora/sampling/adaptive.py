@@ -1,4 +1,6 @@
-"""Adaptive sampling, `samples="auto"`: a pass in mode det, then rounds of samples until settled.
+"""Adaptive sampling, `samples="auto"`: when the rounds of an image end, and the fit of the margins.
+
+The rounds are a pass in mode det and then samples; `eulerlora.nn.runtime` runs them.
 
 A decision is settled if the value behind it is further from its boundary than the margin that
 `eulerlora calibrate` fitted for the round. The rule depends on the image's trajectories only.
@@ -9,9 +11,8 @@ have the label and flags of the largest number of samples in a share `TARGET_AGR
 images, where the margins come from the other half of the images.
 """
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -19,7 +20,6 @@ from pydantic import Field
 from torch import Tensor
 
 from eulerlora.scores.uncertainty import summarise
-from eulerlora.settings import Draw
 from eulerlora_client.settings import NotNegative, PositiveInt, Probability, Settings
 
 ROUNDS = (2, 4, 8, 12, 16)
@@ -217,15 +217,6 @@ class StoppingRule:
         ]
         decided = self.policy is None or self.policy(settled)
         return settled.label_is_settled and settled.entropy_is_settled and all(known) and decided
-
-
-def round_draws(draw: Draw) -> Iterator[Draw]:
-    """Yields the draw of each round; a round runs the samples that follow the previous round's.
-
-    draw: in mode `stoch`; its number of samples is ignored.
-    """
-    for first, samples in itertools.pairwise((0, *ROUNDS)):
-        yield draw.model_copy(update={"first": first, "samples": samples})
 
 
 RoundAnswers = Mapping[int, Sequence[RoundAnswer]]

@@ -28,21 +28,11 @@ from eulerlora.sampling.adaptive import (
     log_odds,
     margins_at,
     round_answers,
-    round_draws,
 )
 from eulerlora.scores.uncertainty import INTERVAL_ERRORS, REPEATED_Z, standard_errors
 from eulerlora.settings import Draw
 
 ADAPTERS, CLASSES = 2, 3
-DRAW = Draw(mode="stoch", samples=1, seed=9, sampler="balanced")
-
-
-def test_rounds_run_every_sample_once_and_nothing_else() -> None:
-    draws = list(round_draws(DRAW))
-    run = [sample for draw in draws for sample in range(draw.first, draw.samples)]
-    assert run == list(range(MAX_AUTO_SAMPLES))
-    assert [draw.samples for draw in draws] == list(ROUNDS)
-    assert {(draw.seed, draw.sampler) for draw in draws} == {(9, "balanced")}
 
 
 def independent_draws(samples: int) -> Tensor:
@@ -237,6 +227,24 @@ def test_an_unsettled_policy_keeps_the_rounds_going(
 ) -> None:
     never = replace(RULE, margins=margins, policy=lambda _: False)
     assert set(last_rounds(answers, never)) == {MAX_AUTO_SAMPLES}
+
+
+def test_rounds_run_every_sample_once_and_nothing_else(margins: DecisionMargins) -> None:
+    never = replace(RULE, margins=margins, policy=lambda _: False)
+    draw = Draw(mode="stoch", seed=9, sampler="balanced")
+    sampling = AdaptiveSampling(draw, FITTED_ADAPTERS, never)
+    draws = []
+    while sampling.next_draw is not None:
+        draws.append(sampling.next_draw)
+        rows = FITTED_ADAPTERS * draws[-1].count
+        sampling.add(NetworkOutput(torch.zeros(rows, FITTED_CLASSES), torch.zeros(rows, 1)))
+    det, *sampled = draws
+    assert det.mode == "det"
+    assert [sample for draw in sampled for sample in range(draw.first, draw.samples)] == list(
+        range(MAX_AUTO_SAMPLES)
+    )
+    assert [draw.samples for draw in sampled] == list(ROUNDS)
+    assert {(draw.mode, draw.seed, draw.sampler) for draw in sampled} == {("stoch", 9, "balanced")}
 
 
 def test_nan_ends_the_rounds(margins: DecisionMargins) -> None:
