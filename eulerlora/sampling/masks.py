@@ -1,9 +1,10 @@
 """The coefficients c of the paper's method: the only random numbers that it draws.
 
-Q, K and V have a mask M each; O has 1 + scale/sqrt(steps) * sum of (M - 1), over independent masks.
-In mode det all coefficients are 1. The network reads them as (blocks, 4, adapters * rank) for each
-trajectory (`on_stacked_ranks`): one number for each direction of all adapters, and zero on those of
-other adapters, so that a batch may mix trajectories of any adapter, mode and number of samples.
+Q, K and V have a mask M each; O has 1 + scale/sqrt(steps) * sum of (M - 1), over independent masks:
+the closed form of the Euler recursion, so that no code loops over its steps. In mode det all
+coefficients are 1. The network reads (blocks, 4, adapters * rank) for each trajectory: the
+directions of all adapters are stacked, and the coefficients of other adapters are zero
+(`on_stacked_ranks`), so that a batch may mix adapters, modes and numbers of samples.
 
 Masks are independent, or balanced: drawn jointly to reduce the variance of the mean of several
 samples. Each balanced sample alone has exactly the law of `draw_masks`
