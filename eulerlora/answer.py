@@ -1,6 +1,6 @@
-"""The one answer: the engine's outputs for images -> probabilities, uncertainty, scores and sets.
+"""From the network's outputs for images to their answers: uncertainty, scores, flags and sets.
 
-`answer` computes it for n images; `response_fields` states one of them in a response body.
+`answer` computes them for n images; `response_fields` states one of them in a response body.
 """
 
 from collections.abc import Iterator, Sequence
@@ -105,8 +105,6 @@ def answer(
 ) -> Predictions:
     """Returns the answer for the images of `outputs`, in order.
 
-    Library, command line, service and the choice of the precision all answer with it; evaluation
-    computes its arrays with `summarise`.
     outputs: with feature distances if the checkpoint has feature statistics. options: of the
     prediction. coverage: adds prediction sets; None for none. Raises NonFiniteError.
     """
@@ -148,7 +146,7 @@ def answer(
     )
     if coverage is None:
         return predictions
-    return _with_prediction_sets(predictions, coverage, options, config, classes)
+    return _with_prediction_sets(predictions, coverage, options, config)
 
 
 def response_fields(predictions: Predictions, index: int, classes: Sequence[str]) -> dict[str, Any]:
@@ -222,19 +220,15 @@ def _missing_thresholds(
 
 
 def _with_prediction_sets(
-    predictions: Predictions,
-    coverage: float,
-    options: RunOptions,
-    config: CheckpointConfig,
-    classes: Sequence[str],
+    predictions: Predictions, coverage: float, options: RunOptions, config: CheckpointConfig
 ) -> Predictions:
-    """Returns the predictions with its sets, or with a warning if there is no calibration."""
+    """Returns the predictions with their sets, or with a warning if there is no calibration."""
     calibration = calibration_for(config, coverage, options)
     if calibration is None:
         reason = missing_calibration(config, coverage, options)
         warning = PredictionWarning(code=WarningCode.NO_PREDICTION_SET, message=reason)
         return replace(predictions, warnings=(*predictions.warnings, warning))
-    sets = prediction_sets(predictions.probabilities, calibration, classes)
+    sets = prediction_sets(predictions.probabilities, calibration, config.class_names)
     mismatch = precision_mismatch(calibration, options.precision)
     if mismatch is None:
         return replace(predictions, prediction_sets=sets)
@@ -255,8 +249,8 @@ class _Trajectories:
     @classmethod
     def of(cls, outputs: Sequence[NetworkOutput], adapters: int) -> "_Trajectories":
         probabilities = torch.stack([output.log_probabilities.exp() for output in outputs])
-        unseen = torch.zeros(probabilities.shape[1], dtype=torch.int64)
-        views = [unseen if output.views is None else output.views for output in outputs]
+        image_itself = torch.zeros(probabilities.shape[1], dtype=torch.int64)  # view 0
+        views = [image_itself if output.views is None else output.views for output in outputs]
         return cls(
             probabilities.unflatten(1, (adapters, -1)),
             torch.stack(views).unflatten(1, (adapters, -1)),

@@ -1,4 +1,7 @@
-"""`EulerLoRA`: a checkpoint on a device, ready to predict."""
+"""`EulerLoRA`: a checkpoint on a device, ready to predict; and the choice of its precision.
+
+With precision `auto`, a gate compares answers for drawn pictures in float32 and in bfloat16.
+"""
 
 import copy
 import itertools
@@ -44,8 +47,8 @@ RgbArray = npt.NDArray[np.uint8]
 
 Images = Tensor | RgbArray | Iterable[Image.Image | Path | str | RgbArray]
 
-
 COMPARISON_SEED = 20260101
+"""Of the predictions that the gate compares."""
 MAX_CHANGE = 0.01
 """Largest change of a probability that `gate_fault` lets pass."""
 SLOW_KERNELS = ("DEFAULT", "NO AVX", "AVX2")
@@ -216,7 +219,8 @@ class EulerLoRA:
                 "views": self.config.default_views(mode) if views is None else views,
             },
         )
-        digest, conversions = self.config.sampling_digest, list[PredictionWarning]()
+        digest = self.config.sampling_digest
+        conversions: list[PredictionWarning] = []
 
         def prepared(index: int, image: RgbImage) -> tuple[Tensor, Draw]:
             """Returns the network's input and its draw."""
@@ -224,10 +228,10 @@ class EulerLoRA:
                 PredictionWarning(code=warning.code, message=f"image {index}: {warning.message}")
                 for warning in image.warnings
             )
-            own = draw
+            image_draw = draw
             if seed is None and mode == "stoch":
-                own = draw.model_copy(update={"seed": content_seed(image.pixels, digest)})
-            return network_input(image.pixels, self.config.preprocessing), own
+                image_draw = draw.model_copy(update={"seed": content_seed(image.pixels, digest)})
+            return network_input(image.pixels, self.config.preprocessing), image_draw
 
         side = self.config.preprocessing.input_side
         inputs = itertools.starmap(prepared, enumerate(rgb_images(images, side)))
@@ -235,7 +239,7 @@ class EulerLoRA:
         size = batch_size or self._images_per_pass(draw.count)
         while batch := list(itertools.islice(inputs, size)):
             pixels = torch.stack([image for image, _ in batch]).to(self.device)
-            outputs += self._outputs(pixels, [own for _, own in batch], adaptive)
+            outputs += self._outputs(pixels, [image_draw for _, image_draw in batch], adaptive)
         run = RunOptions(
             mode, AUTO if adaptive else draw.samples, draw.sampler, self.precision, draw.views
         )
@@ -297,9 +301,9 @@ def missing_bfloat16(device: torch.device) -> str | None:
 
 
 def fastest_precision(choice: PrecisionChoice, device: torch.device) -> Precision:
-    """Returns the precision of a choice for work that needs no gate, such as training steps.
+    """Returns the precision of a choice for work without the gate, such as training steps.
 
-    `auto` is bfloat16 where the device has it, and float32 elsewhere.
+    `auto` is bfloat16 where it is fast on the device, and float32 elsewhere.
     """
     if choice != AUTO:
         return choice
@@ -372,7 +376,7 @@ def change_of(exact: Predictions, rounded: Predictions) -> str | None:
         flags, others = score.flagged, rounded.ood_scores[name].flagged
         if flags is not None and others is not None:
             changes.append(changed(f"{name} flag", flags.tolist(), others.tolist()))
-    return next((found for found in changes if found is not None), None)
+    return next((text for text in changes if text is not None), None)
 
 
 def changed(name: str, values: Sequence[object], others: Sequence[object]) -> str | None:

@@ -1,4 +1,4 @@
-"""Ensembles without random input: BatchEnsemble, and heads on the frozen backbone.
+"""Ensembles that draw nothing: BatchEnsemble, and heads on the frozen backbone.
 
 BatchEnsemble (Wen, Tran and Ba, ICLR 2020): members multiply inputs and outputs by factors.
 """
@@ -27,7 +27,7 @@ from eulerlora_client.settings import Positive, PositiveInt
 
 
 class EnsembleMethod(Method[SettingsType_co]):
-    """Members without adapters and random input: a sample is that of mode det, a row a member."""
+    """Members without adapters that draw nothing: a row is a member, and its samples are equal."""
 
     has_adapters = False
     takes_dropout = False

@@ -1,7 +1,9 @@
 """Methods of random masks: the paper's, rank dropout, and MC dropout of keys.
 
-The paper's method and rank dropout mask directions of the adapters. The masks of rank dropout have
-one law at all four projections. DropKey (Li et al., CVPR 2023) masks the attention logits of a row:
+The paper's method and rank dropout mask directions of the adapters: the paper's with the
+coefficients of `eulerlora.sampling.masks`, rank dropout with one law at all four projections.
+
+MC dropout of keys (DropKey, Li et al., CVPR 2023) masks the attention logits of a row:
 
     softmax(q k' / sqrt(d) + M),   M = -1e12 with probability `rate` for every query and key, or 0
 
@@ -58,7 +60,7 @@ class EulerLoRASettings(MethodSettings):
 
 
 class EulerLoRAMethod(Method[EulerLoRASettings]):
-    """The paper's coefficients (`eulerlora.sampling.masks`), at all projections or at one side."""
+    """The paper's coefficients, at all projections or at one side."""
 
     settings_type = EulerLoRASettings
     plain_adapters = True

@@ -21,7 +21,7 @@ all classes (Liu et al., NeurIPS 2020 and JMLR 2023):
     S^-1 = weight_precision I + sum over training images of p (1 - p) phi phi'
 
 with the greatest probability p of the image, which bounds the curvature of every class. W is in
-units of 1/sqrt(D), so that the logits learn at the pace of a linear head.
+units of 1/sqrt(D), so that the logits learn as fast as those of a linear head.
 
 In mode det a row has mean-field logits; in mode stoch it draws its logits.
 """
@@ -98,11 +98,11 @@ class IndexedNetworks(nn.Module):
     def forward(self, features: Tensor, index: Tensor, adapter: Tensor) -> Tensor:
         """Returns (rows, classes, index). features: (rows, width). index: (rows, index)."""
         inputs = torch.cat([features, index], dim=-1)
-        every = torch.einsum("ni,ahi->nah", inputs, self.hidden_weight) + self.hidden_bias
         row = torch.arange(len(inputs), device=inputs.device)
-        hidden = every[row, adapter].relu()
-        every = torch.einsum("nh,aoh->nao", hidden, self.output_weight) + self.output_bias
-        matrix: Tensor = every[row, adapter].unflatten(-1, (-1, self.index))
+        hidden = torch.einsum("ni,ahi->nah", inputs, self.hidden_weight) + self.hidden_bias
+        hidden = hidden[row, adapter].relu()  # of each row's adapter
+        output = torch.einsum("nh,aoh->nao", hidden, self.output_weight) + self.output_bias
+        matrix: Tensor = output[row, adapter].unflatten(-1, (-1, self.index))
         return matrix
 
 
@@ -211,8 +211,8 @@ class GaussianProcessHeads(AdapterHeads):
         """Returns phi, (rows, D). features: (rows, width), float32."""
         inputs = F.layer_norm(features, features.shape[-1:])
         angles = torch.einsum("nd,afd->naf", inputs, self.frequencies) + self.phases
-        own = angles[torch.arange(len(inputs), device=inputs.device), adapter]
-        return math.sqrt(2 / own.shape[-1]) * own.cos()
+        angles = angles[torch.arange(len(inputs), device=inputs.device), adapter]
+        return math.sqrt(2 / angles.shape[-1]) * angles.cos()
 
     def forward(
         self, features: Tensor, adapter: Tensor, draws: Mapping[str, Tensor] | None = None
@@ -231,8 +231,8 @@ class GaussianProcessHeads(AdapterHeads):
     def variance(self, phi: Tensor, adapter: Tensor) -> Tensor:
         """Returns phi' S phi, (rows, 1); zero before `set_covariance`."""
         projected = torch.einsum("nf,agf->nag", phi, self.covariance_root)
-        own = projected[torch.arange(len(phi), device=phi.device), adapter]
-        return own.square().sum(dim=-1, keepdim=True)
+        projected = projected[torch.arange(len(phi), device=phi.device), adapter]
+        return projected.square().sum(dim=-1, keepdim=True)
 
     @torch.no_grad()
     def curvature(self, features: Tensor, adapter: Tensor, logits: Tensor) -> Tensor:

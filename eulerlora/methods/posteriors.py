@@ -105,10 +105,11 @@ def network_of(
 
 
 START = 2.0**-10
+"""Where the search for the largest deviation begins."""
 RANGE = 2.0**-30, 2.0**10
 BISECTIONS = 6
 SMALLEST_VALUE = 1e-6
-"""Singular values below this part of the largest one get no noise: their noise has no effect."""
+"""Singular values below this share of the largest one get no noise, which would have no effect."""
 
 
 class TFBSettings(MethodSettings):

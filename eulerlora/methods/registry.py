@@ -60,12 +60,12 @@ def methods() -> dict[str, type[AnyMethod]]:
     Raises SettingsError, with the distribution, for an entry point that cannot be imported, that is
     no method of its name, or whose name another method has.
     """
-    found = {method.method_name(): method for method in BUILT_IN}
+    by_name = {method.method_name(): method for method in BUILT_IN}
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
-        if point.name in found:
+        if point.name in by_name:
             raise SettingsError(f"{_origin(point)}: expected a new name, which no method has yet")
-        found[point.name] = _loaded(point)
-    return found
+        by_name[point.name] = _loaded(point)
+    return by_name
 
 
 def method_type(settings: MethodSettings) -> type[AnyMethod]:

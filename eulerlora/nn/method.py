@@ -1,15 +1,15 @@
 """What a method consists of: settings, tensors of each block, heads, and a law of the draws.
 
-    draws = method.draw(draw)                          # random input of one image, on the CPU
-    block.attention(inputs, frozen, rows)              # reads the draws of its rows
-    heads(features, adapter, draws)                    # logits of every row
+    row_draws = method.draw(draw)                      # of the rows of one image, on the CPU
+    block.attention(inputs, frozen, rows)              # reads the row draws of the block
+    heads(features, adapter, row_draws.head)           # logits of every row
 
-A network is a deterministic function of images, rows and draws: named tensors that a method draws
-and its network reads. Draws are on the CPU, come from one generator per image, and have no trained
-values: means and scales belong to the network.
+A `Draw` has the settings and the seed of one image. Row draws are the tensors drawn from it, by
+name. They have no trained values: means and scales belong to the network, which is a deterministic
+function of images, rows and row draws.
 
-`eulerlora.nn.network` runs the rest of the network once for the rows of all methods. The rest of
-the program asks the class of a method for all that differs (`eulerlora.methods.registry`).
+`eulerlora.nn.network` has what is equal for all methods. The rest of the program asks the class of
+a method for all that differs (`eulerlora.methods.registry`).
 """
 
 import math
@@ -304,14 +304,13 @@ class NetworkShape:
     classes: int
 
 
-Distinct = Literal["draw", "adapter", "image"]
 Batches = Iterable[tuple[Tensor, Tensor]]
 """Pixels (n, 3, size, size), or (n, adapters, 3, size, size), and labels (n,)."""
 SettingsType_co = TypeVar("SettingsType_co", bound=MethodSettings, covariant=True)
 
 
 class Method(ABC, Generic[SettingsType_co]):
-    """A way to answer rows. A subclass is all that the program knows of one method.
+    """Base of all methods. A subclass has all that the program needs to know about its method.
 
     settings_type: the class of its settings. fit_settings: the class of the settings of `fit`, with
     the name of the method; None for a method that recipes train.
@@ -329,7 +328,7 @@ class Method(ABC, Generic[SettingsType_co]):
     settings_type: ClassVar[type[MethodSettings]]
     fit_settings: ClassVar[type[FitSettings] | None] = None
     noise_per_image: ClassVar[bool] = False
-    features_differ: ClassVar[Distinct] = "draw"
+    features_differ: ClassVar[Literal["draw", "adapter", "image"]] = "draw"
     has_adapters: ClassVar[bool] = True
     plain_adapters: ClassVar[bool] = False
     takes_dropout: ClassVar[bool] = True
@@ -398,7 +397,7 @@ class Method(ABC, Generic[SettingsType_co]):
     # Law of the draws.
 
     def draw(self, draw: Draw) -> RowDraws:
-        """Returns the draws of one image's rows, adapter by adapter, float32 on the CPU.
+        """Returns the row draws of one image, adapter by adapter, float32 on the CPU.
 
         The generator is seeded for this draw only, so that the result depends on no other image.
         """

@@ -1,8 +1,8 @@
-"""A frozen Vision Transformer with adapters: (images, rows, draws) -> logits and features of rows.
+"""A frozen Vision Transformer with adapters: (images, rows, row draws) -> logits and features.
 
-Rows of an image and adapter with equal draws share the first blocks, and rows with equal features
-share all blocks. `AdaptedVisionTransformer` is the network, `adapted_block` one block, and
-`predict_images` gives logits and features of images, each with its own draw.
+`predict_images` runs it for images with a `Draw` for each, `AdaptedVisionTransformer` is the
+network, and `adapted_block` is one block. Rows of an image and adapter with equal draws share the
+first blocks, and rows with equal features share all blocks.
 """
 
 from abc import ABC, abstractmethod
@@ -32,9 +32,10 @@ from eulerlora.settings import UNSCALED, Draw, Preprocessing, Temperatures
 
 @dataclass(frozen=True)
 class Stage:
-    """The rows of consecutive blocks; in the first of them, rows may share an input.
+    """The rows that consecutive blocks compute.
 
-    inputs: (rows,), the index of each row's input of the first block.
+    inputs: (rows,), position of each row's input of the first of these blocks: among the images, or
+    among the rows of the previous stage.
     """
 
     rows: Rows
@@ -43,9 +44,10 @@ class Stage:
 
 
 def stages_of(rows: Rows, draws: RowDraws, last: int) -> dict[int, Stage]:
-    """Returns the stages of a pass by their first block, ascending; `last`: the last block.
+    """Returns the stages of a pass by the index of their first block, ascending.
 
-    With shared blocks, the first stage has a row for each image and adapter.
+    With shared blocks, the first stage has a row for each image and adapter. last: index of the
+    last block, which is never shared.
     """
     shared = min(last, draws.shared_blocks)
     if not shared:
@@ -60,16 +62,17 @@ MIN_STANDARD_DEVIATION = 1e-3
 
 
 class NetworkOutput(NamedTuple):
-    """The output for rows: those of a pass, in float32, or those of one image.
+    """Logits and features of the rows of a pass, or of one image (`predict_images`).
 
-    logits: (rows, classes). features: (rows, 3 * width), for `eulerlora.scores.ood_scores`:
-    the pooled features of the backbone; the mean patch token after the first block; and the
-    logarithm of the standard deviation of the patch embeddings, which is low for an image without
-    structure. The first two are scaled to unit length (Mahalanobis++, Mueller and Hein, ICML 2025).
-    distance: the feature distance of the mean features of an image, () float64; None without
-    feature statistics. views: (rows,) int64, of the rows of an image; None if all see the image.
-    Those of one image (`predict_images`) are on the CPU, and their logits are
-    float64, divided by the temperature.
+    logits: (rows, classes), float32; those of one image are float64 and divided by the temperature.
+    features: (rows, 3 * width) float32, for `eulerlora.scores.ood_scores`: the pooled features of
+    the backbone; the mean patch token after the first block; and the logarithm of the standard
+    deviation of the patch embeddings, which is low for an image without structure. The first two
+    are scaled to unit length (Mahalanobis++, Mueller and Hein, ICML 2025).
+
+    For one image, all tensors are on the CPU, and there may be distance: of its mean features, ()
+    float64, None without feature statistics; and views: (rows,) int64, of its rows, None if all see
+    the image itself.
     """
 
     logits: Tensor
@@ -159,10 +162,9 @@ def log_deviation(patches: Tensor) -> Tensor:
 class AdaptedVisionTransformer(nn.Module):
     """A frozen backbone with adapters in every block.
 
-    A `Draw` (mode, samples, seed, sampler) determines the row draws, by the law of the method; the
-    network is a deterministic function of images, rows and row draws. Only the adapters and their
-    heads are trainable. preprocessing: of the images; None does not change their colours. method:
-    its tensors and the law of its draws.
+    It is a deterministic function of images, rows and row draws; `draw_rows` makes row draws. Only
+    the adapters and their heads are trainable. preprocessing: of the images; None does not change
+    their colours. method: its tensors and the law of its draws.
     """
 
     def __init__(
@@ -218,9 +220,9 @@ class AdaptedVisionTransformer(nn.Module):
             block.constrain()
 
     def draw_rows(self, draws: Sequence[Draw]) -> RowDraws:
-        """Returns the random input of the rows of images, on the CPU. draws: one per image.
+        """Returns the row draws of images, on the CPU.
 
-        The rows of an image are drawn from its draw alone.
+        draws: one per image, which alone determines the row draws of its rows.
         """
         counts = [self.settings.adapters * draw.count for draw in draws]
         return RowDraws.cat([self.method.draw(draw) for draw in draws], counts)
@@ -263,7 +265,7 @@ class AdaptedVisionTransformer(nn.Module):
             block_rows = BlockRows(stage.draws.block(index), stage.rows.adapter, inputs, queries)
             tokens = block(tokens, frozen, adapters, block_rows)
         if last == 0 or len(stages) > 1:
-            texture = texture[stage.inputs]
+            texture = texture[stage.inputs]  # (rows, width), of the rows of the last stage
         output = self.backbone.pooled(tokens)
         features = torch.cat([unit_length(output), unit_length(texture), contrast], dim=-1)
         if distinct is not None:
@@ -271,9 +273,9 @@ class AdaptedVisionTransformer(nn.Module):
         return NetworkOutput(self.heads(output, rows.adapter, draws.head), features)
 
     def _rows_by_features(self, rows: Rows) -> DistinctRows | None:
-        """Returns the rows whose features differ; None if all do.
+        """Returns the rows whose features differ; None if all are computed.
 
-        They do in a compiled pass, whose rows have no counts.
+        A compiled pass, whose rows have no counts, computes all.
         """
         differ = self.method.features_differ
         if differ == "draw" or not rows.counts:
@@ -298,10 +300,7 @@ def round_products(network: AdaptedVisionTransformer) -> None:
 
 
 class RowNetwork(Protocol):
-    """A method's network, or its runtime: all that predictions need to know of a method.
-
-    It draws the random input of rows, and is a function of images, rows and draws.
-    """
+    """An `AdaptedVisionTransformer` or its `Runtime`, as predictions use it."""
 
     @property
     def settings(self) -> AdapterSettings: ...

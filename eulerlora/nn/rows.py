@@ -25,8 +25,8 @@ class Rows:
 
     image: (rows,) int64, index of the image in the batch, non-decreasing.
     adapter: (rows,) int64, index of the adapter whose head the row uses.
-    counts: number of rows of each image, in order; empty for distinct rows and those of compiled
-    passes, which are not split.
+    counts: number of rows of each image, in order; empty for rows that are never split, which are
+    distinct rows and those of a compiled pass.
     """
 
     image: Tensor

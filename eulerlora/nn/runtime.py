@@ -88,7 +88,7 @@ class Runtime:
         return self.network.settings
 
     def draw_rows(self, draws: Sequence[Draw]) -> RowDraws:
-        """Returns the random input of rows, as `AdaptedVisionTransformer.draw_rows`."""
+        """Returns row draws, as `AdaptedVisionTransformer.draw_rows`."""
         return self.network.draw_rows(draws)
 
     def __call__(self, images: Tensor, rows: Rows, draws: RowDraws) -> Tensor:
