@@ -241,7 +241,9 @@ class Directions(nn.Linear):
         return terminal_coefficients(masks, self.law.scale)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """inputs: (rows, ..., in_features), or with a row's parts in order as (rows * n, ...)."""
+        """inputs: (rows, ..., in_features); or (rows * n, ..., in_features), of which n consecutive
+        ones are parts of a row.
+        """
         directions = super().forward(inputs)
         if self.sampled is None and not self.training:
             return directions

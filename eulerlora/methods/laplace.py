@@ -32,7 +32,6 @@ from torch.nn import functional as F
 from eulerlora.methods.gaussian import GaussianAdapters, GaussianWeightsMethod, Weight
 from eulerlora.methods.posteriors import FitImages, FitSource, network_of, predicted_probabilities
 from eulerlora.nn.method import (
-    AttentionAdapters,
     FitSettings,
     MethodSettings,
     NetworkShape,
@@ -240,13 +239,13 @@ class RecordingBlock(ProjectedBlock):
         inputs: Tensor,
         weight: Tensor,
         bias: Tensor,
-        adapters: AttentionAdapters,
-        index: int,
+        down: Tensor,
+        up: Tensor,
         coefficients: Tensor,
     ) -> Tensor:
-        directions = F.linear(inputs, adapters.down[index].flatten(0, 1))
-        weighted = directions * coefficients[:, index].unsqueeze(1)
-        adapted = F.linear(weighted, adapters.up[index].flatten(0, 1).T)
+        directions = F.linear(inputs, down)
+        weighted = directions * coefficients.unsqueeze(1)
+        adapted = F.linear(weighted, up.T)
         self.records.append(Recorded(inputs, directions, weighted, adapted))
         return F.linear(inputs, weight, bias) + adapted
 

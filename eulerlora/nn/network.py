@@ -119,15 +119,11 @@ class ProjectedBlock(ABC):
         inputs: Tensor,
         weight: Tensor,
         bias: Tensor,
-        adapters: AttentionAdapters,
-        index: int,
+        down: Tensor,
+        up: Tensor,
         coefficients: Tensor,
     ) -> Tensor:
-        """Returns an adapted projection of the inputs (rows, tokens, width), of the same shape.
-
-        index: of the projection in `PROJECTIONS`. weight, bias: frozen. coefficients: (rows, 4,
-        ranks).
-        """
+        """Returns an adapted projection; arguments and shapes as in `adapted_linear`."""
 
     def __call__(
         self, tokens: Tensor, frozen: nn.Module, adapters: nn.Module, rows: BlockRows
@@ -135,11 +131,14 @@ class ProjectedBlock(ABC):
         """Arguments and shapes as in `adapted_block`."""
         assert isinstance(frozen, EncoderBlock)
         assert isinstance(adapters, AttentionAdapters)
-        coefficients = adapters.coefficients(rows)
+        coefficients = adapters.coefficients(rows)  # (rows, 4, ranks)
+        down, up = adapters.down.flatten(1, 2), adapters.up.flatten(1, 2)  # (4, ranks, width)
         tokens = rows.of_rows(tokens)  # (rows, tokens, width)
 
         def project(inputs: Tensor, weight: Tensor, bias: Tensor, index: int) -> Tensor:
-            return self.projection(inputs, weight, bias, adapters, index, coefficients)
+            return self.projection(
+                inputs, weight, bias, down[index], up[index], coefficients[:, index]
+            )
 
         normed, attention = frozen.ln_1(tokens), frozen.self_attention
         attended = projected_attention(normed, attention, project, rows.queries)

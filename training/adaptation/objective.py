@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from eulerlora.classifier import trajectory_loss
-from eulerlora.nn.method import AttentionAdapters, RowDraws
+from eulerlora.nn.method import RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer, Block, ProjectedBlock, adapted_block
 from eulerlora.nn.rows import Rows, balanced_views
 from training.adaptation.validation import EpochValidation
@@ -130,13 +130,13 @@ class DropoutBlock(ProjectedBlock):
         inputs: Tensor,
         weight: Tensor,
         bias: Tensor,
-        adapters: AttentionAdapters,
-        index: int,
+        down: Tensor,
+        up: Tensor,
         coefficients: Tensor,
     ) -> Tensor:
-        directions = F.linear(self.dropped(inputs), adapters.down[index].flatten(0, 1))
-        weighted = directions * coefficients[:, index].unsqueeze(1)  # (rows, tokens, ranks)
-        adapted = F.linear(weighted, adapters.up[index].flatten(0, 1).T)
+        directions = F.linear(self.dropped(inputs), down)
+        weighted = directions * coefficients.unsqueeze(1)  # (rows, tokens, ranks)
+        adapted = F.linear(weighted, up.T)
         return F.linear(inputs, weight, bias) + adapted
 
 

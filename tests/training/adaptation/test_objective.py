@@ -360,14 +360,15 @@ def test_a_projection_is_that_of_peft(network: AdaptedVisionTransformer) -> None
     config = peft.LoraConfig(r=8, lora_alpha=8, lora_dropout=0.5, target_modules=["0"])
     layer = peft.get_peft_model(base, config).base_model.model[0]
     adapters, frozen = network.blocks[0], network.backbone.encoder.layers[0].self_attention
-    with torch.no_grad():  # the output projection
+    down, up = adapters.down[3].flatten(0, 1), adapters.up[3].flatten(0, 1)  # output projection
+    with torch.no_grad():
         layer.base_layer.weight.copy_(frozen.out_proj.weight)
         layer.base_layer.bias.copy_(frozen.out_proj.bias)
-        layer.lora_A.default.weight.copy_(adapters.down[3].flatten(0, 1))
-        layer.lora_B.default.weight.copy_(adapters.up[3].flatten(0, 1).T)
+        layer.lora_A.default.weight.copy_(down)
+        layer.lora_B.default.weight.copy_(up.T)
     inputs, dropping = torch.rand(6, 5, 16), block(0.5)
     ours = dropping.projection(
-        inputs, frozen.out_proj.weight, frozen.out_proj.bias, adapters, 3, torch.ones(6, 4, 8)
+        inputs, frozen.out_proj.weight, frozen.out_proj.bias, down, up, torch.ones(6, 8)
     )
     kept = block(0.5).dropped(torch.ones_like(inputs))
     layer.lora_dropout["default"] = Multiplied(kept)
