@@ -237,30 +237,30 @@ class AdaptedVisionTransformer(nn.Module):
     ) -> NetworkOutput:
         """Returns logits and features of every row.
 
-        images: (n, 3, image_size, image_size) in [0, 1]. draws: on the device of the images.
-        block: computes one block, `adapted_block` if None; training may pass one that recomputes
-        activations.
+        images: (n, 3, image_size, image_size) in [0, 1]. draws: of the rows, on the device of the
+        images. block: computes one block, `adapted_block` if None; training may pass one that
+        recomputes activations.
         """
         block = block or adapted_block
         layers, pooling = self.backbone.encoder.layers, self.backbone.settings.pooling
         last = len(layers) - 1
         distinct = self._rows_by_features(rows)
-        if distinct is None:
-            stages, image = stages_of(rows, draws, last), rows.image
-        else:
-            stages = stages_of(distinct.rows, draws.rows(distinct.first), last)
-            image = distinct.rows.image
-        stage = stages[0]
+        computed, computed_draws = rows, draws
+        if distinct is not None:
+            computed, computed_draws = distinct.rows, draws.rows(distinct.first)
+        stages = stages_of(computed, computed_draws, last)
         with torch.autocast(images.device.type, enabled=False):  # rounding here moves answers most
             patches = self.backbone.patches(normalise(images, self.preprocessing))
-        contrast = log_deviation(patches)[image]  # (rows, width)
+        contrast = log_deviation(patches)[computed.image]  # (rows, width)
         tokens = self.backbone.tokens(patches)  # (images, tokens, width)
         for index, (frozen, adapters) in enumerate(zip(layers, self.blocks, strict=True)):
             if index == min(1, last):  # the output of the first block, if there is another one
                 texture = self.backbone.patch_tokens(tokens).mean(dim=1)
-            begins, stage = index in stages, stages.get(index, stage)
+            inputs = None
+            if index in stages:
+                stage = stages[index]
+                inputs = stage.inputs
             queries = 1 if index == last and pooling == "class" else None  # leading tokens in use
-            inputs = stage.inputs if begins else None
             block_rows = BlockRows(stage.draws.block(index), stage.rows.adapter, inputs, queries)
             tokens = block(tokens, frozen, adapters, block_rows)
         if last == 0 or len(stages) > 1:
