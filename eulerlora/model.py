@@ -260,7 +260,7 @@ class EulerLoRA:
         if not adaptive:
             return predict_images(self.runtime, pixels, draws, temperatures, distance)
         rule = self.config.stopping_rule()
-        return predict_adaptively(self.runtime, pixels, draws, rule, distance, temperatures)
+        return predict_adaptively(self.runtime, pixels, draws, rule, temperatures, distance)
 
 
 def choose_device(name: str) -> torch.device:

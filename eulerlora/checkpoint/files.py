@@ -41,8 +41,13 @@ from eulerlora.images.files import read_pixels
 from eulerlora.images.preprocess import network_input
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
-from eulerlora.nn.network import AdaptedVisionTransformer, RowNetwork, predict_images
-from eulerlora.scores.ood_scores import FEATURES_PER_WIDTH, FeatureDistance, FeatureStatistics
+from eulerlora.nn.network import (
+    FEATURES_PER_WIDTH,
+    AdaptedVisionTransformer,
+    RowNetwork,
+    predict_images,
+)
+from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.settings import UNSCALED, Draw, Preprocessing, Provenance, Temperatures
 from eulerlora_client.contract.answers import ClassName
 from eulerlora_client.contract.sampling import SAMPLERS, Precision

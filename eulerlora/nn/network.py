@@ -59,6 +59,8 @@ def stages_of(rows: Rows, draws: RowDraws, last: int) -> dict[int, Stage]:
 
 MIN_STANDARD_DEVIATION = 1e-3
 """Lower limit of the standard deviation over patches: its logarithm is finite for a plain image."""
+FEATURES_PER_WIDTH = 3
+"""Number of features of a row (`NetworkOutput.features`) for each feature of a token."""
 
 
 class NetworkOutput(NamedTuple):

@@ -67,20 +67,20 @@ class Runtime:
         self,
         network: AdaptedVisionTransformer,
         device: torch.device,
-        settings: RuntimeSettings = DEFAULT_RUNTIME,
+        runtime: RuntimeSettings = DEFAULT_RUNTIME,
     ) -> None:
         self.network = network.to(device)
         self.device = device
-        self._bfloat16 = settings.precision == "bfloat16"
+        self._bfloat16 = runtime.precision == "bfloat16"
         if self._bfloat16:
             round_products(self.network)
         self.max_rows_per_pass = max_rows_per_pass(network, device)
-        self.compiled = settings.compiler is not None
+        self.compiled = runtime.compiler is not None
         self._forward: Forward = self.network.outputs
-        if settings.compiler is not None:
+        if runtime.compiler is not None:
             counts = row_counts(self.max_rows_per_pass, device)
             self.max_rows_per_pass = min(self.max_rows_per_pass, counts[-1])
-            self._forward = self._compiled(settings.compiler, counts)
+            self._forward = self._compiled(runtime.compiler, counts)
 
     @property
     def settings(self) -> AdapterSettings:
@@ -255,8 +255,8 @@ def predict_adaptively(
     images: Tensor,
     draws: Sequence[Draw],
     rule: StoppingRule,
-    distance: FeatureDistance | None = None,
     temperatures: Temperatures = UNSCALED,
+    distance: FeatureDistance | None = None,
 ) -> list[NetworkOutput]:
     """Returns the output of the network for every image, for `samples="auto"`.
 

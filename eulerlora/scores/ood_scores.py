@@ -27,7 +27,6 @@ SHRINKAGE = 0.1
 """Weight of the diagonal in the covariance, chosen on training data and generated images."""
 MIN_VARIANCE = 1e-6
 """Variance that is added to every feature, so that a constant feature has an inverse."""
-FEATURES_PER_WIDTH = 3
 
 
 @dataclass(frozen=True)

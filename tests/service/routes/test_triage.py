@@ -12,7 +12,8 @@ from starlette.testclient import TestClient
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora.scores.ood_scores import FEATURES_PER_WIDTH, FeatureDistance, FeatureStatistics
+from eulerlora.nn.network import FEATURES_PER_WIDTH
+from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora_client.contract.answers import ClassName, PolicyDescription, Reason, ScoreThreshold
 from eulerlora_client.policy.policy import Policy, default_policy, policy_of
 from eulerlora_client.policy.quality import measure_quality
