@@ -179,7 +179,7 @@ def _variant_fields() -> Iterable[str]:
 
 
 @dataclass
-class Pass:
+class SamplingState:
     """What the layers of a model share in `sampling`.
 
     samples: rows of each example. rows: of the latest forward pass of the model, None before it.
@@ -220,7 +220,8 @@ class Pass:
 class Directions(nn.Linear):
     """The matrix A of an adapter, (r, in_features), whose outputs are multiplied by coefficients.
 
-    coefficients: (samples, r), or (rows, r), in `sampling`; None otherwise.
+    sampling: in the block of `sampling`, otherwise None. coefficients: given ones, (samples, r) or
+    (rows, r); with None, each pass of `sampling` and of training draws its own.
     """
 
     def __init__(self, linear: nn.Linear, law: AdapterSettings, role: Role) -> None:
@@ -229,7 +230,7 @@ class Directions(nn.Linear):
         self.weight = linear.weight
         self.register_parameter("bias", None)
         self.law, self.role = law, role
-        self.sampled: Pass | None = None
+        self.sampling: SamplingState | None = None
         self.coefficients: Tensor | None = None
 
     def draw(self, samples: int, generator: Generator) -> Tensor:
@@ -245,15 +246,15 @@ class Directions(nn.Linear):
         ones are parts of a row.
         """
         directions = super().forward(inputs)
-        if self.sampled is None and not self.training:
+        if self.sampling is None and not self.training:
             return directions
-        samples = 1 if self.sampled is None else self.sampled.samples
+        samples = 1 if self.sampling is None else self.sampling.samples
         coefficients = self.coefficients
         if coefficients is None:
             coefficients = self.draw(samples, torch.default_generator)
         coefficients = coefficients.to(directions)
-        if self.sampled is not None and len(coefficients) > 1:
-            coefficients = self.sampled.of_rows(coefficients, len(directions))
+        if self.sampling is not None and len(coefficients) > 1:
+            coefficients = self.sampling.of_rows(coefficients, len(directions))
         return directions * coefficients.view(-1, *[1] * (directions.ndim - 2), self.out_features)
 
 
@@ -431,16 +432,16 @@ def sampling(
         raise SettingsError(
             f"coefficients: expected one for each active matrix A, see {min(wrong)}"
         )
-    state = Pass(samples)
+    state = SamplingState(samples)
     handle = model.register_forward_pre_hook(state.repeat, with_kwargs=True)
     try:
         for name, directions in active.items():
-            directions.sampled, directions.coefficients = state, given.get(name)
+            directions.sampling, directions.coefficients = state, given.get(name)
         yield
     finally:
         handle.remove()
         for directions in active.values():
-            directions.sampled = directions.coefficients = None
+            directions.sampling = directions.coefficients = None
 
 
 def _register() -> None:
