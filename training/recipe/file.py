@@ -75,11 +75,6 @@ def read_recipe(
         raise SettingsError(f"{path}: {error}") from error
 
 
-def variant_names(path: Path) -> tuple[str, ...]:
-    """Returns the variants of a recipe file. Raises SettingsError for an unreadable file."""
-    return tuple(_variants(_file_layers(path)))
-
-
 @dataclass(frozen=True)
 class Layer:
     """Tables of a recipe and what states them: the name of a file, or a variant."""

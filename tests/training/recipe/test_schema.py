@@ -7,7 +7,14 @@ import pytest
 
 from eulerlora.methods.registry import method_type
 from eulerlora_client.errors import SettingsError
-from training.recipe.file import RECIPES, find_recipe, read_recipe, recipe_names, variant_names
+from training.recipe.file import (
+    RECIPES,
+    find_recipe,
+    read_layers,
+    read_recipe,
+    read_toml,
+    recipe_names,
+)
 from training.recipe.pretraining import PretrainingRecipe
 from training.recipe.schema import AdapterRecipe
 from training.tables.table import read_table
@@ -16,12 +23,15 @@ PACKAGED = [find_recipe(name) for name in recipe_names()]
 PRETRAINING = [path for path in PACKAGED if "[[stages]]" in path.read_text()]
 CHOICES = ("dermoscopy-choices",)
 STUDIES = [path for path in PACKAGED if path.stem.startswith("overfitting-")]
-METHODS = [
-    (path, name)
-    for path in PACKAGED
-    if path.stem not in CHOICES and path not in STUDIES
-    for name in variant_names(path)
-]
+METHODS = list(
+    dict.fromkeys(  # a recipe and its base may have the same variant
+        (path, name)
+        for path in PACKAGED
+        if path.stem not in CHOICES and path not in STUDIES
+        for layer in read_layers(path)
+        for name in read_toml(RECIPES / layer.source).get("variants", {})
+    )
+)
 
 
 WHOLE_NETWORKS = ("single", "l2", "explicit", "snapshots")
