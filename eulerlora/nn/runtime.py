@@ -203,11 +203,12 @@ class AdaptiveSampling:
         assert self.next_draw is not None
         self._rows += len(output.logits)
         if self._output is not None and self._draw.mode != "det":  # whose rows are not samples
-            (output,) = with_distances([self._joined(self._output, output)], self._distance)
+            output = self._samples_of_both(self._output, output)
+            (output,) = with_distances([output], self._distance)
         self._draw, self._output = self.next_draw, output
         self.next_draw = None if self._ends() else next(self._remaining, None)
 
-    def _joined(self, earlier: NetworkOutput, later: NetworkOutput) -> NetworkOutput:
+    def _samples_of_both(self, earlier: NetworkOutput, later: NetworkOutput) -> NetworkOutput:
         """Returns the rows of both, adapter by adapter."""
 
         def join(*parts: Tensor) -> Tensor:
