@@ -82,14 +82,14 @@ class LabelledImage:
     """An image with its name, source and class index.
 
     cluster: identifier of the subject that several images share, such as a lesion, if known.
-    groups: the image's group by attribute, such as "female" by "sex".
+    attributes: such as "female" by "sex"; results are also stated by their values.
     """
 
     name: str
     source: ImageSource
     label: int
     cluster: str | None = None
-    groups: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def unit(self) -> str:
@@ -124,10 +124,12 @@ class ImageParts:
 
 @dataclass(frozen=True)
 class OodSet:
-    """Images that differ from the data set; `name` and `skipped` as in ImageParts.
+    """Images beside those of the data set: out-of-distribution images of an evaluation, outliers of
+    a training, or unlabelled images of a pretraining.
 
-    Images of none of the classes are labelled OUTSIDE. group: how they differ (`OodSettings`).
-    generated: True for generated pictures, False for those of a folder or archive.
+    name, skipped: as in ImageParts. Images of none of the classes are labelled OUTSIDE. group: how
+    out-of-distribution images differ (`OodSettings`). generated: True for generated pictures, False
+    for those of a folder or archive.
     """
 
     name: str

@@ -39,7 +39,7 @@ METADATA = "HAM10000_metadata.csv"
 FOLDERS = ("HAM10000_images_part_1", "HAM10000_images_part_2", "HAM10000_images")
 ARCHIVE_PATTERN = "ham10000*.tar*"
 FOLDS: Mapping[Part, int] = {"test": 5, "calibration": 8, "validation": 10}
-"""Of a cross-validation of HAM10000's lesions; the part is one of them, of what remains."""
+"""Folds, by lesion, of the images that are in no earlier part; one of them is the part."""
 
 DESCRIPTIONS = {
     "akiec": "actinic keratosis or intraepithelial carcinoma (Bowen's disease)",
@@ -59,13 +59,13 @@ UNKNOWN = "unknown"
 class Ham10000Row:
     """A row of the metadata. label: index of the classes in order of first appearance.
 
-    cluster: the lesion. groups: sex, age group and body site; "unknown" if missing.
+    cluster: the lesion. attributes: sex, age group and body site; "unknown" if missing.
     """
 
     image_id: str
     cluster: str
     label: int
-    groups: Mapping[str, str]
+    attributes: Mapping[str, str]
 
 
 def read_ham10000(folder: Path, split: Split, on_bad: OnBad = refuse) -> ImageParts:
@@ -93,7 +93,7 @@ def read_ham10000(folder: Path, split: Split, on_bad: OnBad = refuse) -> ImagePa
     labelled = {
         part: [
             LabelledImage(
-                row.image_id, images.sources[row.image_id], row.label, row.cluster, row.groups
+                row.image_id, images.sources[row.image_id], row.label, row.cluster, row.attributes
             )
             for row in members
             if row.image_id in images.sources
@@ -127,13 +127,13 @@ def read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[Ham10000Row], li
 
 
 def _row(cells: Mapping[str, str]) -> Ham10000Row:
-    """Returns a row without its label; the columns of the groups are optional."""
-    groups = {
+    """Returns a row without its label; the columns of the attributes are optional."""
+    attributes = {
         "sex": cells.get("sex") or UNKNOWN,
         "age": age_group(cells.get("age") or ""),
         "body site": cells.get("localization") or UNKNOWN,
     }
-    return Ham10000Row(cells["image_id"], cells["lesion_id"], -1, groups)
+    return Ham10000Row(cells["image_id"], cells["lesion_id"], -1, attributes)
 
 
 def age_group(years: str) -> str:

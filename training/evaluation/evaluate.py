@@ -324,10 +324,10 @@ def group_metrics(
     An attribute with a single value is left out. index: of the mode. target: indices of the target
     classes.
     """
-    attributes = dict.fromkeys(name for image in test.images for name in image.groups)
+    attributes = dict.fromkeys(name for image in test.images for name in image.attributes)
     by_attribute = {}
     for attribute in attributes:
-        values = np.array([image.groups.get(attribute, "") for image in test.images])
+        values = np.array([image.attributes.get(attribute, "") for image in test.images])
         if len(groups := np.unique(values).tolist()) > 1:
             by_attribute[attribute] = {
                 value: _group(test, index, target, np.flatnonzero(values == value))

@@ -191,7 +191,7 @@ def _corners(test: Sequence[LabelledImage]) -> Iterator[LabelledImage]:
         if _deviation(corner) <= MAX_DEVIATION and float(corner.float().mean()) >= MIN_BRIGHTNESS:
             enlarged = F.resize(corner, list(pixels.shape[1:]), F.InterpolationMode.BICUBIC)
             name = f"plain-skin/corner/{image.name}"
-            yield replace(image, name=name, source=enlarged, label=OUTSIDE, groups={})
+            yield replace(image, name=name, source=enlarged, label=OUTSIDE, attributes={})
 
 
 def _corner_crops(pixels: Tensor) -> Iterator[Tensor]:

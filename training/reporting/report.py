@@ -10,7 +10,7 @@
     entropy, expected_entropy, mutual_information
     msp, energy, feature_distance
     flagged_SCORE       1 if the score is beyond the checkpoint's threshold, else 0
-    test_ATTRIBUTE      groups of a test image, such as test_sex
+    test_ATTRIBUTE      attributes of a test image, such as test_sex
 
 A cell is empty if the value does not exist. Numbers have all digits.
 """
@@ -239,7 +239,9 @@ def _write(path: Path, content: bytes) -> None:
 def predictions_csv(evaluation: Evaluation) -> bytes:
     """Returns the table as compressed CSV; equal predictions give equal bytes."""
     classes, content = evaluation.classes, BytesIO()
-    attributes = dict.fromkeys(name for image in evaluation.test.images for name in image.groups)
+    attributes = dict.fromkeys(
+        name for image in evaluation.test.images for name in image.attributes
+    )
     tables = (
         _columns(images, mode, predictions, classes, list(attributes))
         for images in (evaluation.test, *evaluation.ood.values())
@@ -284,5 +286,5 @@ def _columns(
         **{name: getattr(uncertainty, name).tolist() for name in SUMMARY},
         **{s: scores[s].value.tolist() if s in scores else empty for s in SCORES},
         **{f"flagged_{s}": flags[s].astype(int).tolist() if s in flags else empty for s in SCORES},
-        **{f"test_{name}": [i.groups.get(name, "") for i in shown] for name in attributes},
+        **{f"test_{name}": [i.attributes.get(name, "") for i in shown] for name in attributes},
     }

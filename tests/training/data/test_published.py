@@ -297,10 +297,10 @@ def test_the_published_layout_and_an_archive_give_the_same_data(
     assert names_by_part(first) == names_by_part(second)
     for part, images in first.parts.items():
         for one, other in zip(images, second.parts[part], strict=True):
-            assert (one.label, one.cluster, one.groups) == (
+            assert (one.label, one.cluster, one.attributes) == (
                 other.label,
                 other.cluster,
-                other.groups,
+                other.attributes,
             )
             assert torch.equal(one.source, other.source)
 
@@ -330,16 +330,16 @@ def test_images_have_the_lesion_the_sex_the_age_group_and_the_body_site_of_their
     first = first.replace("50.0,male,back", "35.0,female,")
     (copied / METADATA).write_text("\n".join([header, first, *lines]))
     rows, _ = read_rows(copied / METADATA)
-    assert rows[0].groups == {"sex": "female", "age": "0 to 39", "body site": "unknown"}
-    assert rows[1].groups == {"sex": "male", "age": "40 to 59", "body site": "back"}
+    assert rows[0].attributes == {"sex": "female", "age": "0 to 39", "body site": "unknown"}
+    assert rows[1].attributes == {"sex": "male", "age": "40 to 59", "body site": "back"}
     by_id = {row.image_id: row for row in rows}
     for images in read_ham10000(copied, "lesion").parts.values():
         for image in images:
             row = by_id[image.name]
-            assert (image.label, image.cluster, image.groups) == (
+            assert (image.label, image.cluster, image.attributes) == (
                 row.label,
                 row.cluster,
-                row.groups,
+                row.attributes,
             )
 
 

@@ -84,10 +84,10 @@ def lesion(border: int = 0) -> Tensor:
 
 
 def test_the_corner_without_a_lesion_is_used_with_the_cluster_of_its_image() -> None:
-    image = LabelledImage("a", lesion(), 2, cluster="lesion 7", groups={"sex": "male"})
+    image = LabelledImage("a", lesion(), 2, cluster="lesion 7", attributes={"sex": "male"})
     corner, *rendered = plain_skin([image])
     assert (corner.name, corner.label) == ("plain-skin/corner/a", OUTSIDE)
-    assert (corner.cluster, corner.groups) == ("lesion 7", {})
+    assert (corner.cluster, corner.attributes) == ("lesion 7", {})
     pixels = read_image(corner.name, corner.source)
     assert pixels.shape == (3, 60, 80)
     assert pixels.flatten(1).float().mean(dim=1).tolist() == list(SKIN)
@@ -185,7 +185,7 @@ def test_changed_images_keep_their_labels_and_are_made_when_they_are_read(pictur
     image = LabelledImage("a", picture, 2, "lesion 7", {"sex": "male"})
     (image_read,) = with_shift([image], "noisy")
     assert (image_read.name, image_read.label, image_read.cluster) == ("a", 2, "lesion 7")
-    assert image_read.groups == image.groups
+    assert image_read.attributes == image.attributes
     changed = read_image(image_read.name, image_read.source)
     assert torch.equal(changed, shifted(picture, "noisy"))
 
