@@ -8,17 +8,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchvision.transforms import v2
 
 from eulerlora.checkpoint.weights import BackboneFile, load_backbone, save_backbone, tensors_sha256
 from eulerlora.settings import Preprocessing, Provenance
 from training.data.augmentation import (
     CPU,
-    CROP_AREA,
     Transform,
     View,
     camera_view,
     dermoscopy_or_camera_view,
+    everyday_view,
     seeded,
 )
 from training.data.datasets import read_dataset, read_unlabelled
@@ -165,18 +164,6 @@ def mixed_batches(
         return transform
 
     return LoadedBatches(views, view, stage, run.seed, run.shard, shown=shown)
-
-
-def everyday_view(size: int) -> View:
-    """Returns a random view for learning from everyday pictures: a crop and a horizontal flip."""
-    view: View = v2.Compose(
-        [
-            v2.RandomResizedCrop(size, scale=CROP_AREA),
-            v2.RandomHorizontalFlip(),
-            v2.ToDtype(torch.float32, scale=True),
-        ]
-    )
-    return view
 
 
 def _train_stages(

@@ -15,8 +15,9 @@ class PretrainingData(DataSettings):
     """A labelled data set with a head of its own; pretraining uses its train part."""
 
     views: PretrainingView = "natural"
-    """`natural` for crops and horizontal flips, `cameras` for `augmentation.camera_view`,
-    `half-cameras` for `augmentation.dermoscopy_or_camera_view`.
+    """`natural` for crops and horizontal flips, `cameras` for images as other cameras take them,
+    `half-cameras` for such views of half of the images, which `training.augmentation` of an adapter
+    recipe calls `cameras`.
     """
 
 
