@@ -1,10 +1,10 @@
-"""What a fit needs and what came of it: a table with the number of lesions behind each part.
+"""The parts of a calibration as a table: what each one needs, what is available, and its result.
 
-`eulerlora calibrate`, `policy fit` and `site fit` print the same table.
+`eulerlora calibrate`, `policy fit` and `site fit` print it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.sampling.adaptive import MIN_IMAGES
@@ -16,18 +16,27 @@ from training.evaluation.intervals import tolerance_sample_size
 from training.reporting.tables import TOO_FEW, table
 
 TEMPERATURE, FEATURES, OOD = "temperature", "feature means", "OOD thresholds"
-MARGINS, ENTROPY = "decision margins", "entropy threshold"
 URGENT, SETS = "urgent threshold", "prediction sets"
 
 MIN_TEMPERATURE = 10
-"""Lesions of each class for a temperature, two in each fold of its cross-validation.
+"""Lesions of each class for a site's temperature, two in each fold of its cross-validation.
 
 Pictures without some of the classes would give a low temperature, because all probability of these
-classes looks wrong.
+classes looks wrong. `calibrate` needs one in each fold: its classes are as frequent as those of the
+training.
 """
 
 MIN_FEATURES = 50
 """Lesions for feature means: the mean of n adds 1/n to the expected squared distance, here 2%."""
+
+MIN_OOD = min_units(KEPT_SHARE)
+"""Lesions with which a site gets OOD thresholds of its own, 19: each keeps 95% of new lesions on
+average. With fewer, the thresholds of the checkpoint stay.
+
+A training and `calibrate` have no others to keep, and fit thresholds to any number of lesions. They
+call fewer than `tolerance_sample_size(KEPT_SHARE)`, 59, too few: the confidence that a threshold
+keeps 95% is then below 95%. Results state the confidence in both cases.
+"""
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,7 @@ def calibrated_parts(config: CheckpointConfig) -> Iterator[FittedPart]:
     if margins is not None:
         agreement = f"label and flags of {margins.compared_with} samples in {margins.agreement:.1%}"
         result = f"{agreement} (level {margins.level:g})"
-        yield FittedPart(MARGINS, MIN_IMAGES, margins.images, "images", result)
+        yield FittedPart("decision margins", MIN_IMAGES, margins.images, "images", result)
     for sets in config.prediction_sets:
         part = f"{sets_part(sets.coverage)}, {sets.mode} {sets.samples} in {sets.precision}"
         classes = zip(config.classes, sets.thresholds, sets.units, strict=True)
@@ -96,11 +105,10 @@ def policy_parts(fit: PolicyFit, target: TargetClasses) -> Iterator[FittedPart]:
     found = f"{critical.hits} of {critical.lesions} found"
     urgent = f"{fit.urgent:g}: {found}, lower bound {critical.lower_bound:.3f}"
     bound = "reached" if critical.established else "not reached"
-    parts = _urgent_parts(critical.lesions, critical.required, target, "lesions")
-    for part, result in zip(parts, (urgent, bound), strict=True):
-        yield replace(part, result=result)
+    lesions, required = critical.lesions, critical.required
+    yield from _urgent_parts(lesions, required, target, "lesions", urgent, bound)
     reached = f"{fit.entropy_nats:g} nats, reached by {fit.uncertain:.3f}"
-    yield FittedPart(ENTROPY, 1, fit.images, "images", reached)
+    yield FittedPart("entropy threshold", 1, fit.images, "images", reached)
 
 
 def site_parts(
@@ -118,7 +126,7 @@ def site_parts(
     units, total, fewest = f"{unit}s", sum(lesions.values()), min(lesions.values())
     yield FittedPart(TEMPERATURE, MIN_TEMPERATURE, fewest, f"{units} of each class")
     yield FittedPart(FEATURES, MIN_FEATURES, total, units)
-    yield FittedPart(OOD, min_units(KEPT_SHARE), total, units)
+    yield FittedPart(OOD, MIN_OOD, total, units)
     available, classes = fewest, "each class"
     if coverage.always_include_rare:
         available, classes = max(lesions.values()), "a class"
@@ -134,9 +142,14 @@ def sets_part(coverage: float) -> str:
 
 
 def _urgent_parts(
-    critical: int, sensitivity: float, target: TargetClasses, units: str
+    critical: int,
+    sensitivity: float,
+    target: TargetClasses,
+    units: str,
+    urgent: str = "",
+    bound: str = "",
 ) -> Iterator[FittedPart]:
-    unit = f"{units} of {target.critical.name}"
-    yield FittedPart(URGENT, 1, critical, unit)
-    bound, needed = f"bound of {sensitivity:g}", tolerance_sample_size(sensitivity)
-    yield FittedPart(bound, needed, critical, f"{unit} without a miss")
+    """urgent, bound: results of the threshold and of its bound."""
+    unit, needed = f"{units} of {target.critical.name}", tolerance_sample_size(sensitivity)
+    yield FittedPart(URGENT, 1, critical, unit, urgent)
+    yield FittedPart(f"bound of {sensitivity:g}", needed, critical, f"{unit} without a miss", bound)

@@ -388,7 +388,7 @@ def measure_policy(
         data=data,
         images=len(images.scores),
         lesions=len(set(images.lesions.tolist())),
-        referral_rate=_rounded_up(float((seen | refer).mean())),
+        referral_rate=_ceil_share(float((seen | refer).mean())),
         critical=TargetEvidence(**target(images.critical)),
         target=TargetEvidence(**target(images.target)),
         outside=OutsideEvidence(**target(images.outside), labels=tuple(outside))
@@ -413,9 +413,9 @@ def measure_policy(
 def _share(name: str, hits: int, lesions: int) -> dict[str, Any]:
     low, high = clopper_pearson(hits, lesions)
     return {
-        name: _rounded_down(hits / lesions),
-        f"{name}_low": _rounded_down(low),
-        f"{name}_high": _rounded_up(high),
+        name: _floor_share(hits / lesions),
+        f"{name}_low": _floor_share(low),
+        f"{name}_high": _ceil_share(high),
     }
 
 
@@ -498,18 +498,20 @@ def evidence_of(
             images=fit.images,
             lesions=fit.critical.lesions,
             found=fit.critical.hits,
-            lower_bound=_rounded_down(fit.critical.lower_bound),
+            lower_bound=_floor_share(fit.critical.lower_bound),
             established=fit.critical.established and not in_training,
             in_training=in_training,
-            uncertain=_rounded_up(fit.uncertain),
+            uncertain=_ceil_share(fit.uncertain),
         ),
         measured=tuple(measurement.evidence for measurement in measured),
     )
 
 
-def _rounded_down(share: float) -> float:
+def _floor_share(share: float) -> float:
+    """Returns a share rounded down to four decimals."""
     return float(np.floor(share * 10_000) / 10_000)
 
 
-def _rounded_up(share: float) -> float:
+def _ceil_share(share: float) -> float:
+    """Returns a share rounded up to four decimals."""
     return float(np.ceil(share * 10_000) / 10_000)
