@@ -37,8 +37,6 @@ from training.data.images import Encoded, ImageSource, rgb_image
 FORMAT = 3
 PIXELS, INDEX = "pixels.bin", "index.json"
 MIN_FREE_BYTES = 2**29  # of the cache's disk, left to other programs
-
-
 DECODE_AHEAD = 64  # images
 
 DecodeResult = Tensor | str

@@ -305,7 +305,7 @@ def _layout_hint(labels: Labels) -> str:
     return f"; its folders are {', '.join(sorted(inner)[:5])}: is the data directory {folder}?"
 
 
-DRAWN: Mapping[Split, Sequence[str]] = {
+PARTS_OF_TRAINING: Mapping[Split, Sequence[str]] = {
     "paper": ("train",),
     "lesion": ("train", "calibration"),
     "lesion-validation": ("train", "calibration", "validation"),
@@ -354,13 +354,13 @@ def split_labels(settings: DataSettings, path: Path, names: Collection[str]) -> 
     by_part: dict[str, list[ImageLabel]] = {}
     for row in sorted(labels.rows, key=lambda row: row.name):
         by_part.setdefault(row.part or "all", []).append(row)
-    drawn = DRAWN[settings.split]
+    parts = PARTS_OF_TRAINING[settings.split]
     if "validation" in by_part:
         given = {"calibration"} if settings.split == "lesion" else {"validation"}
-        drawn = [part for part in drawn if part not in given]
+        parts = [part for part in parts if part not in given]
     if "all" in by_part:
-        drawn = [*drawn, "test"]
-    _check_sizes(labels, classes, drawn)
+        parts = [*parts, "test"]
+    _check_sizes(labels, classes, parts)
     return SplitLabels(labels, classes, parts_of(by_part, settings.split))
 
 

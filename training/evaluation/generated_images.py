@@ -33,7 +33,6 @@ IMAGES = 200
 DIGIT_SIDE = 128
 MAX_DIGIT = 16  # of scikit-learn's 8 x 8 digits
 
-
 CORNER = 0.2
 """Height and width of a corner, relative to the image's."""
 MAX_DEVIATION, MIN_BRIGHTNESS = 12.0, 110.0

@@ -115,6 +115,7 @@ class PretrainingImages:
 
     @property
     def classes(self) -> list[int]:
+        """The number of classes of each labelled set."""
         return [len(images.classes) for images in self.labelled]
 
     def training_sets(self, recipe: PretrainingRecipe) -> list[PretrainingSet]:

@@ -29,7 +29,6 @@ from training.reporting.tables import SCORE_NAMES, ood_groups
 PIXELS_PER_INCH = 120
 RELIABILITY = "reliability.png"
 
-
 # The Okabe-Ito palette, which colour-blind readers can distinguish: blue, vermilion, green,
 # orange, purple, sky blue.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")

@@ -41,7 +41,6 @@ DIRECTIONS = (
 )
 LICENSED_KINDS = LICENCES.keys() - {"imagefolder"}
 
-
 REPEATED_EVALUATION = (
     "`eulerlora evaluate` with these weights gives the results above: batches are fixed, and the "
     "seeds of samples, resamples and changed images are deterministic."

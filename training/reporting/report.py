@@ -47,7 +47,6 @@ from training.reporting.tables import (
 MARKDOWN = "report.md"
 DIFFERENCES = ("nll", "accuracy", "brier")
 
-
 RANKING_NOTE = (
     "AUROC is the probability that an image with a wrong label is more uncertain than one with the "
     "right label: 0.5 for a random order. AURC is the mean share of wrong labels among the most "

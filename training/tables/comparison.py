@@ -383,8 +383,8 @@ def write_comparison(
         json.dumps(content), parse_float=lambda text: round(float(text), JSON_DIGITS)
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as partial:
-        partial.write_text(f"{json.dumps(rounded, indent=1)}\n", encoding="utf-8")
+    with atomic_write(path) as file:
+        file.write_text(f"{json.dumps(rounded, indent=1)}\n", encoding="utf-8")
 
 
 def _cells(result: EndpointResult, comparison: TableComparison) -> list[str]:

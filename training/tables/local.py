@@ -88,7 +88,7 @@ def start_training(training: TrainingCommand, threads: int) -> TrainingProcess:
         return TrainingProcess(training, process, log_offset)
 
 
-def bound(command: Sequence[str]) -> tuple[str, ...]:
+def bound_to_caller(command: Sequence[str]) -> tuple[str, ...]:
     """Returns a command line that runs `command` until the calling thread ends."""
     return (sys.executable, "-m", __name__, str(os.getpid()), *command)
 

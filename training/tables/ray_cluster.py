@@ -22,7 +22,7 @@ from training.tables.local import (
     POLL_S,
     TrainingCommand,
     TrainingProcess,
-    bound,
+    bound_to_caller,
     start_training,
     training_of,
 )
@@ -158,7 +158,7 @@ def _train_run(training: TrainingCommand, resources: RunResources) -> Outcome:
 
 
 def _start(training: TrainingCommand, resources: RunResources) -> TrainingProcess:
-    bound_training = replace(training, command=bound(training.command))
+    bound_training = replace(training, command=bound_to_caller(training.command))
     end = time.monotonic() + resources.lock_wait_s
     while True:
         try:

@@ -271,9 +271,8 @@ class Cost:
 
     parameters: trained, with the heads. rows_per_answer: passes of a row (an image in one
     trajectory) for the answer to one image. answer_flops: floating-point operations of their matrix
-    products; a product and its addition are two. steps: of the optimiser, without a posterior's
-    fit, as all that follows. rows, flops: of the training, forward and backward. seconds: as
-    measured, on the run's hardware.
+    products; a product and its addition are two. steps, rows, flops, seconds: of the training,
+    forward and backward, without the fit of a posterior; seconds as measured on its hardware.
     """
 
     parameters: int
