@@ -36,7 +36,9 @@ class Lesions:
 
     @classmethod
     def of(cls, images: Sequence[LabelledImage]) -> "Lesions":
-        """Returns the lesions of at least one image; a lesion has one class."""
+        """Returns the lesions of at least one image; a group, such as a patient, with images of
+        several classes is a lesion of each of them.
+        """
         keys = [_lesion_key(image) for image in images]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return cls(
