@@ -25,8 +25,9 @@ from eulerlora.nn.rows import Rows, balanced_views
 from training.adaptation.validation import EpochValidation
 from training.data.augmentation import Transform, training_view
 from training.data.images import OUTSIDE, ImageParts, LabelledImage, OodSet, class_counts
+from training.evaluation.intervals import Floats, Ints
 from training.evaluation.metrics import log_mean_probability
-from training.optimisation.batches import IGNORED, Floats, Ints, LoadedBatches, Shard
+from training.optimisation.batches import IGNORED, LoadedBatches, Shard
 from training.optimisation.step import Objective, recomputed
 from training.recipe.schema import AdapterRecipe, AdapterTraining
 
@@ -164,7 +165,7 @@ class AdapterObjective(Objective[AdapterDraw]):
     settings: of the training. class_weights: (classes,), on the network's device. outlier_weight:
     as in `image_weights`. logit_adjustment: (classes,), added to the logits of images that belong
     to a class (`log_frequency_ratio`); None for zeros. validation: measures each epoch; None for
-    none. image_count: of the training images, all of which each adapter's learned law is fitted to.
+    none. image_count: of the training images, by which the divergence of a learned law is divided.
     """
 
     def __init__(
@@ -258,7 +259,7 @@ class AdapterObjective(Objective[AdapterDraw]):
             return False
         return self.validation.epochs_without_gain() >= patience
 
-    def averages(self) -> Mapping[str, Tensor]:
+    def extra_state(self) -> Mapping[str, Tensor]:
         """Returns the kept adapters and the metrics of the epochs."""
         return {} if self.validation is None else self.validation.tensors
 

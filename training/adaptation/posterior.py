@@ -29,7 +29,7 @@ from training.adaptation.objective import objective_and_batches
 from training.calibration.calibrate import calibrate
 from training.data.images import ImageParts, OodSet, evenly_spaced, pixel_batches
 from training.optimisation.run import round_parameters
-from training.recipe.schema import SAMPLES, AdapterRecipe
+from training.recipe.schema import CALIBRATED_SAMPLES, AdapterRecipe
 from training.reporting.model_card import model_card
 
 
@@ -179,4 +179,4 @@ def _stored_dtype(config: CheckpointConfig) -> torch.dtype:
 def _calibrated_samples(source: CheckpointConfig) -> tuple[int | Auto, ...]:
     own = {entry.samples: None for entry in source.thresholds if entry.mode == "stoch"}
     sampled = method_type(source.method).is_sampled(source.adapters.settings)
-    return tuple(own) if own and sampled else SAMPLES
+    return tuple(own) if own and sampled else CALIBRATED_SAMPLES

@@ -45,7 +45,7 @@ from training.calibration.thresholds import (
 from training.data.images import ImageParts, evenly_spaced
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.prediction_sets import Lesions
-from training.recipe.schema import SAMPLES
+from training.recipe.schema import CALIBRATED_SAMPLES
 
 MAX_FEATURE_IMAGES = 10_000
 """Training images, evenly spaced, from which the feature statistics are computed, at most."""
@@ -55,30 +55,27 @@ def calibrate(
     folder: Path,
     images: ImageParts,
     device: torch.device,
-    samples: Sequence[int | Auto] = SAMPLES,
+    samples: Sequence[int | Auto] = CALIBRATED_SAMPLES,
     sampler: Sampler | None = None,
     coverage: CoverageSettings = NO_COVERAGE,
     sampled_from_block: int | None = None,
     precisions: Sequence[PrecisionChoice] = ("float32",),
     views: Views | None = None,
 ) -> CheckpointConfig:
-    """Fits feature statistics, OOD thresholds, decision margins and prediction sets.
+    """Calibrates the checkpoint in a folder and returns its new config.
 
-    With views, also the temperature of each mode, before the thresholds; without views the
-    temperatures are 1 (docs/explanation/sampling.md).
+    Fits, in this order: the feature statistics, to the training part; with views, the temperature
+    of each mode (docs/explanation/sampling.md), which is 1 otherwise; OOD thresholds and decision
+    margins; prediction sets. All but the statistics are fitted to the calibration part, or to the
+    test part of a split without one; the config names it. Replaces `ood.safetensors`, the known
+    answer and `config.json`; nothing of an earlier calibration remains.
 
-    Returns the new config. The thresholds and sets are those of `det`, and of `stoch` with
-    `samples`; there are no sets for `auto`. `auto` also fits margins if there are enough images
-    (`eulerlora.sampling.adaptive`), and has no threshold without them. Earlier sets are
-    removed, also without a new coverage.
-
-    Fits the statistics on the training part, and the thresholds on the calibration part, or the
-    test part of a split without one; the config names them. Replaces `ood.safetensors`, the known
-    answer and `config.json`.
-    sampler, views, sampled_from_block: new ones of the checkpoint; None keeps the present ones.
-    precisions: of the predictions; each has thresholds and sets of its own, and the first one has
-    the statistics, margins and temperatures. `auto` is decided by `eulerlora.model`.
-    Raises DataError if a class has too few lesions for the coverage, before any work.
+    samples: of `stoch`; `det` always has thresholds and sets. `auto` needs margins, which need
+    enough images (`eulerlora.sampling.adaptive`), and has no sets. sampler, views,
+    sampled_from_block: new ones of the checkpoint; None keeps the present ones. precisions: of the
+    predictions; each has thresholds and sets of its own, and the first one has the statistics,
+    margins and temperatures. `auto` is decided by `eulerlora.model`. Raises DataError if a class
+    has too few lesions for the coverage, before any work.
     """
     checkpoint = load_checkpoint(folder)
     if sampled_from_block is not None:

@@ -31,7 +31,7 @@ from eulerlora.checkpoint.files import (
 )
 from eulerlora.checkpoint.weights import BACKBONE_FILE, CARD_FILE, tensors_sha256
 from eulerlora.model import EulerLoRA
-from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
+from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MODES, Precision, PrecisionChoice
 from eulerlora_client.errors import DataError
 from eulerlora_client.output_files import check_free, new_folder, storage_errors
@@ -74,11 +74,10 @@ from training.data.splits import SPLIT_SEED, split_off
 from training.evaluation.inference import SamplingOptions, SetPredictions, predict_all
 from training.evaluation.intervals import Ints, cluster_indices, proportion
 from training.evaluation.prediction_sets import Lesions, set_coverages
-from training.recipe.schema import SAMPLES
+from training.recipe.schema import CALIBRATED_SAMPLES
 from training.reporting.charts import RELIABILITY
 from training.reporting.model_card import site_sections
 
-FITTED = "fitted"
 FEATURE_FOLDS = 2
 
 
@@ -143,13 +142,15 @@ def fit_site(
         "prediction_sets": (),
     }
     source = replace(checkpoint, config=checkpoint.config.model_copy(update=update))
-    outputs = CalibrationOutputs.of(EulerLoRA.of(source, device, precision), images, data, SAMPLES)
+    outputs = CalibrationOutputs.of(
+        EulerLoRA.of(source, device, precision), images, data, CALIBRATED_SAMPLES
+    )
     fit = SiteFit(checkpoint.config, checkpoint.feature_distance, outputs, parts)
     fit = _with_temperature(fit, settings.options)
     fit = _with_feature_means(fit)
     if parts[OOD].met:
         config = fit.config.model_copy(update={"thresholds": (), "margins": None})
-        config = with_thresholds(config, fit.outputs, fit.distance, SAMPLES)
+        config = with_thresholds(config, fit.outputs, fit.distance, CALIBRATED_SAMPLES)
         tolerance = config.thresholds[0].tolerance
         assert tolerance is not None
         fit = replace(fit, config=config).with_result(OOD, f"keep {tolerance.summary}")
@@ -192,7 +193,8 @@ def _with_feature_means(fit: SiteFit) -> SiteFit:
     fit = fit.with_result(FEATURES, offset.summary)
     if not offset.helps:
         return fit
-    statistics = moved(distance.statistics, offset.offset)
+    means = distance.statistics.means + offset.offset
+    statistics = replace(distance.statistics, means=means)
     changes = {
         "sha256": tensors_sha256(statistics.tensors),
         "data": f"{described.data}, means moved to {fit.outputs.data}",
@@ -211,10 +213,12 @@ def _with_prediction_sets(fit: SiteFit, coverage: CoverageSettings) -> SiteFit:
     met = tuple(stated for stated in coverage.coverages if fit.parts[sets_part(stated)].met)
     kept = tuple(sets for sets in fit.config.prediction_sets if sets.coverage not in met)
     config = fit.config.model_copy(update={"prediction_sets": kept})
-    config = with_prediction_sets(config, fit.outputs, SAMPLES, replace(coverage, coverages=met))
+    config = with_prediction_sets(
+        config, fit.outputs, CALIBRATED_SAMPLES, replace(coverage, coverages=met)
+    )
     fit = replace(fit, config=config)
     for stated in met:
-        fit = fit.with_result(sets_part(stated), FITTED)
+        fit = fit.with_result(sets_part(stated), "fitted")
     return fit
 
 
@@ -271,11 +275,6 @@ def fit_offset(
         threshold_before=upper_quantile(distance(features), KEPT_SHARE),
         threshold_after=upper_quantile(distance(features - by_picture), KEPT_SHARE),
     )
-
-
-def moved(statistics: FeatureStatistics, offset: Tensor) -> FeatureStatistics:
-    """Returns the statistics with all means moved by (d,) `offset`."""
-    return replace(statistics, means=statistics.means + offset)
 
 
 def _mean(differences: Tensor, groups: Ints) -> Tensor:

@@ -53,8 +53,7 @@ from training.evaluation.intervals import Floats, Ints, ToleranceBound, toleranc
 from training.evaluation.prediction_sets import Lesions
 
 TEMPERATURE_FOLDS = 5
-LOWEST, HIGHEST = 0.05, 20.0
-DECIMALS = 3
+LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.05, 20.0
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def fit_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> 
         benefits[held_out] = image_nll(outputs, true, 1.0) - image_nll(outputs, true, fitted)
     by_group = _group_means(benefits, groups)
     return TemperatureFit(
-        fitted=round(_lowest_nll(log_probabilities, labels, groups), DECIMALS),
+        fitted=round(_lowest_nll(log_probabilities, labels, groups), 3),
         improvement=float(by_group.mean()),
         standard_error=float(by_group.std(ddof=1) / math.sqrt(len(by_group))),
     )
@@ -141,7 +140,7 @@ def _lowest_nll(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> floa
         nll = image_nll(log_probabilities, labels, math.exp(log_temperature))
         return float(_group_means(nll, groups).mean())
 
-    bounds = (math.log(LOWEST), math.log(HIGHEST))
+    bounds = (math.log(LOWEST_TEMPERATURE), math.log(HIGHEST_TEMPERATURE))
     return math.exp(float(minimize_scalar(mean_nll, bounds=bounds, method="bounded").x))
 
 
@@ -153,7 +152,6 @@ def _group_means(values: Floats, groups: Ints) -> Floats:
 
 KEPT_SHARE = 0.95
 """Share of new lesions that a threshold keeps."""
-QUARTER = 0.25
 
 
 @dataclass(frozen=True)
@@ -437,7 +435,7 @@ def _score_threshold(scores: Tensor, outputs: CalibrationOutputs) -> ScoreThresh
     return ScoreThreshold(
         threshold=threshold,
         kept=_share(scores <= threshold),
-        upper_quartile=upper_quantile(scores, 1 - QUARTER),
+        upper_quartile=upper_quantile(scores, 0.75),
     )
 
 

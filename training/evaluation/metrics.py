@@ -1,5 +1,5 @@
-"""Metrics of the mean probability over trajectories (method, "Metrics"), and of the mean logits;
-selective prediction: risk-coverage curves, and how well scores rank errors.
+"""Metrics of the mean probability over trajectories, and of the mean logits; selective prediction:
+risk-coverage curves, and how well scores rank errors.
 
 The literature mixes both: the code of LoRA-Ensemble, from which the paper quotes results, computes
 accuracy and ECE from the softmax of the mean logits, and macro-F1, NLL and Brier score from the

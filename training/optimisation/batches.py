@@ -5,16 +5,13 @@ from dataclasses import dataclass
 from typing import Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from training.data.augmentation import Transform
 from training.data.images import LabelledImage, load, read_image
 from training.recipe.schema import OptimisationSettings
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 MIN_EPOCHS, MAX_EPOCHS, FEW_STEPS = 10, 40, 300
 """An automatic length is at least 10 epochs; up to 40 if fewer make less than 300 steps."""
@@ -94,7 +91,7 @@ class LoadedBatches:
     settings: OptimisationSettings
     seed: int
     shard: Shard = Shard()
-    expected_counts: Floats | None = None
+    expected_counts: NDArray[np.float64] | None = None
     shown: Sequence[range] | None = None
 
     @property
@@ -150,7 +147,9 @@ class ImageDataset(Dataset[tuple[Tensor, int]]):
         return pixels, IGNORED if index < 0 else image.label
 
 
-def systematic_sample(expected_counts: Floats, generator: np.random.Generator) -> Ints:
+def systematic_sample(
+    expected_counts: NDArray[np.float64], generator: np.random.Generator
+) -> NDArray[np.int64]:
     """Returns sorted indices; index i occurs floor(e) or ceil(e) times, e = expected_counts[i].
 
     expected_counts: (n,), with a sum of n. Returns (n,). Systematic sampling (Madow, 1949): the

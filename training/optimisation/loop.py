@@ -53,7 +53,7 @@ class _Loop:
             objective, self.settings, self.length, run.accelerator, run.seed
         )
         self.trained = TrainedState(
-            objective.network, self.optimisation.optimiser, objective.averages()
+            objective.network, self.optimisation.optimiser, objective.extra_state()
         )
         self.progress = Progress()
         resumed = run.resume and run.state.exists()

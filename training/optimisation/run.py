@@ -2,7 +2,7 @@
 
 A run continues from its state to the same weights. All randomness of a run is a function of seed,
 epoch, step and image. The state therefore holds only the trained parameters, the buffers, the
-averages, the optimiser's moments, and the progress.
+objective's extra state, the optimiser's moments, and the progress.
 """
 
 import importlib.util
@@ -62,18 +62,18 @@ class Progress:
 @dataclass(frozen=True)
 class TrainedState:
     """The tensors that training changes: trainable parameters, buffers such as the statistics of
-    batch normalisation, state of the optimiser, averages.
+    batch normalisation, state of the optimiser, `Objective.extra_state`.
     """
 
     network: nn.Module
     optimiser: torch.optim.Optimizer
-    averages: Mapping[str, Tensor] = field(default_factory=dict)
+    extra_state: Mapping[str, Tensor] = field(default_factory=dict)
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors by their name in the file."""
         named: dict[str, Tensor] = dict(self._parameters())
         named |= {f"buffer.{name}": buffer for name, buffer in self.network.named_buffers()}
-        named |= {f"average.{name}": tensor for name, tensor in self.averages.items()}
+        named |= {f"extra.{name}": tensor for name, tensor in self.extra_state.items()}
         return named | {
             f"optimiser.{name}.{moment}": tensor
             for name, parameter in self._parameters()

@@ -81,11 +81,14 @@ class Objective(ABC, Generic[StepDraw]):
 
     @property
     def finished(self) -> bool:
-        """True if further epochs are not worth while; the state in `averages` decides it."""
+        """True if the run may end before its last epoch; depends on `extra_state` only."""
         return False
 
-    def averages(self) -> Mapping[str, Tensor]:
-        """Returns the tensors that `after_step` and `after_epoch` change; a run stores them."""
+    def extra_state(self) -> Mapping[str, Tensor]:
+        """Returns the tensors besides the network's that `after_step` and `after_epoch` change.
+
+        A run stores them, and copies the stored values into them when it continues.
+        """
         return {}
 
 
@@ -230,7 +233,7 @@ def warmup_cosine(steps: int, setting: int | Auto) -> Callable[[int], float]:
     """Returns the learning rate of a step as a fraction of its peak.
 
     Linear warm-up from 0, so that the first update has learning rate 0, then half a cosine to 0
-    at `steps` (method, "Training protocol"). setting: as in `warmup_steps`; with 0 steps of
+    at `steps`, as in the paper. setting: as in `warmup_steps`; with 0 steps of
     warm-up the first update has the peak rate. Raises SettingsError if the warm-up does not end
     before the run.
     """

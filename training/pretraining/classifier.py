@@ -172,7 +172,7 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
     def after_step(self) -> None:
         self.average.update_parameters(self.model)
 
-    def averages(self) -> Mapping[str, Tensor]:
+    def extra_state(self) -> Mapping[str, Tensor]:
         tensors: dict[str, Tensor] = self.average.state_dict()
         return tensors
 

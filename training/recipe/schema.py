@@ -42,7 +42,7 @@ Optimiser = Annotated[str, AfterValidator(_known_optimiser)]
 
 
 class OptimisationSettings(Settings):
-    """AdamW or Adam with linear warm-up and cosine decay of the rate (method, "Training")."""
+    """AdamW or Adam with linear warm-up and cosine decay of the rate, as in the paper."""
 
     epochs: PositiveInt | Auto
     """Passes over the training images; `auto` follows from their number (`RunLength.of`)."""
@@ -202,7 +202,7 @@ class WholeNetworkSettings(Settings):
 
 
 StoredDtype = Literal["float32", "float16", "bfloat16"]
-SAMPLES: tuple[int | Auto, ...] = (1, 2, 4, 8, 16, AUTO)
+CALIBRATED_SAMPLES: tuple[int | Auto, ...] = (1, 2, 4, 8, 16, AUTO)
 """Default samples per adapter for which calibration sets thresholds."""
 Split = Literal["lesion", "lesion-validation", "lesion-best-epoch", "paper"]
 Part = Literal["train", "validation", "calibration", "test"]
@@ -227,7 +227,7 @@ class DataSettings(Settings):
     test part and uses a tenth of the training images (ham10000: lesions) instead;
     `lesion-best-epoch` keeps the test part, and has the same tenth as the part `validation`.
     `paper` trains on all training images of the published (ham10000: the paper's) split, without a
-    calibration part.
+    calibration part unless images are given as one (`val/`).
     """
     classes: dict[str, str] = {}
     """For imagefolder, descriptions by class name; if given, these are the exact classes."""
@@ -328,7 +328,7 @@ class EvaluationSettings(Settings):
     paper), 2 (also the mirror image, for everyday pictures), 4 (flips) or 8 (flips and quarter
     turns, for pictures without a natural upright).
     """
-    calibrated: Annotated[tuple[PositiveInt | Auto, ...], Field(min_length=1)] = SAMPLES
+    calibrated: Annotated[tuple[PositiveInt | Auto, ...], Field(min_length=1)] = CALIBRATED_SAMPLES
     """Samples per adapter, or `auto`, for which stoch gets an OOD threshold; det always gets one.
     """
     ood: tuple[OodSettings, ...] = ()

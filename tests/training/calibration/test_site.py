@@ -37,7 +37,6 @@ from training.calibration.site import (
     SiteSettings,
     calibrate_site,
     fit_offset,
-    moved,
     split_images,
 )
 from training.calibration.thresholds import (
@@ -264,7 +263,8 @@ def test_means_follow_a_common_change(distance: FeatureDistance, labels: Tensor)
     offset = fit_offset(distance, local, labels, np.arange(200))
     assert offset.helps
     assert torch.allclose(offset.offset, change, atol=0.3)
-    new = FeatureDistance(moved(distance.statistics, offset.offset))
+    means = distance.statistics.means + offset.offset
+    new = FeatureDistance(replace(distance.statistics, means=means))
     others = features_of(labels, 2) + change
     assert (new(others) <= offset.threshold_after).double().mean() > 0.9
     unchanged = (distance(local) <= offset.threshold_after).double().mean()

@@ -28,7 +28,7 @@ from training.data.cache import list_images
 from training.data.images import ImageParts, LabelledImage
 from training.evaluation.inference import ModelOutputs
 from training.evaluation.intervals import tolerance_bound
-from training.recipe.schema import SAMPLES
+from training.recipe.schema import CALIBRATED_SAMPLES
 
 
 @pytest.fixture
@@ -43,7 +43,9 @@ def images(image_folder: Path) -> list[LabelledImage]:
 
 
 def thresholds_of(
-    model: EulerLoRA, images: Sequence[LabelledImage], samples: Sequence[int | Auto] = SAMPLES
+    model: EulerLoRA,
+    images: Sequence[LabelledImage],
+    samples: Sequence[int | Auto] = CALIBRATED_SAMPLES,
 ) -> tuple[Threshold, ...]:
     outputs = CalibrationOutputs.of(model, images, "squares", samples)
     return with_thresholds(uncalibrated(model.config), outputs, None, samples).thresholds
@@ -65,12 +67,12 @@ def test_thresholds_agree_with_predictions_for_every_number_of_samples(
     thresholds = thresholds_of(model, images)
     assert [(threshold.mode, threshold.samples) for threshold in thresholds] == [
         ("det", 1),
-        *(("stoch", count) for count in SAMPLES[:-1]),
+        *(("stoch", count) for count in CALIBRATED_SAMPLES[:-1]),
     ]
     # Fewer than 59 images: the lowest score.
     det = model.predict(paths, "det").msp
     assert thresholds[0].msp == pytest.approx(float(det.min()), abs=1e-6)
-    stoch = model.predict(paths, "stoch", SAMPLES[-2]).msp
+    stoch = model.predict(paths, "stoch", CALIBRATED_SAMPLES[-2]).msp
     assert thresholds[-1].msp == pytest.approx(float(stoch.min()), abs=1e-6)
     for threshold in thresholds:
         assert threshold.kept == 1

@@ -143,7 +143,7 @@ def test_a_resumed_run_ends_with_the_same_weights(
 
 
 class OneEpochObjective(ColourObjective):
-    """An objective that is finished after one epoch; its state is in `averages`."""
+    """An objective that is finished after one epoch; its state is in `extra_state`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class OneEpochObjective(ColourObjective):
     def finished(self) -> bool:
         return bool(self.epochs)
 
-    def averages(self) -> dict[str, Tensor]:
+    def extra_state(self) -> dict[str, Tensor]:
         return {"epochs": self.epochs}
 
 
