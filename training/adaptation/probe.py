@@ -111,7 +111,7 @@ def _head(model: Pipeline, classes: int) -> tuple[Floats, Floats]:
 
 def _bootstrap_weights(images: Sequence[LabelledImage], generator: np.random.Generator) -> Floats:
     """Returns (n,), how often the cluster of each image is drawn; clusters are drawn equally."""
-    names = [image.unit for image in images]
+    names = [image.cluster_name for image in images]
     clusters, members = np.unique(names, return_inverse=True)
     counts = np.bincount(
         generator.integers(len(clusters), size=len(clusters)), minlength=len(clusters)

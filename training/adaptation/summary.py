@@ -1,6 +1,5 @@
 """What a run prints: its data and their check, its length, and its result."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import get_args
@@ -20,6 +19,7 @@ from training.calibration.thresholds import KEPT_SHARE
 from training.data.copies import Copies, DataCheck
 from training.data.images import ImageParts, LabelledImage, class_counts
 from training.evaluation.intervals import tolerance_sample_size
+from training.evaluation.prediction_sets import Lesions
 from training.evaluation.report_schema import Report
 from training.optimisation.batches import RunLength
 from training.optimisation.step import warmup_steps
@@ -83,13 +83,16 @@ def _found(what: str, found: Sequence[Copies]) -> tuple[str, str, str]:
 def basis_lines(images: ImageParts) -> list[str]:
     """Returns a table of the images that later figures rest on, and what is too few for them."""
     test, held_out = images.parts["test"], images.parts[images.held_out]
-    grouped = any(image.cluster is not None for image in held_out)
-    unit = f"{images.held_out} {'groups' if grouped else 'images'}"
-    total = len({image.unit for image in held_out})
-    tested, (fewest, rarest) = _rarest(images, "test")[0], _rarest(images, images.held_out)
+    of_test, of_held_out = Lesions.of(test), Lesions.of(held_out)
+    test_unit = "test groups" if of_test.unit == "lesion" else "test images"
+    unit = f"{images.held_out} {'groups' if of_held_out.unit == 'lesion' else 'images'}"
+    total = len({image.cluster_name for image in held_out})
+    tested = min(of_test.counts(len(images.classes)))
+    by_class = of_held_out.counts(len(images.classes))
+    fewest, rarest = min(by_class), images.class_names[by_class.index(min(by_class))]
     few = {
         "accuracy and ECE": (f"{len(test):,} test images", len(test), FEW),
-        "results by class": (f"{tested:,} test images of the rarest class", tested, FEW // 10),
+        "results by class": (f"{tested:,} {test_unit} of the rarest class", tested, FEW // 10),
         "OOD thresholds": (f"{total:,} {unit}", total, tolerance_sample_size(KEPT_SHARE)),
         f"prediction sets of {COVERAGE}": (f"{fewest:,} {unit} of {rarest}", fewest,
                                            min_units(COVERAGE)),
@@ -99,14 +102,6 @@ def basis_lines(images: ImageParts) -> list[str]:
     for figure, (basis, count, needed) in few.items():
         rows.append((figure, basis, "" if count >= needed else f"too few: {needed} are needed"))
     return _columns(rows)
-
-
-def _rarest(images: ImageParts, part: str) -> tuple[int, str]:
-    """Returns the number of groups, or images without one, of a part's rarest class, and it."""
-    units = {(image.label, image.unit) for image in images.parts[part]}
-    counts = Counter(label for label, _ in units)
-    label = min(range(len(images.classes)), key=lambda index: counts[index])
-    return counts[label], images.classes[label].name
 
 
 def pretraining_notes(images: ImageParts, pretrained: Sequence[LabelledImage]) -> Iterator[str]:

@@ -202,7 +202,7 @@ def policy_inputs(
         critical=np.isin(true_labels, critical),
         target=np.isin(true_labels, group),
         outside=true_labels == OUTSIDE,
-        lesions=np.array([image.unit for image in images]),
+        lesions=np.array([image.cluster_name for image in images]),
     )
 
 

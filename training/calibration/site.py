@@ -116,7 +116,7 @@ class SiteFit:
     @property
     def groups(self) -> Ints:
         """(n,) index of each picture's group, such as a patient; one without is one by itself."""
-        return cluster_indices([image.unit for image in self.outputs.images])
+        return cluster_indices([image.cluster_name for image in self.outputs.images])
 
     def with_result(self, part: str, result: str) -> "SiteFit":
         return replace(self, parts={**self.parts, part: replace(self.parts[part], result=result)})
@@ -426,7 +426,7 @@ def split_images(
     """
     if held_out is None:
         return images, ()
-    ordered = sorted(images, key=lambda image: image.unit)
+    ordered = sorted(images, key=lambda image: image.cluster_name)
     fitted, measured = split_off(ordered, held_out)
     by_name = attrgetter("name")
     return sorted(fitted, key=by_name), sorted(measured, key=by_name)
@@ -461,7 +461,7 @@ def measure_site(
                 "critical lesions unfamiliar": str(critical.unfamiliar),
                 **measured.results,
             }
-    clusters = cluster_indices([image.unit for image in images])
+    clusters = cluster_indices([image.cluster_name for image in images])
     for score, flags in predictions.flags.items():
         kept = proportion(~flags, clusters)
         assert kept is not None  # there is a picture

@@ -92,8 +92,8 @@ class LabelledImage:
     attributes: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def unit(self) -> str:
-        """The identifier of the cluster; an image without one is a unit by itself."""
+    def cluster_name(self) -> str:
+        """The cluster; an image without one is a cluster by itself, with the image's name."""
         return self.cluster or self.name
 
 

@@ -78,7 +78,7 @@ class EvaluatedSet:
     @property
     def cluster_names(self) -> list[str]:
         """The names of the n images' clusters; an image without a cluster is one by itself."""
-        return [image.unit for image in self.images]
+        return [image.cluster_name for image in self.images]
 
     @property
     def clusters(self) -> Ints:

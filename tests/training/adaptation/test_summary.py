@@ -78,12 +78,12 @@ def test_figures_rest_on_the_groups_of_the_rarest_class() -> None:
     parts = {
         "train": images(0, 1),
         "calibration": images(*[0] * 8, *[1] * 3, groups="aabbccdd" + "eef"),
-        "test": images(*[0] * 99, 1),
+        "test": images(*[0] * 99, 1, groups="ab" * 50),
     }
     rows = [line.split("  ") for line in basis_lines(ImageParts("x", CLASSES, parts))]
     cells = {row[0]: [cell.strip() for cell in row[1:] if cell.strip()] for row in rows[1:]}
     assert cells["accuracy and ECE"] == ["100 test images"]
-    assert cells["results by class"][0].startswith("1 test images")
+    assert cells["results by class"][0].startswith("1 test groups of the rarest class")
     assert cells["OOD thresholds"] == ["6 calibration groups", "too few: 59 are needed"]
     assert cells["prediction sets of 0.9"] == [
         "2 calibration groups of nv",
