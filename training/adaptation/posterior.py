@@ -134,9 +134,10 @@ def fit_posterior(
 
     network: finished, with plain adapters; it is not usable afterwards. config: its config, with a
     recipe in the provenance. outliers: reads those of the recipe. The weights are rounded to the
-    type of the stored ones; the config has no thresholds. Raises DataError as `check_parts`.
+    type of the stored ones; the config has no thresholds. Raises DataError as
+    `check_calibration_part`.
     """
-    check_parts(settings, images)
+    check_calibration_part(settings, images)
     method = methods()[settings.name]
     fitted = method.fit(
         settings, RecipeFitSource(network.to(device), config, images, device, outliers)
@@ -157,7 +158,7 @@ def fit_posterior(
     )
 
 
-def check_parts(settings: FitSettings, images: ImageParts) -> None:
+def check_calibration_part(settings: FitSettings, images: ImageParts) -> None:
     """Raises DataError for a fit to held-out images if the split has no calibration part.
 
     The test part may choose nothing, and the network was trained on the others.

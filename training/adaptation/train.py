@@ -28,7 +28,7 @@ from training.adaptation.network import (
     starts_from_previous,
 )
 from training.adaptation.objective import objective_and_batches, trained_images
-from training.adaptation.posterior import check_parts, fit_posterior
+from training.adaptation.posterior import check_calibration_part, fit_posterior
 from training.adaptation.probe import compare_with_probe, fit_heads, head_log_probabilities
 from training.adaptation.summary import (
     basis_lines,
@@ -139,7 +139,7 @@ def train(
     ood = [read_ood_set(settings, data, skip_bad) for settings in recipe.evaluation.ood]
     outliers = read_outliers(recipe.outliers, data, skip_bad) if recipe.outliers else None
     if recipe.posterior is not None:
-        check_parts(recipe.posterior, images)
+        check_calibration_part(recipe.posterior, images)
     accelerator = accelerator_on(device)
     main = accelerator.is_main_process
     if main:

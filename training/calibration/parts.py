@@ -13,7 +13,7 @@ from eulerlora_client.contract.answers import TargetClasses
 from training.calibration.policy import PolicyFit
 from training.calibration.thresholds import KEPT_SHARE, CoverageSettings
 from training.evaluation.intervals import tolerance_sample_size
-from training.reporting.tables import TOO_FEW, table
+from training.reporting.tables import TOO_FEW, markdown_table
 
 TEMPERATURE, FEATURES, OOD = "temperature", "feature means", "OOD thresholds"
 URGENT, SETS = "urgent threshold", "prediction sets"
@@ -64,14 +64,14 @@ def parts_table(parts: Sequence[FittedPart]) -> str:
         ]
         for part in parts
     ]
-    return table(["part", "needed", "available", "result"], rows)
+    return markdown_table(["part", "needed", "available", "result"], rows)
 
 
 def results_table(title: str, columns: Mapping[str, Mapping[str, str]]) -> str:
     """Returns results by name as a Markdown table. columns: the results of each column."""
     names = dict.fromkeys(name for results in columns.values() for name in results)
     rows = [[name, *(results.get(name, "n/a") for results in columns.values())] for name in names]
-    return table([title, *columns], rows)
+    return markdown_table([title, *columns], rows)
 
 
 def calibrated_parts(config: CheckpointConfig) -> Iterator[FittedPart]:

@@ -85,7 +85,7 @@ def reproduce_command(
     """
     set_openmp_wait_policy()
     # These import torch.
-    from training.tables.results import further_tables, markdown_table  # noqa: PLC0415
+    from training.tables.results import further_tables, results_markdown  # noqa: PLC0415
     from training.tables.table import read_inputs, read_table, runs_of, table_names  # noqa: PLC0415
 
     if table not in table_names():
@@ -100,7 +100,7 @@ def reproduce_command(
         return
     read_inputs([run for run in runs if run.status != "finished"], data)
     failures = train(runs, data)
-    click.echo(markdown_table(selected, runs))
+    click.echo(results_markdown(selected, runs))
     click.echo(further_tables(selected, runs))
     if selected.differences(variants or None):
         _compare(selected, runs, out / f"{'+'.join([table, *variants])}.json")

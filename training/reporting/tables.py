@@ -61,7 +61,7 @@ def metrics_table(report: Report) -> str:
             limits = [cell(mode.thresholds.get(score)) for mode in modes]
             shares = [cell(mode.flagged.get(score)) for mode in modes]
             rows += [[f"OOD threshold, {name}", *limits], [f"flagged by {name}", *shares]]
-    return table(["", *(mode.title for mode in modes)], rows)
+    return markdown_table(["", *(mode.title for mode in modes)], rows)
 
 
 def intervals_note(report: Report) -> str:
@@ -98,7 +98,7 @@ def class_table(report: Report, mode: ModeReport) -> str:
         ]
         for name, metrics in mode.classes.items()
     ]
-    return table([*head, "sensitivity", "specificity", "predictive value"], rows)
+    return markdown_table([*head, "sensitivity", "specificity", "predictive value"], rows)
 
 
 def error_ranking_table(report: Report) -> str:
@@ -112,7 +112,7 @@ def error_ranking_table(report: Report) -> str:
         for score_key, score in ERROR_SCORES.items()
         if any(score_key in mode.error_ranking for mode in report.modes)
     ]
-    return table(["", *(mode.title for mode in report.modes)], rows)
+    return markdown_table(["", *(mode.title for mode in report.modes)], rows)
 
 
 def group_table(report: Report, mode: ModeReport) -> str:
@@ -125,7 +125,7 @@ def group_table(report: Report, mode: ModeReport) -> str:
     for attribute, groups in mode.groups.items():
         rows.append([f"**{attribute}**", *("" for _ in head[1:])])
         rows += [_group_row(report, mode, name, metrics) for name, metrics in groups.items()]
-    return table(head, rows)
+    return markdown_table(head, rows)
 
 
 def prediction_set_table(sets: Sequence[SetCoverage]) -> str:
@@ -147,10 +147,12 @@ def prediction_set_table(sets: Sequence[SetCoverage]) -> str:
         for name, first in sets[0].classes.items()
     ]
     sizes = (text for entry in sets for text in ("", f"{entry.mean_size:.2f}"))
-    return table(head, [*rows, ["all images", "", *sizes]])
+    return markdown_table(head, [*rows, ["all images", "", *sizes]])
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int = 1) -> str:
+def markdown_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int = 1
+) -> str:
     """Returns a Markdown table with text in the first columns and numbers in the others."""
     separator = "|" + "---|" * text_columns + "---:|" * (len(head) - text_columns)
     return "\n".join([_row(head), separator, *(_row(row) for row in rows)])
@@ -218,7 +220,9 @@ def ood_set_table(report: Report) -> str:
         [name, facts.group, subset_text(facts.used), "; ".join(_relations(facts))]
         for name, facts in report.ood_sets.items()
     ]
-    return table(["set", "group", "images", "training was shown these or similar images"], rows)
+    return markdown_table(
+        ["set", "group", "images", "training was shown these or similar images"], rows
+    )
 
 
 def _relations(facts: OodSetFacts) -> Iterator[str]:
@@ -236,7 +240,7 @@ def ood_tables(report: Report, mode: ModeReport) -> str:
 
 def _ood_table(report: Report, mode: ModeReport, metric: str) -> str:
     scores = [name for name in SCORE_NAMES if any(name in ood.scores for ood in mode.ood.values())]
-    return table(
+    return markdown_table(
         [OOD_METRICS[metric], *(SCORE_NAMES[score] for score in scores)],
         _by_group(
             report,
@@ -260,7 +264,7 @@ def _flagged_table(report: Report, mode: ModeReport) -> str:
 
     test_part = ["test part", *(cell(mode.flagged.get(score)) for score in scores)]
     test_part += [cell(mode.metrics.get("accuracy"))] if labelled else []
-    return table(head, [test_part, *_by_group(report, cells)])
+    return markdown_table(head, [test_part, *_by_group(report, cells)])
 
 
 def ood_groups(report: Report) -> dict[str, list[str]]:

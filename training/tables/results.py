@@ -24,8 +24,7 @@ from training.adaptation.network import count_trained, train_all_weights
 from training.adaptation.objective import AdapterObjective
 from training.optimisation.step import attention_kernels
 from training.recipe.schema import AdapterRecipe, AdapterTraining
-from training.reporting.tables import MEAN_LOGITS_METRICS, METRICS, OOD_METRICS
-from training.reporting.tables import table as markdown_rows
+from training.reporting.tables import MEAN_LOGITS_METRICS, METRICS, OOD_METRICS, markdown_table
 from training.tables.table import ResultTable, TableRow, TableRun, ood_index
 
 PERCENT = {
@@ -51,7 +50,7 @@ OOD_NOTE = (
 )
 
 
-def markdown_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
+def results_markdown(table: ResultTable, runs: Sequence[TableRun]) -> str:
     """Returns a Markdown table of results, with notes on the runs.
 
     Each row has the number of trained parameters, and mean and standard deviation (ddof 1) over
@@ -261,7 +260,7 @@ def section(
     text_columns: int,
 ) -> str:
     """Returns a heading, a table and a list of notes as Markdown."""
-    text = f"{title}\n\n{markdown_rows(head, rows, text_columns)}\n\n"
+    text = f"{title}\n\n{markdown_table(head, rows, text_columns)}\n\n"
     return text + "".join(f"- {note}\n" for note in notes)
 
 

@@ -21,8 +21,8 @@ from training.recipe.schema import NO_ADAPTERS
 from training.tables.results import (
     cost_of,
     further_tables,
-    markdown_table,
     operations,
+    results_markdown,
     trained_parameters,
 )
 from training.tables.table import TableRun, read_table, runs_of
@@ -68,7 +68,7 @@ def test_results_over_seeds_are_mean_and_sample_standard_deviation(tmp_path: Pat
     for run in table_runs:
         accuracy = ACCURACIES[run.recipe.seed]
         finish(run, {"accuracy": accuracy, "nll": accuracy / 3})
-    (ours, _) = lines(markdown_table(read_table("ham10000"), table_runs), "EulerLoRA, 2 adapters")
+    (ours, _) = lines(results_markdown(read_table("ham10000"), table_runs), "EulerLoRA, 2 adapters")
     values = np.array(list(ACCURACIES.values()))
     percent = 100 * values
     assert ours["accuracy (%)"] == f"{percent.mean():.2f} ± {percent.std(ddof=1):.2f}"
@@ -78,11 +78,11 @@ def test_results_over_seeds_are_mean_and_sample_standard_deviation(tmp_path: Pat
 
 def test_only_finished_runs_count(tmp_path: Path) -> None:
     table_runs = runs(tmp_path, [0, 42])
-    empty = markdown_table(read_table("ham10000"), table_runs)
+    empty = results_markdown(read_table("ham10000"), table_runs)
     assert notes(empty)[0] == "No run is finished yet."
     (lora,) = (run for run in table_runs if (run.recipe.variant, run.recipe.seed) == ("lora-20", 0))
     finish(lora, {"accuracy": 0.7142, "ece": None})
-    text = markdown_table(read_table("ham10000"), table_runs)
+    text = results_markdown(read_table("ham10000"), table_runs)
     (unfinished,) = lines(text, "LoRA-Ensemble, rank 20 x 2")
     titles = list(unfinished)[4:]
     assert [unfinished[title] for title in ("trained", *titles)] == ["-"] * (1 + len(titles))
@@ -96,7 +96,7 @@ def test_every_row_shows_its_mode_and_the_published_results(tmp_path: Path) -> N
     table_runs = runs(tmp_path)
     for run in table_runs:
         finish(run, {"macro_f1": 0.25}, {"macro_f1": 0.75})
-    text = markdown_table(read_table("ham10000"), table_runs)
+    text = results_markdown(read_table("ham10000"), table_runs)
     det, stoch = (lines(text, "EulerLoRA, 2 adapters", mode) for mode in ("det", "stoch"))
     assert [row["macro-F1 (%)"] for row in (det[0], stoch[0])] == ["25.00", "75.00"]
     assert [row["mode"] for row in (det[0], stoch[0])] == ["det", "stoch, 4 samples"]
@@ -105,7 +105,7 @@ def test_every_row_shows_its_mode_and_the_published_results(tmp_path: Path) -> N
         "0.021 ± 0.003",
     )
     assert len(lines(text, "EulerLoRA, 1 adapter")) == 1
-    others = markdown_table(read_table("cifar100"), runs(tmp_path, table="cifar100"))
+    others = results_markdown(read_table("cifar100"), runs(tmp_path, table="cifar100"))
     (row,) = [line for line in others.splitlines() if line.startswith("| SNGP |")]
     assert "| - | paper, from LoRA-Ensemble | - | 32.20 ± 0.40 |" in row
     assert any(note.startswith("Snapshot ensemble: ") for note in notes(others))
@@ -119,7 +119,7 @@ def test_a_table_shows_the_metrics_of_its_ood_set(tmp_path: Path, name: str, tit
     table_runs = runs(tmp_path, table=name)
     for run in table_runs:
         finish(run, {"accuracy": 0.75, "auroc": 0.9312})
-    ours, *_ = lines(markdown_table(read_table(name), table_runs), "LoRA, rank 20")
+    ours, *_ = lines(results_markdown(read_table(name), table_runs), "LoRA, rank 20")
     assert ours[title] == "93.12"
     assert ours.get("accuracy (%)", "75.00") == "75.00"
 
@@ -136,7 +136,7 @@ def test_parameter_counts_are_those_of_the_network(
     (run,) = runs_of(read_table("ham10000"), [0], [], tmp_path, [variant])
     finish(run, classes=classes)
     assert trained_parameters(run.configs(), run.recipe) == expected
-    rows = cells(markdown_table(read_table("ham10000"), [run]))
+    rows = cells(results_markdown(read_table("ham10000"), [run]))
     assert f"{expected / 1e6:.2f} M" in {row["trained"] for row in rows}
 
 
@@ -149,7 +149,7 @@ def test_data_seeds_backbone_and_replaced_settings_are_noted(tmp_path: Path) -> 
         table_runs = runs(tmp_path / folder, (0, 42), overrides=overrides)
         for run in table_runs[:-1]:
             finish(run, **changes)
-        printed = notes(markdown_table(read_table("ham10000"), table_runs))
+        printed = notes(results_markdown(read_table("ham10000"), table_runs))
         assert printed[0] == "measured on HAM10000, paper split, test part"
         assert printed[1].startswith("seeds 0, 42;")
         assert f"backbone {expected}" in printed
