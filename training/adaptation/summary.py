@@ -62,11 +62,11 @@ def check_lines(check: DataCheck, images: ImageParts, input_side: int) -> list[s
     unreadable = f"{len(images.skipped):,}" if images.skipped else ""
     rows = [
         ("unreadable", unreadable, ", ".join(list(images.skipped)[:2])),
-        _found("same image in two classes", check.in_classes),
-        _found("same image in two parts", check.in_parts),
-        _found("same image twice in a part", check.repeated),
-        _found("nearly the same in two classes or parts", check.similar),
-        _found(f"smaller than the input of {input_side} pixels", check.small),
+        _check_row("same image in two classes", check.in_classes),
+        _check_row("same image in two parts", check.in_parts),
+        _check_row("same image twice in a part", check.repeated),
+        _check_row("nearly the same in two classes or parts", check.similar),
+        _check_row(f"smaller than the input of {input_side} pixels", check.small),
     ]
     shown = [row for row in rows if row[1]]
     if not shown:
@@ -74,10 +74,10 @@ def check_lines(check: DataCheck, images: ImageParts, input_side: int) -> list[s
     return ["check:", *_columns([("found", "images", "such as"), *shown])]
 
 
-def _found(what: str, found: Sequence[Copies]) -> tuple[str, str, str]:
-    if not found:
+def _check_row(what: str, copies: Sequence[Copies]) -> tuple[str, str, str]:
+    if not copies:
         return what, "", ""
-    return what, f"{len(found):,}", " and ".join(entry.text for entry in found[0][:2])
+    return what, f"{len(copies):,}", " and ".join(entry.text for entry in copies[0][:2])
 
 
 def basis_lines(images: ImageParts) -> list[str]:

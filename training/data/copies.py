@@ -48,7 +48,7 @@ def images_in_training(folder: Path, images: Sequence[LabelledImage]) -> list[La
     if not stored:
         return None
     seen = torch.isin(image_digests(images), torch.cat(list(stored.values()))).tolist()
-    return [image for image, found in zip(images, seen, strict=True) if found]
+    return [image for image, is_seen in zip(images, seen, strict=True) if is_seen]
 
 
 def named_with_seen(name: str, folder: Path, images: Sequence[LabelledImage]) -> str:
@@ -99,12 +99,12 @@ class DataCheck:
 
     def refuse_copies(self) -> None:
         """Raises DataError, with both images, for an image in two classes or two parts."""
-        for what, found in (("class", self.in_classes), ("part", self.in_parts)):
-            if found:
-                first, second, *_ = found[0]
+        for what, copies in (("class", self.in_classes), ("part", self.in_parts)):
+            if copies:
+                first, second, *_ = copies[0]
                 raise DataError(
                     f"expected each image in one {what}, got the same pixels in {first.text} and "
-                    f"{second.text}, and {len(found) - 1:,} more such copies; delete one of them"
+                    f"{second.text}, and {len(copies) - 1:,} more such copies; delete one of them"
                     f"{'' if what == 'class' else ', or give both the same group in labels.csv'}"
                 )
 
@@ -127,15 +127,15 @@ def check_images(images: ImageParts, input_side: int) -> DataCheck:
         thumbnails[index] = _thumbnail(pixels)
         if min(pixels.shape[1:]) < input_side:
             small.append([entry])
-    copies = [found for found in by_digest.values() if len(found) > 1]
+    copies = [same for same in by_digest.values() if len(same) > 1]
     in_classes = _differing(copies, lambda entry: entry.image.label)
     in_parts = _differing(copies, lambda entry: entry.part)
     differing = {id(first) for first, _ in (*in_classes, *in_parts)}
-    equal = {(id(a), id(b)) for found in copies for a in found for b in found}
+    equal = {(id(a), id(b)) for same in copies for a in same for b in same}
     return DataCheck(
         in_classes=in_classes,
         in_parts=in_parts,
-        repeated=[found for found in copies if id(found[0]) not in differing],
+        repeated=[same for same in copies if id(same[0]) not in differing],
         similar=[(a, b) for a, b in _similar(placed, thumbnails) if (id(a), id(b)) not in equal],
         small=small,
     )
@@ -170,7 +170,7 @@ def _similar(
     parts = torch.tensor([names.index(entry.part) for entry in placed])
     for start in range(0, len(placed), CHUNK):
         rows = slice(start, start + CHUNK)
-        found = thumbnails[rows] @ thumbnails[start:].T > SIMILAR
-        found &= (classes[rows, None] != classes[start:]) | (parts[rows, None] != parts[start:])
-        for first, second in found.triu(1).nonzero().tolist():
+        similar = thumbnails[rows] @ thumbnails[start:].T > SIMILAR
+        similar &= (classes[rows, None] != classes[start:]) | (parts[rows, None] != parts[start:])
+        for first, second in similar.triu(1).nonzero().tolist():
             yield placed[start + first], placed[start + second]

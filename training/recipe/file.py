@@ -222,10 +222,10 @@ def _keys_of_any(models: list[type[BaseModel]], prefix: str) -> list[RecipeKey]:
     if len(models) == 1:
         return recipe_keys(models[0], prefix)
     names = [model.model_fields["name"].default for model in models]
-    found: dict[str, list[tuple[str, RecipeKey]]] = {}
+    by_key: dict[str, list[tuple[str, RecipeKey]]] = {}
     for name, model in zip(names, models, strict=True):
         for key in recipe_keys(model, prefix):
-            found.setdefault(key.name, []).append((name, key))
+            by_key.setdefault(key.name, []).append((name, key))
     return [
         RecipeKey(
             key,
@@ -239,7 +239,7 @@ def _keys_of_any(models: list[type[BaseModel]], prefix: str) -> list[RecipeKey]:
                 else f" Only with {' or '.join(name for name, _ in alternatives)}."
             ),
         )
-        for key, alternatives in found.items()
+        for key, alternatives in by_key.items()
     ]
 
 
