@@ -20,6 +20,7 @@ from eulerlora_client.output_files import check_free
 from training.adaptation.network import (
     FrozenBackbone,
     available_source,
+    count_trained,
     fine_tuned,
     initial_network,
     member_folders,
@@ -198,8 +199,7 @@ def _train_member(shared: _SharedRun, index: int) -> None:
     recipe = recipe.model_copy(update={"training": length.settled(recipe.training)})
     if accelerator.is_main_process:
         print_lines([f"member {index + 1} of {len(folders)}"] if len(folders) > 1 else [])
-        trainable = sum(p.numel() for p in network.parameters() if p.requires_grad)
-        print_lines(run_lines(recipe, frozen, trainable, length, device))
+        print_lines(run_lines(recipe, frozen, count_trained(network), length, device))
     tracking = shared.tracking
     if tracking is not None and len(folders) > 1:
         name = f"{tracking.run}-{folder.name}"
