@@ -465,12 +465,12 @@ def measure_site(
     for score, flags in predictions.flags.items():
         kept = proportion(~flags, clusters)
         assert kept is not None  # there is a picture
-        results[f"kept by {score}"] = kept.text
+        results[f"kept by {score}"] = kept.text()
     probabilities = predictions.uncertainty.probabilities
     for sets in set_coverages(model, options, probabilities, images):
         results[f"classes in a set of {sets.coverage:g}"] = f"{sets.mean_size:.2f}"
         for name, covered in sets.classes.items():
-            results[f"coverage of {sets.coverage:g} for {name}"] = covered.lesions.text
+            results[f"coverage of {sets.coverage:g} for {name}"] = covered.lesions.text()
     return SiteMeasurement(results, measured)
 
 

@@ -69,9 +69,8 @@ class Proportion:
     low: float
     high: float
 
-    @property
     def text(self) -> str:
-        """The share and its interval."""
+        """Returns the share and its interval."""
         return f"{self.share:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 

@@ -210,7 +210,7 @@ def cell(value: Estimate | Proportion | float | None, form: str = ".3f") -> str:
     if value is None:
         return "n/a"
     if isinstance(value, Proportion):
-        return f"{value.text} ({value.hits:,}/{value.images:,})"
+        return f"{value.text()} ({value.hits:,}/{value.images:,})"
     return value.text(form) if isinstance(value, Estimate) else f"{value:{form}}"
 
 
