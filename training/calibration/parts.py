@@ -91,13 +91,16 @@ def calibrated_parts(config: CheckpointConfig) -> Iterator[FittedPart]:
         yield FittedPart("decision margins", MIN_IMAGES, margins.images, "images", result)
     for sets in config.prediction_sets:
         part = f"{sets_part(sets.coverage)}, {sets.mode} {sets.samples} in {sets.precision}"
-        classes = zip(config.classes, sets.thresholds, sets.units, strict=True)
+        by_class = zip(config.classes, sets.thresholds, sets.units, strict=True)
         limits = ", ".join(
             f"{label.name} {'always' if limit == ALWAYS_INCLUDED else f'{limit:.4f}'} ({count})"
-            for label, limit, count in classes
+            for label, limit, count in by_class
         )
-        needed, unit = min_units(sets.coverage), f"{sets.unit}s of each class"
-        yield FittedPart(part, needed, max(sets.units), unit, f"1 - p up to {limits}")
+        needed, available, classes = min_units(sets.coverage), min(sets.units), "each class"
+        if available < needed:  # the rare classes are in every set
+            available, classes = max(sets.units), "a class"
+        unit = f"{sets.unit}s of {classes}"
+        yield FittedPart(part, needed, available, unit, f"1 - p up to {limits}")
 
 
 def policy_parts(fit: PolicyFit, target: TargetClasses) -> Iterator[FittedPart]:

@@ -17,6 +17,7 @@ from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from eulerlora_client.errors import DataError
 from tests.conftest import config_of, random_network
 from training.calibration.calibrate import calibrate
+from training.calibration.parts import calibrated_parts
 from training.calibration.thresholds import (
     CalibrationOutputs,
     CoverageSettings,
@@ -124,6 +125,8 @@ def test_a_rare_class_is_in_every_set_on_request() -> None:
     assert calibration.thresholds[2] == 1
     assert max(calibration.thresholds[:2]) < 1
     assert calibration.units == (9, 9, 8)
+    (part,) = calibrated_parts(config_of(random_network(), prediction_sets=(calibration,)))
+    assert (part.needed, part.available, part.unit) == (9, 9, "lesions of a class")
 
 
 def test_the_digest_depends_on_names_labels_and_lesions_but_not_on_their_order() -> None:
