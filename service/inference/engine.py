@@ -95,6 +95,11 @@ class ServedModel:
         """The digest of its checkpoint."""
         return self.model.revision
 
+    @property
+    def adapters(self) -> int:
+        """The number of adapters; an item has `Draw.count` rows for each."""
+        return self.model.network.settings.adapters
+
     @cached_property
     def sampling_digest(self) -> str:
         """As `CheckpointConfig.sampling_digest`, computed once."""
@@ -116,10 +121,6 @@ class ServedModel:
         if self.model.device.type != "cpu" or self.model.runtime.compiled:
             return 1
         return min(torch.get_num_threads(), MAX_WORKERS)
-
-    def rows(self, samples: int) -> int:
-        """Returns the rows of an item with `samples` samples per adapter."""
-        return self.model.network.settings.adapters * samples
 
     def infer(self, items: Sequence[InferenceItem]) -> list[NetworkOutput]:
         """Returns the output for each item, from one batch.

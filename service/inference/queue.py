@@ -19,9 +19,8 @@ from service.settings import ServiceSettings
 
 DECAY = 0.9  # weight of the past at each batch; the last 20 batches have 9/10 of the weight
 MAX_OVERRUN = 4.0  # a batch counts for at most this times its estimate; the machine may have paused
-SMALLEST_ROWS = 2  # of a usual request; its real rows are not known yet
-
-ALONE_FACTOR = 8  # of max_pass_ms
+SMALLEST_ROWS = 2  # of a request whose rows are not known yet
+ALONE_FACTOR = 8  # multiplies max_pass_ms while one client is active alone
 
 
 @dataclass(frozen=True)
@@ -41,10 +40,10 @@ class InferenceResult:
 class Ticket:
     """A reservation of rows for one item, which is set once its image is decoded.
 
-    client: who sent it. deadline: on the monotonic clock; the item does not start
-    after it. queued_at: the time when the item entered the queue; of a later round, the time when
-    the first round did. parent: the ticket of all rounds that this ticket of one round was split
-    from, or None.
+    client: who sent it. deadline: on the monotonic clock; the item does not start after it.
+    queued_at: the time when the item entered the queue; of a later round, the time when the first
+    round did. parent: the ticket of all rounds that this ticket of one round was split from, or
+    None.
     """
 
     served: ServedModel
@@ -230,24 +229,20 @@ class RequestQueue:
         with self._changed:
             return sum(ticket.parent is None for ticket in self._tickets)
 
-    def wait_s(
-        self, client: str | None = None, served: ServedModel | None = None, rows: int = 0
-    ) -> float:
-        """Returns the estimated seconds until all accepted work has run.
+    def wait_s(self, client: str, rows: int = 0, served: ServedModel | None = None) -> float:
+        """Returns the estimated seconds until the rows of a client have run, and `rows` more.
 
-        client: until that of this client has run, with `rows` more rows of `served`; without it,
-        with those of a small request. Other clients then count only as far as fair
-        sharing lets them run before.
+        served: the model of these additional rows; None stands for those of a small request. Other
+        clients count only as far as fair sharing lets them run before.
         """
         with self._changed:
             rows_by_model = self._rows.copy()
-            if served is not None:
+            if served is None:
+                rows = SMALLEST_ROWS
+            else:
                 rows_by_model[served] += rows
             total = rows_by_model.total()
-            before: float = total
-            if client is not None:
-                needed = SMALLEST_ROWS if served is None else rows
-                before = min(total, self._capacity.finish_work(client, needed))
+            before = min(total, self._capacity.finish_work(client, rows))
             return self._throughput.remaining_s() + sum(
                 self._estimate_s(queued, math.ceil(waiting * before / total))
                 for queued, waiting in rows_by_model.items()
@@ -261,7 +256,7 @@ class RequestQueue:
         with self._changed:
             return max(
                 self._capacity.utilization(client, rows),
-                self.wait_s(client, served, rows) / self._settings.deadline_s,
+                self.wait_s(client, rows, served) / self._settings.deadline_s,
             )
 
     def check_capacity(self, client: str, rows: int = 1, served: ServedModel | None = None) -> None:

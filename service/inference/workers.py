@@ -109,7 +109,7 @@ class InferenceWorkers:
         deadline: on the monotonic clock. Cancelling the future before its batch starts removes
         the item. Raises NotReady.
         """
-        ticket = Ticket(served, served.rows(item.draw.count))
+        ticket = Ticket(served, served.adapters * item.draw.count)
         self._queue.enqueue(ticket, item, deadline)
         return ticket.future
 

@@ -290,7 +290,7 @@ async def warm_up(checked: CheckedModel, infer: Infer, rows: int) -> None:
     Ignores errors.
     """
     item = InferenceItem(checked.known.pixels, Draw())
-    count = math.ceil(rows / checked.model.network.settings.adapters)
+    count = math.ceil(rows / checked.served.adapters)
     await asyncio.gather(*(infer(item) for _ in range(count)), return_exceptions=True)
 
 

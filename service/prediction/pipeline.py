@@ -49,8 +49,8 @@ from service.inference.queue import InferenceResult, RequestQueue, Ticket
 from service.prediction.request import (
     PredictRequest,
     RequestImage,
-    fewer_samples,
     images_of,
+    reduced_samples,
     requested_samples,
     rule_of,
 )
@@ -61,8 +61,8 @@ from service.telemetry.shift_monitor import ShiftMonitors
 
 logger = logging.getLogger(__name__)
 
-HIGH_UTILIZATION = 0.5  # with `fewer_samples`, requests get fewer samples above this
-SMOOTHING = 0.95  # weight of the previous average of rows per adapter
+HIGH_UTILIZATION = 0.5  # above this, the setting `fewer_samples` applies
+SMOOTHING = 0.95  # weight of the previous average
 
 Answer = Prediction | TriageResult
 """The response body of one image: with a triage policy, the result of its decision."""
@@ -94,7 +94,7 @@ class Pipeline:
         self._decoder = decoder
         self._slots = slots
         self._queue = queue
-        self._rounds = QueuedInference(queue)
+        self._inference = QueuedInference(queue)
         self._shift = shift
         self._on_prediction = on_prediction
         self._on_problem = on_problem
@@ -158,8 +158,8 @@ class Pipeline:
         now, client = time.monotonic(), client_of(request.scope)
         warnings = self._shift.warnings(served.name, served.revision)
         if query.mode == "stoch" and self._has_little_capacity(client):
-            samples, reduced = fewer_samples(served, samples)
-            warnings = (*warnings, *reduced)
+            samples, reduction = reduced_samples(served, samples)
+            warnings = (*warnings, *reduction)
         requests = [
             PredictRequest(
                 query=query,
@@ -179,7 +179,8 @@ class Pipeline:
         decoding_s = self._slots.wait_s(client, sum(image.estimated_s for image in images))
         if decoding_s > self._settings.deadline_s:
             raise Overloaded("decoding the images takes longer than the deadline", decoding_s)
-        rows = self._rounds.rows(served, (query.views or 1) if query.mode == "det" else samples)
+        count = requests[0].views if query.mode == "det" else samples
+        rows = self._inference.rows(served, count)
         with self._queue.reserve(client, served, rows, len(images)) as tickets:
             async with while_connected(request):
                 return await asyncio.gather(
@@ -198,7 +199,7 @@ class Pipeline:
         if isinstance(image.header, Problem):
             raise image.header
         decoded = await self._decoded(image, request)
-        decoder_s = max(0.0, time.monotonic() - request.accepted_at - decoded.decode_s)
+        slot_wait_s = max(0.0, time.monotonic() - request.accepted_at - decoded.decode_s)
         content = b"" if self._audit is None else image.upload.content
         del image  # frees the file while the request is queued, unless the audit log needs it
 
@@ -206,7 +207,7 @@ class Pipeline:
         seed = decoded.content_seed if request.query.seed is None else request.query.seed
         item = InferenceItem(torch.from_numpy(decoded.pixels), request.draw(seed))
         rule = rule_of(request, decoded.quality)
-        result = await self._rounds.run(item, rule, request.deadline, ticket)
+        result = await self._inference.run(item, rule, request.deadline, ticket)
 
         # Answer
         prediction = response_body(result, request, decoded.warnings)
@@ -229,7 +230,7 @@ class Pipeline:
                 prediction,
                 None if decision is None else decision.disposition,
                 decode_s=decoded.decode_s,
-                queue_s=decoder_s + result.queued_s,
+                queue_s=slot_wait_s + result.queued_s,
                 model_s=result.ran_s,
             )
         )
@@ -266,12 +267,15 @@ class QueuedInference:
 
     def __init__(self, queue: RequestQueue) -> None:
         self._queue = queue
-        self._average_count: WeakKeyDictionary[ServedModel, float] = WeakKeyDictionary()
+        self._auto_count: WeakKeyDictionary[ServedModel, float] = WeakKeyDictionary()
 
-    def rows(self, served: ServedModel, samples: int | Auto) -> int:
-        """Returns the rows to reserve for an item of so many samples; the average for `auto`."""
-        average = math.ceil(self._average_count.get(served, MAX_AUTO_SAMPLES))
-        return served.rows(average if samples == AUTO else samples)
+    def rows(self, served: ServedModel, count: int | Auto) -> int:
+        """Returns the rows to reserve for an item.
+
+        count: rows for each adapter, as `Draw.count`; `auto` takes the recent average.
+        """
+        average = math.ceil(self._auto_count.get(served, MAX_AUTO_SAMPLES))
+        return served.adapters * (average if count == AUTO else count)
 
     async def run(
         self, item: InferenceItem, rule: StoppingRule | None, deadline: float, ticket: Ticket
@@ -288,19 +292,19 @@ class QueuedInference:
             return await self._infer(item, deadline, ticket)
         served, queued_at = ticket.served, time.monotonic()
         distance = served.model.feature_distance
-        sampling = AdaptiveSampling(item.draw, served.rows(1), rule, distance)
+        sampling = AdaptiveSampling(item.draw, served.adapters, rule, distance)
         results: list[InferenceResult] = []
         while sampling.next_draw is not None:
-            part = self._queue.split(ticket, served.rows(sampling.next_draw.count))
+            part = self._queue.split(ticket, served.adapters * sampling.next_draw.count)
             try:
                 round_item = replace(item, draw=sampling.next_draw)
                 results.append(await self._infer(round_item, deadline, part, queued_at))
             finally:
                 self._queue.release(part)
             sampling.add(results[-1].output)
-        average = self._average_count.get(served, MAX_AUTO_SAMPLES)
-        taken = sampling.rows / served.rows(1)
-        self._average_count[served] = SMOOTHING * average + (1 - SMOOTHING) * taken
+        average = self._auto_count.get(served, MAX_AUTO_SAMPLES)
+        taken = sampling.rows / served.adapters
+        self._auto_count[served] = SMOOTHING * average + (1 - SMOOTHING) * taken
         ran_s = sum(result.ran_s for result in results)
         queued_s = results[-1].queued_s - (ran_s - results[-1].ran_s)  # counts from the first round
         return InferenceResult(sampling.output, sampling.draw, queued_s, ran_s)

@@ -1,7 +1,6 @@
 """A validated prediction request and its images."""
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +21,6 @@ from service.decoding.decode import header_of
 from service.decoding.header import ImageHeader
 from service.http.requests import Upload
 from service.inference.engine import ServedModel
-from service.inference.fair_sharing import INTERNAL
 from service.settings import ImageSettings
 
 
@@ -83,13 +81,13 @@ class PredictRequest:
     served: ServedModel
     samples: int | Auto
     request_id: str
-    client: str = INTERNAL
-    key_name: str | None = None
-    policy: Policy | None = None
-    accepted_at: float = -math.inf
-    deadline: float = math.inf
-    warnings: tuple[PredictionWarning, ...] = ()
-    index: int | None = None
+    client: str
+    key_name: str | None
+    policy: Policy | None
+    accepted_at: float
+    deadline: float
+    warnings: tuple[PredictionWarning, ...]
+    index: int | None
 
     @property
     def views(self) -> Views:
@@ -147,7 +145,7 @@ def disposition_is_settled(
     rule: StoppingRule,
     decisions: SettledDecisions,
 ) -> bool:
-    """True if the disposition is the same whatever the decisions are that are not settled.
+    """True if no outcome of the decisions that are not settled changes the disposition.
 
     classes: of the model, in the order of the probabilities; with all of the target. rule: with
     the thresholds of the flags.
@@ -173,7 +171,7 @@ def disposition_is_settled(
     return len(dispositions) == 1
 
 
-def fewer_samples(
+def reduced_samples(
     served: ServedModel, samples: int | Auto
 ) -> tuple[int | Auto, tuple[PredictionWarning, ...]]:
     """Returns the largest power of two below `samples` for which the model has a threshold.

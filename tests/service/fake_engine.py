@@ -51,9 +51,7 @@ class FakeEngine:
         self.gate.set()
         self.entered = threading.Event()
         self.max_rows_per_pass = 10**9
-
-    def rows(self, samples: int) -> int:
-        return samples
+        self.adapters = 1
 
     def infer(self, items: Sequence[InferenceItem]) -> list[torch.Tensor]:
         values = [int(item.pixels) for item in items]

@@ -177,7 +177,7 @@ def test_a_request_is_refused_if_it_cannot_run_within_the_deadline(engine, clock
         queue.check_capacity(A, 2, engine)
     assert raised.value.retry_after_s == pytest.approx(4)
     reserved.enter_context(queue.reserve(A, engine, 1))
-    assert queue.wait_s() == pytest.approx(5)
+    assert queue.wait_s(A) == pytest.approx(5)
     assert queue.utilization(A) == pytest.approx(1)
     with pytest.raises(Overloaded), queue.reserve(A, engine, 1):
         pass
@@ -194,7 +194,7 @@ def test_a_long_backlog_of_one_client_does_not_refuse_or_delay_another(
         queue.enqueue(ticket, item_of(1), NO_DEADLINE)
     with pytest.raises(Overloaded):
         queue.check_capacity(A, 1, engine)
-    assert queue.wait_s(B, engine, 1) == pytest.approx(2)
+    assert queue.wait_s(B, 1, engine) == pytest.approx(2)
     queue.check_capacity(B, 2, engine)
     single = enqueue(queue, engine, 1, B)
     assert single in run_next(queue, clock)
@@ -214,7 +214,7 @@ def test_sixteen_clients_of_a_slow_machine_are_never_refused_with_default_settin
             (ticket,) = requests.enter_context(queue.reserve(A, engine, rows))
             queue.enqueue(ticket, item_of(rows), NO_DEADLINE)
         for _ in range(100):
-            assert queue.wait_s() == pytest.approx(16 * seconds)
+            assert queue.wait_s(A) == pytest.approx(16 * seconds)
             assert len(run_next(queue, clock, seconds)) == 1
             (ticket,) = requests.enter_context(queue.reserve(A, engine, rows))
             queue.enqueue(ticket, item_of(rows), NO_DEADLINE)
@@ -225,19 +225,19 @@ def test_the_wait_includes_running_batches_and_the_cost_of_each_engine(engine, c
     for chosen, seconds in ((engine, 1.0), (other, 10.0)):
         enqueue(queue, chosen, 1)
         run_next(queue, clock, seconds)
-    assert queue.wait_s() == 0
+    assert queue.wait_s(A) == 0
     enqueue(queue, engine, 2)
     enqueue(queue, other, 1)
-    assert queue.wait_s() == pytest.approx(12)
+    assert queue.wait_s(A) == pytest.approx(12)
     running = start_batch(queue)
     assert (running.served, queue.rows) == (engine, 1)
-    assert queue.wait_s() == pytest.approx(12)
+    assert queue.wait_s(A) == pytest.approx(12)
     clock.now_s += 1.5
-    assert queue.wait_s() == pytest.approx(10.5)
+    assert queue.wait_s(A) == pytest.approx(10.5)
     clock.now_s += 1.5  # longer than estimated
-    assert queue.wait_s() == pytest.approx(10)
+    assert queue.wait_s(A) == pytest.approx(10)
     queue.finish(running)
-    assert queue.wait_s() == pytest.approx(10)
+    assert queue.wait_s(A) == pytest.approx(10)
 
 
 def test_the_wait_includes_the_fixed_cost_of_each_batch(engine, clock, reserved) -> None:
@@ -246,9 +246,9 @@ def test_the_wait_includes_the_fixed_cost_of_each_batch(engine, clock, reserved)
         enqueue(queue, engine, rows)
         run_next(queue, clock, seconds=2)  # two seconds per batch of any size
     reserved.enter_context(queue.reserve(A, engine, 1, count=6))
-    assert queue.wait_s() == pytest.approx(2)
+    assert queue.wait_s(A) == pytest.approx(2)
     reserved.enter_context(queue.reserve(A, engine, 1))
-    assert queue.wait_s() == pytest.approx(4)
+    assert queue.wait_s(A) == pytest.approx(4)
 
 
 def test_a_batch_holds_one_engine_and_leaves_the_others_in_order(engine, clock) -> None:

@@ -9,7 +9,7 @@ from eulerlora_client.contract.answers import Threshold
 from eulerlora_client.contract.queries import PredictQuery
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
 from service.inference.engine import ServedModel
-from service.prediction.request import fewer_samples, requested_samples
+from service.prediction.request import reduced_samples, requested_samples
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def test_samples_are_one_in_det_and_four_by_default_in_stoch(served) -> None:
      (8, (1, 3), 1), (1, (1, 2), 1), (64, (4, 32), 32), ("auto", (1, 2, 4, 8, 16), 2),
      ("auto", (4, 16), "auto"), ("auto", (), "auto")],
 )  # fmt: skip
-def test_fewer_samples_is_the_largest_power_of_two_with_a_threshold(
+def test_reduced_samples_are_the_largest_power_of_two_with_a_threshold(
     make_network, make_config, samples, calibrated, reduced
 ) -> None:
     network = make_network()
@@ -40,5 +40,5 @@ def test_fewer_samples_is_the_largest_power_of_two_with_a_threshold(
     )
     checkpoint = Checkpoint(network, make_config(network, thresholds=thresholds), "sha256:0")
     served = ServedModel(EulerLoRA(checkpoint, torch.device("cpu")))
-    number, warnings = fewer_samples(served, samples)
+    number, warnings = reduced_samples(served, samples)
     assert (number, len(warnings)) == (reduced, reduced != samples)

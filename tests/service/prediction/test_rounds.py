@@ -198,13 +198,13 @@ async def test_rows_stay_reserved_for_later_rounds(harness, png, long, taken) ->
 def test_the_reservation_follows_the_recent_average(harness, png, taken) -> None:
     short = min(taken, key=lambda seed: taken[seed])
     with harness() as running:
-        rounds, engine = running.pipeline._rounds, running.served
-        assert rounds.rows(engine, "auto") == 2 * MAX_AUTO_SAMPLES
-        before = rounds.rows(engine, "auto")
+        inference, engine = running.pipeline._inference, running.served
+        assert inference.rows(engine, "auto") == 2 * MAX_AUTO_SAMPLES
+        before = inference.rows(engine, "auto")
         for _ in range(40):
             asyncio.run(predict_one(running, png, auto(short)))
-        assert 2 * taken[short] <= rounds.rows(engine, "auto") < before / 2
-        assert rounds.rows(engine, 5) == 10
+        assert 2 * taken[short] <= inference.rows(engine, "auto") < before / 2
+        assert inference.rows(engine, 5) == 10
 
 
 def test_a_deadline_between_rounds_gives_no_result(harness, png, long, monkeypatch) -> None:
