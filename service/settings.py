@@ -78,8 +78,8 @@ class ConnectionSettings(Settings):
     spare_files: PositiveInt = 128
     """File descriptors reserved for other purposes than connections."""
 
-    def most_connections(self) -> int:
-        """Returns the maximum number of open connections."""
+    def connections_within_file_limit(self) -> int:
+        """Returns the number of connections that the limit on open files leaves; at least 1."""
         return max(1, open_files() - self.spare_files)
 
 

@@ -29,9 +29,9 @@ class KeyCheck:
 
     def __call__(self, scope: Scope) -> None:
         """Raises NotAuthenticated and QuotaExceeded."""
-        if is_open(scope["path"]):
+        if not needs_key(scope["path"]):
             return
-        client = self._keys.client_of(sent_key(scope["headers"]))
+        client = self._keys.client_with(sent_key(scope["headers"]))
         if client is None:
             raise NotAuthenticated("the key is unknown")
         self._quotas.count(client)
@@ -61,9 +61,9 @@ class Quotas:
         times.append(now)
 
 
-def is_open(path: str) -> bool:
-    """Returns whether a path is served without a key: probes, metrics, page, documentation."""
-    return path in OPEN_PATHS or path.startswith(OPEN_FOLDERS)
+def needs_key(path: str) -> bool:
+    """Returns False for probes, metrics, page and documentation."""
+    return path not in OPEN_PATHS and not path.startswith(OPEN_FOLDERS)
 
 
 def sent_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

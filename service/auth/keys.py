@@ -200,8 +200,8 @@ class Keys:
         self._content: bytes | None = read_content(path)
         self._clients = _clients_by_hash(path, self._content)
 
-    def client_of(self, key: bytes) -> Client | None:
-        """Returns the client of a key, or None. Compares every stored hash in constant time."""
+    def client_with(self, key: bytes) -> Client | None:
+        """Returns the client with a key, or None. Compares every stored hash in constant time."""
         if time.monotonic() - self._checked_at >= self._check_interval_s:
             self.reload_if_changed()
         sent = key_hash(key)

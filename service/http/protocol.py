@@ -73,33 +73,34 @@ def protocol_of(
 
 
 class Protocol(H11Protocol):
-    """A connection with timeouts for reading headers and for writing responses.
+    """A connection with timeouts for headers, for the unread rest of a body, and for responses.
 
     Relies on these internal names of uvicorn: `conn`, `app`, `connections`, `cycle`, `flow`,
     `handle_events`, `send_400_response`, `on_response_complete`, `timeout_keep_alive`,
     `timeout_keep_alive_task`, `timeout_keep_alive_handler` and `_unset_keepalive_if_required`.
     """
 
-    settings: ClassVar[ConnectionSettings] = ConnectionSettings()
-    idle: ClassVar[dict["Protocol", None]] = {}  # connections without a request, oldest first
-    kept: ClassVar[dict["Protocol", None]] = {}  # idle after a response, oldest first
+    # Set by `protocol_of`.
+    settings: ClassVar[ConnectionSettings]
+    idle: ClassVar[dict["Protocol", None]]  # connections without a request, oldest first
+    kept: ClassVar[dict["Protocol", None]]  # idle after a response, oldest first
     on_problem: Callable[[str], None]  # a class attribute
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.app = _with_connection_count(self.app, self.connections)
         self.timeout_keep_alive = self.settings.idle_timeout_s  # type: ignore[assignment]  # floats work too
-        self._header_timer: asyncio.TimerHandle | None = None
+        self._read_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._discardable = LINGER_BYTES
         self._lingers = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(LingeringTransport(transport, self._linger))  # type: ignore[arg-type]
-        self._start_header_timer(self.settings.header_timeout_s)
+        self._start_read_timer(self.settings.header_timeout_s)
         if len(self.connections) > self.settings.max_connections and self.kept:
             next(iter(self.kept)).close_idle()
-        if len(self.connections) > self.settings.most_connections():
+        if len(self.connections) > self.settings.connections_within_file_limit():
             next(iter(self.idle)).transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -122,7 +123,7 @@ class Protocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unset_keepalive_if_required()
-        self._stop_header_timer()
+        self._stop_read_timer()
         self._stop_write_timer()
         super().connection_lost(exc)
 
@@ -137,10 +138,10 @@ class Protocol(H11Protocol):
     def handle_events(self) -> None:
         super().handle_events()
         if self.conn.our_state not in (h11.IDLE, h11.DONE):
-            self._stop_header_timer()
-        elif self.timeout_keep_alive_task is None and self._header_timer is None:
+            self._stop_read_timer()
+        elif self.timeout_keep_alive_task is None and self._read_timer is None:
             # Also for an unread rest of a body.
-            self._start_header_timer(self.settings.header_timeout_s)
+            self._start_read_timer(self.settings.header_timeout_s)
 
     def send_400_response(self, msg: str) -> None:
         """Responds to a protocol error; uvicorn calls it while it handles h11's exception."""
@@ -181,7 +182,7 @@ class Protocol(H11Protocol):
         if self.conn.their_state not in (h11.SEND_BODY, h11.ERROR):
             return False
         self._lingers = True
-        self._start_header_timer(LINGER_S)
+        self._start_read_timer(LINGER_S)
         self.transport.write_eof()
         self.flow.resume_reading()
         return True
@@ -190,16 +191,16 @@ class Protocol(H11Protocol):
         self.kept.pop(self, None)
         super()._unset_keepalive_if_required()
 
-    def _start_header_timer(self, seconds: float) -> None:
-        self._stop_header_timer()
+    def _start_read_timer(self, seconds: float) -> None:
+        self._stop_read_timer()
         self.idle[self] = None
-        self._header_timer = self.loop.call_later(seconds, self.transport.abort)
+        self._read_timer = self.loop.call_later(seconds, self.transport.abort)
 
-    def _stop_header_timer(self) -> None:
+    def _stop_read_timer(self) -> None:
         self.idle.pop(self, None)
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
 
     def _stop_write_timer(self) -> None:
         if self._write_timer is not None:

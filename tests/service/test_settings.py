@@ -70,4 +70,4 @@ def test_an_unlimited_number_of_open_files_does_not_limit_connections(monkeypatc
     monkeypatch.setattr(resource, "getrlimit", lambda _: unlimited)
     settings = ServiceSettings()
     check_consistency(settings)
-    assert settings.connections.most_connections() > 10**9
+    assert settings.connections.connections_within_file_limit() > 10**9

@@ -21,7 +21,7 @@ def create(path: Path, name: str = "clinic", *options: str) -> str:
 
 
 def is_valid(path: Path, key: str) -> bool:
-    return Keys(path).client_of(key.encode()) is not None
+    return Keys(path).client_with(key.encode()) is not None
 
 
 def test_a_new_key_is_printed_once_and_only_its_hash_is_stored(path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.service.key_clients import client
 
 
 def name_of(keys: Keys, key: bytes | str) -> str | None:
-    client = keys.client_of(key.encode() if isinstance(key, str) else key)
+    client = keys.client_with(key.encode() if isinstance(key, str) else key)
     return client and client.client
 
 

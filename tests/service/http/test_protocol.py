@@ -241,7 +241,7 @@ def test_at_the_limit_of_open_files_the_oldest_idle_connections_are_closed() -> 
     connections = ConnectionSettings(
         header_timeout_s=SOCKET_TIMEOUT_S, max_connections=5, spare_files=files - 10
     )
-    assert connections.most_connections() == 10
+    assert connections.connections_within_file_limit() == 10
     with (
         serve_with_limits(plain_app(), connections, BodySettings()) as port,
         ExitStack() as stack,

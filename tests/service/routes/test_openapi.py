@@ -8,7 +8,7 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
 from eulerlora_client.contract.problems import SENT_BY_SERVICE, problem_class
-from service.auth.access import is_open
+from service.auth.access import needs_key
 
 JSON, PROBLEM = "application/json", "application/problem+json"
 NO_ROUTE = {"not_found", "method_not_allowed", "refused"}  # of requests that reach no operation
@@ -132,7 +132,7 @@ def test_a_service_with_keys_describes_them_on_every_route_that_needs_one(keyed,
     schemes = described["components"]["securitySchemes"]
     assert [schemes["bearer"]["scheme"], schemes["header"]["name"]] == ["bearer", "X-API-Key"]
     for method, path, operation in operations(described):
-        needed = [] if is_open(path) else [{name: []} for name in schemes]
+        needed = [{name: []} for name in schemes] if needs_key(path) else []
         assert operation.get("security", []) == needed, path
         if needed:
             refused = keyed.request(method, path.replace("{name}", "tiny"))
