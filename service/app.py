@@ -15,7 +15,7 @@ from eulerlora_client.policy.policy import Policy, default_policy
 from service.audit.log import AuditLog
 from service.auth.access import KeyCheck
 from service.auth.keys import Keys
-from service.decoding.pool import Decoder
+from service.decoding.pool import DecoderPool
 from service.decoding.slots import DecodingQuota, DecodingSlots
 from service.http.middleware import (
     AdmissionCheck,
@@ -30,8 +30,8 @@ from service.inference.queue import RequestQueue, ThroughputEstimate
 from service.inference.workers import InferenceWorkers
 from service.lifecycle.phase import Lifecycle
 from service.lifecycle.supervisor import Service
+from service.open_inference import INFER_PATHS, open_inference_routes
 from service.open_inference import PATHS as OPEN_INFERENCE_PATHS
-from service.open_inference import InferencePaths, open_inference_routes
 from service.prediction.pipeline import Pipeline
 from service.routes.openapi import API_KEY, DESCRIPTION
 from service.routes.page import documentation_files, file_routes, page_files
@@ -63,10 +63,10 @@ if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace
 class Options:
     """Optional parts of the service.
 
-    keys: API keys that requests must present. audit: the log of decisions. traces: the provider of
-    trace spans. policy: the triage policy. hosts: the names that requests may use for the service,
-    None for all. Without keys, requests of the pages of other
-    sites are refused. decoder: one whose start may have begun; None for a new one.
+    keys: API keys that requests must present; without keys, requests of the pages of other sites
+    are refused. audit: the log of decisions. traces: the provider of trace spans. policy: the
+    triage policy. hosts: the names that requests may use for the service, None for all. decoder:
+    one whose start may have begun; None for a new one.
     """
 
     keys: Keys | None = None
@@ -74,7 +74,7 @@ class Options:
     traces: "TracerProvider | None" = None
     policy: Policy = field(default_factory=default_policy)
     hosts: frozenset[str] | None = None
-    decoder: Decoder | None = None
+    decoder: DecoderPool | None = None
 
 
 def create_service(
@@ -87,7 +87,7 @@ def create_service(
     workers = min(served.workers for served in models.values())
     queue = RequestQueue(settings, workers, ThroughputEstimate())
     shift = ShiftMonitors(lambda: {name: served.model for name, served in models.items()})
-    decoder = options.decoder or Decoder(settings.images, settings.decoding)
+    decoder = options.decoder or DecoderPool(settings.images, settings.decoding)
     readiness = Readiness(lifecycle, decoder, options.audit)
     metrics = _create_metrics(models, queue, readiness, shift)
     inference = InferenceWorkers(
@@ -159,7 +159,7 @@ def _create_metrics(
 
 
 def _lifespan(
-    decoder: Decoder, inference: InferenceWorkers, audit: AuditLog | None
+    decoder: DecoderPool, inference: InferenceWorkers, audit: AuditLog | None
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Returns the lifespan that starts and stops the decoder, the audit log and the workers."""
 
@@ -186,7 +186,7 @@ def _add_middlewares(
 ) -> None:
     """Adds the middlewares, innermost first; the routes must exist already."""
     batches = dict.fromkeys((BATCH_PATH, TRIAGE_BATCH_PATH), settings.bodies.max_batch_bytes)
-    uploads = InferencePaths(PREDICT_PATH, BATCH_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH)
+    uploads = (PREDICT_PATH, BATCH_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH, *INFER_PATHS)
     keys = [] if options.keys is None else [KeyCheck(options.keys)]
     rules = HostRules(options.hosts, same_origin=options.keys is None)
     app.add_middleware(

@@ -7,7 +7,6 @@ tensor data. The protocol has a description of its own, so that these routes are
 document.
 """
 
-import re
 import struct
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +28,7 @@ from eulerlora_client.contract.problems import (
 )
 from eulerlora_client.contract.queries import PredictQuery
 from eulerlora_client.settings import error_without_input
-from service.decoding.decode import UNDECLARED, without_parameters
+from service.decoding.decode import Declared, without_parameters
 from service.http.requests import Upload, query_errors
 from service.http.responses import JSON, OPEN_INFERENCE, json_response, rounded
 from service.inference.engine import ServedModel, ServedModels
@@ -55,13 +54,8 @@ MODELS = (
     f"{OPEN_INFERENCE}/models/{{name}}",
     f"{OPEN_INFERENCE}/models/{{name}}/versions/{{version}}",
 )
-PATHS = (
-    OPEN_INFERENCE,
-    LIVE,
-    READY,
-    *(path + end for path in MODELS for end in ("", "/ready", "/infer")),
-)
-INFER = re.compile(re.escape(OPEN_INFERENCE) + r"/models/[^/]+(/versions/[^/]+)?/infer")
+INFER_PATHS = tuple(f"{path}/infer" for path in MODELS)
+PATHS = (OPEN_INFERENCE, LIVE, READY, *MODELS, *(f"{path}/ready" for path in MODELS), *INFER_PATHS)
 
 
 class RequestMessage(BaseModel):
@@ -328,16 +322,6 @@ def metadata_of(served: ServedModel) -> dict[str, Any]:
     }
 
 
-class InferencePaths:
-    """The paths of requests with images: `paths`, and that of `infer` for any model."""
-
-    def __init__(self, *paths: str) -> None:
-        self._paths = frozenset(paths)
-
-    def __contains__(self, path: object) -> bool:
-        return path in self._paths or INFER.fullmatch(str(path)) is not None
-
-
 def open_inference_routes(
     pipeline: Pipeline, models: ServedModels, readiness: Readiness
 ) -> APIRouter:
@@ -374,7 +358,7 @@ def open_inference_routes(
         served = requested_model(request, models)  # may have been replaced since
         query = query_of(served.name, sent.parameters)
         outputs = requested_outputs(sent)
-        upload = Upload(image, UNDECLARED)
+        upload = Upload(image, Declared())
         prediction = await pipeline.predict(request, query, upload=upload)
         assert isinstance(prediction, Prediction)
         return infer_response(prediction, sent.id, outputs)
@@ -382,7 +366,8 @@ def open_inference_routes(
     for path in MODELS:
         router.get(path)(model_metadata)
         router.get(f"{path}/ready")(model_ready)
-        router.post(f"{path}/infer")(infer)
+    for path in INFER_PATHS:
+        router.post(path)(infer)
     return router
 
 

@@ -26,7 +26,7 @@ from eulerlora_client.settings import validated
 from service.app import Options, create_service
 from service.audit.log import AuditLog, read_secret
 from service.auth.keys import Keys
-from service.decoding.pool import Decoder
+from service.decoding.pool import DecoderPool
 from service.http.middleware import MAX_HEADER_BYTES
 from service.http.protocol import protocol_of
 from service.lifecycle.loading import checkpoint_folder, load_checked, policy_dispositions
@@ -112,21 +112,20 @@ def supervisor_of(
     lifecycle: Lifecycle,
     resources: ExitStack,
 ) -> Supervisor:
-    """Returns what loads, checks and serves the checkpoints; logs a warning if everyone may ask.
+    """Returns what loads, checks and serves the checkpoints.
 
-    resources: closed after serving. Raises as `run`.
+    Logs a warning if the service needs no keys. resources: closed after serving. Raises as `run`.
     """
     has_keys = options.keys is not None
     warning = check_exposure(options.host, has_keys, options.open_to_all)
     if warning is not None:
         logger.warning("%s", warning)
     device = choose_device(options.device)
-    compiler = "inductor" if options.compiled else None
-    runtime = RuntimeSettings(compiler=compiler)
+    runtime = RuntimeSettings(compiler="inductor" if options.compiled else None)
     sources: dict[Path, str] = {}
     folders = [checkpoint_folder(name, sources) for name in options.checkpoints]
-    decoder = Decoder(settings.images, settings.decoding)
-    resources.callback(decoder.close)
+    decoder = DecoderPool(settings.images, settings.decoding)
+    resources.callback(decoder.close)  # no lifespan closes it if loading fails
     audit = None
     if options.audit is not None:
         audit = AuditLog(options.audit, read_secret(options.audit_secret, os.environ))

@@ -49,6 +49,7 @@ COLOUR_SPACES = {"RGB": "RGB", "L": "GRAY", "CMYK": "CMYK"}
 """Pillow's mode of a JPEG -> the name in simplejpeg."""
 
 NEUTRAL = {"", "application/octet-stream"}
+"""Media types that name no format."""
 
 PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 PNG_BIT_DEPTH_AT = 24
@@ -75,9 +76,6 @@ class Declared:
         return (media_type not in NEUTRAL and FORMATS.get(media_type) != file_format) or (
             extension != "" and EXTENSIONS.get(extension) != file_format
         )
-
-
-UNDECLARED = Declared()
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ def header_of(data: bytes, limits: ImageSettings) -> ImageHeader:
 def decode(
     data: bytes,
     limits: ImageSettings,
-    declared: Declared = UNDECLARED,
+    declared: Declared = Declared(),
     input_side: int | None = None,
 ) -> DecodedImage:
     """Returns the upright RGB image in `data`.

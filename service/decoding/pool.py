@@ -194,7 +194,7 @@ class DecodingProcess:
         self._socket.close()
 
 
-def encoded_image(limits: ImageSettings) -> bytes:
+def test_image(limits: ImageSettings) -> bytes:
     """Returns a PNG of about a megapixel, or of the largest size within the limits."""
     largest = min(TEST_SIDE_PX, limits.max_side, math.isqrt(limits.max_pixels))
     side = max(limits.min_side, largest)
@@ -206,8 +206,8 @@ def encoded_image(limits: ImageSettings) -> bytes:
     return file.getvalue()
 
 
-class Decoder:
-    """A fixed number of worker processes, used from one event loop.
+class DecoderPool:
+    """A fixed number of decoder processes (the workers), used from one event loop.
 
     An image waits for an idle worker. A worker that was lost or stopped is replaced. While no other
     image is decoded, a test image is.
@@ -359,7 +359,7 @@ class Decoder:
 
         It passes if any image was decoded meanwhile.
         """
-        job = DecodeJob(encoded_image(self._limits), Declared(), TEST_INPUT, "")
+        job = DecodeJob(test_image(self._limits), Declared(), TEST_INPUT, "")
         decoded, fault = self._decoded, ""
         try:
             async with asyncio.timeout(self._settings.timeout_s):

@@ -1,13 +1,17 @@
-"""The middleware that refuses requests by their headers, limits bodies, and answers defects."""
+"""The middleware that refuses requests before their body is read, limits bodies, answers defects.
+
+Its checks: headers and capacity of the client, here; the key of the client, in `auth.access`.
+"""
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
+from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eulerlora_client.contract.problems import (
@@ -138,24 +142,25 @@ class HeaderChecks:
         self.rules.check(headers)
 
 
-@dataclass(frozen=True)
 class AdmissionCheck:
-    """Refuses requests of `paths` whose client has no capacity for one more row.
+    """Refuses requests with images whose client has no capacity for one more row.
 
-    The response is 503; it is 429 for a client that has used up its decoding time. Under overload
-    most requests end here, at minimal cost. The rows of an admitted request are reserved later, by
+    paths: templates of the paths of such requests, with parameters in braces. The response is 503;
+    it is 429 for a client that has used up its decoding time. Under overload most requests end
+    here, at minimal cost. The rows of an admitted request are reserved later, by
     `RequestQueue.reserve`, when they are known. Must follow the check of the key.
     """
 
-    queue: RequestQueue
-    quota: DecodingQuota
-    paths: Container[str]
+    def __init__(self, queue: RequestQueue, quota: DecodingQuota, paths: Iterable[str]) -> None:
+        self._queue = queue
+        self._quota = quota
+        self._patterns = [compile_path(path)[0] for path in paths]
 
     def __call__(self, scope: Scope) -> None:
-        if scope["path"] in self.paths:
+        if any(pattern.match(scope["path"]) for pattern in self._patterns):
             client = client_of(scope)
-            self.quota.check(client)
-            self.queue.check_capacity(client)
+            self._quota.check(client)
+            self._queue.check_capacity(client)
 
 
 class BodyLimits:

@@ -38,7 +38,7 @@ from eulerlora_client.errors import NonFiniteError
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.policy.results import triage_result
 from service.audit.log import AuditEntry, AuditLog
-from service.decoding.pool import Decoder
+from service.decoding.pool import DecoderPool
 from service.decoding.slots import DecodingSlots
 from service.decoding.worker import DecodedInput, DecodeJob
 from service.http.requests import Upload, read_file, read_files, while_connected
@@ -81,7 +81,7 @@ class Pipeline:
         self,
         models: ServedModels,
         settings: ServiceSettings,
-        decoder: Decoder,
+        decoder: DecoderPool,
         slots: DecodingSlots,
         queue: RequestQueue,
         shift: ShiftMonitors,
@@ -239,7 +239,7 @@ class Pipeline:
     async def _decoded(self, image: RequestImage, request: PredictRequest) -> DecodedInput:
         """Returns the pixels of an image.
 
-        Raises DeadlinePassed, and as `DecodingSlots.run` and `Decoder.decode`.
+        Raises DeadlinePassed, and as `DecodingSlots.run` and `DecoderPool.decode`.
         """
         served, upload = request.served, image.upload
         job = DecodeJob(

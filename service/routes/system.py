@@ -20,7 +20,7 @@ from eulerlora_client.contract.answers import (
 from eulerlora_client.contract.problems import NotReady, UnknownModel
 from eulerlora_client.contract.sampling import MAX_SAMPLES
 from service.audit.log import AuditLog
-from service.decoding.pool import Decoder
+from service.decoding.pool import DecoderPool
 from service.http.responses import json_response
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
@@ -154,7 +154,7 @@ class Readiness:
     """The conditions under which requests with images are answered. audit: None without a log."""
 
     lifecycle: Lifecycle
-    decoder: Decoder
+    decoder: DecoderPool
     audit: AuditLog | None = None
 
     def fault(self) -> str | None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from service.decoding.pool import Decoder
+from service.decoding.pool import DecoderPool
 from service.decoding.worker import DecodeJob
 from tests.service.conftest import PROBLEM_KEYS, app_of, encoded
 
@@ -57,14 +57,14 @@ def test_a_broken_image_has_a_problem_at_its_position(client, png) -> None:
 
 
 def test_an_exception_for_one_image_is_a_problem(client, png, monkeypatch, caplog) -> None:
-    decode = Decoder.decode
+    decode = DecoderPool.decode
 
-    async def failing(decoder: Decoder, job: DecodeJob, *arguments: Any) -> Any:
+    async def failing(decoder: DecoderPool, job: DecodeJob, *arguments: Any) -> Any:
         if job.content.endswith(b"a secret"):
             raise ZeroDivisionError("a secret")
         return await decode(decoder, job, *arguments)
 
-    monkeypatch.setattr(Decoder, "decode", failing)
+    monkeypatch.setattr(DecoderPool, "decode", failing)
     response = post(client, png, png + b"a secret")
     good, bad = response.json()["results"]
     assert good["label"]

@@ -23,7 +23,7 @@ from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.problems import NotReady, UnusableImage
 from service.decoding import pool, worker
 from service.decoding.decode import Declared, decode
-from service.decoding.pool import Decoder, DecodingProcess
+from service.decoding.pool import DecoderPool, DecodingProcess
 from service.decoding.worker import DecodedInput
 from service.settings import DecodingSettings, ImageSettings
 
@@ -44,20 +44,20 @@ def one_loop() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def decoder() -> Iterator[Decoder]:
+def decoder() -> Iterator[DecoderPool]:
     """Two workers."""
-    decoder = Decoder(LIMITS, DecodingSettings(workers=2, timeout_s=TIMEOUT_S))
+    decoder = DecoderPool(LIMITS, DecodingSettings(workers=2, timeout_s=TIMEOUT_S))
     RUNNER.run(decoder.start())
     yield decoder
     decoder.close()
 
 
 @pytest.fixture(scope="module")
-def faulty() -> Iterator[Decoder]:
+def faulty() -> Iterator[DecoderPool]:
     """Two workers with a time limit of a few seconds; the digest of a job selects a fault."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool, "run_worker", run_faulty_worker)
-        decoder = Decoder(LIMITS, FAULTY_SETTINGS)
+        decoder = DecoderPool(LIMITS, FAULTY_SETTINGS)
         RUNNER.run(decoder.start())
         yield decoder
         decoder.close()
@@ -111,26 +111,26 @@ RUN_WORKER = worker.run_worker
 
 
 def submit(
-    decoder: Decoder, content: bytes, sampling_digest: str = "r", **options: Any
+    decoder: DecoderPool, content: bytes, sampling_digest: str = "r", **options: Any
 ) -> Coroutine[Any, Any, DecodedInput]:
     job = worker.DecodeJob(content, Declared("image/png", "a.png"), INPUT, sampling_digest)
     return decoder.decode(job, **options)
 
 
-def decode_with(decoder: Decoder, *arguments: Any, **options: Any) -> DecodedInput:
+def decode_with(decoder: DecoderPool, *arguments: Any, **options: Any) -> DecodedInput:
     return RUNNER.run(submit(decoder, *arguments, **options))
 
 
-def pids(decoder: Decoder) -> set[int]:
+def pids(decoder: DecoderPool) -> set[int]:
     return {process.pid for process in decoder._workers if process.pid is not None}
 
 
-def idle(decoder: Decoder) -> int:
+def idle(decoder: DecoderPool) -> int:
     """Returns the number of workers that wait for an image."""
     return sum(process.is_usable for process in decoder._idle._queue)
 
 
-def idle_pids(decoder: Decoder) -> set[int]:
+def idle_pids(decoder: DecoderPool) -> set[int]:
     """Waits until both workers are idle, and returns their pids."""
 
     async def story() -> None:
@@ -142,7 +142,7 @@ def idle_pids(decoder: Decoder) -> set[int]:
     return pids(decoder)
 
 
-def wait_for_replacements(decoder: Decoder, before: set[int], count: int = 1) -> None:
+def wait_for_replacements(decoder: DecoderPool, before: set[int], count: int = 1) -> None:
     """Waits until `count` workers have been replaced."""
 
     async def story() -> None:
@@ -243,7 +243,7 @@ def test_the_cpu_time_of_a_caller_that_left_is_charged(faulty, png) -> None:
 
 
 def test_a_decoder_without_memory_does_not_work(png) -> None:
-    decoder = Decoder(LIMITS, DecodingSettings(workers=1, memory_bytes=1))
+    decoder = DecoderPool(LIMITS, DecodingSettings(workers=1, memory_bytes=1))
     RUNNER.run(decoder.start())
     assert not decoder.is_working
     with pytest.raises(NotReady, match="does not work"):
@@ -321,12 +321,12 @@ def test_an_image_whose_caller_left_while_it_waited_is_not_decoded(faulty, png) 
     assert pids(faulty) == before  # a hanging image would have cost a worker
 
 
-async def start_twice(decoder: Decoder) -> None:
+async def start_twice(decoder: DecoderPool) -> None:
     await asyncio.gather(decoder.start(), decoder.start())
 
 
 def test_a_closed_decoder_has_no_processes_and_refuses_images(png) -> None:
-    decoder = Decoder(LIMITS, DecodingSettings(workers=1))
+    decoder = DecoderPool(LIMITS, DecodingSettings(workers=1))
     with pytest.raises(NotReady):
         decode_with(decoder, png)
     RUNNER.run(start_twice(decoder))
@@ -342,11 +342,11 @@ def test_a_closed_decoder_has_no_processes_and_refuses_images(png) -> None:
 PROGRAM = """
 import asyncio, os, sys
 from service.decoding.decode import Declared
-from service.decoding.pool import Decoder, DecodingSettings
+from service.decoding.pool import DecoderPool, DecodingSettings
 from service.settings import ImageSettings
 
 if __name__ == "__main__":
-    decoder = Decoder(ImageSettings(), DecodingSettings(workers=1))
+    decoder = DecoderPool(ImageSettings(), DecodingSettings(workers=1))
     asyncio.run(decoder.start())
     print(next(iter(decoder._workers)).pid, flush=True)
     if sys.argv[1] == "optimize":
@@ -442,7 +442,7 @@ def photos_of_24_megapixels() -> Iterator[bytes]:
 
 @pytest.mark.slow
 def test_an_image_of_24_megapixels_of_any_kind_decodes_within_the_default_memory() -> None:
-    decoder = Decoder(LIMITS, DecodingSettings(workers=1, timeout_s=TIMEOUT_S, cpu_s=TIMEOUT_S))
+    decoder = DecoderPool(LIMITS, DecodingSettings(workers=1, timeout_s=TIMEOUT_S, cpu_s=TIMEOUT_S))
     RUNNER.run(decoder.start())
     for data in photos_of_24_megapixels():
         assert np.isfinite(decode_with(decoder, data).pixels).all()
@@ -487,7 +487,7 @@ def test_the_worker_of_a_caller_that_leaves_is_reused(faulty, png) -> None:
 
 def test_the_start_of_a_worker_is_retried(png, monkeypatch, caplog) -> None:
     monkeypatch.setattr(pool, "RESTART_DELAY_S", 0.01)
-    decoder = Decoder(LIMITS, DecodingSettings(workers=1))
+    decoder = DecoderPool(LIMITS, DecodingSettings(workers=1))
     RUNNER.run(decoder.start())
     process = psutil.Process(pids(decoder).pop())
     faults = iter([RuntimeError("a decoder process did not start"), OSError("no memory")])

@@ -1,15 +1,18 @@
 """The Open Inference Protocol has the limits, keys, problems and records of /predict."""
 
 import base64
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from eulerlora_client.contract.problems import Overloaded
+from service.decoding.slots import DecodingQuota
+from service.http.middleware import AdmissionCheck
 from service.inference.queue import RequestQueue
 from service.lifecycle.phase import Gate, Lifecycle
-from service.open_inference import InferencePaths
+from service.open_inference import INFER_PATHS
 from tests.service.conftest import app_of
 
 INFER = "/v2/models/tiny/infer"
@@ -21,7 +24,7 @@ def body_of(content: bytes) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("path", "is_one"),
+    ("path", "is_checked"),
     [
         ("/predict", True),
         ("/v2/models/a/infer", True),
@@ -32,8 +35,15 @@ def body_of(content: bytes) -> dict[str, Any]:
         ("/triage", False),
     ],
 )
-def test_inference_paths_are_recognized_for_every_model(path, is_one) -> None:
-    assert (path in InferencePaths("/predict")) is is_one
+def test_requests_with_images_are_checked_for_every_model(path, is_checked) -> None:
+    class FullQueue:
+        def check_capacity(self, _: str) -> None:
+            raise Overloaded("busy")
+
+    queue: Any = FullQueue()
+    check = AdmissionCheck(queue, DecodingQuota(1), ("/predict", *INFER_PATHS))
+    with pytest.raises(Overloaded) if is_checked else nullcontext():
+        check({"path": path})
 
 
 def test_all_but_the_probes_needs_a_key(keyed, png) -> None:
