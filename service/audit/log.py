@@ -1,6 +1,6 @@
 """The audit log: every decision is on the disk before its response is sent.
 
-It contains no image, only a keyed hash of each, derived from a secret.
+It contains no image, only a hash of each that is keyed with a secret.
 """
 
 import asyncio
@@ -168,7 +168,7 @@ class AuditLog:
     def _take_all(self) -> list[_PendingEntry | None]:
         """Returns all queued entries; waits for one if the queue is empty. None means stop.
 
-        Returns none if the log cannot be written and TRIAL_INTERVAL_S have passed.
+        Returns [] if the log cannot be written and no entry arrives within TRIAL_INTERVAL_S.
         """
         taken: list[_PendingEntry | None] = []
         try:
@@ -183,12 +183,12 @@ class AuditLog:
             self._rotate()
             self._file.append([self._record_of(pending.entry) for pending in batch])
         except Exception as error:  # no response may be sent unrecorded, whatever the error is
-            self._log_state(error)
+            self._note_outcome(error)
             for pending in batch:
                 problem = AuditUnavailable("the decision cannot be recorded and is not returned")
                 pending.written.set_exception(problem)
         else:
-            self._log_state(None)
+            self._note_outcome(None)
             for pending in batch:
                 pending.written.set_result(None)
 
@@ -197,9 +197,9 @@ class AuditLog:
             self._rotate()
             self._file.check_writable()
         except (OSError, EulerLoRAError) as error:
-            self._log_state(error)
+            self._note_outcome(error)
         else:
-            self._log_state(None)
+            self._note_outcome(None)
 
     def _rotate(self) -> None:
         """After a rotation, opens a new file that continues the chain."""
@@ -220,8 +220,8 @@ class AuditLog:
             "triage": entry.triage and asdict(entry.triage),
         }
 
-    def _log_state(self, error: Exception | None) -> None:
-        """Logs the first of several failures of the file, and the first success after them."""
+    def _note_outcome(self, error: Exception | None) -> None:
+        """Stores whether the file can be written; logs a change, and every defect of an entry."""
         if error and not isinstance(error, (OSError, EulerLoRAError)):
             logger.error("cannot record a decision", exc_info=error)
             return

@@ -34,7 +34,8 @@ PROGRESSIVE_CPU_S_PER_MEGAPIXEL = 0.012
 class ImageHeader:
     """The format and size of an image file, as its first header declares them.
 
-    width, height: in pixels, as stored. is_progressive: of a JPEG.
+    width, height: in pixels, as stored; of a DICOM file, estimated from its length.
+    is_progressive: of a JPEG.
     """
 
     format: Format
@@ -51,9 +52,9 @@ class ImageHeader:
     def estimated_s(self) -> float:
         """Estimated CPU seconds of the decode: the mean of photographs on one core of 2023."""
         rate = CPU_S_PER_MEGAPIXEL[self.format]
-        return (
-            (PROGRESSIVE_CPU_S_PER_MEGAPIXEL if self.is_progressive else rate) * self.pixels / 1e6
-        )
+        if self.is_progressive:
+            rate = PROGRESSIVE_CPU_S_PER_MEGAPIXEL
+        return rate * self.pixels / 1e6
 
 
 def read_header(data: bytes, limits: ImageSettings) -> ImageHeader:

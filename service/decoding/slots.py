@@ -12,15 +12,17 @@ from service.inference.fair_sharing import FairQueue, RecentClients, SharedCapac
 
 MINUTE_S = 60.0
 
-Result = TypeVar("Result")
-Charge = Callable[[float], None]
 SHORT_S = 0.05
 """Estimated decoding time up to which an image may take the last free decoder."""
 
+Result = TypeVar("Result")
+Charge = Callable[[float], None]
+"""Reports the CPU seconds of an attempt to decode an image."""
 
-@dataclass
+
+@dataclass(frozen=True)
 class _Balance:
-    """CPU seconds that a client may use; negative after an expensive image."""
+    """CPU seconds that a client could use at a time; negative after an expensive image."""
 
     seconds: float
     at_s: float
@@ -44,30 +46,27 @@ class DecodingQuota:
 
     def check(self, client: str) -> None:
         """Raises QuotaExceeded if the client has used up its quota."""
-        balance = self._balances.get(client)
-        if balance is None:
-            return
-        self._refill(client, balance)
-        if balance.seconds <= 0:
+        seconds = self._seconds(client)
+        if seconds <= 0:
             raise QuotaExceeded(
                 f"at most {self._capacity_s:g} s of image decoding a minute",
-                retry_after_s=-balance.seconds / self._rate,
+                retry_after_s=-seconds / self._rate,
             )
 
     def charge(self, client: str, cpu_s: float) -> None:
         """Subtracts the CPU time of a decode."""
-        balance = self._balances.setdefault(client, _Balance(self._capacity_s, self._now()))
-        self._refill(client, balance)
-        self._balances[client] = balance
-        balance.seconds -= cpu_s
+        self._balances[client] = _Balance(self._seconds(client) - cpu_s, self._now())
 
-    def _refill(self, client: str, balance: _Balance) -> None:
-        now = self._now()
-        balance.seconds += (now - balance.at_s) * self._rate
-        balance.at_s = now
-        if balance.seconds >= self._capacity_s:
-            balance.seconds = self._capacity_s
-            self._balances.pop(client, None)
+    def _seconds(self, client: str) -> float:
+        """Returns the seconds that a client may use now; forgets a client with a full bucket."""
+        balance = self._balances.get(client)
+        if balance is None:
+            return self._capacity_s
+        seconds = balance.seconds + (self._now() - balance.at_s) * self._rate
+        if seconds < self._capacity_s:
+            return seconds
+        del self._balances[client]
+        return self._capacity_s
 
 
 @dataclass(eq=False)
@@ -117,9 +116,9 @@ class DecodingSlots:
     ) -> Result:
         """Returns the result of `decode` for an image, which starts when a decoder is granted.
 
-        estimated_s: the expected CPU seconds. decode: gets a function to report the CPU seconds
-        of every attempt to. If the caller is cancelled, an image that has started keeps its
-        decoder until it ends. Raises QuotaExceeded if the client has used up its quota by then.
+        estimated_s: the expected CPU seconds. decode: gets the `Charge` of the image. If the caller
+        is cancelled, an image that has started keeps its decoder until it ends. Raises
+        QuotaExceeded if the client has used up its quota by then.
         """
         job = _Job(client, estimated_s, self._now())
         self._recent.note(client)

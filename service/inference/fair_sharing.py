@@ -67,7 +67,7 @@ class FairQueue(Generic[Item]):
 
     def __init__(self) -> None:
         self._virtual_time = 0.0
-        self._starts: dict[str, float] = {}  # finish tag of the last item of every client
+        self._starts: dict[str, float] = {}  # of the next item: the last finish tag of every client
         self._waiting: dict[str, list[Item]] = {}  # by client, oldest first
 
     def __len__(self) -> int:
@@ -181,6 +181,7 @@ class SharedCapacity:
         equal_share = self._limit / (len(held.keys() | {client}) + 1)
         return min(
             (mine + amount) / equal_share,
+            # At 1, the client holds as much as is free: mine + amount = limit - total - amount.
             (mine + sum(held.values()) + 2 * amount) / self._limit,
         )
 

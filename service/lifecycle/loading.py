@@ -1,7 +1,7 @@
 """Loading of checkpoints and the health check of served models.
 
-Each model must give its known answer before it is served, and through the request queue as long as
-it is.
+A model must give its known answer before it is served, and repeatedly while it is, through the
+queue that requests use.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ Decide = Callable[[Checkpoint], PrecisionDecision]
 FAULTLESS = ImageQuality(
     width=8192, height=8192, brightness=0.5, dark_share=0, bright_share=0, sharpness=1e9
 )
-"""The disposition then depends on the prediction."""
+"""A quality without a fault, so that a disposition depends on the prediction alone."""
 
 Infer = Callable[[InferenceItem], Awaitable[Tensor]]
 RETRY_INTERVAL_S = 0.1
@@ -63,10 +63,7 @@ RETRY_INTERVAL_S = 0.1
 
 @dataclass(frozen=True)
 class CheckedModel:
-    """A model that gave its known answer.
-
-    folder: where it came from.
-    """
+    """A model that gave its known answer. folder: of its checkpoint."""
 
     folder: Path
     known: KnownAnswer
@@ -223,10 +220,10 @@ async def run_in_daemon_thread(work: Callable[[], Result]) -> Result:
 
 
 def policy_dispositions(policy: Policy) -> Dispositions:
-    """Returns a function from predictions to what the policy decides about each image.
+    """Returns a function from predictions to the policy's decision on each image, for comparison.
 
-    That is the disposition, and whether the model is uncertain. It is nothing for a model without
-    the policy's classes.
+    `decide_precision` compares the decisions of two precisions: the disposition, and whether the
+    model is uncertain. There are none for a model without the policy's classes.
     """
 
     def dispositions(predictions: Predictions, classes: Sequence[str]) -> list[str]:

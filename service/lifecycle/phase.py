@@ -1,4 +1,4 @@
-"""The phase of the process, and what follows it: the gate of the application and the server."""
+"""The phase of the process, and the gate and the server that act by it."""
 
 import os
 import socket

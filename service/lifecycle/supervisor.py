@@ -71,10 +71,7 @@ class Supervisor:
 
     @asynccontextmanager
     async def running(self, _: object = None) -> AsyncIterator[None]:
-        """Loads and serves while the context is open; SIGHUP reloads the folders.
-
-        Without the signal in a thread that is not the main one, where Python has no signals.
-        """
+        """Loads and serves while the context is open; in the main thread, SIGHUP reloads."""
         loop = asyncio.get_running_loop()
         is_main = threading.current_thread() is threading.main_thread()
         if is_main:

@@ -1,8 +1,7 @@
 """Observation of requests: one log record per request, its metrics, and the times of its stages.
 
-Only the log has something that the client chose: the path of a request that matches no route,
-bounded and escaped. Methods and routes are those that are served, and parameters are those of the
-response.
+Methods and routes are those that are served, and parameters are those of the response. The path of
+a request that matches no route is only in the log, bounded and escaped.
 """
 
 import asyncio
@@ -33,7 +32,9 @@ MAX_PATH_CHARACTERS = 200
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 PROBES = frozenset(("/livez", "/readyz", "/metrics", "/v2/health/live", "/v2/health/ready"))
-"""Paths that the headers of a request do not affect, and that are logged only for debugging."""
+"""Paths that need no key and are not refused for their host or for too many connections. Their
+requests are logged for debugging only.
+"""
 
 _current: ContextVar[RequestObservation] = ContextVar("observation")
 

@@ -53,7 +53,7 @@ class ExpectedRates:
         return cls(threshold, rates)
 
     def events(self, msp: float, distance: float | None, label: int) -> dict[str, int | None]:
-        """Returns the event of a picture for every signal that it has a value of.
+        """Returns the events of a picture, as `ShiftMonitor.record` expects them.
 
         msp, distance: its scores. label: index of its predicted class.
         """
@@ -72,14 +72,14 @@ class ExpectedRates:
 class RevisionMonitor:
     """The monitor of one revision.
 
-    references: by mode and samples. data: describes the calibration images.
+    references: by mode and samples. data: describes the calibration images. tests: of all signals.
     """
 
     revision: str
     classes: tuple[str, ...]
     references: Mapping[tuple[str, int | Auto], ExpectedRates]
     data: str
-    monitor: ShiftMonitor
+    tests: ShiftMonitor
 
     @classmethod
     def of(cls, model: EulerLoRA) -> Self | None:
@@ -95,14 +95,14 @@ class RevisionMonitor:
             for reference in references.values()
             for name, rates in reference.rates.items()
         }
-        monitor = ShiftMonitor(signals, {LABEL: model.classes})
-        return cls(model.revision, tuple(model.classes), references, thresholds[0].data, monitor)
+        tests = ShiftMonitor(signals, {LABEL: model.classes})
+        return cls(model.revision, tuple(model.classes), references, thresholds[0].data, tests)
 
     def record(self, prediction: Prediction) -> None:
         """Records a prediction; ignores one without thresholds for its options."""
         samples = AUTO if prediction.is_auto else prediction.samples
         reference = self.references.get((prediction.mode, samples))
-        if reference is not None and prediction.ood is not None:  # None for other views
+        if reference is not None and prediction.ood is not None:  # thresholds fit these views
             scores = prediction.ood_scores
             distance = None if scores is None else scores.feature_distance
             events = reference.events(
@@ -110,7 +110,7 @@ class RevisionMonitor:
                 None if distance is None else distance.value,
                 self.classes.index(prediction.label),
             )
-            self.monitor.record(events, reference.rates)
+            self.tests.record(events, reference.rates)
 
 
 class ShiftMonitors:
@@ -132,7 +132,7 @@ class ShiftMonitors:
     def warnings(self, model: str, revision: str) -> tuple[PredictionWarning, ...]:
         """Returns the warning for answers of a revision with an alarm; () without one."""
         monitor = self._monitor(model)
-        if monitor is None or monitor.revision != revision or not monitor.monitor.alarm:
+        if monitor is None or monitor.revision != revision or not monitor.tests.alarm:
             return ()
         message = (
             "the pictures that this service receives differ from those that the thresholds were "
@@ -144,9 +144,7 @@ class ShiftMonitors:
         """Returns the states of the served models that have thresholds, by name."""
         monitors = {name: self._monitor(name) for name in self._models()}
         return {
-            name: monitor.monitor.state()
-            for name, monitor in monitors.items()
-            if monitor is not None
+            name: monitor.tests.state() for name, monitor in monitors.items() if monitor is not None
         }
 
     def _monitor(self, name: str) -> RevisionMonitor | None:
