@@ -52,7 +52,7 @@ BY_URGENCY: tuple[TriageStatus, ...] = (
     Disposition.ROUTINE, FAILED, Disposition.RETAKE, Disposition.REFER, Disposition.UNFAMILIAR,
     Disposition.URGENT,
 )  # fmt: skip
-"""The least urgent first. A failed file may show anything, so it precedes routine ones."""
+"""The least urgent first. A failed file may show anything, so it is above routine ones."""
 
 
 def urgency(status: TriageStatus) -> int:

@@ -36,8 +36,7 @@ from service.decoding.header import (
 from service.settings import ImageSettings
 
 MEDIA_TYPES: dict[str, Format] = {"image/jpeg": "JPEG", "image/png": "PNG", "image/webp": "WEBP"}
-
-FORMATS: dict[str, Format] = {**MEDIA_TYPES, dicom.MEDIA_TYPE: "DICOM"}
+ALL_MEDIA_TYPES: dict[str, Format] = {**MEDIA_TYPES, dicom.MEDIA_TYPE: "DICOM"}
 EXTENSIONS: dict[str, Format] = {
     dicom.EXTENSION: "DICOM",
     ".jpg": "JPEG",
@@ -73,7 +72,7 @@ class Declared:
         """Returns True if the media type or the extension belongs to another format."""
         media_type = without_parameters(self.media_type or "")
         extension = PurePath(self.filename or "").suffix.lower()
-        return (media_type not in NEUTRAL and FORMATS.get(media_type) != file_format) or (
+        return (media_type not in NEUTRAL and ALL_MEDIA_TYPES.get(media_type) != file_format) or (
             extension != "" and EXTENSIONS.get(extension) != file_format
         )
 

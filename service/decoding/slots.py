@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from eulerlora_client.contract.problems import QuotaExceeded
-from service.inference.fair_sharing import FairQueue, RecentClients, SharedCapacity
+from service.fair_sharing import FairQueue, RecentClients, SharedCapacity
 
 MINUTE_S = 60.0
 

@@ -25,8 +25,8 @@ from eulerlora_client.contract.problems import (
     UploadTooSlow,
 )
 from service.decoding.slots import DecodingQuota
+from service.fair_sharing import SharedCapacity, client_of
 from service.http.responses import on_defect, problem_response
-from service.inference.fair_sharing import SharedCapacity, client_of
 from service.inference.queue import RequestQueue
 from service.settings import BodySettings, ConnectionSettings
 from service.telemetry.observation import PROBES

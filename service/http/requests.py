@@ -26,7 +26,7 @@ from eulerlora_client.contract.problems import (
     Problem,
     UnsupportedMedia,
 )
-from service.decoding.decode import FORMATS, MEDIA_TYPES, Declared, without_parameters
+from service.decoding.decode import ALL_MEDIA_TYPES, MEDIA_TYPES, Declared, without_parameters
 
 Query = TypeVar("Query", bound=BaseModel)
 
@@ -100,7 +100,7 @@ async def read_file(request: Request) -> Upload:
         if len(uploads) != 1:
             raise InvalidUpload(f"expected one file, got {len(uploads)}")
         upload = uploads[0]
-    elif media_type in FORMATS:
+    elif media_type in ALL_MEDIA_TYPES:
         chunks = [chunk async for chunk in request.stream()]
         upload = Upload(b"".join(chunks), Declared(media_type))
     else:

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 from eulerlora.nn.network import NetworkOutput
 from eulerlora.settings import Draw
 from eulerlora_client.contract.problems import DeadlinePassed, NotReady, Overloaded, Problem
+from service.fair_sharing import INTERNAL, FairQueue, RecentClients, SharedCapacity
 from service.inference.engine import InferenceItem, ServedModel
-from service.inference.fair_sharing import INTERNAL, FairQueue, RecentClients, SharedCapacity
 from service.settings import ServiceSettings
 
 DECAY = 0.9  # weight of the past at each batch; the last 20 batches have 9/10 of the weight

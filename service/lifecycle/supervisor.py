@@ -115,11 +115,11 @@ class Supervisor:
     async def _load(self) -> None:
         for folder in self.folders:
             self._supervised.append(
-                await run_in_daemon_thread(partial(self.load, folder, self._models))
+                await run_in_daemon_thread(partial(self.load, folder, self._loaded))
             )
 
     @property
-    def _models(self) -> list[EulerLoRA]:
+    def _loaded(self) -> list[EulerLoRA]:
         return [checked.model for checked in self._supervised]
 
     async def _check_health(self, service: Service, timeout_s: float | None) -> bool:
@@ -152,7 +152,7 @@ class Supervisor:
         """Serves the new revision in a folder; keeps the current one if that fails."""
         old = self._supervised[index]
         try:
-            new = await run_in_daemon_thread(lambda: newer_revision(old, self.load, self._models))
+            new = await run_in_daemon_thread(lambda: newer_revision(old, self.load, self._loaded))
             if new is None:
                 logger.info("model %s: revision %s, verified", old.name, old.model.revision)
                 return

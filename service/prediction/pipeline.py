@@ -41,10 +41,10 @@ from service.audit.log import AuditEntry, AuditLog
 from service.decoding.pool import DecoderPool
 from service.decoding.slots import DecodingSlots
 from service.decoding.worker import DecodedInput, DecodeJob
+from service.fair_sharing import client_of
 from service.http.requests import Upload, read_file, read_files, while_connected
 from service.http.responses import problem_document
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
-from service.inference.fair_sharing import client_of
 from service.inference.queue import InferenceResult, RequestQueue, Ticket
 from service.prediction.request import (
     PredictRequest,

@@ -38,11 +38,11 @@ from eulerlora_client.policy.results import policy_description
 from eulerlora_client.report import submitted
 from eulerlora_client.report.submitted import INVALID_REQUEST, ReportJob
 from service.decoding.decode import without_parameters
+from service.fair_sharing import client_of
 from service.fhir import FHIR_JSON, chosen_media_type, triage_bundle
 from service.http.requests import strict_query_route, while_connected
 from service.http.responses import JSON, batch_response, json_response
 from service.inference.engine import ServedModels
-from service.inference.fair_sharing import client_of
 from service.prediction.pipeline import Pipeline
 from service.routes.openapi import (
     KEYED_PROBLEMS,

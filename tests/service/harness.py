@@ -26,9 +26,8 @@ from service.prediction.pipeline import Pipeline
 from service.settings import ServiceSettings
 from service.telemetry.metrics import CompletedPrediction
 from service.telemetry.shift_monitor import ShiftMonitors
+from tests.service.fake_engine import MAX_PASS_MS, TIMEOUT_S
 
-TIMEOUT_S = 120
-MAX_PASS_MS = 10**9  # a test that blocks passes makes them appear slow
 DET = PredictQuery()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from service.inference.fair_sharing import FairQueue, SharedCapacity, client_of, network_of
+from service.fair_sharing import FairQueue, SharedCapacity, client_of, network_of
 
 
 @dataclass(eq=False)
