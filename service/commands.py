@@ -68,8 +68,8 @@ def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
     CHECKPOINT is a folder, or a repository of the Hugging Face Hub:
     hf://ORGANISATION/NAME[@REVISION].
 
-    Environment variables EULERLORA_SERVE_* set the limits; docs/how-to/serve.md lists them. SIGHUP
-    reloads the checkpoints.
+    Environment variables EULERLORA_SERVE_* set the limits; docs/reference/settings.md lists them.
+    SIGHUP reloads the checkpoints.
     """
     set_openmp_wait_policy()
     signal.signal(signal.SIGTERM, _exit_cleanly)

@@ -122,8 +122,7 @@ def supervisor_of(
         logger.warning("%s", warning)
     device = choose_device(options.device)
     runtime = RuntimeSettings(compiler="inductor" if options.compiled else None)
-    sources: dict[Path, str] = {}
-    folders = [checkpoint_folder(name, sources) for name in options.checkpoints]
+    checkpoints = [checkpoint_folder(name) for name in options.checkpoints]
     decoder = DecoderPool(settings.images, settings.decoding)
     resources.callback(decoder.close)  # no lifespan closes it if loading fails
     audit = None
@@ -144,13 +143,13 @@ def supervisor_of(
     )
     dispositions = policy_dispositions(app_options.policy)
     return Supervisor(
-        folders=folders,
+        folders=[folder for folder, _ in checkpoints],
         prepare=decoder.start,
         load=partial(
             load_checked,
             device=device,
             runtime=runtime,
-            sources=sources,
+            sources=dict(checkpoints),
             decide=lambda checkpoint: decide_precision(
                 options.precision, checkpoint, device, dispositions
             ),

@@ -63,15 +63,15 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request_id, closes = scope["state"]["request_id"], True
+        closes: bool | None = True
         try:
             self._header_checks(scope)
-            closes = False
+            closes = None  # as is usual for the problem
             for check in self._checks:
                 check(scope)
             body = self._bodies.body_of(scope, receive)
         except Problem as problem:
-            refusal = problem_response(problem, request_id, closes or None)
+            refusal = problem_response(problem, scope["state"]["request_id"], closes)
             await refusal(scope, receive, send)
             return
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope

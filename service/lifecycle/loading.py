@@ -46,7 +46,6 @@ WAITS_PER_TIMEOUT = 4  # of a health check
 FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
 """Of a model card: metadata for the Hugging Face Hub."""
 
-NO_SOURCES: Mapping[Path, str] = MappingProxyType({})
 Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 Decide = Callable[[Checkpoint], PrecisionDecision]
@@ -87,18 +86,17 @@ class CheckedModel:
 Load = Callable[[Path, Iterable[EulerLoRA]], CheckedModel]
 
 
-def checkpoint_folder(name: str, sources: dict[Path, str]) -> Path:
-    """Returns the folder of a checkpoint: a path, or `hf://ORGANISATION/NAME[@REVISION]`.
+def checkpoint_folder(name: str) -> tuple[Path, str | None]:
+    """Returns the folder of a checkpoint, and its source: a URL at a commit, None for a folder.
 
-    A repository of the Hugging Face Hub is downloaded; `sources` gets its URL at the commit, by
-    folder. Raises HubError.
+    name: a path, or `hf://ORGANISATION/NAME[@REVISION]` for a repository of the Hugging Face Hub,
+    which is downloaded. Raises HubError.
     """
     if not name.startswith(PREFIX):
-        return Path(name)
+        return Path(name), None
     repository = Repository.of_url(name)
     snapshot = download(repository)
-    sources[snapshot.folder] = str(Repository(repository.name, snapshot.revision))
-    return snapshot.folder
+    return snapshot.folder, str(Repository(repository.name, snapshot.revision))
 
 
 def load_checked(
@@ -106,7 +104,7 @@ def load_checked(
     others: Iterable[EulerLoRA],
     device: torch.device,
     runtime: RuntimeSettings,
-    sources: Mapping[Path, str] = NO_SOURCES,
+    sources: Mapping[Path, str | None] = MappingProxyType({}),
     decide: Decide | None = None,
 ) -> CheckedModel:
     """Loads the model in a checkpoint folder and checks its known answer in every mode.
@@ -115,7 +113,7 @@ def load_checked(
     graphs cannot be captured while another thread uses the device.
 
     others: loaded models on the same device; an equal backbone in the same precision is shared.
-    sources: URLs of repositories by folder. decide: chooses the precision; None for that of
+    sources: as of `checkpoint_folder`, by folder. decide: chooses the precision; None for that of
     `runtime`. Raises CheckpointError for a checkpoint that is damaged or gives a wrong
     answer.
     """

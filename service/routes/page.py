@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import PurePath
 from typing import Self
 
 from fastapi import APIRouter, HTTPException, Request, Response
@@ -28,7 +29,7 @@ IMAGES = {
 FEW_SPARED = 0.1
 """A specificity below which the policy does not help to order images."""
 
-MEDIA_TYPES = {
+TYPES_BY_EXTENSION = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -153,7 +154,7 @@ def _first_word(name: str) -> str:
 def _read() -> Iterator[tuple[str, PageFile]]:
     """Yields names and files as they are stored."""
     for file in files("service").joinpath("page").iterdir():
-        media_type = MEDIA_TYPES.get("." + file.name.rpartition(".")[2])
+        media_type = TYPES_BY_EXTENSION.get(PurePath(file.name).suffix)
         if media_type is not None:  # skips folders, and files left by editors and desktops
             yield file.name, PageFile.of(file.read_bytes(), media_type)
 
@@ -190,10 +191,8 @@ def documentation_files() -> Mapping[str, PageFile]:
     own, published = files("service").joinpath("page", "docs"), files(SWAGGER_UI)
     sources = {**dict.fromkeys(OWN_FILES, own), **dict.fromkeys(SWAGGER_UI_FILES, published)}
     return {
-        name: PageFile.of(folder.joinpath(name).read_bytes(), _media_type(name))
+        name: PageFile.of(
+            folder.joinpath(name).read_bytes(), TYPES_BY_EXTENSION[PurePath(name).suffix]
+        )
         for name, folder in sources.items()
     }
-
-
-def _media_type(name: str) -> str:
-    return MEDIA_TYPES["." + name.rpartition(".")[2]]

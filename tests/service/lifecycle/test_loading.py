@@ -196,10 +196,10 @@ def test_a_model_with_another_name_is_not_a_newer_revision(save: Save) -> None:
 def test_a_repository_of_the_hub_is_served_at_its_commit(
     checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sources: dict[Path, str] = {}
     with fake_hub(checkpoint_folder, monkeypatch, tmp_path / "cache"):
-        folder = checkpoint_folder_of(f"hf://{NAME}@main", sources)
-    assert sources == {folder: f"hf://{NAME}@{COMMIT}"}
+        folder, source = checkpoint_folder_of(f"hf://{NAME}@main")
+    assert source == f"hf://{NAME}@{COMMIT}"
+    sources = {folder: source}
     checked = load(folder, (), sources=sources)
     details = model_details(checked.served, ServiceSettings(), None)
     assert details.source == f"hf://{NAME}@{COMMIT}"
