@@ -19,7 +19,7 @@ from eulerlora_client.contract.problems import (
     Problem,
 )
 from service.http.middleware import OPEN_CONNECTIONS, TOO_LARGE
-from service.http.responses import MEDIA_TYPE, problem_document, problem_headers
+from service.http.responses import PROBLEM_JSON, problem_document, problem_headers
 from service.settings import ConnectionSettings
 from service.telemetry.logs import REQUEST_ID_HEADER
 
@@ -164,7 +164,7 @@ class Protocol(H11Protocol):
         body = document.model_dump_json(exclude_unset=True).encode()
         headers = {
             **problem_headers(problem),
-            "Content-Type": MEDIA_TYPE,
+            "Content-Type": PROBLEM_JSON,
             "Content-Length": str(len(body)),
             REQUEST_ID_HEADER: request_id,
         }

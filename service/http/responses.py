@@ -40,7 +40,7 @@ from service.telemetry.metrics import CLIENT_CLOSED_REQUEST
 
 logger = logging.getLogger(__name__)
 
-JSON, MEDIA_TYPE = "application/json", "application/problem+json"
+JSON, PROBLEM_JSON = "application/json", "application/problem+json"
 OPEN_INFERENCE = "/v2"
 """The root of the paths of the Open Inference Protocol."""
 PRINTABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -112,7 +112,7 @@ class _ProblemResponse(JSONResponse):
         self, problem: Problem, request_id: str, headers: Mapping[str, str] | None = None
     ) -> None:
         self._document = problem_document(problem, request_id)
-        super().__init__(None, self._document.status, headers, MEDIA_TYPE)
+        super().__init__(None, self._document.status, headers, PROBLEM_JSON)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         document = self._document

@@ -15,7 +15,7 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 from eulerlora_client.contract import problems
 from eulerlora_client.contract.answers import ProblemDocument
 from eulerlora_client.contract.problems import Problem
-from service.http.responses import JSON, MEDIA_TYPE, problem_document, problem_headers
+from service.http.responses import JSON, PROBLEM_JSON, problem_document, problem_headers
 from service.telemetry.logs import REQUEST_ID_HEADER
 
 API_VERSION = "1.0.0"
@@ -134,7 +134,7 @@ def _problems(kinds: Sequence[type[Problem]]) -> dict[str, Any]:
         headers = tuple(name for name in headers if name != "Retry-After")
     return {
         "description": f"{status.phrase}: " + "; ".join(kind.title for kind in kinds) + ".",
-        "content": {MEDIA_TYPE: content},
+        "content": {PROBLEM_JSON: content},
         "headers": _described(headers),
     }
 
