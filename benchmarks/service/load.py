@@ -73,9 +73,7 @@ def post_form(
 def form(files: Sequence[FormFile], fields: Mapping[str, str] | None = None) -> bytes:
     """Returns a multipart body with the boundary `BOUNDARY`."""
     headers = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
-    return httpx.Request(
-        "POST", "http://localhost", files=files, data=fields, headers=headers
-    ).read()
+    return httpx.Request("POST", "http://host", files=files, data=fields, headers=headers).read()
 
 
 def _head(method: str, target: str, *headers: str) -> bytes:

@@ -21,8 +21,7 @@ from eulerlora.methods.eulerlora import (
     RankDropoutMethod,
 )
 from eulerlora.methods.heads import EpiNetMethod, SNGPMethod
-from eulerlora.methods.laplace import LaplaceMethod
-from eulerlora.methods.posteriors import SWAGMethod, TFBMethod
+from eulerlora.methods.posteriors import LaplaceMethod, SWAGMethod, TFBMethod
 from eulerlora.methods.variational import BLoBMethod, GaussianCoefficientsMethod, IVONMethod
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.method import AnyMethod, FitSettings, MethodSettings, NetworkShape

@@ -9,8 +9,7 @@ from torch import Tensor
 from eulerlora.methods.ensembles import BatchEnsembleSettings, LastLayerEnsembleSettings
 from eulerlora.methods.eulerlora import DropKeySettings, EulerLoRASettings, RankDropoutSettings
 from eulerlora.methods.heads import EpiNetSettings, SNGPSettings
-from eulerlora.methods.laplace import LaplaceSettings
-from eulerlora.methods.posteriors import SWAGSettings, TFBSettings
+from eulerlora.methods.posteriors import LaplaceSettings, SWAGSettings, TFBSettings
 from eulerlora.methods.registry import build_network
 from eulerlora.methods.variational import BLoBSettings, GaussianCoefficientsSettings, IVONSettings
 from eulerlora.nn.method import MethodSettings

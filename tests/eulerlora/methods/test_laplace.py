@@ -11,18 +11,20 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.methods.gaussian import GaussianHeads
-from eulerlora.methods.laplace import (
+from eulerlora.methods.posteriors import (
     PRIOR_PRECISIONS,
     Factors,
+    FitImages,
     LaplaceMethod,
     LaplaceSettings,
     gauss_newton_diagonal,
     kronecker_factors,
     laws,
+    network_of,
+    predicted_probabilities,
     set_kronecker_posterior,
     set_posterior,
 )
-from eulerlora.methods.posteriors import FitImages, network_of, predicted_probabilities
 from eulerlora.nn.method import AttentionAdapters, BlockAdapters, BlockRows
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows

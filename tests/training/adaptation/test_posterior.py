@@ -14,8 +14,7 @@ from eulerlora.checkpoint.files import (
     read_known_answer,
     read_training_images,
 )
-from eulerlora.methods.laplace import LaplaceSettings
-from eulerlora.methods.posteriors import SWAGSettings, TFBSettings
+from eulerlora.methods.posteriors import LaplaceSettings, SWAGSettings, TFBSettings
 from eulerlora.model import EulerLoRA
 from eulerlora_client.errors import CheckpointError, DataError
 from tests.conftest import config_of
