@@ -5,8 +5,9 @@ Serve over HTTPS with keys and limits, and see what clients get. The script need
 """
 
 # %% [markdown]
-# **A key for each client.** It is printed once; the file stores its hash. Five requests a minute
-# show below what happens above the limit.
+# **A key for each client.** In a shell: `eulerlora keys new clinic --file keys.jsonl`. The key is
+# printed once; the file stores its hash. Five requests a minute show below what happens above the
+# limit.
 
 # %%
 import atexit
@@ -93,8 +94,13 @@ nginx = ["nginx", "-p", folder, "-e", folder / "error.log", "-c", folder / "ngin
 subprocess.run([*nginx, "-t"], check=True)
 
 # %% [markdown]
-# **Start both.** `FORWARDED_ALLOW_IPS` names the proxies whose `X-Forwarded-For` is believed. A
-# client is the name of its key; without keys, its address, and all would share that of nginx.
+# **Start both.** In a shell, with the names that clients use for the service:
+#
+#     FORWARDED_ALLOW_IPS=127.0.0.1 EULERLORA_SERVE_ALLOWED_HOSTS=clinic.example \
+#         eulerlora serve --keys keys.jsonl
+#
+# `FORWARDED_ALLOW_IPS` names the proxies whose `X-Forwarded-For` is trusted. Without keys, the
+# service tells clients apart by these addresses; else it would see only that of nginx.
 
 # %%
 settings = {"FORWARDED_ALLOW_IPS": "127.0.0.1", "EULERLORA_SERVE_ALLOWED_HOSTS": "localhost"}

@@ -177,7 +177,7 @@ class Prediction(WireModel):
     """The highest probability."""
     ood: bool | None
     """`msp` is below `ood_threshold`; null, with the warning `no_ood_threshold`, if the checkpoint
-    has no threshold for this mode and number of samples.
+    has no threshold for this mode, number of samples, sampler and number of views.
     """
     ood_threshold: float | None
     """Limit of `msp`, 0 to 1; null if `ood` is."""
