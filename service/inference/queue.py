@@ -19,7 +19,6 @@ from service.settings import ServiceSettings
 
 DECAY = 0.9  # weight of the past at each batch; the last 20 batches have 9/10 of the weight
 MAX_OVERRUN = 4.0  # a batch counts for at most this times its estimate; the machine may have paused
-ADMITTED_SHARE = 0.8  # of the deadline; the rest is for pauses and errors of the estimate
 SMALLEST_ROWS = 2  # of a request whose rows are not known yet
 ALONE_FACTOR = 8  # multiplies max_pass_ms while one client is active alone
 
@@ -198,10 +197,9 @@ class LinearCost:
 class RequestQueue:
     """Tickets in fair order; owns the capacity of the service. Thread-safe.
 
-    settings: max_waiting_rows limits the rows of all tickets, `ADMITTED_SHARE` of deadline_s the
-    estimated time until those of a request have run, max_batch_rows and max_pass_ms a batch. An
-    empty queue admits an item of any size. workers: the number of batches that may run at the same
-    time.
+    settings: max_waiting_rows limits the rows of all tickets, deadline_s the estimated time until
+    those of a request have run, max_batch_rows and max_pass_ms a batch. An empty queue admits an
+    item of any size. workers: the number of batches that may run at the same time.
     """
 
     def __init__(
@@ -258,7 +256,7 @@ class RequestQueue:
         with self._changed:
             return max(
                 self._capacity.utilization(client, rows),
-                self.wait_s(client, rows, served) / (ADMITTED_SHARE * self._settings.deadline_s),
+                self.wait_s(client, rows, served) / self._settings.deadline_s,
             )
 
     def check_capacity(self, client: str, rows: int = 1, served: ServedModel | None = None) -> None:

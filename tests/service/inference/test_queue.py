@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 
 from eulerlora_client.contract.problems import NotReady, Overloaded
-from service.inference.queue import (
-    ADMITTED_SHARE,
-    Batch,
-    LinearCost,
-    RequestQueue,
-    ThroughputEstimate,
-    Ticket,
-)
+from service.inference.queue import Batch, LinearCost, RequestQueue, ThroughputEstimate, Ticket
 from service.settings import ServiceSettings
 from tests.service.fake_engine import (
     MAX_PASS_MS,
@@ -110,9 +103,9 @@ A, B = "client a", "client b"
 
 
 def queue_of(clock: FakeClock, workers: int = 1, **settings: Any) -> RequestQueue:
-    """Returns a queue with batches of six rows that admits five seconds of work by default."""
+    """Returns a queue with batches of six rows and a deadline of five seconds by default."""
     limits = {"max_batch_rows": 6, "max_waiting_rows": 1000, "max_pass_ms": MAX_PASS_MS}
-    chosen = {**limits, "deadline_s": 5 / ADMITTED_SHARE, **settings}
+    chosen = {**limits, "deadline_s": 5, **settings}
     return RequestQueue(ServiceSettings(**chosen), workers, ThroughputEstimate(clock))
 
 
