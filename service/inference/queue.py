@@ -19,6 +19,7 @@ from service.settings import ServiceSettings
 
 DECAY = 0.9  # weight of the past at each batch; the last 20 batches have 9/10 of the weight
 MAX_OVERRUN = 4.0  # a batch counts for at most this times its estimate; the machine may have paused
+ADMITTED_SHARE = 0.8  # of the deadline; the rest is for pauses and errors of the estimate
 SMALLEST_ROWS = 2  # of a request whose rows are not known yet
 ALONE_FACTOR = 8  # multiplies max_pass_ms while one client is active alone
 
@@ -197,9 +198,10 @@ class LinearCost:
 class RequestQueue:
     """Tickets in fair order; owns the capacity of the service. Thread-safe.
 
-    settings: max_waiting_rows limits the rows of all tickets, deadline_s the estimated time until
-    those of a request have run, max_batch_rows and max_pass_ms a batch. An empty queue admits an
-    item of any size. workers: the number of batches that may run at the same time.
+    settings: max_waiting_rows limits the rows of all tickets, `ADMITTED_SHARE` of deadline_s the
+    estimated time until those of a request have run, max_batch_rows and max_pass_ms a batch. An
+    empty queue admits an item of any size. workers: the number of batches that may run at the same
+    time.
     """
 
     def __init__(
@@ -210,6 +212,7 @@ class RequestQueue:
         self._throughput = throughput
         self._tickets: set[Ticket] = set()
         self._rows: Counter[ServedModel] = Counter()  # of `_tickets`
+        self._counts: Counter[ServedModel] = Counter()  # of those of `_tickets` that have rows
         self._capacity = SharedCapacity(settings.max_waiting_rows)  # of `_tickets`
         self._waiting: FairQueue[Ticket] = FairQueue()  # tickets with an item
         self._running: set[Batch] = set()
@@ -236,15 +239,18 @@ class RequestQueue:
         clients count only as far as fair sharing lets them run before.
         """
         with self._changed:
-            rows_by_model = self._rows.copy()
+            rows_by_model, counts = self._rows.copy(), self._counts.copy()
             if served is None:
                 rows = SMALLEST_ROWS
             else:
                 rows_by_model[served] += rows
+                counts[served] += 1
             total = rows_by_model.total()
             before = min(total, self._capacity.finish_work(client, rows))
             return self._throughput.remaining_s() + sum(
-                self._estimate_s(queued, math.ceil(waiting * before / total))
+                self._estimate_s(
+                    queued, math.ceil(waiting * before / total), waiting / counts[queued]
+                )
                 for queued, waiting in rows_by_model.items()
             )
 
@@ -256,7 +262,7 @@ class RequestQueue:
         with self._changed:
             return max(
                 self._capacity.utilization(client, rows),
-                self.wait_s(client, rows, served) / self._settings.deadline_s,
+                self.wait_s(client, rows, served) / (ADMITTED_SHARE * self._settings.deadline_s),
             )
 
     def check_capacity(self, client: str, rows: int = 1, served: ServedModel | None = None) -> None:
@@ -372,6 +378,7 @@ class RequestQueue:
         if ticket not in self._tickets:
             self._tickets.add(ticket)
             self._rows[ticket.served] += ticket.rows
+            self._counts[ticket.served] += ticket.rows > 0
             self._capacity.add(ticket.client, ticket.rows)
 
     def _remove(self, ticket: Ticket) -> None:
@@ -379,8 +386,9 @@ class RequestQueue:
             self._tickets.remove(ticket)
             self._capacity.add(ticket.client, -ticket.rows)
             self._rows[ticket.served] -= ticket.rows
-            if not self._rows[ticket.served]:
-                del self._rows[ticket.served]  # keeps no replaced model in memory
+            self._counts[ticket.served] -= ticket.rows > 0
+            if not self._rows[ticket.served]:  # keeps no replaced model in memory
+                del self._rows[ticket.served], self._counts[ticket.served]
 
     def _can_continue(self) -> bool:
         if self._refusal is not None and not self._waiting:
@@ -427,8 +435,9 @@ class RequestQueue:
             chosen = self._waiting.first(may_start, lambda ticket: ticket.served is served)
         return batch
 
-    def _estimate_s(self, served: ServedModel, rows: int) -> float:
-        batches = math.ceil(rows / self._batch_rows(served))
+    def _estimate_s(self, served: ServedModel, rows: int, mean_rows: float) -> float:
+        # a request is never divided, so that a batch holds at least the rows of one
+        batches = math.ceil(rows / max(self._batch_rows(served), mean_rows))
         return self._throughput.seconds(served, rows, batches)
 
     def _batch_rows(self, served: ServedModel, alone: bool = False) -> int:

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from eulerlora_client.contract.problems import NotReady, Overloaded
-from service.inference.queue import Batch, LinearCost, RequestQueue, ThroughputEstimate, Ticket
+from service.inference.queue import (
+    ADMITTED_SHARE,
+    Batch,
+    LinearCost,
+    RequestQueue,
+    ThroughputEstimate,
+    Ticket,
+)
 from service.settings import ServiceSettings
 from tests.service.fake_engine import (
     MAX_PASS_MS,
@@ -103,9 +110,9 @@ A, B = "client a", "client b"
 
 
 def queue_of(clock: FakeClock, workers: int = 1, **settings: Any) -> RequestQueue:
-    """Returns a queue with batches of six rows and a deadline of five seconds by default."""
+    """Returns a queue with batches of six rows that admits five seconds of work by default."""
     limits = {"max_batch_rows": 6, "max_waiting_rows": 1000, "max_pass_ms": MAX_PASS_MS}
-    chosen = {**limits, "deadline_s": 5, **settings}
+    chosen = {**limits, "deadline_s": 5 / ADMITTED_SHARE, **settings}
     return RequestQueue(ServiceSettings(**chosen), workers, ThroughputEstimate(clock))
 
 
@@ -249,6 +256,20 @@ def test_the_wait_includes_the_fixed_cost_of_each_batch(engine, clock, reserved)
     assert queue.wait_s(A) == pytest.approx(2)
     reserved.enter_context(queue.reserve(A, engine, 1))
     assert queue.wait_s(A) == pytest.approx(4)
+
+
+def test_the_wait_counts_one_batch_for_a_request_that_exceeds_the_limit_of_a_batch(
+    engine, clock, reserved
+) -> None:
+    queue = queue_of(clock, max_pass_ms=50)
+    for rows, seconds in ((4, 0.2), (8, 0.25)):  # 150 ms for a batch and 12.5 ms for a row
+        enqueue(queue, engine, rows)
+        run_next(queue, clock, seconds)
+    for count in range(1, 17):
+        (ticket,) = reserved.enter_context(queue.reserve(A, engine, 8))
+        assert queue.wait_s(A) == pytest.approx(count * 0.25)
+    queue.split(ticket, 8)  # leaves a ticket without rows
+    assert queue.wait_s(A) == pytest.approx(16 * 0.25)
 
 
 def test_a_batch_holds_one_engine_and_leaves_the_others_in_order(engine, clock) -> None:
