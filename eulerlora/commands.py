@@ -183,7 +183,7 @@ def predict_command(
     if csv_file is not None:
         auto = AUTO_COLUMNS if samples == AUTO else ()
         sets = () if coverage is None else (SET_COLUMN,)
-        write_csv(csv_file, answers, [*COLUMNS, *auto, *sets], model.classes)
+        write_answers(csv_file, answers, [*COLUMNS, *auto, *sets], model.classes)
     else:
         encoding = sys.stdout.encoding or "utf-8"  # None for io.StringIO
         for answer in answers:
@@ -297,7 +297,7 @@ def text_line(answer: Mapping[str, Any], encoding: str = "utf-8") -> str:
     return printable(f"{answer['file']}: {summary}{flags}{labels}", encoding)
 
 
-def write_csv(
+def write_answers(
     path: Path,
     answers: Iterable[Mapping[str, Any]],
     columns: Sequence[str],

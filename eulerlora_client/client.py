@@ -225,7 +225,7 @@ class AsyncTriageClient:
         async def attempt() -> AnyBody:
             with transport_problems(self._http.base_url):
                 response = await self._http.request(method, path, **content)
-            return response_body(response, body)
+            return parsed_body(response, body)
 
         return await retrying(self._retry)(attempt)
 
@@ -469,7 +469,7 @@ def _checked_key(key: str) -> str:
     return key
 
 
-def response_body(response: httpx.Response, body: type[AnyBody]) -> AnyBody:
+def parsed_body(response: httpx.Response, body: type[AnyBody]) -> AnyBody:
     """Returns the body of a response. Raises the reported Problem, or UnexpectedAnswer."""
     if response.status_code != httpx.codes.OK:
         raise reported_problem(response)

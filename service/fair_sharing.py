@@ -22,11 +22,11 @@ def client_of(scope: Mapping[str, Any]) -> str:
     if name is not None:
         return f"key:{name}"
     peer = scope.get("client")
-    return "address:" if peer is None else f"address:{network_of(peer[0])}"
+    return "address:" if peer is None else f"address:{address_network(peer[0])}"
 
 
 @lru_cache(maxsize=1024)
-def network_of(address: str) -> str:
+def address_network(address: str) -> str:
     """Returns an IPv4 address, or the /64 network of an IPv6 address."""
     try:
         parsed = ipaddress.ip_address(address)

@@ -97,7 +97,7 @@ def device(result: TriageResult, card_url: str | None) -> Element:
     }
 
 
-def model_card(result: TriageResult, card: str) -> Element:
+def model_card_reference(result: TriageResult, card: str) -> Element:
     """Returns the model card, in Markdown, as a DocumentReference."""
     return {
         "resourceType": "DocumentReference",
@@ -227,7 +227,7 @@ def triage_bundle(result: TriageResult, card: str, at: datetime | None = None) -
         full_url(item, "Provenance"): provenance(result, observation_url, device_url, instant),
     }
     if card_url is not None:
-        entries[card_url] = model_card(result, card)
+        entries[card_url] = model_card_reference(result, card)
     return {
         "resourceType": "Bundle",
         "meta": {"security": [AI_ASSERTED]},

@@ -102,7 +102,7 @@ def predicted_probabilities(
 
 
 @torch.no_grad()
-def network_of(
+def network_with(
     method: type[AnyMethod], settings: MethodSettings, source: AdaptedVisionTransformer
 ) -> AdaptedVisionTransformer:
     """Returns a network of a method with the backbone, adapters and heads of another network.
@@ -172,7 +172,7 @@ class TFBMethod(GaussianWeightsMethod[TFBSettings]):
         anchors: (n, 3, size, size). tolerance: accepted share of anchors with another label.
         """
         stated = TFBSettings(deviation=0.0, tolerance=tolerance, anchors=len(anchors))
-        network = network_of(cls, stated, source)
+        network = network_with(cls, stated, source)
         values = rotate(network)
         labels = predicted_probabilities(network, anchors, samples=None).argmax(dim=-1)
 
@@ -326,7 +326,7 @@ class SWAGMethod(GaussianWeightsMethod[SWAGSettings]):
             optimiser.step()
             if (step + 1) * settings.snapshots // settings.steps > moments.count:
                 moments.add(trained.adapter_parameters())
-        network = network_of(cls, SWAGSettings(**settings.model_dump()), trained.eval())
+        network = network_with(cls, SWAGSettings(**settings.model_dump()), trained.eval())
         with torch.no_grad():
             for name, variance in moments.variances.items():
                 network.get_parameter(name).copy_(moments.first[name])
@@ -420,7 +420,7 @@ class LaplaceMethod(GaussianWeightsMethod[LaplaceSettings]):
         held_out: replaces the prior precision of `settings` by that of `PRIOR_PRECISIONS` whose
         mean probability has the lowest negative log-likelihood on these images.
         """
-        network, scale = network_of(cls, settings, source), image_count / len(training)
+        network, scale = network_with(cls, settings, source), image_count / len(training)
         if settings.structure == "kron":
             decomposed = laws(kronecker_factors(network, training), scale)
             set_precision = partial(set_kronecker_posterior, network, decomposed)

@@ -18,7 +18,7 @@ from eulerlora.commands import (
     predict_files,
     set_openmp_wait_policy,
     text_line,
-    write_csv,
+    write_answers,
 )
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
@@ -191,7 +191,7 @@ def test_no_cell_of_the_csv_is_a_formula(tmp_path: Path) -> None:
         "file": "=a.png", "label": "=1+1\x1b[2J", "ood_scores": {"energy": {"value": -1.5}},
         "probabilities": {"=1+1": 0.5, "@b": 0.5}, "warnings": [],
     }  # fmt: skip
-    write_csv(tmp_path / "a.csv", [answer], ["label", "energy"], ["=1+1", "@b"])
+    write_answers(tmp_path / "a.csv", [answer], ["label", "energy"], ["=1+1", "@b"])
     (row,) = read_csv(tmp_path / "a.csv")
     assert (row["file"], row["energy"], row["p_=1+1"]) == ("./=a.png", "-1.5", "0.5")
     assert row["label"] == "'=1+1\\x1b[2J"
@@ -205,7 +205,7 @@ def test_an_unfamiliar_image_has_its_figures_in_the_json_only(
     unfamiliar = known | {"unfamiliar": True}
     assert known["label"] == unfamiliar["label"]
     columns = ["label", "msp", "entropy", "ood", "energy", "unfamiliar"]
-    write_csv(tmp_path / "a.csv", [known, unfamiliar], columns, model.classes)
+    write_answers(tmp_path / "a.csv", [known, unfamiliar], columns, model.classes)
     first, second = read_csv(tmp_path / "a.csv")
     hidden = {"label", "msp", "entropy", *(f"p_{name}" for name in model.classes)}
     assert {name for name in first if first[name] and not second[name]} == hidden

@@ -10,8 +10,8 @@ from eulerlora_client.client import (
     RetryPolicy,
     Timeouts,
     connection_options,
+    parsed_body,
     reported_problem,
-    response_body,
     retrying,
 )
 from eulerlora_client.contract.answers import ClassName, ModelDetails, Prediction
@@ -110,7 +110,7 @@ def test_retry_after_is_seconds_or_a_date(value: str, seconds: float | None) -> 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"label": 3}', b"\xff", b"[" * 100_000])
 def test_a_200_without_a_prediction_is_an_unexpected_answer(body: bytes) -> None:
     with pytest.raises(UnexpectedAnswer, match="expected a Prediction") as raised:
-        response_body(httpx.Response(200, content=body, headers={"X-Request-ID": "r3"}), Prediction)
+        parsed_body(httpx.Response(200, content=body, headers={"X-Request-ID": "r3"}), Prediction)
     assert (raised.value.status, raised.value.request_id) == (200, "r3")
 
 
@@ -163,7 +163,7 @@ def test_a_lost_connection_is_retried_and_a_timeout_is_not() -> None:
 def test_keys_of_later_services_are_ignored_also_in_models_that_checkpoints_share() -> None:
     label = {"name": "mel", "description": "melanoma", "later": 1}
     details = DETAILS | {"classes": [label], "later": 2}
-    answer = response_body(httpx.Response(200, json=details), ModelDetails)
+    answer = parsed_body(httpx.Response(200, json=details), ModelDetails)
     assert answer.classes[0].description == "melanoma"
     with pytest.raises(ValidationError):
         ClassName.model_validate(label)

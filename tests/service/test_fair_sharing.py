@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from service.fair_sharing import FairQueue, SharedCapacity, client_of, network_of
+from service.fair_sharing import FairQueue, SharedCapacity, address_network, client_of
 
 
 @dataclass(eq=False)
@@ -53,7 +53,7 @@ def test_the_name_of_a_key_comes_before_the_address_and_never_equals_one() -> No
      ("testclient", "testclient")],
 )  # fmt: skip
 def test_all_addresses_of_an_ipv6_site_are_one_client(address: str, network: str) -> None:
-    assert network_of(address) == network
+    assert address_network(address) == network
 
 
 def test_items_of_a_client_are_served_in_the_order_of_their_time_in_the_queue() -> None:

@@ -20,12 +20,12 @@ from torch.nn import functional as F
 from eulerlora.checkpoint.files import read_training_images
 from eulerlora_client.errors import DataError
 from eulerlora_client.progress import track
-from training.data.images import ImageParts, LabelledImage, read_image
+from training.data.images import ImageParts, LabelledImage, pixels_of
 
 
 def image_digests(images: Iterable[LabelledImage]) -> Tensor:
     """Returns (n,) int64, the digest of each image. Raises DataError for an undecodable image."""
-    digests = [pixel_digest(read_image(image.name, image.source)) for image in images]
+    digests = [pixel_digest(pixels_of(image.name, image.source)) for image in images]
     return torch.tensor(digests, dtype=torch.int64)
 
 
@@ -122,7 +122,7 @@ def check_images(images: ImageParts, input_side: int) -> DataCheck:
     by_digest: dict[int, list[PlacedImage]] = defaultdict(list)
     small, thumbnails = [], torch.empty(len(placed), 3 * THUMBNAIL**2)
     for index, entry in enumerate(track(placed, "checking the images", "images")):
-        pixels = read_image(entry.image.name, entry.image.source)
+        pixels = pixels_of(entry.image.name, entry.image.source)
         by_digest[pixel_digest(pixels)].append(entry)
         thumbnails[index] = _thumbnail(pixels)
         if min(pixels.shape[1:]) < input_side:

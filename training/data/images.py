@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from eulerlora.images.files import RgbImage
-from eulerlora.images.files import read_image as open_image
+from eulerlora.images.files import RgbImage, read_image
 from eulerlora.images.preprocess import network_input
 from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.answers import ClassName
@@ -39,7 +38,7 @@ class Skipped(Protocol):
     def skipped(self) -> Mapping[str, str]: ...
 
 
-def read_image(name: str, source: ImageSource) -> Tensor:
+def pixels_of(name: str, source: ImageSource) -> Tensor:
     """Returns (3, height, width) uint8, upright sRGB. Raises DataError with the image's name."""
     if isinstance(source, Tensor):
         return source
@@ -51,7 +50,7 @@ def read_image(name: str, source: ImageSource) -> Tensor:
 def rgb_image(name: str, source: Encoded) -> RgbImage:
     """Returns a decoded image with warnings. Raises DataError with the image's name."""
     try:
-        return open_image(BytesIO(source) if isinstance(source, bytes) else source, name)
+        return read_image(BytesIO(source) if isinstance(source, bytes) else source, name)
     except ImageError as error:
         raise DataError(str(error)) from error
 
@@ -149,7 +148,7 @@ def pixel_batches(
     for start in range(0, len(images), size):
         part = images[start : start + size]
         yield torch.stack(
-            [network_input(read_image(image.name, image.source), preprocessing) for image in part]
+            [network_input(pixels_of(image.name, image.source), preprocessing) for image in part]
         )
 
 

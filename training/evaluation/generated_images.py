@@ -22,7 +22,7 @@ from torchvision.transforms.v2 import functional as F
 
 from eulerlora.images.preprocess import content_seed
 from training.data.augmentation import CPU, seeded
-from training.data.images import OUTSIDE, LabelledImage, evenly_spaced, read_image
+from training.data.images import OUTSIDE, LabelledImage, evenly_spaced, pixels_of
 
 Pixels = NDArray[np.uint8]
 DrawPicture = Callable[[Generator], Pixels]
@@ -185,7 +185,7 @@ def rendered_skin(random: Generator, min_angle: float, max_angle: float) -> Pixe
 def _corners(test: Sequence[LabelledImage]) -> Iterator[LabelledImage]:
     """Yields the most uniform corner of each image that has a usable one, at the image's size."""
     for image in test:
-        pixels = read_image(image.name, image.source)
+        pixels = pixels_of(image.name, image.source)
         corner = min(_corner_crops(pixels), key=_deviation)
         if _deviation(corner) <= MAX_DEVIATION and float(corner.float().mean()) >= MIN_BRIGHTNESS:
             enlarged = F.resize(corner, list(pixels.shape[1:]), F.InterpolationMode.BICUBIC)
@@ -237,7 +237,7 @@ def with_shift(images: Sequence[LabelledImage], name: str) -> list[LabelledImage
 
 
 def _shifted(image: LabelledImage, name: str) -> Tensor:
-    return shifted(read_image(image.name, image.source), name)
+    return shifted(pixels_of(image.name, image.source), name)
 
 
 def shifted(pixels: Tensor, name: str) -> Tensor:

@@ -25,7 +25,7 @@ from eulerlora_client.contract.answers import Threshold
 from eulerlora_client.contract.sampling import Mode, Sampler, Views
 from eulerlora_client.errors import NonFiniteError
 from eulerlora_client.progress import track
-from training.data.images import LabelledImage, load, read_image
+from training.data.images import LabelledImage, load, pixels_of
 from training.evaluation.intervals import Bools, Floats, Ints
 
 BATCH_ROWS = 256
@@ -185,7 +185,7 @@ class _SeededImages(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image = self.images[index]
-        pixels = read_image(image.name, image.source)
+        pixels = pixels_of(image.name, image.source)
         return network_input(pixels, self.preprocessing), content_seed(pixels, self.sampling_digest)
 
 

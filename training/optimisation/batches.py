@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from training.data.augmentation import Transform
-from training.data.images import LabelledImage, load, read_image
+from training.data.images import LabelledImage, load, pixels_of
 from training.recipe.schema import OptimisationSettings
 
 MIN_EPOCHS, MAX_EPOCHS, FEW_STEPS = 10, 40, 300
@@ -143,7 +143,7 @@ class ImageDataset(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image = self.images[max(index, 0)]
-        pixels = self.transform(max(index, 0), read_image(image.name, image.source))
+        pixels = self.transform(max(index, 0), pixels_of(image.name, image.source))
         return pixels, IGNORED if index < 0 else image.label
 
 

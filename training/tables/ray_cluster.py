@@ -50,7 +50,7 @@ class RunResources:
     lock_wait_s: float = LOCK_WAIT_S
 
 
-Outcome = tuple[str, str | None]
+RunEnd = tuple[str, str | None]
 """The machine where a run ended, and why it failed, in one line; None if it did not."""
 
 
@@ -120,7 +120,7 @@ def _fits(node: Mapping[str, float], cpus: int, device: str) -> bool:
     return node.get("CPU", 0) >= cpus and (device == "cpu" or node.get("GPU", 0) >= 1)
 
 
-def _failures(started: "dict[ObjectRef[Outcome], str]") -> list[str]:
+def _failures(started: "dict[ObjectRef[RunEnd], str]") -> list[str]:
     import ray  # noqa: PLC0415 - an extra
     from ray.exceptions import RayError  # noqa: PLC0415
 
@@ -139,7 +139,7 @@ def _failures(started: "dict[ObjectRef[Outcome], str]") -> list[str]:
     return failures
 
 
-def _train_run(training: TrainingCommand, resources: RunResources) -> Outcome:
+def _train_run(training: TrainingCommand, resources: RunResources) -> RunEnd:
     host = socket.gethostname()
     if training.report.exists():  # an earlier attempt ended, but its answer was lost
         return host, None

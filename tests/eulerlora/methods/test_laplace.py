@@ -20,7 +20,7 @@ from eulerlora.methods.posteriors import (
     gauss_newton_diagonal,
     kronecker_factors,
     laws,
-    network_of,
+    network_with,
     predicted_probabilities,
     set_kronecker_posterior,
     set_posterior,
@@ -62,7 +62,7 @@ class DetLogits(nn.Module):
 
 def test_the_curvature_of_all_weights_is_that_of_laplace_torch(images: Tensor) -> None:
     source = random_network(ONE)
-    actual = gauss_newton_diagonal(network_of(LaplaceMethod, settings_of("all"), source), images)
+    actual = gauss_newton_diagonal(network_with(LaplaceMethod, settings_of("all"), source), images)
     curvature = CurvlinopsGGN(DetLogits(source), likelihood="classification")
     _, expected = curvature.diag(images, torch.zeros(len(images), dtype=torch.long))
     names = [name for name, _ in source.adapter_parameters()]
@@ -72,11 +72,11 @@ def test_the_curvature_of_all_weights_is_that_of_laplace_torch(images: Tensor) -
 
 
 def all_diagonals(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, Tensor]:
-    return gauss_newton_diagonal(network_of(LaplaceMethod, settings_of("all"), network), images)
+    return gauss_newton_diagonal(network_with(LaplaceMethod, settings_of("all"), network), images)
 
 
 def all_factors(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, Tensor]:
-    factors = kronecker_factors(network_of(LaplaceMethod, KRON, network), images)
+    factors = kronecker_factors(network_with(LaplaceMethod, KRON, network), images)
     parts = {f"{name}.left": of_name.left for name, of_name in factors.items()}
     return parts | {f"{n}.right": f.right for n, f in factors.items() if f.right is not None}
 
@@ -96,7 +96,7 @@ def test_each_adapter_has_the_curvature_of_its_own_answers(
 
 
 def test_the_posterior_variance_is_the_inverse_of_curvature_plus_prior_precision() -> None:
-    network = network_of(LaplaceMethod, settings_of("last"), random_network())
+    network = network_with(LaplaceMethod, settings_of("last"), random_network())
     diagonal = {
         "heads.weight": torch.rand(2, 3, 16, generator=Generator().manual_seed(0)),
         "heads.bias": torch.ones(2, 3),
@@ -110,7 +110,7 @@ def test_the_posterior_variance_is_the_inverse_of_curvature_plus_prior_precision
 def test_a_subset_of_images_stands_for_all_training_images(images: Tensor) -> None:
     source, settings = random_network(), settings_of("last")
     network = LaplaceMethod.with_posterior(source, images, 110, settings)
-    diagonal = gauss_newton_diagonal(network_of(LaplaceMethod, settings, source), images)
+    diagonal = gauss_newton_diagonal(network_with(LaplaceMethod, settings, source), images)
     variance = network.heads.bias_root.square().square()
     torch.testing.assert_close(1 / variance, 10 * diagonal["heads.bias"] + 1, rtol=1e-3, atol=1e-4)
 
@@ -188,7 +188,7 @@ class Classifier(nn.Module):
 
 
 def test_the_factors_of_all_matrices_are_those_of_laplace_torch(images: Tensor) -> None:
-    actual = kronecker_factors(network_of(LaplaceMethod, KRON, random_network(ONE)), images)
+    actual = kronecker_factors(network_with(LaplaceMethod, KRON, random_network(ONE)), images)
     model = Classifier(random_network(ONE))
     backend = CurvlinopsGGN(model, likelihood="classification")
     _, kron = backend.kron(images, torch.zeros(11, dtype=torch.long), N=11)
@@ -254,7 +254,7 @@ def test_the_factors_of_a_subset_stand_for_those_of_all_training_images(images: 
     settings = KRON.model_copy(update={"layers": "last"})
     network = LaplaceMethod.with_posterior(random_network(), images, 55, settings)
     assert network.method.settings == settings
-    factors = kronecker_factors(network_of(LaplaceMethod, settings, random_network()), images)[
+    factors = kronecker_factors(network_with(LaplaceMethod, settings, random_network()), images)[
         "heads.bias"
     ]
     covariance = torch.linalg.inv(5 * factors.left + 2 * torch.eye(3))

@@ -8,7 +8,7 @@ from eulerlora.methods.posteriors import (
     TFBMethod,
     TFBSettings,
     largest_accepted,
-    network_of,
+    network_with,
     predicted_probabilities,
     rotate,
     set_deviation,
@@ -26,7 +26,7 @@ def anchors() -> Tensor:
 
 def test_the_rotation_changes_no_product_and_gives_orthogonal_rows_of_b(anchors: Tensor) -> None:
     source = random_network()
-    network = network_of(TFBMethod, TFB, source)
+    network = network_with(TFBMethod, TFB, source)
     values = rotate(network)
     for block, before, singular in zip(network.blocks, source.blocks, values, strict=True):
         torch.testing.assert_close(block.up.mT @ block.down, before.up.mT @ before.down)
@@ -37,7 +37,7 @@ def test_the_rotation_changes_no_product_and_gives_orthogonal_rows_of_b(anchors:
 
 def test_the_noise_on_weights_has_one_size_in_the_space_of_b() -> None:
     """B' (noise / D) = U noise with orthonormal U, so that its Gram matrix is that of the noise."""
-    network = network_of(TFBMethod, TFB, random_network())
+    network = network_with(TFBMethod, TFB, random_network())
     values = rotate(network)
     set_deviation(network, values, 0.3)
     for block in network.blocks:
@@ -53,7 +53,7 @@ def test_directions_without_effect_get_no_noise() -> None:
     with torch.no_grad():
         for block in source.blocks:
             block.up[..., 1:, :] = 0  # B has rank 1
-    network = network_of(TFBMethod, TFB, source)
+    network = network_with(TFBMethod, TFB, source)
     set_deviation(network, rotate(network), 1.0)
     for block in network.blocks:
         assert block.down_root.isfinite().all()

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from training.data import cache as pixel_cache
 from training.data.cache import INDEX, PIXELS, decoded_images, list_images
-from training.data.images import LabelledImage, read_image
+from training.data.images import LabelledImage, pixels_of
 from training.optimisation.batches import ImageDataset
 
 
@@ -51,7 +51,7 @@ def test_decoded_images_equal_the_files_and_are_sorted_by_name(folder: Path, arc
         assert images.bad == {}
         for name, source in images.sources.items():
             assert isinstance(source, torch.Tensor)
-            assert torch.equal(source, read_image(name, plain[name]))
+            assert torch.equal(source, pixels_of(name, plain[name]))
 
 
 def test_a_second_call_reads_no_archive_and_no_image(
@@ -85,7 +85,7 @@ def test_a_changed_folder_is_decoded_again_and_its_old_pixels_are_deleted(
     after = decoded_images(folder)
     plain = list_images(folder)
     assert list(after.sources) == list(plain)
-    assert all(torch.equal(after.sources[n], read_image(n, plain[n])) for n in plain)
+    assert all(torch.equal(after.sources[n], pixels_of(n, plain[n])) for n in plain)
     assert len(list(cache.rglob(PIXELS))) == 1
     assert int(before.sources["green/00.png"].sum()) > 0  # still mapped
 
@@ -100,7 +100,7 @@ def test_a_damaged_cache_is_rebuilt(folder: Path, cache: Path, file: str, size: 
     else:
         os.truncate(path, size)
     images, plain = decoded_images(folder), list_images(folder)
-    assert all(torch.equal(images.sources[n], read_image(n, plain[n])) for n in plain)
+    assert all(torch.equal(images.sources[n], pixels_of(n, plain[n])) for n in plain)
 
 
 def test_bad_images_are_cached_with_their_reasons(

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from eulerlora_client.errors import DataError
 from tests.icc_profiles import DISPLAY_P3, in_srgb, rgb_profile
 from training.data.cache import decode_all, decoded_images
-from training.data.images import load, read_image
+from training.data.images import load, pixels_of
 
 
 def test_paths_without_images_are_refused(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_paths_without_images_are_refused(tmp_path: Path) -> None:
 
 def test_an_undecodable_image_is_refused_with_its_name() -> None:
     with pytest.raises(DataError, match=r"train/red/07\.png"):
-        read_image("train/red/07.png", b"\x89PNG\r\n\x1a\nbroken")
+        pixels_of("train/red/07.png", b"\x89PNG\r\n\x1a\nbroken")
 
 
 def test_a_colour_profile_that_is_ignored_is_reported_once_and_others_are_converted(

@@ -27,7 +27,7 @@ from training.data.images import (
     LabelledImage,
     OodSet,
     evenly_spaced,
-    read_image,
+    pixels_of,
 )
 from training.evaluation.evaluate import (
     EvaluatedSet,
@@ -223,9 +223,9 @@ def test_every_image_is_read_once_for_all_modes(
     def logged(name: str, source: ImageSource) -> torch.Tensor:
         with log.open("a") as file:
             file.write(f"{name}\n")
-        return read_image(name, source)
+        return pixels_of(name, source)
 
-    monkeypatch.setattr("training.evaluation.inference.read_image", logged)
+    monkeypatch.setattr("training.evaluation.inference.pixels_of", logged)
     images = [LabelledImage(*named, 0) for named in list_images(image_folder / "test").items()]
     model = EulerLoRA.load(checkpoint_folder)
     predict_all(model, images, [SamplingOptions("det"), SamplingOptions("stoch", 2)], "test")
