@@ -5,9 +5,9 @@ Serve over HTTPS with keys and limits, and see what clients get. The script need
 """
 
 # %% [markdown]
-# **A key for each client.** In a shell: `eulerlora keys new clinic --file keys.jsonl`. The key is
-# printed once; the file stores its hash. Five requests a minute show below what happens above the
-# limit.
+# **A key for each client.** In a shell: `eulerlora keys new clinic --file keys.jsonl
+# --requests-per-minute 5`. The key is printed once; the file stores its hash. The limit shows below
+# what happens above it.
 
 # %%
 import atexit

@@ -147,8 +147,9 @@ class ServiceSettings(BaseSettings):
     max_waiting_rows: PositiveInt = 3072
     """Rows that are queued or being decoded; a client may use as many as it leaves free."""
     deadline_s: Seconds = 10
-    """From the moment when the body is complete. A request that is estimated to need more than 80%
-    of it is refused; one that has not started by then never runs.
+    """From the moment when the body is complete. If others wait, a request whose inference is
+    estimated to end after more than 80% of it is refused. One that has not started by the deadline
+    never runs.
     """
     overload_status: OverloadStatus = 503
     """Status of `overloaded`: 503, or 429 for proxies that slow down only after that."""

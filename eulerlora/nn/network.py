@@ -125,7 +125,7 @@ class ProjectedBlock(ABC):
         up: Tensor,
         coefficients: Tensor,
     ) -> Tensor:
-        """Returns an adapted projection; arguments and shapes as in `adapted_linear`."""
+        """Returns an adapted projection, as `eulerlora.nn.attention.adapted_linear` does."""
 
     def __call__(
         self, tokens: Tensor, frozen: nn.Module, adapters: nn.Module, rows: BlockRows

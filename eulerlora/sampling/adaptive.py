@@ -1,6 +1,7 @@
 """Adaptive sampling, `samples="auto"`: when the rounds of an image end, and the fit of the margins.
 
-The rounds are a pass in mode det and then samples; `eulerlora.nn.runtime` runs them.
+The rounds are a pass in mode det and then samples; `eulerlora.nn.runtime.AdaptiveSampling` selects
+them.
 
 A decision is settled if the value behind it is further from its boundary than the margin that
 `eulerlora calibrate` fitted for the round. The rule depends on the image's trajectories only.

@@ -194,7 +194,7 @@ class DecodingProcess:
         self._socket.close()
 
 
-def test_image(limits: ImageSettings) -> bytes:
+def health_check_image(limits: ImageSettings) -> bytes:
     """Returns a PNG of about a megapixel, or of the largest size within the limits."""
     largest = min(TEST_SIDE_PX, limits.max_side, math.isqrt(limits.max_pixels))
     side = max(limits.min_side, largest)
@@ -359,7 +359,7 @@ class DecoderPool:
 
         It passes if any image was decoded meanwhile.
         """
-        job = DecodeJob(test_image(self._limits), Declared(), TEST_INPUT, "")
+        job = DecodeJob(health_check_image(self._limits), Declared(), TEST_INPUT, "")
         decoded, fault = self._decoded, ""
         try:
             async with asyncio.timeout(self._settings.timeout_s):

@@ -232,11 +232,14 @@ class RequestQueue:
         with self._changed:
             return sum(ticket.parent is None for ticket in self._tickets)
 
-    def wait_s(self, client: str, rows: int = 0, served: ServedModel | None = None) -> float:
+    def wait_s(
+        self, client: str, rows: int = 0, served: ServedModel | None = None, count: int = 1
+    ) -> float:
         """Returns the estimated seconds until the rows of a client have run, and `rows` more.
 
-        served: the model of these additional rows; None stands for those of a small request. Other
-        clients count only as far as fair sharing lets them run before.
+        served: the model of these additional rows; None stands for those of a small request. count:
+        the number of items that they belong to. Other clients count only as far as fair sharing
+        lets them run before.
         """
         with self._changed:
             rows_by_model, counts = self._rows.copy(), self._counts.copy()
@@ -244,7 +247,7 @@ class RequestQueue:
                 rows = SMALLEST_ROWS
             else:
                 rows_by_model[served] += rows
-                counts[served] += 1
+                counts[served] += count
             total = rows_by_model.total()
             before = min(total, self._capacity.finish_work(client, rows))
             return self._throughput.remaining_s() + sum(
@@ -254,27 +257,32 @@ class RequestQueue:
                 for queued, waiting in rows_by_model.items()
             )
 
-    def utilization(self, client: str, rows: int = 0, served: ServedModel | None = None) -> float:
+    def utilization(
+        self, client: str, rows: int = 0, served: ServedModel | None = None, count: int = 1
+    ) -> float:
         """Returns the used fraction of what a client may use with `rows` more rows.
 
-        Above 1 a request is refused.
+        served, count: as in `wait_s`. Above 1 a request is refused.
         """
         with self._changed:
             return max(
                 self._capacity.utilization(client, rows),
-                self.wait_s(client, rows, served) / (ADMITTED_SHARE * self._settings.deadline_s),
+                self.wait_s(client, rows, served, count)
+                / (ADMITTED_SHARE * self._settings.deadline_s),
             )
 
-    def check_capacity(self, client: str, rows: int = 1, served: ServedModel | None = None) -> None:
+    def check_capacity(
+        self, client: str, rows: int = 1, served: ServedModel | None = None, count: int = 1
+    ) -> None:
         """Raises Overloaded if `rows` more rows exceed the capacity, NotReady if it is closed.
 
-        served: the model of the rows, to include their run time.
+        served: the model of the rows, to include their run time. count: as in `wait_s`.
         """
         with self._changed:
             if self._refusal is not None:
                 raise NotReady(self._refusal)
-            if self._tickets and self.utilization(client, rows, served) > 1:
-                detail = "the accepted requests take longer than the deadline allows"
+            if self._tickets and self.utilization(client, rows, served, count) > 1:
+                detail = "the accepted requests leave too little capacity"
                 raise Overloaded(detail, self.wait_s(client))
 
     @contextmanager
@@ -286,7 +294,7 @@ class RequestQueue:
         Raises Overloaded if there is no capacity for all of them, and NotReady.
         """
         with self._changed:
-            self.check_capacity(client, rows * count, served)
+            self.check_capacity(client, rows * count, served, count)
             self._recent.note(client)
             tickets = [Ticket(served, rows, client) for _ in range(count)]
             for ticket in tickets:
@@ -436,7 +444,7 @@ class RequestQueue:
         return batch
 
     def _estimate_s(self, served: ServedModel, rows: int, mean_rows: float) -> float:
-        # a request is never divided, so that a batch holds at least the rows of one
+        # an item is never divided, so that a batch holds at least the rows of one
         batches = math.ceil(rows / max(self._batch_rows(served), mean_rows))
         return self._throughput.seconds(served, rows, batches)
 

@@ -165,7 +165,7 @@ class AdapterObjective(Objective[AdapterDraw]):
     settings: of the training. class_weights: (classes,), on the network's device. outlier_weight:
     as in `image_weights`. logit_adjustment: (classes,), added to the logits of images that belong
     to a class (`log_frequency_ratio`); None for zeros. validation: measures each epoch; None for
-    none. image_count: of the training images, by which the divergence of a learned law is divided.
+    none. image_count: of the training images, for a learned law and a method's own optimiser.
     """
 
     def __init__(

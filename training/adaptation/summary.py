@@ -86,7 +86,7 @@ def basis_lines(images: ImageParts) -> list[str]:
     of_test, of_held_out = Lesions.of(test), Lesions.of(held_out)
     test_unit = "test groups" if of_test.unit == "lesion" else "test images"
     unit = f"{images.held_out} {'groups' if of_held_out.unit == 'lesion' else 'images'}"
-    total = len({image.cluster_name for image in held_out})
+    total = len(of_held_out.labels)
     tested = min(of_test.counts(len(images.classes)))
     by_class = of_held_out.counts(len(images.classes))
     fewest, rarest = min(by_class), images.class_names[by_class.index(min(by_class))]

@@ -44,6 +44,7 @@ from training.calibration.thresholds import (
 )
 from training.data.images import ImageParts, evenly_spaced
 from training.evaluation.inference import SamplingOptions, predict_all
+from training.evaluation.intervals import cluster_indices
 from training.evaluation.prediction_sets import Lesions
 from training.recipe.schema import CALIBRATED_SAMPLES
 
@@ -64,18 +65,19 @@ def calibrate(
 ) -> CheckpointConfig:
     """Calibrates the checkpoint in a folder and returns its new config.
 
-    Fits, in this order: the feature statistics, to the training part; with views, the temperature
-    of each mode (docs/explanation/sampling.md), which is 1 otherwise; OOD thresholds and decision
-    margins; prediction sets. All but the statistics are fitted to the calibration part, or to the
-    test part of a split without one; the config names it. Replaces `ood.safetensors`, the known
-    answer and `config.json`; nothing of an earlier calibration remains.
+    Fits, in this order: the feature statistics, to the training part; with views and enough lesions
+    of each class, the temperature of each mode (docs/explanation/sampling.md), which is 1
+    otherwise; OOD thresholds and decision margins; with a coverage, prediction sets. All but the
+    statistics are fitted to the calibration part, or to the test part of a split without one; the
+    config names it. Replaces `ood.safetensors`, the known answer and `config.json`; nothing of an
+    earlier calibration remains.
 
-    samples: of `stoch`; `det` always has thresholds and sets. `auto` needs margins, which need
-    enough images (`eulerlora.sampling.adaptive`), and has no sets. sampler, views,
-    sampled_from_block: new ones of the checkpoint; None keeps the present ones. precisions: of the
-    predictions; each has thresholds and sets of its own, and the first one has the statistics,
-    margins and temperatures. `auto` is decided by `eulerlora.model`. Raises DataError if a class
-    has too few lesions for the coverage, before any work.
+    samples: of `stoch`; `det` is calibrated too. `auto` needs margins, which need enough images
+    (`eulerlora.sampling.adaptive`), and has no sets. sampler, views, sampled_from_block: new ones
+    of the checkpoint; None keeps the present ones. precisions: of the predictions; each has
+    thresholds and sets of its own, and the first one has the statistics, margins and temperatures.
+    `auto` is decided by `eulerlora.model`. Raises DataError if a class has too few lesions for the
+    coverage, before any work.
     """
     checkpoint = load_checkpoint(folder)
     if sampled_from_block is not None:
@@ -120,10 +122,9 @@ def _with_temperatures(config: CheckpointConfig, outputs: CalibrationOutputs) ->
     Unchanged without views and if a class has fewer than TEMPERATURE_FOLDS lesions. That of `stoch`
     is fitted to `DEFAULT_SAMPLES` samples; more samples are a little less confident.
     """
-    lesions = outputs.lesions
-    if config.views == 1 or min(lesions.counts(len(config.classes))) < TEMPERATURE_FOLDS:
+    if config.views == 1 or min(outputs.lesions.counts(len(config.classes))) < TEMPERATURE_FOLDS:
         return config
-    groups = lesions.indices.numpy()
+    groups = cluster_indices([image.cluster_name for image in outputs.images])
     det, stoch = (outputs.temperature(mode, DEFAULT_SAMPLES, groups).temperature for mode in MODES)
     return config.model_copy(update={"temperature": det, "stoch_temperature": stoch})
 

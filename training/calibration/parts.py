@@ -19,10 +19,10 @@ TEMPERATURE, FEATURES, OOD = "temperature", "feature means", "OOD thresholds"
 URGENT, SETS = "urgent threshold", "prediction sets"
 
 MIN_TEMPERATURE = 10
-"""Lesions of each class for a site's temperature, two in each fold of its cross-validation.
+"""Lesions of each class for a site's temperature, two for each fold of its cross-validation.
 
 Pictures without some of the classes would give a low temperature, because all probability of these
-classes looks wrong. `calibrate` needs one in each fold: its classes are as frequent as those of the
+classes looks wrong. `calibrate` needs one for each fold: its classes are as frequent as in
 training.
 """
 

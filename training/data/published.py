@@ -39,7 +39,9 @@ METADATA = "HAM10000_metadata.csv"
 FOLDERS = ("HAM10000_images_part_1", "HAM10000_images_part_2", "HAM10000_images")
 ARCHIVE_PATTERN = "ham10000*.tar*"
 FOLDS: Mapping[Part, int] = {"test": 5, "calibration": 8, "validation": 10}
-"""Folds, by lesion, of the images that are in no earlier part; one of them is the part."""
+"""Folds of the images that are in no earlier part, by lesion except in the split `paper`; one of
+them is the part.
+"""
 
 DESCRIPTIONS = {
     "akiec": "actinic keratosis or intraepithelial carcinoma (Bowen's disease)",

@@ -36,14 +36,14 @@ class Lesions:
 
     @classmethod
     def of(cls, images: Sequence[LabelledImage]) -> "Lesions":
-        """Returns the lesions of at least one image; a group, such as a patient, with images of
+        """Returns the lesions of images; a group, such as a patient, with images of
         several classes is a lesion of each of them.
         """
         keys = [_lesion_key(image) for image in images]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return cls(
-            indices=torch.tensor([numbers[key] for key in keys]),
-            labels=torch.tensor([label for label, *_ in numbers]),
+            indices=torch.tensor([numbers[key] for key in keys], dtype=torch.int64),
+            labels=torch.tensor([label for label, *_ in numbers], dtype=torch.int64),
             unit="lesion" if any(image.cluster for image in images) else "image",
         )
 

@@ -112,7 +112,8 @@ def save_state(path: Path, trained: TrainedState, progress: Progress, settings: 
 def load_state(path: Path, trained: TrainedState, settings: Settings) -> Progress:
     """Copies a stored state into the tensors of `trained` and returns its progress.
 
-    Raises SettingsError for the state of other settings, CheckpointError for a damaged one.
+    Raises SettingsError for the state of other settings, CheckpointError for a damaged one or one
+    with other tensors.
     """
     metadata = read_metadata(path)
     if metadata.get("settings") != settings.model_dump_json():

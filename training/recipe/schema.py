@@ -227,7 +227,7 @@ class DataSettings(Settings):
     test part and uses a tenth of the training images (ham10000: lesions) instead;
     `lesion-best-epoch` keeps the test part, and has the same tenth as the part `validation`.
     `paper` trains on all training images of the published (ham10000: the paper's) split, without a
-    calibration part unless images are given as one (`val/`).
+    calibration part unless `val/` is given beside `test/`.
     """
     classes: dict[str, str] = {}
     """For imagefolder, descriptions by class name; if given, these are the exact classes."""

@@ -265,6 +265,7 @@ def test_the_wait_counts_one_batch_for_a_request_that_exceeds_the_limit_of_a_bat
     for rows, seconds in ((4, 0.2), (8, 0.25)):  # 150 ms for a batch and 12.5 ms for a row
         enqueue(queue, engine, rows)
         run_next(queue, clock, seconds)
+    assert queue.wait_s(A, 3 * 8, engine, count=3) == pytest.approx(3 * 0.25)
     for count in range(1, 17):
         (ticket,) = reserved.enter_context(queue.reserve(A, engine, 8))
         assert queue.wait_s(A) == pytest.approx(count * 0.25)

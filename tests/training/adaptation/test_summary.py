@@ -77,7 +77,7 @@ def test_the_device_line_has_the_precision_of_the_steps(
 def test_figures_rest_on_the_groups_of_the_rarest_class() -> None:
     parts = {
         "train": images(0, 1),
-        "calibration": images(*[0] * 8, *[1] * 3, groups="aabbccdd" + "eef"),
+        "calibration": images(*[0] * 8, *[1] * 3, groups="aabbccdd" + "aaf"),
         "test": images(*[0] * 99, 1, groups="ab" * 50),
     }
     rows = [line.split("  ") for line in basis_lines(ImageParts("x", CLASSES, parts))]

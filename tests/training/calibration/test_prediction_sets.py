@@ -95,6 +95,7 @@ def test_an_image_without_a_lesion_is_a_unit_by_itself() -> None:
     assert lesions.labels.tolist() == [0, 0, 1]
     assert (lesions.counts(3), lesions.unit) == ((2, 1, 0), "lesion")
     assert Lesions.of(images[1:3]).unit == "image"
+    assert Lesions.of([]).counts(2) == (0, 0)
 
 
 @pytest.mark.parametrize(
