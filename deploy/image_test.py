@@ -352,7 +352,8 @@ def _first_process(outside: "subprocess.Popen[bytes]") -> int:
     deadline = time.monotonic() + ENTER_TIMEOUT_S
     while time.monotonic() < deadline and outside.poll() is None:
         for child in _children(outside):
-            if not Path(f"/proc/{child}/cmdline").read_bytes().startswith((b"sh\0", b"unshare\0")):
+            command = Path(f"/proc/{child}/cmdline").read_bytes()  # empty between two programs
+            if command and not command.startswith((b"sh\0", b"unshare\0")):
                 return child
         time.sleep(0.05)
     raise ImageError("the image could not become the root of a mount namespace")

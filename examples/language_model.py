@@ -1,11 +1,12 @@
 """EulerLoRA on a language model.
 
 Adapt a frozen text encoder to a few labelled texts by LoRA and by EulerLoRA, and compare them over
-paired seeds. The encoder is the folder of a BERT of transformers with its tokenizer, such as
-all-MiniLM-L6-v2;
-DATA has `train.csv` and `test.csv` with the columns `text` and `category`, such as BANKING77.
+paired seeds. DATA has `train.csv` and `test.csv` with the columns `text` and `category`, such as
+BANKING77 (https://github.com/PolyAI-LDN/task-specific-datasets, folder `banking_data`). The encoder
+is a folder with a BERT of transformers and its tokenizer, such as
+https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2.
 
-    python examples/language_model.py DATA --encoder FOLDER --out results.json
+    python language_model.py DATA --encoder FOLDER
 
 It needs `pip install ./eulerlora_client '.[peft,train]'` in a checkout. A run that was stopped
 continues from its results.

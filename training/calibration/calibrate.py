@@ -44,7 +44,6 @@ from training.calibration.thresholds import (
 )
 from training.data.images import ImageParts, evenly_spaced
 from training.evaluation.inference import SamplingOptions, predict_all
-from training.evaluation.intervals import cluster_indices
 from training.evaluation.prediction_sets import Lesions
 from training.recipe.schema import CALIBRATED_SAMPLES
 
@@ -124,8 +123,7 @@ def _with_temperatures(config: CheckpointConfig, outputs: CalibrationOutputs) ->
     """
     if config.views == 1 or min(outputs.lesions.counts(len(config.classes))) < TEMPERATURE_FOLDS:
         return config
-    groups = cluster_indices([image.cluster_name for image in outputs.images])
-    det, stoch = (outputs.temperature(mode, DEFAULT_SAMPLES, groups).temperature for mode in MODES)
+    det, stoch = (outputs.temperature(mode, DEFAULT_SAMPLES).temperature for mode in MODES)
     return config.model_copy(update={"temperature": det, "stoch_temperature": stoch})
 
 

@@ -113,11 +113,6 @@ class SiteFit:
     outputs: CalibrationOutputs
     parts: Mapping[str, FittedPart]
 
-    @property
-    def groups(self) -> Ints:
-        """(n,) index of each picture's group, such as a patient; one without is one by itself."""
-        return cluster_indices([image.cluster_name for image in self.outputs.images])
-
     def with_result(self, part: str, result: str) -> "SiteFit":
         return replace(self, parts={**self.parts, part: replace(self.parts[part], result=result)})
 
@@ -166,7 +161,7 @@ def _with_temperature(fit: SiteFit, options: SamplingOptions) -> SiteFit:
     if fit.parts[TEMPERATURE].met:
         samples = options.samples if options.mode == "stoch" else DEFAULT_SAMPLES
         fits = {
-            mode: fit.outputs.temperature(mode, samples, fit.groups)
+            mode: fit.outputs.temperature(mode, samples)
             for mode in (MODES if config.views > 1 else (options.mode,))
         }
         temperatures = {mode: fits.get(mode, fits[options.mode]).temperature for mode in MODES}
@@ -189,7 +184,7 @@ def _with_feature_means(fit: SiteFit) -> SiteFit:
     if described is None or distance is None or described.components != len(fit.config.classes):
         return fit.with_result(FEATURES, "not fitted: the checkpoint has no mean for each class")
     features = fit.outputs.det.features.mean(dim=(1, 2))
-    offset = fit_offset(distance, features, fit.outputs.labels, fit.groups)
+    offset = fit_offset(distance, features, fit.outputs.labels, fit.outputs.groups)
     fit = fit.with_result(FEATURES, offset.summary)
     if not offset.helps:
         return fit

@@ -49,7 +49,13 @@ from eulerlora_client.errors import DataError
 from training.data.images import LabelledImage
 from training.data.splits import SPLIT_SEED
 from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
-from training.evaluation.intervals import Floats, Ints, ToleranceBound, tolerance_bound
+from training.evaluation.intervals import (
+    Floats,
+    Ints,
+    ToleranceBound,
+    cluster_indices,
+    tolerance_bound,
+)
 from training.evaluation.prediction_sets import Lesions
 
 TEMPERATURE_FOLDS = 5
@@ -186,6 +192,11 @@ class CalibrationOutputs:
         return Lesions.of(self.images)
 
     @property
+    def groups(self) -> Ints:
+        """(n,) index of each image's group, such as a patient; one without is one by itself."""
+        return cluster_indices([image.cluster_name for image in self.images])
+
+    @property
     def labels(self) -> Tensor:
         """(n,) class indices of the images."""
         return torch.tensor([image.label for image in self.images])
@@ -200,14 +211,14 @@ class CalibrationOutputs:
             },
         }
 
-    def temperature(self, mode: Mode, samples: int, groups: Ints) -> TemperatureFit:
+    def temperature(self, mode: Mode, samples: int) -> TemperatureFit:
         """Returns the fit of a mode's temperature to outputs at temperature 1.
 
-        samples: per adapter, of mode `stoch`. groups: as in `fit_temperature`.
+        samples: per adapter, of mode `stoch`.
         """
         outputs, count = (self.det, 1) if mode == "det" else (self.stoch, samples)
         trajectories = outputs.log_probabilities[:, :, :count].flatten(1, 2)
-        return fit_temperature(trajectories, self.labels, groups)
+        return fit_temperature(trajectories, self.labels, self.groups)
 
     def at(self, temperatures: Temperatures) -> "CalibrationOutputs":
         """Returns the outputs at the temperature of each mode; these are at temperature 1."""

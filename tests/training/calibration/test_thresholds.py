@@ -23,7 +23,12 @@ from eulerlora_client.contract.answers import Threshold
 from eulerlora_client.contract.sampling import MODES, Auto
 from tests.conftest import config_of, random_network
 from training.calibration.calibrate import calibrate
-from training.calibration.thresholds import CalibrationOutputs, CoverageSettings, with_thresholds
+from training.calibration.thresholds import (
+    CalibrationOutputs,
+    CoverageSettings,
+    fit_temperature,
+    with_thresholds,
+)
 from training.data.cache import list_images
 from training.data.images import ImageParts, LabelledImage
 from training.evaluation.inference import ModelOutputs
@@ -173,6 +178,23 @@ def test_a_calibration_with_views_fits_the_temperatures_before_the_thresholds(
     assert known.fault(outputs, "float32") is None
     again = calibrate(checkpoint_copy, parts, cpu, [2, 4], views=1)
     assert (again.views, again.temperatures) == (1, UNSCALED)
+
+
+def test_pictures_of_a_patient_stay_together_in_the_fit_of_a_temperature(
+    checkpoint_folder: Path, images: list[LabelledImage]
+) -> None:
+    patients = np.arange(len(images)) // 3 % 7
+    labels = torch.arange(len(images)) % 3
+    shown = [
+        replace(image, label=int(label), cluster=f"patient {patient}")
+        for image, label, patient in zip(images, labels, patients, strict=True)
+    ]
+    model = EulerLoRA.load(checkpoint_folder, "cpu")
+    outputs = CalibrationOutputs.of(model, shown, "squares", [2])
+    logits = outputs.det.log_probabilities.flatten(1, 2)
+    assert outputs.temperature("det", 1) == fit_temperature(logits, labels, patients)
+    parted = fit_temperature(logits, labels, outputs.lesions.indices.numpy())
+    assert outputs.temperature("det", 1).standard_error != parted.standard_error
 
 
 def test_a_calibration_in_both_precisions_has_entries_of_each(
