@@ -31,7 +31,8 @@ for index, path in enumerate(PICTURES):
 # - The entropy is the sum of two parts. The **expected entropy** is what each trajectory is
 #   unsure of by itself; the **mutual information** is how far the trajectories disagree.
 #
-# ![Eight trajectories of a lesion and of a house](../docs/images/overview.png)
+# ![The three pictures, the eight trajectories of each, entropy, mutual information, MSP and
+# prediction set](../docs/images/is-it-sure.png)
 
 # %%
 assert (answer.entropy - answer.expected_entropy - answer.mutual_information).abs().max() < 1e-9
@@ -41,7 +42,8 @@ for row in answer.trajectories[2]:
 # %% [markdown]
 # **A prediction set** is a list with a guarantee: for lesions like those of the calibration, it
 # contains the true class with the stated probability, class by class. More than one class means
-# that the model cannot tell them apart at this coverage.
+# that the model cannot tell them apart at this coverage; `df` is in every set, because the
+# calibration had too few lesions of it.
 
 # %%
 sets = model.predict(PICTURES, coverage=0.9)

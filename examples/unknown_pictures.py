@@ -29,7 +29,7 @@ scores = answer.ood_scores
 print("picture                  MSP    ood    distance  unfamiliar")
 for index, name in enumerate(pictures):
     print(
-        f"{name:22}  {answer.msp[index]:.3f}  {answer.ood[index]!s:5}  "
+        f"{name:22}  {answer.msp[index]:.3f}  {answer.ood[index].item()!s:5}  "
         f"{scores['feature_distance'].value[index]:8.1f}  {answer.unfamiliar[index]}"
     )
 

@@ -72,6 +72,7 @@ def test_the_numbers_of_three_lesions_are_read(
     run("is_it_sure.py", monkeypatch)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + 3 + 8 + 3 + 3  # a header, answers, trajectories, sets, auto
+    assert all("df" in line.split() for line in lines[12:15])  # the sets, as the text says
 
 
 def test_pictures_of_other_kinds_are_unfamiliar(

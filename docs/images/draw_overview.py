@@ -1,10 +1,11 @@
-"""Draws the picture of the README from answers of the embedded model.
+"""Draws the pictures of the README and of a tutorial from answers of the embedded model.
 
 Run: python docs/images/draw_overview.py
 
-A drawn lesion and a drawn house, the eight trajectories of each answer, and what the answer says.
+Beside each drawn picture stand the eight trajectories of its answer, and what the answer says.
 """
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -14,8 +15,21 @@ from PIL import Image
 
 from eulerlora import EulerLoRA, Predictions
 
-PAGE = Path(__file__).parents[2] / "service" / "page"
-PICTURES = {"a lesion": PAGE / "example-irregular.jpg", "a house": PAGE / "example-house.jpg"}
+Line = tuple[str, str]
+"""Text and colour."""
+
+IMAGES = Path(__file__).parent
+PAGE = IMAGES.parents[1] / "service" / "page"
+OVERVIEW = {"a lesion": PAGE / "example-irregular.jpg", "a house": PAGE / "example-house.jpg"}
+LESIONS = {
+    path.name: path
+    for path in (
+        PAGE / "example-even.jpg",
+        IMAGES / "example-lesion.jpg",
+        PAGE / "example-irregular.jpg",
+    )
+}
+COVERAGE = 0.9
 INK, BAR, DOT, WARNING = "#24292f", "#d0d7e5", "#3f51b5", "#b3261e"
 
 
@@ -35,8 +49,8 @@ def draw_trajectories(axes: Axes, prediction: Predictions, classes: tuple[str, .
     axes.tick_params(length=0)
 
 
-def statements(prediction: Predictions) -> list[tuple[str, str]]:
-    """Returns the lines beside a picture, each with its colour."""
+def overview(prediction: Predictions) -> list[Line]:
+    """Returns what a prediction of one picture says in the README."""
     if prediction.unfamiliar:
         return [
             ("unfamiliar", WARNING),
@@ -52,27 +66,46 @@ def statements(prediction: Predictions) -> list[tuple[str, str]]:
     ]
 
 
-def draw(file: Path) -> None:
-    """Writes the picture as PNG."""
-    model = EulerLoRA.default(device="cpu")
-    plt.rcParams |= {"font.size": 9, "text.color": INK, "axes.labelcolor": INK}
-    figure = plt.figure(figsize=(10, 1.8), dpi=150)
-    for column, (title, path) in enumerate(PICTURES.items()):
-        prediction = model.predict([path], mode="stoch", samples=4)
-        left = 0.5 * column
-        picture = figure.add_axes((left, 0.16, 0.14, 0.66))
+def measures(prediction: Predictions) -> list[Line]:
+    """Returns what a prediction of one picture says in the tutorial."""
+    assert prediction.prediction_sets is not None
+    return [
+        (f"{prediction.labels[0]}, MSP {prediction.msp.item():.3f}", INK),
+        (f"entropy {prediction.entropy.item():.3f} nats", INK),
+        (f"mutual information {prediction.mutual_information.item():.3f}", INK),
+        (f"set: {', '.join(prediction.prediction_sets.labels[0])}", DOT),
+    ]
+
+
+def draw(
+    model: EulerLoRA,
+    pictures: Mapping[str, Path],
+    lines: Callable[[Predictions], list[Line]],
+    file: Path,
+    columns: int,
+) -> None:
+    """Writes pictures, by title, with their answers as PNG."""
+    rows = len(pictures) // columns
+    figure = plt.figure(figsize=(5 * columns, 1.8 * rows), dpi=150)
+    panels = figure.subfigures(rows, columns, squeeze=False).flat
+    for panel, (title, path) in zip(panels, pictures.items(), strict=True):
+        prediction = model.predict([path], mode="stoch", samples=4, coverage=COVERAGE)
+        picture = panel.add_axes((0, 0.16, 0.28, 0.66))
         picture.imshow(Image.open(path))
         picture.set_axis_off()
         picture.set_title(title, loc="left", fontsize=9)
-        axes = figure.add_axes((left + 0.18, 0.16, 0.115, 0.66))
+        axes = panel.add_axes((0.36, 0.16, 0.23, 0.66))
         axes.set_title("8 trajectories, mean", loc="left", fontsize=9)
         draw_trajectories(axes, prediction, model.classes)
-        for line, (text, colour) in enumerate(statements(prediction)):
+        for line, (text, colour) in enumerate(lines(prediction)):
             weight = "bold" if line == 0 or colour != INK else "normal"
-            figure.text(left + 0.305, 0.72 - 0.17 * line, text, color=colour, weight=weight)
+            panel.text(0.61, 0.72 - 0.17 * line, text, color=colour, weight=weight)
     figure.savefig(file)
     Image.open(file).convert("RGB").quantize(128).save(file, optimize=True)
 
 
 if __name__ == "__main__":
-    draw(Path(__file__).with_name("overview.png"))
+    plt.rcParams |= {"font.size": 9, "text.color": INK, "axes.labelcolor": INK}
+    model = EulerLoRA.default(device="cpu")
+    draw(model, OVERVIEW, overview, IMAGES / "overview.png", columns=2)
+    draw(model, LESIONS, measures, IMAGES / "is-it-sure.png", columns=1)
