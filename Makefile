@@ -39,7 +39,7 @@ help: ## list the targets
 	@sed -nE 's/^([a-z.-]+):.*## /  make \1\t/p' Makefile | expand -t 20
 
 .PHONY: serve
-serve: $(SERVES) ## start the service on port $(PORT) with the embedded checkpoint
+serve: $(SERVES) ## start the service on port 8000 (PORT=) with the embedded checkpoint
 	$(BIN)/eulerlora serve --port $(PORT)
 
 .PHONY: demo
@@ -60,7 +60,7 @@ FOLDER := tests
 COVERED ?= 95
 
 .PHONY: coverage
-coverage: $(TESTS) ## measure the branch coverage of the product; at least $(COVERED)%
+coverage: $(TESTS) ## measure the branch coverage of the product; at least 95% (COVERED=)
 	rm -rf build/coverage
 	mkdir -p build/coverage
 	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest --numprocesses $(WORKERS) --dist worksteal \

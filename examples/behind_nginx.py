@@ -77,18 +77,17 @@ def free_port() -> int:
 
 port, https_port = free_port(), free_port()
 pem, private = folder / "clinic.pem", folder / "clinic.key"
-request = f"req -x509 -newkey rsa:2048 -nodes -out {pem} -keyout {private} -subj /CN=localhost"
-alternative = ["-addext", "subjectAltName=DNS:localhost"]
-subprocess.run(["openssl", *request.split(), *alternative], check=True, capture_output=True)
-server = SERVER.replace(":8000", f":{port}").replace("443", f"127.0.0.1:{https_port}")
-server = server.replace("clinic.example", "localhost").replace("/etc/ssl", str(folder))
+request = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+request += ["-addext", "subjectAltName=DNS:localhost", "-out", pem, "-keyout", private]
+subprocess.run(["openssl", *request], check=True, capture_output=True)
+server = SERVER.replace("listen 443", f"listen 127.0.0.1:{https_port}").replace("/etc/ssl/", "")
+server = server.replace(":8000", f":{port}").replace("clinic.example", "localhost")
 uploads = "".join(
-    f"{kind}_temp_path {folder}/{kind};"
-    for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    f"{kind}_temp_path {kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 )
-(folder / "nginx.conf").write_text(
-    f"user root;  # has no effect for other users\npid {folder}/nginx.pid;\ndaemon off;\n"
-    f"events {{}}\nhttp {{\naccess_log {folder}/access.log;\n{uploads}\n{server}}}\n"
+(folder / "nginx.conf").write_text(  # paths are relative to the folder
+    "user root;  # has no effect for other users\npid nginx.pid;\ndaemon off;\n"
+    f"events {{}}\nhttp {{\naccess_log access.log;\n{uploads}\n{server}}}\n"
 )
 nginx = ["nginx", "-p", folder, "-e", folder / "error.log", "-c", folder / "nginx.conf"]
 subprocess.run([*nginx, "-t"], check=True)
@@ -116,9 +115,9 @@ with TriageClient(f"http://localhost:{port}", key, retry=RetryPolicy(service_s=3
 # With Docker, this replaces `eulerlora serve`. On the network of the host, the service listens on
 # 127.0.0.1 only:
 #
-#     docker build -t eulerlora .
+#     docker build -t eulerlora CHECKOUT
 #     docker run --init --read-only --tmpfs /tmp --network host --user "$(id -u)" \
-#         -v "$PWD/proxy/keys.jsonl:/run/secrets/keys:ro" -e FORWARDED_ALLOW_IPS=127.0.0.1 \
+#         -v "$PWD/keys.jsonl:/run/secrets/keys:ro" -e FORWARDED_ALLOW_IPS=127.0.0.1 \
 #         -e EULERLORA_SERVE_ALLOWED_HOSTS=clinic.example \
 #         eulerlora eulerlora serve --keys /run/secrets/keys
 #

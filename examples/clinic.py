@@ -5,6 +5,7 @@ confirmed outcomes whether too many lesions are missed. The pictures are drawn a
 """
 
 # %%
+import atexit
 import csv
 import socket
 import subprocess
@@ -42,6 +43,8 @@ with socket.create_server(("127.0.0.1", 0)) as free:
     port = free.getsockname()[1]
 serve = [*PROGRAM, "serve", "site", "--policy", "site/policy.toml", "--port", str(port)]
 service = subprocess.Popen(serve)
+atexit.register(service.wait)
+atexit.register(service.terminate)  # the last one registered is called first
 url = f"http://127.0.0.1:{port}"
 with TriageClient(url, retry=RetryPolicy(service_s=300)) as client:
     print("policy version", client.policy().policy["version"])
@@ -60,8 +63,6 @@ subprocess.run(
 with TriageClient(url) as client:
     shift = client.model(client.models()[0].name).shift
     print("alarm:", shift.alarm if shift else "no monitor")
-service.terminate()
-service.wait()
 
 # %% [markdown]
 # **Outcomes.** Once classes are confirmed, add them as a column `confirmed`; here the folder says

@@ -29,12 +29,14 @@ draw_shapes(Path("shapes"))
 # %%
 for seed in SEEDS:
     for name, setting in METHODS.items():
+        out = Path(f"runs/{name}-{seed}")
         arguments = [
-            "train", "imagefolder", "--data", "shapes", "--out", f"runs/{name}-{seed}",
-            "--seed", str(seed), "--set", "backbone.weights=embedded", "--set", setting,
-            "--set", f"training.epochs={EPOCHS}", *OPTIONS,
+            "train", "imagefolder", "--data", "shapes", "--out", out, "--seed", str(seed),
+            "--set", "backbone.weights=embedded", "--set", setting,
+            "--set", f"training.epochs={EPOCHS}", *OPTIONS, *(["--resume"] if out.exists() else []),
         ]  # fmt: skip
-        subprocess.run([sys.executable, "-m", "eulerlora_client", *arguments], check=True)
+        if not (out / "report" / "predictions.csv.gz").exists():
+            subprocess.run([sys.executable, "-m", "eulerlora_client", *arguments], check=True)
 
 # %% [markdown]
 # **One number for each run.** `predictions.csv.gz` of a report has a row for each test image. The

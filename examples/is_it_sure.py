@@ -26,7 +26,7 @@ for index, path in enumerate(PICTURES):
 
 # %% [markdown]
 # - **MSP**, the maximum softmax probability of the mean, is the simplest measure: look at it
-#   first. On the test images of the embedded model nothing ranks errors better.
+#   first. On the test images of the embedded model no measure is shown to rank errors better.
 # - **Entropy** counts all classes: it tells a choice between two classes from one among seven.
 # - The entropy is the sum of two parts. The **expected entropy** is what each trajectory is
 #   unsure of by itself; the **mutual information** is how far the trajectories disagree.
@@ -40,10 +40,11 @@ for row in answer.trajectories[2]:
     print(" ".join(f"{name} {p:.2f}" for name, p in zip(model.classes, row, strict=True)))
 
 # %% [markdown]
-# **A prediction set** is a list with a guarantee: for lesions like those of the calibration, it
-# contains the true class with the stated probability, class by class. More than one class means
-# that the model cannot tell them apart at this coverage; `df` is in every set, because the
-# calibration had too few lesions of it.
+# **A prediction set** is meant to contain the true class with the stated probability, class by
+# class, for lesions like those of the calibration ([what was
+# measured](../docs/results/default-model.md)). More than one class means that the model cannot tell
+# them apart at this coverage; `df` is in every set, because the calibration had too few lesions of
+# it.
 
 # %%
 sets = model.predict(PICTURES, coverage=0.9)
@@ -52,7 +53,7 @@ for path, labels in zip(PICTURES, sets.prediction_sets.labels, strict=True):
 
 # %% [markdown]
 # **How many samples?** With `samples="auto"` the model answers deterministically first and
-# samples only if the label or a flag is close to its boundary; `samples` and `rows` say what it
+# samples only if the label or a flag is close to its boundary; `sampled` and `rows` say what it
 # took.
 
 # %%

@@ -34,11 +34,12 @@ for index, name in enumerate(pictures):
     )
 
 # %% [markdown]
-# - **`ood`**: the maximum probability is below a threshold that 95% of the home archive exceed.
+# - **`ood`**: the maximum probability is below a threshold that 95% of the lesions on which it was
+#   set exceed.
 #   It finds pictures between the classes, and few of other kinds: a model can be certain about a
 #   house.
 # - **`unfamiliar`**: the features are further from those of the training pictures than 95% of the
-#   home archive. It finds other subjects, and part of other cameras. Do not use the probabilities
+#   same lesions. It finds other subjects, and part of other cameras. Do not use the probabilities
 #   of such a picture; in triage a person looks at it.
 #
 # A threshold belongs to one mode and number of samples. For a number that was not calibrated both

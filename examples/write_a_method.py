@@ -53,6 +53,9 @@ class JitterMethod(NoiseMethod[JitterSettings]):
 #     name = "jitter"
 #     version = "1.0"
 #
+#     [tool.setuptools]
+#     py-modules = ["write_a_method"]
+#
 #     [project.entry-points."eulerlora.methods"]
 #     jitter = "write_a_method:JitterMethod"
 #

@@ -30,12 +30,13 @@ PUBLIC = {
         MisdirectedRequest ModelDetails ModelFailure ModelShift ModelSummary NoAnswer
         NotAcceptable NotAuthenticated NotFound NotReady OodScore OodScores OutOfMemory
         Overloaded PolicyDescription PolicyNotApplicable PolicyPerformance PolicyReference
-        Prediction PredictionBatch PredictionSet PredictionSetOptions PredictionWarning Problem
-        ProblemDocument QuotaExceeded Reason RequestRefused RetryPolicy ScoreThreshold
-        ServiceFailed SettingsError ShiftSignal StandardError TargetClasses TargetGroup
-        Threshold TimedOut Timeouts Tolerance TriageBatch TriageClient TriageReason TriageResult
-        Unavailable UnexpectedAnswer UnknownModel Unprocessable Unreachable UnreadableFile
-        UnsupportedMedia UnusableImage UploadTooSlow Variance WarningCode __version__
+        PredictOptions Prediction PredictionBatch PredictionSet PredictionSetOptions
+        PredictionWarning Problem ProblemDocument QuotaExceeded Reason RequestRefused RetryPolicy
+        ScoreThreshold ServiceFailed SettingsError ShiftSignal StandardError TargetClasses
+        TargetGroup Threshold TimedOut Timeouts Tolerance TriageBatch TriageClient TriageOptions
+        TriageReason TriageResult Unavailable UnexpectedAnswer UnknownModel Unprocessable
+        Unreachable UnreadableFile UnsupportedMedia UnusableImage UploadTooSlow Variance
+        WarningCode __version__
     """,
 }
 INNER = {"ModelList", "ServiceStatus", "WireModel"}  # not what a method of the clients returns

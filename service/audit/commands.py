@@ -18,7 +18,7 @@ def audit_command() -> None:
 
 @audit_command.command(
     "verify",
-    epilog="\b\nExample:\n  eulerlora audit verify audit.log",
+    epilog="\b\nExample:\n  eulerlora audit verify audit.jsonl",
 )
 @click.argument("path", metavar="FILE", type=existing_file)
 @click.option(

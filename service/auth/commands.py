@@ -23,7 +23,7 @@ def keys_command() -> None:
 
 @keys_command.command(
     "new",
-    epilog="\b\nExample:\n  eulerlora keys new clinic --file keys.json",
+    epilog="\b\nExample:\n  eulerlora keys new clinic --file keys.jsonl",
 )
 @click.argument("name")
 @file_option
@@ -65,7 +65,7 @@ def new_command(name: str, path: Path, requests_per_minute: int | None) -> None:
 
 @keys_command.command(
     "retire",
-    epilog="\b\nExample:\n  eulerlora keys retire clinic --file keys.json",
+    epilog="\b\nExample:\n  eulerlora keys retire clinic --file keys.jsonl",
 )
 @click.argument("name")
 @file_option
@@ -91,7 +91,7 @@ def retire_command(name: str, path: Path) -> None:
 
 @keys_command.command(
     "list",
-    epilog="\b\nExample:\n  eulerlora keys list --file keys.json",
+    epilog="\b\nExample:\n  eulerlora keys list --file keys.jsonl",
 )
 @file_option
 def list_command(path: Path) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Setting of the fit, such as images=256; docs/explanation/methods.md lists them.",
+    help="Setting of the fit, such as images=256: keys posterior.* of docs/reference/recipes.md.",
 )
 @image_options
 def bayesianise_command(
