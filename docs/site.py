@@ -53,7 +53,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for source, page in OUTSIDE.items():
         path = ROOT / source
         if path.suffix == ".py":
-            files.append(File.generated(config, page, content=tutorial(path.read_text())))
+            files.append(File.generated(config, page, content=tutorial(path.read_text(), source)))
         elif path.suffix == ".md" and path.exists():
             text = re.sub(r"\A---\n.*?\n---\n", "", path.read_text(), flags=re.DOTALL)
             files.append(File.generated(config, page, content=text))
@@ -87,14 +87,14 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     return LINK.sub(adapted, markdown)
 
 
-def tutorial(source: str) -> str:
+def tutorial(source: str, path: str) -> str:
     """Returns a script in the percent format as Markdown: its docstring, then text and code.
 
     `# %% [markdown]` starts a cell of text, whose lines are comments, and `# %%` one of code.
     """
     docstring = ast.get_docstring(ast.parse(source)) or ""
     title, _, introduction = docstring.partition("\n")
-    parts = [f"# {title.rstrip('.')}", introduction.strip()]
+    parts = [f"# {title.rstrip('.')}", introduction.strip(), f"*This page is the script `{path}`.*"]
     for cell in re.split(r"^# %%", source, flags=re.MULTILINE)[1:]:
         kind, _, body = cell.partition("\n")
         if "[markdown]" in kind:

@@ -6,8 +6,8 @@ Serve over HTTPS with keys and limits, and see what clients get. The script need
 
 # %% [markdown]
 # **A key for each client.** In a shell: `eulerlora keys new clinic --file keys.jsonl
-# --requests-per-minute 5`. The key is printed once; the file stores its hash. The limit shows below
-# what happens above it.
+# --requests-per-minute 5`. The key is printed once; the file stores its hash. The low limit shows
+# below what happens above it. A client sends its key as `Authorization: Bearer KEY`.
 
 # %%
 import atexit
@@ -29,10 +29,10 @@ new_key = [*PROGRAM, "keys", "new", "clinic", "--file", keys, "--requests-per-mi
 key = subprocess.run(new_key, check=True, capture_output=True, text=True).stdout.strip()
 
 # %% [markdown]
-# **The configuration**, for `/etc/nginx/conf.d/eulerlora.conf`. Change the name and the
-# certificate. Nothing listens on port 80, because a redirect comes after the key was sent in clear
-# text. Only `/metrics` is hidden: other routes need a key, or tell nobody anything (page,
-# documentation, probes).
+# **The configuration**, for `/etc/nginx/conf.d/eulerlora.conf`, which `nginx -s reload` reads.
+# Change the name and the certificate. Nothing listens on port 80, because a redirect comes after
+# the key was sent in clear text. Only `/metrics` is hidden: other routes need a key, or tell nobody
+# anything (page, documentation, probes).
 
 # %%
 SERVER = """
@@ -153,6 +153,16 @@ for method, path, headers in (
     response.read()
     print(method, path, *headers, response.status)
     connection.close()
+
+# %% [markdown]
+# It prints:
+#
+#     GET /readyz 200
+#     POST /predict 401
+#     POST /predict Authorization 401
+#     POST /predict/batch Content-Length 413
+#     GET /metrics 404
+#     GET /models Host 421
 
 # %% [markdown]
 # Next: [keys and the audit log](../docs/how-to/keys-and-audit.md) rotates keys and records

@@ -1,7 +1,8 @@
 """Your own pictures, from folder to served model.
 
 Train a calibrated classifier on a folder with a sub-folder for each class. This script draws such a
-folder with `examples/pictures.py`; replace it by yours. It takes a few minutes on two CPU cores.
+folder, `shapes`, with `examples/pictures.py`; put the name of yours in its place. It takes a few
+minutes on two CPU cores.
 """
 
 # %%

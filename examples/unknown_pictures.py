@@ -34,6 +34,16 @@ for index, name in enumerate(pictures):
     )
 
 # %% [markdown]
+# It prints:
+#
+#     picture                  MSP    ood    distance  unfamiliar
+#     lesion                  0.961  False      13.7  False
+#     house                   0.631  False      82.0  True
+#     noise                   0.972  False      79.0  True
+#     one colour              0.892  False      88.8  True
+#     lesion in the dark      0.940  False      54.2  True
+#     negative of the lesion  0.923  False     101.5  True
+#
 # - **`ood`**: the maximum probability is below a threshold that 95% of the lesions on which it was
 #   set exceed.
 #   It finds pictures between the classes, and few of other kinds: a model can be certain about a

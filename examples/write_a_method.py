@@ -61,10 +61,11 @@ class JitterMethod(NoiseMethod[JitterSettings]):
 #
 # **Use it.** Every command knows it now. The recipe says `method`, everything else is the same:
 #
-#     eulerlora train imagefolder --data DIR --out run/ --set method.name=jitter
+#     eulerlora train imagefolder --data DIR --out run/ --set method.name=jitter \
+#         --set method.scale=0.2
 #     eulerlora evaluate run/ --data DIR --out report/
 #     eulerlora serve run/
 #
-# An answer stays reproducible, because all draws come from the generator of its image. Next:
-# [methods](../docs/explanation/methods.md) lists what else a method may change, and 13 examples
-# with their sources.
+# Mode `det` draws nothing. An answer stays reproducible, because all draws come from the generator
+# of its image. Next: [methods](../docs/explanation/methods.md) lists what else a method may change,
+# and 13 examples with their sources.

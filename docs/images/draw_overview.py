@@ -20,7 +20,7 @@ Line = tuple[str, str]
 
 IMAGES = Path(__file__).parent
 PAGE = IMAGES.parents[1] / "service" / "page"
-OVERVIEW = {"a lesion": PAGE / "example-irregular.jpg", "a house": PAGE / "example-house.jpg"}
+OVERVIEW = {"a lesion": IMAGES / "example-lesion.jpg", "a house": PAGE / "example-house.jpg"}
 LESIONS = {
     path.name: path
     for path in (
