@@ -44,4 +44,4 @@ def listed(paragraph: str, names: set[str]) -> str:
         return paragraph
     items[-1], *after = RESULT.split(items[-1], maxsplit=1)
     described = [DESCRIPTION.sub(r"- **\1**: ", item, count=1) for item in items]
-    return "\n\n".join(part for part in (before, "\n".join(described), *after) if part)
+    return "\n\n".join(part for part in (before, "\n".join(described).rstrip(), *after) if part)

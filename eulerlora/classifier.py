@@ -81,10 +81,10 @@ class AdaptedClassifier(nn.Module):
     ) -> None:
         """Writes a checkpoint for `EulerLoRA.load` and `eulerlora serve` to a new folder.
 
-        preprocessing: how your loop prepared images (`eulerlora.settings.Preprocessing`); None if
-        it resized them and scaled them to [0, 1]. name: of the checkpoint. It has no thresholds
-        until `eulerlora calibrate`, and no record of the images of your loop: `eulerlora evaluate`
-        cannot tell whether test images are among them. Raises CheckpointError if the folder is not
+        It has no thresholds until `eulerlora calibrate`, and no record of the images of your loop:
+        `eulerlora evaluate` cannot tell whether test images are among them. preprocessing: how your
+        loop prepared images (`eulerlora.settings.Preprocessing`); None if it resized them and
+        scaled them to [0, 1]. name: of the checkpoint. Raises CheckpointError if the folder is not
         empty, StorageError and SettingsError.
         """
         prepared = preprocessing or self.network.preprocessing

@@ -136,7 +136,7 @@ class EulerLoRA:
         """Returns the model of a repository of the Hugging Face Hub; needs the extra `hub`.
 
         repository: ORGANISATION/NAME, or a checkpoint folder. revision: a branch, a tag or a
-        commit. Other arguments as in `load`. Raises HubError and CheckpointError.
+        commit. device, precision, compiler: as in `load`. Raises HubError and CheckpointError.
         """
         folder = Path(repository)
         if not folder.is_dir():

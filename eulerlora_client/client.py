@@ -121,11 +121,11 @@ DEFAULT_CONCURRENCY = 8
 class AsyncTriageClient:
     """Client of a running service; use it in an `async with` block, or await `close`.
 
-    url: such as "http://127.0.0.1:8000". key: an API key, if the service requires one.
+    An image is a path, the bytes of a file, or an open file. A request without a result raises a
+    `Problem`. url: such as "http://127.0.0.1:8000". key: an API key, if the service requires one.
     strip_metadata: removes the metadata of images before they are sent, as
-    `eulerlora_client.images.without_metadata`. An image is a path, the bytes of a file, or an open
-    file. A request without a result raises a `Problem`. Raises SettingsError for an invalid URL or
-    key, and TypeError for an unknown option.
+    `eulerlora_client.images.without_metadata`. Raises SettingsError for an invalid URL or key, and
+    TypeError for an unknown option.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class AsyncTriageClient:
     ) -> AsyncGenerator[Prediction | Problem, None]:
         """Yields the prediction or the problem of each image, in order.
 
-        concurrency: number of concurrent requests. Images are consumed lazily.
+        Images are consumed lazily. concurrency: number of concurrent requests.
         """
         return map_ordered(_caught(self.predict, options), images, concurrency)
 
@@ -264,7 +264,7 @@ class TriageClient:
     ) -> Generator[Prediction | Problem, None, None]:
         """Yields the prediction or the problem of each image, in order.
 
-        concurrency: number of concurrent requests. Images are consumed lazily.
+        Images are consumed lazily. concurrency: number of concurrent requests.
         """
         return self._many(_caught(self._client.predict, options), images, concurrency)
 

@@ -112,8 +112,8 @@ with TriageClient(f"http://localhost:{port}", key, retry=RetryPolicy(service_s=3
     client.models()  # once the service is ready
 
 # %% [markdown]
-# With Docker, this replaces `eulerlora serve`. On the network of the host, the service listens on
-# 127.0.0.1 only:
+# With Docker, in the folder of `keys.jsonl`, this replaces `eulerlora serve`. On the network of the
+# host, the service listens on 127.0.0.1 only:
 #
 #     docker build -t eulerlora CHECKOUT
 #     docker run --init --read-only --tmpfs /tmp --network host --user "$(id -u)" \

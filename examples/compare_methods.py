@@ -24,7 +24,8 @@ draw_shapes(Path("shapes"))
 # %% [markdown]
 # **Same conditions.** Both runs of a seed see the same split, images, order and views; only one
 # setting differs. With `min_rank` equal to the rank nothing is drawn: LoRA. Decide what to
-# compare, and on how many seeds, before you look at results.
+# compare, and on how many seeds, before you look at results. Started again with the same options,
+# the script continues where it was stopped; other options need a new folder.
 
 # %%
 for seed in SEEDS:
@@ -33,9 +34,9 @@ for seed in SEEDS:
         arguments = [
             "train", "imagefolder", "--data", "shapes", "--out", out, "--seed", str(seed),
             "--set", "backbone.weights=embedded", "--set", setting,
-            "--set", f"training.epochs={EPOCHS}", *OPTIONS, *(["--resume"] if out.exists() else []),
+            "--set", f"training.epochs={EPOCHS}", "--resume", *OPTIONS,
         ]  # fmt: skip
-        if not (out / "report" / "predictions.csv.gz").exists():
+        if not (out / "report" / "report.json").exists():
             subprocess.run([sys.executable, "-m", "eulerlora_client", *arguments], check=True)
 
 # %% [markdown]

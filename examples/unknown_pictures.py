@@ -44,13 +44,12 @@ for index, name in enumerate(pictures):
 #     lesion in the dark      0.940  False      54.2  True
 #     negative of the lesion  0.923  False     101.5  True
 #
-# - **`ood`**: the maximum probability is below a threshold that 95% of the lesions on which it was
-#   set exceed.
-#   It finds pictures between the classes, and few of other kinds: a model can be certain about a
-#   house.
-# - **`unfamiliar`**: the features are further from those of the training pictures than 95% of the
-#   same lesions. It finds other subjects, and part of other cameras. Do not use the probabilities
-#   of such a picture; in triage a person looks at it.
+# - **`ood`**: the maximum probability is below a threshold that at least 95% of the calibration
+#   lesions exceed. It finds pictures between the classes, and few of other kinds: a model can be
+#   certain about a house.
+# - **`unfamiliar`**: the features are further from those of the training pictures than at least
+#   95% of the calibration lesions. It finds other subjects, and part of other cameras. Do not use
+#   the probabilities of such a picture; in triage a person looks at it.
 #
 # A threshold belongs to one mode and number of samples. For a number that was not calibrated both
 # flags are `None`, and a warning says why:

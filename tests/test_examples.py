@@ -68,7 +68,7 @@ def assert_printed(lines: list[str], out: str) -> None:
     words = ("\n".join(each).replace(",", "").split() for each in (lines, printed))
     for expected, actual in zip(*words, strict=True):
         if re.fullmatch(r"\d+\.\d+", expected):
-            assert float(actual) == pytest.approx(float(expected), rel=0.02, abs=0.02)
+            assert float(actual) == pytest.approx(float(expected), rel=0.02, abs=0.004)
         else:
             assert actual == expected
 

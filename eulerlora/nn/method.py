@@ -39,8 +39,8 @@ far from those of other draws.
 class RowDraws:
     """What a method drew for rows.
 
-    blocks: by name, (rows, blocks, ...). head: by name, (rows, ...). Zeros mean that a row does not
-    deviate from mode det, except in `COEFFICIENTS`. shared_blocks: in this number of first blocks,
+    Zeros mean that a row does not deviate from mode det, except in `COEFFICIENTS`. blocks: by name,
+    (rows, blocks, ...). head: by name, (rows, ...). shared_blocks: in this number of first blocks,
     the rows of an image and adapter have equal draws, so that one row is computed for all of them.
     """
 
@@ -441,8 +441,8 @@ class Method(ABC, Generic[SettingsType_co]):
     ) -> torch.optim.Optimizer:
         """Returns the optimiser of a method with `own_optimiser`, with its complete state.
 
-        parameters: trainable, by name. images: for training. Only gradients of its first parameter
-        group are clipped; training sets the rate of all groups before each step.
+        Only gradients of its first parameter group are clipped; training sets the rate of all
+        groups before each step. parameters: trainable, by name. images: number for training.
         """
         raise NotImplementedError
 
