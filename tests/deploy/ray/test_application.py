@@ -53,8 +53,9 @@ CONFIG = Path(__file__).parents[3] / "deploy" / "ray" / "serve.yaml"
 def test_a_replica_answers_as_the_service_while_its_lifespan_runs(
     checkpoint_folder: Path,
 ) -> None:
+    before = signal.getsignal(signal.SIGHUP)
     replica = create_replica(Arguments(checkpoints=(str(checkpoint_folder),), open_to_all=True))
-    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGHUP) is before
     with TestClient(replica, base_url="http://localhost") as client:  # not in the main thread
         assert client.get("/readyz").json() == {"status": "ready"}
         answer = client.post(
