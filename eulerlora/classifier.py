@@ -112,6 +112,7 @@ def adapt(
     min_rank: int = 10,
     steps: int = 2,
     scale: float = 1.0,
+    init_gain: float = AdapterSettings().init_gain,
     *,
     classes: int | Sequence[str],
     generator: Generator | None = None,
@@ -119,9 +120,9 @@ def adapt(
     """Returns a classifier with new adapters on a copy of a Vision Transformer's weights.
 
     vit: torchvision's or timm's `VisionTransformer`, or a ViT, DINOv2 or CLIP of transformers,
-    float32; its head is not used, and it does not change. rank, adapters, min_rank, steps, scale:
-    as in `eulerlora.sampling.masks.AdapterSettings`. classes: their names or number, at least 2.
-    generator: draws the adapters and heads; None for torch's default generator.
+    float32; its head is not used, and it does not change. rank, adapters, min_rank, steps, scale,
+    init_gain: as in `eulerlora.sampling.masks.AdapterSettings`. classes: their names or number, at
+    least 2. generator: draws the adapters and heads; None for torch's default generator.
 
     The features of the copy are compared with those of `vit` on two random images. Raises
     SettingsError if they differ, for another network, and for a value out of range.
@@ -130,7 +131,9 @@ def adapt(
     if len(names) < 2 or len(set(names)) != len(names):
         raise SettingsError(f"classes: expected at least 2 different classes, got {classes}")
     values = {"rank": rank, "adapters": adapters, "min_rank": min_rank, "steps": steps}
-    settings = validated(AdapterSettings, values | {"scale": scale})
+    settings = validated(
+        AdapterSettings, values | {"scale": scale, "init_gain": init_gain}
+    )
     device = next(vit.parameters()).device
     if any(parameter.dtype != torch.float32 for parameter in vit.parameters()):
         raise SettingsError("vit: expected float32 parameters")

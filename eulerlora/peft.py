@@ -106,7 +106,8 @@ class EulerLoraConfig(LoraConfig):
         metadata={"help": "Scale of the fluctuation at modules of the role output; 0 removes it."},
     )
     init_gain: float = field(
-        default=10.0, metadata={"help": "Gain of the Xavier-uniform initial A, above 0."}
+        default=AdapterSettings().init_gain,
+        metadata={"help": "Gain of the Xavier-uniform initial A, above 0."},
     )
     roles: dict[str, str] | None = field(
         default=None,

@@ -77,7 +77,7 @@ class BLoBAdapters(GaussianAdapters):
     def __init__(self, width: int, adapters: AdapterSettings, settings: BLoBSettings) -> None:
         super().__init__(width, adapters, ("down",))
         self.settings = settings
-        self.unit = initial_bound(adapters.rank, width) / math.sqrt(3)
+        self.unit = initial_bound(adapters, width) / math.sqrt(3)
         """Standard deviation of the initial elements of `down`."""
 
     @torch.no_grad()

@@ -128,12 +128,9 @@ def _joined(parts: Sequence[Mapping[str, Tensor]], counts: Sequence[int]) -> dic
     }
 
 
-INITIAL_GAIN = 10.0
-
-
-def initial_bound(rank: int, width: int) -> float:
-    """Returns the bound of the uniform initial elements of `down`: Xavier with gain 10."""
-    return INITIAL_GAIN * math.sqrt(6 / (rank + width))
+def initial_bound(adapters: AdapterSettings, width: int) -> float:
+    """Returns the bound of the uniform initial elements of `down` (Xavier)."""
+    return adapters.init_gain * math.sqrt(6 / (adapters.rank + width))
 
 
 @dataclass(frozen=True)
@@ -188,13 +185,14 @@ class BlockAdapters(nn.Module, ABC):
 class AttentionAdapters(BlockAdapters):
     """The trainable directions of one block: all adapters, all four projections.
 
-    down: (4, adapters, rank, width), initialised Xavier-uniform with gain 10 for each (rank, width)
-    matrix. up: (4, adapters, rank, width), initialised to zero: the block then equals the frozen
-    block.
+    down: (4, adapters, rank, width), initialised Xavier-uniform with `init_gain` for each (rank,
+    width) matrix. up: (4, adapters, rank, width), initialised to zero: the block then equals the
+    frozen block.
     """
 
     def __init__(self, width: int, settings: AdapterSettings) -> None:
         super().__init__()
+        self.bound = initial_bound(settings, width)
         shape = (len(PROJECTIONS), settings.adapters, settings.rank, width)
         self.down = nn.Parameter(torch.zeros(shape))
         self.up = nn.Parameter(torch.zeros(shape))
@@ -202,8 +200,7 @@ class AttentionAdapters(BlockAdapters):
     @torch.no_grad()
     def initialise(self, generator: Generator) -> None:
         """Draws `down` from `generator` and sets `up` to zero."""
-        bound = initial_bound(*self.down.shape[-2:])
-        self.down.uniform_(-bound, bound, generator=generator)
+        self.down.uniform_(-self.bound, self.bound, generator=generator)
         self.up.zero_()
 
     @property

@@ -20,7 +20,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Generator, Tensor
 
-from eulerlora_client.settings import PositiveInt, Settings
+from eulerlora_client.settings import PositiveInt, Settings, optional
 
 PROJECTIONS = ("query", "key", "value", "output")
 """The adapted projections of a block, in the order of all tensors and coefficients."""
@@ -42,6 +42,10 @@ class AdapterSettings(Settings):
     """Number of Euler steps T at the output projection."""
     scale: Annotated[float, Field(ge=0)] = 1.0
     """Sigma, the scale of the fluctuation at the output projection; 0 removes it."""
+    init_gain: float = optional(10.0, gt=0)
+    """Gain of the Xavier-uniform initial A; 10 in the paper. The rate that fits depends on it: the
+    first updates of B A grow with their product.
+    """
 
     @model_validator(mode="after")
     def _min_rank_within_rank(self) -> Self:

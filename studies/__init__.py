@@ -1,0 +1,1 @@
+"""Studies of the method: programs, protocols and results. Nothing imports this package."""
