@@ -39,6 +39,7 @@ RUN if [ -z "$TORCH_INDEX" ]; then \
     && find . -type d \( -name include -o -name tests -not -path './numpy/*' \) \
         -prune -exec rm -r {} +
 COPY pyproject.toml README.md LICENSE NOTICE ./
+COPY eulerlora_contract eulerlora_contract
 COPY eulerlora_client eulerlora_client
 COPY eulerlora eulerlora
 COPY service service

@@ -149,9 +149,9 @@ test-lowest: $(UV) ## run the tests with the lowest versions that the requiremen
 	  --dist worksteal -m "not slow"
 
 .PHONY: dist
-dist: $(UV) ## build the source and wheel files of both distributions in dist/
+dist: $(UV) ## build the wheels of both distributions and the sources of `eulerlora` in dist/
 	rm -rf dist
-	$(UV) build --quiet --out-dir dist eulerlora_client
+	$(UV) build --quiet --wheel --out-dir dist eulerlora_client
 	$(UV) build --quiet --out-dir dist
 
 .PHONY: test-dist
@@ -180,5 +180,5 @@ clean: ## remove the environment, the caches and the build products
 	rm -rf $(VENV) build dist eulerlora.egg-info eulerlora_client/build \
 	  eulerlora_client/eulerlora_client.egg-info .mypy_cache .pytest_cache .ruff_cache \
 	  .import_linter_cache
-	find benchmarks deploy eulerlora eulerlora_client service tests training -name __pycache__ \
-	  -prune -exec rm -rf {} +
+	find benchmarks deploy eulerlora eulerlora_client eulerlora_contract service tests training \
+	  -name __pycache__ -prune -exec rm -rf {} +

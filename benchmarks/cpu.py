@@ -13,7 +13,7 @@ from benchmarks.training_step import step_memory, step_time
 from benchmarks.workload import FULL, SMALL, Plan, Workload, build_engine, random_network
 from eulerlora.nn.rows import Rows
 from eulerlora.settings import Draw
-from eulerlora_client.contract.sampling import Precision
+from eulerlora_contract.sampling import Precision
 
 NAIVE_TARGETS: dict[Precision, Target] = {"float32": at_most(0.60), "bfloat16": at_most(0.30)}
 

@@ -21,7 +21,7 @@ from benchmarks.service.plan import SMALL as SMALL_SERVICE
 from benchmarks.service.throughput import device_rate
 from benchmarks.workload import FULL, SMALL, Plan, Workload, build_engine
 from eulerlora.model import choose_device
-from eulerlora_client.errors import SettingsError
+from eulerlora_contract.errors import SettingsError
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 3e-2}
 """Of probabilities, by the first word of a check."""

@@ -52,7 +52,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw
-from eulerlora_client.contract.sampling import Mode
+from eulerlora_contract.sampling import Mode
 
 CPU = torch.device("cpu")
 MEMBERS = 8

@@ -22,8 +22,8 @@ from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import Runtime
 from eulerlora.sampling.masks import AdapterSettings, draw_trajectories, on_stacked_ranks
 from eulerlora.settings import BackboneSettings, RuntimeSettings
-from eulerlora_client.contract.sampling import Precision
-from eulerlora_client.settings import PositiveInt, Settings
+from eulerlora_contract.sampling import Precision
+from eulerlora_contract.settings import PositiveInt, Settings
 
 
 class NetworkSizes(Settings):

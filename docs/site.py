@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from eulerlora import EulerLoRA
 from eulerlora_client.commands.program import program
-from eulerlora_client.contract.problems import SENT_BY_SERVICE
+from eulerlora_contract.problems import SENT_BY_SERVICE
 from service.app import create_service
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle

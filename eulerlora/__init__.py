@@ -6,8 +6,8 @@ The names of `IMPORTED` are imported on first access: they import torch, which t
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from eulerlora_client import __version__
-from eulerlora_client.errors import (
+from eulerlora_contract import __version__
+from eulerlora_contract.errors import (
     CheckpointError,
     DataError,
     EulerLoRAError,

@@ -33,10 +33,10 @@ from eulerlora.scores.uncertainty import (
     summarise,
     variance_of,
 )
-from eulerlora_client.contract import answers as contract
-from eulerlora_client.contract.answers import PredictionWarning, Threshold, WarningCode
-from eulerlora_client.contract.sampling import AUTO, Auto, Mode, Precision, Sampler, Views
-from eulerlora_client.errors import NonFiniteError
+from eulerlora_contract import answers as contract
+from eulerlora_contract.answers import PredictionWarning, Threshold, WarningCode
+from eulerlora_contract.errors import NonFiniteError
+from eulerlora_contract.sampling import AUTO, Auto, Mode, Precision, Sampler, Views
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def answer(
 def response_fields(predictions: Predictions, index: int, classes: Sequence[str]) -> dict[str, Any]:
     """Returns what the response body for one image states about its answer.
 
-    The keys are fields of `eulerlora_client.contract.answers.Prediction`. Those that the options
+    The keys are fields of `eulerlora_contract.answers.Prediction`. Those that the options
     did not ask for, or that the checkpoint does not have, are absent. classes: of the model.
     """
     scores = {

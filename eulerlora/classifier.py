@@ -22,9 +22,9 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import Preprocessing
-from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, Mode
-from eulerlora_client.errors import ImageError, SettingsError
-from eulerlora_client.settings import validated
+from eulerlora_contract.errors import ImageError, SettingsError
+from eulerlora_contract.sampling import DEFAULT_SAMPLES, Mode
+from eulerlora_contract.settings import validated
 
 
 class AdaptedClassifier(nn.Module):

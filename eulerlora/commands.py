@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eulerlora_client.commands.program import SHARE, SamplesParameter
-from eulerlora_client.contract.sampling import VIEWS
-from eulerlora_client.errors import DataError, ImageError, OutputPathError
-from eulerlora_client.output_files import open_output
-from eulerlora_client.printable import printable, write_csv_rows
+from eulerlora_contract.errors import DataError, ImageError, OutputPathError
+from eulerlora_contract.output_files import open_output
+from eulerlora_contract.printable import printable, write_csv_rows
+from eulerlora_contract.sampling import VIEWS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from eulerlora.exchange.libraries import TransformersVersion
     from eulerlora.model import EulerLoRA
-    from eulerlora_client.contract.answers import PredictionWarning
-    from eulerlora_client.contract.sampling import Auto, Mode, PrecisionChoice, Views
+    from eulerlora_contract.answers import PredictionWarning
+    from eulerlora_contract.sampling import Auto, Mode, PrecisionChoice, Views
 
 PATH = click.Path(path_type=Path)
 PRECISION_CHOICES = ("auto", "float32", "bfloat16")
@@ -156,7 +156,7 @@ def predict_command(
         raise click.UsageError("expected one of --json and --csv, got both")
 
     from eulerlora.model import EulerLoRA  # noqa: PLC0415 - imports torch
-    from eulerlora_client.contract.sampling import AUTO  # noqa: PLC0415
+    from eulerlora_contract.sampling import AUTO  # noqa: PLC0415
 
     files = expand_folders(images)
     if csv_file is not None:
@@ -230,8 +230,8 @@ def predict_files(
 
     from eulerlora.answer import response_fields  # noqa: PLC0415
     from eulerlora.images.files import read_image  # noqa: PLC0415 - imports torch
-    from eulerlora_client.contract.answers import WarningCode, missing_threshold  # noqa: PLC0415
-    from eulerlora_client.contract.sampling import DEFAULT_SAMPLES  # noqa: PLC0415
+    from eulerlora_contract.answers import WarningCode, missing_threshold  # noqa: PLC0415
+    from eulerlora_contract.sampling import DEFAULT_SAMPLES  # noqa: PLC0415
 
     mode, remaining, warned = options["mode"], iter(files), set[str]()
     samples = options["samples"] or (1 if mode == "det" else DEFAULT_SAMPLES)
@@ -286,7 +286,7 @@ def text_line(answer: Mapping[str, Any], encoding: str = "utf-8") -> str:
 
     encoding: of the output. Control characters and bytes that are not UTF-8 are escaped.
     """
-    from eulerlora_client.contract.answers import shows_figures  # noqa: PLC0415 - imports pydantic
+    from eulerlora_contract.answers import shows_figures  # noqa: PLC0415 - imports pydantic
 
     if not shows_figures(answer.get("unfamiliar")):
         return printable(f"{answer['file']}: unfamiliar", encoding)
@@ -336,7 +336,7 @@ def _column_values(answer: Mapping[str, Any]) -> dict[str, Any]:
         **{f"{name}_standard_error": error for name, error in errors.items()},
         SET_COLUMN: included and included["labels"],
     }
-    from eulerlora_client.contract.answers import shows_figures  # noqa: PLC0415 - imports pydantic
+    from eulerlora_contract.answers import shows_figures  # noqa: PLC0415 - imports pydantic
 
     if not shows_figures(answer.get("unfamiliar")):
         values |= {**dict.fromkeys(FIGURES), "probabilities": {}}
@@ -423,7 +423,7 @@ def export_command(checkpoint: Path, format_: str, out: Path, version: str, samp
         export_peft,
         export_torchvision,
     )
-    from eulerlora_client.output_files import check_free, new_folder  # noqa: PLC0415
+    from eulerlora_contract.output_files import check_free, new_folder  # noqa: PLC0415
 
     check_free(out)
     loaded = load_checkpoint(checkpoint)
@@ -467,7 +467,7 @@ def import_command(
     """
     set_openmp_wait_policy()
     from eulerlora.exchange.peft_folders import import_peft  # noqa: PLC0415
-    from eulerlora_client.output_files import check_free  # noqa: PLC0415 - imports torch
+    from eulerlora_contract.output_files import check_free  # noqa: PLC0415 - imports torch
 
     check_free(out)
     names = [part.strip() for part in classes.split(",")] if classes else []

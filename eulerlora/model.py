@@ -26,8 +26,9 @@ from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput, predic
 from eulerlora.nn.runtime import Runtime, predict_adaptively
 from eulerlora.sampling.adaptive import ROUNDS
 from eulerlora.settings import DEFAULT_RUNTIME, Draw, RuntimeSettings
-from eulerlora_client.contract.answers import PredictionWarning
-from eulerlora_client.contract.sampling import (
+from eulerlora_contract.answers import PredictionWarning
+from eulerlora_contract.errors import ImageError, NonFiniteError, SettingsError
+from eulerlora_contract.sampling import (
     AUTO,
     DEFAULT_SAMPLES,
     MODES,
@@ -39,8 +40,7 @@ from eulerlora_client.contract.sampling import (
     Sampler,
     Views,
 )
-from eulerlora_client.errors import ImageError, NonFiniteError, SettingsError
-from eulerlora_client.settings import validated
+from eulerlora_contract.settings import validated
 
 RgbArray = npt.NDArray[np.uint8]
 """(height, width, 3), RGB."""

@@ -38,8 +38,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 from transformers.pytorch_utils import Conv1D
 
 from eulerlora.sampling.masks import AdapterSettings, draw_masks, terminal_coefficients
-from eulerlora_client.errors import SettingsError
-from eulerlora_client.settings import validated
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.settings import validated
 
 __all__ = ["EulerLoraConfig", "draw_coefficients", "sampling"]
 

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora_client.contract.sampling import Mode, Precision, Sampler, Views
-from eulerlora_client.settings import Positive, PositiveInt, Settings, optional
+from eulerlora_contract.sampling import Mode, Precision, Sampler, Views
+from eulerlora_contract.settings import Positive, PositiveInt, Settings, optional
 
 ColourConstancy = Literal["none", "shades-of-gray"]
 Activation = Literal["gelu", "gelu-tanh", "quick-gelu", "swiglu"]

@@ -8,15 +8,14 @@ program is fast.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from eulerlora_contract import __version__
+
 if TYPE_CHECKING:
     from eulerlora_client.client import *
-    from eulerlora_client.contract.answers import *
-    from eulerlora_client.contract.problems import *
-    from eulerlora_client.errors import *
     from eulerlora_client.images import *
-
-__version__ = "0.1.0"
-"""Of both distributions."""
+    from eulerlora_contract.answers import *
+    from eulerlora_contract.errors import *
+    from eulerlora_contract.problems import *
 
 __all__ = [
     "AsyncTriageClient",
@@ -102,14 +101,20 @@ __all__ = [
     "__version__",
 ]
 
-MODULES = ("client", "images", "errors", "contract.answers", "contract.problems")
+MODULES = (
+    "eulerlora_client.client",
+    "eulerlora_client.images",
+    "eulerlora_contract.errors",
+    "eulerlora_contract.answers",
+    "eulerlora_contract.problems",
+)
 
 
 def __getattr__(name: str) -> object:
     """Imports a public name from the module that defines it."""
     if name in __all__:
         for module in MODULES:
-            value: object = vars(import_module(f"{__name__}.{module}")).get(name)
+            value: object = vars(import_module(module)).get(name)
             if value is not None:
                 globals()[name] = value
                 return value

@@ -34,7 +34,8 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from eulerlora_client.contract.answers import (
+from eulerlora_client.images import ImageFile, image_bytes
+from eulerlora_contract.answers import (
     ModelDetails,
     ModelList,
     ModelSummary,
@@ -45,7 +46,8 @@ from eulerlora_client.contract.answers import (
     TriageResult,
     WireModel,
 )
-from eulerlora_client.contract.problems import (
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.problems import (
     ConnectionLost,
     Problem,
     QuotaExceeded,
@@ -54,10 +56,8 @@ from eulerlora_client.contract.problems import (
     Unreachable,
     problem_class,
 )
-from eulerlora_client.contract.sampling import Auto, Mode, Views
-from eulerlora_client.errors import SettingsError
-from eulerlora_client.images import ImageFile, image_bytes
-from eulerlora_client.settings import Settings, first_error
+from eulerlora_contract.sampling import Auto, Mode, Views
+from eulerlora_contract.settings import Settings, first_error
 
 AnyBody = TypeVar("AnyBody", bound=WireModel)
 Item = TypeVar("Item")

@@ -12,8 +12,8 @@ from typing import BinaryIO, NoReturn
 
 from PIL import ExifTags, Image
 
-from eulerlora_client.contract.problems import MetadataNotRemoved, UnreadableFile
-from eulerlora_client.errors import ImageFilesError
+from eulerlora_contract.errors import ImageFilesError
+from eulerlora_contract.problems import MetadataNotRemoved, UnreadableFile
 
 ImageFile = str | os.PathLike[str] | bytes | BinaryIO
 """The path of an image file, its bytes, or an open binary file, which is read to its end."""

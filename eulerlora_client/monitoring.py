@@ -21,9 +21,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
-from eulerlora_client.contract.answers import Disposition, ModelShift, ShiftSignal
-from eulerlora_client.errors import OutcomesError
-from eulerlora_client.printable import printable
+from eulerlora_contract.answers import Disposition, ModelShift, ShiftSignal
+from eulerlora_contract.errors import OutcomesError
+from eulerlora_contract.printable import printable
 
 STAKE_COUNT = 16
 

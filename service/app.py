@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 from torch import Tensor
 
-from eulerlora_client.policy.policy import Policy, default_policy
+from eulerlora_contract.policy.policy import Policy, default_policy
 from service.audit.log import AuditLog
 from service.auth.access import KeyCheck
 from service.auth.keys import Keys

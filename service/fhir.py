@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-from eulerlora_client.contract.answers import TriageResult
-from eulerlora_client.contract.problems import NotAcceptable
+from eulerlora_contract.answers import TriageResult
+from eulerlora_contract.problems import NotAcceptable
 from service.http.responses import JSON
 
 Element = dict[str, Any]

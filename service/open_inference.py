@@ -18,16 +18,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 
 from eulerlora import __version__
-from eulerlora_client.contract.answers import Prediction
-from eulerlora_client.contract.problems import (
+from eulerlora_contract.answers import Prediction
+from eulerlora_contract.problems import (
     InvalidParameter,
     InvalidUpload,
     MalformedBody,
     UnknownModel,
     UnsupportedMedia,
 )
-from eulerlora_client.contract.queries import PredictQuery
-from eulerlora_client.settings import error_without_input
+from eulerlora_contract.queries import PredictQuery
+from eulerlora_contract.settings import error_without_input
 from service.decoding.decode import Declared, without_parameters
 from service.http.requests import Upload, query_errors
 from service.http.responses import JSON, OPEN_INFERENCE, json_response, rounded

@@ -18,11 +18,11 @@ from starlette.routing import Router
 
 from eulerlora.model import choose_device, decide_precision
 from eulerlora.settings import RuntimeSettings
-from eulerlora_client.contract.sampling import PrecisionChoice
-from eulerlora_client.errors import SettingsError
-from eulerlora_client.policy.policy import default_policy, read_policy
-from eulerlora_client.printable import printable
-from eulerlora_client.settings import validated
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.policy.policy import default_policy, read_policy
+from eulerlora_contract.printable import printable
+from eulerlora_contract.sampling import PrecisionChoice
+from eulerlora_contract.settings import validated
 from service.app import Options, create_service
 from service.audit.log import AuditLog, read_secret
 from service.auth.keys import Keys

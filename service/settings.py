@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from eulerlora_client.errors import SettingsError
-from eulerlora_client.settings import PositiveInt, Settings, first_error
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.settings import PositiveInt, Settings, first_error
 
 PREFIX = "EULERLORA_SERVE_"
 NESTED = "__"

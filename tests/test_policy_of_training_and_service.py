@@ -14,12 +14,12 @@ from eulerlora.answer import Predictions
 from eulerlora.checkpoint.files import read_config, save_checkpoint, write_config
 from eulerlora.model import EulerLoRA
 from eulerlora_client.commands.policy import policy_command
-from eulerlora_client.contract import answers as contract
-from eulerlora_client.contract.answers import ClassName, Disposition, TargetClasses, Threshold
-from eulerlora_client.policy.policy import default_policy, default_policy_text, read_policy
+from eulerlora_contract import answers as contract
+from eulerlora_contract.answers import ClassName, Disposition, TargetClasses, Threshold
+from eulerlora_contract.policy.policy import default_policy, default_policy_text, read_policy
 from service.app import Options
 from tests.conftest import THRESHOLDS, config_of, random_network
-from tests.eulerlora_client.policy_inputs import GOOD, make_prediction
+from tests.eulerlora_contract.policy_inputs import GOOD, make_prediction
 from tests.service.conftest import app_of
 from training.calibration.calibrate import calibrate
 from training.commands.calibrate import policy_fit_command

@@ -5,7 +5,7 @@ from importlib import import_module
 import pytest
 
 import eulerlora_client
-from eulerlora_client.contract import answers, problems
+from eulerlora_contract import answers, problems
 
 PUBLIC = {
     "eulerlora": """

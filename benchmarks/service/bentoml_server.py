@@ -14,7 +14,7 @@ import bentoml
 import torch
 
 from benchmarks.service.references import body, decode, default_model, predict
-from eulerlora_client.contract.sampling import Mode
+from eulerlora_contract.sampling import Mode
 
 WORKERS, BATCH_SIZE = 2, 8
 

@@ -16,7 +16,7 @@ from litserve import LitAPI, LitServer
 from torch import Tensor
 
 from benchmarks.service.references import body, decode, default_model, predict
-from eulerlora_client.contract.sampling import Mode
+from eulerlora_contract.sampling import Mode
 from service.inference.engine import InferenceItem
 
 WORKERS = 2

@@ -18,7 +18,7 @@ import h11
 import httpx
 import numpy as np
 
-from eulerlora_client.contract.sampling import Mode
+from eulerlora_contract.sampling import Mode
 
 BOUNDARY = "a-boundary-of-the-benchmarks"
 NO_PARAMETERS: Mapping[str, object] = {}

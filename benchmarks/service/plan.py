@@ -1,7 +1,7 @@
 """Sizes and durations of the service benchmarks."""
 
-from eulerlora_client.contract.sampling import Mode
-from eulerlora_client.settings import PositiveInt, Settings
+from eulerlora_contract.sampling import Mode
+from eulerlora_contract.settings import PositiveInt, Settings
 
 
 class Plan(Settings):

@@ -17,7 +17,7 @@ from fastapi import FastAPI, Request
 from ray import serve
 
 from benchmarks.service.references import body, decode, default_model, predict
-from eulerlora_client.contract.sampling import Mode
+from eulerlora_contract.sampling import Mode
 from service.inference.engine import InferenceItem
 
 REPLICAS = 2

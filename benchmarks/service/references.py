@@ -24,7 +24,7 @@ from eulerlora.model import EulerLoRA, rgb_images
 from eulerlora.nn.network import predict_images
 from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Draw
-from eulerlora_client.contract.sampling import Mode
+from eulerlora_contract.sampling import Mode
 from service.inference.engine import InferenceItem
 
 

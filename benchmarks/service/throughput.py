@@ -24,7 +24,7 @@ from benchmarks.service.load import (
 from benchmarks.service.plan import Plan
 from benchmarks.service.references import decode, default_model, predict
 from benchmarks.service.server import eulerlora_server
-from eulerlora_client.contract.sampling import Mode
+from eulerlora_contract.sampling import Mode
 from service.inference.engine import InferenceItem
 
 Source = Literal["decoded", "files"]

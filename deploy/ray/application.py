@@ -19,8 +19,8 @@ from starlette.routing import Router
 from starlette.types import ASGIApp
 
 from eulerlora.commands import set_openmp_wait_policy
-from eulerlora_client.contract.sampling import AUTO, PrecisionChoice
-from eulerlora_client.settings import Settings
+from eulerlora_contract.sampling import AUTO, PrecisionChoice
+from eulerlora_contract.settings import Settings
 
 NAME = "eulerlora"
 EVERY_ADDRESS = "0.0.0.0"  # that of Ray's proxies in serve.yaml

@@ -11,7 +11,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from eulerlora_client.contract.problems import NotReady
+from eulerlora_contract.problems import NotReady
 from service.http.responses import problem_response
 from service.telemetry.logs import RequestIdMiddleware, request_id_of
 

@@ -11,10 +11,10 @@ from eulerlora.sampling.adaptive import DecisionMargins, StoppingRule
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from eulerlora.settings import BackboneSettings, Preprocessing, Provenance, Temperatures
-from eulerlora_client.contract.answers import ClassName, TargetClasses, Threshold
-from eulerlora_client.contract.sampling import Auto, Mode, Precision, Sampler, Views
-from eulerlora_client.errors import SettingsError
-from eulerlora_client.settings import PositiveInt, Probability, Settings, Sha256, optional
+from eulerlora_contract.answers import ClassName, TargetClasses, Threshold
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.sampling import Auto, Mode, Precision, Sampler, Views
+from eulerlora_contract.settings import PositiveInt, Probability, Settings, Sha256, optional
 
 FittedEntry = TypeVar("FittedEntry", Threshold, PredictionSetCalibration)
 

@@ -49,11 +49,11 @@ from eulerlora.nn.network import (
 )
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.settings import UNSCALED, Draw, Preprocessing, Provenance, Temperatures
-from eulerlora_client.contract.answers import ClassName
-from eulerlora_client.contract.sampling import SAMPLERS, Precision
-from eulerlora_client.errors import CheckpointError, ImageError, SettingsError
-from eulerlora_client.output_files import atomic_write, check_free, new_folder, storage_errors
-from eulerlora_client.settings import Probability, Settings, Sha256, first_error, validated
+from eulerlora_contract.answers import ClassName
+from eulerlora_contract.errors import CheckpointError, ImageError, SettingsError
+from eulerlora_contract.output_files import atomic_write, check_free, new_folder, storage_errors
+from eulerlora_contract.sampling import SAMPLERS, Precision
+from eulerlora_contract.settings import Probability, Settings, Sha256, first_error, validated
 
 IMAGE_FILE, EXPECTED_FILE = "known_answer.png", "known_answer.json"
 DRAWS = (

@@ -29,9 +29,9 @@ from torch.nn import functional as F
 
 from eulerlora.nn.backbone import POSITIONS, VisionTransformer
 from eulerlora.settings import BackboneSettings, Preprocessing, Provenance
-from eulerlora_client.errors import CheckpointError, SettingsError
-from eulerlora_client.output_files import atomic_write
-from eulerlora_client.settings import validated
+from eulerlora_contract.errors import CheckpointError, SettingsError
+from eulerlora_contract.output_files import atomic_write
+from eulerlora_contract.settings import validated
 
 if TYPE_CHECKING:
     from torchvision import models

@@ -35,7 +35,7 @@ from eulerlora.images.preprocess import normalise
 from eulerlora.methods.registry import DEFAULT_METHOD
 from eulerlora.nn.method import AttentionAdapters
 from eulerlora.settings import BackboneSettings, Preprocessing
-from eulerlora_client.errors import NonFiniteError, SettingsError
+from eulerlora_contract.errors import NonFiniteError, SettingsError
 
 State = dict[str, Tensor]
 TORCHVISION_USE = """```python

@@ -49,9 +49,9 @@ from eulerlora.exchange.libraries import (
 )
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import Preprocessing, Provenance
-from eulerlora_client.errors import CheckpointError, SettingsError
-from eulerlora_client.output_files import check_free, new_folder
-from eulerlora_client.settings import validated
+from eulerlora_contract.errors import CheckpointError, SettingsError
+from eulerlora_contract.output_files import check_free, new_folder
+from eulerlora_contract.settings import validated
 
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 WEIGHT_FILES = (

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from eulerlora.nn.backbone import POSITIONS
 from eulerlora.settings import Activation, BackboneSettings
-from eulerlora_client.errors import SettingsError
-from eulerlora_client.settings import validated
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.settings import validated
 
 Json = dict[str, Any]
 

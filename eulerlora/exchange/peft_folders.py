@@ -25,8 +25,8 @@ from eulerlora.methods.registry import build_network
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.sampling.masks import INPUT_PROJECTIONS, AdapterSettings
 from eulerlora.settings import BackboneSettings
-from eulerlora_client.errors import CheckpointError, SettingsError
-from eulerlora_client.settings import validated
+from eulerlora_contract.errors import CheckpointError, SettingsError
+from eulerlora_contract.settings import validated
 
 SAMPLER = ".lora_monteclora_sampler."
 """In the names of tensors that MonteCLoRA needs in training only."""

@@ -13,10 +13,10 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
-from eulerlora_client.contract.answers import PredictionWarning, WarningCode
-from eulerlora_client.errors import ImageError
 from eulerlora_client.images import PARSER_ERRORS, files_below
-from eulerlora_client.policy.quality import ProfileError, is_srgb, with_srgb_colours
+from eulerlora_contract.answers import PredictionWarning, WarningCode
+from eulerlora_contract.errors import ImageError
+from eulerlora_contract.policy.quality import ProfileError, is_srgb, with_srgb_colours
 
 EXTENSIONS = (".jpeg", ".jpg", ".png", ".webp")
 SIXTEEN_BITS = "16B"  # the end of Pillow's raw mode

@@ -22,8 +22,8 @@ from eulerlora.nn.method import (
     TrainingKeys,
 )
 from eulerlora.sampling.masks import PROJECTIONS, AdapterSettings
-from eulerlora_client.errors import SettingsError
-from eulerlora_client.settings import Positive, PositiveInt
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.settings import Positive, PositiveInt
 
 
 class EnsembleMethod(Method[SettingsType_co]):

@@ -49,7 +49,7 @@ from eulerlora.nn.method import (
 )
 from eulerlora.nn.rows import Rows
 from eulerlora.sampling.masks import AdapterSettings
-from eulerlora_client.settings import NotNegative, Positive, PositiveInt
+from eulerlora_contract.settings import NotNegative, Positive, PositiveInt
 
 INDEX = "index"
 """Name of z, (rows, index_dimension)."""

@@ -40,7 +40,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer, ProjectedBlock, predi
 from eulerlora.nn.rows import Rows
 from eulerlora.sampling.masks import PROJECTIONS
 from eulerlora.settings import Draw
-from eulerlora_client.settings import NotNegative, Positive, PositiveInt, optional
+from eulerlora_contract.settings import NotNegative, Positive, PositiveInt, optional
 
 
 @dataclass(frozen=True)

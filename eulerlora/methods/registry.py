@@ -28,8 +28,8 @@ from eulerlora.nn.method import AnyMethod, FitSettings, MethodSettings, NetworkS
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import Preprocessing
-from eulerlora_client.errors import SettingsError
-from eulerlora_client.settings import Settings
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.settings import Settings
 
 ENTRY_POINTS = "eulerlora.methods"
 

@@ -50,8 +50,8 @@ from eulerlora.nn.method import (
     initial_bound,
 )
 from eulerlora.sampling.masks import PROJECTIONS, AdapterSettings, on_stacked_ranks
-from eulerlora_client.errors import SettingsError
-from eulerlora_client.settings import NotNegative, Positive
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.settings import NotNegative, Positive
 
 COEFFICIENT_NOISE = "coefficient_noise"
 

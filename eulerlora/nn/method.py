@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from eulerlora.nn.attention import adapted_attention, projected_attention
 from eulerlora.sampling.masks import PROJECTIONS, AdapterSettings, det_coefficients
 from eulerlora.settings import BackboneSettings, Draw
-from eulerlora_client.settings import Settings
+from eulerlora_contract.settings import Settings
 
 COEFFICIENTS = "coefficients"
 """Name of the coefficients of the stacked directions, (rows, blocks, 4, adapters * rank)."""

@@ -21,7 +21,7 @@ from pydantic import Field
 from torch import Tensor
 
 from eulerlora.scores.uncertainty import summarise
-from eulerlora_client.settings import NotNegative, PositiveInt, Probability, Settings
+from eulerlora_contract.settings import NotNegative, PositiveInt, Probability, Settings
 
 ROUNDS = (2, 4, 8, 12, 16)
 """Samples per adapter after each round. With balanced samples the variance of the mean is lowest at

@@ -20,7 +20,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Generator, Tensor
 
-from eulerlora_client.settings import PositiveInt, Settings, optional
+from eulerlora_contract.settings import PositiveInt, Settings, optional
 
 PROJECTIONS = ("query", "key", "value", "output")
 """The adapted projections of a block, in the order of all tensors and coefficients."""

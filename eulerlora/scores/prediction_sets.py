@@ -22,8 +22,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from eulerlora_client.contract.sampling import Mode, Precision, Sampler
-from eulerlora_client.settings import PositiveInt, Probability, Settings, Sha256
+from eulerlora_contract.sampling import Mode, Precision, Sampler
+from eulerlora_contract.settings import PositiveInt, Probability, Settings, Sha256
 
 ALWAYS_INCLUDED = 1.0
 """The threshold of a class that is in every set."""

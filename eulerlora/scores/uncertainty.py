@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora_client.contract.sampling import VIEWS
+from eulerlora_contract.sampling import VIEWS
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora_client.commands.program import INPUT_FILE, POLICY_ENTRY_POINTS, SHARE, Program
-from eulerlora_client.printable import printable
+from eulerlora_contract.printable import printable
 
 if TYPE_CHECKING:
     from eulerlora_client.monitoring import OutcomeSummary, Promise
-    from eulerlora_client.policy.policy import Policy
+    from eulerlora_contract.policy.policy import Policy
 
 
 @click.group("policy", cls=Program, entry_group=POLICY_ENTRY_POINTS)
@@ -39,13 +39,13 @@ def policy_command() -> None:
 )
 def show_command(file: Path | None, measured: bool) -> None:
     """Print the packaged policy, which is the default, or a policy file."""
-    from eulerlora_client.policy.policy import (  # noqa: PLC0415
+    from eulerlora_contract.policy.policy import (  # noqa: PLC0415
         DEFAULT_FILE,
         default_policy_text,
         parse_policy,
         read_policy_text,
     )
-    from eulerlora_client.policy.results import UNKNOWN, performance  # noqa: PLC0415
+    from eulerlora_contract.policy.results import UNKNOWN, performance  # noqa: PLC0415
 
     text = default_policy_text() if file is None else read_policy_text(file)
     if not measured:
@@ -68,7 +68,7 @@ def show_command(file: Path | None, measured: bool) -> None:
 )
 def check_command(file: Path, images: tuple[Path, ...]) -> None:
     """Validate a policy file and print its version and hash."""
-    from eulerlora_client.policy.policy import read_policy  # noqa: PLC0415 - fast --help
+    from eulerlora_contract.policy.policy import read_policy  # noqa: PLC0415 - fast --help
 
     policy = read_policy(file)
     click.echo(f"{printable(str(file))}: valid, version {policy.version}, {policy.hash}")
@@ -80,9 +80,9 @@ def _rejected(policy: Policy, images: Sequence[Path]) -> Iterator[str]:
     """Yields the number of images that the quality limits reject, in total and by reason."""
     from PIL import Image  # noqa: PLC0415 - fast --help
 
-    from eulerlora_client.errors import ImageFilesError  # noqa: PLC0415
     from eulerlora_client.images import select_files  # noqa: PLC0415
-    from eulerlora_client.policy.quality import measure_quality  # noqa: PLC0415
+    from eulerlora_contract.errors import ImageFilesError  # noqa: PLC0415
+    from eulerlora_contract.policy.quality import measure_quality  # noqa: PLC0415
 
     files = select_files(images).files
     reasons = []
@@ -144,7 +144,7 @@ def monitor_command(
         outcome_summary,
         read_outcomes,
     )
-    from eulerlora_client.policy.policy import default_policy, read_policy  # noqa: PLC0415
+    from eulerlora_contract.policy.policy import default_policy, read_policy  # noqa: PLC0415
 
     policy = default_policy() if policy_file is None else read_policy(policy_file)
     promise = promise_of(policy, classes, wanted, confidence)

@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 import click
 
-from eulerlora_client import __version__
-from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, Auto
-from eulerlora_client.printable import printable
+from eulerlora_contract import __version__
+from eulerlora_contract.printable import printable
+from eulerlora_contract.sampling import AUTO, MAX_SAMPLES, Auto
 
 ENTRY_POINTS = "eulerlora.commands"
 POLICY_ENTRY_POINTS = "eulerlora.policy_commands"

@@ -16,20 +16,7 @@ import click
 from tabulate import tabulate
 
 from eulerlora_client.client import AsyncTriageClient, RetryPolicy, TriageOptions, map_ordered
-from eulerlora_client.contract.answers import Disposition, ModelDetails, missing_threshold
-from eulerlora_client.contract.problems import BodyTooLarge, Problem, Unreachable, UnreadableFile
-from eulerlora_client.errors import PolicyError, SettingsError
 from eulerlora_client.images import image_bytes, select_files
-from eulerlora_client.policy.policy import (
-    FAILED,
-    Policy,
-    TriageStatus,
-    default_sampling,
-    policy_of,
-)
-from eulerlora_client.policy.results import WARNING, decided, interval
-from eulerlora_client.printable import printable
-from eulerlora_client.progress import ProgressCounter
 from eulerlora_client.report.exports import Outputs
 from eulerlora_client.report.ranking import (
     STATUS_TITLES,
@@ -38,6 +25,19 @@ from eulerlora_client.report.ranking import (
     counts_by_status,
     ranked,
 )
+from eulerlora_contract.answers import Disposition, ModelDetails, missing_threshold
+from eulerlora_contract.errors import PolicyError, SettingsError
+from eulerlora_contract.policy.policy import (
+    FAILED,
+    Policy,
+    TriageStatus,
+    default_sampling,
+    policy_of,
+)
+from eulerlora_contract.policy.results import WARNING, decided, interval
+from eulerlora_contract.printable import printable
+from eulerlora_contract.problems import BodyTooLarge, Problem, Unreachable, UnreadableFile
+from eulerlora_contract.progress import ProgressCounter
 
 QUOTA_S = 3600.0  # a long run outlasts many quotas
 FIRST_RETRY = RetryPolicy(service_s=0, quota_s=QUOTA_S)  # reports a wrong address at once

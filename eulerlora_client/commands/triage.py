@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora_client.commands.program import INPUT_FILE, SHARE, SamplesParameter
-from eulerlora_client.contract.sampling import MODES, Auto, Mode
+from eulerlora_contract.sampling import MODES, Auto, Mode
 
 if TYPE_CHECKING:
     from eulerlora_client.client import TriageOptions
@@ -95,8 +95,8 @@ def triage_command(
         read_key,
         run_session,
     )
-    from eulerlora_client.policy.policy import read_policy  # noqa: PLC0415
     from eulerlora_client.report.exports import Outputs  # noqa: PLC0415
+    from eulerlora_contract.policy.policy import read_policy  # noqa: PLC0415
 
     key = read_key(key_file) if key_file else os.environ.get(KEY_VARIABLE) or None
     policy = read_policy(policy_file) if policy_file else None

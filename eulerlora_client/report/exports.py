@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from eulerlora_client.contract.answers import Prediction, TriageResult
-from eulerlora_client.errors import OutputPathError
-from eulerlora_client.output_files import is_replaceable, open_output
-from eulerlora_client.policy.policy import Policy
-from eulerlora_client.printable import write_csv_rows
 from eulerlora_client.report.ranking import TriageRow
+from eulerlora_contract.answers import Prediction, TriageResult
+from eulerlora_contract.errors import OutputPathError
+from eulerlora_contract.output_files import is_replaceable, open_output
+from eulerlora_contract.policy.policy import Policy
+from eulerlora_contract.printable import write_csv_rows
 
 
 @dataclass(frozen=True)

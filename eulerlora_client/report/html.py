@@ -17,21 +17,21 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image, ImageOps
 
-from eulerlora_client.contract.answers import OodScore, Prediction, TriageResult
-from eulerlora_client.contract.sampling import AUTO, Auto
 from eulerlora_client.images import PARSER_ERRORS
-from eulerlora_client.output_files import open_output
-from eulerlora_client.policy import results
-from eulerlora_client.policy.policy import Policy
-from eulerlora_client.policy.quality import in_srgb, rgb_on_white
-from eulerlora_client.policy.results import EXPLANATION, UNKNOWN, performance
-from eulerlora_client.printable import NO_BREAK, printable
 from eulerlora_client.report.ranking import (
     STATUS_TITLES,
     TriageRow,
     counts_by_status,
     ranked,
 )
+from eulerlora_contract.answers import OodScore, Prediction, TriageResult
+from eulerlora_contract.output_files import open_output
+from eulerlora_contract.policy import results
+from eulerlora_contract.policy.policy import Policy
+from eulerlora_contract.policy.quality import in_srgb, rgb_on_white
+from eulerlora_contract.policy.results import EXPLANATION, UNKNOWN, performance
+from eulerlora_contract.printable import NO_BREAK, printable
+from eulerlora_contract.sampling import AUTO, Auto
 
 PACKAGE, FOLDER = "eulerlora_client.report", "parts"
 TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eulerlora_client.contract.answers import Disposition, Prediction, TriageResult
-from eulerlora_client.policy.policy import FAILED, TriageStatus, urgency
-from eulerlora_client.policy.results import NOT_ASSESSED, TITLES
+from eulerlora_contract.answers import Disposition, Prediction, TriageResult
+from eulerlora_contract.policy.policy import FAILED, TriageStatus, urgency
+from eulerlora_contract.policy.results import NOT_ASSESSED, TITLES
 
 
 @dataclass(frozen=True)

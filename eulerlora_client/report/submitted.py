@@ -14,18 +14,18 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from eulerlora_client.contract.problems import MalformedBody
-from eulerlora_client.contract.queries import (
+from eulerlora_client.report.exports import write_triage_rows
+from eulerlora_client.report.html import report_html, sent_thumbnail
+from eulerlora_client.report.ranking import RowProblem, TriageRow
+from eulerlora_contract.policy.policy import Policy
+from eulerlora_contract.problems import MalformedBody
+from eulerlora_contract.queries import (
     ReportFormat,
     ReportImage,
     ReportProblem,
     ReportRequest,
 )
-from eulerlora_client.policy.policy import Policy
-from eulerlora_client.report.exports import write_triage_rows
-from eulerlora_client.report.html import report_html, sent_thumbnail
-from eulerlora_client.report.ranking import RowProblem, TriageRow
-from eulerlora_client.settings import Settings, error_without_input
+from eulerlora_contract.settings import Settings, error_without_input
 
 NICENESS = 10
 MEMORY_BYTES = 2 * 1024**3

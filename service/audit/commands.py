@@ -36,7 +36,7 @@ def verify_command(
     path: Path, expect_last: str | None, image: Path | None, secret_file: Path | None
 ) -> None:
     """Check that no line of an audit log was changed, removed, inserted or moved."""
-    from eulerlora_client.errors import SettingsError  # noqa: PLC0415
+    from eulerlora_contract.errors import SettingsError  # noqa: PLC0415
     from service.audit.file import (  # noqa: PLC0415
         DECISION,
         FIRST_PREVIOUS,

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from eulerlora_client.errors import EulerLoRAError, SettingsError, StorageError
-from eulerlora_client.output_files import storage_errors
+from eulerlora_contract.errors import EulerLoRAError, SettingsError, StorageError
+from eulerlora_contract.output_files import storage_errors
 
 FORMAT = 1
 FIRST_PREVIOUS = "0" * 64  # `previous` of the first line of a chain

@@ -15,11 +15,11 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Self
 
-from eulerlora_client.contract.answers import Prediction
-from eulerlora_client.contract.problems import AuditUnavailable
-from eulerlora_client.contract.sampling import Auto
-from eulerlora_client.errors import EulerLoRAError, SettingsError
-from eulerlora_client.policy import policy
+from eulerlora_contract.answers import Prediction
+from eulerlora_contract.errors import EulerLoRAError, SettingsError
+from eulerlora_contract.policy import policy
+from eulerlora_contract.problems import AuditUnavailable
+from eulerlora_contract.sampling import Auto
 from service.audit.file import DECISION, AuditFile, ChainEnd, Record
 from service.auth.keys import warn_if_world_readable
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from starlette.types import Scope
 
-from eulerlora_client.contract.problems import NotAuthenticated, QuotaExceeded
+from eulerlora_contract.problems import NotAuthenticated, QuotaExceeded
 from service.auth.keys import Client, Keys
 from service.telemetry.observation import PROBES
 

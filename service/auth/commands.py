@@ -37,7 +37,7 @@ def new_command(name: str, path: Path, requests_per_minute: int | None) -> None:
 
     A client can have two keys. Retire the older one as soon as the newer one is in use.
     """
-    from eulerlora_client.settings import validated  # noqa: PLC0415
+    from eulerlora_contract.settings import validated  # noqa: PLC0415
     from service.auth.keys import (  # noqa: PLC0415
         Client,
         key_hash,
@@ -71,7 +71,7 @@ def new_command(name: str, path: Path, requests_per_minute: int | None) -> None:
 @file_option
 def retire_command(name: str, path: Path) -> None:
     """Retire the older key of a client; remove the client with its last key."""
-    from eulerlora_client.errors import SettingsError  # noqa: PLC0415
+    from eulerlora_contract.errors import SettingsError  # noqa: PLC0415
     from service.auth.keys import updated_clients  # noqa: PLC0415
 
     with updated_clients(path) as clients:

@@ -30,9 +30,9 @@ from typing import Annotated, Any
 
 from pydantic import AwareDatetime, Field
 
-from eulerlora_client.errors import SettingsError
-from eulerlora_client.output_files import atomic_write
-from eulerlora_client.settings import PositiveInt, Settings, validated
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.output_files import atomic_write
+from eulerlora_contract.settings import PositiveInt, Settings, validated
 
 MAX_KEYS = 2  # the old and the new key during rotation
 PRIVATE = 0o600

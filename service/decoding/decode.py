@@ -19,10 +19,10 @@ from eulerlora.images.files import (
     upright_rgb,
     upright_transposition,
 )
-from eulerlora_client.contract.answers import PredictionWarning, WarningCode
-from eulerlora_client.contract.problems import UnusableImage
-from eulerlora_client.errors import ImageError
 from eulerlora_client.images import PARSER_ERRORS
+from eulerlora_contract.answers import PredictionWarning, WarningCode
+from eulerlora_contract.errors import ImageError
+from eulerlora_contract.problems import UnusableImage
 from service.decoding import dicom
 from service.decoding.header import (
     Format,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from eulerlora_client.contract.problems import UnsupportedMedia, UnusableImage
+from eulerlora_contract.problems import UnsupportedMedia, UnusableImage
 from service.decoding.header import ImageHeader, broken, check_size
 from service.settings import ImageSettings
 

@@ -10,8 +10,8 @@ from typing import Literal
 
 import imagesize
 
-from eulerlora_client.contract.problems import UnsupportedMedia, UnusableImage
 from eulerlora_client.images import START_OF_SCAN, jpeg_segments
+from eulerlora_contract.problems import UnsupportedMedia, UnusableImage
 from service.settings import ImageSettings
 
 Format = Literal["JPEG", "PNG", "WEBP", "DICOM"]

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from PIL import Image
 
 from eulerlora.settings import Preprocessing
-from eulerlora_client.contract.problems import NotReady, Problem, UnusableImage
+from eulerlora_contract.problems import NotReady, Problem, UnusableImage
 from service.decoding.decode import Declared
 from service.decoding.worker import (
     LENGTH,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from eulerlora_client.contract.problems import QuotaExceeded
+from eulerlora_contract.problems import QuotaExceeded
 from service.fair_sharing import FairQueue, RecentClients, SharedCapacity
 
 MINUTE_S = 60.0

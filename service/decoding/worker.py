@@ -24,9 +24,9 @@ from PIL import Image
 
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.settings import Preprocessing
-from eulerlora_client.contract.answers import ImageQuality, PredictionWarning
-from eulerlora_client.contract.problems import UnusableImage
-from eulerlora_client.policy.quality import measure_quality
+from eulerlora_contract.answers import ImageQuality, PredictionWarning
+from eulerlora_contract.policy.quality import measure_quality
+from eulerlora_contract.problems import UnusableImage
 from service.decoding.decode import Declared, DecodedImage, decode
 from service.decoding.dicom import load_library
 from service.settings import DecodingSettings, ImageSettings

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from eulerlora_client.contract.problems import (
+from eulerlora_contract.problems import (
     BodyTooLarge,
     ForeignOrigin,
     HeadersTooLarge,

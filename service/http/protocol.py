@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
-from eulerlora_client.contract.problems import (
+from eulerlora_contract.problems import (
     HeadersTooLarge,
     MalformedRequest,
     Problem,

@@ -19,7 +19,7 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
-from eulerlora_client.contract.problems import (
+from eulerlora_contract.problems import (
     InvalidParameter,
     InvalidUpload,
     MalformedBody,

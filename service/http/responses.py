@@ -18,8 +18,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from eulerlora_client.contract.answers import ProblemDocument
-from eulerlora_client.contract.problems import (
+from eulerlora_contract.answers import ProblemDocument
+from eulerlora_contract.problems import (
     BodyTooLarge,
     HeadersTooLarge,
     InternalError,
@@ -34,7 +34,7 @@ from eulerlora_client.contract.problems import (
     RequestRefused,
     UploadTooSlow,
 )
-from eulerlora_client.settings import expected_value
+from eulerlora_contract.settings import expected_value
 from service.telemetry.logs import REQUEST_ID_HEADER, request_id_of
 from service.telemetry.metrics import CLIENT_CLOSED_REQUEST
 

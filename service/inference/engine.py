@@ -13,8 +13,8 @@ from torch import Tensor
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import NetworkOutput, predict_images
 from eulerlora.settings import Draw
-from eulerlora_client.contract.problems import OutOfMemory, UnknownModel
-from eulerlora_client.errors import SettingsError
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.problems import OutOfMemory, UnknownModel
 
 Result = TypeVar("Result")
 

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from eulerlora.nn.network import NetworkOutput
 from eulerlora.settings import Draw
-from eulerlora_client.contract.problems import DeadlinePassed, NotReady, Overloaded, Problem
+from eulerlora_contract.problems import DeadlinePassed, NotReady, Overloaded, Problem
 from service.fair_sharing import INTERNAL, FairQueue, RecentClients, SharedCapacity
 from service.inference.engine import InferenceItem, ServedModel
 from service.settings import ServiceSettings

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from eulerlora.nn.network import NetworkOutput
-from eulerlora_client.contract.problems import ModelFailure, OutOfMemory, Problem
+from eulerlora_contract.problems import ModelFailure, OutOfMemory, Problem
 from service.inference.engine import CoreAllocation, DeviceFailed, InferenceItem, ServedModel
 from service.inference.queue import Batch, InferenceResult, RequestQueue, Ticket
 from service.telemetry.metrics import BatchRun

@@ -34,11 +34,11 @@ from eulerlora.checkpoint.weights import CARD_FILE
 from eulerlora.model import Dispositions, EulerLoRA, PrecisionDecision
 from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw, RuntimeSettings
-from eulerlora_client.contract import answers as contract
-from eulerlora_client.contract.answers import ImageQuality, Reason
-from eulerlora_client.contract.problems import OutOfMemory
-from eulerlora_client.errors import CheckpointError, PolicyError
-from eulerlora_client.policy.policy import Policy
+from eulerlora_contract import answers as contract
+from eulerlora_contract.answers import ImageQuality, Reason
+from eulerlora_contract.errors import CheckpointError, PolicyError
+from eulerlora_contract.policy.policy import Policy
+from eulerlora_contract.problems import OutOfMemory
 from service.inference.engine import InferenceItem, ServedModel
 
 MAX_CARD_BYTES = 1_000_000

@@ -15,8 +15,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from eulerlora_client.contract.answers import ServiceStatus
-from eulerlora_client.contract.problems import NotReady
+from eulerlora_contract.answers import ServiceStatus
+from eulerlora_contract.problems import NotReady
 from service.http.responses import problem_response
 from service.settings import STOP_MARGIN_S, LifeSettings
 from service.telemetry.logs import RequestIdMiddleware, request_id_of

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from torch import Tensor
 
 from eulerlora.model import EulerLoRA
-from eulerlora_client.errors import CheckpointError, EulerLoRAError
+from eulerlora_contract.errors import CheckpointError, EulerLoRAError
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.lifecycle.loading import (
     CheckedModel,

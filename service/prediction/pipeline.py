@@ -16,7 +16,7 @@ from fastapi import Request
 from eulerlora.answer import RunOptions, answer, response_fields
 from eulerlora.nn.runtime import AdaptiveSampling
 from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, StoppingRule
-from eulerlora_client.contract.answers import (
+from eulerlora_contract.answers import (
     Prediction,
     PredictionWarning,
     ProblemDocument,
@@ -24,7 +24,10 @@ from eulerlora_client.contract.answers import (
     Variance,
     item_id,
 )
-from eulerlora_client.contract.problems import (
+from eulerlora_contract.errors import NonFiniteError
+from eulerlora_contract.policy.policy import Policy
+from eulerlora_contract.policy.results import triage_result
+from eulerlora_contract.problems import (
     DeadlinePassed,
     InternalError,
     ModelFailure,
@@ -32,11 +35,8 @@ from eulerlora_client.contract.problems import (
     PolicyNotApplicable,
     Problem,
 )
-from eulerlora_client.contract.queries import PredictQuery
-from eulerlora_client.contract.sampling import AUTO, Auto
-from eulerlora_client.errors import NonFiniteError
-from eulerlora_client.policy.policy import Policy
-from eulerlora_client.policy.results import triage_result
+from eulerlora_contract.queries import PredictQuery
+from eulerlora_contract.sampling import AUTO, Auto
 from service.audit.log import AuditEntry, AuditLog
 from service.decoding.pool import DecoderPool
 from service.decoding.slots import DecodingSlots

@@ -7,16 +7,16 @@ from functools import partial
 
 from eulerlora.sampling.adaptive import ROUNDS, SettledDecisions, StoppingRule
 from eulerlora.settings import Draw
-from eulerlora_client.contract.answers import ImageQuality, PredictionWarning, Reason, WarningCode
-from eulerlora_client.contract.problems import (
+from eulerlora_contract.answers import ImageQuality, PredictionWarning, Reason, WarningCode
+from eulerlora_contract.policy.policy import Policy, disposition_for
+from eulerlora_contract.problems import (
     BodyTooLarge,
     InvalidParameter,
     InvalidUpload,
     Problem,
 )
-from eulerlora_client.contract.queries import PredictQuery
-from eulerlora_client.contract.sampling import AUTO, DEFAULT_SAMPLES, Auto, Views
-from eulerlora_client.policy.policy import Policy, disposition_for
+from eulerlora_contract.queries import PredictQuery
+from eulerlora_contract.sampling import AUTO, DEFAULT_SAMPLES, Auto, Views
 from service.decoding.decode import header_of
 from service.decoding.header import ImageHeader
 from service.http.requests import Upload

@@ -12,9 +12,9 @@ from typing import Any
 from fastapi import Depends, params
 from fastapi.security import APIKeyHeader, HTTPBearer
 
-from eulerlora_client.contract import problems
-from eulerlora_client.contract.answers import ProblemDocument
-from eulerlora_client.contract.problems import Problem
+from eulerlora_contract import problems
+from eulerlora_contract.answers import ProblemDocument
+from eulerlora_contract.problems import Problem
 from service.http.responses import JSON, PROBLEM_JSON, problem_document, problem_headers
 from service.telemetry.logs import REQUEST_ID_HEADER
 

@@ -14,9 +14,9 @@ from typing import Self
 from fastapi import APIRouter, HTTPException, Request, Response
 from jinja2 import Environment, StrictUndefined
 
-from eulerlora_client.policy import results as texts
-from eulerlora_client.policy.policy import MeasuredEvidence, Policy, default_policy
-from eulerlora_client.policy.results import WARNING
+from eulerlora_contract.policy import results as texts
+from eulerlora_contract.policy.policy import MeasuredEvidence, Policy, default_policy
+from eulerlora_contract.policy.results import WARNING
 
 INDEX = "index.html"
 IMAGES = {

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from eulerlora_client.contract.answers import Prediction, PredictionBatch
-from eulerlora_client.contract.queries import PredictQuery
+from eulerlora_contract.answers import Prediction, PredictionBatch
+from eulerlora_contract.queries import PredictQuery
 from service.decoding.decode import MEDIA_TYPES
 from service.http.requests import FILE_PART, FILES_PART, strict_query_route
 from service.http.responses import batch_response, json_response

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from eulerlora.scores.prediction_sets import ALWAYS_INCLUDED, PredictionSetCalibration
-from eulerlora_client.contract.answers import (
+from eulerlora_contract.answers import (
     ImageLimits,
     ModelDetails,
     ModelList,
@@ -17,8 +17,8 @@ from eulerlora_client.contract.answers import (
     PredictionSetOptions,
     ServiceStatus,
 )
-from eulerlora_client.contract.problems import NotReady, UnknownModel
-from eulerlora_client.contract.sampling import MAX_SAMPLES
+from eulerlora_contract.problems import NotReady, UnknownModel
+from eulerlora_contract.sampling import MAX_SAMPLES
 from service.audit.log import AuditLog
 from service.decoding.pool import DecoderPool
 from service.http.responses import json_response

@@ -11,12 +11,16 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from pydantic import Field
 
-from eulerlora_client.contract.answers import (
+from eulerlora_client.report import submitted
+from eulerlora_client.report.submitted import INVALID_REQUEST, ReportJob
+from eulerlora_contract.answers import (
     PolicyDescription,
     TriageBatch,
     TriageResult,
 )
-from eulerlora_client.contract.problems import (
+from eulerlora_contract.policy.policy import Policy, default_sampling
+from eulerlora_contract.policy.results import policy_description
+from eulerlora_contract.problems import (
     BodyTooLarge,
     DeadlinePassed,
     MalformedBody,
@@ -25,18 +29,14 @@ from eulerlora_client.contract.problems import (
     PolicyNotApplicable,
     UnsupportedMedia,
 )
-from eulerlora_client.contract.queries import (
+from eulerlora_contract.queries import (
     PredictQuery,
     ReportFormat,
     ReportQuery,
     ReportRequest,
     TriageQuery,
 )
-from eulerlora_client.contract.sampling import Mode
-from eulerlora_client.policy.policy import Policy, default_sampling
-from eulerlora_client.policy.results import policy_description
-from eulerlora_client.report import submitted
-from eulerlora_client.report.submitted import INVALID_REQUEST, ReportJob
+from eulerlora_contract.sampling import Mode
 from service.decoding.decode import without_parameters
 from service.fair_sharing import client_of
 from service.fhir import FHIR_JSON, chosen_media_type, triage_bundle

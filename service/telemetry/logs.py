@@ -13,7 +13,7 @@ from pythonjsonlogger.json import JsonFormatter
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from eulerlora_client.printable import printable
+from eulerlora_contract.printable import printable
 
 REQUEST_ID_HEADER = "X-Request-ID"
 WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")

@@ -29,8 +29,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from eulerlora.sampling.adaptive import ROUNDS
-from eulerlora_client.contract.answers import Disposition, ModelShift, Prediction
-from eulerlora_client.contract.problems import SENT_BY_SERVICE
+from eulerlora_contract.answers import Disposition, ModelShift, Prediction
+from eulerlora_contract.problems import SENT_BY_SERVICE
 
 ClientClass = Literal["anonymous", "keyed"]
 """The class of a client in the metrics, which do not contain names."""

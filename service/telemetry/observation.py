@@ -15,8 +15,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from eulerlora_client.contract.problems import InternalError
-from eulerlora_client.printable import printable
+from eulerlora_contract.printable import printable
+from eulerlora_contract.problems import InternalError
 from service.telemetry.metrics import (
     CLIENT_CLOSED_REQUEST,
     OTHER,

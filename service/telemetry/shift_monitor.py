@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import Self
 
 from eulerlora.model import EulerLoRA
-from eulerlora_client.contract.answers import (
+from eulerlora_client.monitoring import EventRate, ShiftMonitor
+from eulerlora_contract.answers import (
     ModelShift,
     Prediction,
     PredictionWarning,
     Threshold,
     WarningCode,
 )
-from eulerlora_client.contract.sampling import AUTO, Auto
-from eulerlora_client.monitoring import EventRate, ShiftMonitor
+from eulerlora_contract.sampling import AUTO, Auto
 
 FEATURE_DISTANCE = "feature_distance"
 FEATURE_QUARTILE = "feature_distance_quartile"

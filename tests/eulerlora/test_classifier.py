@@ -16,7 +16,7 @@ from torchvision.models import VisionTransformer
 from eulerlora import EulerLoRA, adapt, summarise, trajectory_loss
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import Preprocessing
-from eulerlora_client.errors import EulerLoRAError, ImageError, SettingsError
+from eulerlora_contract.errors import EulerLoRAError, ImageError, SettingsError
 from tests.eulerlora.exchange.sources import (
     MODELS,
     PATCH,

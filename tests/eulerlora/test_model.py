@@ -17,8 +17,8 @@ from eulerlora.images.files import upright_rgb
 from eulerlora.images.preprocess import content_seed
 from eulerlora.model import EulerLoRA, Predictions, choose_device
 from eulerlora.scores.uncertainty import standard_errors, summarise
-from eulerlora_client.contract.answers import Threshold
-from eulerlora_client.errors import ImageError, NonFiniteError, SettingsError
+from eulerlora_contract.answers import Threshold
+from eulerlora_contract.errors import ImageError, NonFiniteError, SettingsError
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
 
 COUNT, ADAPTERS, CLASSES = 5, 2, 3

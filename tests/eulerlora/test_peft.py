@@ -20,7 +20,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.peft import EulerLoraConfig, draw_coefficients, sampling
-from eulerlora_client.errors import SettingsError
+from eulerlora_contract.errors import SettingsError
 from tests.fake_hub import NAME, fake_hub
 
 SHAPE = {

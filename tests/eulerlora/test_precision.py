@@ -19,7 +19,7 @@ from eulerlora.model import (
     gate_fault,
     missing_bfloat16,
 )
-from eulerlora_client.contract.sampling import Precision
+from eulerlora_contract.sampling import Precision
 
 CPU = torch.device("cpu")
 NATIVE = {"avx512_bf16": True, "amx_bf16": False}

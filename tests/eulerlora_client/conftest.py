@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
 from eulerlora.model import EulerLoRA
 from service.app import Options
+from tests.eulerlora_contract.policy_inputs import PREDICTION
 from tests.service.conftest import (  # noqa: F401 - fixtures
     LIVE_BODY_BYTES,
     app_of,
@@ -24,26 +24,6 @@ from tests.service.real_server import run_server
 
 Reply = tuple[int, Mapping[str, str], bytes] | None
 """Status, headers and body; None closes the connection without a response."""
-
-PREDICTION: dict[str, Any] = {
-    "request_id": "r1",
-    "model": "tiny",
-    "revision": "sha256:0",
-    "mode": "stoch",
-    "samples": 2,
-    "trajectories": 2,
-    "seed": 7,
-    "label": "nv",
-    "probabilities": {"mel": 0.2, "nv": 0.8},
-    "entropy": 0.5,
-    "expected_entropy": 0.4,
-    "mutual_information": 0.1,
-    "msp": 0.8,
-    "ood": False,
-    "ood_threshold": 0.3,
-    "warnings": [],
-    "trajectory_probabilities": [[0.6, 0.4], [0.1, 0.9]],
-}
 
 
 @dataclass(frozen=True)

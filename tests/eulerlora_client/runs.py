@@ -9,17 +9,17 @@ from PIL import Image
 
 from eulerlora_client.commands import program as program_module
 from eulerlora_client.commands.triage import triage_command
-from eulerlora_client.contract.answers import (
+from eulerlora_client.report.ranking import TriageRow
+from eulerlora_contract.answers import (
     Disposition,
     Prediction,
     Reason,
     TriageResult,
 )
-from eulerlora_client.policy.policy import Decision, Policy, default_policy, default_policy_text
-from eulerlora_client.policy.results import policy_description, triage_result
-from eulerlora_client.report.ranking import TriageRow
-from tests.eulerlora_client.conftest import PREDICTION, Reply
-from tests.eulerlora_client.policy_inputs import GOOD
+from eulerlora_contract.policy.policy import Decision, Policy, default_policy, default_policy_text
+from eulerlora_contract.policy.results import policy_description, triage_result
+from tests.eulerlora_client.conftest import Reply
+from tests.eulerlora_contract.policy_inputs import GOOD, PREDICTION
 from tests.program import Completed, run
 
 NAMES = {"mel": "melanoma", "nv": "melanocytic nevus (mole)"}

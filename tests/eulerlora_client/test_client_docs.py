@@ -11,7 +11,7 @@ import pytest
 
 from eulerlora import EulerLoRA
 from eulerlora_client import Disposition
-from eulerlora_client.policy.results import TITLES
+from eulerlora_contract.policy.results import TITLES
 from tests.eulerlora_client.runs import triage
 from tests.markdown import code_blocks
 from tests.service.conftest import app_of

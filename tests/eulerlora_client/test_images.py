@@ -12,9 +12,9 @@ import pytest
 from PIL import ExifTags, Image, ImageCms, ImageOps, PngImagePlugin
 
 from eulerlora.images.files import EXTENSIONS as MODEL_EXTENSIONS
-from eulerlora_client.contract.problems import MetadataNotRemoved, UnreadableFile
-from eulerlora_client.errors import ImageFilesError
 from eulerlora_client.images import EXTENSIONS, image_bytes, select_files, without_metadata
+from eulerlora_contract.errors import ImageFilesError
+from eulerlora_contract.problems import MetadataNotRemoved, UnreadableFile
 
 
 def closed_file() -> BytesIO:

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.contract.answers import Disposition
-from eulerlora_client.errors import OutcomesError
 from eulerlora_client.monitoring import (
     LesionOutcome,
     Outcome,
@@ -21,6 +19,8 @@ from eulerlora_client.monitoring import (
     target_lesions,
 )
 from eulerlora_client.report.exports import COLUMNS
+from eulerlora_contract.answers import Disposition
+from eulerlora_contract.errors import OutcomesError
 
 PROMISE = Promise(("mel",), 0.05, 0.95)
 

@@ -14,8 +14,9 @@ from eulerlora_client.client import (
     reported_problem,
     retrying,
 )
-from eulerlora_client.contract.answers import ClassName, ModelDetails, Prediction
-from eulerlora_client.contract.problems import (
+from eulerlora_contract.answers import ClassName, ModelDetails, Prediction
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.problems import (
     BadRequest,
     ConnectionLost,
     InternalError,
@@ -31,7 +32,6 @@ from eulerlora_client.contract.problems import (
     Unreachable,
     UnsupportedMedia,
 )
-from eulerlora_client.errors import SettingsError
 from tests.eulerlora_client.runs import DETAILS
 
 

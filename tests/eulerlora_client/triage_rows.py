@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from eulerlora_client.contract.answers import ImageQuality, Prediction
-from eulerlora_client.policy.policy import Policy, TargetRules, UncertaintyRules, default_policy
-from eulerlora_client.policy.results import triage_result
 from eulerlora_client.report.ranking import RowProblem, TriageRow
-from tests.eulerlora_client.conftest import PREDICTION
-from tests.eulerlora_client.policy_inputs import GOOD
+from eulerlora_contract.answers import ImageQuality, Prediction
+from eulerlora_contract.policy.policy import Policy, TargetRules, UncertaintyRules, default_policy
+from eulerlora_contract.policy.results import triage_result
+from tests.eulerlora_contract.policy_inputs import GOOD, PREDICTION
 
 CLASS_NAMES = {
     "akiec": "actinic keratosis (or Bowen's disease)",

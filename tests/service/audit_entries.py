@@ -1,7 +1,7 @@
 """Entries for tests of the audit log."""
 
-from eulerlora_client.contract.answers import Prediction
-from eulerlora_client.policy import policy
+from eulerlora_contract.answers import Prediction
+from eulerlora_contract.policy import policy
 from service.audit.log import AuditEntry
 
 SECRET = b"a secret of thirty-two bytes or so"

@@ -13,8 +13,8 @@ from fastapi import Request
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw
-from eulerlora_client.contract.answers import Prediction
-from eulerlora_client.contract.queries import PredictQuery
+from eulerlora_contract.answers import Prediction
+from eulerlora_contract.queries import PredictQuery
 from service.audit.log import AuditEntry
 from service.decoding.decode import decode
 from service.decoding.slots import DecodingQuota, DecodingSlots

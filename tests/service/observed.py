@@ -9,14 +9,14 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from eulerlora_client.contract.answers import (
+from eulerlora_contract.answers import (
     Disposition,
     ModelShift,
     Prediction,
     ShiftSignal,
     StandardError,
 )
-from eulerlora_client.contract.problems import NotAuthenticated, Overloaded
+from eulerlora_contract.problems import NotAuthenticated, Overloaded
 from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
 from service.http.responses import add_problem_handlers, problem_response
 from service.routes.system import metrics_routes

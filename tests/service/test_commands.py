@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.errors import SettingsError
+from eulerlora_contract.errors import SettingsError
 from service.process import (
     allowed_hosts,
     check_exposure,

@@ -16,10 +16,10 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from eulerlora.model import EulerLoRA
-from eulerlora_client.contract.answers import TriageResult
-from eulerlora_client.contract.problems import NotAcceptable
-from eulerlora_client.policy.policy import default_policy
-from eulerlora_client.policy.results import WARNING
+from eulerlora_contract.answers import TriageResult
+from eulerlora_contract.policy.policy import default_policy
+from eulerlora_contract.policy.results import WARNING
+from eulerlora_contract.problems import NotAcceptable
 from service.app import Options
 from service.fhir import FHIR_JSON, chosen_media_type, triage_bundle
 from service.http.responses import JSON

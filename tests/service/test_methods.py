@@ -8,7 +8,7 @@ from PIL import Image
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora_client.contract.queries import PredictQuery
+from eulerlora_contract.queries import PredictQuery
 from service.lifecycle.loading import share_backbone
 from tests.conftest import config_of, random_network
 from tests.eulerlora.methods.conftest import METHODS

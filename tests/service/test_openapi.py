@@ -7,7 +7,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.schemas import BaseSchema
 
-from eulerlora_client.contract.answers import ProblemDocument
+from eulerlora_contract.answers import ProblemDocument
 from tests.service.real_server import SOCKET_TIMEOUT_S
 
 FEW = settings(

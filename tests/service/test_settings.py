@@ -5,7 +5,7 @@ import resource
 
 import pytest
 
-from eulerlora_client.errors import SettingsError
+from eulerlora_contract.errors import SettingsError
 from service.settings import (
     PREFIX,
     ServiceSettings,

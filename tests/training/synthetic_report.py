@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
-from eulerlora_client.contract.answers import ScoreThreshold, Threshold
+from eulerlora_contract.answers import ScoreThreshold, Threshold
 from training.data.images import LabelledImage
 from training.evaluation.evaluate import EvaluatedSet, Evaluation
 from training.evaluation.inference import ModelOutputs, SetPredictions

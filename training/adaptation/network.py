@@ -28,8 +28,8 @@ from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Preprocessing, Provenance
-from eulerlora_client.contract.sampling import AUTO
-from eulerlora_client.errors import SettingsError
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.sampling import AUTO
 from training.optimisation.run import round_parameters
 from training.recipe.schema import NO_ADAPTERS, AdapterRecipe, BackboneSource, WholeNetworkSettings
 

@@ -21,10 +21,10 @@ from eulerlora.methods.posteriors import FitImages
 from eulerlora.methods.registry import method_type, methods, plain_methods
 from eulerlora.nn.method import FitSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora_client.contract.sampling import Auto
-from eulerlora_client.errors import CheckpointError, DataError
-from eulerlora_client.output_files import check_free
-from eulerlora_client.progress import track
+from eulerlora_contract.errors import CheckpointError, DataError
+from eulerlora_contract.output_files import check_free
+from eulerlora_contract.progress import track
+from eulerlora_contract.sampling import Auto
 from training.adaptation.objective import objective_and_batches
 from training.calibration.calibrate import calibrate
 from training.data.images import ImageParts, OodSet, evenly_spaced, pixel_batches

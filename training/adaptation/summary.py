@@ -12,8 +12,8 @@ from eulerlora.model import fastest_precision, missing_bfloat16
 from eulerlora.sampling.adaptive import MIN_IMAGES
 from eulerlora.scores.prediction_sets import min_units
 from eulerlora.settings import Provenance
-from eulerlora_client.contract.sampling import PrecisionChoice
-from eulerlora_client.printable import printable
+from eulerlora_contract.printable import printable
+from eulerlora_contract.sampling import PrecisionChoice
 from training.adaptation.network import FrozenBackbone
 from training.calibration.thresholds import KEPT_SHARE
 from training.data.copies import Copies, DataCheck

@@ -15,8 +15,8 @@ from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Provenance
-from eulerlora_client.errors import SettingsError
-from eulerlora_client.output_files import check_free
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.output_files import check_free
 from training.adaptation.network import (
     FrozenBackbone,
     available_source,

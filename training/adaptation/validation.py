@@ -9,7 +9,7 @@ from torch import Tensor
 
 from eulerlora.nn.network import AdaptedVisionTransformer, predict_images
 from eulerlora.settings import Draw, Provenance
-from eulerlora_client.contract.sampling import Mode, Views
+from eulerlora_contract.sampling import Mode, Views
 from training.data.images import LabelledImage, pixel_batches
 from training.evaluation.intervals import unit_weights
 from training.evaluation.metrics import classification_metrics

@@ -24,7 +24,7 @@ from eulerlora.scores.ood_scores import (
     FeatureStatistics,
     fit_feature_statistics,
 )
-from eulerlora_client.contract.sampling import (
+from eulerlora_contract.sampling import (
     DEFAULT_SAMPLES,
     MODES,
     Auto,

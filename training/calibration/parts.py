@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.sampling.adaptive import MIN_IMAGES
 from eulerlora.scores.prediction_sets import ALWAYS_INCLUDED, min_units
-from eulerlora_client.contract.answers import TargetClasses
+from eulerlora_contract.answers import TargetClasses
 from training.calibration.policy import PolicyFit
 from training.calibration.thresholds import KEPT_SHARE, CoverageSettings
 from training.evaluation.intervals import tolerance_sample_size

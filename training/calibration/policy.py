@@ -19,10 +19,10 @@ import tomlkit
 from numpy.typing import NDArray
 
 from eulerlora.model import EulerLoRA
-from eulerlora_client.contract.answers import TargetClasses
-from eulerlora_client.errors import DataError
-from eulerlora_client.output_files import atomic_write
-from eulerlora_client.policy.policy import (
+from eulerlora_contract.answers import TargetClasses
+from eulerlora_contract.errors import DataError
+from eulerlora_contract.output_files import atomic_write
+from eulerlora_contract.policy.policy import (
     DEFAULT_FILE,
     Evidence,
     FitEvidence,

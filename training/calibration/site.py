@@ -32,10 +32,10 @@ from eulerlora.checkpoint.files import (
 from eulerlora.checkpoint.weights import BACKBONE_FILE, CARD_FILE, tensors_sha256
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance
-from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MODES, Precision, PrecisionChoice
-from eulerlora_client.errors import DataError
-from eulerlora_client.output_files import check_free, new_folder, storage_errors
-from eulerlora_client.policy.policy import Policy
+from eulerlora_contract.errors import DataError
+from eulerlora_contract.output_files import check_free, new_folder, storage_errors
+from eulerlora_contract.policy.policy import Policy
+from eulerlora_contract.sampling import DEFAULT_SAMPLES, MODES, Precision, PrecisionChoice
 from training.calibration.parts import (
     FEATURES,
     OOD,

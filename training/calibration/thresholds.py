@@ -43,9 +43,9 @@ from eulerlora.scores.prediction_sets import (
     unit_scores,
 )
 from eulerlora.settings import Temperatures
-from eulerlora_client.contract.answers import ScoreThreshold, Threshold, Tolerance
-from eulerlora_client.contract.sampling import AUTO, Auto, Mode, Precision
-from eulerlora_client.errors import DataError
+from eulerlora_contract.answers import ScoreThreshold, Threshold, Tolerance
+from eulerlora_contract.errors import DataError
+from eulerlora_contract.sampling import AUTO, Auto, Mode, Precision
 from training.data.images import LabelledImage
 from training.data.splits import SPLIT_SEED
 from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all

@@ -54,7 +54,7 @@ def bayesianise_command(
     # These import torch.
     from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
-    from eulerlora_client.output_files import check_free  # noqa: PLC0415
+    from eulerlora_contract.output_files import check_free  # noqa: PLC0415
     from training.adaptation.posterior import bayesianise  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset, checkpoint_outliers  # noqa: PLC0415
     from training.data.images import report_skipped  # noqa: PLC0415
@@ -70,8 +70,8 @@ def bayesianise_command(
 
 def _fit_settings(method: str, settings: Sequence[str]) -> FitSettings:
     from eulerlora.methods.registry import settings_of_fits  # noqa: PLC0415
-    from eulerlora_client.errors import SettingsError  # noqa: PLC0415 - torch
-    from eulerlora_client.settings import validated  # noqa: PLC0415 - pydantic
+    from eulerlora_contract.errors import SettingsError  # noqa: PLC0415 - torch
+    from eulerlora_contract.settings import validated  # noqa: PLC0415 - pydantic
     from training.recipe.file import with_overrides  # noqa: PLC0415
 
     known = settings_of_fits()

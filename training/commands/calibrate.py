@@ -14,7 +14,7 @@ import click
 
 from eulerlora.commands import PRECISION_CHOICES, set_openmp_wait_policy, views_option
 from eulerlora_client.commands.program import SHARE
-from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, SAMPLERS
+from eulerlora_contract.sampling import DEFAULT_SAMPLES, SAMPLERS
 from training.commands.options import (
     PATH,
     data_option,
@@ -26,8 +26,8 @@ from training.commands.options import (
 
 if TYPE_CHECKING:
     from eulerlora.checkpoint.config import CheckpointConfig
-    from eulerlora_client.contract.answers import TargetClasses
-    from eulerlora_client.contract.sampling import Mode, PrecisionChoice, Sampler, Views
+    from eulerlora_contract.answers import TargetClasses
+    from eulerlora_contract.sampling import Mode, PrecisionChoice, Sampler, Views
     from training.calibration.policy import PolicyInputs
     from training.calibration.site import SiteReport
     from training.data.local_images import ArchiveLabels, LocalImages
@@ -213,7 +213,7 @@ def policy_fit_command(
     set_openmp_wait_policy()
     # These import torch.
     from eulerlora.model import EulerLoRA  # noqa: PLC0415
-    from eulerlora_client.policy.results import performance  # noqa: PLC0415
+    from eulerlora_contract.policy.results import performance  # noqa: PLC0415
     from training.calibration.parts import parts_table, policy_parts, results_table  # noqa: PLC0415
     from training.calibration.policy import (  # noqa: PLC0415
         PolicyFile,
@@ -381,7 +381,7 @@ def site_fit_command(
     set_openmp_wait_policy()
     # These import torch.
     from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
-    from eulerlora_client.output_files import check_free  # noqa: PLC0415
+    from eulerlora_contract.output_files import check_free  # noqa: PLC0415
     from training.calibration.policy import PolicyFile  # noqa: PLC0415
     from training.calibration.site import SiteSettings, calibrate_site  # noqa: PLC0415
     from training.calibration.thresholds import CoverageSettings  # noqa: PLC0415
@@ -414,7 +414,7 @@ def _target(
 
     Raises UsageError for a class that the checkpoint lacks.
     """
-    from eulerlora_client.contract.answers import TargetClasses  # noqa: PLC0415
+    from eulerlora_contract.answers import TargetClasses  # noqa: PLC0415
 
     if not classes:
         if word is not None:
@@ -452,7 +452,7 @@ def _data_lines(local: LocalImages, classes: Sequence[str]) -> Iterator[str]:
 
 
 def _report_lines(report: SiteReport, out: Path) -> Iterator[str]:
-    from eulerlora_client.policy.results import not_established  # noqa: PLC0415 - pydantic
+    from eulerlora_contract.policy.results import not_established  # noqa: PLC0415 - pydantic
 
     measured = f", measured on {report.measured:,} others" if report.measured else ""
     yield f"Fitted on {report.fitted:,} images{measured}.\n"

@@ -5,14 +5,14 @@ from pathlib import Path
 import click
 
 from eulerlora.commands import set_openmp_wait_policy, views_option
-from eulerlora_client.contract.sampling import (
+from eulerlora_contract.errors import DataError
+from eulerlora_contract.sampling import (
     DEFAULT_SAMPLES,
     SAMPLERS,
     PrecisionChoice,
     Sampler,
     Views,
 )
-from eulerlora_client.errors import DataError
 from training.commands.options import (
     PATH,
     data_option,

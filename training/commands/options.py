@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from eulerlora.commands import PRECISION_CHOICES
-from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, MAX_SAMPLES
+from eulerlora_contract.sampling import DEFAULT_SAMPLES, MAX_SAMPLES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

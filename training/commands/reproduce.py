@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora.commands import set_openmp_wait_policy
-from eulerlora_client.errors import DataError, SettingsError
+from eulerlora_contract.errors import DataError, SettingsError
 from training.commands.options import PATH
 
 if TYPE_CHECKING:

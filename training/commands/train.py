@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora.commands import set_openmp_wait_policy
-from eulerlora_client.errors import CheckpointError, NonFiniteError, StorageError
+from eulerlora_contract.errors import CheckpointError, NonFiniteError, StorageError
 from training.commands.options import (
     PATH,
     Command,

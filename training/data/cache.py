@@ -28,10 +28,10 @@ from platformdirs import user_cache_path
 from torch import Tensor
 
 from eulerlora.images.files import EXTENSIONS, image_files, is_image_name
-from eulerlora_client.contract.answers import WarningCode
-from eulerlora_client.errors import DataError
-from eulerlora_client.printable import printable
-from eulerlora_client.progress import track
+from eulerlora_contract.answers import WarningCode
+from eulerlora_contract.errors import DataError
+from eulerlora_contract.printable import printable
+from eulerlora_contract.progress import track
 from training.data.images import Encoded, ImageSource, rgb_image
 
 FORMAT = 3

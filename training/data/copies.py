@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eulerlora.checkpoint.files import read_training_images
-from eulerlora_client.errors import DataError
-from eulerlora_client.progress import track
+from eulerlora_contract.errors import DataError
+from eulerlora_contract.progress import track
 from training.data.images import ImageParts, LabelledImage, pixels_of
 
 

@@ -8,8 +8,8 @@ from pathlib import Path, PurePath
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.images.files import EXTENSIONS, is_image_name
 from eulerlora.settings import Provenance
-from eulerlora_client.contract.answers import ClassName
-from eulerlora_client.errors import DataError
+from eulerlora_contract.answers import ClassName
+from eulerlora_contract.errors import DataError
 from training.data.cache import DecodedImages, decoded_images
 from training.data.images import (
     OUTSIDE,

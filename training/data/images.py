@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, Dataset
 from eulerlora.images.files import RgbImage, read_image
 from eulerlora.images.preprocess import network_input
 from eulerlora.settings import Preprocessing
-from eulerlora_client.contract.answers import ClassName
-from eulerlora_client.errors import DataError, ImageError
+from eulerlora_contract.answers import ClassName
+from eulerlora_contract.errors import DataError, ImageError
 from training.recipe.schema import OodGroup
 
 Encoded = Path | bytes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 
-from eulerlora_client.errors import DataError
+from eulerlora_contract.errors import DataError
 from training.data.splits import SplitParts, parts_of
 from training.recipe.schema import DataSettings, Part, Split
 

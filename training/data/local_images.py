@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from eulerlora_client.errors import DataError, SettingsError
-from eulerlora_client.settings import Settings, validated
+from eulerlora_contract.errors import DataError, SettingsError
+from eulerlora_contract.settings import Settings, validated
 from training.data.cache import decoded_images
 from training.data.images import OUTSIDE, LabelledImage, OnBad, refuse
 from training.data.labels import LABELS, read_labels

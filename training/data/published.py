@@ -21,8 +21,8 @@ import torch
 from sklearn.model_selection import StratifiedGroupKFold, train_test_split
 from torchvision import datasets
 
-from eulerlora_client.contract.answers import ClassName
-from eulerlora_client.errors import DataError
+from eulerlora_contract.answers import ClassName
+from eulerlora_contract.errors import DataError
 from training.data.cache import DecodedImages, decoded_images
 from training.data.images import ImageParts, ImageSource, LabelledImage, OnBad, refuse
 from training.data.splits import SPLIT_SEED, SplitParts, parts_of

@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from sklearn.model_selection import train_test_split
 
-from eulerlora_client.errors import DataError
+from eulerlora_contract.errors import DataError
 from training.recipe.schema import Part, Split
 
 SHARES: Mapping[Part, float] = {"test": 0.2, "calibration": 0.1, "validation": 0.1}

@@ -14,8 +14,8 @@ import numpy as np
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import ScoreName
-from eulerlora_client.contract.answers import TargetClasses, Threshold
-from eulerlora_client.policy.policy import default_policy
+from eulerlora_contract.answers import TargetClasses, Threshold
+from eulerlora_contract.policy.policy import default_policy
 from training.data.copies import images_in_training
 from training.data.images import ImageParts, LabelledImage, OodSet, evenly_spaced
 from training.evaluation.inference import SamplingOptions, SetPredictions, familiarity, predict_all

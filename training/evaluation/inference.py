@@ -21,10 +21,10 @@ from eulerlora.scores.ood_scores import (
 )
 from eulerlora.scores.uncertainty import Uncertainty, Variance, summarise, variance_of
 from eulerlora.settings import Draw
-from eulerlora_client.contract.answers import Threshold
-from eulerlora_client.contract.sampling import Mode, Sampler, Views
-from eulerlora_client.errors import NonFiniteError
-from eulerlora_client.progress import track
+from eulerlora_contract.answers import Threshold
+from eulerlora_contract.errors import NonFiniteError
+from eulerlora_contract.progress import track
+from eulerlora_contract.sampling import Mode, Sampler, Views
 from training.data.images import LabelledImage, load, pixels_of
 from training.evaluation.intervals import Bools, Floats, Ints
 

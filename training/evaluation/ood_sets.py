@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, get_args
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora_client.errors import DataError, SettingsError
+from eulerlora_contract.errors import DataError, SettingsError
 from training.data.datasets import read_ood_set
 from training.data.images import LabelledImage, OodSet
 from training.evaluation.generated_images import (

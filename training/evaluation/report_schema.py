@@ -8,9 +8,9 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from eulerlora.scores.ood_scores import ScoreName
-from eulerlora_client.contract.sampling import Mode, Precision, Sampler
-from eulerlora_client.errors import DataError
-from eulerlora_client.settings import first_error
+from eulerlora_contract.errors import DataError
+from eulerlora_contract.sampling import Mode, Precision, Sampler
+from eulerlora_contract.settings import first_error
 from training.evaluation.intervals import Estimate, Estimates, Proportion
 from training.recipe.schema import OodGroup
 

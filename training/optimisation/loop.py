@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from eulerlora_client.output_files import storage_errors
-from eulerlora_client.progress import (
+from eulerlora_contract.output_files import storage_errors
+from eulerlora_contract.progress import (
     LINE_INTERVAL_S,
     IntervalTimer,
     ProgressBar,

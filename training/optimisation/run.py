@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from eulerlora.checkpoint.weights import read_metadata, read_tensors, write_tensors
 from eulerlora.settings import Provenance
-from eulerlora_client.contract.sampling import Precision
-from eulerlora_client.errors import CheckpointError, NonFiniteError, SettingsError
-from eulerlora_client.output_files import storage_errors
-from eulerlora_client.settings import Settings
+from eulerlora_contract.errors import CheckpointError, NonFiniteError, SettingsError
+from eulerlora_contract.output_files import storage_errors
+from eulerlora_contract.sampling import Precision
+from eulerlora_contract.settings import Settings
 from training.data.images import ImageParts, OodSet
 from training.optimisation.batches import Shard
 from training.recipe.schema import Recipe

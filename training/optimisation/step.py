@@ -14,8 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from eulerlora.model import fastest_precision
-from eulerlora_client.contract.sampling import AUTO, Auto
-from eulerlora_client.errors import NonFiniteError, SettingsError
+from eulerlora_contract.errors import NonFiniteError, SettingsError
+from eulerlora_contract.sampling import AUTO, Auto
 from training.optimisation.batches import RunLength
 from training.recipe.schema import OptimisationSettings
 

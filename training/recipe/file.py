@@ -18,8 +18,8 @@ from pydantic.fields import FieldInfo
 
 from eulerlora.methods.registry import settings_of_fits, settings_of_trained
 from eulerlora.nn.method import FitSettings, MethodSettings
-from eulerlora_client.errors import SettingsError
-from eulerlora_client.settings import validated
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.settings import validated
 from training.recipe.schema import Recipe
 
 AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)

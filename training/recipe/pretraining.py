@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from eulerlora.settings import BackboneSettings
-from eulerlora_client.settings import PositiveInt, Settings
+from eulerlora_contract.settings import PositiveInt, Settings
 from training.recipe.schema import OPTIMISERS, DataSettings, OptimisationSettings, Recipe, Split
 
 PretrainingView = Literal["natural", "cameras", "half-cameras"]

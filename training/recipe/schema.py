@@ -17,9 +17,9 @@ from eulerlora.methods.registry import (
 )
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import ColourConstancy
-from eulerlora_client.contract.answers import TargetClasses
-from eulerlora_client.contract.sampling import AUTO, Auto, PrecisionChoice, Sampler, Views
-from eulerlora_client.settings import PositiveInt, Settings, optional
+from eulerlora_contract.answers import TargetClasses
+from eulerlora_contract.sampling import AUTO, Auto, PrecisionChoice, Sampler, Views
+from eulerlora_contract.settings import PositiveInt, Settings, optional
 
 Augmentation = Literal["paper", "dermoscopy", "cameras", "natural"]
 Head = Literal["random", "linear-probe", "bootstrap-probes"]

@@ -10,9 +10,9 @@ from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import read_config, stored_revision, write_card
 from eulerlora.methods.registry import DEFAULT_METHOD, method_type
 from eulerlora.settings import Provenance
-from eulerlora_client.errors import DataError
-from eulerlora_client.output_files import atomic_write
-from eulerlora_client.progress import format_duration
+from eulerlora_contract.errors import DataError
+from eulerlora_contract.output_files import atomic_write
+from eulerlora_contract.progress import format_duration
 from training.data.local_images import archive_names
 from training.evaluation.intervals import CONFIDENCE
 from training.evaluation.ood_sets import GENERATED

@@ -22,7 +22,7 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 from eulerlora.scores.ood_scores import SCORES
-from eulerlora_client.output_files import atomic_write
+from eulerlora_contract.output_files import atomic_write
 from training.evaluation.evaluate import EvaluatedSet, Evaluation
 from training.evaluation.inference import SetPredictions
 from training.evaluation.report_schema import JSON, ModeReport, ProbeComparison, Report, report_json

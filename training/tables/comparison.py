@@ -29,9 +29,9 @@ import torch
 from scipy.special import nctdtrinc, stdtr, stdtrit
 
 from eulerlora.scores.ood_scores import ScoreName
-from eulerlora_client.contract.sampling import Mode
-from eulerlora_client.errors import DataError
-from eulerlora_client.output_files import atomic_write
+from eulerlora_contract.errors import DataError
+from eulerlora_contract.output_files import atomic_write
+from eulerlora_contract.sampling import Mode
 from training.adaptation.train import REPORT
 from training.evaluation.inference import familiarity
 from training.evaluation.intervals import (

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from eulerlora_client.errors import SettingsError
+from eulerlora_contract.errors import SettingsError
 from training.tables.local import (
     LOCKED,
     POLL_S,

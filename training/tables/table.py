@@ -13,9 +13,9 @@ from pydantic import Field, model_validator
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import CONFIG_FILE, read_config
 from eulerlora.scores.ood_scores import ScoreName
-from eulerlora_client.contract.sampling import Mode
-from eulerlora_client.errors import DataError, SettingsError
-from eulerlora_client.settings import PositiveInt, Settings, validated
+from eulerlora_contract.errors import DataError, SettingsError
+from eulerlora_contract.sampling import Mode
+from eulerlora_contract.settings import PositiveInt, Settings, validated
 from training.adaptation.network import member_folders, read_backbone
 from training.adaptation.train import REPORT, state_file
 from training.data.datasets import read_dataset, read_ood_set, read_outliers

@@ -19,7 +19,7 @@ from benchmarks.service.load import Load, closed_loop, post
 from benchmarks.service.server import eulerlora_server, server_process, tree
 from deploy.ray.application import MAX_ONGOING_REQUESTS, Arguments, build, create_replica
 from eulerlora.checkpoint.files import ADAPTERS_FILE
-from eulerlora_client.settings import validated
+from eulerlora_contract.settings import validated
 from service.settings import ServiceSettings
 from tests.eulerlora_client.runs import random_png
 

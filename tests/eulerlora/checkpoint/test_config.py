@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.methods.eulerlora import RankDropoutSettings
-from eulerlora_client.contract.answers import Threshold
+from eulerlora_contract.answers import Threshold
 
 Fields = dict[str, Any]
 

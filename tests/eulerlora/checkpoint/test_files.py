@@ -34,8 +34,8 @@ from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw, RuntimeSettings
-from eulerlora_client.errors import CheckpointError, StorageError
-from eulerlora_client.output_files import check_free
+from eulerlora_contract.errors import CheckpointError, StorageError
+from eulerlora_contract.output_files import check_free
 from tests.conftest import predict_rows
 from tests.damaged_checkpoints import (
     CONFIG,

@@ -11,7 +11,7 @@ from torch import Tensor
 from eulerlora import EulerLoRA, HubError
 from eulerlora.checkpoint.hub import Repository, download
 from eulerlora.exchange.importing import find_source
-from eulerlora_client.errors import SettingsError
+from eulerlora_contract.errors import SettingsError
 from tests.eulerlora.exchange.sources import MODELS
 from tests.fake_hub import COMMIT, NAME, FakeHub, fake_hub
 

@@ -28,7 +28,7 @@ from eulerlora.checkpoint.weights import (
 )
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import BackboneSettings, Preprocessing
-from eulerlora_client.errors import CheckpointError, SettingsError
+from eulerlora_contract.errors import CheckpointError, SettingsError
 
 Tensors = dict[str, Tensor]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.exchange import exporting
-from eulerlora_client.errors import NonFiniteError
+from eulerlora_contract.errors import NonFiniteError
 from tests.eulerlora.exchange.conftest import PREPROCESSING, det_probabilities
 from tests.markdown import code_blocks
 from tests.program import run

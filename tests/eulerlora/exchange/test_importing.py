@@ -16,7 +16,7 @@ from eulerlora.checkpoint.hub import Repository
 from eulerlora.checkpoint.weights import load_backbone
 from eulerlora.exchange.importing import WeightsSource, find_source, import_backbone, read_source
 from eulerlora.settings import Preprocessing
-from eulerlora_client.errors import CheckpointError, HubError
+from eulerlora_contract.errors import CheckpointError, HubError
 from tests.eulerlora.exchange.sources import MODELS, SavedModel, of_timm, of_transformers
 from tests.program import run
 from training.adaptation.network import read_backbone

@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 
 from eulerlora.checkpoint.weights import load_backbone
 from eulerlora.exchange.importing import find_source, import_backbone, read_source
-from eulerlora_client.errors import CheckpointError
+from eulerlora_contract.errors import CheckpointError
 from tests.eulerlora.exchange.sources import randomised
 
 VERSION_4 = {

@@ -19,7 +19,7 @@ from eulerlora.nn.method import COEFFICIENTS
 from eulerlora.peft import EulerLoraConfig, sampling
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import Draw
-from eulerlora_client.errors import EulerLoRAError
+from eulerlora_contract.errors import EulerLoRAError
 from tests.conftest import predict_rows
 from tests.eulerlora.exchange.conftest import PREPROCESSING, det_probabilities
 from tests.program import run

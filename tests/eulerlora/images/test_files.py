@@ -10,7 +10,7 @@ from PIL import Image
 
 from eulerlora.images.files import image_files, jpeg_reduction, read_pixels, unread_file
 from eulerlora.model import EulerLoRA, rgb_images
-from eulerlora_client.errors import ImageError
+from eulerlora_contract.errors import ImageError
 from tests.damaged_images import contradictory_images
 
 EXAMPLE = Path(__file__).parents[3] / "docs/images/example-lesion.jpg"

@@ -23,8 +23,8 @@ from eulerlora.methods.registry import build_network
 from eulerlora.nn.method import RowDraws
 from eulerlora.nn.rows import Rows
 from eulerlora.settings import Draw, Preprocessing
-from eulerlora_client.contract.answers import WarningCode
-from eulerlora_client.errors import ImageError
+from eulerlora_contract.answers import WarningCode
+from eulerlora_contract.errors import ImageError
 from tests.conftest import TINY_ADAPTERS, random_network
 from tests.icc_profiles import (
     ADOBE_RGB,

@@ -17,7 +17,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.sampling.masks import PROJECTIONS, AdapterSettings
 from eulerlora.settings import BackboneSettings, Draw
-from eulerlora_client.errors import SettingsError
+from eulerlora_contract.errors import SettingsError
 from tests.conftest import config_of, predict_rows, random_backbone, random_network
 from tests.eulerlora.methods.conftest import METHODS, plain_lora
 

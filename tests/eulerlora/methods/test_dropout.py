@@ -13,7 +13,7 @@ from eulerlora.nn.method import BlockRows, NetworkShape
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import BackboneSettings, Draw
-from eulerlora_client.contract.sampling import Sampler
+from eulerlora_contract.sampling import Sampler
 from tests.conftest import predict_rows, random_network
 
 STOCH = Draw(mode="stoch", samples=2, seed=4)

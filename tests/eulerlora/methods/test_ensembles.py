@@ -18,7 +18,7 @@ from eulerlora.nn.method import FrozenAttention, MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import Draw
-from eulerlora_client.errors import SettingsError
+from eulerlora_contract.errors import SettingsError
 from tests.conftest import predict_rows, random_backbone, random_network
 
 MEMBERS = AdapterSettings(adapters=3, rank=1, min_rank=1)

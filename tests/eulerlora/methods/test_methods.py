@@ -12,7 +12,7 @@ from eulerlora.nn.method import MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer, predict_images
 from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw, RuntimeSettings
-from eulerlora_client.contract.sampling import SAMPLERS, Sampler
+from eulerlora_contract.sampling import SAMPLERS, Sampler
 from tests.conftest import config_of, predict_rows, random_network
 from tests.eulerlora.methods.conftest import METHODS
 

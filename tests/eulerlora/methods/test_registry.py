@@ -9,8 +9,8 @@ from eulerlora.methods.posteriors import TFBSettings
 from eulerlora.methods.registry import DEFAULT_METHOD, StoredMethod, method_type, methods
 from eulerlora.nn.method import MethodSettings
 from eulerlora.sampling.masks import AdapterSettings
-from eulerlora_client.errors import SettingsError
-from eulerlora_client.settings import Settings, validated
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.settings import Settings, validated
 from tests.eulerlora.methods.conftest import METHODS
 
 LORA = AdapterSettings(rank=20, min_rank=20)

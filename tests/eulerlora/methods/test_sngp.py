@@ -18,7 +18,7 @@ from eulerlora.methods.heads import (
 )
 from eulerlora.methods.registry import build_network
 from eulerlora.sampling.masks import AdapterSettings
-from eulerlora_client.errors import SettingsError
+from eulerlora_contract.errors import SettingsError
 from tests.conftest import config_of, random_backbone, random_network
 
 WIDTH, CLASSES, ADAPTERS = 6, 3, 2

@@ -25,7 +25,7 @@ from eulerlora.sampling.masks import (
     draw_trajectories,
 )
 from eulerlora.settings import BackboneSettings, Draw
-from eulerlora_client.contract.sampling import SAMPLERS, Sampler
+from eulerlora_contract.sampling import SAMPLERS, Sampler
 
 DRAWS = 40_000
 PAPER = AdapterSettings()

@@ -26,8 +26,8 @@ from eulerlora.scores.ood_scores import (
     ood_scores,
     score_values,
 )
-from eulerlora_client.contract.answers import ScoreThreshold, Threshold
-from eulerlora_client.errors import CheckpointError
+from eulerlora_contract.answers import ScoreThreshold, Threshold
+from eulerlora_contract.errors import CheckpointError
 from tests.damaged_checkpoints import Apply, removed, truncated
 
 LOGITS = torch.tensor([[[2.0, 0.0], [1.0, 1.0]], [[5.0, -1.0], [4.0, 0.0]]], dtype=torch.float64)

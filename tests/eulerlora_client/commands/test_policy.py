@@ -16,9 +16,9 @@ from eulerlora_client.commands.policy import (
     promise_of,
     show_command,
 )
-from eulerlora_client.errors import ImageFilesError, SettingsError
-from eulerlora_client.policy.policy import default_policy, default_policy_text, parse_policy
-from eulerlora_client.policy.results import UNKNOWN, performance
+from eulerlora_contract.errors import ImageFilesError, SettingsError
+from eulerlora_contract.policy.policy import default_policy, default_policy_text, parse_policy
+from eulerlora_contract.policy.results import UNKNOWN, performance
 
 
 def test_show_prints_the_packaged_policy_unchanged() -> None:

@@ -14,11 +14,11 @@ from eulerlora_client.commands.session import (
     summary,
     triage,
 )
-from eulerlora_client.contract.answers import Disposition, Reason, TriageResult
-from eulerlora_client.contract.problems import Overloaded, Problem, Unreachable
-from eulerlora_client.policy.policy import Policy
-from eulerlora_client.policy.results import NOT_ASSESSED, NOT_FITTED, TITLES, WARNING
 from eulerlora_client.report.ranking import TriageRow, ranked
+from eulerlora_contract.answers import Disposition, Reason, TriageResult
+from eulerlora_contract.policy.policy import Policy
+from eulerlora_contract.policy.results import NOT_ASSESSED, NOT_FITTED, TITLES, WARNING
+from eulerlora_contract.problems import Overloaded, Problem, Unreachable
 from tests.eulerlora_client.runs import decided, mel_policy, random_png, result_of
 from tests.eulerlora_client.triage_rows import failed
 

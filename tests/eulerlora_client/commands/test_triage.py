@@ -13,9 +13,9 @@ import pytest
 
 from eulerlora_client.client import TriageClient
 from eulerlora_client.commands.triage import triage_command
-from eulerlora_client.contract.answers import Disposition, PredictionSet, TriageResult
-from eulerlora_client.policy.policy import default_policy_text
-from eulerlora_client.policy.results import WARNING
+from eulerlora_contract.answers import Disposition, PredictionSet, TriageResult
+from eulerlora_contract.policy.policy import default_policy_text
+from eulerlora_contract.policy.results import WARNING
 from tests.eulerlora_client.conftest import ScriptedServer
 from tests.eulerlora_client.runs import (
     DETAILS,

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.contract.answers import Disposition, Prediction, PredictionWarning, Reason
-from eulerlora_client.errors import OutputPathError
-from eulerlora_client.policy.results import NOT_FITTED
-from eulerlora_client.policy.results import decided as decided_again
 from eulerlora_client.report.exports import COLUMNS, Outputs, write_csv, write_json_lines
 from eulerlora_client.report.ranking import RowProblem, TriageRow
+from eulerlora_contract.answers import Disposition, Prediction, PredictionWarning, Reason
+from eulerlora_contract.errors import OutputPathError
+from eulerlora_contract.policy.results import NOT_FITTED
+from eulerlora_contract.policy.results import decided as decided_again
 from tests.eulerlora_client.runs import decided, mel_policy
 from tests.eulerlora_client.triage_rows import UNFAMILIAR, failed
 

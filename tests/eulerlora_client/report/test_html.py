@@ -14,17 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.contract.answers import (
-    OodScore,
-    Prediction,
-    Reason,
-    StandardError,
-    TriageResult,
-)
-from eulerlora_client.policy import results as wording
-from eulerlora_client.policy.policy import Policy, default_policy
-from eulerlora_client.policy.results import UNKNOWN, performance
-from eulerlora_client.printable import NO_BREAK, printable
 from eulerlora_client.report.html import (
     class_bars,
     counts_by_settings,
@@ -35,6 +24,17 @@ from eulerlora_client.report.html import (
     write_html_report,
 )
 from eulerlora_client.report.ranking import TriageRow, ranked
+from eulerlora_contract.answers import (
+    OodScore,
+    Prediction,
+    Reason,
+    StandardError,
+    TriageResult,
+)
+from eulerlora_contract.policy import results as wording
+from eulerlora_contract.policy.policy import Policy, default_policy
+from eulerlora_contract.policy.results import UNKNOWN, performance
+from eulerlora_contract.printable import NO_BREAK, printable
 from tests.eulerlora_client.triage_rows import (
     CLASS_NAMES,
     CLASSES,

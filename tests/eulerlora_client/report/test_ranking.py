@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.contract.answers import Disposition, Prediction
-from eulerlora_client.policy.policy import Policy
 from eulerlora_client.report.ranking import TriageRow, ranked
+from eulerlora_contract.answers import Disposition, Prediction
+from eulerlora_contract.policy.policy import Policy
 from tests.eulerlora_client.triage_rows import (
     BLURRED,
     SHARP,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.errors import SettingsError, StorageError
+from eulerlora_contract.errors import SettingsError, StorageError
 from service.audit.file import DECISION, AuditFile, ChainEnd, records
 from tests.full_disk import file_size_limit
 

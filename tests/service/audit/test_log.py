@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from eulerlora_client.contract.problems import AuditUnavailable
-from eulerlora_client.policy import policy
+from eulerlora_contract.policy import policy
+from eulerlora_contract.problems import AuditUnavailable
 from service.audit import file as audit_file
 from service.audit import log as audit_log
 from service.audit.file import AuditFile, records

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
-from eulerlora_client.contract.problems import QuotaExceeded
+from eulerlora_contract.problems import QuotaExceeded
 from service.auth import access
 from service.auth.access import KeyCheck, Quotas
 from service.auth.keys import Keys, write_clients

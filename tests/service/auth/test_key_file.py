@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.errors import SettingsError, StorageError
+from eulerlora_contract.errors import SettingsError, StorageError
 from service.auth.keys import read_clients, write_clients
 from tests.full_disk import file_size_limit
 from tests.service.key_clients import client

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from eulerlora_client.errors import SettingsError
+from eulerlora_contract.errors import SettingsError
 from service.auth import keys as keys_module
 from service.auth.keys import Keys, key_hash, new_key, write_clients
 from tests.service.key_clients import client

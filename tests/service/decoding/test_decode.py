@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 from eulerlora.images.files import read_image, read_pixels
-from eulerlora_client.contract.answers import WarningCode
-from eulerlora_client.contract.problems import Problem, UnsupportedMedia, UnusableImage
-from eulerlora_client.errors import ImageError
+from eulerlora_contract.answers import WarningCode
+from eulerlora_contract.errors import ImageError
+from eulerlora_contract.problems import Problem, UnsupportedMedia, UnusableImage
 from service.decoding.decode import MEDIA_TYPES, Declared, decode
 from service.decoding.header import sniff
 from service.settings import ImageSettings

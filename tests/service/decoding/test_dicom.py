@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from eulerlora_client.contract.problems import Problem, UnsupportedMedia, UnusableImage
+from eulerlora_contract.problems import Problem, UnsupportedMedia, UnusableImage
 from service.decoding import dicom
 from service.decoding.decode import Declared, decode, header_of
 from service.settings import ImageSettings

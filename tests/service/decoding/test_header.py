@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from eulerlora_client.contract.problems import UnusableImage
+from eulerlora_contract.problems import UnusableImage
 from service.decoding.decode import MEDIA_TYPES, decode
 from service.decoding.header import MAX_SCANS, check_structure, read_header
 from service.settings import ImageSettings

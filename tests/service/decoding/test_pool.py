@@ -20,7 +20,7 @@ from PIL import Image
 
 from eulerlora.images.preprocess import content_seed, resize
 from eulerlora.settings import Preprocessing
-from eulerlora_client.contract.problems import NotReady, UnusableImage
+from eulerlora_contract.problems import NotReady, UnusableImage
 from service.decoding import pool, worker
 from service.decoding.decode import Declared, decode
 from service.decoding.pool import DecoderPool, DecodingProcess

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from eulerlora_client.contract.problems import QuotaExceeded
+from eulerlora_contract.problems import QuotaExceeded
 from service.decoding.slots import SHORT_S, Charge, DecodingQuota, DecodingSlots
 from tests.service.fake_engine import FakeClock
 

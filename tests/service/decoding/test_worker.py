@@ -4,7 +4,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from eulerlora.settings import Preprocessing
-from eulerlora_client.policy.quality import measure_quality
+from eulerlora_contract.policy.quality import measure_quality
 from service.decoding.decode import Declared
 from service.decoding.worker import (
     DecodedInput,

@@ -7,7 +7,7 @@ from types import FrameType
 
 import pytest
 
-from eulerlora_client.contract.problems import MalformedBody
+from eulerlora_contract.problems import MalformedBody
 from service.http.requests import Upload
 from tests.service.http.test_requests import (
     BOUNDARY,

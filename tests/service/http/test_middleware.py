@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from eulerlora_client.contract.problems import Problem
+from eulerlora_contract.problems import Problem
 from service.app import Options
 from service.decoding.slots import DecodingQuota
 from service.http.middleware import AdmissionCheck, BodyLimits, BodySettings, HostRules

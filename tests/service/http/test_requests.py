@@ -9,7 +9,7 @@ import pytest
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from eulerlora_client.contract.problems import (
+from eulerlora_contract.problems import (
     InvalidUpload,
     MalformedBody,
     Problem,

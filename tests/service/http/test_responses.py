@@ -9,8 +9,8 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
-from eulerlora_client.contract.answers import Nats, Probability, WireModel
-from eulerlora_client.contract.problems import SENT_BY_SERVICE, Overloaded
+from eulerlora_contract.answers import Nats, Probability, WireModel
+from eulerlora_contract.problems import SENT_BY_SERVICE, Overloaded
 from service.http.responses import add_problem_handlers, json_response, problem_headers, rounded
 from service.telemetry.logs import RequestIdMiddleware
 

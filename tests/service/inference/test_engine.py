@@ -14,7 +14,7 @@ import torch
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw
-from eulerlora_client.contract.problems import OutOfMemory
+from eulerlora_contract.problems import OutOfMemory
 from service.inference.engine import (
     MAX_WORKERS,
     CoreAllocation,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eulerlora_client.contract.problems import NotReady, Overloaded
+from eulerlora_contract.problems import NotReady, Overloaded
 from service.inference.queue import (
     ADMITTED_SHARE,
     Batch,

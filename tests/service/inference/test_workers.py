@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from eulerlora_client.contract.problems import ModelFailure, NotReady, OutOfMemory, Problem
+from eulerlora_contract.problems import ModelFailure, NotReady, OutOfMemory, Problem
 from service.inference.engine import DeviceFailed
 from service.inference.workers import run_with_retry
 from tests.service.fake_engine import (

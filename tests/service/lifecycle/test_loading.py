@@ -22,10 +22,10 @@ from eulerlora.checkpoint.files import (
 from eulerlora.checkpoint.weights import CARD_FILE
 from eulerlora.model import EulerLoRA, PrecisionDecision
 from eulerlora.settings import DEFAULT_RUNTIME, RuntimeSettings
-from eulerlora_client.contract.problems import OutOfMemory
-from eulerlora_client.contract.sampling import PRECISIONS
-from eulerlora_client.errors import CheckpointError
-from eulerlora_client.policy.policy import default_policy
+from eulerlora_contract.errors import CheckpointError
+from eulerlora_contract.policy.policy import default_policy
+from eulerlora_contract.problems import OutOfMemory
+from eulerlora_contract.sampling import PRECISIONS
 from service.inference.engine import InferenceItem
 from service.lifecycle.loading import (
     MAX_CARD_BYTES,

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from eulerlora.checkpoint.files import save_checkpoint, stored_revision
 from eulerlora.settings import DEFAULT_RUNTIME
-from eulerlora_client.errors import CheckpointError
+from eulerlora_contract.errors import CheckpointError
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.lifecycle import supervisor
 from service.lifecycle.loading import load_checked, newer_revision

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from eulerlora_client.contract.problems import Overloaded
+from eulerlora_contract.problems import Overloaded
 from service.decoding.slots import DecodingQuota
 from service.http.middleware import AdmissionCheck
 from service.inference.queue import RequestQueue

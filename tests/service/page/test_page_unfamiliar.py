@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from eulerlora_client.policy.results import REASONS, TITLES
+from eulerlora_contract.policy.results import REASONS, TITLES
 from tests.damaged_checkpoints import edited
 from tests.server_process import serving
 from tests.service.page.browser import expect

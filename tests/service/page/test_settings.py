@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
-from eulerlora_client.policy.policy import default_policy
+from eulerlora_contract.policy.policy import default_policy
 from tests.service.page.browser import expect
 from tests.service.page.lesions import EVEN, lesion
 

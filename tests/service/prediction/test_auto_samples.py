@@ -11,9 +11,9 @@ from eulerlora.sampling.adaptive import (
     SettledDecisions,
     StoppingRule,
 )
-from eulerlora_client.policy.policy import Policy, default_policy
+from eulerlora_contract.policy.policy import Policy, default_policy
 from service.prediction.request import disposition_is_settled
-from tests.eulerlora_client.policy_inputs import GOOD
+from tests.eulerlora_contract.policy_inputs import GOOD
 
 CLASSES = ("nv", "mel", "bcc", "akiec")
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect
 
-from eulerlora_client.contract.problems import DeadlinePassed
-from eulerlora_client.contract.queries import PredictQuery
+from eulerlora_contract.problems import DeadlinePassed
+from eulerlora_contract.queries import PredictQuery
 from tests.service.harness import DET, TIMEOUT_S, FakeRequest, PipelineHarness, predict_one
 
 pytestmark = pytest.mark.anyio

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from eulerlora_client.contract.answers import ProblemDocument
-from eulerlora_client.contract.problems import QuotaExceeded
+from eulerlora_contract.answers import ProblemDocument
+from eulerlora_contract.problems import QuotaExceeded
 from service.decoding.worker import DecodedInput, DecodeJob
 from service.http.requests import FILES_PART
 from tests.service.harness import DET, FakeRequest, PipelineHarness, predict_one

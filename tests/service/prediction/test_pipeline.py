@@ -9,12 +9,12 @@ from PIL import Image
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora_client.contract.answers import Threshold, WarningCode
-from eulerlora_client.contract.problems import (
+from eulerlora_contract.answers import Threshold, WarningCode
+from eulerlora_contract.problems import (
     AuditUnavailable,
     Overloaded,
 )
-from eulerlora_client.contract.queries import PredictQuery
+from eulerlora_contract.queries import PredictQuery
 from service.audit.log import AuditEntry
 from service.inference.engine import ServedModel
 from tests.conftest import ENERGY

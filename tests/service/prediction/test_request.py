@@ -5,9 +5,9 @@ import torch
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora_client.contract.answers import Threshold
-from eulerlora_client.contract.queries import PredictQuery
-from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
+from eulerlora_contract.answers import Threshold
+from eulerlora_contract.queries import PredictQuery
+from eulerlora_contract.sampling import DEFAULT_SAMPLES
 from service.inference.engine import ServedModel
 from service.prediction.request import reduced_samples, requested_samples
 

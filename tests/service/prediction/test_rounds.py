@@ -17,10 +17,10 @@ from starlette.requests import ClientDisconnect
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, ROUNDS
-from eulerlora_client.contract.answers import Prediction, Threshold
-from eulerlora_client.contract.problems import DeadlinePassed, InvalidParameter, Overloaded
-from eulerlora_client.contract.queries import PredictQuery
-from eulerlora_client.errors import SettingsError
+from eulerlora_contract.answers import Prediction, Threshold
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.problems import DeadlinePassed, InvalidParameter, Overloaded
+from eulerlora_contract.queries import PredictQuery
 from service.audit.log import AuditEntry
 from tests.conftest import ENERGY, MARGINS
 from tests.service.harness import (

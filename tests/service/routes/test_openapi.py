@@ -7,7 +7,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
-from eulerlora_client.contract.problems import SENT_BY_SERVICE, problem_class
+from eulerlora_contract.problems import SENT_BY_SERVICE, problem_class
 from service.auth.access import needs_key
 
 JSON, PROBLEM = "application/json", "application/problem+json"

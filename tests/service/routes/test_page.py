@@ -7,8 +7,8 @@ from importlib.resources import as_file, files
 
 import pytest
 
-from eulerlora_client.policy.policy import Policy, default_policy
-from eulerlora_client.policy.results import UNKNOWN, not_established, performance
+from eulerlora_contract.policy.policy import Policy, default_policy
+from eulerlora_contract.policy.results import UNKNOWN, not_established, performance
 from service.routes.page import (
     PageFile,
     data_name,

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from eulerlora.model import EulerLoRA
-from eulerlora_client.contract.answers import WarningCode
+from eulerlora_contract.answers import WarningCode
 from tests.service.conftest import encoded
 
 KEYS = {

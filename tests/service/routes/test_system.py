@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora_client.contract.answers import Threshold
+from eulerlora_contract.answers import Threshold
 from service.http.responses import add_problem_handlers
 from service.inference.engine import ServedModel
 from service.lifecycle.phase import Lifecycle

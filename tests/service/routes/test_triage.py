@@ -14,10 +14,10 @@ from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import FEATURES_PER_WIDTH
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
-from eulerlora_client.contract.answers import ClassName, PolicyDescription, Reason, ScoreThreshold
-from eulerlora_client.policy.policy import Policy, default_policy, policy_of
-from eulerlora_client.policy.quality import measure_quality
-from eulerlora_client.policy.results import NOT_FITTED, TITLES, WARNING, reason_words
+from eulerlora_contract.answers import ClassName, PolicyDescription, Reason, ScoreThreshold
+from eulerlora_contract.policy.policy import Policy, default_policy, policy_of
+from eulerlora_contract.policy.quality import measure_quality
+from eulerlora_contract.policy.results import NOT_FITTED, TITLES, WARNING, reason_words
 from service.app import Options
 from service.audit.file import records
 from service.audit.log import AuditLog

@@ -15,13 +15,13 @@ from PIL import Image
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from eulerlora_client.contract.answers import Disposition, Reason
-from eulerlora_client.contract.problems import MalformedBody, Overloaded
-from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.report import submitted
 from eulerlora_client.report.exports import write_csv
 from eulerlora_client.report.html import report_html
 from eulerlora_client.report.submitted import ReportJob, submitted_report
+from eulerlora_contract.answers import Disposition, Reason
+from eulerlora_contract.policy.policy import default_policy
+from eulerlora_contract.problems import MalformedBody, Overloaded
 from service.routes import triage as report
 from service.routes.triage import ReportWriter
 from service.settings import ServiceSettings

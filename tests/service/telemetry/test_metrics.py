@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from eulerlora_client.contract.answers import Disposition
+from eulerlora_contract.answers import Disposition
 from service.telemetry import metrics as metrics_module
 from service.telemetry.metrics import (
     CACHE_S,

@@ -7,7 +7,8 @@ import torch
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora_client.contract.answers import (
+from eulerlora_client.monitoring import EventRate
+from eulerlora_contract.answers import (
     OodScore,
     OodScores,
     Prediction,
@@ -15,7 +16,6 @@ from eulerlora_client.contract.answers import (
     StandardError,
     Threshold,
 )
-from eulerlora_client.monitoring import EventRate
 from service.telemetry.shift_monitor import ExpectedRates, ShiftMonitors
 
 DET = Threshold(mode="det", samples=1, msp=0.5, kept=0.9, images=500, data="training data")

@@ -13,7 +13,7 @@ from eulerlora.nn.method import RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.settings import Draw, Preprocessing
-from eulerlora_client.errors import SettingsError
+from eulerlora_contract.errors import SettingsError
 from tests.conftest import TINY_BACKBONE, random_backbone
 from training.adaptation import network as backbone
 from training.adaptation.network import (

@@ -16,7 +16,7 @@ from eulerlora.checkpoint.files import (
 )
 from eulerlora.methods.posteriors import LaplaceSettings, SWAGSettings, TFBSettings
 from eulerlora.model import EulerLoRA
-from eulerlora_client.errors import CheckpointError, DataError
+from eulerlora_contract.errors import CheckpointError, DataError
 from tests.conftest import config_of
 from tests.program import succeed
 from tests.training.conftest import set_options, write_recipe

@@ -19,7 +19,7 @@ from eulerlora.nn.network import predict_images
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.uncertainty import summarise, variance_of
 from eulerlora.settings import Draw
-from eulerlora_client.contract.answers import ClassName
+from eulerlora_contract.answers import ClassName
 from tests.conftest import predict_rows, random_backbone, random_network
 from training.adaptation.objective import AdapterObjective
 from training.adaptation.probe import (

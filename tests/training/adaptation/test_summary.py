@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eulerlora.settings import Preprocessing
-from eulerlora_client.contract.answers import ClassName
+from eulerlora_contract.answers import ClassName
 from tests.conftest import random_backbone
 from training.adaptation.network import FrozenBackbone
 from training.adaptation.summary import basis_lines, data_lines, run_lines

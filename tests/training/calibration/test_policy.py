@@ -15,9 +15,9 @@ from sklearn.metrics import roc_auc_score
 
 from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora_client.contract.answers import TargetClasses
-from eulerlora_client.errors import DataError
-from eulerlora_client.policy.policy import (
+from eulerlora_contract.answers import TargetClasses
+from eulerlora_contract.errors import DataError
+from eulerlora_contract.policy.policy import (
     Evidence,
     FitEvidence,
     Policy,

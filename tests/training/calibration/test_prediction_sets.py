@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
-from eulerlora_client.errors import DataError
+from eulerlora_contract.errors import DataError
 from tests.conftest import config_of, random_network
 from training.calibration.calibrate import calibrate
 from training.calibration.parts import calibrated_parts

@@ -28,8 +28,8 @@ from eulerlora.checkpoint.files import (
 )
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, fit_feature_statistics
-from eulerlora_client.errors import CheckpointError, DataError
-from eulerlora_client.policy.policy import default_policy_text, parse_policy, read_policy
+from eulerlora_contract.errors import CheckpointError, DataError
+from eulerlora_contract.policy.policy import default_policy_text, parse_policy, read_policy
 from tests.training.calibration.conftest import LESIONS
 from training.calibration.policy import PolicyFile
 from training.calibration.site import (

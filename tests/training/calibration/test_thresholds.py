@@ -19,8 +19,8 @@ from eulerlora.checkpoint.files import (
 from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, StoppingRule
 from eulerlora.settings import UNSCALED
-from eulerlora_client.contract.answers import Threshold
-from eulerlora_client.contract.sampling import MODES, Auto
+from eulerlora_contract.answers import Threshold
+from eulerlora_contract.sampling import MODES, Auto
 from tests.conftest import config_of, random_network
 from training.calibration.calibrate import calibrate
 from training.calibration.thresholds import (

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eulerlora.checkpoint.files import TRAINING_IMAGES_FILE
-from eulerlora_client.contract.answers import ClassName
-from eulerlora_client.errors import CheckpointError, DataError
+from eulerlora_contract.answers import ClassName
+from eulerlora_contract.errors import CheckpointError, DataError
 from training.data.copies import (
     Copies,
     DataCheck,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
-from eulerlora_client.errors import DataError
+from eulerlora_contract.errors import DataError
 from training.data.datasets import pretraining_images, read_dataset, read_ood_set, read_unlabelled
 from training.data.images import ImageParts
 from training.recipe.pretraining import UnlabelledData

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from eulerlora_client.errors import DataError
+from eulerlora_contract.errors import DataError
 from tests.icc_profiles import DISPLAY_P3, in_srgb, rgb_profile
 from training.data.cache import decode_all, decoded_images
 from training.data.images import load, pixels_of

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sklearn.model_selection import train_test_split
 
-from eulerlora_client.errors import DataError
+from eulerlora_contract.errors import DataError
 from training.data.labels import SplitLabels, folder_labels, read_labels, split_labels
 from training.data.splits import SPLIT_SEED, split_off
 from training.recipe.schema import DataSettings, Split

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eulerlora_client.errors import DataError, SettingsError
+from eulerlora_contract.errors import DataError, SettingsError
 from tests.training.conftest import write_image
 from training.data.images import OUTSIDE
 from training.data.local_images import (

@@ -21,7 +21,7 @@ from PIL import Image
 from scipy.io import savemat
 from torchvision import datasets
 
-from eulerlora_client.errors import DataError
+from eulerlora_contract.errors import DataError
 from tests.training.conftest import write_image
 from training.data.datasets import read_dataset, read_ood_set
 from training.data.images import ImageParts, class_counts

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from eulerlora.checkpoint.files import TRAINING_IMAGES_FILE, load_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
-from eulerlora_client.contract.answers import ClassName, ScoreThreshold, TargetClasses, Threshold
+from eulerlora_contract.answers import ClassName, ScoreThreshold, TargetClasses, Threshold
 from training.data.cache import list_images
 from training.data.copies import image_digests
 from training.data.images import (

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora_client.errors import DataError, EulerLoRAError, SettingsError
+from eulerlora_contract.errors import DataError, EulerLoRAError, SettingsError
 from tests.conftest import config_of, random_network
 from training.data.images import OUTSIDE, LabelledImage, OodSet
 from training.evaluation.generated_images import SHIFTS

@@ -17,8 +17,8 @@ from accelerate import Accelerator
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
 
-from eulerlora_client.errors import NonFiniteError, SettingsError
-from tests.eulerlora_client.test_progress import Terminal, on_terminal
+from eulerlora_contract.errors import NonFiniteError, SettingsError
+from tests.eulerlora_contract.test_progress import Terminal, on_terminal
 from tests.training.conftest import plain_view
 from training.data.datasets import read_dataset
 from training.optimisation.batches import LoadedBatches, RunLength

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from eulerlora.methods.variational import IVON
-from eulerlora_client.errors import CheckpointError, NonFiniteError, SettingsError
+from eulerlora_contract.errors import CheckpointError, NonFiniteError, SettingsError
 from tests.conftest import random_network
 from training.optimisation import run
 from training.optimisation.run import (

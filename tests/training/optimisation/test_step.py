@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from eulerlora.settings import BackboneSettings
-from eulerlora_client.errors import SettingsError
+from eulerlora_contract.errors import SettingsError
 from tests.conftest import TINY_BACKBONE, random_backbone, random_network
 from training.adaptation.objective import AdapterObjective
 from training.optimisation.batches import RunLength

@@ -19,8 +19,8 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from eulerlora.checkpoint.weights import load_backbone, tensors_sha256
-from eulerlora_client.contract.answers import ClassName
-from eulerlora_client.errors import DataError, SettingsError
+from eulerlora_contract.answers import ClassName
+from eulerlora_contract.errors import DataError, SettingsError
 from tests.conftest import TINY_BACKBONE
 from training.data.images import ImageParts, LabelledImage
 from training.optimisation.batches import LoadedBatches

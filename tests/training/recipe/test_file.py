@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.errors import SettingsError
+from eulerlora_contract.errors import SettingsError
 from tests.program import run, succeed
 from training.recipe.file import (
     RECIPES,

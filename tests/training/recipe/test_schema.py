@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eulerlora.methods.registry import method_type
-from eulerlora_client.errors import SettingsError
+from eulerlora_contract.errors import SettingsError
 from training.recipe.file import (
     RECIPES,
     find_recipe,

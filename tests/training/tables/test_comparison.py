@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import log_loss, roc_auc_score
 
-from eulerlora_client.errors import DataError
+from eulerlora_contract.errors import DataError
 from tests.training.synthetic_runs import finish
 from training.adaptation.train import REPORT
 from training.evaluation.intervals import RESAMPLES, cluster_indices, resampled

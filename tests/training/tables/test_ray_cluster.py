@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from eulerlora_client.errors import SettingsError
+from eulerlora_contract.errors import SettingsError
 from tests.training.tables.test_local import runs, script, wait_for
 from training.tables import ray_cluster
 from training.tables.ray_cluster import RunResources, check_ray, train_on_cluster

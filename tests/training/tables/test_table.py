@@ -10,8 +10,8 @@ import pytest
 
 from eulerlora.checkpoint.files import CONFIG_FILE
 from eulerlora.methods.registry import method_type
-from eulerlora_client.errors import CheckpointError, DataError, SettingsError
-from eulerlora_client.settings import validated
+from eulerlora_contract.errors import CheckpointError, DataError, SettingsError
+from eulerlora_contract.settings import validated
 from tests.training.synthetic_runs import finish
 from training.adaptation.train import REPORT, state_file
 from training.evaluation.report_schema import JSON

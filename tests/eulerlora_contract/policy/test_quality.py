@@ -12,12 +12,12 @@ from PIL import Image, ImageFilter
 from scipy import ndimage
 
 from eulerlora.images.files import upright_rgb
-from eulerlora_client.contract.answers import Reason
-from eulerlora_client.policy.policy import default_policy
-from eulerlora_client.policy.quality import in_srgb, laplacian_variance, measure_quality
 from eulerlora_client.report.html import thumbnail_of
+from eulerlora_contract.answers import Reason
+from eulerlora_contract.policy.policy import default_policy
+from eulerlora_contract.policy.quality import in_srgb, laplacian_variance, measure_quality
 from tests.damaged_images import PNG_SIGNATURE, contradictory_images, png_chunks
-from tests.eulerlora_client.policy_inputs import make_prediction
+from tests.eulerlora_contract.policy_inputs import make_prediction
 from tests.icc_profiles import PROPHOTO, SRGB, gray_profile, rgb_profile
 
 STEP = 40

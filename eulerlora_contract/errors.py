@@ -13,7 +13,7 @@ EulerLoRAError
 ├── NonFiniteError    a computation returned NaN or infinity
 └── HubError          a repository of the Hugging Face Hub cannot be read or written
 
-`eulerlora` raises the last five, `eulerlora_client.contract.problems` has the errors of a request.
+`eulerlora` raises the last five, `eulerlora_contract.problems` has the errors of a request.
 A message is one line: what was expected, and what was given.
 """
 

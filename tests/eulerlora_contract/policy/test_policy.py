@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 
-from eulerlora_client.contract.answers import (
+from eulerlora_contract.answers import (
     Disposition,
     ImageQuality,
     Prediction,
     Reason,
     StandardError,
 )
-from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
-from eulerlora_client.errors import SettingsError
-from eulerlora_client.policy.policy import (
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.policy.policy import (
     Evidence,
     PolicyError,
     Sampling,
@@ -32,7 +31,8 @@ from eulerlora_client.policy.policy import (
     policy_of,
     read_policy,
 )
-from tests.eulerlora_client.policy_inputs import GOOD, make_prediction
+from eulerlora_contract.sampling import DEFAULT_SAMPLES
+from tests.eulerlora_contract.policy_inputs import GOOD, make_prediction
 
 TEXT = """\
 format_version = 1

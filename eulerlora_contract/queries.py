@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from eulerlora_client.contract.answers import TriageResult, WireModel
-from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, MAX_SEED, Auto, Mode, Views
+from eulerlora_contract.answers import TriageResult, WireModel
+from eulerlora_contract.sampling import AUTO, MAX_SAMPLES, MAX_SEED, Auto, Mode, Views
 
 
 def _plain_digits(value: object) -> object:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from eulerlora_client.contract.answers import Disposition, Reason
-from eulerlora_client.errors import SettingsError
-from eulerlora_client.policy.policy import Decision, Policy, default_policy, disposition_for
-from eulerlora_client.policy.results import (
+from eulerlora_contract.answers import Disposition, Reason
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.policy.policy import Decision, Policy, default_policy, disposition_for
+from eulerlora_contract.policy.results import (
     PATHWAYS,
     Performance,
     pathway,

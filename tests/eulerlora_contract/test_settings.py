@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field, ValidationError
 
-from eulerlora_client.errors import SettingsError
-from eulerlora_client.settings import (
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.settings import (
     PositiveInt,
     Probability,
     Settings,

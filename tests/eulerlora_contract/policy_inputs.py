@@ -3,8 +3,27 @@
 from collections.abc import Mapping
 from typing import Any
 
-from eulerlora_client.contract.answers import ImageQuality, Prediction
-from tests.eulerlora_client.conftest import PREDICTION
+from eulerlora_contract.answers import ImageQuality, Prediction
+
+PREDICTION: dict[str, Any] = {
+    "request_id": "r1",
+    "model": "tiny",
+    "revision": "sha256:0",
+    "mode": "stoch",
+    "samples": 2,
+    "trajectories": 2,
+    "seed": 7,
+    "label": "nv",
+    "probabilities": {"mel": 0.2, "nv": 0.8},
+    "entropy": 0.5,
+    "expected_entropy": 0.4,
+    "mutual_information": 0.1,
+    "msp": 0.8,
+    "ood": False,
+    "ood_threshold": 0.3,
+    "warnings": [],
+    "trajectory_probabilities": [[0.6, 0.4], [0.1, 0.9]],
+}
 
 GOOD = ImageQuality(
     width=600, height=450, brightness=0.6, dark_share=0.0, bright_share=0.0, sharpness=50.0

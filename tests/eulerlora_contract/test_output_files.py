@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.errors import StorageError
-from eulerlora_client.output_files import atomic_write, open_output, storage_errors
-from eulerlora_client.printable import (
+from eulerlora_contract.errors import StorageError
+from eulerlora_contract.output_files import atomic_write, open_output, storage_errors
+from eulerlora_contract.printable import (
     NO_BREAK,
     csv_path,
     csv_text,

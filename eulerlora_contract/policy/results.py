@@ -6,7 +6,7 @@ The texts are the same in responses, on the page, in reports, on the terminal an
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from eulerlora_client.contract.answers import (
+from eulerlora_contract.answers import (
     Disposition,
     DispositionText,
     ImageQuality,
@@ -20,7 +20,7 @@ from eulerlora_client.contract.answers import (
     TriageReason,
     TriageResult,
 )
-from eulerlora_client.policy.policy import (
+from eulerlora_contract.policy.policy import (
     BY_URGENCY,
     FAILED,
     SUGGESTED_DISPOSITIONS,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from eulerlora_client.contract import problems
-from eulerlora_client.contract.answers import (
+from eulerlora_contract import problems
+from eulerlora_contract.answers import (
     Prediction,
     PredictionBatch,
     ProblemDocument,
@@ -17,8 +17,8 @@ from eulerlora_client.contract.answers import (
     item_id,
     missing_threshold,
 )
-from eulerlora_client.contract.queries import PredictQuery
-from eulerlora_client.contract.sampling import Auto, Mode
+from eulerlora_contract.queries import PredictQuery
+from eulerlora_contract.sampling import Auto, Mode
 from service.telemetry.logs import WELL_FORMED
 
 FITTED = [

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from eulerlora_client.errors import CheckpointError, StorageError
+from eulerlora_contract.errors import CheckpointError, StorageError
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

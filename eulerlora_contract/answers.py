@@ -6,9 +6,9 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from eulerlora_client.contract.problems import SENT_BY_SERVICE
-from eulerlora_client.contract.sampling import MAX_SEED, Auto, Mode, Precision
-from eulerlora_client.settings import PositiveInt, Probability, Settings, optional
+from eulerlora_contract.problems import SENT_BY_SERVICE
+from eulerlora_contract.sampling import MAX_SEED, Auto, Mode, Precision
+from eulerlora_contract.settings import PositiveInt, Probability, Settings, optional
 
 NonEmpty = Annotated[str, Field(min_length=1)]
 Nats = Annotated[float, Field(ge=0)]
@@ -273,7 +273,7 @@ class PredictionBatch(WireModel):
 
 
 class Disposition(StrEnum):
-    """The suggested next step for an image (`eulerlora_client.policy.policy` has their order)."""
+    """The suggested next step for an image (`eulerlora_contract.policy.policy` has their order)."""
 
     URGENT = "urgent"
     UNFAMILIAR = "unfamiliar"

@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image, ImageChops, ImageCms, ImageMath
 
-from eulerlora_client.contract.answers import ImageQuality
+from eulerlora_contract.answers import ImageQuality
 
 WORKING_SIDE_PX = 128
 """Longer side at which brightness, clipping and sharpness are measured."""

@@ -25,16 +25,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from eulerlora_client.contract.answers import (
+from eulerlora_contract.answers import (
     Disposition,
     ImageQuality,
     Prediction,
     Reason,
     TargetClasses,
 )
-from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, Auto, Mode
-from eulerlora_client.errors import PolicyError, SettingsError
-from eulerlora_client.settings import (
+from eulerlora_contract.errors import PolicyError, SettingsError
+from eulerlora_contract.sampling import DEFAULT_SAMPLES, Auto, Mode
+from eulerlora_contract.settings import (
     PositiveInt,
     Probability,
     Settings,
@@ -84,7 +84,7 @@ class QualityRules(Settings):
 
     too_small_px: shorter side in pixels, at most. too_dark, too_bright: mean luma, 0 to 1.
     too_dark_share, too_bright_share: share of clipped pixels. blurred: variance of the Laplacian,
-    at most (`eulerlora_client.policy.quality`).
+    at most (`eulerlora_contract.policy.quality`).
     """
 
     too_small_px: Annotated[int, Field(ge=0)]
@@ -367,7 +367,7 @@ def default_policy() -> Policy:
 
 def default_policy_text() -> str:
     """Returns the text of the packaged policy file."""
-    return files("eulerlora_client.policy").joinpath(DEFAULT_FILE).read_text(encoding="utf-8")
+    return files("eulerlora_contract.policy").joinpath(DEFAULT_FILE).read_text(encoding="utf-8")
 
 
 def read_policy(path: Path) -> Policy:

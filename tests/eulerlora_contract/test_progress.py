@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from eulerlora_client.progress import ProgressBar, format_duration, track
+from eulerlora_contract.progress import ProgressBar, format_duration, track
 
 
 class Terminal(io.StringIO):
@@ -22,7 +22,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr("eulerlora_client.progress.REDRAW_INTERVAL_S", 0.0)
+    monkeypatch.setattr("eulerlora_contract.progress.REDRAW_INTERVAL_S", 0.0)
     return terminal
 
 
@@ -48,7 +48,7 @@ def test_durations_are_rounded_to_seconds_or_minutes(seconds: float, text: str) 
 def test_without_a_terminal_lines_appear_on_stderr_at_intervals(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eulerlora_client.progress.LINE_INTERVAL_S", 0.0)
+    monkeypatch.setattr("eulerlora_contract.progress.LINE_INTERVAL_S", 0.0)
     assert list(track("abc", "test", "batches", 3)) == ["a", "b", "c"]
     output = capsys.readouterr()
     assert output.out == ""

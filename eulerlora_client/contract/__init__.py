@@ -1,1 +1,0 @@
-"""The wire contract: queries, response bodies and problem codes."""
