@@ -177,8 +177,7 @@ image-test: ## build the container image, start it read-only under an unknown us
 
 .PHONY: clean
 clean: ## remove the environment, the caches and the build products
-	rm -rf $(VENV) build dist eulerlora.egg-info eulerlora_client/build \
-	  eulerlora_client/eulerlora_client.egg-info .mypy_cache .pytest_cache .ruff_cache \
-	  .import_linter_cache
+	rm -rf $(VENV) build dist eulerlora.egg-info eulerlora_client.egg-info \
+	  eulerlora_client/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find benchmarks deploy eulerlora eulerlora_client eulerlora_contract service tests training \
 	  -name __pycache__ -prune -exec rm -rf {} +
