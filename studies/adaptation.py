@@ -553,6 +553,7 @@ def main() -> None:
         "image_size": arguments.image_size,
         "head": arguments.head,
     }
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     while True:
         results = read_results(arguments.out)
         done = [result["run"] for result in results]
