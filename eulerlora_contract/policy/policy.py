@@ -1,10 +1,9 @@
 """The triage policy: the suggested next step for an image, with reasons.
 
-The first rule that applies decides: unfamiliar features -> unfamiliar; poor quality -> retake; out
-of distribution -> refer; the target classes at or above their threshold -> urgent; an uncertain
-model, or trajectories that disagree -> refer; anything else -> routine. One rule overrides the
-order: an MSP below the OOD threshold never lowers urgency. A value equal to its threshold counts as
-beyond it. A decision lists all reasons that apply.
+The rules are those of `RULES`, in their order; the first one that applies decides. A value equal to
+its threshold counts as beyond it. A decision lists all reasons that apply. `dispositions` is the
+only implementation: of one image, of many (`eulerlora policy fit`), and with unknown reasons
+(`samples=auto`).
 
 An unfamiliar image is never urgent: its target probability carries no information. Training on
 outliers makes the probabilities of such images nearly equal, so that three target classes of seven
@@ -17,9 +16,11 @@ import hashlib
 import json
 import math
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from importlib.resources import files
+from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -60,20 +61,38 @@ def urgency(status: TriageStatus) -> int:
     return BY_URGENCY.index(status)
 
 
-SUGGESTED_DISPOSITIONS: Mapping[Reason, Disposition] = {
-    Reason.TOO_SMALL: Disposition.RETAKE,
-    Reason.TOO_DARK: Disposition.RETAKE,
-    Reason.TOO_BRIGHT: Disposition.RETAKE,
-    Reason.BLURRED: Disposition.RETAKE,
-    Reason.UNFAMILIAR: Disposition.UNFAMILIAR,
-    Reason.OUT_OF_DISTRIBUTION: Disposition.REFER,
-    Reason.OOD_UNKNOWN: Disposition.REFER,
-    Reason.TARGET_CLASSES: Disposition.URGENT,
-    Reason.HIGH_ENTROPY: Disposition.REFER,
-    Reason.TRAJECTORIES_DISAGREE: Disposition.REFER,
-    Reason.TRAJECTORIES_UNKNOWN: Disposition.REFER,
-}
-"""The disposition that a reason suggests if no other reason applies."""
+RULES: Mapping[Disposition, tuple[Reason, ...]] = {
+    Disposition.UNFAMILIAR: (Reason.UNFAMILIAR,),
+    Disposition.RETAKE: (Reason.TOO_SMALL, Reason.TOO_DARK, Reason.TOO_BRIGHT, Reason.BLURRED),
+    Disposition.URGENT: (Reason.TARGET_CLASSES,),
+    Disposition.REFER: (
+        Reason.OUT_OF_DISTRIBUTION, Reason.OOD_UNKNOWN, Reason.HIGH_ENTROPY,
+        Reason.TRAJECTORIES_DISAGREE, Reason.TRAJECTORIES_UNKNOWN,
+    ),
+}  # fmt: skip
+"""The first disposition with a reason that applies decides; without any, it is routine."""
+
+Flags = Any
+"""A bool, or a numpy array of bools with one for each image."""
+
+
+def dispositions(reasons: Mapping[Reason, Flags | None]) -> dict[Disposition, Flags]:
+    """Returns for every disposition whether it is possible; one is if all reasons are known.
+
+    Args:
+        reasons: True if a reason applies, None if that is unknown. A reason that is missing does
+            not apply.
+    """
+    undecided: Flags = True  # no earlier rule certainly applies
+    possible = {}
+    for disposition, causes in RULES.items():
+        states = [reasons.get(cause, False) for cause in causes]
+        may_apply = reduce(or_, (True if state is None else state for state in states))
+        applies = reduce(or_, (False if state is None else state for state in states))
+        possible[disposition] = undecided & may_apply
+        undecided &= applies ^ True  # `not`, also of an array
+    return {**possible, Disposition.ROUTINE: undecided}
+
 
 NonEmptyText = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -261,8 +280,34 @@ class Policy(Settings):
 
     def decide(self, prediction: Prediction, quality: ImageQuality) -> Decision:
         """Returns the decision on an image. Raises PolicyError as `target_probability`."""
-        reasons = (*self.quality_reasons(quality), *self._prediction_reasons(prediction))
-        return Decision(disposition_for(reasons), reasons, self.version, self.hash)
+        labels = prediction.trajectory_labels
+        flags = dict.fromkeys(self.quality_reasons(quality), True) | {
+            Reason.UNFAMILIAR: bool(prediction.unfamiliar),
+            Reason.OUT_OF_DISTRIBUTION: bool(prediction.ood),
+            Reason.OOD_UNKNOWN: prediction.ood is None,
+            Reason.TRAJECTORIES_DISAGREE: len(set(labels)) > 1,
+            Reason.TRAJECTORIES_UNKNOWN: prediction.trajectories > 1 and not labels,
+        }
+        reasons = self.reasons(self.target_probability(prediction), prediction.entropy, flags)
+        (disposition,) = (name for name, possible in dispositions(reasons).items() if possible)
+        applying = tuple(reason for reason in Reason if reasons.get(reason))
+        return Decision(disposition, applying, self.version, self.hash)
+
+    def reasons(
+        self, target: Any, entropy: Any, flags: Mapping[Reason, Flags]
+    ) -> dict[Reason, Flags]:
+        """Returns which reasons apply to an image, or to each of n images.
+
+        Args:
+            target: Summed probability of the target classes, a number or (n,).
+            entropy: In nats, likewise.
+            flags: The reasons that rest on neither.
+        """
+        return {
+            **flags,
+            Reason.TARGET_CLASSES: target >= self.target.urgent,
+            Reason.HIGH_ENTROPY: entropy >= self.uncertainty.entropy_nats,
+        }
 
     def target_probability(self, prediction: Prediction) -> float:
         """Returns the summed probability of the target classes.
@@ -300,36 +345,6 @@ class Policy(Settings):
             yield Reason.TOO_BRIGHT
         if quality.sharpness <= rules.blurred:
             yield Reason.BLURRED
-
-    def _prediction_reasons(self, prediction: Prediction) -> Iterator[Reason]:
-        if prediction.unfamiliar:
-            yield Reason.UNFAMILIAR
-        if prediction.ood is None:
-            yield Reason.OOD_UNKNOWN
-        elif prediction.ood:
-            yield Reason.OUT_OF_DISTRIBUTION
-        if self.target_probability(prediction) >= self.target.urgent:
-            yield Reason.TARGET_CLASSES
-        if prediction.entropy >= self.uncertainty.entropy_nats:
-            yield Reason.HIGH_ENTROPY
-        labels = prediction.trajectory_labels
-        if len(set(labels)) > 1:
-            yield Reason.TRAJECTORIES_DISAGREE
-        elif prediction.trajectories > 1 and not labels:
-            yield Reason.TRAJECTORIES_UNKNOWN
-
-
-def disposition_for(reasons: Sequence[Reason]) -> Disposition:
-    """Returns the disposition for all reasons together.
-
-    Unfamiliar comes first, then retake, then the most urgent one. This is equivalent to the ordered
-    rules and their exception in the module's docstring.
-    """
-    suggested = {SUGGESTED_DISPOSITIONS[reason] for reason in reasons}
-    for overriding in (Disposition.UNFAMILIAR, Disposition.RETAKE):
-        if overriding in suggested:
-            return overriding
-    return max(suggested, key=urgency, default=Disposition.ROUTINE)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from eulerlora_contract.answers import (
 from eulerlora_contract.policy.policy import (
     BY_URGENCY,
     FAILED,
-    SUGGESTED_DISPOSITIONS,
+    RULES,
     Decision,
     MeasuredEvidence,
     Policy,
@@ -130,12 +130,13 @@ def not_established(policy: Policy) -> str | None:
 
 def pathway(decision: Decision) -> str:
     """Returns the suggested pathway of a decision, in one or two sentences."""
-    suggested = {SUGGESTED_DISPOSITIONS[reason] for reason in decision.reasons}
-    if decision.disposition is Disposition.RETAKE and Disposition.URGENT in suggested:
+    disposition, reasons = decision.disposition, decision.reasons
+    if disposition is Disposition.RETAKE and Reason.TARGET_CLASSES in reasons:
         return RETAKE_BUT_URGENT
-    if decision.disposition is Disposition.UNFAMILIAR and Disposition.RETAKE in suggested:
+    is_poor = any(reason in reasons for reason in RULES[Disposition.RETAKE])
+    if disposition is Disposition.UNFAMILIAR and is_poor:
         return UNFAMILIAR_AND_POOR
-    return PATHWAYS[decision.disposition]
+    return PATHWAYS[disposition]
 
 
 def triage_result(

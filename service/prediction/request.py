@@ -1,6 +1,5 @@
 """A validated prediction request and its images."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -8,7 +7,7 @@ from functools import partial
 from eulerlora.sampling.adaptive import ROUNDS, SettledDecisions, StoppingRule
 from eulerlora.settings import Draw
 from eulerlora_contract.answers import ImageQuality, PredictionWarning, Reason, WarningCode
-from eulerlora_contract.policy.policy import Policy, disposition_for
+from eulerlora_contract.policy.policy import Policy, dispositions
 from eulerlora_contract.problems import (
     BodyTooLarge,
     InvalidParameter,
@@ -145,30 +144,26 @@ def disposition_is_settled(
     rule: StoppingRule,
     decisions: SettledDecisions,
 ) -> bool:
-    """True if no outcome of the decisions that are not settled changes the disposition.
+    """True if the decisions that are not settled cannot change the disposition.
 
     classes: of the model, in the order of the probabilities; with all of the target. rule: with
     the thresholds of the flags.
     """
     familiar = True if rule.msp is None else decisions.msp_reaches(rule.msp)
     target = [classes.index(name) for name in policy.target.classes]
-    states = {
-        Reason.UNFAMILIAR: rule.feature_distance is not None
-        and decisions.distance_reaches(rule.feature_distance),
-        Reason.OOD_UNKNOWN: rule.msp is None,
-        Reason.OUT_OF_DISTRIBUTION: None if familiar is None else not familiar,
-        Reason.TARGET_CLASSES: decisions.reaches(target, policy.target.urgent),
-        Reason.HIGH_ENTROPY: decisions.entropy_reaches(policy.uncertainty.entropy_nats),
-        Reason.TRAJECTORIES_DISAGREE: decisions.trajectories_disagree,
-    }
-    certain = [*policy.quality_reasons(quality), *(name for name, on in states.items() if on)]
-    open_reasons = [name for name, on in states.items() if on is None]
-    possible = itertools.product((False, True), repeat=len(open_reasons))
-    dispositions = {
-        disposition_for([*certain, *itertools.compress(open_reasons, chosen)])
-        for chosen in possible
-    }
-    return len(dispositions) == 1
+    possible = dispositions(
+        dict.fromkeys(policy.quality_reasons(quality), True)
+        | {
+            Reason.UNFAMILIAR: rule.feature_distance is not None
+            and decisions.distance_reaches(rule.feature_distance),
+            Reason.OOD_UNKNOWN: rule.msp is None,
+            Reason.OUT_OF_DISTRIBUTION: None if familiar is None else not familiar,
+            Reason.TARGET_CLASSES: decisions.reaches(target, policy.target.urgent),
+            Reason.HIGH_ENTROPY: decisions.entropy_reaches(policy.uncertainty.entropy_nats),
+            Reason.TRAJECTORIES_DISAGREE: decisions.trajectories_disagree,
+        }
+    )
+    return sum(possible.values()) == 1
 
 
 def reduced_samples(

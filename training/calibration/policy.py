@@ -19,7 +19,7 @@ import tomlkit
 from numpy.typing import NDArray
 
 from eulerlora.model import EulerLoRA
-from eulerlora_contract.answers import TargetClasses
+from eulerlora_contract.answers import Disposition, Reason, TargetClasses
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import atomic_write
 from eulerlora_contract.policy.policy import (
@@ -34,6 +34,7 @@ from eulerlora_contract.policy.policy import (
     TargetRules,
     UncertaintyRules,
     default_policy_text,
+    dispositions,
     parse_policy,
     read_policy_text,
 )
@@ -129,18 +130,15 @@ class PolicyInputs:
     """The inputs of a policy for n images.
 
     scores, critical_scores: (n,) summed probability of the target and of the critical classes.
-    entropy: (n,) predictive entropy in nats. unfamiliar: (n,) flag of the feature
-    distance; all False without one. doubtful: (n,) True if an image is referred whatever its
-    entropy: out of distribution, no OOD threshold, or trajectories with different labels.
-    critical, target: (n,) by the true label. outside: (n,) target lesions of none of the
-    model's classes. lesions: (n,) names.
+    entropy: (n,) predictive entropy in nats. flags: (n,) each, the reasons of the policy that rest
+    on neither of them. critical, target: (n,) by the true label. outside: (n,) target lesions of
+    none of the model's classes. lesions: (n,) names.
     """
 
     scores: Floats
     critical_scores: Floats
     entropy: Floats
-    unfamiliar: Bools
-    doubtful: Bools
+    flags: Mapping[Reason, Bools]
     critical: Bools
     target: Bools
     outside: Bools
@@ -192,13 +190,17 @@ def policy_inputs(
     labels = predictions.log_probabilities.argmax(dim=-1)  # (n, trajectories)
     disagree = (labels != labels[:, :1]).any(dim=1).numpy()
     true_labels = np.array([image.label for image in images])
-    no_flags, flags = np.zeros(len(images), bool), predictions.flags
+    flags, unflagged = predictions.flags, np.zeros(len(images), bool)
     return PolicyInputs(
         scores=probabilities[:, group].sum(dim=1).numpy(),
         critical_scores=probabilities[:, critical].sum(dim=1).numpy(),
         entropy=predictions.uncertainty.entropy.numpy(),
-        unfamiliar=flags.get("feature_distance", no_flags),
-        doubtful=flags.get("msp", ~no_flags) | disagree,
+        flags={
+            Reason.UNFAMILIAR: flags.get("feature_distance", unflagged),
+            Reason.OUT_OF_DISTRIBUTION: flags.get("msp", unflagged),
+            Reason.OOD_UNKNOWN: np.full(len(images), "msp" not in flags),
+            Reason.TRAJECTORIES_DISAGREE: disagree,
+        },
         critical=np.isin(true_labels, critical),
         target=np.isin(true_labels, group),
         outside=true_labels == OUTSIDE,
@@ -312,6 +314,11 @@ class PolicyFile:
 SPECIFICITY = 0.9
 """Specificity, by image, at which the sensitivity of the ranking is stated."""
 
+WITHOUT_QUALITY = (
+    Disposition.URGENT, Disposition.UNFAMILIAR, Disposition.REFER, Disposition.ROUTINE
+)  # fmt: skip
+"""The dispositions of images whose quality is not considered."""
+
 
 @dataclass(frozen=True)
 class PolicyMeasurement:
@@ -358,10 +365,11 @@ def measure_policy(
     other = ~(images.target | images.outside)
     if not (images.critical.any() and other.any()):
         raise DataError("expected images of the critical classes, and images outside the target")
-    reached = images.scores >= policy.target.urgent
-    urgent, seen = reached & ~images.unfamiliar, reached | images.unfamiliar
-    uncertain = images.entropy >= policy.uncertainty.entropy_nats
-    refer = ~seen & (images.doubtful | uncertain)
+    reasons = policy.reasons(images.scores, images.entropy, images.flags)
+    reached: Bools = reasons[Reason.TARGET_CLASSES]
+    decided: dict[Disposition, Bools] = dispositions(reasons)
+    urgent = decided[Disposition.URGENT]
+    seen = urgent | decided[Disposition.UNFAMILIAR]
 
     def lesions(chosen: Bools, combine: np.ufunc) -> dict[str, int]:
         """Returns the counts of the chosen images' lesions. chosen: (n,), at least one."""
@@ -388,7 +396,7 @@ def measure_policy(
         data=data,
         images=len(images.scores),
         lesions=len(set(images.lesions.tolist())),
-        referral_rate=_ceil_share(float((seen | refer).mean())),
+        referral_rate=_ceil_share(float((~decided[Disposition.ROUTINE]).mean())),
         critical=TargetEvidence(**target(images.critical)),
         target=TargetEvidence(**target(images.target)),
         outside=OutsideEvidence(**target(images.outside), labels=tuple(outside))
@@ -400,12 +408,7 @@ def measure_policy(
         evidence=evidence,
         specificity=float((~seen[other]).mean()),
         other_images=int(other.sum()),
-        dispositions={
-            "urgent": float(urgent.mean()),
-            "unfamiliar": float(images.unfamiliar.mean()),
-            "refer": float(refer.mean()),
-            "routine": float((~seen & ~refer).mean()),
-        },
+        dispositions={name: float(decided[name].mean()) for name in WITHOUT_QUALITY},
         ranking=ranking(images),
     )
 

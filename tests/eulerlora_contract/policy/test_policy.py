@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from eulerlora_contract.answers import (
@@ -27,6 +28,7 @@ from eulerlora_contract.policy.policy import (
     default_policy,
     default_policy_text,
     default_sampling,
+    dispositions,
     parse_policy,
     policy_of,
     read_policy,
@@ -67,6 +69,10 @@ TRAJECTORIES: dict[str, dict[str, Any]] = {
     "unknown": {"trajectory_labels": ()},
     "single": {"trajectories": 1, "trajectory_labels": ()},
 }
+UNKNOWN = (
+    Reason.UNFAMILIAR, Reason.BLURRED, Reason.TARGET_CLASSES, Reason.OUT_OF_DISTRIBUTION,
+    Reason.TRAJECTORIES_DISAGREE,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -105,10 +111,10 @@ class Case:
             return "unfamiliar"
         if self.bad:
             return "retake"
-        if self.ood is not False:
-            return "refer" if self.target == "below" else "urgent"
         if self.target != "below":
             return "urgent"
+        if self.ood is not False:
+            return "refer"
         if self.entropy != "below" or self.trajectories in ("disagree", "unknown"):
             return "refer"
         return "routine"
@@ -147,6 +153,27 @@ def test_every_combination_has_the_disposition_and_reasons_of_the_table() -> Non
         assert (decision.reasons == ()) == (decision.disposition == "routine"), case
         seen |= {decision.disposition, *decision.reasons}
     assert seen == {*Disposition, *Reason}
+
+
+def test_unknown_reasons_leave_every_disposition_that_one_of_their_outcomes_has() -> None:
+    for states in product((False, True, None), repeat=len(UNKNOWN)):
+        reasons = dict(zip(UNKNOWN, states, strict=True))
+        outcomes = product(*((False, True) if state is None else (state,) for state in states))
+        expected = {possible(dict(zip(UNKNOWN, one, strict=True))) for one in outcomes}
+        assert {(name,) for name in possible(reasons)} == expected, reasons
+
+
+def possible(reasons: dict[Reason, bool | None]) -> tuple[Disposition, ...]:
+    return tuple(name for name, is_possible in dispositions(reasons).items() if is_possible)
+
+
+def test_arrays_have_the_dispositions_of_their_images() -> None:
+    images = list(product((False, True), repeat=len(UNKNOWN)))
+    arrays = dict(zip(UNKNOWN, np.array(images).T, strict=True))
+    together = dispositions(arrays)
+    for index, states in enumerate(images):
+        alone = dispositions(dict(zip(UNKNOWN, states, strict=True)))
+        assert {name: flags[index] for name, flags in together.items()} == alone
 
 
 @pytest.mark.parametrize(

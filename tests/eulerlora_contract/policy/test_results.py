@@ -6,7 +6,7 @@ import pytest
 
 from eulerlora_contract.answers import Disposition, Reason
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.policy.policy import Decision, Policy, default_policy, disposition_for
+from eulerlora_contract.policy.policy import Decision, Policy, default_policy, dispositions
 from eulerlora_contract.policy.results import (
     PATHWAYS,
     Performance,
@@ -16,7 +16,9 @@ from eulerlora_contract.policy.results import (
 
 
 def decision(*reasons: Reason) -> Decision:
-    return Decision(disposition_for(reasons), reasons, 1, "sha256:00")
+    possible = dispositions(dict.fromkeys(reasons, True))
+    (disposition,) = (name for name, is_possible in possible.items() if is_possible)
+    return Decision(disposition, reasons, 1, "sha256:00")
 
 
 def test_the_pathway_of_a_retake_keeps_its_urgency() -> None:

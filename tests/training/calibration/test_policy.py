@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 
 from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora_contract.answers import TargetClasses
+from eulerlora_contract.answers import Reason, TargetClasses
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.policy.policy import (
     Evidence,
@@ -49,7 +49,8 @@ MEL = TargetClasses.model_validate({"name": "melanoma", "classes": ("mel",)})
 def scored(critical: int, target: int = 0, others: int = 100) -> PolicyInputs:
     """Returns critical images scored from 0.5, other target images 0.6, others from 0 to 1.
 
-    Every image is a familiar lesion by itself with an entropy of 1; each tenth one is doubtful.
+    Every image is a familiar lesion by itself with an entropy of 1; of each tenth one the
+    trajectories disagree.
     """
     scores = np.concatenate(
         [
@@ -64,8 +65,10 @@ def scored(critical: int, target: int = 0, others: int = 100) -> PolicyInputs:
         scores=scores,
         critical_scores=scores,
         entropy=np.ones(count),
-        unfamiliar=np.zeros(count, bool),
-        doubtful=index % 10 == 0,
+        flags={
+            Reason.UNFAMILIAR: np.zeros(count, bool),
+            Reason.TRAJECTORIES_DISAGREE: index % 10 == 0,
+        },
         critical=index < critical,
         target=index < critical + target,
         outside=np.zeros(count, bool),
@@ -142,7 +145,7 @@ def similar_adapters(folder: Path) -> EulerLoRA:
     return EulerLoRA(checkpoint, torch.device("cpu"))
 
 
-def test_scores_entropy_and_doubt_agree_with_predictions(
+def test_scores_entropy_and_flags_agree_with_predictions(
     checkpoint_folder: Path, images: list[LabelledImage], image_folder: Path
 ) -> None:
     model = similar_adapters(checkpoint_folder)
@@ -157,21 +160,23 @@ def test_scores_entropy_and_doubt_agree_with_predictions(
     assert actual.critical_scores.tolist() == actual.scores.tolist()  # the group is melanoma alone
     assert actual.entropy == pytest.approx(predicted.entropy.numpy(), abs=1e-6)
     for index, rows in enumerate(predicted.trajectories.argmax(dim=-1).tolist()):
-        assert actual.doubtful[index] == (predicted.ood[index] or len(set(rows)) > 1)
-    assert actual.doubtful.any()
-    assert not actual.doubtful.all()
+        assert actual.flags[Reason.TRAJECTORIES_DISAGREE][index] == (len(set(rows)) > 1)
+    assert actual.flags[Reason.OUT_OF_DISTRIBUTION].tolist() == predicted.ood.tolist()
+    assert not actual.flags[Reason.OOD_UNKNOWN].any()
+    assert len(set(actual.flags[Reason.TRAJECTORIES_DISAGREE].tolist())) == 2
     assert actual.critical.tolist() == [image.label == mel for image in images]
     assert actual.lesions[:2].tolist() == ["twins", "twins"]
     assert len(set(actual.lesions.tolist())) == len(images) - 1
 
 
-def test_without_an_ood_threshold_every_image_is_doubtful(
+def test_without_an_ood_threshold_it_is_unknown_of_every_image(
     model: EulerLoRA, images: list[LabelledImage]
 ) -> None:
     options = SamplingOptions("stoch", 3)
     actual = score_images(model, images[:3], options, MEL, "test")
-    assert actual.doubtful.all()
-    assert not actual.unfamiliar.any()
+    assert actual.flags[Reason.OOD_UNKNOWN].all()
+    assert not actual.flags[Reason.OUT_OF_DISTRIBUTION].any()
+    assert not actual.flags[Reason.UNFAMILIAR].any()
 
 
 def test_a_model_without_the_policy_s_classes_is_refused(
@@ -287,7 +292,7 @@ def test_an_unfamiliar_image_is_neither_urgent_nor_missed() -> None:
     scores[:3] = 0.1  # below the threshold
     unfamiliar = np.zeros(100, bool)
     unfamiliar[[0, 5, 10, 99]] = True
-    actual = measured(replace(images, scores=scores, unfamiliar=unfamiliar))
+    actual = measured(replace(images, scores=scores, flags={Reason.UNFAMILIAR: unfamiliar}))
     melanoma = actual.evidence.critical
     assert (melanoma.urgent, melanoma.unfamiliar, melanoma.neither) == (6, 2, 2)
     assert melanoma.sensitivity == 0.8
@@ -307,7 +312,8 @@ def test_a_lesion_of_several_images_is_missed_if_one_image_is() -> None:
     unfamiliar[[0, 3]] = True
     lesions = images.lesions.copy()
     lesions[:6] = ["a", "a", "b", "b", "c", "c"]  # one missed image; urgent, unfamiliar; urgent
-    changed = replace(images, scores=scores, unfamiliar=unfamiliar, lesions=lesions)
+    flags = {Reason.UNFAMILIAR: unfamiliar}
+    changed = replace(images, scores=scores, flags=flags, lesions=lesions)
     melanoma = measured(changed).evidence.critical
     counts = (melanoma.lesions, melanoma.urgent, melanoma.unfamiliar, melanoma.neither)
     assert (*counts, melanoma.reached) == (3, 1, 1, 1, 1)
@@ -317,7 +323,7 @@ def test_an_other_lesion_is_spared_only_if_all_its_images_are() -> None:
     images = replace(
         scored(critical=1, others=6),
         scores=np.array([0.9, 0.1, 0.9, 0.1, 0.9, 0.1, 0.1]),
-        unfamiliar=np.array([False, False, False, False, True, False, False]),
+        flags={Reason.UNFAMILIAR: np.arange(7) == 4},
         lesions=np.array(["m", "a", "a", "b", "b", "c", "c"]),  # urgent, unfamiliar, spared
     )
     others = measured(images).evidence.others

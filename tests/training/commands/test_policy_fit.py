@@ -1,0 +1,142 @@
+"""`eulerlora policy fit` on the command line: the policy that it writes, its output, its errors."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from eulerlora.checkpoint.files import save_checkpoint
+from eulerlora.model import EulerLoRA
+from eulerlora_contract.answers import ClassName, TargetClasses
+from eulerlora_contract.policy.policy import default_policy, default_policy_text, read_policy
+from tests.conftest import THRESHOLDS, config_of, random_network
+from training.commands.calibrate import policy_fit_command
+
+TRAINING_IMAGES = {"bkl": 20, "mel": 120, "nv": 20}  # of which a tenth is for calibration
+TEST_IMAGES = {"bkl": 5, "mel": 6, "nv": 8}
+IMAGES: dict[str, object] = {"kind": "imagefolder", "path": "images"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a data directory with random images of three classes."""
+    folder = tmp_path_factory.mktemp("lesions")
+    noise = np.random.default_rng(0)
+    for part, counts in (("train", TRAINING_IMAGES), ("test", TEST_IMAGES)):
+        for name, count in counts.items():
+            class_folder = folder / "images" / part / name
+            class_folder.mkdir(parents=True)
+            for index in range(count):
+                pixels = noise.integers(0, 256, (4, 4, 3)).astype(np.uint8)
+                image = Image.fromarray(pixels).resize((64, 48), Image.Resampling.NEAREST)
+                image.save(class_folder / f"{index:02}.png")
+    return folder
+
+
+def saved(folder: Path, data: dict[str, object] = IMAGES, **changes: object) -> Path:
+    """Writes a random checkpoint of `data`. changes: of its config."""
+    names = tuple(ClassName(name=name, description=name) for name in TEST_IMAGES)
+    network = random_network(classes=len(names))
+    provenance = {"recipe": {"data": data}, "seed": 0}
+    config = config_of(
+        network, classes=names, thresholds=THRESHOLDS, provenance=provenance, **changes
+    )
+    save_checkpoint(folder / "tiny", network, config, "# tiny\n")
+    return folder / "tiny"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    """Returns the packaged policy, changed to the classes of `data`."""
+    path = tmp_path / "own.toml"
+    text = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
+    path.write_text("# ours\n" + text)
+    return path
+
+
+def fit(checkpoint: Path, data: Path, policy: Path, *options: str) -> str:
+    arguments = [checkpoint, "--data", data, "--policy", policy, "--device", "cpu", *options]
+    done = CliRunner().invoke(policy_fit_command, list(map(str, arguments)), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_a_fit_writes_thresholds_and_evidence_that_the_client_reads(
+    checkpoint: Path, data: Path, policy: Path
+) -> None:
+    before = read_policy(policy)
+    printed = fit(checkpoint, data, policy, "--sensitivity", "0.75", "--precision", "float32")
+    after = read_policy(policy)
+    evidence = after.evidence
+    assert evidence is not None
+    (measured,) = evidence.measured
+    assert after.version == before.version + 1
+    assert (evidence.model, evidence.mode, evidence.samples) == ("tiny", "stoch", 4)
+    assert evidence.revision == EulerLoRA.load(checkpoint, "cpu").revision
+    assert evidence.precision == "float32"
+    assert (evidence.fit.images, evidence.fit.lesions, evidence.fit.found) == (16, 12, 12)
+    assert (evidence.wanted, evidence.fit.established) == (0.75, True)
+    assert evidence.fit.lower_bound == 0.7790  # 0.05 ** (1 / 12), rounded down
+    assert (measured.images, measured.lesions, measured.target.lesions) == (19, 19, 6)
+    assert after.uncertainty.entropy_nats != before.uncertainty.entropy_nats
+    assert policy.read_text().startswith("# ours\n# The triage policy")
+    for line in (
+        f"| urgent threshold | 1 lesions of melanoma | 12 | {after.target.urgent:g}: ",
+        f": melanoma | 6 | {measured.critical.urgent} | ",
+        f"{policy}: version {after.version}",
+    ):
+        assert line in printed
+
+
+def test_a_missing_file_starts_as_the_packaged_policy_with_the_target_of_the_checkpoint(
+    tmp_path: Path, data: Path
+) -> None:
+    target = TargetClasses.model_validate({"name": "dangerous", "classes": ["mel"]})
+    path = tmp_path / "own.toml"
+    fit(saved(tmp_path, target=target), data, path)
+    packaged, fitted = default_policy(), read_policy(path)
+    assert (fitted.version, fitted.quality) == (packaged.version + 1, packaged.quality)
+    assert (fitted.target.name, fitted.target.classes) == ("dangerous", ("mel",))
+
+
+def test_without_a_calibration_part_the_fit_uses_the_test_part_and_measures_nothing(
+    tmp_path: Path, data: Path, policy: Path
+) -> None:
+    printed = fit(saved(tmp_path, IMAGES | {"split": "paper"}), data, policy)
+    assert "Not measured on a test part" in printed
+    evidence = read_policy(policy).evidence
+    assert evidence is not None
+    assert evidence.measured == ()
+    assert (evidence.fit.images, evidence.fit.lesions) == (19, 6)
+
+
+def test_archives_are_measured_after_the_test_part(
+    checkpoint: Path, data: Path, policy: Path, tmp_path: Path
+) -> None:
+    labels = tmp_path / "clinic.toml"
+    labels.write_text('title = "Clinic"\noutside = ["bkl"]\n[labels]\nmel = "mel"\nnv = "nv"\n')
+    fit(checkpoint, data, policy, "--archive", f"{labels}={data / 'images' / 'test'}")
+    evidence = read_policy(policy).evidence
+    assert evidence is not None
+    test, clinic = evidence.measured
+    assert (clinic.data, clinic.images, clinic.target) == ("Clinic", 19, test.target)
+    assert clinic.outside is not None
+    assert (clinic.outside.labels, clinic.outside.lesions) == (("bkl",), 5)
+    assert (test.others.lesions, clinic.others.lesions) == (13, 8)
+
+
+@pytest.mark.parametrize("archive", ["ph2", "ph2=absent"])
+def test_a_wrong_archive_is_refused_before_any_work(
+    checkpoint: Path, data: Path, policy: Path, archive: str
+) -> None:
+    arguments = [checkpoint, "--data", data, "--policy", policy, "--archive", archive]
+    done = CliRunner().invoke(policy_fit_command, list(map(str, arguments)))
+    assert done.exit_code == 2
+    assert "--archive" in done.output
