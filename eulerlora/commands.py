@@ -47,11 +47,6 @@ COLUMNS = (
 )
 AUTO_COLUMNS = ("msp_standard_error", "entropy_standard_error", "sampled", "rows")
 SET_COLUMN = "prediction_set"
-FIGURES = (
-    "label", "msp", "entropy", "expected_entropy", "mutual_information", *AUTO_COLUMNS[:2],
-    SET_COLUMN,
-)  # fmt: skip
-"""Columns that are empty for an unfamiliar image, as the probabilities are."""
 VERSIONS: "dict[str, TransformersVersion]" = {"4": 4, "5": 5}
 EXPORT_FORMATS = ("peft", "torchvision", "onnx")
 
@@ -286,14 +281,15 @@ def text_line(answer: Mapping[str, Any], encoding: str = "utf-8") -> str:
 
     encoding: of the output. Control characters and bytes that are not UTF-8 are escaped.
     """
-    from eulerlora_contract.answers import shows_figures  # noqa: PLC0415 - imports pydantic
+    from eulerlora_contract.answers import shown_fields  # noqa: PLC0415 - imports pydantic
 
-    if not shows_figures(answer.get("unfamiliar")):
+    shown = shown_fields(answer)
+    if "label" not in shown:
         return printable(f"{answer['file']}: unfamiliar", encoding)
     flags = "  out of distribution" if answer["ood"] else ""
-    included = answer.get("prediction_set")
+    included = shown.get("prediction_set")
     labels = f"  {{{', '.join(included['labels'])}}}" if included else ""
-    summary = f"{answer['label']} {answer['msp']:.3f}, H {answer['entropy']:.3f}"
+    summary = f"{shown['label']} {shown['msp']:.3f}, H {shown['entropy']:.3f}"
     return printable(f"{answer['file']}: {summary}{flags}{labels}", encoding)
 
 
@@ -328,19 +324,15 @@ def _csv_row(
 
 def _column_values(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of an answer by column; those within other values are its own columns."""
-    errors, included = answer.get("standard_error") or {}, answer.get("prediction_set")
-    values = {
-        "views": 1,
-        **answer,
-        **{name: score["value"] for name, score in answer["ood_scores"].items() if score},
+    from eulerlora_contract.answers import shown_fields  # noqa: PLC0415 - imports pydantic
+
+    scores = {name: score["value"] for name, score in answer["ood_scores"].items() if score}
+    shown = {"views": 1, "probabilities": {}} | shown_fields({**answer, **scores})
+    errors, included = shown.get("standard_error") or {}, shown.get("prediction_set")
+    return shown | {
         **{f"{name}_standard_error": error for name, error in errors.items()},
         SET_COLUMN: included and included["labels"],
     }
-    from eulerlora_contract.answers import shows_figures  # noqa: PLC0415 - imports pydantic
-
-    if not shows_figures(answer.get("unfamiliar")):
-        values |= {**dict.fromkeys(FIGURES), "probabilities": {}}
-    return values
 
 
 def _cell(value: object) -> object:

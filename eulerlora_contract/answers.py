@@ -1,6 +1,7 @@
 """Response bodies: `/predict`, `/triage`, `/models`, their batches, problems and probes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
 
@@ -220,11 +221,6 @@ class Prediction(WireModel):
         return tuple(self.probabilities)
 
     @property
-    def shows_figures(self) -> bool:
-        """As the function of this name, for this prediction."""
-        return shows_figures(self.unfamiliar)
-
-    @property
     def is_auto(self) -> bool:
         """True for `samples=auto`: the number of samples differs between images."""
         return self.sampled is not None or self.standard_error is not None
@@ -236,13 +232,17 @@ class Prediction(WireModel):
         return tuple(self.classes[row.index(max(row))] for row in rows)
 
 
-def shows_figures(unfamiliar: bool | None) -> bool:
-    """Returns False for an unfamiliar image, about which its probabilities say nothing.
+FIGURES = (
+    "label", "probabilities", "entropy", "expected_entropy", "mutual_information", "msp",
+    "prediction_set", "standard_error", "trajectory_probabilities", "variance",
+)  # fmt: skip
+"""The fields that say nothing about an unfamiliar image. People do not see them; JSON has them."""
 
-    Everything made for people then omits them, the label and the entropies: page, report, table,
-    CSV, terminal and FHIR. JSON has them. unfamiliar: the field of a prediction.
-    """
-    return not unfamiliar
+
+def shown_fields(prediction: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a prediction that people see: of an unfamiliar image, no `FIGURES`."""
+    hidden = FIGURES if prediction.get("unfamiliar") else ()
+    return {name: value for name, value in prediction.items() if name not in hidden}
 
 
 class ProblemDocument(WireModel):
@@ -408,15 +408,29 @@ class TriageResult(WireModel):
         return self.name_of(self.prediction.label)
 
     @property
-    def shown_reasons(self) -> tuple[TriageReason, ...]:
-        """The reasons for people; of an unfamiliar image, those that rest on no figure."""
-        if self.prediction.shows_figures:
-            return self.reasons
-        return tuple(reason for reason in self.reasons if reason.code in WITHOUT_FIGURES)
+    def shown(self) -> "ShownResult":
+        """What people see of the result."""
+        if not self.prediction.unfamiliar:
+            return ShownResult(self.reasons, self.prediction, self.target.probability)
+        kept = (reason for reason in self.reasons if reason.code in WITHOUT_FIGURES)
+        return ShownResult(tuple(kept))
 
     def name_of(self, label: str) -> str:
         """Returns the name of a class without its remarks in brackets; its code without a name."""
         return self.class_names.get(label, label).partition(" (")[0]
+
+
+@dataclass(frozen=True)
+class ShownResult:
+    """What people see of a result: on the terminal, in reports, CSV and FHIR. JSON has everything.
+
+    reasons: of an unfamiliar image, those that rest on no figure. figures: the prediction; None for
+    an unfamiliar image. target: probability of the target classes; None likewise.
+    """
+
+    reasons: tuple[TriageReason, ...] = ()
+    figures: Prediction | None = None
+    target: float | None = None
 
 
 class TriageBatch(WireModel):

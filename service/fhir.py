@@ -131,7 +131,7 @@ def observation(result: TriageResult, device_url: str, issued: str) -> Element:
     drawn = "not sampled" if prediction.sampled is False else f"{prediction.samples} samples"
     drawn += f", {prediction.views} views" if prediction.views > 1 else ""
     sampling = f"mode {prediction.mode}, {drawn}, seed {prediction.seed}"
-    texts = [result.warning, *(reason.words for reason in result.reasons), policy.notice]
+    texts = [result.warning, *(reason.words for reason in result.shown.reasons), policy.notice]
     return {
         "resourceType": "Observation",
         "meta": {"security": [AI_ASSERTED]},
@@ -182,7 +182,7 @@ def _figure(result: TriageResult, value: float, unit: str | None = None) -> Elem
 
     unit: for people; None for a share of 1.
     """
-    if not result.prediction.shows_figures:
+    if result.shown.figures is None:
         return absent("not-applicable")
     in_unit = {"system": UNITS, "code": "1"} if unit is None else {"unit": unit}
     return {"valueQuantity": {"value": value, **in_unit}}

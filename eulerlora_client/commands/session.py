@@ -329,15 +329,15 @@ def _cells(row: TriageRow) -> list[str]:
     title = STATUS_TITLES[row.status]
     if result is None:
         return [title, "", "", "", row.problem.detail if row.problem else "", row.name]
-    reasons = ", ".join(reason.code.replace("_", " ") for reason in result.shown_reasons)
-    prediction = row.prediction
-    if prediction is None:
+    shown = row.shown
+    reasons = ", ".join(reason.code.replace("_", " ") for reason in shown.reasons)
+    if shown.figures is None:
         return [title, "", "", "", reasons, row.name]
     return [
         title,
-        f"{result.target.probability:.3f}",
-        f"{result.label_name} {prediction.msp:.3f}",
-        f"{prediction.entropy:.2f}",
+        f"{shown.target:.3f}",
+        f"{result.label_name} {shown.figures.msp:.3f}",
+        f"{shown.figures.entropy:.2f}",
         reasons,
         row.name,
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from eulerlora_client.report.ranking import TriageRow
-from eulerlora_contract.answers import Prediction, TriageResult
+from eulerlora_contract.answers import Prediction, TriageResult, shown_fields
 from eulerlora_contract.errors import OutputPathError
 from eulerlora_contract.output_files import is_replaceable, open_output
 from eulerlora_contract.policy.policy import Policy
@@ -97,13 +97,6 @@ COLUMNS = (
 """Columns of the CSV; the probabilities of the classes follow."""
 
 PROBABILITY = "p_"  # of a class, whose name follows
-FIGURES = {
-    "target_probability", "label", "label_name", "msp", "entropy", "expected_entropy",
-    "mutual_information", *(f"{name}_standard_error" for name in STANDARD_ERRORS),
-    "prediction_set", "prediction_set_coverage",
-}  # fmt: skip
-"""Columns that are empty for an unfamiliar image, as the probabilities are."""
-
 LIST_SEPARATOR = "; "
 BATCH_FIELDS = {"index", "item_id"}
 
@@ -145,27 +138,20 @@ def _cells(row: TriageRow) -> dict[str, object]:
         return {"problem": row.problem.code, "problem_detail": row.problem.detail}
     if row.result is None:
         return {}
-    result, target = row.result, row.result.target
-    cells = {
+    result, shown = row.result, row.result.shown
+    target = result.target
+    return {
         "disposition": result.disposition.value,
-        "reasons": _joined(reason.code for reason in result.shown_reasons),
-        "target_probability": target.probability,
+        "reasons": _joined(reason.code for reason in shown.reasons),
+        "target_probability": shown.target,
         "urgent_threshold": target.urgent,
         "target_classes": _joined(map(result.name_of, target.classes)),
-        "label": result.prediction.label,
-        "label_name": result.label_name,
+        "label_name": shown.figures and result.label_name,
         "class_names": _joined(f"{code}: {name}" for code, name in result.class_names.items()),
         **{f"quality_{name}": value for name, value in result.quality},
         **_policy_cells(result),
         **_prediction_cells(result.prediction),
     }
-    if result.prediction.shows_figures:
-        return cells
-    return {name: cell for name, cell in cells.items() if not _is_figure(name)}
-
-
-def _is_figure(column: str) -> bool:
-    return column in FIGURES or column.startswith(PROBABILITY)
 
 
 def _policy_cells(result: TriageResult) -> dict[str, object]:
@@ -184,19 +170,20 @@ def _policy_cells(result: TriageResult) -> dict[str, object]:
 
 
 def _prediction_cells(prediction: Prediction) -> dict[str, object]:
-    cells: dict[str, object] = {name: getattr(prediction, name) for name in PREDICTION_COLUMNS}
+    shown = shown_fields(dict(prediction))
+    cells = {name: shown.get(name) for name in ("label", *PREDICTION_COLUMNS)}
     for name in OOD_SCORES:
         score = getattr(prediction.ood_scores, name, None)
         cells[name] = getattr(score, "value", None)
         cells[f"{name}_threshold"] = getattr(score, "threshold", None)
     for name in STANDARD_ERRORS:
-        cells[f"{name}_standard_error"] = getattr(prediction.standard_error, name, None)
-    if prediction.prediction_set is not None:
-        cells["prediction_set"] = _joined(prediction.prediction_set.labels)
-        cells["prediction_set_coverage"] = prediction.prediction_set.coverage
+        cells[f"{name}_standard_error"] = getattr(shown.get("standard_error"), name, None)
+    if (included := shown.get("prediction_set")) is not None:
+        cells["prediction_set"] = _joined(included.labels)
+        cells["prediction_set_coverage"] = included.coverage
     cells["warnings"] = _joined(warning.message for warning in prediction.warnings)
-    cells |= {f"{PROBABILITY}{name}": value for name, value in prediction.probabilities.items()}
-    return cells
+    probabilities = shown.get("probabilities", {})
+    return cells | {f"{PROBABILITY}{name}": value for name, value in probabilities.items()}
 
 
 def _joined(texts: Iterable[str]) -> str:

@@ -201,13 +201,13 @@ def _inline(name: str) -> InlineResource:
 
 def sort_keys(row: TriageRow, name_ranks: Mapping[str, int]) -> dict[str, float | None]:
     """Returns the value that each column sorts a row by; None for a missing value."""
-    prediction = row.prediction
+    figures = row.shown.figures
     return {
         "name": name_ranks[row.name],
         "urgency": row.urgency,
-        "target": row.target,
-        "entropy": prediction.entropy if prediction else None,
-        "mutual": prediction.mutual_information if prediction else None,
+        "target": row.shown.target,
+        "entropy": figures and figures.entropy,
+        "mutual": figures and figures.mutual_information,
     }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eulerlora_contract.answers import Disposition, Prediction, TriageResult
+from eulerlora_contract.answers import Disposition, Reason, ShownResult, TriageResult
 from eulerlora_contract.policy.policy import FAILED, TriageStatus, urgency
 from eulerlora_contract.policy.results import NOT_ASSESSED, TITLES
 
@@ -50,24 +50,16 @@ class TriageRow:
     @property
     def urgency(self) -> int:
         """The rank by urgency; a higher one comes first."""
-        target = None if self.result is None else self.result.target
-        reached = target is not None and target.probability >= target.urgent
+        reasons = () if self.result is None else self.result.reasons
+        reached = any(reason.code is Reason.TARGET_CLASSES for reason in reasons)
         if self.status is Disposition.RETAKE and reached:
             return 2 * urgency(Disposition.URGENT) - 1
         return 2 * urgency(self.status)
 
     @property
-    def prediction(self) -> Prediction | None:
-        """The figures that people see; None without a result, and for an unfamiliar image."""
-        prediction = None if self.result is None else self.result.prediction
-        return prediction if prediction is not None and prediction.shows_figures else None
-
-    @property
-    def target(self) -> float | None:
-        """The probability of the target classes; None if it is not shown."""
-        if self.result is None or self.prediction is None:
-            return None
-        return self.result.target.probability
+    def shown(self) -> ShownResult:
+        """What people see of the result; nothing without one."""
+        return ShownResult() if self.result is None else self.result.shown
 
     @property
     def notice(self) -> str | None:
@@ -92,8 +84,9 @@ def counts_by_status(rows: Sequence[TriageRow]) -> dict[TriageStatus, int]:
 
 def _sort_key(row: TriageRow) -> tuple[float, float, float, str, str]:
     """Returns a key that is lower for a row that comes earlier."""
-    target = math.inf if row.target is None else -row.target
-    entropy = math.inf if row.prediction is None else -row.prediction.entropy
+    shown = row.shown
+    target = math.inf if shown.target is None else -shown.target
+    entropy = math.inf if shown.figures is None else -shown.figures.entropy
     return -row.urgency, target, entropy, row.name.casefold(), row.name
 
 

@@ -5,10 +5,9 @@ import { button, html, part } from "./dom.js";
 import { figures } from "./figures.js";
 import { icon } from "./icons.js";
 import { advice, sentence } from "./problems.js";
+import { shown } from "./shown.js";
 import { capitalised, passes } from "./text.js";
-import {
-  agreement, decision, familiarity, resemblance, shownReasons, showsFigures,
-} from "./words.js";
+import { agreement, decision, familiarity, resemblance } from "./words.js";
 
 const SHIFT = "distribution_shift";
 
@@ -33,7 +32,7 @@ export function problemContent(item, retry) {
 /** The content of the card of an item with a result. names: from a class code to its
  * description. */
 export function resultContent({ result, preview }, names) {
-  const isShown = showsFigures(result.prediction);
+  const isShown = shown(result).figures !== null;
   const rows = isShown ? classRows(result, names) : [];
   return [
     result.disposition === null ? null : verdict(result),
@@ -45,7 +44,7 @@ export function resultContent({ result, preview }, names) {
 }
 
 function verdict(result) {
-  const reasons = shownReasons(result).map(({ words }) => html("li", {}, words));
+  const reasons = shown(result).reasons.map(({ words }) => html("li", {}, words));
   return html(
     "div",
     { class: "verdict" },
@@ -58,14 +57,14 @@ function verdict(result) {
 }
 
 function statements(result, names) {
-  const figures = showsFigures(result.prediction)
-    ? [
+  const statementsOfFigures = shown(result).figures === null
+    ? []
+    : [
       ["Looks like", resemblance(result, names)],
       [capitalised(result.target?.name ?? ""), decision(result, names)],
       ["Do the passes agree?", agreement(result, names)],
-    ]
-    : [];
-  const entries = [...figures, ["How familiar is the image?", familiarity(result.prediction)]]
+    ];
+  const entries = [...statementsOfFigures, ["How familiar is the image?", familiarity(result.prediction)]]
     .filter(([, statement]) => statement !== null);
   return html(
     "dl",
@@ -83,9 +82,9 @@ function statements(result, names) {
 
 /* The shift of the images is a notice of the page. */
 function warnings(entries) {
-  const shown = entries.filter(({ code }) => code !== SHIFT);
-  if (shown.length === 0) return null;
-  const lines = shown.map(({ message }) => html("li", {}, sentence(message)));
+  const others = entries.filter(({ code }) => code !== SHIFT);
+  if (others.length === 0) return null;
+  const lines = others.map(({ message }) => html("li", {}, sentence(message)));
   return part("Notes", html("ul", { class: "reasons" }, lines));
 }
 

@@ -5,10 +5,9 @@ import { button, html } from "./dom.js";
 import { icon } from "./icons.js";
 import { show } from "./preview.js";
 import { sentence } from "./problems.js";
+import { shown } from "./shown.js";
 import { percents } from "./text.js";
-import {
-  agreementWords, lineWords, looksLike, qualityFault, shownReasons, showsFigures,
-} from "./words.js";
+import { agreementWords, lineWords, looksLike, qualityFault } from "./words.js";
 import { zoom } from "./zoom.js";
 
 const IDENTIFIER = ["identifier", "Identifier", 100]; // field of the item, label, characters
@@ -155,12 +154,11 @@ export function announcement(item) {
   if (result.disposition !== null) {
     return `${item.name}: ${result.title}. ${reasonsText(result)}`;
   }
-  const isShown = showsFigures(result.prediction);
-  return `${item.name}: ${isShown ? result.prediction.label : "unfamiliar"}.`;
+  return `${item.name}: ${shown(result).figures?.label ?? "unfamiliar"}.`;
 }
 
 function reasonsText(result) {
-  return shownReasons(result).map(({ words }) => words).join(" ");
+  return shown(result).reasons.map(({ words }) => words).join(" ");
 }
 
 function noteOf({ problem, result, isPending, progress, sameAs }) {
@@ -176,12 +174,13 @@ function cellsOf(item, titles, names) {
   if (problem !== null || result === null) return [group];
   const fault = qualityFault(result);
   const quality = fault === null ? null : cell(fault, "quality");
-  if (!showsFigures(result.prediction)) return [group, quality].filter(Boolean);
+  const { figures, target } = shown(result);
+  if (figures === null) return [group, quality].filter(Boolean);
   return [
     group,
-    cell(looksLike(result.prediction, names), "looks like", "label"),
-    result.target === null ? null : targetCell(result),
-    cell(agreementWords(result.prediction), ""),
+    cell(looksLike(figures, names), "looks like", "label"),
+    target === null ? null : targetCell(result),
+    cell(agreementWords(figures), ""),
     quality,
   ].filter(Boolean);
 }

@@ -2,9 +2,9 @@
 
 import { classTable, entropyChart, legend, thresholdChart } from "./charts.js";
 import { html, part } from "./dom.js";
+import { shown } from "./shown.js";
 import { capitalised, decimal, exact, passes, percent } from "./text.js";
 import { viewsPart } from "./views.js";
-import { showsFigures } from "./words.js";
 
 const MSP_VERDICTS = {
   true: "Below its threshold: as low as for images unlike the training images.",
@@ -21,7 +21,7 @@ const DISTANCE_VERDICTS = {
  * for `viewsPart`. */
 export function figures(result, rows, preview, names) {
   const { prediction } = result;
-  const isShown = showsFigures(prediction);
+  const isShown = shown(result).figures !== null;
   return html(
     "details",
     { class: "figures" },
@@ -30,7 +30,7 @@ export function figures(result, rows, preview, names) {
       "div",
       { class: "scales" },
       isShown ? [targetPart(result), entropyPart(prediction, rows.length)] : null,
-      familiarityPart(prediction),
+      familiarityPart(prediction, isShown),
     ),
     isShown ? viewsPart(prediction, preview, names) : null,
     isShown ? part("Probabilities as a table", classTable(rows)) : null,
@@ -72,7 +72,7 @@ function entropyPart(prediction, classes) {
   );
 }
 
-function familiarityPart(prediction) {
+function familiarityPart(prediction, isShown) {
   const { msp, ood, ood_threshold: threshold, ood_scores: scores } = prediction;
   const highest = [
     note(`Highest probability (MSP) ${against(msp, threshold)}`, MSP_VERDICTS[ood]),
@@ -80,7 +80,7 @@ function familiarityPart(prediction) {
   ];
   return part(
     "Familiarity",
-    showsFigures(prediction) ? highest : null,
+    isShown ? highest : null,
     distanceContent(scores?.feature_distance ?? null),
   );
 }

@@ -1,6 +1,7 @@
 /* One image on the page: its file, and the state of its analysis. */
 
 import { preview } from "./preview.js";
+import { shown } from "./shown.js";
 
 let created = 0;
 
@@ -56,8 +57,7 @@ export class Item {
 
   /** The probability of the target classes; -1 without one, and for an unfamiliar image. */
   get target() {
-    const isShown = this.status !== UNFAMILIAR;
-    return isShown ? this.result?.target?.probability ?? -1 : -1;
+    return (this.result && shown(this.result).target)?.probability ?? -1;
   }
 
   /** True if it must be retaken and reaches the urgent threshold: it then ranks below urgent. */

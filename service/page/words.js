@@ -1,10 +1,9 @@
 /* A result in words: what the image looks like, why it goes first, whether the passes agree. */
 
 import { AGREED, UNCLEAR, UNFAMILIAR } from "./item.js";
+import { QUALITY_FAULTS } from "./shown.js";
 import { dataName, either, passes, percent, percents, shortened } from "./text.js";
 
-const QUALITY_FAULTS = ["too_small", "too_dark", "too_bright", "blurred"];
-const WITHOUT_FIGURES = ["unfamiliar", ...QUALITY_FAULTS];
 const MAJORITY = 0.5;
 const SHOWN_SHARE = 0.01; // a second class below it is left out
 const LOW_SHARE = 0.1;
@@ -13,23 +12,12 @@ const FEW_PIXELS = 300; // of the shorter side: details that a person looks for 
 /** The words of a result. `names`: the description of each class, by code.
  * @typedef {{word: string, sentence: string}} Statement */
 
-/** False for an unfamiliar image: its label, probabilities and entropies are not shown. */
-export function showsFigures({ unfamiliar }) {
-  return !unfamiliar;
-}
-
 /** What is wrong with the image in a word or two; null if nothing is, or it was not measured. */
 export function qualityFault({ quality, reasons }) {
   if (quality === null) return null;
   const faults = reasons.map(({ code }) => code).filter((code) => QUALITY_FAULTS.includes(code));
   if (faults.length > 0) return faults.map((code) => code.replaceAll("_", " ")).join(", ");
   return Math.min(quality.width, quality.height) < FEW_PIXELS ? "few pixels" : null;
-}
-
-/** The reasons for people: of an unfamiliar image, those that rest on none of its figures. */
-export function shownReasons({ reasons, prediction }) {
-  if (showsFigures(prediction)) return reasons;
-  return reasons.filter(({ code }) => WITHOUT_FIGURES.includes(code));
 }
 
 /** The one or two classes that the image looks like most, with their probabilities. */
@@ -136,7 +124,7 @@ export function familiarity({ unfamiliar, ood }) {
 
 /** The group of a prediction without a disposition, in the list. */
 export function groupOf(prediction) {
-  if (!showsFigures(prediction)) return UNFAMILIAR;
+  if (prediction.unfamiliar) return UNFAMILIAR;
   const isClear = votesOf(prediction).size === 1 && prediction.msp >= MAJORITY && !prediction.ood;
   return isClear ? AGREED : UNCLEAR;
 }

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from eulerlora.model import EulerLoRA
-from eulerlora_contract.answers import TriageResult
+from eulerlora_contract.answers import Reason, TriageResult
 from eulerlora_contract.policy.policy import default_policy
 from eulerlora_contract.policy.results import WARNING
 from eulerlora_contract.problems import NotAcceptable
@@ -172,6 +172,15 @@ def test_an_unknown_flag_and_the_figures_of_an_unfamiliar_image_have_a_reason_in
         assert (one.valueQuantity is None) == (flag is True)
         if flag:
             assert codes(one.dataAbsentReason)[0][1] == "not-applicable"
+
+
+def test_the_notes_of_an_unfamiliar_image_have_no_reason_that_rests_on_a_figure(answer) -> None:
+    words = {Reason.UNFAMILIAR: "far", Reason.TARGET_CLASSES: "high"}
+    reasons = [{"code": code, "words": text} for code, text in words.items()]
+    for flag, expected in ((False, {"far", "high"}), (True, {"far"})):
+        bundle = bundle_of({**answer, "reasons": reasons}, unfamiliar=flag)
+        notes = {note.text for note in entries(bundle)["Observation"].resource.note}
+        assert notes & {"far", "high"} == expected
 
 
 def test_an_item_of_a_batch_has_its_own_identifier(answer) -> None:

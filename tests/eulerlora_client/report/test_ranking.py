@@ -78,7 +78,7 @@ def test_within_a_status_the_target_probability_decides(policy: Policy) -> None:
     rows = [row(policy, str(margin), "mel", margin) for margin in (2, 6, 4)]
     results = ranked(rows)
     assert {result.status for result in results} == {Disposition.URGENT}
-    shares = [result.target or 0 for result in results]
+    shares = [result.shown.target or 0 for result in results]
     assert all(one > other for one, other in pairwise(shares))
 
 
