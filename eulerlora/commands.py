@@ -327,9 +327,10 @@ def _column_values(answer: Mapping[str, Any]) -> dict[str, Any]:
     from eulerlora_contract.answers import shown_fields  # noqa: PLC0415 - imports pydantic
 
     scores = {name: score["value"] for name, score in answer["ood_scores"].items() if score}
-    shown = {"views": 1, "probabilities": {}} | shown_fields({**answer, **scores})
+    shown = shown_fields({"views": 1, **answer, **scores})
     errors, included = shown.get("standard_error") or {}, shown.get("prediction_set")
     return shown | {
+        "probabilities": shown.get("probabilities", {}),
         **{f"{name}_standard_error": error for name, error in errors.items()},
         SET_COLUMN: included and included["labels"],
     }

@@ -75,6 +75,7 @@ __all__ = [
     "ServiceFailed",
     "SettingsError",
     "ShiftSignal",
+    "ShownResult",
     "StandardError",
     "TargetClasses",
     "TargetGroup",

@@ -206,8 +206,8 @@ def sort_keys(row: TriageRow, name_ranks: Mapping[str, int]) -> dict[str, float 
         "name": name_ranks[row.name],
         "urgency": row.urgency,
         "target": row.shown.target,
-        "entropy": figures and figures.entropy,
-        "mutual": figures and figures.mutual_information,
+        "entropy": None if figures is None else figures.entropy,
+        "mutual": None if figures is None else figures.mutual_information,
     }
 
 

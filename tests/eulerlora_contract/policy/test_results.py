@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from eulerlora_contract.answers import Disposition, Reason
+from eulerlora_contract.answers import FIGURES, Disposition, Prediction, Reason, shown_fields
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.policy.policy import Decision, Policy, default_policy, dispositions
 from eulerlora_contract.policy.results import (
@@ -12,7 +12,9 @@ from eulerlora_contract.policy.results import (
     Performance,
     pathway,
     performance,
+    triage_result,
 )
+from tests.eulerlora_contract.policy_inputs import GOOD, make_prediction
 
 
 def decision(*reasons: Reason) -> Decision:
@@ -26,6 +28,25 @@ def test_the_pathway_of_a_retake_keeps_its_urgency() -> None:
     urgent = pathway(decision(Reason.BLURRED, Reason.TARGET_CLASSES))
     assert "retake the image" in urgent
     assert "urgent" in urgent
+
+
+@pytest.mark.parametrize("flag", [True, False, None])
+def test_people_see_the_figures_of_an_image_unless_it_is_unfamiliar(flag: bool | None) -> None:
+    prediction = make_prediction(unfamiliar=flag, ood=True)
+    rules = default_policy()
+    poor = GOOD.model_copy(update={"sharpness": 0.0})
+    result = triage_result(prediction, poor, rules.decide(prediction, poor), rules, {})
+    fields = shown_fields(dict(prediction))
+    if flag:
+        codes = [reason.code for reason in result.shown.reasons]
+        assert codes == [Reason.BLURRED, Reason.UNFAMILIAR]
+        assert (result.shown.figures, result.shown.target) == (None, None)
+        assert fields.keys() == Prediction.model_fields.keys() - FIGURES
+    else:
+        assert result.shown.reasons == result.reasons
+        assert result.shown.figures == prediction
+        assert result.shown.target == result.target.probability
+        assert fields == dict(prediction)
 
 
 SHARES = ("", "_low", "_high")
