@@ -314,11 +314,6 @@ class PolicyFile:
 SPECIFICITY = 0.9
 """Specificity, by image, at which the sensitivity of the ranking is stated."""
 
-WITHOUT_QUALITY = (
-    Disposition.URGENT, Disposition.UNFAMILIAR, Disposition.REFER, Disposition.ROUTINE
-)  # fmt: skip
-"""The dispositions of images whose quality is not considered."""
-
 
 @dataclass(frozen=True)
 class PolicyMeasurement:
@@ -408,7 +403,11 @@ def measure_policy(
         evidence=evidence,
         specificity=float((~seen[other]).mean()),
         other_images=int(other.sum()),
-        dispositions={name: float(decided[name].mean()) for name in WITHOUT_QUALITY},
+        dispositions={
+            name: float(flags.mean())
+            for name, flags in decided.items()
+            if name != Disposition.RETAKE  # without image quality
+        },
         ranking=ranking(images),
     )
 
