@@ -6,17 +6,17 @@ directions with normal noise, in training and in prediction.
 
 # %% [markdown]
 # A method has settings, which become keys of a recipe and are stored in the checkpoint, and a
-# class that says which random numbers a row draws and what they do. `NoiseMethod` takes care of
-# seeds, of batches, and of pairs of opposite noise for the sampler `balanced`.
+# class that says which random numbers a row draws and what they do. All numbers come from the
+# generator that it gets, which is seeded for one image.
 
 # %%
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Generator, Tensor
 
-from eulerlora.methods.gaussian import NoiseMethod
-from eulerlora.nn.method import MethodSettings, RowDraws
+from eulerlora.nn.method import Method, MethodSettings, RowDraws
 from eulerlora.sampling.masks import on_stacked_ranks
 
 
@@ -29,20 +29,30 @@ class JitterSettings(MethodSettings):
     """Standard deviation of a coefficient, whose mean is 1."""
 
 
-class JitterMethod(NoiseMethod[JitterSettings]):
+class JitterMethod(Method[JitterSettings]):
     """The method; `depth` blocks with four projections draw a number for each direction."""
 
     settings_type = JitterSettings
-    plain_adapters = True
 
-    def __init__(self, settings, shape):
-        super().__init__(settings, shape)
-        self.noise = {"jitter": (self.depth, 4, self.adapters.rank)}
+    def sample(self, samples: int, generator: Generator) -> RowDraws:
+        """Draws independent samples of each adapter."""
+        return self.draws(self.noise(samples, generator))
 
-    def with_noise(self, coefficients: Tensor, noise: dict[str, Tensor]) -> RowDraws:
-        """Returns what rows draw: their coefficients of mode det, and noise on top."""
-        added = on_stacked_ranks(self.settings.scale * noise["jitter"], self.adapters.adapters)
-        return RowDraws.of_coefficients(coefficients + added)
+    def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
+        """Draws pairs of opposite noise, for the sampler `balanced`; leaves out the first ones."""
+        pairs = [self.noise(1, generator) for _ in range(0, first + samples, 2)]
+        noise = torch.cat([sign * pair for pair in pairs for sign in (1, -1)], dim=1)
+        return self.draws(noise[:, first : first + samples])
+
+    def noise(self, samples: int, generator: Generator) -> Tensor:
+        """(adapters, samples, blocks, 4, rank)."""
+        shape = (self.adapters.adapters, samples, self.depth, 4, self.adapters.rank)
+        return torch.randn(shape, generator=generator)
+
+    def draws(self, noise: Tensor) -> RowDraws:
+        """Returns what the rows draw, adapter by adapter: coefficients with mean 1."""
+        coefficients = 1 + self.settings.scale * noise.flatten(0, 1)
+        return RowDraws.of_coefficients(on_stacked_ranks(coefficients, self.adapters.adapters))
 
 
 # %% [markdown]

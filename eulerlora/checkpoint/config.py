@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from eulerlora.methods.registry import DEFAULT_METHOD, StoredMethod
+from eulerlora.methods.registry import DEFAULT_METHOD, NamedMethod
 from eulerlora.sampling.adaptive import DecisionMargins, StoppingRule
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
@@ -96,7 +96,7 @@ class CheckpointConfig(Settings):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
     backbone: BackboneConfig
     adapters: AdapterConfig
-    method: StoredMethod = optional(DEFAULT_METHOD)
+    method: NamedMethod = optional(DEFAULT_METHOD)
     classes: Annotated[tuple[ClassName, ...], Field(min_length=2)]
     target: TargetClasses | None = optional(None)
     preprocessing: Preprocessing

@@ -1,11 +1,10 @@
-"""All methods, by name: the built-in ones, and those of other installed distributions.
+"""All methods, by name: the paper's, and those that installed distributions add.
 
 A distribution adds a method with an entry point of the group `eulerlora.methods`, which has the
 name of the method and refers to its subclass of `Method`. Entry points are loaded when the schema
 of a config or a recipe is first used.
 """
 
-from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Union
@@ -13,53 +12,28 @@ from typing import Annotated, Any, Union
 from pydantic import Field, GetCoreSchemaHandler, GetPydanticSchema
 from pydantic_core import CoreSchema
 
-from eulerlora.methods.ensembles import BatchEnsembleMethod, LastLayerEnsembleMethod
-from eulerlora.methods.eulerlora import (
-    DropKeyMethod,
-    EulerLoRAMethod,
-    EulerLoRASettings,
-    RankDropoutMethod,
-)
-from eulerlora.methods.heads import EpiNetMethod, SNGPMethod
-from eulerlora.methods.posteriors import LaplaceMethod, SWAGMethod, TFBMethod
-from eulerlora.methods.variational import BLoBMethod, GaussianCoefficientsMethod, IVONMethod
+from eulerlora.methods.eulerlora import EulerLoRAMethod, EulerLoRASettings
 from eulerlora.nn.backbone import VisionTransformer
-from eulerlora.nn.method import AnyMethod, FitSettings, MethodSettings, NetworkShape
+from eulerlora.nn.method import AnyMethod, MethodSettings, NetworkShape
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.settings import Settings
 
 ENTRY_POINTS = "eulerlora.methods"
 
-BUILT_IN: tuple[type[AnyMethod], ...] = (
-    EulerLoRAMethod,
-    RankDropoutMethod,
-    GaussianCoefficientsMethod,
-    BLoBMethod,
-    IVONMethod,
-    DropKeyMethod,
-    BatchEnsembleMethod,
-    LastLayerEnsembleMethod,
-    SNGPMethod,
-    EpiNetMethod,
-    TFBMethod,
-    LaplaceMethod,
-    SWAGMethod,
-)
 DEFAULT_METHOD = EulerLoRASettings()
 """The method of recipes and configs that name none."""
 
 
 @cache
 def methods() -> dict[str, type[AnyMethod]]:
-    """Returns the classes of all methods by name, the built-in ones first.
+    """Returns the classes of all methods by name, the paper's first.
 
     Raises SettingsError, with the distribution, for an entry point that cannot be imported, that is
     no method of its name, or whose name another method has.
     """
-    by_name = {method.method_name(): method for method in BUILT_IN}
+    by_name: dict[str, type[AnyMethod]] = {DEFAULT_METHOD.name: EulerLoRAMethod}
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
         if point.name in by_name:
             raise SettingsError(f"{_origin(point)}: expected a new name, which no method has yet")
@@ -70,16 +44,6 @@ def methods() -> dict[str, type[AnyMethod]]:
 def method_type(settings: MethodSettings) -> type[AnyMethod]:
     """Returns the class of the method that settings belong to."""
     return methods()[settings.name]
-
-
-def trained_methods() -> dict[str, type[AnyMethod]]:
-    """Returns the methods that a recipe can train."""
-    return {n: kind for n, kind in methods().items() if kind.fit_settings is None}
-
-
-def plain_methods() -> list[str]:
-    """Returns the names of the methods to whose adapters a distribution can be fitted."""
-    return [name for name, method in methods().items() if method.plain_adapters]
 
 
 def build_network(
@@ -121,38 +85,14 @@ def _origin(point: EntryPoint) -> str:
     return f"method {point.name!r} of {distribution}"
 
 
-def _union(kinds: Sequence[type[Settings]], handler: GetCoreSchemaHandler) -> CoreSchema:
-    """Returns the schema of settings that differ in their name."""
+def _any_settings(_: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+    """Returns the schema of the settings of all methods, which differ in their name."""
+    kinds = [method.settings_type for method in methods().values()]
     kind: Any = kinds[0]
     if len(kinds) > 1:
         kind = Annotated[Union[tuple(kinds)], Field(discriminator="name")]  # noqa: UP007
     return handler.generate_schema(kind)
 
 
-def settings_of_trained() -> list[type[Settings]]:
-    """Returns the settings that the table `method` of a recipe may have."""
-    return [method.settings_type for method in trained_methods().values()]
-
-
-def settings_of_fits() -> dict[str, type[FitSettings]]:
-    """Returns the settings that the table `posterior` of a recipe may have, by method."""
-    fits = {name: kind.fit_settings for name, kind in methods().items()}
-    return {name: settings for name, settings in fits.items() if settings is not None}
-
-
-StoredMethod = Annotated[
-    MethodSettings,
-    GetPydanticSchema(
-        lambda _, handler: _union([m.settings_type for m in methods().values()], handler)
-    ),
-]
-"""Any method of a checkpoint."""
-TrainedMethod = Annotated[
-    MethodSettings, GetPydanticSchema(lambda _, handler: _union(settings_of_trained(), handler))
-]
-"""A method that a recipe can train; the others are fitted to a finished checkpoint."""
-Fit = Annotated[
-    FitSettings,
-    GetPydanticSchema(lambda _, handler: _union(list(settings_of_fits().values()), handler)),
-]
-"""A distribution that is fitted to finished adapters."""
+NamedMethod = Annotated[MethodSettings, GetPydanticSchema(_any_settings)]
+"""The settings of any method, which their name selects."""

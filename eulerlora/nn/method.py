@@ -14,7 +14,7 @@ a method for all that differs (`eulerlora.methods.registry`).
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
@@ -22,7 +22,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.nn.attention import adapted_attention, projected_attention
+from eulerlora.nn.attention import adapted_attention
 from eulerlora.sampling.masks import PROJECTIONS, AdapterSettings, det_coefficients
 from eulerlora.settings import BackboneSettings, Draw
 from eulerlora_contract.settings import Settings
@@ -219,19 +219,6 @@ class AttentionAdapters(BlockAdapters):
         )
 
 
-class FrozenAttention(BlockAdapters):
-    """No tensors: the rows of an image have the attention of the frozen block."""
-
-    def initialise(self, generator: Generator) -> None:
-        """Draws nothing."""
-
-    def attention(self, inputs: Tensor, frozen: nn.MultiheadAttention, rows: BlockRows) -> Tensor:
-        def project(tokens: Tensor, weight: Tensor, bias: Tensor, _: int) -> Tensor:
-            return F.linear(tokens, weight, bias)
-
-        return rows.of_rows(projected_attention(inputs, frozen, project, rows.queries))
-
-
 class AdapterHeads(nn.Module):
     """One linear classification head for each adapter.
 
@@ -270,28 +257,6 @@ class MethodSettings(Settings):
     """The method; a subclass has one name, `Literal["..."] = "..."`."""
 
 
-class FitSettings(Settings):
-    """Base of the settings of a fit: the table `posterior` of a recipe."""
-
-    name: str
-    """The method; a subclass has one name, `Literal["..."] = "..."`."""
-
-
-class TrainingKeys(Protocol):
-    """The keys `training.*` of a recipe that a method may restrict."""
-
-    @property
-    def epochs(self) -> int | str: ...
-    @property
-    def head(self) -> str: ...
-    @property
-    def sampling(self) -> bool: ...
-    @property
-    def weight_decay(self) -> float: ...
-    @property
-    def adapter_dropout(self) -> float: ...
-
-
 @dataclass(frozen=True)
 class NetworkShape:
     """The sizes of a network: its adapters, its backbone and its number of classes."""
@@ -301,36 +266,55 @@ class NetworkShape:
     classes: int
 
 
-Batches = Iterable[tuple[Tensor, Tensor]]
+Batch = tuple[Tensor, Tensor]
 """Pixels (n, 3, size, size), or (n, adapters, 3, size, size), and labels (n,)."""
+
+
+class FinishedRun(Protocol):
+    """What a method can fit to after the last step: images, and further losses of the training.
+
+    image_count: of the part `train`. clip_norm: of the gradient, as in the training.
+    """
+
+    @property
+    def image_count(self) -> int: ...
+    @property
+    def clip_norm(self) -> float: ...
+
+    def last_epoch(self) -> Iterable[Batch]:
+        """Returns the batches of the last epoch, this process's shard.
+
+        Labels below 0 belong to no class.
+        """
+
+    def inputs(self, part: Literal["train", "calibration"], count: int) -> Batch:
+        """Returns at most `count` evenly spaced images of a part, as in a prediction.
+
+        Pixels are on the device of the network, labels on the CPU.
+        """
+
+    def losses(self, steps: int) -> Iterator[Tensor]:
+        """Yields the mean loss of the present weights in further steps, with its graph."""
+
+    def total(self, values: Tensor) -> Tensor:
+        """Returns the sum of a tensor over all processes."""
+
+
 SettingsType_co = TypeVar("SettingsType_co", bound=MethodSettings, covariant=True)
 
 
 class Method(ABC, Generic[SettingsType_co]):
     """Base of all methods. A subclass has all that the program needs to know about its method.
 
-    settings_type: the class of its settings. fit_settings: the class of the settings of `fit`, with
-    the name of the method; None for a method that recipes train.
+    settings_type: the class of its settings.
     noise_per_image: in training, the images of a batch have draws of their own; otherwise they
     share one draw per trajectory.
-    features_differ: what the features of a row depend on: its draw, only its adapter, or only its
-    image. Rows with equal features share one computation of the blocks; heads run for every row.
-    has_adapters: False for members without A and B, for which the rank has no meaning.
-    plain_adapters: True if the tensors are those of LoRA, to which a distribution can be fitted.
-    takes_dropout: True if training can drop inputs of A.
     exportable: True if mode det is W0 + B A with linear heads, which other libraries have.
-    own_optimiser: True if `optimiser` trains the network; recipes name it after the method.
     """
 
     settings_type: ClassVar[type[MethodSettings]]
-    fit_settings: ClassVar[type[FitSettings] | None] = None
     noise_per_image: ClassVar[bool] = False
-    features_differ: ClassVar[Literal["draw", "adapter", "image"]] = "draw"
-    has_adapters: ClassVar[bool] = True
-    plain_adapters: ClassVar[bool] = False
-    takes_dropout: ClassVar[bool] = True
     exportable: ClassVar[bool] = True
-    own_optimiser: ClassVar[bool] = False
 
     def __init__(self, settings: SettingsType_co, shape: NetworkShape) -> None:
         self.settings, self.shape = settings, shape
@@ -352,9 +336,7 @@ class Method(ABC, Generic[SettingsType_co]):
     @classmethod
     def members_text(cls, adapters: AdapterSettings) -> str:
         """Returns what answers: adapters of a rank, or the members of an ensemble."""
-        if cls.has_adapters:
-            return f"{adapters.adapters} adapters of rank {adapters.rank}"
-        return f"{adapters.adapters} {cls.method_name()} members"
+        return f"{adapters.adapters} adapters of rank {adapters.rank}"
 
     @classmethod
     def law_text(cls, settings: MethodSettings, adapters: AdapterSettings) -> str:
@@ -362,29 +344,22 @@ class Method(ABC, Generic[SettingsType_co]):
         return ", ".join([settings.name, *changed_settings(settings)])
 
     @classmethod
-    def check_recipe(cls, adapters: AdapterSettings, training: TrainingKeys) -> None:
-        """Raises ValueError, with the key, for a recipe that cannot train the method."""
-        name = cls.method_name()
-        if training.adapter_dropout and not cls.takes_dropout:
-            raise ValueError(
-                f"expected training.adapter_dropout=0 with method {name}, got "
-                f"{training.adapter_dropout}"
-            )
-        if not cls.has_adapters and adapters.rank != 1:
-            raise ValueError(
-                f"expected adapters.rank=1 with method {name}, which has no adapters, got "
-                f"{adapters.rank}"
-            )
+    def required_keys(cls, settings: MethodSettings) -> Mapping[str, Collection[object]]:
+        """Returns the accepted values of keys that the method restricts in a recipe.
+
+        For example {"training.head": ("random",)}.
+        """
+        return {}
 
     # Tensors.
 
-    def block(self) -> BlockAdapters:
-        """Returns the tensors of one block, zero; by default those of LoRA."""
-        return AttentionAdapters(self.shape.backbone.width, self.adapters)
+    def block(self, index: int) -> BlockAdapters:
+        """Returns the tensors of a block, zero; by default those of LoRA.
 
-    def blocks(self) -> list[BlockAdapters]:
-        """Returns the tensors of all blocks, zero."""
-        return [self.block() for _ in range(self.depth)]
+        Rows without draws of the blocks share them: the rows of an adapter, and those of an image
+        if no block has tensors.
+        """
+        return AttentionAdapters(self.shape.backbone.width, self.adapters)
 
     def heads(self) -> AdapterHeads:
         """Returns the classification heads, zero."""
@@ -435,36 +410,20 @@ class Method(ABC, Generic[SettingsType_co]):
 
     def optimiser(
         self, parameters: Mapping[str, nn.Parameter], images: int, weight_decay: float
-    ) -> torch.optim.Optimizer:
-        """Returns the optimiser of a method with `own_optimiser`, with its complete state.
+    ) -> torch.optim.Optimizer | None:
+        """Returns the method's own optimiser, with its complete state; None for the recipe's.
 
         Only gradients of its first parameter group are clipped; training sets the rate of all
         groups before each step. parameters: trainable, by name. images: number for training.
         """
-        raise NotImplementedError
+        return None
 
-    def after_training(
-        self, network: nn.Module, batches: Batches, total: Callable[[Tensor], Tensor]
-    ) -> None:
+    def after_training(self, network: nn.Module, run: FinishedRun) -> None:
         """Fits in place what depends on the final weights; by default nothing.
 
-        network: of this method, on its device. batches: of the last epoch, this process's shard;
-        labels below 0 belong to no class. total: returns the sum of a tensor over all processes.
+        It may replace `self.settings` by those with what was fitted, which the checkpoint stores.
+        network: an `AdaptedVisionTransformer` of this method, on its device.
         """
-
-    @classmethod
-    def fits_to_held_out(cls, settings: Any) -> bool:
-        """Returns True if `fit` needs images that the network was not trained on."""
-        return False
-
-    @classmethod
-    def fit(cls, settings: Any, source: Any) -> Any:
-        """Returns an `AdaptedVisionTransformer` of this method, fitted to a finished network.
-
-        settings: of the class `fit_settings`. source: an `eulerlora.methods.posteriors.FitSource`,
-        whose network is not usable afterwards.
-        """
-        raise NotImplementedError
 
 
 AnyMethod = Method[MethodSettings]

@@ -178,7 +178,7 @@ class AdaptedVisionTransformer(nn.Module):
         self.preprocessing = preprocessing or Preprocessing(size=backbone.settings.image_size)
         self.backbone = backbone.requires_grad_(False).eval()
         self.method, self.settings = method, method.adapters
-        self.blocks = nn.ModuleList(self.method.blocks())
+        self.blocks = nn.ModuleList(map(method.block, range(method.depth)))
         self.heads = self.method.heads()
 
     @property
@@ -246,7 +246,7 @@ class AdaptedVisionTransformer(nn.Module):
         block = block or adapted_block
         layers, pooling = self.backbone.encoder.layers, self.backbone.settings.pooling
         last = len(layers) - 1
-        distinct = self._rows_by_features(rows)
+        distinct = self._rows_by_features(rows, draws)
         computed, computed_draws = rows, draws
         if distinct is not None:
             computed, computed_draws = distinct.rows, draws.rows(distinct.first)
@@ -273,15 +273,16 @@ class AdaptedVisionTransformer(nn.Module):
             output, features = output[distinct.of_row], features[distinct.of_row]
         return NetworkOutput(self.heads(output, rows.adapter, draws.head), features)
 
-    def _rows_by_features(self, rows: Rows) -> DistinctRows | None:
+    def _rows_by_features(self, rows: Rows, draws: RowDraws) -> DistinctRows | None:
         """Returns the rows whose features differ; None if all are computed.
 
-        A compiled pass, whose rows have no counts, computes all.
+        Without draws of the blocks, the rows of an image and adapter have equal features; without
+        tensors in the blocks too, those of an image. A compiled pass, whose rows have no counts,
+        computes all.
         """
-        differ = self.method.features_differ
-        if differ == "draw" or not rows.counts:
+        if draws.blocks or not rows.counts:
             return None
-        return rows.distinct(by_adapter=differ == "adapter")
+        return rows.distinct(by_adapter=any(True for _ in self.blocks.parameters()))
 
 
 def round_products(network: AdaptedVisionTransformer) -> None:

@@ -23,8 +23,7 @@ OTHER_DISTRIBUTION: Mapping[str, Mapping[str, Sequence[str]]] = {
         "eulerlora": ("predict", "backbone", "export", "import"),
         "eulerlora[serve]": ("demo", "serve", "keys", "audit"),
         "eulerlora[train]": (
-            "train", "evaluate", "calibrate", "site", "pretrain", "bayesianise", "card",
-            "reproduce",
+            "train", "evaluate", "calibrate", "site", "pretrain", "card", "reproduce",
         ),
     },
     POLICY_ENTRY_POINTS: {"eulerlora[train]": ("fit",)},
@@ -35,7 +34,7 @@ MAX_SHORT_HELP = 100  # characters
 
 SECTIONS = {
     "Use": ("demo", "predict", "triage", "export"),
-    "Train": ("train", "pretrain", "backbone", "import", "bayesianise"),
+    "Train": ("train", "pretrain", "backbone", "import"),
     "Measure": ("evaluate", "calibrate", "policy", "site", "card", "reproduce"),
     "Operate": ("serve", "keys", "audit", "monitor"),
 }

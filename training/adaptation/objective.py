@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.classifier import trajectory_loss
@@ -179,8 +179,7 @@ class AdapterObjective(Objective[AdapterDraw]):
         image_count: int = 1,
     ) -> None:
         method, self.adapters = network.method, network.settings.adapters
-        optimiser = partial(method.optimiser, images=image_count) if method.own_optimiser else None
-        super().__init__(network, self.adapters * settings.samples, optimiser)
+        super().__init__(network, self.adapters * settings.samples)
         self.settings, self.method = settings, method
         self.divergence, self.constrain = network.divergence, network.constrain
         self.class_weights, self.outlier_weight = class_weights, outlier_weight
@@ -240,6 +239,11 @@ class AdapterObjective(Objective[AdapterDraw]):
             return loss
         # The likelihood is a mean over adapters, the divergence a sum over them.
         return loss + divergence / (adapters * self.image_count) * weights.sum()
+
+    def optimiser(
+        self, parameters: Mapping[str, nn.Parameter], weight_decay: float
+    ) -> torch.optim.Optimizer | None:
+        return self.method.optimiser(parameters, self.image_count, weight_decay)
 
     def after_step(self) -> None:
         self.constrain()

@@ -141,8 +141,6 @@ def run_lines(
     )
     if recipe.whole_network is not None:
         parts = f"all weights and a head; {trainable:,} parameters"
-    if recipe.posterior is not None:
-        parts += f"; then {recipe.posterior.name} is fitted to them"
     kept = "frozen" if recipe.whole_network is None else "trained"
     lines = [
         f"backbone: {recipe.backbone.weights}, {kept}; {weights:,} weights, {size} x {size} pixels",

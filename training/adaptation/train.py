@@ -1,9 +1,11 @@
 """Training of adapters or whole networks, to a calibrated checkpoint with report and model card."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import chain, count, islice
 from pathlib import Path
+from typing import Literal
 
 import torch
 from accelerate import Accelerator
@@ -13,10 +15,12 @@ from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, Checkpoin
 from eulerlora.checkpoint.files import CONFIG_FILE, load_checkpoint, save_checkpoint
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.model import EulerLoRA
+from eulerlora.nn.method import Batch
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Provenance
-from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.errors import DataError, SettingsError
 from eulerlora_contract.output_files import check_free
+from eulerlora_contract.progress import track
 from training.adaptation.network import (
     FrozenBackbone,
     available_source,
@@ -29,7 +33,6 @@ from training.adaptation.network import (
     starts_from_previous,
 )
 from training.adaptation.objective import objective_and_batches, trained_images
-from training.adaptation.posterior import check_calibration_part, fit_posterior
 from training.adaptation.probe import compare_with_probe, fit_heads, head_log_probabilities
 from training.adaptation.summary import (
     basis_lines,
@@ -43,10 +46,17 @@ from training.adaptation.summary import (
 from training.calibration.calibrate import calibrate
 from training.data.copies import check_images, image_digests
 from training.data.datasets import pretraining_images, read_dataset, read_ood_set, read_outliers
-from training.data.images import ImageParts, LabelledImage, OodSet, report_skipped
+from training.data.images import (
+    ImageParts,
+    LabelledImage,
+    OodSet,
+    evenly_spaced,
+    pixel_batches,
+    report_skipped,
+)
 from training.evaluation.evaluate import evaluate
 from training.evaluation.inference import SamplingOptions
-from training.optimisation.batches import RunLength
+from training.optimisation.batches import LoadedBatches, RunLength
 from training.optimisation.loop import optimise
 from training.optimisation.run import (
     Run,
@@ -139,8 +149,6 @@ def train(
         )
     ood = [read_ood_set(settings, data, skip_bad) for settings in recipe.evaluation.ood]
     outliers = read_outliers(recipe.outliers, data, skip_bad) if recipe.outliers else None
-    if recipe.posterior is not None:
-        check_calibration_part(recipe.posterior, images)
     accelerator = accelerator_on(device)
     main = accelerator.is_main_process
     if main:
@@ -218,10 +226,6 @@ def _train_member(shared: _SharedRun, index: int) -> None:
         frozen = fine_tuned(frozen)
         provenance |= {"member": {"index": index, "seed": recipe.seed}}
     config = _checkpoint_config(recipe, network, frozen, images, provenance)
-    if recipe.posterior is not None:
-        network, config = fit_posterior(
-            recipe.posterior, network, config, images, device, lambda: outliers
-        )
     card = model_card(config, None)
     save_checkpoint(folder, network, config, card, dtype, shared.digests)
     state.unlink(missing_ok=True)
@@ -248,17 +252,65 @@ def train_adapters(
 ) -> Provenance:
     """Trains the network's adapters and heads in place and returns the result of the run."""
     network.to(run.accelerator.device)
-    if recipe.training.epochs == 0:
-        return {"steps": 0, "seconds": 0.0}
     objective, batches = objective_and_batches(network, recipe, images, outliers, run.shard)
     length = batches.length
-    result = {"epochs": length.epochs, "batch_size": length.batch_size}
-    result |= asdict(optimise(objective, batches, run))
-    if objective.validation is not None:
-        result |= objective.validation.result()
-    last = batches.epoch(length.epochs - 1, skip=0)
-    network.method.after_training(network, last, run.accelerator.reduce)
+    result: Provenance = {"steps": 0, "seconds": 0.0}
+    if length.epochs:
+        result = {"epochs": length.epochs, "batch_size": length.batch_size}
+        result |= asdict(optimise(objective, batches, run))
+        if objective.validation is not None:
+            result |= objective.validation.result()
+    finished = RecipeRun(network, recipe, images, outliers, batches, run.accelerator)
+    network.method.after_training(network, finished)
     return result
+
+
+@dataclass(frozen=True)
+class RecipeRun:
+    """The `FinishedRun` of a recipe. batches: of this process."""
+
+    network: AdaptedVisionTransformer
+    recipe: AdapterRecipe
+    images: ImageParts
+    outliers: OodSet | None
+    batches: LoadedBatches
+    accelerator: Accelerator
+
+    @property
+    def image_count(self) -> int:
+        return len(self.images.parts["train"])
+
+    @property
+    def clip_norm(self) -> float:
+        return self.recipe.training.clip_norm
+
+    def last_epoch(self) -> Iterator[Batch]:
+        return self.batches.epoch(max(0, self.batches.length.epochs - 1), skip=0)
+
+    def inputs(self, part: Literal["train", "calibration"], count: int) -> Batch:
+        """Raises DataError for a part that the data set does not have."""
+        if part not in self.images.parts:
+            raise DataError(f"expected a part {part}, got {', '.join(self.images.parts)}")
+        chosen = evenly_spaced(self.images.parts[part], count)
+        (pixels,) = pixel_batches(chosen, self.network.preprocessing, len(chosen))
+        labels = torch.tensor([image.label for image in chosen])
+        return pixels.to(self.accelerator.device), labels
+
+    def losses(self, steps: int) -> Iterator[Tensor]:
+        """Yields the losses of whole batches, those of the first epochs, in every process."""
+        objective, batches = objective_and_batches(
+            self.network, self.recipe, self.images, self.outliers
+        )
+        endless = chain.from_iterable(batches.epoch(epoch, skip=0) for epoch in count())
+        steps_taken = track(islice(endless, steps), "further steps", "steps", steps)
+        for step, batch in enumerate(steps_taken):
+            pixels, labels = (part.to(self.accelerator.device) for part in batch)
+            draw = objective.draw(batches.seed, step, 0)
+            yield objective.loss(self.network, pixels, labels, draw) / objective.weight(labels)
+
+    def total(self, values: Tensor) -> Tensor:
+        summed: Tensor = self.accelerator.reduce(values)
+        return summed
 
 
 def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:
@@ -307,7 +359,7 @@ def _checkpoint_config(
         adapters=AdapterConfig(
             settings=recipe.adapters, sha256=tensors_sha256(dict(network.adapter_parameters()))
         ),
-        method=recipe.method,
+        method=network.method.settings,
         classes=images.classes,
         target=recipe.target,
         preprocessing=network.preprocessing,

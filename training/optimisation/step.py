@@ -24,27 +24,16 @@ StepDraw = TypeVar("StepDraw")
 BlockInputs = TypeVarTuple("BlockInputs")
 
 
-MakeOptimiser = Callable[..., torch.optim.Optimizer]
-"""Returns an optimiser with its complete state; arguments as in `Method.optimiser`."""
-
-
 class Objective(ABC, Generic[StepDraw]):
     """The loss of a network whose trainable parameters a run optimises.
 
     A batch's loss is the sum of its parts' losses divided by the sum of their weights, so that it
     does not depend on micro-batches and processes. Padding has loss and weight 0.
-    rows_per_image: rows of the network for one image. optimiser: makes the network's own optimiser;
-    None for that of the recipe.
+    rows_per_image: rows of the network for one image.
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        rows_per_image: int = 1,
-        optimiser: MakeOptimiser | None = None,
-    ) -> None:
-        self.network = network
-        self.rows_per_image, self.optimiser = rows_per_image, optimiser
+    def __init__(self, network: nn.Module, rows_per_image: int = 1) -> None:
+        self.network, self.rows_per_image = network, rows_per_image
 
     @abstractmethod
     def draw(self, seed: int, step: int, process: int) -> StepDraw:
@@ -63,6 +52,12 @@ class Objective(ABC, Generic[StepDraw]):
     @abstractmethod
     def weight(self, labels: Tensor) -> Tensor:
         """Returns the summed weight of a part of a batch: a scalar."""
+
+    def optimiser(
+        self, parameters: Mapping[str, nn.Parameter], weight_decay: float
+    ) -> torch.optim.Optimizer | None:
+        """Returns an optimiser of the objective's own (`Method.optimiser`), or None."""
+        return None
 
     def lr_scale(self, name: str) -> float:
         """Returns the factor of the recipe's learning rate for a parameter of the network."""
@@ -152,9 +147,11 @@ class Optimisation:
         self.seed = seed
         self.precision = fastest_precision(settings.precision, accelerator.device)
         self.schedule = warmup_cosine(length.steps, settings.warmup_steps)
-        self.optimiser = self._optimiser()
+        trained = {n: p for n, p in objective.network.named_parameters() if p.requires_grad}
+        own = objective.optimiser(trained, settings.weight_decay)
+        self.optimiser = self._adam(trained) if own is None else own
         groups = self.optimiser.param_groups
-        clipped = groups if objective.optimiser is None else groups[:1]
+        clipped = groups if own is None else groups[:1]
         self.clipped: list[nn.Parameter] = [p for group in clipped for p in group["params"]]
         self.network: nn.Module = objective.network
 
@@ -179,16 +176,13 @@ class Optimisation:
         self.objective.after_step()
         return Step(loss, learning_rate, gradient_norm)
 
-    def _optimiser(self) -> torch.optim.Optimizer:
-        decay = self.settings.weight_decay
-        trained = {n: p for n, p in self.objective.network.named_parameters() if p.requires_grad}
-        if self.objective.optimiser is not None:
-            return self.objective.optimiser(trained, weight_decay=decay)
+    def _adam(self, trained: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
         by_scale: dict[float, list[nn.Parameter]] = {}
         for name, parameter in trained.items():
             by_scale.setdefault(self.objective.lr_scale(name), []).append(parameter)
         groups = [{"params": part, "lr_scale": scale} for scale, part in by_scale.items()]
-        return OPTIMISER_TYPES[self.settings.optimiser](groups, weight_decay=decay)
+        optimiser = OPTIMISER_TYPES[self.settings.optimiser]
+        return optimiser(groups, weight_decay=self.settings.weight_decay)
 
     def _backward(self, pixels: Tensor, labels: Tensor, index: int) -> Tensor:
         """Accumulates the gradient of the whole batch's loss and returns the loss.

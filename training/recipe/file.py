@@ -16,8 +16,8 @@ import tomlkit
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from eulerlora.methods.registry import settings_of_fits, settings_of_trained
-from eulerlora.nn.method import FitSettings, MethodSettings
+from eulerlora.methods.registry import methods
+from eulerlora.nn.method import MethodSettings
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.settings import validated
 from training.recipe.schema import Recipe
@@ -269,9 +269,7 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     for candidate in (annotation, *inner):
         kind = candidate.__origin__ if get_origin(candidate) is Annotated else candidate
         if kind is MethodSettings:
-            models += settings_of_trained()
-        elif kind is FitSettings:
-            models += settings_of_fits().values()
+            models += [method.settings_type for method in methods().values()]
         elif isinstance(kind, type) and issubclass(kind, BaseModel):
             models.append(kind)
     return models

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from eulerlora.settings import BackboneSettings
 from eulerlora_contract.settings import PositiveInt, Settings
-from training.recipe.schema import OPTIMISERS, DataSettings, OptimisationSettings, Recipe, Split
+from training.recipe.schema import DataSettings, OptimisationSettings, Recipe, Split
 
 PretrainingView = Literal["natural", "cameras", "half-cameras"]
 
@@ -56,14 +56,6 @@ class PretrainingStage(OptimisationSettings):
     """Decay of the weights' moving average, which is the result of the stage; 0 uses the last
     weights.
     """
-
-    @model_validator(mode="after")
-    def _samples_no_weights(self) -> Self:
-        if self.optimiser not in OPTIMISERS:
-            raise ValueError(
-                f"expected optimiser {' or '.join(OPTIMISERS)} in pretraining, got {self.optimiser}"
-            )
-        return self
 
     @model_validator(mode="after")
     def _draws_depth_once_per_batch(self) -> Self:

@@ -3,18 +3,12 @@
 Pretraining has further keys, in `training.recipe.pretraining`.
 """
 
-from typing import Annotated, Literal, Self
+from functools import reduce
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from eulerlora.methods.registry import (
-    DEFAULT_METHOD,
-    Fit,
-    TrainedMethod,
-    method_type,
-    plain_methods,
-    trained_methods,
-)
+from eulerlora.methods.registry import DEFAULT_METHOD, NamedMethod, method_type
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import ColourConstancy
 from eulerlora_contract.answers import TargetClasses
@@ -23,22 +17,6 @@ from eulerlora_contract.settings import PositiveInt, Settings, optional
 
 Augmentation = Literal["paper", "dermoscopy", "cameras", "natural"]
 Head = Literal["random", "linear-probe", "bootstrap-probes"]
-OPTIMISERS = ("adamw", "adam-l2")
-
-
-def optimisers() -> list[str]:
-    """Returns the values of `training.optimiser`: also the methods with one of their own."""
-    own = [name for name, method in trained_methods().items() if method.own_optimiser]
-    return [*OPTIMISERS, *own]
-
-
-def _known_optimiser(name: str) -> str:
-    if name not in optimisers():
-        raise ValueError(f"expected {' or '.join(map(repr, optimisers()))}, got {name!r}")
-    return name
-
-
-Optimiser = Annotated[str, AfterValidator(_known_optimiser)]
 
 
 class OptimisationSettings(Settings):
@@ -58,10 +36,10 @@ class OptimisationSettings(Settings):
     """
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
     """Peak rate, at the end of the warm-up."""
-    optimiser: Optimiser = optional("adamw")
+    optimiser: Literal["adamw", "adam-l2"] = optional("adamw")
     """`adamw` decays the weights themselves; `adam-l2` is Adam with the decay added to the
-    gradient, which the code of LoRA-Ensemble calls AdamW. They are equal without decay. A
-    method with an optimiser of its own, such as `ivon`, needs the optimiser of its name.
+    gradient, which the code of LoRA-Ensemble calls AdamW. They are equal without decay. A method
+    may have an optimiser of its own instead, as `ivon` has.
     """
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     """For all trainable parameters."""
@@ -352,14 +330,10 @@ class AdapterRecipe(Recipe):
     """Applied to all images, in training and prediction (`eulerlora.images.preprocess`)."""
     adapters: AdapterSettings = AdapterSettings()
     """What is trained."""
-    method: TrainedMethod = optional(DEFAULT_METHOD)
+    method: NamedMethod = optional(DEFAULT_METHOD)
     """How the adapters are sampled (docs/explanation/methods.md)."""
     whole_network: WholeNetworkSettings | None = optional(None)
     """Trains all weights instead; None trains adapters."""
-    posterior: Fit | None = optional(None)
-    """Distribution that is fitted to the trained adapters, which then draw nothing else; None fits
-    none.
-    """
     training: AdapterTraining = AdapterTraining()
     """How it is trained."""
     evaluation: EvaluationSettings = EvaluationSettings()
@@ -380,29 +354,14 @@ class AdapterRecipe(Recipe):
 
     @model_validator(mode="after")
     def _fits_the_method(self) -> Self:
-        method, name, optimiser = (
-            method_type(self.method),
-            self.method.name,
-            self.training.optimiser,
-        )
-        allowed = (name,) if method.own_optimiser else OPTIMISERS
-        if optimiser not in allowed:
-            raise ValueError(
-                f"expected training.optimiser={' or '.join(allowed)} with method {name}, got "
-                f"training.optimiser={optimiser}"
-            )
-        method.check_recipe(self.adapters, self.training)
-        return self
-
-    @model_validator(mode="after")
-    def _fits_posteriors_to_plain_adapters(self) -> Self:
-        plain = method_type(self.method).plain_adapters
-        if self.posterior is not None and (self.whole_network or not plain):
-            raise ValueError(
-                f"expected method {' or '.join(plain_methods())} and no whole_network with "
-                "posterior, got "
-                f"{'whole_network' if self.whole_network else f'method {self.method.name}'}"
-            )
+        for key, accepted in method_type(self.method).required_keys(self.method).items():
+            value: Any = reduce(getattr, key.split("."), self)
+            if value not in accepted:
+                expected = " or ".join(str(choice).lower() for choice in accepted)
+                raise ValueError(
+                    f"expected {key}={expected} with method {self.method.name}, got "
+                    f"{str(value).lower()}"
+                )
         return self
 
     @model_validator(mode="after")

@@ -37,7 +37,6 @@ def run(*arguments):
 run("train", recipe, "--out", out)
 run("calibrate", out)
 run("evaluate", out, "--out", out + "-report", "--samples", "2")
-run("bayesianise", out, "--out", out + "-tfb", "--method", "tfb", "--set", "images=4")
 lifecycle = Lifecycle()
 lifecycle.become_ready()
 served = ServedModels([ServedModel(EulerLoRA.load(out, "cpu"))])
@@ -82,5 +81,3 @@ def test_a_method_of_another_distribution_is_trained_evaluated_and_served(
     assert config["method"] == {"name": "jitter", "scale": 0.5}
     assert ("stoch", 2) in {(entry["mode"], entry["samples"]) for entry in config["thresholds"]}
     assert "jitter, scale 0.5" in (out / "README.md").read_text()
-    fitted = json.loads((tmp_path / "run-tfb" / "config.json").read_text())
-    assert fitted["method"]["name"] == "tfb"

@@ -13,12 +13,12 @@ from eulerlora.nn.network import AdaptedVisionTransformer, predict_images
 from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_contract.sampling import SAMPLERS, Sampler
-from tests.conftest import config_of, predict_rows, random_network
+from tests.conftest import TINY_ADAPTERS, config_of, predict_rows, random_network
 from tests.eulerlora.methods.conftest import METHODS
 
 CPU = torch.device("cpu")
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
-SAMPLED = {name: m for name, m in METHODS.items() if method_type(m).has_adapters}
+SAMPLED = {n: m for n, m in METHODS.items() if method_type(m).is_sampled(TINY_ADAPTERS)}
 each_sampled_method = pytest.mark.parametrize("method", SAMPLED.values(), ids=SAMPLED.keys())
 each_ensemble = pytest.mark.parametrize("name", [n for n in METHODS if n not in SAMPLED])
 each_sampler = pytest.mark.parametrize("sampler", SAMPLERS)
@@ -108,6 +108,11 @@ def test_rows_of_several_passes_have_the_answers_of_one(
             torch.testing.assert_close(*values, rtol=1e-4, atol=1e-5)
 
 
+ROWS = {"sngp": 6, "epinet": 6, "batch-ensemble": 6, "last-layer-ensemble": 3}
+"""Distinct features of DRAWS, where not all of 2 adapters with 3 + 1 + 2 samples are: those of 3
+images and 2 adapters, or of the images."""
+
+
 @each_method
 def test_rows_with_equal_features_share_all_blocks(method: MethodSettings, images: Tensor) -> None:
     network = network_of(method)
@@ -115,8 +120,7 @@ def test_rows_with_equal_features_share_all_blocks(method: MethodSettings, image
     first = network.backbone.encoder.layers[0]
     first.mlp.register_forward_pre_hook(lambda _, inputs: shapes.append(len(inputs[0])))
     predict_images(network, images, DRAWS)
-    rows = {"draw": 12, "adapter": 6, "image": 3}  # 3 images, 2 adapters, 3 + 1 + 2 samples
-    assert shapes == [rows[network.method.features_differ]]
+    assert shapes == [ROWS.get(method.name, 12)]
 
 
 @each_method

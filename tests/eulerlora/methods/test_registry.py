@@ -5,13 +5,12 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from eulerlora.methods.eulerlora import EulerLoRASettings
-from eulerlora.methods.posteriors import TFBSettings
-from eulerlora.methods.registry import DEFAULT_METHOD, StoredMethod, method_type, methods
+from eulerlora.methods.registry import DEFAULT_METHOD, NamedMethod, method_type, methods
 from eulerlora.nn.method import MethodSettings
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.settings import Settings, validated
-from tests.eulerlora.methods.conftest import METHODS
+from tests.eulerlora.methods.conftest import METHODS, settings_of
 
 LORA = AdapterSettings(rank=20, min_rank=20)
 
@@ -19,7 +18,7 @@ LORA = AdapterSettings(rank=20, min_rank=20)
 class Config(Settings):
     """A config with a method."""
 
-    method: StoredMethod = DEFAULT_METHOD
+    method: NamedMethod = DEFAULT_METHOD
 
 
 def test_lora_and_ensembles_draw_nothing_and_all_other_methods_draw() -> None:
@@ -38,9 +37,9 @@ def test_lora_and_ensembles_draw_nothing_and_all_other_methods_draw() -> None:
         (DEFAULT_METHOD, LORA, "not sampled"),
         (EulerLoRASettings(sides="input"), AdapterSettings(), "Kmin 10, T 2, sigma 1, sides input"),
         (
-            TFBSettings(deviation=0.5, tolerance=0.1, anchors=8),
+            settings_of("tfb", deviation=0.5, tolerance=0.1, anchors=8),
             LORA,
-            "tfb, deviation 0.5, tolerance 0.1, anchors 8",
+            "tfb, anchors 8, tolerance 0.1, deviation 0.5",
         ),
     ],
 )
@@ -51,7 +50,7 @@ def test_a_method_states_its_law(
 
 
 def test_a_wrong_name_is_answered_with_the_right_ones() -> None:
-    with pytest.raises(SettingsError, match="method: expected a name of 'eulerlora', 'rank-dr"):
+    with pytest.raises(SettingsError, match="method: expected a name of 'eulerlora', 'batch-e"):
         validated(Config, {"method": {"name": "dropout"}})
     with pytest.raises(SettingsError, match="method: expected a table with a name"):
         validated(Config, {"method": {"kept": 0.5}})
@@ -60,11 +59,11 @@ def test_a_wrong_name_is_answered_with_the_right_ones() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("sngp", "eulerlora.methods.heads:SNGPMethod"),  # of another method
+        ("eulerlora", "eulerlora.methods.eulerlora:EulerLoRAMethod"),  # of another method
         ("broken", "no_such_module:Method"),
-        ("absent", "eulerlora.methods.heads:Absent"),
-        ("other-name", "eulerlora.methods.heads:SNGPMethod"),
-        ("no-method", "eulerlora.methods.heads:product_norms"),
+        ("absent", "eulerlora.methods.eulerlora:Absent"),
+        ("other-name", "eulerlora.methods.eulerlora:EulerLoRAMethod"),
+        ("no-method", "eulerlora.methods.eulerlora:EulerLoRASettings"),
     ],
 )
 def test_a_wrong_entry_point_is_an_error_that_names_it(

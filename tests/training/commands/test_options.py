@@ -15,7 +15,7 @@ from training.commands.train import state_hint
 from training.optimisation.run import Progress, TrainedState, save_state
 from training.recipe.schema import OptimisationSettings
 
-COMMANDS = ("bayesianise", "calibrate", "evaluate", "reproduce", "train")
+COMMANDS = ("calibrate", "evaluate", "reproduce", "train")
 HEAVY = ("torch", "torchvision", "sklearn", "scipy", "matplotlib", "accelerate", "PIL")
 
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from eulerlora.methods.variational import IVON
 from eulerlora_contract.errors import CheckpointError, NonFiniteError, SettingsError
 from tests.conftest import random_network
 from training.optimisation import run
@@ -53,30 +52,6 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "below" / "state.safetensors"
     save_state(path, trained(), PROGRESS, SETTINGS)
     return path
-
-
-def test_the_state_of_ivon_continues_too(tmp_path: Path) -> None:
-    def started() -> TrainedState:
-        network = nn.ParameterDict({"a": torch.ones(3), "a_root": torch.zeros(3)})
-        law = {"effective_images": 9.0, "initial_curvature": 1.0, "curvature_decay": 0.5}
-        optimiser = IVON([network["a"]], [network["a_root"]], **law, weight_decay=0.1)
-        optimiser.param_groups[0]["lr"] = 0.1
-        return TrainedState(network, optimiser)
-
-    def step(trained: TrainedState) -> None:
-        trained.optimiser.zero_grad()
-        parameters = trained.network
-        (parameters["a"] + parameters["a_root"].square()).pow(3).sum().backward()
-        trained.optimiser.step()
-
-    stepped, loaded = started(), started()
-    for _ in range(3):
-        step(stepped)
-    save_state(tmp_path / "state.safetensors", stepped, PROGRESS, SETTINGS)
-    load_state(tmp_path / "state.safetensors", loaded, SETTINGS)
-    for trained in (loaded, stepped):
-        step(trained)
-    torch.testing.assert_close(dict(loaded.network), dict(stepped.network), atol=0, rtol=0)
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ def test_a_packaged_recipe_is_found_by_its_name_and_a_file_by_its_path(
 def test_an_unknown_recipe_name_is_refused_with_the_names_of_complete_recipes() -> None:
     with pytest.raises(SettingsError, match=r"imagefolder, .*got 'image-folder'"):
         find_recipe("image-folder")
-    assert {"cifar10", "dermoscopy-pretrain", "ham10000-compact"} < set(recipe_names())
-    assert not {"methods", "paper", "scale-check", "overfitting"} & set(recipe_names())
+    assert {"cifar10", "dermoscopy-pretrain", "imagefolder"} < set(recipe_names())
+    assert not {"methods", "paper"} & set(recipe_names())
 
 
 def test_a_recipe_replaces_keys_of_its_base_recursively(tmp_path: Path) -> None:
@@ -111,26 +111,23 @@ def test_a_recipe_that_cannot_be_selected_is_refused(
 
 def test_a_shown_recipe_names_what_sets_each_value() -> None:
     lines = recipe_with_sources(
-        RECIPES / "ham10000-compact.toml",
+        RECIPES / "ham10000.toml",
         AdapterRecipe,
-        ["training.epochs=3", "evaluation.ood=[]", "backbone.image_size=32"],
-        "eulerlora-2",
+        ["training.epochs=3", "evaluation.ood=[]"],
+        "lora-20",
     )
     sources = {line.split()[0]: line.rpartition("  # ")[2] for line in lines if "=" in line}
     assert sources["training.epochs"] == "command line"
     assert sources["evaluation.ood"] == "command line"
-    assert sources["evaluation.calibrated"] == "variant eulerlora-2"
-    assert (
-        sources["adapters.rank"] == "variant eulerlora-2"
-        or "ham10000" in (sources["adapters.rank"])
-    )
-    assert sources["training.head"] == "ham10000-compact.toml"
-    assert sources["training.clip_norm"] == "default"
+    assert sources["evaluation.calibrated"] == "variant lora-20"
+    assert sources["training.beta"] == "ham10000.toml"
+    assert sources["training.head"] == "paper.toml"
+    assert sources["training.shuffle"] == "default"
     (text,) = (key.text for key in recipe_keys(AdapterRecipe) if key.name == "training.shuffle")
     assert f"# {text}" in lines
 
 
-@pytest.mark.parametrize("name", ["imagefolder", "ham10000-compact", "cifar10"])
+@pytest.mark.parametrize("name", ["imagefolder", "dermoscopy", "cifar10"])
 def test_a_shown_recipe_is_the_recipe(name: str, tmp_path: Path) -> None:
     path = tmp_path / "shown.toml"
     path.write_text("\n".join(recipe_with_sources(RECIPES / f"{name}.toml", AdapterRecipe)))

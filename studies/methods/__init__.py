@@ -1,0 +1,1 @@
+"""Compared methods, found through the entry points of the group `eulerlora.methods`."""

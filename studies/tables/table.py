@@ -1,0 +1,335 @@
+"""Tables of results: their definitions as TOML files, their training runs, and the runs' status."""
+
+import json
+import tomllib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.files import CONFIG_FILE, read_config
+from eulerlora.scores.ood_scores import ScoreName
+from eulerlora_contract.errors import DataError, SettingsError
+from eulerlora_contract.sampling import Mode
+from eulerlora_contract.settings import PositiveInt, Settings, validated
+from training.adaptation.network import member_folders, read_backbone
+from training.adaptation.train import REPORT, state_file
+from training.data.datasets import read_dataset, read_ood_set, read_outliers
+from training.evaluation.report_schema import JSON
+from training.recipe.file import find_recipe, read_recipe
+from training.recipe.schema import AdapterRecipe, DataSettings
+
+DEFINITIONS = Path(__file__).parent / "definitions"
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+PublishedResult = tuple[float, float]
+"""Mean and standard deviation over seeds as published; shares of images in percent."""
+TrainingSeed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+class TableRow(Settings):
+    """A row of a table: a variant of the recipe in one mode, or published results alone.
+
+    variant, mode: None for a row that has published results alone. paper: published results by
+    metric; empty if the paper has no such row. source: publication that the paper quotes them from;
+    empty for results of its own. note: printed below the table.
+    """
+
+    method: str
+    variant: str | None = None
+    mode: Mode | None = None
+    samples: PositiveInt = 1
+    paper: dict[str, PublishedResult] = {}
+    source: str = ""
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _has_results(self) -> Self:
+        if (self.variant is None) != (self.mode is None):
+            raise ValueError(f"expected variant and mode, or none of them, for {self.method}")
+        if self.variant is None and not self.paper:
+            raise ValueError(f"expected a variant or published results for {self.method}")
+        return self
+
+    @property
+    def mode_title(self) -> str:
+        return str(self.mode) if self.mode == "det" else f"stoch, {self.samples} samples"
+
+
+class Arm(Settings):
+    """A variant of the recipe in one mode, as in a row of the table."""
+
+    variant: str
+    mode: Mode
+
+    @property
+    def name(self) -> str:
+        """The variant and the mode, such as `lora-20 det`."""
+        return f"{self.variant} {self.mode}"
+
+
+class ReferenceRow(Settings):
+    """An arm that all other rows are compared with.
+
+    ood: scores whose mean AUROC against far and against near sets is compared too.
+    """
+
+    metrics: Annotated[tuple[str, ...], Field(min_length=1)]
+    ood: tuple[ScoreName, ...] = ()
+    minus: Arm
+
+
+class Difference(ReferenceRow):
+    """Metrics of one arm minus those of another."""
+
+    arm: Arm
+
+
+class ResultTable(Settings):
+    """A table of runs: one recipe with variants and seeds.
+
+    recipe: name of a recipe of the studies, or of a packaged one. metrics: of the test part or of
+    `ood`. ood: kind or path of one of the recipe's out-of-distribution sets. all_ood: also prints
+    the AUROC of the MSP and of the feature distance on all of them.
+
+    Endpoints are fixed before the runs: primary is one difference of one metric, if any. All
+    metrics of secondary, and of every other row minus that of reference, are one family for the
+    correction for multiple tests.
+    """
+
+    title: str
+    recipe: str
+    metrics: Annotated[tuple[str, ...], Field(min_length=1)]
+    seeds: Annotated[tuple[TrainingSeed, ...], Field(min_length=1)]
+    rows: Annotated[tuple[TableRow, ...], Field(min_length=1)]
+    ood: str | None = None
+    all_ood: bool = False
+    primary: Difference | None = None
+    secondary: tuple[Difference, ...] = ()
+    reference: ReferenceRow | None = None
+
+    @model_validator(mode="after")
+    def _compares_its_rows(self) -> Self:
+        if self.primary is not None and len(self.primary.metrics) != 1:
+            names = ", ".join(self.primary.metrics)
+            raise ValueError(f"expected one metric in primary, got {names}")
+        if self.reference is not None and self.reference.minus not in self.arms:
+            raise ValueError(f"expected a row of the table, got {self.reference.minus.name}")
+        for difference in self.differences():
+            for arm in (difference.arm, difference.minus):
+                if arm not in self.arms:
+                    raise ValueError(f"expected rows of the table, got {arm.name}")
+            unknown = set(difference.metrics) - set(self.metrics)
+            if unknown:
+                raise ValueError(f"expected metrics of the table, got {', '.join(unknown)}")
+        return self
+
+    @property
+    def recipe_path(self) -> Path:
+        own = RECIPES / f"{self.recipe}.toml"
+        return own if own.is_file() else find_recipe(self.recipe)
+
+    @property
+    def variants(self) -> Sequence[str]:
+        """The distinct variants, in the order of the rows."""
+        return tuple(dict.fromkeys(arm.variant for arm in self.arms))
+
+    @property
+    def arms(self) -> Sequence[Arm]:
+        """The variant and mode of every row that has them, in order."""
+        return tuple(
+            Arm(variant=row.variant, mode=row.mode)
+            for row in self.rows
+            if row.variant is not None and row.mode is not None
+        )
+
+    def differences(self, variants: Collection[str] | None = None) -> list[Difference]:
+        """Returns the endpoints between rows of these variants, first the primary one if any.
+
+        variants: all if None.
+        """
+        differences = [] if self.primary is None else [self.primary]
+        differences += self.secondary
+        if self.reference is not None:
+            facts = dict(self.reference)
+            others = [arm for arm in self.arms if arm != self.reference.minus]
+            differences += [Difference(**facts, arm=arm) for arm in others]
+        return [
+            difference
+            for difference in differences
+            if variants is None or {difference.arm.variant, difference.minus.variant} <= {*variants}
+        ]
+
+
+def table_names() -> list[str]:
+    return sorted(path.stem for path in DEFINITIONS.glob("*.toml"))
+
+
+def read_table(name: str) -> ResultTable:
+    """Reads a table. name: one of `table_names`."""
+    text = (DEFINITIONS / f"{name}.toml").read_text(encoding="utf-8")
+    return validated(ResultTable, tomllib.loads(text))
+
+
+Status = Literal["new", "begun", "trained", "finished"]
+
+
+@dataclass(frozen=True)
+class TableRun:
+    """A training run: its recipe with overrides, and its output folder."""
+
+    file: Path
+    recipe: AdapterRecipe
+    out: Path
+
+    @property
+    def name(self) -> str:
+        """The last parts of the run's folder, such as `cifar10/lora-20/seed-42`."""
+        return "/".join(self.out.parts[-3:])
+
+    @property
+    def report_file(self) -> Path:
+        """The report as JSON, the last file that a run writes."""
+        return self.out / REPORT / JSON
+
+    @property
+    def status(self) -> Status:
+        """`new`, `begun` (saved state), `trained` (checkpoint) or `finished` (report)."""
+        if self.report_file.exists():
+            return "finished"
+        trained = [(folder / CONFIG_FILE).exists() for folder in self.checkpoints]
+        if all(trained):
+            return "trained"
+        states = [state_file(folder).exists() for folder in self.checkpoints]
+        return "begun" if any(trained) or any(states) else "new"
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """The folders of the checkpoints: `out`, or those of an ensemble's members."""
+        return member_folders(self.recipe, self.out)
+
+    def check(self) -> None:
+        """Raises DataError if the folder has a checkpoint of other settings than the run's."""
+        for folder in self.checkpoints:
+            if not (folder / CONFIG_FILE).exists():
+                continue
+            recipe = read_config(folder).provenance.get("recipe", {})
+            try:
+                stored = validated(AdapterRecipe, recipe)
+            except SettingsError as error:
+                raise DataError(
+                    f"{self.out}: expected a recipe in the provenance, got an invalid one ({error})"
+                ) from error
+            if stored.without_source != self.recipe.without_source:
+                raise DataError(
+                    f"{self.out}: expected a run with the given settings, got one with other "
+                    "settings; choose another --out"
+                )
+
+    def config(self) -> CheckpointConfig:
+        """Reads the config of the first checkpoint. Raises CheckpointError if it is invalid."""
+        return self.configs()[0]
+
+    def configs(self) -> list[CheckpointConfig]:
+        """Reads the configs of all checkpoints. Raises CheckpointError if one is invalid."""
+        return [read_config(folder) for folder in self.checkpoints]
+
+    @property
+    def hours(self) -> float:
+        """The duration of the trainings of a finished run."""
+        seconds = [float(c.provenance["training"]["seconds"]) for c in self.configs()]
+        return sum(seconds) / 3600
+
+    @property
+    def log(self) -> Path:
+        """The path of the run's log, beside its folder."""
+        return self.out.with_name(f"{self.out.name}.log")
+
+    def report(self) -> dict[str, Any]:
+        """Reads the JSON report of a finished run (`training.evaluation.report_schema`)."""
+        report: dict[str, Any] = json.loads(self.report_file.read_text(encoding="utf-8"))
+        return report
+
+    def mode_report(self, row: TableRow) -> dict[str, Any]:
+        """Reads the part of the report on a row's mode."""
+        modes: list[dict[str, Any]] = self.report()["modes"]
+        return next(
+            mode
+            for mode in modes
+            if mode["mode"] == row.mode and (row.mode == "det" or mode["samples"] == row.samples)
+        )
+
+
+def runs_of(
+    table: ResultTable,
+    seeds: Sequence[int],
+    overrides: Sequence[str],
+    folder: Path,
+    variants: Sequence[str] = (),
+) -> list[TableRun]:
+    """Returns the runs of a table, all variants of a seed before the next seed.
+
+    variants: those to run; all if empty. Tables with the same recipe share their runs in `folder`.
+    Raises SettingsError for overrides that leave rows of the table without results, and for unknown
+    variants.
+    """
+    unknown = set(variants) - set(table.variants)
+    if unknown:
+        raise SettingsError(
+            f"expected variants of the table, {', '.join(table.variants)}; got "
+            f"{', '.join(sorted(unknown))}"
+        )
+    return [
+        _run(table, variant, (*overrides, f"seed={seed}"), folder)
+        for seed in seeds
+        for variant in table.variants
+        if not variants or variant in variants
+    ]
+
+
+def _run(table: ResultTable, variant: str, overrides: Sequence[str], folder: Path) -> TableRun:
+    recipe = read_recipe(table.recipe_path, AdapterRecipe, overrides, variant)
+    _check_overrides(table, recipe)
+    out = folder / recipe.name / variant / f"seed-{recipe.seed}"
+    return TableRun(table.recipe_path, recipe, out)
+
+
+def _check_overrides(table: ResultTable, recipe: AdapterRecipe) -> None:
+    samples = recipe.evaluation.samples
+    for row in table.rows:
+        if row.variant == recipe.variant and row.mode == "stoch" and row.samples != samples:
+            raise SettingsError(
+                f"expected evaluation.samples = {row.samples} as in the table, got {samples}"
+            )
+    if table.ood is not None and ood_index(table.ood, recipe) is None:
+        raise SettingsError(f"expected {table.ood} in evaluation.ood, as in the table")
+
+
+def ood_index(ood: str, recipe: AdapterRecipe) -> int | None:
+    """Returns the index of the out-of-distribution set with this kind or path, or None."""
+    for index, settings in enumerate(recipe.evaluation.ood):
+        if ood in (settings.kind, settings.path):
+            return index
+    return None
+
+
+def read_inputs(runs: Sequence[TableRun], data: Path) -> None:
+    """Reads the weights and images of all runs once; downloads missing ones.
+
+    An invalid input is then one error instead of one for each process. Raises DataError,
+    SettingsError or CheckpointError.
+    """
+    recipes = [run.recipe for run in runs]
+    for source, folder in dict.fromkeys((run.recipe.backbone, run.file.parent) for run in runs):
+        read_backbone(source, folder, torch.float32)
+    for settings in dict.fromkeys(recipe.data.model_dump_json() for recipe in recipes):
+        read_dataset(DataSettings.model_validate_json(settings), data)
+    for outliers in dict.fromkeys(recipe.outliers for recipe in recipes):
+        if outliers is not None:
+            read_outliers(outliers, data)
+    for ood in dict.fromkeys(ood for recipe in recipes for ood in recipe.evaluation.ood):
+        read_ood_set(ood, data)
