@@ -179,5 +179,5 @@ image-test: ## build the container image, start it read-only under an unknown us
 clean: ## remove the environment, the caches and the build products
 	rm -rf $(VENV) build dist eulerlora.egg-info eulerlora_client.egg-info \
 	  eulerlora_client/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
-	find benchmarks deploy eulerlora eulerlora_client eulerlora_contract service tests training \
+	find benchmarks deploy eulerlora eulerlora_client eulerlora_contract service studies tests training \
 	  -name __pycache__ -prune -exec rm -rf {} +

@@ -70,6 +70,8 @@ def check_command(words: list[str]) -> None:
     assert options(rest) <= known, words
     if command.name in {"train", "pretrain"} and rest and re.fullmatch(r"[a-z][\w-]*", rest[0]):
         assert rest[0] in RECIPES, words
+    if rest and rest[0].startswith("studies/"):
+        assert (ROOT / rest[0]).is_file(), words
 
 
 def check_module(name: str, arguments: list[str]) -> None:

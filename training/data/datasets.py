@@ -122,16 +122,6 @@ def read_outliers(settings: OutlierSettings, directory: Path, skip_bad: bool = F
     return OodSet(settings.path, evenly_spaced(outliers.images, settings.images), outliers.skipped)
 
 
-def checkpoint_outliers(
-    config: CheckpointConfig, directory: Path, skip_bad: bool = False
-) -> OodSet | None:
-    """Returns the outliers that a checkpoint was trained on, from a data directory, or None."""
-    settings = config.provenance["recipe"].get("outliers")
-    if settings is None:
-        return None
-    return read_outliers(OutlierSettings.model_validate(settings), directory, skip_bad)
-
-
 def read_unlabelled(settings: UnlabelledData, directory: Path, skip_bad: bool = False) -> OodSet:
     """Returns the unlabelled images of a pretraining. Raises DataError if there are none."""
     if settings.kind == "images":
