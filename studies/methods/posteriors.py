@@ -122,12 +122,13 @@ class TFBSettings(MethodSettings):
 
     name: Literal["tfb"] = "tfb"
     """The method."""
+    deviation: NotNegative | None = optional(None)
+    """Standard deviation of each element of the noise that U adds to the weights; set by the fit.
+    """
+    tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.01
+    """Accepted share of the anchors whose label the noise changes."""
     anchors: PositiveInt = 256
     """Number of training images, evenly spaced, that the fit uses."""
-    tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.01
-    """Accepted share of these images whose label the noise changes."""
-    deviation: NotNegative | None = optional(None)
-    """Standard deviation of each element of the noise that U adds to the weights, as fitted."""
 
 
 class TFBMethod(FittedMethod[TFBSettings]):
@@ -224,12 +225,12 @@ class SWAGSettings(MethodSettings):
 
     name: Literal["swag"] = "swag"
     """The method."""
+    learning_rate: Positive = 1e-3
+    """Constant rate of SGD."""
     steps: PositiveInt = 200
     """Number of steps of SGD."""
     snapshots: Annotated[int, Field(ge=2)] = 20
     """Number of snapshots of the weights, at equally spaced steps."""
-    learning_rate: Positive = 1e-3
-    """Constant rate of SGD."""
 
 
 class Moments:
@@ -298,14 +299,14 @@ class LaplaceSettings(MethodSettings):
 
     name: Literal["laplace"] = "laplace"
     """The method."""
-    images: PositiveInt = 256
-    """Number of training images, evenly spaced, that the fit uses."""
     layers: Literal["last", "adapters", "all"] = "all"
     """`last` samples the heads, `adapters` samples A and B, `all` samples both."""
     structure: Literal["diagonal", "kron"] = optional("diagonal")
     """Of the curvature: its diagonal, or Kronecker factors of every matrix."""
     prior_precision: Positive | None = optional(None)
     """Of every element; if not set, the best of 1, 10, ..., 1e8 on the calibration part."""
+    images: PositiveInt = 256
+    """Number of training images, evenly spaced, that the fit uses."""
 
 
 class LaplaceMethod(FittedMethod[LaplaceSettings]):

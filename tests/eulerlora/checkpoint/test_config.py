@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.methods.eulerlora import RankDropoutSettings
+from eulerlora.methods.eulerlora import EulerLoRASettings
 from eulerlora_contract.answers import Threshold
 
 Fields = dict[str, Any]
@@ -57,7 +57,7 @@ def test_the_sampling_digest_is_that_of_weights_and_draws_only(config: Checkpoin
         digest(backbone=backbone),
         digest(adapters=adapters),
         digest(adapters=config.adapters.model_copy(update={"settings": settings})),
-        digest(method=RankDropoutSettings()),
+        digest(method=EulerLoRASettings(sides="input")),
         digest(sampler="balanced" if config.sampler == "independent" else "independent"),
         digest(sampled_from_block=1),
         digest(views=8),

@@ -39,7 +39,7 @@ def test_lora_and_ensembles_draw_nothing_and_all_other_methods_draw() -> None:
         (
             settings_of("tfb", deviation=0.5, tolerance=0.1, anchors=8),
             LORA,
-            "tfb, anchors 8, tolerance 0.1, deviation 0.5",
+            "tfb, deviation 0.5, tolerance 0.1, anchors 8",
         ),
     ],
 )
