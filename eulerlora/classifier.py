@@ -131,9 +131,7 @@ def adapt(
     if len(names) < 2 or len(set(names)) != len(names):
         raise SettingsError(f"classes: expected at least 2 different classes, got {classes}")
     values = {"rank": rank, "adapters": adapters, "min_rank": min_rank, "steps": steps}
-    settings = validated(
-        AdapterSettings, values | {"scale": scale, "init_gain": init_gain}
-    )
+    settings = validated(AdapterSettings, values | {"scale": scale, "init_gain": init_gain})
     device = next(vit.parameters()).device
     if any(parameter.dtype != torch.float32 for parameter in vit.parameters()):
         raise SettingsError("vit: expected float32 parameters")
