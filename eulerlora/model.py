@@ -215,7 +215,6 @@ class EulerLoRA:
                 "samples": 1 if mode == "det" else count,
                 "seed": seed or 0,
                 "sampler": sampler or self.config.sampler,
-                "sampled_from_block": self.config.sampled_from_block,
                 "views": self.config.default_views(mode) if views is None else views,
             },
         )

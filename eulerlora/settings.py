@@ -154,8 +154,6 @@ class Draw(Settings):
     other; each sample alone has the same law. Mode `det` draws nothing.
     first: number of samples that earlier rounds ran; only the samples after them are run. Balanced
     samples continue the draw of the earlier rounds; independent ones are drawn anew.
-    sampled_from_block: the first block that is sampled, from 0; the blocks below it are those of
-    mode `det`.
     views: number of views of the image that the trajectories share between them
     (`eulerlora.nn.rows`). In mode `det`, an adapter runs once for each view.
     """
@@ -165,7 +163,6 @@ class Draw(Settings):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     sampler: Sampler = "independent"
     first: Annotated[int, Field(ge=0)] = 0
-    sampled_from_block: int = optional(0, ge=0)
     views: Views = optional(1)
 
     @property

@@ -44,7 +44,6 @@ def decode(model: EulerLoRA, data: bytes, mode: Mode) -> InferenceItem:
         samples=SAMPLES if mode == "stoch" else 1,
         seed=content_seed(rgb.pixels, config.sampling_digest),
         sampler=config.sampler,
-        sampled_from_block=config.sampled_from_block,
         views=config.default_views(mode),
     )
     return InferenceItem(network_input(rgb.pixels, config.preprocessing), draw)

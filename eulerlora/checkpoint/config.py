@@ -86,7 +86,6 @@ class CheckpointConfig(Settings):
     method: how rows are drawn and computed; `adapters` has the settings that all methods share.
     sampler, views: the default ones of mode stoch (`Draw`); what was fitted to stoch is valid for
     them only, and what was fitted to det for one view.
-    sampled_from_block: the first block that is sampled (`Draw`), below the number of blocks.
     target: the classes that count for triage; None if none were named. temperature: the logits are
     divided by it before the softmax. stoch_temperature: the same for mode stoch; None for
     `temperature`. features: describes the feature statistics; None if they were not fitted.
@@ -102,7 +101,6 @@ class CheckpointConfig(Settings):
     preprocessing: Preprocessing
     sampler: Sampler = "independent"
     views: Views = optional(1)
-    sampled_from_block: int = optional(0, ge=0)
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     stoch_temperature: float | None = optional(None, gt=0)
     thresholds: tuple[Threshold, ...] = ()
@@ -125,11 +123,6 @@ class CheckpointConfig(Settings):
         self._check_counts(len(names))
         if self.preprocessing.size != self.backbone.settings.image_size:
             raise ValueError("preprocessing.size differs from the backbone's image_size")
-        layers = self.backbone.settings.layers
-        if self.sampled_from_block >= layers:
-            raise ValueError(
-                f"expected sampled_from_block below layers={layers}, got {self.sampled_from_block}"
-            )
         return self
 
     def _check_counts(self, classes: int) -> None:
@@ -166,7 +159,7 @@ class CheckpointConfig(Settings):
         Content seeds derive from it, so that new thresholds, texts or a temperature do not move
         sampled answers (docs/explanation/sampling.md).
         """
-        fields = {"adapters", "method", "sampler", "sampled_from_block", "views"}
+        fields = {"adapters", "method", "sampler", "views"}
         parts = [self.backbone.sha256, self.model_dump_json(include=fields)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 

@@ -12,7 +12,7 @@ probabilities.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Self
@@ -283,27 +283,6 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     network.load_state_dict(tensors, strict=False, assign=True)
     distance = read_feature_distance(folder, config)
     return Checkpoint(network.eval(), config, _revision(text), distance, folder)
-
-
-def sampled_from(checkpoint: Checkpoint, block: int) -> Checkpoint:
-    """Returns the checkpoint with another first sampled block, and without what was fitted to it.
-
-    Raises SettingsError for a block that the network does not have.
-    """
-    config = checkpoint.config
-    if block == config.sampled_from_block:
-        return checkpoint
-    layers = config.backbone.settings.layers
-    if block >= layers:
-        raise SettingsError(f"sampled_from_block: expected a block below {layers}, got {block}")
-    update = {
-        "sampled_from_block": block,
-        "thresholds": (),
-        "margins": None,
-        "prediction_sets": (),
-    }
-    changed = config.model_copy(update=update)
-    return replace(checkpoint, config=changed, revision=revision_of(changed))
 
 
 def revision_of(config: CheckpointConfig) -> str:

@@ -419,9 +419,7 @@ def export_peft(
     transformers' ViT does not have, and for `sampled` with another law than the paper's.
     """
     check_format(checkpoint.network.backbone.settings, "peft")
-    if sampled and (
-        checkpoint.config.method != DEFAULT_METHOD or checkpoint.config.sampled_from_block
-    ):
+    if sampled and checkpoint.config.method != DEFAULT_METHOD:
         raise SettingsError("--sampled: expected a checkpoint whose projections are all sampled")
     exported = members(checkpoint)
     _write_backbone(checkpoint, folder / BACKBONE_FOLDER)

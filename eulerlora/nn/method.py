@@ -15,7 +15,7 @@ a method for all that differs (`eulerlora.methods.registry`).
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import torch
@@ -40,13 +40,11 @@ class RowDraws:
     """What a method drew for rows.
 
     Zeros mean that a row does not deviate from mode det, except in `COEFFICIENTS`. blocks: by name,
-    (rows, blocks, ...). head: by name, (rows, ...). shared_blocks: in this number of first blocks,
-    the rows of an image and adapter have equal draws, so that one row is computed for all of them.
+    (rows, blocks, ...). head: by name, (rows, ...).
     """
 
     blocks: Mapping[str, Tensor] = field(default_factory=dict)
     head: Mapping[str, Tensor] = field(default_factory=dict)
-    shared_blocks: int = 0
 
     @classmethod
     def of_coefficients(cls, coefficients: Tensor) -> "RowDraws":
@@ -62,7 +60,6 @@ class RowDraws:
         return cls(
             _joined([part.blocks for part in parts], counts),
             _joined([part.head for part in parts], counts),
-            min((part.shared_blocks for part in parts), default=0),
         )
 
     @property
@@ -73,18 +70,6 @@ class RowDraws:
     def block(self, index: int) -> dict[str, Tensor]:
         """Returns the draws of one block by name, (rows, ...)."""
         return {name: values[:, index] for name, values in self.blocks.items()}
-
-    def shared_below(self, block: int, det: "RowDraws") -> "RowDraws":
-        """Returns these draws with those of mode det in the blocks below `block`.
-
-        det: one row for each adapter; these have as many rows for each adapter, adapter by adapter.
-        """
-        blocks = dict(self.blocks)
-        for name, values in self.blocks.items():
-            shared = det.blocks.get(name, values.new_zeros(1, *values.shape[1:]))[:, :block]
-            rows = shared.repeat_interleave(len(values) // len(shared), dim=0)
-            blocks[name] = torch.cat([rows, values[:, block:]], dim=1)
-        return RowDraws(blocks, self.head, block)
 
     def to(self, images: Tensor) -> "RowDraws":
         """Returns the same draws with the device and type of the images."""
@@ -99,14 +84,13 @@ class RowDraws:
         return self._mapped(lambda values: values.repeat(count, *[1] * (values.ndim - 1)))
 
     def padded(self, count: int) -> "RowDraws":
-        """Returns the draws of `count` rows: these, followed by zeros; no blocks are shared."""
-        return replace(self._mapped(lambda values: padded(values, count)), shared_blocks=0)
+        """Returns the draws of `count` rows: these, followed by zeros."""
+        return self._mapped(lambda values: padded(values, count))
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> "RowDraws":
         return RowDraws(
             {name: change(values) for name, values in self.blocks.items()},
             {name: change(values) for name, values in self.head.items()},
-            self.shared_blocks,
         )
 
 
@@ -375,24 +359,16 @@ class Method(ABC, Generic[SettingsType_co]):
         """
         if draw.mode == "det":
             adapter = torch.arange(self.adapters.adapters)
-            drawn = self.det().rows(adapter.repeat_interleave(draw.views))
-        else:
-            drawn = self._sampled(draw)
-        if not draw.sampled_from_block:
-            return drawn
-        return drawn.shared_below(draw.sampled_from_block, self.det())
-
-    def det(self) -> RowDraws:
-        """Returns the draws of mode det, one row for each adapter."""
-        return RowDraws.of_coefficients(det_coefficients(self.depth, self.adapters))
-
-    def _sampled(self, draw: Draw) -> RowDraws:
-        """Returns the draws of mode stoch, sampled in all blocks."""
+            return self.det().rows(adapter.repeat_interleave(draw.views))
         if draw.sampler == "balanced":
             generator = Generator().manual_seed(draw.seed)
             return self.sample_balanced(draw.first, draw.count, generator)
         seed = (draw.seed + LATER_SEED * draw.first) % 2**32
         return self.sample(draw.count, Generator().manual_seed(seed))
+
+    def det(self) -> RowDraws:
+        """Returns the draws of mode det, one row for each adapter."""
+        return RowDraws.of_coefficients(det_coefficients(self.depth, self.adapters))
 
     @abstractmethod
     def sample(self, samples: int, generator: Generator) -> RowDraws:

@@ -1,13 +1,11 @@
 """A frozen Vision Transformer with adapters: (images, rows, row draws) -> logits and features.
 
 `predict_images` runs it for images with a `Draw` for each, `AdaptedVisionTransformer` is the
-network, and `adapted_block` is one block. Rows of an image and adapter with equal draws share the
-first blocks, and rows with equal features share all blocks.
+network, and `adapted_block` is one block. Rows with equal features share all blocks.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -28,34 +26,6 @@ from eulerlora.nn.rows import DistinctRows, Rows, ViewedRows, view_order
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.settings import UNSCALED, Draw, Preprocessing, Temperatures
-
-
-@dataclass(frozen=True)
-class Stage:
-    """The rows that consecutive blocks compute.
-
-    inputs: (rows,), position of each row's input of the first of these blocks: among the images, or
-    among the rows of the previous stage.
-    """
-
-    rows: Rows
-    draws: RowDraws
-    inputs: Tensor
-
-
-def stages_of(rows: Rows, draws: RowDraws, last: int) -> dict[int, Stage]:
-    """Returns the stages of a pass by the index of their first block, ascending.
-
-    With shared blocks, the first stage has a row for each image and adapter. last: index of the
-    last block, which is never shared.
-    """
-    shared = min(last, draws.shared_blocks)
-    if not shared:
-        return {0: Stage(rows, draws, rows.image)}
-    distinct = rows.distinct()
-    first = Stage(distinct.rows, draws.rows(distinct.first), distinct.rows.image)
-    return {0: first, shared: Stage(rows, draws, distinct.of_row)}
-
 
 MIN_STANDARD_DEVIATION = 1e-3
 """Lower limit of the standard deviation over patches: its logarithm is finite for a plain image."""
@@ -250,7 +220,6 @@ class AdaptedVisionTransformer(nn.Module):
         computed, computed_draws = rows, draws
         if distinct is not None:
             computed, computed_draws = distinct.rows, draws.rows(distinct.first)
-        stages = stages_of(computed, computed_draws, last)
         with torch.autocast(images.device.type, enabled=False):  # rounding here moves answers most
             patches = self.backbone.patches(normalise(images, self.preprocessing))
         contrast = log_deviation(patches)[computed.image]  # (rows, width)
@@ -258,15 +227,12 @@ class AdaptedVisionTransformer(nn.Module):
         for index, (frozen, adapters) in enumerate(zip(layers, self.blocks, strict=True)):
             if index == min(1, last):  # the output of the first block, if there is another one
                 texture = self.backbone.patch_tokens(tokens).mean(dim=1)
-            inputs = None
-            if index in stages:
-                stage = stages[index]
-                inputs = stage.inputs
+            inputs = computed.image if index == 0 else None
             queries = 1 if index == last and pooling == "class" else None  # leading tokens in use
-            block_rows = BlockRows(stage.draws.block(index), stage.rows.adapter, inputs, queries)
+            block_rows = BlockRows(computed_draws.block(index), computed.adapter, inputs, queries)
             tokens = block(tokens, frozen, adapters, block_rows)
-        if last == 0 or len(stages) > 1:
-            texture = texture[stage.inputs]  # (rows, width), of the rows of the last stage
+        if last == 0:
+            texture = texture[computed.image]
         output = self.backbone.pooled(tokens)
         features = torch.cat([unit_length(output), unit_length(texture), contrast], dim=-1)
         if distinct is not None:

@@ -100,7 +100,6 @@ class PredictRequest:
             samples=ROUNDS[0] if self.samples == AUTO else self.samples,
             seed=seed,
             sampler=self.served.model.config.sampler,
-            sampled_from_block=self.served.model.config.sampled_from_block,
             views=self.views,
         )
 

@@ -11,7 +11,6 @@ from eulerlora.checkpoint.config import CheckpointConfig, FeatureConfig
 from eulerlora.checkpoint.files import (
     Checkpoint,
     load_checkpoint,
-    sampled_from,
     write_config,
     write_feature_statistics,
     write_known_answer,
@@ -58,7 +57,6 @@ def calibrate(
     samples: Sequence[int | Auto] = CALIBRATED_SAMPLES,
     sampler: Sampler | None = None,
     coverage: CoverageSettings = NO_COVERAGE,
-    sampled_from_block: int | None = None,
     precisions: Sequence[PrecisionChoice] = ("float32",),
     views: Views | None = None,
 ) -> CheckpointConfig:
@@ -72,15 +70,13 @@ def calibrate(
     earlier calibration remains.
 
     samples: of `stoch`; `det` is calibrated too. `auto` needs margins, which need enough images
-    (`eulerlora.sampling.adaptive`), and has no sets. sampler, views, sampled_from_block: new ones
-    of the checkpoint; None keeps the present ones. precisions: of the predictions; each has
+    (`eulerlora.sampling.adaptive`), and has no sets. sampler, views: new ones of the
+    checkpoint; None keeps the present ones. precisions: of the predictions; each has
     thresholds and sets of its own, and the first one has the statistics, margins and temperatures.
     `auto` is decided by `eulerlora.model`. Raises DataError if a class has too few lesions for the
     coverage, before any work.
     """
     checkpoint = load_checkpoint(folder)
-    if sampled_from_block is not None:
-        checkpoint = sampled_from(checkpoint, sampled_from_block)
     uncalibrated = checkpoint.config.model_copy(
         update={
             "sampler": sampler or checkpoint.config.sampler,

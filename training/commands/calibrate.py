@@ -77,12 +77,6 @@ class Coverages(click.ParamType[tuple[float, ...]]):
 )
 @views_option("New number of views of the checkpoint in mode stoch; unchanged by default.")
 @click.option(
-    "--sampled-from-block",
-    type=click.IntRange(0),
-    metavar="K",
-    help="New first block that the checkpoint samples; unchanged by default.",
-)
-@click.option(
     "--coverage",
     type=Coverages(),
     default=(),
@@ -111,7 +105,6 @@ def calibrate_command(
     data: Path,
     sampler: Sampler | None,
     views: Views | None,
-    sampled_from_block: int | None,
     coverage: tuple[float, ...],
     always_include_rare: bool,
     precisions: tuple[PrecisionChoice, ...],
@@ -149,7 +142,6 @@ def calibrate_command(
         choose_device(device),
         sampler=sampler,
         coverage=settings,
-        sampled_from_block=sampled_from_block,
         precisions=precisions,
         views=views,
     )

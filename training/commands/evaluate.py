@@ -59,13 +59,6 @@ MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     "Flips and turns of an image that its trajectories share between them, in all modes; by "
     "default the checkpoint's in mode stoch, and 1 in mode det."
 )
-@click.option(
-    "--sampled-from-block",
-    type=click.IntRange(0),
-    metavar="K",
-    help="Sample the blocks from K on; the checkpoint's by default. Another value than the "
-    "checkpoint's has no thresholds.",
-)
 @precision_option("float32", "Evaluate predictions")
 @image_options
 def evaluate_command(
@@ -77,7 +70,6 @@ def evaluate_command(
     samples: int | None,
     sampler: Sampler | None,
     views: Views | None,
-    sampled_from_block: int | None,
     precision: PrecisionChoice,
     out: Path | None,
     skip_bad: bool,
@@ -87,7 +79,6 @@ def evaluate_command(
     """Evaluate a checkpoint on the test part of its data set."""
     set_openmp_wait_policy()
     # These import torch, and the report matplotlib.
-    from eulerlora.checkpoint.files import load_checkpoint, sampled_from  # noqa: PLC0415
     from eulerlora.model import EulerLoRA  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
     from training.data.images import report_skipped  # noqa: PLC0415
@@ -100,10 +91,7 @@ def evaluate_command(
     if mode == "det" and samples is not None:
         raise click.UsageError("expected --samples only with --mode stoch or both, got --mode det")
     sources = ood_sources(ood)
-    loaded = load_checkpoint(checkpoint)
-    if sampled_from_block is not None:
-        loaded = sampled_from(loaded, sampled_from_block)
-    model = EulerLoRA.of(loaded, device, precision)
+    model = EulerLoRA.load(checkpoint, device, precision)
     options = [
         SamplingOptions("det", views=views)
         if name == "det"

@@ -48,7 +48,6 @@ class SamplingOptions:
             mode=self.mode,
             samples=self.samples,
             sampler=self.sampler or config.sampler,
-            sampled_from_block=config.sampled_from_block,
             views=self.views or config.default_views(self.mode),
         )
 

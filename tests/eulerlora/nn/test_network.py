@@ -2,7 +2,6 @@
 
 import copy
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from torchvision import models
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.method import COEFFICIENTS, AdapterHeads
-from eulerlora.nn.network import AdaptedVisionTransformer, adapted_block
+from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import BackboneSettings, Draw, Preprocessing
@@ -115,43 +114,21 @@ def test_an_initialised_network_equals_the_frozen_backbone_in_every_mode(
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("start", [0, 1, 2])
-def test_blocks_below_the_first_sampled_one_are_those_of_mode_det(
-    make_backbone, make_network, images: Tensor, options: dict[str, object], start: int
+def test_a_row_equals_a_pass_of_the_backbone_with_merged_weights(
+    make_backbone, make_network, images: Tensor, options: dict[str, object]
 ) -> None:
-    """Every row against a pass of the backbone with merged weights, without shared rows."""
     backbone = make_backbone(TINY_BACKBONE.model_copy(update={"layers": 3} | options))
     network = make_network(backbone=backbone)
     draws = [
-        Draw(mode="stoch", samples=samples, seed=samples, sampled_from_block=start, sampler=sampler)
+        Draw(mode="stoch", samples=samples, seed=samples, sampler=sampler)
         for samples, sampler in ((2, "balanced"), (1, "independent"), (3, "independent"))
     ]
     rows = answer(network, images, *draws)
     for image, draw, logits in zip(images, draws, rows, strict=True):
-        full = draw.model_copy(update={"sampled_from_block": 0})
-        coefficients = network.draw_rows([full]).blocks[COEFFICIENTS]
-        det = network.draw_rows([DET]).blocks[COEFFICIENTS].repeat_interleave(draw.samples, dim=0)
-        coefficients[:, :start] = det[:, :start]
+        coefficients = network.draw_rows([draw]).blocks[COEFFICIENTS]
         for row, actual in enumerate(logits):
             expected = naive_logits(network, image, coefficients[row], adapter=row // draw.samples)
             torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
-
-
-def test_a_block_below_the_first_sampled_one_runs_once_for_an_image_and_adapter(
-    make_backbone, make_network, images: Tensor
-) -> None:
-    network = make_network(backbone=make_backbone(TINY_BACKBONE.model_copy(update={"layers": 4})))
-    draws = [Draw(mode="stoch", samples=samples, sampled_from_block=2) for samples in (4, 1, 3)]
-    computed: list[int] = []
-
-    def counted(tokens: Tensor, *rest: Any) -> Tensor:
-        output = adapted_block(tokens, *rest)
-        computed.append(len(output))
-        return output
-
-    rows = Rows.of([draw.samples for draw in draws], network.settings.adapters)
-    network(images, rows, network.draw_rows(draws), block=counted)
-    assert computed == [6, 6, 16, 16]
 
 
 def test_a_row_has_gradients_only_for_its_adapter_and_head(

@@ -75,7 +75,7 @@ def test_views_depend_on_no_other_image_of_the_batch(
     draws = [
         Draw(mode="stoch", samples=3, seed=1, views=8),
         Draw(),
-        Draw(mode="stoch", samples=2, seed=1, views=4, sampled_from_block=1),
+        Draw(mode="stoch", samples=2, seed=1, views=4),
     ]
     together = predict_rows(network, images, draws)
     for index, draw in enumerate(draws):
