@@ -122,7 +122,6 @@ class WarningCode(StrEnum):
     CONVERTED_TO_SRGB = "converted_to_srgb"
     PROFILE_IGNORED = "profile_ignored"
     DECLARED_TYPE_DIFFERS = "declared_type_differs"
-    SAMPLES_REDUCED = "samples_reduced"
     NO_OOD_THRESHOLD = "no_ood_threshold"
     NO_PREDICTION_SET = "no_prediction_set"
     OTHER_PRECISION = "other_precision"
@@ -152,7 +151,7 @@ class Prediction(WireModel):
     """`det`: one pass per adapter; `stoch`: sampled passes."""
     samples: PositiveInt
     """Samples per adapter of the answer: 1 in mode det; with `samples=auto` the number that was
-    drawn, 1 if none was; fewer than requested with the warning `samples_reduced`.
+    drawn, 1 if none was.
     """
     trajectories: PositiveInt
     """Adapters times samples; in mode det, times views."""

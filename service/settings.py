@@ -153,8 +153,6 @@ class ServiceSettings(BaseSettings):
     """
     overload_status: OverloadStatus = 503
     """Status of `overloaded`: 503, or 429 for proxies that slow down only after that."""
-    fewer_samples: bool = False
-    """Under load, run requests with fewer samples and report it; a full queue still refuses."""
     allowed_hosts: HostNames = ""
     """Host names of the service, separated by commas; requests that name another one are refused.
     Empty: any name with keys, otherwise those of the local machine.

@@ -257,20 +257,6 @@ class RequestQueue:
                 for queued, waiting in rows_by_model.items()
             )
 
-    def utilization(
-        self, client: str, rows: int = 0, served: ServedModel | None = None, count: int = 1
-    ) -> float:
-        """Returns the used fraction of what a client may use with `rows` more rows.
-
-        served, count: as in `wait_s`. Above 1 a request is refused.
-        """
-        with self._changed:
-            return max(
-                self._capacity.utilization(client, rows),
-                self.wait_s(client, rows, served, count)
-                / (ADMITTED_SHARE * self._settings.deadline_s),
-            )
-
     def check_capacity(
         self, client: str, rows: int = 1, served: ServedModel | None = None, count: int = 1
     ) -> None:
@@ -281,7 +267,11 @@ class RequestQueue:
         with self._changed:
             if self._refusal is not None:
                 raise NotReady(self._refusal)
-            if self._tickets and self.utilization(client, rows, served, count) > 1:
+            limit_s = ADMITTED_SHARE * self._settings.deadline_s
+            if self._tickets and (
+                self._capacity.utilization(client, rows) > 1
+                or self.wait_s(client, rows, served, count) > limit_s
+            ):
                 detail = "the accepted requests leave too little capacity"
                 raise Overloaded(detail, self.wait_s(client))
 

@@ -50,7 +50,6 @@ from service.prediction.request import (
     PredictRequest,
     RequestImage,
     images_of,
-    reduced_samples,
     requested_samples,
     rule_of,
 )
@@ -61,7 +60,6 @@ from service.telemetry.shift_monitor import ShiftMonitors
 
 logger = logging.getLogger(__name__)
 
-HIGH_UTILIZATION = 0.5  # above this, the setting `fewer_samples` applies
 SMOOTHING = 0.95  # weight of the previous average
 
 Answer = Prediction | TriageResult
@@ -157,9 +155,6 @@ class Pipeline:
         # Admit. The deadline starts now, so that a slow upload does not use it up.
         now, client = time.monotonic(), client_of(request.scope)
         warnings = self._shift.warnings(served.name, served.revision)
-        if query.mode == "stoch" and self._has_little_capacity(client):
-            samples, reduction = reduced_samples(served, samples)
-            warnings = (*warnings, *reduction)
         requests = [
             PredictRequest(
                 query=query,
@@ -257,9 +252,6 @@ class Pipeline:
             if timeout.expired():
                 raise DeadlinePassed("the deadline passed before the image was decoded") from error
             raise
-
-    def _has_little_capacity(self, client: str) -> bool:
-        return self._settings.fewer_samples and self._queue.utilization(client) > HIGH_UTILIZATION
 
 
 class QueuedInference:

@@ -6,7 +6,7 @@ from functools import partial
 
 from eulerlora.sampling.adaptive import ROUNDS, SettledDecisions, StoppingRule
 from eulerlora.settings import Draw
-from eulerlora_contract.answers import ImageQuality, PredictionWarning, Reason, WarningCode
+from eulerlora_contract.answers import ImageQuality, PredictionWarning, Reason
 from eulerlora_contract.policy.policy import Policy, dispositions
 from eulerlora_contract.problems import (
     BodyTooLarge,
@@ -69,11 +69,10 @@ def _header(upload: Upload, limits: ImageSettings) -> ImageHeader | Problem:
 class PredictRequest:
     """A request for the prediction of one image, from the moment when its body is complete.
 
-    served: the model revision for this request, even if it is replaced in the meantime. samples:
-    the number to run, which may be lower than requested. client: who shares decoders and inference
-    with others. key_name: the name of the API key, None without keys. policy: the triage policy to
-    apply, if any. accepted_at, deadline: on the monotonic clock. warnings: for the response. index:
-    of the image in a batch.
+    served: the model revision for this request, even if it is replaced in the meantime. client: who
+    shares decoders and inference with others. key_name: the name of the API key, None without keys.
+    policy: the triage policy to apply, if any. accepted_at, deadline: on the monotonic clock.
+    warnings: for the response. index: of the image in a batch.
     """
 
     query: PredictQuery
@@ -163,22 +162,3 @@ def disposition_is_settled(
         }
     )
     return sum(possible.values()) == 1
-
-
-def reduced_samples(
-    served: ServedModel, samples: int | Auto
-) -> tuple[int | Auto, tuple[PredictionWarning, ...]]:
-    """Returns the largest power of two below `samples` for which the model has a threshold.
-
-    With a warning for the response. `auto` counts as the default number of samples. Returns
-    `samples` without a warning if there is no such number.
-    """
-    limit = DEFAULT_SAMPLES if samples == AUTO else samples
-    powers = [2**exponent for exponent in range(limit.bit_length()) if 2**exponent < limit]
-    config = served.model.config
-    calibrated = [power for power in powers if config.threshold("stoch", power) is not None]
-    if not calibrated:
-        return samples, ()
-    message = f"samples reduced from {samples} to {max(calibrated)} under load"
-    warning = PredictionWarning(code=WarningCode.SAMPLES_REDUCED, message=message)
-    return max(calibrated), (warning,)

@@ -16,10 +16,10 @@ from service.settings import (
 
 def test_variables_set_top_level_and_grouped_settings(monkeypatch) -> None:
     monkeypatch.setenv("EULERLORA_SERVE_DEADLINE_S", "2.5")
-    monkeypatch.setenv("EULERLORA_SERVE_FEWER_SAMPLES", "true")
+    monkeypatch.setenv("EULERLORA_SERVE_ALLOWED_HOSTS", "clinic.example")
     monkeypatch.setenv("EULERLORA_SERVE_BODIES__MAX_BYTES", "1000")
     settings = settings_of_environment()
-    assert (settings.deadline_s, settings.fewer_samples) == (2.5, True)
+    assert (settings.deadline_s, settings.allowed_hosts) == (2.5, "clinic.example")
     assert settings.bodies.max_bytes == 1000
     assert settings.bodies.max_files == ServiceSettings().bodies.max_files
 

@@ -9,7 +9,6 @@ from PIL import Image
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora_contract.answers import Threshold, WarningCode
 from eulerlora_contract.problems import (
     AuditUnavailable,
     Overloaded,
@@ -17,28 +16,11 @@ from eulerlora_contract.problems import (
 from eulerlora_contract.queries import PredictQuery
 from service.audit.log import AuditEntry
 from service.inference.engine import ServedModel
-from tests.conftest import ENERGY
 from tests.service.harness import Audit, predict_one
 
 pytestmark = pytest.mark.anyio
 
 EIGHT = PredictQuery(mode="stoch", samples=8)
-
-
-@pytest.fixture
-def calibrated(make_network, make_config) -> EulerLoRA:
-    """A model with thresholds for det, and for stoch with 1, 2, 4 and 8 samples."""
-    network = make_network()
-    options = (("det", 1), ("stoch", 1), ("stoch", 2), ("stoch", 4), ("stoch", 8))
-    thresholds = tuple(
-        Threshold(
-            mode=mode, samples=samples, msp=samples / 10, kept=0.9, images=9, data="test",
-            energy=ENERGY,
-        )
-        for mode, samples in options
-    )  # fmt: skip
-    checkpoint = Checkpoint(network, make_config(network, thresholds=thresholds), "sha256:0")
-    return EulerLoRA(checkpoint, torch.device("cpu"))
 
 
 def test_samples_are_drawn_with_the_sampler_of_the_checkpoint(
@@ -98,34 +80,6 @@ async def test_a_replaced_revision_finishes_its_requests(
         assert old.probabilities != new.probabilities
         expected = await predict_one(started, png)
         assert expected.probabilities == new.probabilities
-
-
-async def test_under_load_a_request_gets_fewer_samples_and_a_warning(
-    harness, calibrated, png
-) -> None:
-    with harness(of=calibrated, max_waiting_rows=60, fewer_samples=True) as started:
-        running = await started.block_engine()
-        first = asyncio.create_task(predict_one(started, png, EIGHT))
-        await started.wait_for_rows(16)
-        second = asyncio.create_task(predict_one(started, png, EIGHT))
-        await started.wait_for_rows(24)
-        plain = asyncio.create_task(predict_one(started, png))
-        await started.wait_for_rows(26)
-        started.gate.set()
-        await running
-        tasks = (first, second, plain)
-        full, reduced, det = [await task for task in tasks]
-        assert (full.samples, full.trajectories, full.warnings) == (8, 16, ())
-        assert (reduced.samples, reduced.trajectories) == (4, 8)
-        assert (full.ood_threshold, reduced.ood_threshold) == (0.8, 0.4)
-        (warning,) = reduced.warnings
-        assert warning.code == WarningCode.SAMPLES_REDUCED
-        assert warning.message == "samples reduced from 8 to 4 under load"
-        assert (det.samples, det.warnings) == (1, ())
-        query = PredictQuery(mode="stoch", samples=4)
-        assert (await predict_one(started, png, query)).probabilities == pytest.approx(
-            reduced.probabilities, abs=1e-6
-        )
 
 
 def test_a_prediction_is_recorded_and_counted_before_it_is_returned(harness, png) -> None:
