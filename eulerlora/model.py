@@ -1,11 +1,7 @@
-"""`EulerLoRA`: a checkpoint on a device, ready to predict; and the choice of its precision.
+"""`EulerLoRA`: a checkpoint on a device, ready to predict; and the choice of its precision."""
 
-With precision `auto`, a gate compares answers for drawn pictures in float32 and in bfloat16.
-"""
-
-import copy
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -14,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
-from torch import Generator, Tensor
-from torch.nn import functional as F
+from torch import Tensor
 
 from eulerlora.answer import Predictions, RunOptions, answer
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint
@@ -27,12 +22,10 @@ from eulerlora.nn.runtime import Runtime, predict_adaptively
 from eulerlora.sampling.adaptive import ROUNDS
 from eulerlora.settings import DEFAULT_RUNTIME, Draw, RuntimeSettings
 from eulerlora_contract.answers import PredictionWarning
-from eulerlora_contract.errors import ImageError, NonFiniteError, SettingsError
+from eulerlora_contract.errors import ImageError, SettingsError
 from eulerlora_contract.sampling import (
     AUTO,
     DEFAULT_SAMPLES,
-    MODES,
-    PRECISIONS,
     Auto,
     Mode,
     Precision,
@@ -47,10 +40,6 @@ RgbArray = npt.NDArray[np.uint8]
 
 Images = Tensor | RgbArray | Iterable[Image.Image | Path | str | RgbArray]
 
-COMPARISON_SEED = 20260101
-"""Of the predictions that the gate compares."""
-MAX_CHANGE = 0.01
-"""Largest change of a probability that `gate_fault` lets pass."""
 SLOW_KERNELS = ("DEFAULT", "NO AVX", "AVX2")
 """Kernels of torch without bfloat16, which ATEN_CPU_CAPABILITY can select on any CPU."""
 REQUESTED = "set by the user"
@@ -300,7 +289,7 @@ def missing_bfloat16(device: torch.device) -> str | None:
 
 
 def fastest_precision(choice: PrecisionChoice, device: torch.device) -> Precision:
-    """Returns the precision of a choice for work without the gate, such as training steps.
+    """Returns the precision of a choice for work without a checkpoint, such as training steps.
 
     `auto` is bfloat16 where it is fast on the device, and float32 elsewhere.
     """
@@ -309,81 +298,24 @@ def fastest_precision(choice: PrecisionChoice, device: torch.device) -> Precisio
     return "bfloat16" if missing_bfloat16(device) is None else "float32"
 
 
-Dispositions = Callable[[Predictions, Sequence[str]], Sequence[str]]
-"""(answers, class names) -> what a triage policy decides about each image."""
-
-
 def decide_precision(
-    choice: PrecisionChoice,
-    checkpoint: Checkpoint,
-    device: torch.device,
-    dispositions: Dispositions | None = None,
+    choice: PrecisionChoice, checkpoint: Checkpoint, device: torch.device
 ) -> PrecisionDecision:
     """Returns the precision in which to run a checkpoint on a device.
 
-    checkpoint: in float32; it is not changed. dispositions: of a triage policy; None without one.
+    `auto` is bfloat16 where it is fast on the device (`missing_bfloat16`) and changes few answers
+    on the calibration images (`CheckpointConfig.bfloat16_fault`).
     """
     if choice != AUTO:
         missing = missing_bfloat16(device) if choice == "bfloat16" else None
         slow = "" if missing is None else f", but slow: {missing}"
         return PrecisionDecision(choice, REQUESTED + slow)
-    fault = missing_bfloat16(device) or gate_fault(checkpoint, device, dispositions)
+    fault = missing_bfloat16(device) or checkpoint.config.bfloat16_fault()
     if fault is not None:
         return PrecisionDecision("float32", fault)
     return PrecisionDecision(
-        "bfloat16", f"no drawn picture changes a probability by more than {MAX_CHANGE}"
+        "bfloat16", "; ".join(entry.summary for entry in checkpoint.config.bfloat16)
     )
-
-
-def gate_fault(
-    checkpoint: Checkpoint, device: torch.device, dispositions: Dispositions | None = None
-) -> str | None:
-    """Returns what bfloat16 changes in the answers for the drawn pictures; None if it is little.
-
-    A probability may change by at most `MAX_CHANGE`, and no label, flag or disposition may change.
-    Arguments as in `decide_precision`. Runs a copy of the network, for det and for stoch, with the
-    same draws in both precisions.
-    """
-    copied = replace(checkpoint, network=copy.deepcopy(checkpoint.network))
-    pictures = [picture.permute(1, 2, 0).numpy() for picture in drawn_pictures()]
-    answers: list[list[Predictions]] = []
-    for precision in PRECISIONS:  # float32 first: bfloat16 changes the copy
-        model = EulerLoRA(copied, device, RuntimeSettings(precision=precision))
-        try:
-            answers.append([model.predict(pictures, mode, seed=COMPARISON_SEED) for mode in MODES])
-        except NonFiniteError:
-            return f"the output in {precision} is not finite"
-    for mode, exact, rounded in zip(MODES, *answers, strict=True):
-        change = change_of(exact, rounded)
-        if change is None and dispositions is not None:
-            names = checkpoint.config.class_names
-            change = changed(
-                "disposition", dispositions(exact, names), dispositions(rounded, names)
-            )
-        if change is not None:
-            return f"bfloat16 in mode {mode}: {change}"
-    return None
-
-
-def change_of(exact: Predictions, rounded: Predictions) -> str | None:
-    """Returns the first change of a probability, label or flag that the gate refuses, or None."""
-    change = (exact.probabilities - rounded.probabilities).abs().max().item()
-    if change > MAX_CHANGE:
-        return f"a probability of a drawn picture changes by {change:.3f}, over {MAX_CHANGE}"
-    changes = [changed("label", exact.labels, rounded.labels)]
-    for name, score in exact.ood_scores.items():
-        flags, others = score.flagged, rounded.ood_scores[name].flagged
-        if flags is not None and others is not None:
-            changes.append(changed(f"{name} flag", flags.tolist(), others.tolist()))
-    return next((text for text in changes if text is not None), None)
-
-
-def changed(name: str, values: Sequence[object], others: Sequence[object]) -> str | None:
-    """Returns how many values differ, in words; None for equal ones."""
-    count = sum(one != other for one, other in zip(values, others, strict=True))
-    if not count:
-        return None
-    return f"the {name} of {count} of {len(values)} drawn pictures changes"
 
 
 def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
@@ -425,58 +357,3 @@ def _rgb_of_array(image: RgbArray) -> RgbImage:
             f"expected an array (height, width, 3) of uint8, got {image.dtype} {image.shape}"
         )
     return RgbImage(channels_first(np.array(image)), ())
-
-
-HEIGHT, WIDTH = 150, 200
-SPOTS = (
-    ((0.90, 0.66, 0.59), (0.45, 0.26, 0.18), 0),
-    ((0.93, 0.75, 0.68), (0.70, 0.45, 0.38), 1),
-    ((0.80, 0.58, 0.48), (0.20, 0.13, 0.12), 0),
-    ((0.95, 0.80, 0.76), (0.75, 0.25, 0.28), 0),
-    ((0.55, 0.38, 0.30), (0.32, 0.28, 0.33), 1),
-)
-"""The colours of skin and spot in sRGB, and the seed, of each picture. The seeds are the first ones
-for which no decision of the embedded model is near its boundary, where rounding of any size would
-change it."""
-MIX_SEED = 101
-"""Of the first colour of the mix, chosen in the same way; from 100 on."""
-MIN_RADIUS, MAX_RADIUS = 0.35, 0.75
-"""Of a spot, relative to half the height and half the width of the picture."""
-BORDER, EDGE, TEXTURE, GRAIN = 0.15, 0.06, 0.12, 0.02
-"""Irregularity and width of a spot's border; contrast of its inside, and of the whole picture."""
-
-
-def drawn_pictures() -> list[Tensor]:
-    """Returns pictures (3, HEIGHT, WIDTH) uint8: spots on skin, and a mix of colours.
-
-    They come from seeds, so that every machine compares the same ones.
-    """
-    spots = [
-        _spot(torch.tensor(skin), torch.tensor(inside), Generator().manual_seed(seed))
-        for skin, inside, seed in SPOTS
-    ]
-    mix = torch.stack(
-        [_noise(Generator().manual_seed(MIX_SEED + channel), 4) for channel in range(3)]
-    )
-    return [_bytes(picture) for picture in (*spots, 0.5 + 0.2 * mix)]
-
-
-def _spot(skin: Tensor, inside: Tensor, generator: Generator) -> Tensor:
-    """Returns (3, HEIGHT, WIDTH). skin, inside: colours (3,)."""
-    span = MAX_RADIUS - MIN_RADIUS
-    radii = MIN_RADIUS + span * torch.rand(2, generator=generator)
-    y, x = torch.linspace(-1, 1, HEIGHT)[:, None], torch.linspace(-1, 1, WIDTH)
-    distance = torch.hypot(y / radii[0], x / radii[1]) + BORDER * _noise(generator, 6)
-    opacity = torch.sigmoid((1 - distance) / EDGE) * (1 - TEXTURE * _noise(generator, 25).abs())
-    colour = skin[:, None, None] + opacity * (inside - skin)[:, None, None]
-    return colour * (1 + GRAIN * _noise(generator, 60))
-
-
-def _noise(generator: Generator, cells: int) -> Tensor:
-    """Returns (HEIGHT, WIDTH) noise with about `cells` details along a side."""
-    coarse = torch.randn(1, 1, cells, cells, generator=generator)
-    return F.interpolate(coarse, (HEIGHT, WIDTH), mode="bicubic", align_corners=True)[0, 0]
-
-
-def _bytes(picture: Tensor) -> Tensor:
-    return (255 * picture.clamp(0, 1)).round().to(torch.uint8)

@@ -29,7 +29,7 @@ from service.auth.keys import Keys
 from service.decoding.pool import DecoderPool
 from service.http.middleware import MAX_HEADER_BYTES
 from service.http.protocol import protocol_of
-from service.lifecycle.loading import checkpoint_folder, load_checked, policy_dispositions
+from service.lifecycle.loading import checkpoint_folder, load_checked
 from service.lifecycle.phase import Gate, Lifecycle, Server
 from service.lifecycle.supervisor import Supervisor
 from service.settings import (
@@ -141,7 +141,6 @@ def supervisor_of(
         hosts=allowed_hosts(options.host, has_keys, settings.allowed_hosts),
         decoder=decoder,
     )
-    dispositions = policy_dispositions(app_options.policy)
     return Supervisor(
         folders=[folder for folder, _ in checkpoints],
         prepare=decoder.start,
@@ -150,9 +149,7 @@ def supervisor_of(
             device=device,
             runtime=runtime,
             sources=dict(checkpoints),
-            decide=lambda checkpoint: decide_precision(
-                options.precision, checkpoint, device, dispositions
-            ),
+            decide=lambda checkpoint: decide_precision(options.precision, checkpoint, device),
         ),
         create=lambda models: create_service(models, settings, lifecycle, app_options),
         gate=gate,

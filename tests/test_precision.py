@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from eulerlora import EulerLoRA
+from eulerlora.checkpoint.config import MAX_CHANGE
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
-from eulerlora.model import MAX_CHANGE, missing_bfloat16
+from eulerlora.model import missing_bfloat16
 from eulerlora.scores.uncertainty import summarise
 from training.data.datasets import read_dataset
 from training.evaluation.inference import SamplingOptions, predict_all
@@ -31,7 +32,7 @@ def test_bfloat16_gives_the_labels_and_flags_of_float32_on_ham10000(real_data: P
             summarise(each.log_probabilities.flatten(1, 2).exp()) for each in (theirs, ours)
         )
         changes = (exact.probabilities - close.probabilities).abs().amax(dim=-1)
-        assert changes.quantile(0.99) <= MAX_CHANGE  # which the gate asks of drawn pictures
+        assert changes.quantile(0.99) <= MAX_CHANGE
         assert changes.max() <= 2 * MAX_CHANGE
         same = exact.probabilities.argmax(dim=-1) == close.probabilities.argmax(dim=-1)
         assert same.double().mean() >= 0.99

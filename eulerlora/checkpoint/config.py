@@ -80,8 +80,60 @@ class FeatureConfig(Settings):
     data: str
 
 
+MAX_CHANGE = 0.01
+"""A probability that changes by more counts as changed: people read the first two digits."""
+MAX_CHANGED_DECISIONS, MAX_CHANGED_PROBABILITIES = 0.01, 0.02
+"""Largest shares of the calibration images that `precision=auto` accepts to change in bfloat16:
+those with another label or another flag, and those with a changed probability. A decision changes
+only next to its boundary, where another seed would change it too; a probability changes by little
+more than `MAX_CHANGE`.
+"""
+
+
+class PrecisionChange(Settings):
+    """How many answers for `images` calibration images change between float32 and bfloat16.
+
+    probabilities: images with a probability that changes by more than `MAX_CHANGE`. labels, flags:
+    images with another label, and with another OOD flag of any score. samples: of `mode`. data:
+    describes the images.
+    """
+
+    mode: Mode
+    samples: PositiveInt
+    images: PositiveInt
+    probabilities: Annotated[int, Field(ge=0)]
+    labels: Annotated[int, Field(ge=0)]
+    flags: Annotated[int, Field(ge=0)]
+    data: str
+
+    @property
+    def admissible(self) -> bool:
+        """True if few enough answers change for `precision=auto`."""
+        decisions = max(self.labels, self.flags) <= MAX_CHANGED_DECISIONS * self.images
+        return decisions and self.probabilities <= MAX_CHANGED_PROBABILITIES * self.images
+
+    @property
+    def summary(self) -> str:
+        """The counts in words."""
+        sampled = "" if self.mode == "det" else f" with {self.samples} samples"
+        return (
+            f"bfloat16 in mode {self.mode}{sampled} changes a probability of {self.probabilities}, "
+            f"the label of {self.labels} and a flag of {self.flags} of {self.images:,} images"
+        )
+
+
+class AutoRecord(Settings):
+    """The content of `auto.json`: what `precision=auto` decides by.
+
+    It is no part of the revision, which stands for the answers of stated options: a new record
+    changes none of them, and the evidence of a policy keeps its revision.
+    """
+
+    bfloat16: tuple[PrecisionChange, ...] = ()
+
+
 class CheckpointConfig(Settings):
-    """The content of `config.json`.
+    """The content of `config.json`, and of `auto.json`.
 
     method: how rows are drawn and computed; `adapters` has the settings that all methods share.
     sampler, views: the default ones of mode stoch (`Draw`); what was fitted to stoch is valid for
@@ -89,6 +141,7 @@ class CheckpointConfig(Settings):
     target: the classes that count for triage; None if none were named. temperature: the logits are
     divided by it before the softmax. stoch_temperature: the same for mode stoch; None for
     `temperature`. features: describes the feature statistics; None if they were not fitted.
+    bfloat16: as in `AutoRecord`; empty if both precisions were not compared.
     """
 
     format_version: Literal[1] = 1
@@ -108,6 +161,7 @@ class CheckpointConfig(Settings):
     features: FeatureConfig | None = None
     prediction_sets: tuple[PredictionSetCalibration, ...] = ()
     provenance: Provenance
+    bfloat16: tuple[PrecisionChange, ...] = Field((), exclude=True)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -162,6 +216,18 @@ class CheckpointConfig(Settings):
         fields = {"adapters", "method", "sampler", "views"}
         parts = [self.backbone.sha256, self.model_dump_json(include=fields)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    @property
+    def auto(self) -> AutoRecord:
+        """The fields of `auto.json`."""
+        return AutoRecord(bfloat16=self.bfloat16)
+
+    def bfloat16_fault(self) -> str | None:
+        """Returns why `precision=auto` does not use bfloat16; None if it changes few answers."""
+        if not self.bfloat16:
+            return "the checkpoint has no comparison with bfloat16; `eulerlora calibrate` makes it"
+        faults = (entry.summary for entry in self.bfloat16 if not entry.admissible)
+        return next(faults, None)
 
     def in_precision(self, precision: Precision) -> Self:
         """Returns the config with the thresholds and prediction sets of one precision.

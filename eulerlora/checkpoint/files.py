@@ -2,6 +2,7 @@
 
 Files: `config.json`, `adapters.safetensors`, `README.md`, `known_answer.png`, `known_answer.json`,
 `backbone.safetensors` unless the backbone is one of torchvision's published weights,
+`auto.json` (`eulerlora.checkpoint.config.AutoRecord`) if bfloat16 was compared with float32,
 `ood.safetensors` if feature statistics were fitted, and `training_images.safetensors` if the
 digests of the training images are known. No pickle in a checkpoint is ever read.
 
@@ -25,7 +26,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
+from eulerlora.checkpoint.config import (
+    AdapterConfig,
+    AutoRecord,
+    BackboneConfig,
+    CheckpointConfig,
+)
 from eulerlora.checkpoint.weights import (
     BACKBONE_FILE,
     CARD_FILE,
@@ -240,6 +246,7 @@ def _network_input(path: Path, content: bytes, preprocessing: Preprocessing) -> 
 
 FEATURES_FILE, TRAINING_IMAGES_FILE = "ood.safetensors", "training_images.safetensors"
 CONFIG_FILE, ADAPTERS_FILE = "config.json", "adapters.safetensors"
+AUTO_FILE = "auto.json"
 DEFAULT_CHECKPOINT = Path(__file__).parents[1] / "default"
 """The folder of the checkpoint that ships with the package."""
 
@@ -402,8 +409,18 @@ def read_training_images(folder: Path) -> dict[str, Tensor]:
 
 
 def write_config(folder: Path, config: CheckpointConfig) -> None:
-    """Replaces the folder's `config.json` in one step."""
+    """Replaces the folder's `config.json` in one step, after its `auto.json`."""
+    write_auto_record(folder, config)
     _write(folder / CONFIG_FILE, _text(config))
+
+
+def write_auto_record(folder: Path, config: CheckpointConfig) -> None:
+    """Replaces the folder's `auto.json` in one step; removes it if the config has none of it."""
+    path = folder / AUTO_FILE
+    if config.auto == AutoRecord():
+        path.unlink(missing_ok=True)
+    else:
+        _write(path, config.auto.model_dump_json(indent=2) + "\n")
 
 
 def write_card(folder: Path, card: str) -> None:
@@ -425,11 +442,19 @@ def _revision(text: bytes) -> str:
 
 
 def _read_config(path: Path) -> tuple[bytes, CheckpointConfig]:
-    text = _read(path)
+    """Returns the text of `config.json`, and the config with the fields of `auto.json`."""
+    text, auto_path = _read(path), path.with_name(AUTO_FILE)
     try:
-        return text, CheckpointConfig.model_validate_json(text)
+        config = CheckpointConfig.model_validate_json(text)
     except ValidationError as error:
         raise CheckpointError(path, first_error(error)) from error
+    if not auto_path.exists():
+        return text, config
+    try:
+        auto = AutoRecord.model_validate_json(_read(auto_path))
+    except ValidationError as error:
+        raise CheckpointError(auto_path, first_error(error)) from error
+    return text, config.model_copy(update=dict(auto))
 
 
 def _read_backbone(folder: Path, config: CheckpointConfig) -> VisionTransformer:

@@ -19,7 +19,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from eulerlora.answer import Predictions, response_fields
 from eulerlora.checkpoint.files import (
     CONFIG_FILE,
     EXPECTED_FILE,
@@ -31,13 +30,10 @@ from eulerlora.checkpoint.files import (
 )
 from eulerlora.checkpoint.hub import PREFIX, Repository, download
 from eulerlora.checkpoint.weights import CARD_FILE
-from eulerlora.model import Dispositions, EulerLoRA, PrecisionDecision
+from eulerlora.model import EulerLoRA, PrecisionDecision
 from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw, RuntimeSettings
-from eulerlora_contract import answers as contract
-from eulerlora_contract.answers import ImageQuality, Reason
-from eulerlora_contract.errors import CheckpointError, PolicyError
-from eulerlora_contract.policy.policy import Policy
+from eulerlora_contract.errors import CheckpointError
 from eulerlora_contract.problems import OutOfMemory
 from service.inference.engine import InferenceItem, ServedModel
 
@@ -50,12 +46,6 @@ Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 Decide = Callable[[Checkpoint], PrecisionDecision]
 """Returns the precision in which a checkpoint is served."""
-
-FAULTLESS = ImageQuality(
-    width=8192, height=8192, brightness=0.5, dark_share=0, bright_share=0, sharpness=1e9
-)
-"""A quality without a fault, so that a disposition depends on the prediction alone."""
-
 Infer = Callable[[InferenceItem], Awaitable[Tensor]]
 RETRY_INTERVAL_S = 0.1
 
@@ -215,46 +205,6 @@ async def run_in_daemon_thread(work: Callable[[], Result]) -> Result:
 
     threading.Thread(target=run, name="loading", daemon=True).start()
     return await asyncio.wrap_future(future)
-
-
-def policy_dispositions(policy: Policy) -> Dispositions:
-    """Returns a function from predictions to the policy's decision on each image, for comparison.
-
-    `decide_precision` compares the decisions of two precisions: the disposition, and whether the
-    model is uncertain. There are none for a model without the policy's classes.
-    """
-
-    def dispositions(predictions: Predictions, classes: Sequence[str]) -> list[str]:
-        try:
-            decisions = [
-                policy.decide(_wire(predictions, classes, index), FAULTLESS)
-                for index in range(len(predictions.labels))
-            ]
-        except PolicyError:
-            return []
-        return [
-            f"{decision.disposition}, {Reason.HIGH_ENTROPY in decision.reasons}"
-            for decision in decisions
-        ]
-
-    return dispositions
-
-
-def _wire(predictions: Predictions, classes: Sequence[str], index: int) -> contract.Prediction:
-    """Returns one image of a prediction as an answer of the service, with what a policy reads."""
-    return contract.Prediction.model_construct(
-        request_id="",
-        model="",
-        revision="",
-        mode="stoch" if predictions.sampled[index] else "det",
-        seed=0,
-        warnings=(),
-        trajectories=predictions.trajectories.shape[1],
-        trajectory_probabilities=tuple(
-            tuple(row) for row in predictions.trajectories[index].tolist()
-        ),
-        **response_fields(predictions, index, classes),
-    )
 
 
 async def health_check(checked: CheckedModel, infer: Infer, timeout_s: float | None) -> str | None:

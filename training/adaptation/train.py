@@ -323,6 +323,7 @@ def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:
             device,
             settings.calibrated,
             settings.sampler,
+            precision="auto",
             views=settings.views,
         )
     model, *others = [EulerLoRA(load_checkpoint(folder), device) for folder in folders]

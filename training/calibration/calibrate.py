@@ -9,25 +9,24 @@ import torch
 
 from eulerlora.checkpoint.config import CheckpointConfig, FeatureConfig
 from eulerlora.checkpoint.files import (
-    Checkpoint,
     load_checkpoint,
     write_config,
     write_feature_statistics,
     write_known_answer,
 )
 from eulerlora.checkpoint.weights import tensors_sha256
-from eulerlora.model import EulerLoRA
+from eulerlora.model import EulerLoRA, fastest_precision
 from eulerlora.scores.ood_scores import (
     SHRINKAGE,
     FeatureDistance,
     FeatureStatistics,
     fit_feature_statistics,
 )
+from eulerlora.settings import RuntimeSettings
 from eulerlora_contract.sampling import (
     DEFAULT_SAMPLES,
     MODES,
     Auto,
-    Precision,
     PrecisionChoice,
     Sampler,
     Views,
@@ -38,6 +37,7 @@ from training.calibration.thresholds import (
     CalibrationOutputs,
     CoverageSettings,
     check_lesions,
+    precision_changes,
     with_prediction_sets,
     with_thresholds,
 )
@@ -57,7 +57,7 @@ def calibrate(
     samples: Sequence[int | Auto] = CALIBRATED_SAMPLES,
     sampler: Sampler | None = None,
     coverage: CoverageSettings = NO_COVERAGE,
-    precisions: Sequence[PrecisionChoice] = ("float32",),
+    precision: PrecisionChoice = "float32",
     views: Views | None = None,
 ) -> CheckpointConfig:
     """Calibrates the checkpoint in a folder and returns its new config.
@@ -70,11 +70,11 @@ def calibrate(
     earlier calibration remains.
 
     samples: of `stoch`; `det` is calibrated too. `auto` needs margins, which need enough images
-    (`eulerlora.sampling.adaptive`), and has no sets. sampler, views: new ones of the
-    checkpoint; None keeps the present ones. precisions: of the predictions; each has
-    thresholds and sets of its own, and the first one has the statistics, margins and temperatures.
-    `auto` is decided by `eulerlora.model`. Raises DataError if a class has too few lesions for the
-    coverage, before any work.
+    (`eulerlora.sampling.adaptive`), and has no sets. sampler, views: new ones of the checkpoint;
+    None keeps the present ones. precision: float32, which has the statistics, margins and
+    temperatures; or bfloat16 too, with thresholds and sets of its own and the comparison by which
+    `precision=auto` decides; `auto` is bfloat16 where it is fast. Raises DataError if a class has
+    too few lesions for the coverage, before any work.
     """
     checkpoint = load_checkpoint(folder)
     uncalibrated = checkpoint.config.model_copy(
@@ -87,26 +87,33 @@ def calibrate(
             "margins": None,
             "features": None,
             "prediction_sets": (),
+            "bfloat16": (),
         }
     )
     part = images.held_out
     held_out, data = images.parts[part], f"{images.name}, {part} part"
     check_lesions(Lesions.of(held_out), uncalibrated.class_names, coverage)
     source = replace(checkpoint, config=uncalibrated)
-    models = _models(source, precisions, device)
-    statistics, features = compute_feature_statistics(models[0], images)
+    exact = EulerLoRA(source, device)
+    statistics, features = compute_feature_statistics(exact, images)
     fitted = uncalibrated.model_copy(update={"features": features})
     distance = FeatureDistance(statistics)
-    for model in models:
-        outputs = CalibrationOutputs.of(model, held_out, data, samples)
-        if model is models[0]:
-            fitted = _with_temperatures(fitted, outputs)
-        outputs = outputs.at(fitted.temperatures)
-        fitted = with_thresholds(fitted, outputs, distance, samples)
-        fitted = with_prediction_sets(fitted, outputs, samples, coverage)
+    outputs = CalibrationOutputs.of(exact, held_out, data, samples)
+    fitted = _with_temperatures(fitted, outputs)
+    outputs = outputs.at(fitted.temperatures)
+    fitted = with_thresholds(fitted, outputs, distance, samples)
+    fitted = with_prediction_sets(fitted, outputs, samples, coverage)
+    if fastest_precision(precision, device) == "bfloat16":  # which changes a network
+        copied = replace(source, network=copy.deepcopy(source.network))
+        model = EulerLoRA(copied, device, RuntimeSettings(precision="bfloat16"))
+        rounded = CalibrationOutputs.of(model, held_out, data, samples).at(fitted.temperatures)
+        fitted = with_thresholds(fitted, rounded, distance, samples)
+        fitted = with_prediction_sets(fitted, rounded, samples, coverage)
+        changes = precision_changes(fitted, outputs, rounded, distance)
+        fitted = fitted.model_copy(update={"bfloat16": changes})
     write_config(folder, uncalibrated)  # a config never describes the statistics of another one
     write_feature_statistics(folder, statistics)
-    write_known_answer(folder, checkpoint.network, fitted)
+    write_known_answer(folder, checkpoint.network.cpu(), fitted)
     write_config(folder, fitted)
     return fitted
 
@@ -121,17 +128,6 @@ def _with_temperatures(config: CheckpointConfig, outputs: CalibrationOutputs) ->
         return config
     det, stoch = (outputs.temperature(mode, DEFAULT_SAMPLES).temperature for mode in MODES)
     return config.model_copy(update={"temperature": det, "stoch_temperature": stoch})
-
-
-def _models(
-    checkpoint: Checkpoint, precisions: Sequence[PrecisionChoice], device: torch.device
-) -> list[EulerLoRA]:
-    models: dict[Precision, EulerLoRA] = {}
-    for choice in precisions:
-        separate = replace(checkpoint, network=copy.deepcopy(checkpoint.network))
-        model = EulerLoRA.of(separate, str(device), choice)
-        models.setdefault(model.precision, model)
-    return list(models.values())
 
 
 def compute_feature_statistics(

@@ -89,6 +89,9 @@ def calibrated_parts(config: CheckpointConfig) -> Iterator[FittedPart]:
         agreement = f"label and flags of {margins.compared_with} samples in {margins.agreement:.1%}"
         result = f"{agreement} (level {margins.level:g})"
         yield FittedPart("decision margins", MIN_IMAGES, margins.images, "images", result)
+    for change in config.bfloat16:
+        result = f"{change.summary}: {'accepted' if change.admissible else 'refused'} by auto"
+        yield FittedPart("precision", 1, change.images, "images", result)
     for sets in config.prediction_sets:
         part = f"{sets_part(sets.coverage)}, {sets.mode} {sets.samples} in {sets.precision}"
         by_class = zip(config.classes, sets.thresholds, sets.units, strict=True)

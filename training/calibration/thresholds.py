@@ -21,7 +21,7 @@ from scipy.optimize import minimize_scalar
 from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
-from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.config import MAX_CHANGE, CheckpointConfig, PrecisionChange
 from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import (
     DET_ROUND,
@@ -33,7 +33,7 @@ from eulerlora.sampling.adaptive import (
     last_rounds,
     round_answers,
 )
-from eulerlora.scores.ood_scores import FeatureDistance, ScoreName
+from eulerlora.scores.ood_scores import FeatureDistance, ScoreName, ood_scores
 from eulerlora.scores.prediction_sets import (
     ALWAYS_INCLUDED,
     PredictionSetCalibration,
@@ -45,7 +45,7 @@ from eulerlora.scores.prediction_sets import (
 from eulerlora.settings import Temperatures
 from eulerlora_contract.answers import ScoreThreshold, Threshold, Tolerance
 from eulerlora_contract.errors import DataError
-from eulerlora_contract.sampling import AUTO, Auto, Mode, Precision
+from eulerlora_contract.sampling import AUTO, DEFAULT_SAMPLES, Auto, Mode, Precision
 from training.data.images import LabelledImage
 from training.data.splits import SPLIT_SEED
 from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
@@ -274,6 +274,44 @@ def with_thresholds(
             images = _at_rounds(outputs, distance, ends)
             thresholds.append(_threshold("stoch", AUTO, images, outputs))
     return config.model_copy(update={"thresholds": tuple(thresholds), "margins": margins})
+
+
+def precision_changes(
+    config: CheckpointConfig,
+    exact: CalibrationOutputs,
+    rounded: CalibrationOutputs,
+    distance: FeatureDistance | None,
+) -> tuple[PrecisionChange, ...]:
+    """Returns how many answers change in bfloat16, for det and for `DEFAULT_SAMPLES` samples.
+
+    config: with the thresholds of both precisions. exact, rounded: outputs for the same images in
+    float32 and in bfloat16; with fewer samples, all of them are compared.
+    """
+    largest = exact.stoch.log_probabilities.shape[2]
+    options: tuple[tuple[Mode, int], ...] = (("det", 1), ("stoch", min(DEFAULT_SAMPLES, largest)))
+    changes = []
+    for mode, samples in options:
+        probabilities, flags = [], []
+        for outputs in (exact, rounded):
+            run = outputs.det if mode == "det" else outputs.stoch
+            thresholds = config.in_precision(outputs.precision).threshold(mode, samples)
+            scores = ood_scores(run.scores(distance, samples), thresholds).values()
+            probabilities.append(run.probabilities(samples))
+            flags.append([score.flagged for score in scores if score.flagged is not None])
+        one, other = probabilities
+        changed = [flag != after for flag, after in zip(*flags, strict=True)]
+        changes.append(
+            PrecisionChange(
+                mode=mode,
+                samples=samples,
+                images=len(one),
+                probabilities=int(((one - other).abs().amax(dim=-1) > MAX_CHANGE).sum()),
+                labels=int((one.argmax(dim=-1) != other.argmax(dim=-1)).sum()),
+                flags=int(torch.stack(changed).any(dim=0).sum()) if changed else 0,
+                data=exact.data,
+            )
+        )
+    return tuple(changes)
 
 
 @dataclass(frozen=True)

@@ -91,13 +91,11 @@ class Coverages(click.ParamType[tuple[float, ...]]):
 )
 @click.option(
     "--precision",
-    "precisions",
     type=click.Choice(PRECISION_CHOICES),
-    multiple=True,
-    default=("auto",),
+    default="auto",
     show_default=True,
-    help="Fit to predictions in this precision; auto: as `eulerlora serve` on this machine. Twice "
-    "to fit to both, for a checkpoint that is served on different machines.",
+    help="float32; or bfloat16 too, and what it changes, by which `eulerlora serve` chooses; auto: "
+    "bfloat16 too where the device has it.",
 )
 @image_options
 def calibrate_command(
@@ -107,7 +105,7 @@ def calibrate_command(
     views: Views | None,
     coverage: tuple[float, ...],
     always_include_rare: bool,
-    precisions: tuple[PrecisionChoice, ...],
+    precision: PrecisionChoice,
     skip_bad: bool,
     ignore_columns: bool,
     device: str,
@@ -142,7 +140,7 @@ def calibrate_command(
         choose_device(device),
         sampler=sampler,
         coverage=settings,
-        precisions=precisions,
+        precision=precision,
         views=views,
     )
     click.echo(parts_table(list(calibrated_parts(config))))

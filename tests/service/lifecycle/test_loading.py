@@ -23,7 +23,6 @@ from eulerlora.checkpoint.weights import CARD_FILE
 from eulerlora.model import EulerLoRA, PrecisionDecision
 from eulerlora.settings import DEFAULT_RUNTIME, RuntimeSettings
 from eulerlora_contract.errors import CheckpointError
-from eulerlora_contract.policy.policy import default_policy
 from eulerlora_contract.problems import OutOfMemory
 from eulerlora_contract.sampling import PRECISIONS
 from service.inference.engine import InferenceItem
@@ -33,7 +32,6 @@ from service.lifecycle.loading import (
     health_check,
     load_checked,
     newer_revision,
-    policy_dispositions,
     read_card,
     run_in_daemon_thread,
     warm_up,
@@ -285,29 +283,6 @@ def test_errors_of_the_warm_up_are_ignored(checked) -> None:
         raise OutOfMemory("full")
 
     asyncio.run(warm_up(checked, infer, rows=7))
-
-
-POLICY = default_policy()
-CLASSES = POLICY.target.classes
-
-
-def test_each_image_has_the_disposition_of_the_policy(checkpoint_folder: Path) -> None:
-    model = EulerLoRA.load(checkpoint_folder, "cpu")
-    prediction = model.predict(torch.rand(2, 3, 32, 32))
-    decide = policy_dispositions(POLICY)
-    names = (CLASSES[0], CLASSES[1], "nv")
-    sure = torch.tensor([[1.0, 0, 0], [0, 0, 1.0]]).double()
-    prediction.probabilities.copy_(sure)
-    prediction.trajectories.copy_(sure[:, None])
-    prediction.entropy.copy_(torch.tensor([0.0, 10.0]))
-    assert prediction.ood is not None
-    prediction.ood.fill_(False)
-    if len(CLASSES) > 2:
-        assert decide(prediction, names) == []  # a model without the policy's classes
-    alone = POLICY.model_copy(
-        update={"target": POLICY.target.model_copy(update={"classes": CLASSES[:2]})}
-    )
-    assert policy_dispositions(alone)(prediction, names) == ["urgent, False", "refer, True"]
 
 
 def test_a_model_loads_in_a_daemon_thread_so_that_the_process_can_end_before() -> None:

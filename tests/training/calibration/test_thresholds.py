@@ -20,13 +20,14 @@ from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, StoppingRule
 from eulerlora.settings import UNSCALED
 from eulerlora_contract.answers import Threshold
-from eulerlora_contract.sampling import MODES, Auto
+from eulerlora_contract.sampling import MODES, Auto, Precision
 from tests.conftest import config_of, random_network
 from training.calibration.calibrate import calibrate
 from training.calibration.thresholds import (
     CalibrationOutputs,
     CoverageSettings,
     fit_temperature,
+    precision_changes,
     with_thresholds,
 )
 from training.data.cache import list_images
@@ -197,18 +198,36 @@ def test_pictures_of_a_patient_stay_together_in_the_fit_of_a_temperature(
     assert outputs.temperature("det", 1).standard_error != parted.standard_error
 
 
+def test_the_record_of_bfloat16_counts_images_that_change() -> None:
+    exact = torch.tensor([[0.60, 0.40], [0.51, 0.49], [0.80, 0.20]]).double()
+    moved = torch.tensor([[0.609, 0.391], [0.495, 0.505], [0.70, 0.30]]).double()
+
+    def outputs(probabilities: Tensor, precision: Precision) -> CalibrationOutputs:
+        of_rows = outputs_of(probabilities.log()[:, None, None])
+        return CalibrationOutputs(of_rows, of_rows, precision, lesion_images(3, 1), "squares")
+
+    threshold = Threshold(mode="det", samples=1, msp=0.75, kept=1, images=3, data="squares")
+    config = config_of(random_network(), thresholds=(threshold,))
+    det, stoch = precision_changes(
+        config, outputs(exact, "float32"), outputs(moved, "bfloat16"), None
+    )
+    assert (det.images, det.probabilities, det.labels, det.flags) == (3, 2, 1, 1)
+    assert (stoch.samples, stoch.probabilities, stoch.labels, stoch.flags) == (1, 2, 1, 0)
+
+
 def test_a_calibration_in_both_precisions_has_entries_of_each(
     checkpoint_copy: Path, images: list[LabelledImage]
 ) -> None:
     parts = ImageParts("squares", (), {"train": images, "test": images})
     cpu, coverage = torch.device("cpu"), CoverageSettings((0.5,), always_include_rare=True)
-    both = calibrate(
-        checkpoint_copy, parts, cpu, [2], coverage=coverage, precisions=("float32", "bfloat16")
-    )
+    both = calibrate(checkpoint_copy, parts, cpu, [2], coverage=coverage, precision="bfloat16")
+    assert [(change.mode, change.samples) for change in both.bfloat16] == [("det", 1), ("stoch", 2)]
+    assert read_config(checkpoint_copy) == both
     model = EulerLoRA.load(checkpoint_copy, "cpu", "bfloat16")
     assert {entry.precision for entry in model.config.thresholds} == {"bfloat16"}
     assert {entry.precision for entry in model.config.prediction_sets} == {"bfloat16"}
     alone = calibrate(checkpoint_copy, parts, cpu, [2], coverage=coverage)
+    assert alone.bfloat16 == ()
     assert both.in_precision("float32").thresholds == alone.thresholds
     assert both.in_precision("float32").prediction_sets == alone.prediction_sets
     assert both.features == alone.features
