@@ -25,11 +25,9 @@ from eulerlora.scores.prediction_sets import (
     prediction_sets,
 )
 from eulerlora.scores.uncertainty import (
-    StandardErrors,
     Uncertainty,
     Variance,
     joined,
-    standard_errors,
     summarise,
     variance_of,
 )
@@ -63,9 +61,7 @@ class Predictions(Uncertainty):
     for this mode, number of samples, sampler and number of views.
     unfamiliar: (n,) bool, True if the feature distance is above its threshold; None without one.
     ood_scores: values, thresholds and flags of all scores by name.
-    samples: (n,) int64, samples per adapter of the answer. sampled: (n,) bool, False for an answer
-    of mode det. rows: (n,) int64, rows that were run, with those in det that `auto` begins with.
-    standard_errors: of the means over samples, (n,) each, NaN for an answer that was not sampled;
+    samples: (n,) int64, samples per adapter of the answer. rows: (n,) int64, rows that were run;
     None unless samples="auto".
     views: (n,) int64, number of views of the image that the trajectories share between them.
     variance: its parts between adapters, views and samples, and within trajectories.
@@ -84,9 +80,7 @@ class Predictions(Uncertainty):
     unfamiliar: Tensor | None
     ood_scores: ScoredByName
     samples: Tensor
-    sampled: Tensor
-    rows: Tensor
-    standard_errors: StandardErrors | None
+    rows: Tensor | None
     views: Tensor
     variance: Variance
     trajectories: Tensor
@@ -110,7 +104,6 @@ def answer(
     """
     adapters = config.adapters.settings.adapters
     classes = config.class_names
-    adaptive = options.samples == AUTO
     groups = _groups(outputs, adapters, len(classes), options.samples)
     if not all(group.probabilities.isfinite().all() for group in groups):
         raise NonFiniteError("expected finite logits from the network, got NaN or infinity")
@@ -119,10 +112,6 @@ def answer(
     scores = ood_scores(_score_values(outputs, summary.msp), thresholds)
     counts = torch.cat([torch.full(group.views.shape[:1], group.count) for group in groups])
     samples = torch.ones_like(counts) if options.mode == "det" else counts
-    sampled = (
-        (samples > 1) if adaptive else torch.full_like(samples, options.mode == "stoch").bool()
-    )
-    extra = sampled.long() if adaptive else torch.zeros_like(samples)  # passes in det
     most = max(group.count for group in groups)
     padded = [group.padded(most) for group in groups]
     predictions = Predictions(
@@ -131,12 +120,8 @@ def answer(
         unfamiliar=scores["feature_distance"].flagged if "feature_distance" in scores else None,
         ood_scores=scores,
         samples=samples,
-        sampled=sampled,
-        rows=adapters * (counts + extra),
-        standard_errors=joined([standard_errors(group.probabilities) for group in groups])
-        if adaptive
-        else None,
-        views=torch.where(sampled | torch.tensor(not adaptive), options.views, 1),
+        rows=adapters * counts if options.samples == AUTO else None,
+        views=torch.full_like(samples, options.views),
         variance=joined([variance_of(group.probabilities, group.views) for group in groups]),
         trajectories=torch.cat([group.probabilities for group in padded]).flatten(1, 2),
         trajectory_views=torch.cat([group.views for group in padded]).flatten(1, 2),
@@ -179,15 +164,8 @@ def response_fields(predictions: Predictions, index: int, classes: Sequence[str]
         fields["views"] = int(predictions.views[index])
     if "feature_distance" in scores:
         fields["unfamiliar"] = scores["feature_distance"].flagged
-    if (errors := predictions.standard_errors) is not None:
-        fields |= {
-            "sampled": bool(predictions.sampled[index]),
-            "rows": int(predictions.rows[index]),
-        }
-        if predictions.sampled[index]:
-            fields["standard_error"] = contract.StandardError(
-                msp=errors.msp[index].item(), entropy=errors.entropy[index].item()
-            )
+    if predictions.rows is not None:
+        fields["rows"] = int(predictions.rows[index])
     if predictions.coverage is not None:
         fields["prediction_set"] = None
     if (sets := predictions.prediction_sets) is not None:

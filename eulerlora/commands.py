@@ -45,7 +45,7 @@ COLUMNS = (
     "feature_distance",
     "unfamiliar",
 )
-AUTO_COLUMNS = ("msp_standard_error", "entropy_standard_error", "sampled", "rows")
+ROWS_COLUMN = "rows"
 SET_COLUMN = "prediction_set"
 VERSIONS: "dict[str, TransformersVersion]" = {"4": 4, "5": 5}
 EXPORT_FORMATS = ("peft", "torchvision", "onnx")
@@ -91,8 +91,8 @@ def views_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
 @click.option(
     "--samples",
     type=SamplesParameter(),
-    help="Per adapter, only with stoch; default 4. auto: a pass in det, then samples where the "
-    "label or a flag is not settled.",
+    help="Per adapter, only with stoch; default 4. auto: 1, 2 or 4, until the label and the flags "
+    "are settled.",
 )
 @click.option("--csv", "csv_file", type=PATH, help="Write a CSV file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
@@ -138,8 +138,7 @@ def predict_command(
 
     The columns of --csv: file, label, samples, views, msp, entropy, expected_entropy,
     mutual_information (in nats), ood, energy, feature_distance, unfamiliar, warnings, and p_CLASS
-    for each class; with --samples auto also msp_standard_error, entropy_standard_error, sampled
-    and rows; with --coverage also prediction_set.
+    for each class; with --samples auto also rows; with --coverage also prediction_set.
 
     A file that cannot be read is reported on stderr and the other files are predicted; the exit
     status is then 1.
@@ -176,7 +175,7 @@ def predict_command(
     }
     answers = predict_files(model, files, options, report_failure, report_warning)
     if csv_file is not None:
-        auto = AUTO_COLUMNS if samples == AUTO else ()
+        auto = (ROWS_COLUMN,) if samples == AUTO else ()
         sets = () if coverage is None else (SET_COLUMN,)
         write_answers(csv_file, answers, [*COLUMNS, *auto, *sets], model.classes)
     else:
@@ -328,10 +327,9 @@ def _column_values(answer: Mapping[str, Any]) -> dict[str, Any]:
 
     scores = {name: score["value"] for name, score in answer["ood_scores"].items() if score}
     shown = shown_fields({"views": 1, **answer, **scores})
-    errors, included = shown.get("standard_error") or {}, shown.get("prediction_set")
+    included = shown.get("prediction_set")
     return shown | {
         "probabilities": shown.get("probabilities", {}),
-        **{f"{name}_standard_error": error for name, error in errors.items()},
         SET_COLUMN: included and included["labels"],
     }
 

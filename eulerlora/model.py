@@ -172,9 +172,9 @@ class EulerLoRA:
         (n, height, width, 3); or a tensor (n, 3, height, width) in [0, 1]. Each is read when its
         batch runs.
         mode: `det`, one pass per adapter; or `stoch`, sampled.
-        samples: S per adapter, only in mode `stoch`; `auto` samples only where a pass in `det` does
-        not settle the label and flags, in rounds until they are settled, for a checkpoint with
-        decision margins; None for `DEFAULT_SAMPLES`.
+        samples: S per adapter, only in mode `stoch`; `auto` takes 1, 2 or 4 of them, until the
+        label and flags are settled, for a checkpoint with decision margins; None for
+        `DEFAULT_SAMPLES`.
         seed: of the draws of every image; None derives one from the image and the
         model's weights and sampler.
         batch_size: images per batch, at least 1; None for as many as run in one pass, up to 32.

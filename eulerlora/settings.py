@@ -152,8 +152,9 @@ class Draw(Settings):
     seed: 0 <= seed < 2**32, the seeds that torch's CPU generator distinguishes.
     sampler: draws the samples of an adapter independently of each other or balanced against each
     other; each sample alone has the same law. Mode `det` draws nothing.
-    first: number of samples that earlier rounds ran; only the samples after them are run. Balanced
-    samples continue the draw of the earlier rounds; independent ones are drawn anew.
+    first: number of samples that earlier rounds ran; only the samples after them are run.
+    drawn: number of samples of the whole request, of which those up to `samples` are run; 0 for
+    `samples`. Balanced samples do not depend on it.
     views: number of views of the image that the trajectories share between them
     (`eulerlora.nn.rows`). In mode `det`, an adapter runs once for each view.
     """
@@ -163,6 +164,7 @@ class Draw(Settings):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     sampler: Sampler = "independent"
     first: Annotated[int, Field(ge=0)] = 0
+    drawn: int = optional(0, ge=0)
     views: Views = optional(1)
 
     @property

@@ -76,7 +76,6 @@ __all__ = [
     "SettingsError",
     "ShiftSignal",
     "ShownResult",
-    "StandardError",
     "TargetClasses",
     "TargetGroup",
     "Threshold",

@@ -68,11 +68,11 @@ class TriageOptions(TypedDict, total=False):
     """Options of a disposition; None, or an absent option, takes the default of the service.
 
     mode: "det" or "stoch"; by default that of the policy's urgent threshold. samples: per adapter,
-    with mode "stoch"; "auto" draws only where a pass in det leaves a decision open. views: of the
-    image that the trajectories share between them, by default those of the model in mode "stoch"
-    and 1 in "det". seed: of the draws, by default derived from the image. model: name of a served
-    model. coverage: adds the prediction set with this probability, such as 0.9; None, with a
-    warning, if the model is not calibrated for it.
+    with mode "stoch"; "auto" takes 1, 2 or 4, until the decisions are settled. views: of the image
+    that the trajectories share between them, by default those of the model in mode "stoch" and 1 in
+    "det". seed: of the draws, by default derived from the image. model: name of a served model.
+    coverage: adds the prediction set with this probability, such as 0.9; None, with a warning, if
+    the model is not calibrated for it.
     """
 
     mode: Mode | None

@@ -42,19 +42,6 @@ def item_id(request_id: str, index: int) -> str:
     return f"{request_id}:{index}"
 
 
-class StandardError(WireModel):
-    """Standard errors of a result that ran in rounds, compared with unlimited samples.
-
-    Rounds are those of `samples=auto`. The value plus and minus two errors is a 95% interval that
-    accounts for the adaptive number of samples.
-    """
-
-    msp: Annotated[float, Field(ge=0)]
-    """Of the highest probability."""
-    entropy: Nats
-    """Of the entropy, in nats."""
-
-
 class OodScore(WireModel):
     """An out-of-distribution score of one image."""
 
@@ -151,7 +138,7 @@ class Prediction(WireModel):
     """`det`: one pass per adapter; `stoch`: sampled passes."""
     samples: PositiveInt
     """Samples per adapter of the answer: 1 in mode det; with `samples=auto` the number that was
-    drawn, 1 if none was.
+    drawn.
     """
     trajectories: PositiveInt
     """Adapters times samples; in mode det, times views."""
@@ -192,16 +179,8 @@ class Prediction(WireModel):
     """Only with `coverage`; null, with the warning `no_prediction_set`, if the checkpoint is not
     calibrated for it.
     """
-    sampled: bool | None = None
-    """Only with `samples=auto`: false if the pass in det settled the answer, which is then that of
-    det; true if the answer is a mean over samples.
-    """
     rows: PositiveInt | None = None
-    """Only with `samples=auto`: the passes that ran, with those in det; `trajectories` are those of
-    the answer.
-    """
-    standard_error: StandardError | None = None
-    """Only for sampled answers of `samples=auto`."""
+    """Only with `samples=auto`: the passes that ran."""
     trajectory_probabilities: tuple[tuple[Probability, ...], ...] | None = None
     """Trajectories x classes, in the order of the class names; only with `detail=trajectories`."""
     trajectory_views: tuple[Annotated[int, Field(ge=0, le=7)], ...] | None = None
@@ -222,7 +201,7 @@ class Prediction(WireModel):
     @property
     def is_auto(self) -> bool:
         """True for `samples=auto`: the number of samples differs between images."""
-        return self.sampled is not None or self.standard_error is not None
+        return self.rows is not None
 
     @property
     def trajectory_labels(self) -> tuple[str, ...]:
@@ -233,7 +212,7 @@ class Prediction(WireModel):
 
 FIGURES = (
     "label", "probabilities", "entropy", "expected_entropy", "mutual_information", "msp",
-    "prediction_set", "standard_error", "trajectory_probabilities", "variance",
+    "prediction_set", "trajectory_probabilities", "variance",
 )  # fmt: skip
 """The fields that say nothing about an unfamiliar image. People do not see them; JSON has them."""
 
@@ -458,7 +437,7 @@ class PolicyDescription(WireModel):
     """SHA-256 of the policy's values."""
     mode: Mode
     """The default of `mode`."""
-    samples: PositiveInt | None
+    samples: PositiveInt | Auto | None
     """The default of `samples`; null for mode det."""
     policy: dict[str, Any]
     """The policy file as JSON."""

@@ -60,8 +60,8 @@ class TriageQuery(BaseModel):
     """
     samples: Samples | SkipJsonSchema[None] = None
     """Samples per adapter; only with stoch. Default: the number that the policy's urgent threshold
-    was set for, or 4. auto: one pass in det, then samples until the label, the flags and the
-    disposition are settled, at most 16; for a model with decision margins.
+    was set for, or 4. auto: 1, 2 or 4, until the label, the flags and the disposition are settled;
+    for a model with decision margins.
     """
     views: ViewsParameter | SkipJsonSchema[None] = None
     """Flips and quarter turns of the image that its trajectories share between them; in det every
@@ -95,8 +95,8 @@ class PredictQuery(TriageQuery):
     mode: Mode = "det"
     """det: one pass per adapter; stoch: sampled passes."""
     samples: Samples | SkipJsonSchema[None] = None
-    """Samples per adapter; only with stoch, default 4. auto: one pass in det, then samples until
-    the label and the flags are settled, at most 16; for a model with decision margins.
+    """Samples per adapter; only with stoch, default 4. auto: 1, 2 or 4, until the label and the
+    flags are settled; for a model with decision margins.
     """
     detail: Literal["trajectories"] | SkipJsonSchema[None] = None
     """Adds trajectory_probabilities."""

@@ -11,7 +11,7 @@ MODES: tuple[Mode, ...] = ("det", "stoch")
 
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
-"""In place of a number of samples: a pass in det, then samples until the decisions are settled."""
+"""In place of a number of samples: rounds of 1, 2 and 4 samples until the decisions are settled."""
 
 MAX_SAMPLES = 64
 DEFAULT_SAMPLES = 4

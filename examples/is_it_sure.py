@@ -52,14 +52,13 @@ for path, labels in zip(PICTURES, sets.prediction_sets.labels, strict=True):
     print(path.name, *labels)
 
 # %% [markdown]
-# **How many samples?** With `samples="auto"` the model answers deterministically first and
-# samples only if the label or a flag is close to its boundary; `sampled` and `rows` say what it
-# took.
+# **How many samples?** With `samples="auto"` the model takes one sample per adapter, and two or
+# four only if the label or a flag is close to its boundary; `samples` and `rows` say what it took.
 
 # %%
 auto = model.predict(PICTURES, mode="stoch", samples="auto")
-for path, sampled, rows in zip(PICTURES, auto.sampled, auto.rows, strict=True):
-    print(path.name, "sampled" if sampled else "not sampled", int(rows), "passes")
+for path, samples, rows in zip(PICTURES, auto.samples, auto.rows, strict=True):
+    print(path.name, int(samples), "samples,", int(rows), "passes")
 
 # %% [markdown]
 # None of these numbers says that the picture is one the model can judge: a house gets a

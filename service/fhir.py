@@ -128,7 +128,7 @@ def observation(result: TriageResult, device_url: str, issued: str) -> Element:
     not know the patient. issued: an instant.
     """
     prediction, policy = result.prediction, result.policy
-    drawn = "not sampled" if prediction.sampled is False else f"{prediction.samples} samples"
+    drawn = f"{prediction.samples} samples"
     drawn += f", {prediction.views} views" if prediction.views > 1 else ""
     sampling = f"mode {prediction.mode}, {drawn}, seed {prediction.seed}"
     texts = [result.warning, *(reason.words for reason in result.shown.reasons), policy.notice]

@@ -279,7 +279,7 @@ def infer_response(
         else:
             message["data"] = values
         messages.append(message)
-    fields = {"mode", "samples", "views", "trajectories", "seed", "sampled", "rows"}
+    fields = {"mode", "samples", "views", "trajectories", "seed", "rows"}
     answer = {
         "model_name": prediction.model,
         "model_version": prediction.revision,

@@ -42,10 +42,10 @@ THRESHOLDS = tuple(
 MARGINS = DecisionMargins(
     level=0.9,
     agreement=0.9,
-    compared_with=16,
+    compared_with=4,
     rounds=tuple(
         RoundMargins(samples=samples, lead=lead, log_odds=0, entropy=0, agreement=0)
-        for samples, lead in ((0, 0.67), (2, 0.6), (4, 0.5), (8, 0.45), (12, 0.42))
+        for samples, lead in ((1, 0.67), (2, 0.6))
     ),
     images=100,
     data="synthetic",

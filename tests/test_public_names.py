@@ -32,9 +32,8 @@ PUBLIC = {
         Overloaded PolicyDescription PolicyNotApplicable PolicyPerformance PolicyReference
         PredictOptions Prediction PredictionBatch PredictionSet PredictionSetOptions
         PredictionWarning Problem ProblemDocument QuotaExceeded Reason RequestRefused RetryPolicy
-        ScoreThreshold ServiceFailed SettingsError ShiftSignal ShownResult StandardError
-        TargetClasses TargetGroup Threshold TimedOut Timeouts Tolerance TriageBatch TriageClient
-        TriageOptions
+        ScoreThreshold ServiceFailed SettingsError ShiftSignal ShownResult TargetClasses
+        TargetGroup Threshold TimedOut Timeouts Tolerance TriageBatch TriageClient TriageOptions
         TriageReason TriageResult Unavailable UnexpectedAnswer UnknownModel Unprocessable
         Unreachable UnreadableFile UnsupportedMedia UnusableImage UploadTooSlow Variance
         WarningCode __version__

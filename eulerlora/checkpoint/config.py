@@ -4,16 +4,16 @@ import hashlib
 from collections.abc import Hashable, Sequence
 from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_serializer, model_validator
 
 from eulerlora.methods.registry import DEFAULT_METHOD, NamedMethod
-from eulerlora.sampling.adaptive import DecisionMargins, StoppingRule
+from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, DecisionMargins, StoppingRule
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from eulerlora.settings import BackboneSettings, Preprocessing, Provenance, Temperatures
 from eulerlora_contract.answers import ClassName, TargetClasses, Threshold
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.sampling import Auto, Mode, Precision, Sampler, Views
+from eulerlora_contract.sampling import AUTO, Auto, Mode, Precision, Sampler, Views
 from eulerlora_contract.settings import PositiveInt, Probability, Settings, Sha256, optional
 
 FittedEntry = TypeVar("FittedEntry", Threshold, PredictionSetCalibration)
@@ -123,12 +123,16 @@ class PrecisionChange(Settings):
 
 
 class AutoRecord(Settings):
-    """The content of `auto.json`: what `precision=auto` decides by.
+    """The content of `auto.json`: what `samples=auto` and `precision=auto` decide by.
 
     It is no part of the revision, which stands for the answers of stated options: a new record
     changes none of them, and the evidence of a policy keeps its revision.
+    margins: when `samples=auto` ends. thresholds: of its answers, for each precision. bfloat16: for
+    det and for the default number of samples.
     """
 
+    margins: DecisionMargins | None = None
+    thresholds: tuple[Threshold, ...] = ()
     bfloat16: tuple[PrecisionChange, ...] = ()
 
 
@@ -141,7 +145,7 @@ class CheckpointConfig(Settings):
     target: the classes that count for triage; None if none were named. temperature: the logits are
     divided by it before the softmax. stoch_temperature: the same for mode stoch; None for
     `temperature`. features: describes the feature statistics; None if they were not fitted.
-    bfloat16: as in `AutoRecord`; empty if both precisions were not compared.
+    margins, bfloat16, and those of `thresholds` for `auto`: as in `AutoRecord`.
     """
 
     format_version: Literal[1] = 1
@@ -157,7 +161,7 @@ class CheckpointConfig(Settings):
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     stoch_temperature: float | None = optional(None, gt=0)
     thresholds: tuple[Threshold, ...] = ()
-    margins: DecisionMargins | None = optional(None)
+    margins: DecisionMargins | None = Field(None, exclude=True)
     features: FeatureConfig | None = None
     prediction_sets: tuple[PredictionSetCalibration, ...] = ()
     provenance: Provenance
@@ -219,8 +223,18 @@ class CheckpointConfig(Settings):
 
     @property
     def auto(self) -> AutoRecord:
-        """The fields of `auto.json`."""
-        return AutoRecord(bfloat16=self.bfloat16)
+        """The content of `auto.json`."""
+        thresholds = tuple(entry for entry in self.thresholds if entry.samples == AUTO)
+        return AutoRecord(margins=self.margins, thresholds=thresholds, bfloat16=self.bfloat16)
+
+    def with_auto(self, auto: AutoRecord) -> Self:
+        """Returns the config with the content of an `auto.json`."""
+        fixed = (entry for entry in self.thresholds if entry.samples != AUTO)
+        return self.model_copy(update={**dict(auto), "thresholds": (*fixed, *auto.thresholds)})
+
+    @field_serializer("thresholds")
+    def _of_stated_options(self, thresholds: Sequence[Threshold]) -> list[Threshold]:
+        return [entry for entry in thresholds if entry.samples != AUTO]
 
     def bfloat16_fault(self) -> str | None:
         """Returns why `precision=auto` does not use bfloat16; None if it changes few answers."""
@@ -290,22 +304,9 @@ class CheckpointConfig(Settings):
                 return threshold
         return None
 
-    def convergence_threshold(self) -> Threshold | None:
-        """Returns the thresholds for the convergence of adaptive sampling, or None.
-
-        They are those of the largest calibrated number of samples: the threshold of `auto` is
-        calibrated on converged images and so cannot decide their convergence.
-        """
-        counts = [
-            threshold.samples
-            for threshold in self.thresholds
-            if threshold.mode == "stoch" and isinstance(threshold.samples, int)
-        ]
-        return self.threshold("stoch", max(counts)) if counts else None
-
     def stopping_rule(self) -> StoppingRule:
-        """Returns the rule without a policy."""
-        threshold = self.convergence_threshold()
+        """Returns the rule without a policy, with the flags of `MAX_AUTO_SAMPLES` samples."""
+        threshold = self.threshold("stoch", MAX_AUTO_SAMPLES)
         if threshold is None:
             return StoppingRule(margins=self.margins)
         distance = threshold.feature_distance

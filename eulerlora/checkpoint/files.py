@@ -2,7 +2,7 @@
 
 Files: `config.json`, `adapters.safetensors`, `README.md`, `known_answer.png`, `known_answer.json`,
 `backbone.safetensors` unless the backbone is one of torchvision's published weights,
-`auto.json` (`eulerlora.checkpoint.config.AutoRecord`) if bfloat16 was compared with float32,
+`auto.json` (`eulerlora.checkpoint.config.AutoRecord`) if a calibration made it,
 `ood.safetensors` if feature statistics were fitted, and `training_images.safetensors` if the
 digests of the training images are known. No pickle in a checkpoint is ever read.
 
@@ -454,7 +454,7 @@ def _read_config(path: Path) -> tuple[bytes, CheckpointConfig]:
         auto = AutoRecord.model_validate_json(_read(auto_path))
     except ValidationError as error:
         raise CheckpointError(auto_path, first_error(error)) from error
-    return text, config.model_copy(update=dict(auto))
+    return text, config.with_auto(auto)
 
 
 def _read_backbone(folder: Path, config: CheckpointConfig) -> VisionTransformer:

@@ -29,10 +29,6 @@ from eulerlora_contract.settings import Settings
 
 COEFFICIENTS = "coefficients"
 """Name of the coefficients of the stacked directions, (rows, blocks, 4, adapters * rank)."""
-LATER_SEED = 2_654_435_769  # 2**32 / golden ratio
-"""Added to the seed for each earlier sample, so that later rounds of independent samples have seeds
-far from those of other draws.
-"""
 
 
 @dataclass(frozen=True)
@@ -360,11 +356,13 @@ class Method(ABC, Generic[SettingsType_co]):
         if draw.mode == "det":
             adapter = torch.arange(self.adapters.adapters)
             return self.det().rows(adapter.repeat_interleave(draw.views))
+        generator = Generator().manual_seed(draw.seed)
         if draw.sampler == "balanced":
-            generator = Generator().manual_seed(draw.seed)
             return self.sample_balanced(draw.first, draw.count, generator)
-        seed = (draw.seed + LATER_SEED * draw.first) % 2**32
-        return self.sample(draw.count, Generator().manual_seed(seed))
+        drawn = draw.drawn or draw.samples
+        positions = torch.arange(self.adapters.adapters * drawn).view(-1, drawn)
+        run = positions[:, draw.first : draw.samples].flatten()
+        return self.sample(drawn, generator).rows(run)
 
     def det(self) -> RowDraws:
         """Returns the draws of mode det, one row for each adapter."""

@@ -24,7 +24,7 @@ from eulerlora.nn.network import (
     with_distances,
 )
 from eulerlora.nn.rows import Rows
-from eulerlora.sampling.adaptive import ROUNDS, StoppingRule, round_answers
+from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, ROUNDS, StoppingRule, round_answers
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.settings import DEFAULT_RUNTIME, UNSCALED, Draw, RuntimeSettings, Temperatures
@@ -167,6 +167,14 @@ def row_counts(max_rows: int, device: torch.device) -> Sequence[int]:
     return counts[: bisect_left(counts, max_rows) + 1]
 
 
+def round_draws(draw: Draw) -> list[Draw]:
+    """Returns the draw of each round of `samples="auto"`; of `draw`, the samples are ignored."""
+    return [
+        draw.model_copy(update={"first": first, "samples": samples, "drawn": MAX_AUTO_SAMPLES})
+        for first, samples in itertools.pairwise((0, *ROUNDS))
+    ]
+
+
 class AdaptiveSampling:
     """The rounds of one image, without I/O: the caller runs each draw and adds its output.
 
@@ -174,7 +182,8 @@ class AdaptiveSampling:
         while sampling.next_draw is not None:
             sampling.add(run(sampling.next_draw))
 
-    draw: in mode `stoch`; its number of samples is ignored. adapters: number of adapters.
+    draw: in mode `stoch`; its number of samples is ignored: each round runs the samples of a draw
+    of `MAX_AUTO_SAMPLES` that follow those of the previous round. adapters: number of adapters.
     rule: with margins. distance: of the features, None without statistics.
     """
 
@@ -187,26 +196,19 @@ class AdaptiveSampling:
     ) -> None:
         assert rule.margins is not None
         self._adapters, self._rule, self._distance = adapters, rule, distance
-        det = draw.model_copy(update={"mode": "det", "samples": 1, "first": 0, "views": 1})
-        rounds = (  # each runs the samples that follow those of the previous one
-            draw.model_copy(update={"first": first, "samples": samples})
-            for first, samples in itertools.pairwise((0, *ROUNDS))
-        )
-        self._remaining = itertools.chain([det], rounds)
+        self._remaining = iter(round_draws(draw))
         self._output: NetworkOutput | None = None
-        self._draw = draw
-        self._rows = 0
         self.next_draw: Draw | None = next(self._remaining)
 
     def add(self, output: NetworkOutput) -> None:
         """Adds the output of `next_draw` and selects the next round."""
         assert self.next_draw is not None
-        self._rows += len(output.logits)
-        if self._output is not None and self._draw.mode != "det":  # whose rows are not samples
+        if self._output is not None:
             output = self._samples_of_both(self._output, output)
             (output,) = with_distances([output], self._distance)
-        self._draw, self._output = self.next_draw, output
-        self.next_draw = None if self._ends() else next(self._remaining, None)
+        self._output = output
+        ends = self._ends(self.next_draw.samples)
+        self.next_draw = None if ends else next(self._remaining, None)
 
     def _samples_of_both(self, earlier: NetworkOutput, later: NetworkOutput) -> NetworkOutput:
         """Returns the rows of both, adapter by adapter."""
@@ -224,31 +226,20 @@ class AdaptiveSampling:
             views=views,
         )
 
-    def _ends(self) -> bool:
+    def _ends(self, samples: int) -> bool:
         output = self.output
         probabilities = output.log_probabilities.exp().unflatten(0, (self._adapters, -1))
         if probabilities.isnan().any():
             return True
-        samples = 0 if self._draw.mode == "det" else self._draw.samples
         distances = None if output.distance is None else output.distance[None]
         (answer,) = round_answers(probabilities[None], samples, distances)
         return self._rule.ends(answer)
 
     @property
     def output(self) -> NetworkOutput:
-        """The output of the answer's rounds so far, with their samples in order."""
+        """The output of the rounds so far, with their samples in order."""
         assert self._output is not None
         return self._output
-
-    @property
-    def draw(self) -> Draw:
-        """The draw of all samples of the answer so far."""
-        return self._draw.model_copy(update={"first": 0})
-
-    @property
-    def rows(self) -> int:
-        """The number of rows of all rounds, with those of the pass in mode det."""
-        return self._rows
 
 
 def predict_adaptively(

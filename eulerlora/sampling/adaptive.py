@@ -1,15 +1,14 @@
 """Adaptive sampling, `samples="auto"`: when the rounds of an image end, and the fit of the margins.
 
-The rounds are a pass in mode det and then samples; `eulerlora.nn.runtime.AdaptiveSampling` selects
-them.
+The rounds run the first samples of a request for `MAX_AUTO_SAMPLES` (`ROUNDS`), none of them twice.
 
 A decision is settled if the value behind it is further from its boundary than the margin that
 `eulerlora calibrate` fitted for the round. The rule depends on the image's trajectories only.
 
-The margin of a value and a round is a quantile, the level, of its absolute difference from the
-largest number of samples. The level is the smallest one with which the answers of `samples="auto"`
-have the label and flags of the largest number of samples in a share `TARGET_AGREEMENT` of the
-images, where the margins come from the other half of the images.
+The margin of a value and a round is a quantile, the level, of its absolute difference from
+`MAX_AUTO_SAMPLES` samples. The level is the smallest one with which the answers of `samples="auto"`
+have the label and flags of that number of samples in a share `TARGET_AGREEMENT` of the images,
+where the margins come from the other half of the images.
 """
 
 import math
@@ -21,20 +20,18 @@ from pydantic import Field
 from torch import Tensor
 
 from eulerlora.scores.uncertainty import summarise
+from eulerlora_contract.answers import Reason
+from eulerlora_contract.sampling import DEFAULT_SAMPLES
 from eulerlora_contract.settings import NotNegative, PositiveInt, Probability, Settings
 
-ROUNDS = (2, 4, 8, 12, 16)
-"""Samples per adapter after each round. With balanced samples the variance of the mean is lowest at
-2 and at multiples of 4.
-"""
-MAX_AUTO_SAMPLES = ROUNDS[-1]
+MAX_AUTO_SAMPLES = DEFAULT_SAMPLES
+ROUNDS = (1, 2, MAX_AUTO_SAMPLES)
+"""Samples per adapter after each round."""
+MARGIN_ROUNDS = ROUNDS[:-1]
 MIN_PROBABILITY = 1e-30
 """Lower limit of a probability in log-odds."""
-MAX_ENTROPY_ERROR_NATS = 0.06
-"""An entropy that may change by more is not settled."""
-DET_ROUND = 0
-MARGIN_ROUNDS = (DET_ROUND, *ROUNDS[:-1])
-TARGET_AGREEMENT = 0.995
+TARGET_AGREEMENT = 0.998
+"""Of the label and flags, so that with the disposition of a policy 99.5% remain."""
 LEVELS = (0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995, 1.0)
 MIN_IMAGES = 100
 """With fewer images there are no margins."""
@@ -44,9 +41,9 @@ class RoundMargins(Settings):
     """The margins of a round of samples: a decision is settled if its value is further from its
     boundary than that (`eulerlora.sampling.adaptive`).
 
-    samples: per adapter, 0 for the pass in mode det. lead: log-odds of the first class against the
-    second. log_odds: of the probability of a class or of several. entropy: in nats. agreement:
-    least log-odds of the label among trajectories. feature_distance: None without statistics.
+    samples: per adapter. lead: log-odds of the first class against the second. log_odds: of the
+    probability of a class or of several. entropy: in nats. agreement: least log-odds of the label
+    among trajectories. feature_distance: None without statistics.
     """
 
     samples: Annotated[int, Field(ge=0)]
@@ -81,10 +78,10 @@ class DecisionMargins(Settings):
 class RoundAnswer:
     """The answer of one image after a round.
 
-    samples: per adapter; 0 for the pass in mode det. probabilities: of the classes. lead: log-odds
-    of the first class against the second. entropy: in nats. agreement: the least log-odds of the
-    label against another class among the trajectories; negative if a trajectory has another label.
-    distance: feature distance; None without feature statistics.
+    samples: per adapter. probabilities: of the classes. lead: log-odds of the first class against
+    the second. entropy: in nats. agreement: the least log-odds of the label against another class
+    among the trajectories; negative if a trajectory has another label. distance: feature distance;
+    None without feature statistics.
     """
 
     samples: int
@@ -110,8 +107,8 @@ def round_answers(
 ) -> list[RoundAnswer]:
     """Returns the answers of n images after a round.
 
-    trajectories: (n, adapters, samples, classes) probabilities, one sample in mode det. samples,
-    distances: as in `RoundAnswer`; distances (n,).
+    trajectories: (n, adapters, samples, classes) probabilities. samples, distances: as in
+    `RoundAnswer`; distances (n,).
     """
     exact = trajectories.double().flatten(1, 2).clamp_min(MIN_PROBABILITY)  # (n, rows, classes)
     summary = summarise(exact)
@@ -150,11 +147,6 @@ class SettledDecisions:
         """True if the first class leads by at least the margin."""
         return self.answer.lead >= self.margins.lead
 
-    @property
-    def entropy_is_settled(self) -> bool:
-        """True if the margin of the entropy is at most `MAX_ENTROPY_ERROR_NATS`."""
-        return self.margins.entropy <= MAX_ENTROPY_ERROR_NATS
-
     def reaches(self, classes: Sequence[int], probability: float) -> bool | None:
         """Whether the summed probability of some classes is at least `probability`."""
         total = math.fsum(self.answer.probabilities[index] for index in classes)
@@ -191,7 +183,7 @@ PolicyIsSettled = Callable[[SettledDecisions], bool]
 
 @dataclass(frozen=True)
 class StoppingRule:
-    """What must be settled: the label, the flags, the entropy, and the decision of a policy.
+    """What must be settled: the label, the flags, and the decision of a policy.
 
     msp, feature_distance: thresholds of the flags; None if there is no flag. margins: None while
     they are not fitted; no round then ends early.
@@ -217,11 +209,29 @@ class StoppingRule:
             )
         ]
         decided = self.policy is None or self.policy(settled)
-        return settled.label_is_settled and settled.entropy_is_settled and all(known) and decided
+        return settled.label_is_settled and all(known) and decided
+
+    def states(
+        self, decisions: SettledDecisions, target: Sequence[int], urgent: float, entropy_nats: float
+    ) -> dict[Reason, bool | None]:
+        """Returns which reasons of a triage policy apply: True, False, or None if not settled.
+
+        target: indices of the target classes. urgent, entropy_nats: thresholds of the policy.
+        """
+        familiar = True if self.msp is None else decisions.msp_reaches(self.msp)
+        return {
+            Reason.UNFAMILIAR: self.feature_distance is not None
+            and decisions.distance_reaches(self.feature_distance),
+            Reason.OOD_UNKNOWN: self.msp is None,
+            Reason.OUT_OF_DISTRIBUTION: None if familiar is None else not familiar,
+            Reason.TARGET_CLASSES: decisions.reaches(target, urgent),
+            Reason.HIGH_ENTROPY: decisions.entropy_reaches(entropy_nats),
+            Reason.TRAJECTORIES_DISAGREE: decisions.trajectories_disagree,
+        }
 
 
 RoundAnswers = Mapping[int, Sequence[RoundAnswer]]
-"""The answers of the same images by round: `DET_ROUND` and the numbers of `ROUNDS`."""
+"""The answers of the same images by the number of samples of the round (`ROUNDS`)."""
 
 
 def fit_margins(answers: RoundAnswers, rule: StoppingRule, data: str) -> DecisionMargins | None:

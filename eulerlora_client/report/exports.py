@@ -74,21 +74,19 @@ def _write_report(path: Path, rows: Sequence[TriageRow], policy: Policy) -> None
 
 PREDICTION_COLUMNS = (
     "msp", "entropy", "expected_entropy", "mutual_information", "ood", "ood_threshold",
-    "unfamiliar", "mode", "samples", "views", "sampled", "rows", "trajectories", "seed", "model",
+    "unfamiliar", "mode", "samples", "views", "rows", "trajectories", "seed", "model",
     "revision", "request_id",
 )  # fmt: skip
 
 OOD_SCORES = ("energy", "feature_distance")
 """Columns of scores beside the MSP; the threshold of each follows it."""
 
-STANDARD_ERRORS = ("msp", "entropy")
 QUALITY_FIELDS = ("width", "height", "brightness", "dark_share", "bright_share", "sharpness")
 
 COLUMNS = (
     "file", "disposition", "reasons", "problem", "problem_detail", "target_probability",
     "urgent_threshold", "target_classes", "label", "label_name", *PREDICTION_COLUMNS,
     *(column for name in OOD_SCORES for column in (name, f"{name}_threshold")),
-    *(f"{name}_standard_error" for name in STANDARD_ERRORS),
     "prediction_set", "prediction_set_coverage", "warnings",
     *(f"quality_{name}" for name in QUALITY_FIELDS), "policy_version", "policy_hash",
     "policy_established", "policy_notice", "policy_measured_on", "policy_critical",
@@ -176,8 +174,6 @@ def _prediction_cells(prediction: Prediction) -> dict[str, object]:
         score = getattr(prediction.ood_scores, name, None)
         cells[name] = getattr(score, "value", None)
         cells[f"{name}_threshold"] = getattr(score, "threshold", None)
-    for name in STANDARD_ERRORS:
-        cells[f"{name}_standard_error"] = getattr(shown.get("standard_error"), name, None)
     if (included := shown.get("prediction_set")) is not None:
         cells["prediction_set"] = _joined(included.labels)
         cells["prediction_set_coverage"] = included.coverage

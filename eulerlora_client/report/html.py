@@ -41,7 +41,7 @@ TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
 class ModelSettings:
     """The model and options of a prediction; most reports hold one combination.
 
-    trajectories: 0 for samples="auto", where the number differs between images; views then 1.
+    trajectories: 0 for samples="auto", where the number differs between images.
     """
 
     model: str
@@ -145,10 +145,7 @@ def describe_settings(settings: ModelSettings | Prediction) -> str:
     views = (counted(settings.views, "view"),) if settings.views > 1 else ()
     if settings.samples == AUTO:
         return ", ".join((settings.mode, "as many samples as each image needed", *views))
-    if isinstance(settings, Prediction) and settings.sampled is False:
-        samples: tuple[str, ...] = ("not sampled",)
-    else:
-        samples = () if settings.mode == "det" else (counted(settings.samples, "sample"),)
+    samples = () if settings.mode == "det" else (counted(settings.samples, "sample"),)
     passes = counted(settings.trajectories, "pass", "passes")
     return ", ".join((settings.mode, *samples, *views, passes))
 
@@ -245,7 +242,7 @@ def _settings(prediction: Prediction) -> ModelSettings:
         revision=prediction.revision,
         mode=prediction.mode,
         samples=AUTO if prediction.is_auto else prediction.samples,
-        views=1 if prediction.is_auto else prediction.views,
+        views=prediction.views,
         trajectories=0 if prediction.is_auto else prediction.trajectories,
     )
 

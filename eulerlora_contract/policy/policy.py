@@ -34,7 +34,7 @@ from eulerlora_contract.answers import (
     TargetClasses,
 )
 from eulerlora_contract.errors import PolicyError, SettingsError
-from eulerlora_contract.sampling import DEFAULT_SAMPLES, Auto, Mode
+from eulerlora_contract.sampling import AUTO, DEFAULT_SAMPLES, Auto, Mode
 from eulerlora_contract.settings import (
     PositiveInt,
     Probability,
@@ -232,17 +232,18 @@ class MeasuredEvidence(Settings):
 class Evidence(Settings):
     """What is known about the thresholds, written by `eulerlora policy fit`.
 
-    model, revision, mode, samples, views: what the thresholds apply to. precision: of the
-    predictions of the fit and of all measurements. wanted: required sensitivity to the critical
-    classes. confidence: of all bounds and intervals. measured: one for each data set besides that
-    of the fit.
+    model, revision, mode, samples, views: what the thresholds apply to. With samples="auto" they
+    were fitted to the number that its rounds are compared with, and measured on its answers.
+    precision: of the predictions of the fit and of all measurements. wanted: required sensitivity
+    to the critical classes. confidence: of all bounds and intervals. measured: one for each data
+    set besides that of the fit.
     """
 
     model: NonEmptyText
     revision: NonEmptyText
     precision: Literal["float32", "bfloat16"]
     mode: Literal["det", "stoch"]
-    samples: PositiveInt
+    samples: PositiveInt | Auto
     views: PositiveInt = optional(1)
     wanted: Probability
     confidence: Probability
@@ -323,15 +324,13 @@ class Policy(Settings):
         return math.fsum(prediction.probabilities[name] for name in self.target.classes)
 
     def fitted_to(self, prediction: Prediction) -> bool:
-        """Returns True if the urgent threshold was set for this revision and these options.
-
-        False for samples="auto": a threshold is set for a fixed number.
-        """
+        """Returns True if the urgent threshold was set for this revision and these options."""
         evidence = self.evidence
-        if evidence is None or prediction.is_auto:
+        if evidence is None:
             return False
         fitted = (evidence.revision, evidence.mode, evidence.samples, evidence.views)
-        options = (prediction.mode, prediction.samples, prediction.views)
+        samples = AUTO if prediction.is_auto else prediction.samples
+        options = (prediction.mode, samples, prediction.views)
         return fitted == (prediction.revision, *options)
 
     def quality_reasons(self, quality: ImageQuality) -> Iterator[Reason]:

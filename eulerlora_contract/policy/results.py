@@ -209,7 +209,6 @@ def measured_performance(policy: Policy) -> tuple[PolicyPerformance, ...]:
 def policy_description(policy: Policy) -> PolicyDescription:
     """Returns the answer of `/triage/policy`."""
     sampling = default_sampling(policy.evidence)
-    assert sampling.samples != "auto", "a threshold is set for a number of samples"
     return PolicyDescription(
         version=policy.version,
         hash=policy.hash,
@@ -283,7 +282,7 @@ def performance(policy: Policy) -> Performance | None:
     return Performance(
         f"Policy version {policy.version}: {', '.join(policy.target.classes)} together from a "
         f"probability of {policy.target.urgent}, {evidence.model} in mode {evidence.mode} with "
-        f"{evidence.samples} sample{'s' if evidence.samples > 1 else ''} "
+        f"{evidence.samples} sample{'' if evidence.samples == 1 else 's'} "
         f"{f'of {evidence.views} views ' if evidence.views > 1 else ''}"
         f"(revision {evidence.revision}).",
         _summary(evidence.measured, policy.target),

@@ -34,7 +34,6 @@ RECORDED_FIELDS = {
     "mode",
     "samples",
     "views",
-    "sampled",
     "rows",
     "seed",
     "label",

@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -42,9 +42,8 @@ class Ticket:
     """A reservation of rows for one item, which is set once its image is decoded.
 
     client: who sent it. deadline: on the monotonic clock; the item does not start after it.
-    queued_at: the time when the item entered the queue; of a later round, the time when the first
-    round did. parent: the ticket of all rounds that this ticket of one round was split from, or
-    None.
+    queued_at: the time when the item entered the queue; of a later round of an image, the time when
+    the first round did.
     """
 
     served: ServedModel
@@ -54,7 +53,6 @@ class Ticket:
     item: InferenceItem | None = None
     deadline: float = 0.0
     queued_at: float = 0.0
-    parent: "Ticket | None" = None
 
     @property
     def cost(self) -> float:
@@ -228,9 +226,9 @@ class RequestQueue:
 
     @property
     def items(self) -> int:
-        """The number of tickets; an item that runs in rounds counts once."""
+        """The number of tickets."""
         with self._changed:
-            return sum(ticket.parent is None for ticket in self._tickets)
+            return len(self._tickets)
 
     def wait_s(
         self, client: str, rows: int = 0, served: ServedModel | None = None, count: int = 1
@@ -277,16 +275,16 @@ class RequestQueue:
 
     @contextmanager
     def reserve(
-        self, client: str, served: ServedModel, rows: int, count: int = 1
+        self, client: str, served: ServedModel, rows: Sequence[int]
     ) -> Iterator[list[Ticket]]:
-        """Yields `count` tickets of `rows` rows each, and releases them on exit.
+        """Yields a ticket for each number of rows, and releases them on exit.
 
         Raises Overloaded if there is no capacity for all of them, and NotReady.
         """
         with self._changed:
-            self.check_capacity(client, rows * count, served, count)
+            self.check_capacity(client, sum(rows), served, len(rows))
             self._recent.note(client)
-            tickets = [Ticket(served, rows, client) for _ in range(count)]
+            tickets = [Ticket(served, of_item, client) for of_item in rows]
             for ticket in tickets:
                 self._add(ticket)
         try:
@@ -294,19 +292,6 @@ class RequestQueue:
         finally:
             for ticket in tickets:
                 self.release(ticket)
-
-    def split(self, ticket: Ticket, rows: int) -> Ticket:
-        """Moves rows of a reserved ticket to a new ticket for one round, and returns it.
-
-        The new ticket gets `rows` rows even if the reservation has fewer left.
-        """
-        with self._changed:
-            self._remove(ticket)
-            ticket.rows = max(0, ticket.rows - rows)
-            part = Ticket(ticket.served, rows, ticket.client, parent=ticket)
-            self._add(ticket)
-            self._add(part)
-            return part
 
     def enqueue(
         self, ticket: Ticket, item: InferenceItem, deadline: float, queued_at: float | None = None

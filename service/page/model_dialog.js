@@ -133,7 +133,7 @@ function withKept(threshold, kept) {
 
 function passesOf({ mode, samples }) {
   if (mode === "det") return "fixed";
-  return samples === "auto" ? "fixed, then sampled if needed" : `sampled, ${count(samples, "sample")}`;
+  return samples === "auto" ? "sampled as needed" : `sampled, ${count(samples, "sample")}`;
 }
 
 function factList(pairs) {

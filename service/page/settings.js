@@ -54,7 +54,7 @@ export function labelOf(setting, model, recommended) {
   const { mode, samples } = setting;
   const fixed = `fixed, ${count(model.adapters, "pass", "passes")}`;
   const passes = samples === AUTO
-    ? "fixed, then sampled if the answer is not settled"
+    ? "sampled, as many passes as each answer needs"
     : `sampled, ${count(samples * model.adapters, "pass", "passes")}`;
   const lacks = [
     recommended.urgent && !setting.urgent ? "no urgent threshold" : null,

@@ -56,6 +56,6 @@ export function dataName(text) {
 
 /** The number and kind of passes: "8 sampled passes". */
 export function passes(prediction) {
-  const kind = prediction.sampled ?? prediction.mode === "stoch" ? "sampled" : "fixed";
+  const kind = prediction.mode === "stoch" ? "sampled" : "fixed";
   return count(prediction.trajectories, `${kind} pass`, `${kind} passes`);
 }

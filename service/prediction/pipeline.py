@@ -2,20 +2,18 @@
 
 import asyncio
 import logging
-import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from fastapi import Request
 
 from eulerlora.answer import RunOptions, answer, response_fields
-from eulerlora.nn.runtime import AdaptiveSampling
-from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, StoppingRule
+from eulerlora.nn.runtime import AdaptiveSampling, round_draws
+from eulerlora.sampling.adaptive import StoppingRule
 from eulerlora_contract.answers import (
     Prediction,
     PredictionWarning,
@@ -36,7 +34,7 @@ from eulerlora_contract.problems import (
     Problem,
 )
 from eulerlora_contract.queries import PredictQuery
-from eulerlora_contract.sampling import AUTO, Auto
+from eulerlora_contract.sampling import AUTO
 from service.audit.log import AuditEntry, AuditLog
 from service.decoding.pool import DecoderPool
 from service.decoding.slots import DecodingSlots
@@ -59,8 +57,6 @@ from service.telemetry.metrics import CompletedPrediction
 from service.telemetry.shift_monitor import ShiftMonitors
 
 logger = logging.getLogger(__name__)
-
-SMOOTHING = 0.95  # weight of the previous average
 
 Answer = Prediction | TriageResult
 """The response body of one image: with a triage policy, the result of its decision."""
@@ -92,7 +88,6 @@ class Pipeline:
         self._decoder = decoder
         self._slots = slots
         self._queue = queue
-        self._inference = QueuedInference(queue)
         self._shift = shift
         self._on_prediction = on_prediction
         self._on_problem = on_problem
@@ -174,22 +169,28 @@ class Pipeline:
         decoding_s = self._slots.wait_s(client, sum(image.estimated_s for image in images))
         if decoding_s > self._settings.deadline_s:
             raise Overloaded("decoding the images takes longer than the deadline", decoding_s)
-        count = requests[0].views if query.mode == "det" else samples
-        rows = self._inference.rows(served, count)
-        with self._queue.reserve(client, served, rows, len(images)) as tickets:
+        draw = requests[0].draw(seed=0)
+        rounds = round_draws(draw) if samples == AUTO else [draw]
+        rows = [served.adapters * part.count for part in rounds]
+        tickets_rows = [count for count in rows for _ in images]
+        with self._queue.reserve(client, served, tickets_rows) as tickets:
+            by_image = [tickets[first :: len(images)] for first in range(len(images))]
             async with while_connected(request):
                 return await asyncio.gather(
                     *(
-                        self._predicted(images.pop(0), accepted, ticket)
-                        for accepted, ticket in zip(requests, tickets, strict=True)
+                        self._predicted(images.pop(0), accepted, of_image)
+                        for accepted, of_image in zip(requests, by_image, strict=True)
                     ),
                     return_exceptions=True,
                 )
 
     async def _predicted(
-        self, image: RequestImage, request: PredictRequest, ticket: Ticket
+        self, image: RequestImage, request: PredictRequest, tickets: Sequence[Ticket]
     ) -> Answer:
-        """Returns the answer for one image: the rest of the way of a request."""
+        """Returns the answer for one image: the rest of the way of a request.
+
+        tickets: one for each round.
+        """
         # Decode
         if isinstance(image.header, Problem):
             raise image.header
@@ -202,7 +203,11 @@ class Pipeline:
         seed = decoded.content_seed if request.query.seed is None else request.query.seed
         item = InferenceItem(torch.from_numpy(decoded.pixels), request.draw(seed))
         rule = rule_of(request, decoded.quality)
-        result = await self._inference.run(item, rule, request.deadline, ticket)
+        if rule is None:
+            (ticket,) = tickets
+            result = await infer(self._queue, item, request.deadline, ticket)
+        else:
+            result = await infer_in_rounds(self._queue, item, request.deadline, tickets, rule)
 
         # Answer
         prediction = response_body(result, request, decoded.warnings)
@@ -254,68 +259,58 @@ class Pipeline:
             raise
 
 
-class QueuedInference:
-    """Runs items through the request queue; for use in one event loop."""
+async def infer(
+    queue: RequestQueue,
+    item: InferenceItem,
+    deadline: float,
+    ticket: Ticket,
+    queued_at: float | None = None,
+) -> InferenceResult:
+    """Runs an item on a reserved ticket.
 
-    def __init__(self, queue: RequestQueue) -> None:
-        self._queue = queue
-        self._auto_count: WeakKeyDictionary[ServedModel, float] = WeakKeyDictionary()
+    deadline: on the monotonic clock. queued_at: as in `RequestQueue.enqueue`. Raises DeadlinePassed
+    if its pass has not started by the deadline.
+    """
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+    ticket.future.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
+    # Cancelling has no effect on an item that already runs: it is finished.
+    timer = loop.call_later(deadline - time.monotonic(), ticket.future.cancel)
+    try:
+        queue.enqueue(ticket, item, deadline, queued_at)
+        await done.wait()
+    finally:
+        timer.cancel()
+    if ticket.future.cancelled():
+        raise DeadlinePassed("the deadline passed while the request was queued")
+    return ticket.future.result()
 
-    def rows(self, served: ServedModel, count: int | Auto) -> int:
-        """Returns the rows to reserve for an item.
 
-        count: rows for each adapter, as `Draw.count`; `auto` takes the recent average.
-        """
-        average = math.ceil(self._auto_count.get(served, MAX_AUTO_SAMPLES))
-        return served.adapters * (average if count == AUTO else count)
+async def infer_in_rounds(
+    queue: RequestQueue,
+    item: InferenceItem,
+    deadline: float,
+    tickets: Sequence[Ticket],
+    rule: StoppingRule,
+) -> InferenceResult:
+    """Runs the rounds of `samples=auto` for an item until its decisions are settled.
 
-    async def run(
-        self, item: InferenceItem, rule: StoppingRule | None, deadline: float, ticket: Ticket
-    ) -> InferenceResult:
-        """Returns the result of an item, with the draw of all its samples.
-
-        rule: when the rounds of `samples=auto` end, as in `AdaptiveSampling`; the samples of the
-        item's draw are then ignored. None for one pass. Every round is queued at the position of
-        the first one and is not refused under load. deadline: on the monotonic clock. ticket:
-        reserves the rows of all rounds. Raises DeadlinePassed if a pass has not started by the
-        deadline: a result from fewer rounds would depend on the load.
-        """
-        if rule is None:
-            return await self._infer(item, deadline, ticket)
-        served, queued_at = ticket.served, time.monotonic()
-        distance = served.model.feature_distance
-        sampling = AdaptiveSampling(item.draw, served.adapters, rule, distance)
-        results: list[InferenceResult] = []
-        while sampling.next_draw is not None:
-            part = self._queue.split(ticket, served.adapters * sampling.next_draw.count)
-            try:
-                round_item = replace(item, draw=sampling.next_draw)
-                results.append(await self._infer(round_item, deadline, part, queued_at))
-            finally:
-                self._queue.release(part)
+    Every round is queued at the position of the first one. deadline: as in `infer`; a result from
+    fewer rounds would depend on the load. tickets: one for each round; those of rounds that do not
+    run are released. rule: as in `AdaptiveSampling`.
+    """
+    served, queued_at = tickets[0].served, time.monotonic()
+    sampling = AdaptiveSampling(item.draw, served.adapters, rule, served.model.feature_distance)
+    results: list[InferenceResult] = []
+    for ticket in tickets:
+        if sampling.next_draw is None:
+            queue.release(ticket)
+        else:
+            round_item = replace(item, draw=sampling.next_draw)
+            results.append(await infer(queue, round_item, deadline, ticket, queued_at))
             sampling.add(results[-1].output)
-        average = self._auto_count.get(served, MAX_AUTO_SAMPLES)
-        taken = sampling.rows / served.adapters
-        self._auto_count[served] = SMOOTHING * average + (1 - SMOOTHING) * taken
-        ran_s = sum(result.ran_s for result in results)
-        queued_s = results[-1].queued_s - (ran_s - results[-1].ran_s)  # counts from the first round
-        return InferenceResult(sampling.output, sampling.draw, queued_s, ran_s)
-
-    async def _infer(
-        self, item: InferenceItem, deadline: float, ticket: Ticket, queued_at: float | None = None
-    ) -> InferenceResult:
-        loop, done = asyncio.get_running_loop(), asyncio.Event()
-        ticket.future.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
-        # Cancelling has no effect on an item that already runs: it is finished.
-        timer = loop.call_later(deadline - time.monotonic(), ticket.future.cancel)
-        try:
-            self._queue.enqueue(ticket, item, deadline, queued_at)
-            await done.wait()
-        finally:
-            timer.cancel()
-        if ticket.future.cancelled():
-            raise DeadlinePassed("the deadline passed while the request was queued")
-        return ticket.future.result()
+    ran_s = sum(result.ran_s for result in results)
+    queued_s = results[-1].queued_s - (ran_s - results[-1].ran_s)  # counts from the first round
+    return InferenceResult(sampling.output, item.draw, queued_s, ran_s)
 
 
 def check_policy(policy: Policy | None, served: ServedModel) -> None:

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
-from eulerlora.sampling.adaptive import ROUNDS, SettledDecisions, StoppingRule
+from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, SettledDecisions, StoppingRule
 from eulerlora.settings import Draw
-from eulerlora_contract.answers import ImageQuality, PredictionWarning, Reason
+from eulerlora_contract.answers import ImageQuality, PredictionWarning
 from eulerlora_contract.policy.policy import Policy, dispositions
 from eulerlora_contract.problems import (
     BodyTooLarge,
@@ -93,10 +92,10 @@ class PredictRequest:
         return self.query.views or self.served.model.config.default_views(self.query.mode)
 
     def draw(self, seed: int) -> Draw:
-        """Returns the draw for one image; if it runs in rounds, of the first sampled one."""
+        """Returns the draw for one image; if it runs in rounds, of all that may run."""
         return Draw(
             mode=self.query.mode,
-            samples=ROUNDS[0] if self.samples == AUTO else self.samples,
+            samples=MAX_AUTO_SAMPLES if self.samples == AUTO else self.samples,
             seed=seed,
             sampler=self.served.model.config.sampler,
             views=self.views,
@@ -130,35 +129,12 @@ def rule_of(request: PredictRequest, quality: ImageQuality | None) -> StoppingRu
     rule = config.stopping_rule()
     if request.policy is None or quality is None:
         return rule
-    classes = request.served.model.classes
-    settled = partial(disposition_is_settled, request.policy, quality, classes, rule)
+    rules, classes = request.policy, request.served.model.classes
+    target = [classes.index(name) for name in rules.target.classes]
+    poor = dict.fromkeys(rules.quality_reasons(quality), True)
+
+    def settled(decisions: SettledDecisions) -> bool:
+        states = rule.states(decisions, target, rules.target.urgent, rules.uncertainty.entropy_nats)
+        return sum(dispositions(poor | states).values()) == 1
+
     return replace(rule, policy=settled)
-
-
-def disposition_is_settled(
-    policy: Policy,
-    quality: ImageQuality,
-    classes: Sequence[str],
-    rule: StoppingRule,
-    decisions: SettledDecisions,
-) -> bool:
-    """True if the decisions that are not settled cannot change the disposition.
-
-    classes: of the model, in the order of the probabilities; with all of the target. rule: with
-    the thresholds of the flags.
-    """
-    familiar = True if rule.msp is None else decisions.msp_reaches(rule.msp)
-    target = [classes.index(name) for name in policy.target.classes]
-    possible = dispositions(
-        dict.fromkeys(policy.quality_reasons(quality), True)
-        | {
-            Reason.UNFAMILIAR: rule.feature_distance is not None
-            and decisions.distance_reaches(rule.feature_distance),
-            Reason.OOD_UNKNOWN: rule.msp is None,
-            Reason.OUT_OF_DISTRIBUTION: None if familiar is None else not familiar,
-            Reason.TARGET_CLASSES: decisions.reaches(target, policy.target.urgent),
-            Reason.HIGH_ENTROPY: decisions.entropy_reaches(policy.uncertainty.entropy_nats),
-            Reason.TRAJECTORIES_DISAGREE: decisions.trajectories_disagree,
-        }
-    )
-    return sum(possible.values()) == 1

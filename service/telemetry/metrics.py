@@ -38,7 +38,6 @@ ClientClass = Literal["anonymous", "keyed"]
 CLIENT_CLOSED_REQUEST = 499  # the status that nginx logs for a disconnected client
 READY_HELP = "1 while the service is ready, otherwise 0."
 DURATIONS_S = (.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30)  # fmt: skip
-AUTO_SAMPLES = (1, *ROUNDS)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 BODY_BYTES = (0, 1e3, 1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7, 3e7)
 ENTROPIES_NATS = (
@@ -76,8 +75,7 @@ HISTOGRAMS: Mapping[str, tuple[str, Labels, tuple[float, ...]]] = {
     ),
     "msp_ratio": ("Probability of the most likely class.", BY_MODE, PROBABILITIES),
     "auto_samples": (
-        "Samples per adapter with samples=auto; 1 for an answer without sampling.",
-        BY_MODEL, AUTO_SAMPLES,
+        "Samples per adapter with samples=auto.", BY_MODEL, ROUNDS,
     ),
     "decode_seconds": ("Time from file to network input.", BY_MODEL, DURATIONS_S),
     "queue_wait_seconds": (

@@ -16,7 +16,7 @@ from eulerlora.checkpoint.files import (
 from eulerlora.images.files import upright_rgb
 from eulerlora.images.preprocess import content_seed
 from eulerlora.model import EulerLoRA, Predictions, choose_device
-from eulerlora.scores.uncertainty import standard_errors, summarise
+from eulerlora.scores.uncertainty import summarise
 from eulerlora_contract.answers import Threshold
 from eulerlora_contract.errors import ImageError, NonFiniteError, SettingsError
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
@@ -61,8 +61,6 @@ def test_a_prediction_has_the_documented_fields(
         for name, value in vars(actual).items()
         if isinstance(value, Tensor) and value.is_floating_point()
     }
-    assert actual.sampled.tolist() == [mode == "stoch"] * COUNT
-    assert actual.rows.tolist() == [ADAPTERS * per_adapter] * COUNT
     assert {value.dtype for value in floats.values()} == {torch.float64}
     assert {value.device.type for value in floats.values()} == {"cpu"}
     ones = torch.ones(COUNT, ADAPTERS * per_adapter).double()
@@ -203,7 +201,7 @@ def test_views_are_the_checkpoints_in_stoch_and_others_have_no_flag_and_no_set(
     all_views = loaded.predict(tensors, views=8)
     assert all_views.ood is None
     assert all_views.trajectories.shape == (COUNT, ADAPTERS * 8, CLASSES)
-    assert (all_views.samples.tolist(), all_views.rows.tolist()) == ([1] * COUNT, [16] * COUNT)
+    assert all_views.samples.tolist() == [1] * COUNT
 
 
 @pytest.fixture(scope="module")
@@ -213,27 +211,29 @@ def varied(model: EulerLoRA) -> Tensor:
     return noise * torch.linspace(0, 1, 24).view(-1, 1, 1, 1)
 
 
-def test_auto_begins_with_the_rows_of_det_or_of_two_samples(
+def test_auto_answers_with_the_first_samples_of_a_whole_request(
     model: EulerLoRA, varied: Tensor
 ) -> None:
     actual = model.predict(varied, "stoch", "auto", seed=2)
-    assert len(actual.samples.unique()) > 2
-    assert actual.sampled.tolist() == (actual.samples > 1).tolist()
-    assert actual.rows.tolist() == (ADAPTERS * (actual.samples + actual.sampled)).tolist()
-    most = int(actual.samples.max())
-    rows = actual.trajectories.unflatten(1, (ADAPTERS, most))
+    whole = model.predict(varied, "stoch", 4, seed=2).trajectories.unflatten(1, (ADAPTERS, 4))
+    assert set(actual.samples.tolist()) == {1, 2, 4}
+    assert actual.rows is not None
+    assert actual.rows.tolist() == (ADAPTERS * actual.samples).tolist()
+    rows = actual.trajectories.unflatten(1, (ADAPTERS, 4))
     for index, samples in enumerate(actual.samples.tolist()):
-        options = ("stoch", 2) if samples > 1 else ("det",)
-        first = model.predict(varied[index : index + 1], *options, seed=2).trajectories[0]
-        run, rest = rows[index].split((samples, most - samples), dim=1)
-        begin = run[:, :2].flatten(0, 1)
-        torch.testing.assert_close(begin, first, rtol=0, atol=1e-5)
+        run, rest = rows[index].split((samples, 4 - samples), dim=1)
+        torch.testing.assert_close(run, whole[index, :, :samples], rtol=0, atol=1e-5)
         expected = summarise(run.flatten(0, 1)[None])
         for name in ("probabilities", "entropy", "expected_entropy", "msp"):
             torch.testing.assert_close(
                 getattr(actual, name)[index], getattr(expected, name)[0], rtol=0, atol=1e-5
             )
         assert rest.isnan().all()
+    assert model.predict(varied[:2], "stoch", 3).samples.tolist() == [3, 3]
+    assert model.predict(varied[:2]).rows is None
+    empty = model.predict([], "stoch", "auto")
+    assert empty.rows is not None
+    assert empty.samples.shape == empty.rows.shape == (0,)
 
 
 def test_auto_runs_as_many_samples_in_a_batch_as_alone(model: EulerLoRA, varied: Tensor) -> None:
@@ -246,25 +246,6 @@ def test_auto_runs_as_many_samples_in_a_batch_as_alone(model: EulerLoRA, varied:
     for name in ("probabilities", "entropy"):
         expected = torch.cat([getattr(prediction, name) for prediction in alone])
         torch.testing.assert_close(getattr(together, name), expected, rtol=0, atol=1e-5)
-
-
-def test_only_auto_has_standard_errors(model: EulerLoRA, varied: Tensor) -> None:
-    actual = model.predict(varied, "stoch", "auto", seed=2)
-    assert actual.standard_errors is not None
-    for index, trajectories in enumerate(actual.trajectories):
-        run = trajectories[~trajectories.isnan().any(dim=-1)]
-        if not actual.sampled[index]:
-            assert actual.standard_errors.msp[index].isnan()
-            continue
-        expected = standard_errors(run.unflatten(0, (-1, int(actual.samples[index]))))
-        torch.testing.assert_close(actual.standard_errors.msp[index], expected.msp)
-        torch.testing.assert_close(actual.standard_errors.entropy[index], expected.entropy)
-    assert actual.standard_errors.msp.shape == actual.samples.shape == (len(varied),)
-    assert model.predict(varied[:2], "stoch", 3).standard_errors is None
-    assert model.predict(varied[:2], "stoch", 3).samples.tolist() == [3, 3]
-    assert model.predict(varied[:2]).samples.tolist() == [1, 1]
-    empty = model.predict([], "stoch", "auto")
-    assert empty.samples.shape == empty.standard_errors.msp.shape == (0,)
 
 
 def test_a_file_that_cannot_be_read_is_an_image_error_that_names_it(

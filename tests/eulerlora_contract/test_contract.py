@@ -65,8 +65,8 @@ def test_the_example_of_the_contract_is_a_prediction_with_the_same_keys() -> Non
     prediction = Prediction.model_validate_json(json.dumps(CONTRACT))
     assert json.loads(prediction.model_dump_json(exclude_unset=True)) == CONTRACT
     optional = {
-        "ood_scores", "unfamiliar", "prediction_set", "standard_error", "trajectory_probabilities",
-        "index", "item_id", "sampled", "rows", "views", "trajectory_views", "variance",
+        "ood_scores", "unfamiliar", "prediction_set", "trajectory_probabilities",
+        "index", "item_id", "rows", "views", "trajectory_views", "variance",
     }  # fmt: skip
     assert set(Prediction.model_fields) - set(CONTRACT) == optional
 

@@ -14,7 +14,6 @@ from eulerlora_contract.answers import (
     ModelShift,
     Prediction,
     ShiftSignal,
-    StandardError,
 )
 from eulerlora_contract.problems import NotAuthenticated, Overloaded
 from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
@@ -44,8 +43,8 @@ SHIFT_SIGNAL = ShiftSignal(
     alarm=True,
 )  # fmt: skip
 SHIFT = ModelShift(pictures=100, alarm=True, limit=6.3, signals=(SHIFT_SIGNAL,))
-AUTO_BODY = BODY.model_copy(update={"standard_error": StandardError(msp=0.02, entropy=0.05)})
-SETTLED_BODY = BODY.model_copy(update={"samples": 1, "sampled": False, "rows": 2})
+AUTO_BODY = BODY.model_copy(update={"rows": 8})
+SETTLED_BODY = BODY.model_copy(update={"samples": 1, "rows": 2})
 COMPLETED = RequestObservation("POST", "/predict", 200, duration_s=0.3, body_bytes=5000)
 BATCH = BatchRun("tiny", rows=12, items=3, seconds=0.2)
 

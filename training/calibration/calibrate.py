@@ -7,15 +7,17 @@ from pathlib import Path
 
 import torch
 
-from eulerlora.checkpoint.config import CheckpointConfig, FeatureConfig
+from eulerlora.checkpoint.config import AutoRecord, CheckpointConfig, FeatureConfig
 from eulerlora.checkpoint.files import (
     load_checkpoint,
+    write_auto_record,
     write_config,
     write_feature_statistics,
     write_known_answer,
 )
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.model import EulerLoRA, fastest_precision
+from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES
 from eulerlora.scores.ood_scores import (
     SHRINKAGE,
     FeatureDistance,
@@ -23,9 +25,12 @@ from eulerlora.scores.ood_scores import (
     fit_feature_statistics,
 )
 from eulerlora.settings import RuntimeSettings
+from eulerlora_contract.errors import DataError
 from eulerlora_contract.sampling import (
+    AUTO,
     DEFAULT_SAMPLES,
     MODES,
+    PRECISIONS,
     Auto,
     PrecisionChoice,
     Sampler,
@@ -38,6 +43,7 @@ from training.calibration.thresholds import (
     CoverageSettings,
     check_lesions,
     precision_changes,
+    with_auto_threshold,
     with_prediction_sets,
     with_thresholds,
 )
@@ -116,6 +122,38 @@ def calibrate(
     write_known_answer(folder, checkpoint.network.cpu(), fitted)
     write_config(folder, fitted)
     return fitted
+
+
+def calibrate_auto(
+    folder: Path, images: ImageParts, device: torch.device, precision: PrecisionChoice = AUTO
+) -> CheckpointConfig:
+    """Fits the `auto.json` of the checkpoint in a folder anew; all else stays, the revision too.
+
+    images, precision: as in `calibrate`. Raises DataError for a checkpoint without thresholds for
+    the number of samples that `samples=auto` is compared with.
+    """
+    checkpoint = load_checkpoint(folder)
+    config = checkpoint.config.with_auto(AutoRecord())
+    if config.threshold("stoch", MAX_AUTO_SAMPLES) is None:
+        raise DataError(
+            f"{folder}: expected thresholds for {MAX_AUTO_SAMPLES} samples, got none; calibrate it "
+            "without --auto-only"
+        )
+    part = images.held_out
+    held_out, data = images.parts[part], f"{images.name}, {part} part"
+    bfloat16 = fastest_precision(precision, device) == "bfloat16"
+    compared = []
+    for of_model in PRECISIONS[: 1 + bfloat16]:
+        source = replace(checkpoint, network=copy.deepcopy(checkpoint.network))
+        model = EulerLoRA(source, device, RuntimeSettings(precision=of_model))
+        compared.append(CalibrationOutputs.of(model, held_out, data, [AUTO]))
+        config = with_auto_threshold(config, compared[-1], checkpoint.feature_distance)
+    if bfloat16:
+        exact, rounded = compared
+        changes = precision_changes(config, exact, rounded, checkpoint.feature_distance)
+        config = config.model_copy(update={"bfloat16": changes})
+    write_auto_record(folder, config)
+    return config
 
 
 def _with_temperatures(config: CheckpointConfig, outputs: CalibrationOutputs) -> CheckpointConfig:

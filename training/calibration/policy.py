@@ -9,7 +9,7 @@ measured on images that had no part in the fit; image quality is not considered.
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import tomlkit
 from numpy.typing import NDArray
 
 from eulerlora.model import EulerLoRA
+from eulerlora.sampling.adaptive import ROUNDS, SettledDecisions, last_rounds
 from eulerlora_contract.answers import Disposition, Reason, TargetClasses
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import atomic_write
@@ -38,10 +39,17 @@ from eulerlora_contract.policy.policy import (
     parse_policy,
     read_policy_text,
 )
+from eulerlora_contract.sampling import AUTO
+from training.calibration.thresholds import answers_by_round
 from training.data.copies import named_with_seen
 from training.data.images import OUTSIDE, LabelledImage, report_skipped
 from training.data.local_images import ArchiveLabels, LabelNames, read_local_images
-from training.evaluation.inference import SamplingOptions, SetPredictions, predict_all
+from training.evaluation.inference import (
+    ModelOutputs,
+    SamplingOptions,
+    SetPredictions,
+    predict_all,
+)
 from training.evaluation.intervals import (
     CONFIDENCE,
     Bools,
@@ -161,16 +169,64 @@ def score_images(
     options: SamplingOptions,
     target: TargetClasses,
     label: str,
+    policy: Policy | None = None,
 ) -> PolicyInputs:
     """Returns a model's scores of labelled images.
 
-    label: name of the progress bar. Raises DataError as `check_classes`.
+    label: name of the progress bar. policy: whose decisions end the rounds of adaptive options;
+    None scores all of their samples. Raises DataError as `check_classes`, and SettingsError for
+    adaptive options and a checkpoint without decision margins.
     """
     check_classes(model, target)
+    if options.adaptive:
+        model.config.check_adaptive(options.sampler, options.views)
     (outputs,) = predict_all(model, images, [options], label)
+    if options.adaptive and policy is not None:
+        return _at_last_rounds(model, outputs, images, policy)
     thresholds = model.config.threshold(options.mode, options.samples)
     predictions = SetPredictions.of([outputs], [model.feature_distance], thresholds)
     return policy_inputs(model, predictions, images, target)
+
+
+def _at_last_rounds(
+    model: EulerLoRA, outputs: ModelOutputs, images: Sequence[LabelledImage], policy: Policy
+) -> PolicyInputs:
+    """Returns the scores of the answers of `samples=auto`, as the service gives them."""
+    rule, rules = model.config.stopping_rule(), policy.target
+    target = [model.classes.index(name) for name in rules.classes]
+
+    def settled(decisions: SettledDecisions) -> bool:
+        entropy_nats = policy.uncertainty.entropy_nats
+        states = rule.states(decisions, target, rules.urgent, entropy_nats)
+        return sum(dispositions(states).values()) == 1
+
+    distance, thresholds = model.feature_distance, model.config.threshold("stoch", AUTO)
+    ends = last_rounds(answers_by_round(outputs, distance), replace(rule, policy=settled))
+    of_image = [ROUNDS.index(end) for end in ends], range(len(images))
+    by_round = [
+        policy_inputs(
+            model,
+            SetPredictions.of([outputs.first(samples)], [distance], thresholds),
+            images,
+            rules,
+        )
+        for samples in ROUNDS
+    ]
+
+    def at_end(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        chosen: NDArray[Any] = np.stack(values)[of_image]
+        return chosen
+
+    return replace(
+        by_round[-1],
+        scores=at_end([inputs.scores for inputs in by_round]),
+        critical_scores=at_end([inputs.critical_scores for inputs in by_round]),
+        entropy=at_end([inputs.entropy for inputs in by_round]),
+        flags={
+            reason: at_end([inputs.flags[reason] for inputs in by_round])
+            for reason in by_round[-1].flags
+        },
+    )
 
 
 def policy_inputs(
@@ -468,7 +524,7 @@ def measure_archive(
     lesion = None if labels.lesion is None else re.compile(labels.lesion)
     local = read_local_images(archive, names, skip_bad, lesion)
     report_skipped(local)
-    scored = score_images(model, local.images, options, policy.target, labels.title)
+    scored = score_images(model, local.images, options, policy.target, labels.title, policy)
     title = named_with_seen(labels.title, folder, local.images)
     return measure_policy(scored, policy, title, labels.outside)
 
@@ -491,7 +547,7 @@ def evidence_of(
         revision=model.revision,
         precision=model.precision,
         mode=options.mode,
-        samples=options.samples,
+        samples=AUTO if options.adaptive else options.samples,
         views=model.config.default_views(options.mode),
         wanted=fit.critical.required,
         confidence=CONFIDENCE,

@@ -24,11 +24,9 @@ from torch import Tensor
 from eulerlora.checkpoint.config import MAX_CHANGE, CheckpointConfig, PrecisionChange
 from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import (
-    DET_ROUND,
     MAX_AUTO_SAMPLES,
     ROUNDS,
     RoundAnswers,
-    StoppingRule,
     fit_margins,
     last_rounds,
     round_answers,
@@ -182,8 +180,7 @@ class CalibrationOutputs:
         samples: Sequence[int | Auto],
     ) -> "CalibrationOutputs":
         """Predicts the images, with the largest of `samples`."""
-        largest = max(count if isinstance(count, int) else MAX_AUTO_SAMPLES for count in samples)
-        options = [SamplingOptions("det"), SamplingOptions("stoch", largest)]
+        options = [SamplingOptions("det"), SamplingOptions("stoch", max(_fixed(samples)))]
         det, stoch = predict_all(model, images, options, "calibrate")
         return cls(det, stoch, model.precision, images, data)
 
@@ -225,24 +222,6 @@ class CalibrationOutputs:
         det, stoch = temperatures["det"], temperatures["stoch"]
         return replace(self, det=outputs_at(self.det, det), stoch=outputs_at(self.stoch, stoch))
 
-    def rounds(self) -> dict[int, tuple[ModelOutputs, int]]:
-        """Returns the outputs of the rounds of `auto`, and how many of their samples each uses.
-
-        Requires outputs with `MAX_AUTO_SAMPLES` samples.
-        """
-        return {DET_ROUND: (self.det, 1), **{count: (self.stoch, count) for count in ROUNDS}}
-
-    def answers(self, distance: FeatureDistance | None) -> RoundAnswers:
-        """Returns the answers by round of `auto`."""
-        return {
-            samples: round_answers(
-                outputs.log_probabilities[:, :, :count].exp(),
-                samples,
-                outputs.scores(distance, count).get("feature_distance"),
-            )
-            for samples, (outputs, count) in self.rounds().items()
-        }
-
     def bound(self, scores: Tensor) -> ToleranceBound:
         """Returns the threshold of a score that is high in distribution. scores: (n,)."""
         lowest = -unit_scores(-scores, self.lesions.indices)
@@ -257,23 +236,37 @@ def with_thresholds(
 ) -> CheckpointConfig:
     """Returns the config with the thresholds of `det` and of `stoch` with each of `samples`.
 
-    `auto` comes last; it has no threshold without margins, which are those of the config or, for
-    enough images, fitted to the outputs. distance: None to leave out its thresholds.
+    With `auto`, also of the number of samples that it is compared with, and as
+    `with_auto_threshold`. distance: None to leave out its thresholds.
     """
     det = _threshold("det", 1, _scored(outputs.det, distance, 1), outputs)
     fixed = [
         _threshold("stoch", count, _scored(outputs.stoch, distance, count), outputs)
         for count in _fixed(samples)
     ]
-    thresholds, margins = [*config.thresholds, det, *fixed], config.margins
-    if AUTO in samples:
-        answers, rule = outputs.answers(distance), _rule(fixed)
-        margins = margins or fit_margins(answers, rule, outputs.data)
-        if margins is not None:
-            ends = last_rounds(answers, replace(rule, margins=margins))
-            images = _at_rounds(outputs, distance, ends)
-            thresholds.append(_threshold("stoch", AUTO, images, outputs))
-    return config.model_copy(update={"thresholds": tuple(thresholds), "margins": margins})
+    config = config.model_copy(update={"thresholds": (*config.thresholds, det, *fixed)})
+    return with_auto_threshold(config, outputs, distance) if AUTO in samples else config
+
+
+def with_auto_threshold(
+    config: CheckpointConfig, outputs: CalibrationOutputs, distance: FeatureDistance | None
+) -> CheckpointConfig:
+    """Returns the config with the thresholds of `auto`, and with margins if it has none.
+
+    The boundaries are those of `MAX_AUTO_SAMPLES`, for which the config has thresholds: rounds end
+    when they are settled. Unchanged without margins, which fewer than `MIN_IMAGES` images do not
+    give.
+    """
+    of_precision = config.in_precision(outputs.precision)
+    rule, compared = of_precision.stopping_rule(), of_precision.threshold("stoch", MAX_AUTO_SAMPLES)
+    answers = answers_by_round(outputs.stoch, distance)
+    margins = config.margins or fit_margins(answers, rule, outputs.data)
+    if margins is None:
+        return config
+    ends = last_rounds(answers, replace(rule, margins=margins))
+    images = _at_rounds(outputs.stoch, distance, ends)
+    thresholds = (*config.thresholds, _threshold("stoch", AUTO, images, outputs, compared))
+    return config.model_copy(update={"thresholds": thresholds, "margins": margins})
 
 
 def precision_changes(
@@ -407,17 +400,21 @@ def upper_quantile(scores: Tensor, share: float) -> float:
     return float(scores.sort().values[math.ceil(share * len(scores)) - 1])
 
 
+def answers_by_round(outputs: ModelOutputs, distance: FeatureDistance | None) -> RoundAnswers:
+    """Returns the answers by round of `auto`. outputs: with at least `MAX_AUTO_SAMPLES` samples."""
+    return {
+        samples: round_answers(
+            outputs.log_probabilities[:, :, :samples].exp(),
+            samples,
+            outputs.scores(distance, samples).get("feature_distance"),
+        )
+        for samples in ROUNDS
+    }
+
+
 def _fixed(samples: Sequence[int | Auto]) -> list[int]:
-    return [count for count in samples if isinstance(count, int)]
-
-
-def _rule(thresholds: Sequence[Threshold]) -> StoppingRule:
-    """Returns the rule with the thresholds of the largest number of samples, by which predictions
-    decide (`CheckpointConfig.convergence_threshold`). thresholds: of fixed numbers, ascending."""
-    if not thresholds:
-        return StoppingRule()
-    distance = thresholds[-1].feature_distance
-    return StoppingRule(thresholds[-1].msp, None if distance is None else distance.threshold)
+    """Returns the numbers of samples to calibrate, ascending; `auto` is compared with its last."""
+    return sorted({MAX_AUTO_SAMPLES if count == AUTO else count for count in samples})
 
 
 @dataclass(frozen=True)
@@ -434,11 +431,10 @@ def _scored(outputs: ModelOutputs, distance: FeatureDistance | None, samples: in
 
 
 def _at_rounds(
-    outputs: CalibrationOutputs, distance: FeatureDistance | None, ends: Sequence[int]
+    outputs: ModelOutputs, distance: FeatureDistance | None, ends: Sequence[int]
 ) -> _ScoredImages:
-    rounds = outputs.rounds()
-    scored = [_scored(of_round, distance, count) for of_round, count in rounds.values()]
-    last = torch.tensor([[list(rounds).index(end) for end in ends]])  # (1, n)
+    scored = [_scored(outputs, distance, samples) for samples in ROUNDS]
+    last = torch.tensor([[ROUNDS.index(end) for end in ends]])  # (1, n)
 
     def at_last_round(values: Iterable[Tensor]) -> Tensor:
         return torch.stack(list(values)).gather(0, last)[0]
@@ -453,20 +449,30 @@ def _at_rounds(
 
 
 def _threshold(
-    mode: Mode, samples: int | Auto, images: _ScoredImages, outputs: CalibrationOutputs
+    mode: Mode,
+    samples: int | Auto,
+    images: _ScoredImages,
+    outputs: CalibrationOutputs,
+    compared: Threshold | None = None,
 ) -> Threshold:
+    """Returns the thresholds of images. compared: has their boundaries; None to fit them."""
     msp, distances = images.scores["msp"], images.scores.get("feature_distance")
     bound, classes = outputs.bound(msp), outputs.det.log_probabilities.shape[-1]
+    limit = bound.threshold if compared is None else compared.msp
+    energy = None if compared is None else compared.energy
+    distance = None if compared is None else compared.feature_distance
     counts = torch.bincount(images.labels, minlength=classes)
     return Threshold(
         mode=mode,
         samples=samples,
-        msp=bound.threshold,
-        kept=_share(msp >= bound.threshold),
+        msp=limit,
+        kept=_share(msp >= limit),
         images=len(msp),
         data=outputs.data,
-        energy=_score_threshold(images.scores["energy"], outputs),
-        feature_distance=None if distances is None else _score_threshold(distances, outputs),
+        energy=_score_threshold(images.scores["energy"], outputs, energy),
+        feature_distance=None
+        if distances is None
+        else _score_threshold(distances, outputs, distance),
         tolerance=Tolerance(
             share=bound.share,
             confidence=bound.confidence,
@@ -478,9 +484,15 @@ def _threshold(
     )
 
 
-def _score_threshold(scores: Tensor, outputs: CalibrationOutputs) -> ScoreThreshold:
-    """Returns the threshold of a score that is low in distribution. scores: (n,)."""
-    threshold = -outputs.bound(-scores).threshold
+def _score_threshold(
+    scores: Tensor, outputs: CalibrationOutputs, compared: ScoreThreshold | None
+) -> ScoreThreshold:
+    """Returns the threshold of a score that is low in distribution; compared: as in `_threshold`.
+
+    scores: (n,).
+    """
+    fitted = -outputs.bound(-scores).threshold
+    threshold = fitted if compared is None else compared.threshold
     return ScoreThreshold(
         threshold=threshold,
         kept=_share(scores <= threshold),

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eulerlora.commands import PRECISION_CHOICES, set_openmp_wait_policy, views_option
-from eulerlora_client.commands.program import SHARE
-from eulerlora_contract.sampling import DEFAULT_SAMPLES, SAMPLERS
+from eulerlora_client.commands.program import SHARE, SamplesParameter
+from eulerlora_contract.sampling import AUTO, DEFAULT_SAMPLES, SAMPLERS, Auto
 from training.commands.options import (
     PATH,
     data_option,
@@ -27,6 +27,7 @@ from training.commands.options import (
 if TYPE_CHECKING:
     from eulerlora.checkpoint.config import CheckpointConfig
     from eulerlora_contract.answers import TargetClasses
+    from eulerlora_contract.policy.policy import Policy
     from eulerlora_contract.sampling import Mode, PrecisionChoice, Sampler, Views
     from training.calibration.policy import PolicyInputs
     from training.calibration.site import SiteReport
@@ -97,6 +98,12 @@ class Coverages(click.ParamType[tuple[float, ...]]):
     help="float32; or bfloat16 too, and what it changes, by which `eulerlora serve` chooses; auto: "
     "bfloat16 too where the device has it.",
 )
+@click.option(
+    "--auto-only",
+    is_flag=True,
+    help="Fit only auto.json, by which samples=auto and precision=auto decide. All else stays, the "
+    "revision too.",
+)
 @image_options
 def calibrate_command(
     checkpoint: Path,
@@ -106,14 +113,16 @@ def calibrate_command(
     coverage: tuple[float, ...],
     always_include_rare: bool,
     precision: PrecisionChoice,
+    auto_only: bool,
     skip_bad: bool,
     ignore_columns: bool,
     device: str,
 ) -> None:
     """Set the OOD thresholds of a checkpoint from held-out images of its data set.
 
-    Changes the folder CHECKPOINT: replaces its config.json, ood.safetensors and known answer. The
-    revision changes, so that a policy that was fitted to the earlier one no longer applies.
+    Changes the folder CHECKPOINT: replaces its config.json, auto.json, ood.safetensors and known
+    answer. The revision changes, so that a policy that was fitted to the earlier one no longer
+    applies.
 
     A checkpoint that samples views also gets the temperature of each mode; others have 1.
 
@@ -123,7 +132,7 @@ def calibrate_command(
     # These import torch.
     from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
-    from training.calibration.calibrate import calibrate  # noqa: PLC0415
+    from training.calibration.calibrate import calibrate, calibrate_auto  # noqa: PLC0415
     from training.calibration.parts import calibrated_parts, parts_table  # noqa: PLC0415
     from training.calibration.thresholds import CoverageSettings  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
@@ -131,8 +140,14 @@ def calibrate_command(
 
     if always_include_rare and not coverage:
         raise click.UsageError("--always-include-rare requires --coverage")
+    if auto_only and (sampler or views or coverage):
+        raise click.UsageError("--auto-only excludes --sampler, --views and --coverage")
     images = checkpoint_dataset(read_config(checkpoint), data, skip_bad, ignore_columns)
     report_skipped(images)
+    if auto_only:
+        config = calibrate_auto(checkpoint, images, choose_device(device), precision)
+        click.echo(parts_table(list(calibrated_parts(config))))
+        return
     settings = CoverageSettings(coverage, always_include_rare)
     config = calibrate(
         checkpoint,
@@ -168,7 +183,12 @@ def calibrate_command(
     help="Largest share of the calibration images that may reach the entropy threshold.",
 )
 @mode_option
-@samples_option
+@click.option(
+    "--samples",
+    type=SamplesParameter(),
+    help=f"Samples per adapter in mode stoch, {DEFAULT_SAMPLES} by default; auto: fit to "
+    f"{DEFAULT_SAMPLES}, and measure the answers of samples=auto.",
+)
 @precision_option("auto", "Fit to predictions")
 @click.option(
     "--archive",
@@ -186,7 +206,7 @@ def policy_fit_command(
     sensitivity: float,
     uncertain: float,
     mode: Mode,
-    samples: int | None,
+    samples: int | Auto | None,
     precision: PrecisionChoice,
     archives: tuple[str, ...],
     skip_bad: bool,
@@ -226,8 +246,8 @@ def policy_fit_command(
     images = checkpoint_dataset(model.config, data, skip_bad, ignore_columns)
     report_skipped(images)
 
-    def scored(part: str) -> PolicyInputs:
-        return score_images(model, images.parts[part], options, target, part)
+    def scored(part: str, policy: Policy | None = None) -> PolicyInputs:
+        return score_images(model, images.parts[part], options, target, part, policy)
 
     part = images.held_out
 
@@ -238,7 +258,7 @@ def policy_fit_command(
     fitted = file.fitted(fit)
     measured = []
     if part != TEST:
-        measured.append(measure_policy(scored(TEST), fitted, named(TEST)))
+        measured.append(measure_policy(scored(TEST, fitted), fitted, named(TEST)))
     measured += [
         measure_archive(model, checkpoint, path, labels, options, fitted, skip_bad)
         for path, labels in others
@@ -260,11 +280,13 @@ def policy_fit_command(
     click.echo(f"{policy}: version {fitted.version}")
 
 
-def _sampling_options(mode: Mode, samples: int | None) -> SamplingOptions:
+def _sampling_options(mode: Mode, samples: int | Auto | None) -> SamplingOptions:
     from training.evaluation.inference import SamplingOptions  # noqa: PLC0415 - imports torch
 
     if mode == "det" and samples is not None:
         raise click.UsageError("expected --samples only with --mode stoch, got --mode det")
+    if samples == AUTO:
+        return SamplingOptions(mode, DEFAULT_SAMPLES, adaptive=True)
     return SamplingOptions(mode, 1 if mode == "det" else samples or DEFAULT_SAMPLES)
 
 

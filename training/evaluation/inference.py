@@ -34,13 +34,14 @@ BATCH_ROWS = 256
 @dataclass(frozen=True)
 class SamplingOptions:
     """How a model predicts. samples: per adapter, 1 in `det`. views, sampler: None for those of
-    the checkpoint.
+    the checkpoint. adaptive: True for `samples=auto`, whose rounds are replayed from `samples`.
     """
 
     mode: Mode
     samples: int = 1
     views: Views | None = None
     sampler: Sampler | None = None
+    adaptive: bool = False
 
     def draw(self, config: CheckpointConfig) -> Draw:
         """Returns the draw with seed 0."""
@@ -65,6 +66,10 @@ class ModelOutputs:
     log_partition: Tensor
     features: Tensor
     views: Tensor
+
+    def first(self, samples: int) -> "ModelOutputs":
+        """Returns the outputs of the first samples of each adapter."""
+        return ModelOutputs(*(values[:, :, :samples] for values in vars(self).values()))
 
     def probabilities(self, samples: int | None = None) -> Tensor:
         """Returns the mean probabilities (n, classes); samples: as in `scores`."""

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.config import AutoRecord, CheckpointConfig
 from eulerlora.methods.eulerlora import EulerLoRASettings
 from eulerlora_contract.answers import Threshold
+from tests.conftest import MARGINS
 
 Fields = dict[str, Any]
 
@@ -208,7 +209,7 @@ def test_an_invalid_config_is_refused(
         CheckpointConfig.model_validate_json(json.dumps(fields))
 
 
-def test_the_convergence_threshold_is_that_of_the_most_samples(make_network, make_config) -> None:
+def test_auto_compares_with_the_flags_of_four_samples(make_network, make_config) -> None:
     def config(*counts: int | str) -> CheckpointConfig:
         thresholds = tuple(
             Threshold(
@@ -218,9 +219,20 @@ def test_the_convergence_threshold_is_that_of_the_most_samples(make_network, mak
         )
         return make_config(make_network(), thresholds=thresholds)
 
-    actual = config(8, 16, 2, "auto")
-    assert actual.convergence_threshold() == actual.threshold("stoch", 16)
+    actual = config(8, 4, 2, "auto")
+    assert actual.stopping_rule().msp == 0.2
     assert msp(actual, "stoch", "auto") == 0.4
     assert actual.threshold("det", "auto") is None
-    assert config("auto").convergence_threshold() is None
-    assert config().convergence_threshold() is None
+    assert config(8, "auto").stopping_rule().msp is None
+
+
+def test_the_record_of_auto_is_kept_apart_from_the_config(make_network, make_config) -> None:
+    fixed, auto = (
+        Threshold(mode="stoch", samples=samples, msp=0.4, kept=0.9, images=9, data="synthetic")
+        for samples in (4, "auto")
+    )
+    config = make_config(make_network(), thresholds=(fixed, auto), margins=MARGINS)
+    stored = CheckpointConfig.model_validate_json(config.model_dump_json())
+    assert (stored.thresholds, stored.margins) == ((fixed,), None)
+    assert config.auto == AutoRecord(margins=MARGINS, thresholds=(auto,))
+    assert stored.with_auto(config.auto) == config

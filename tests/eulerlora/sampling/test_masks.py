@@ -244,24 +244,17 @@ def test_draws_are_independent_over_adapters_and_neighbouring_seeds(sampler: Sam
 
 
 def part(first: int, samples: int, sampler: Sampler) -> Tensor:
-    """Returns coefficients (adapters, samples - first, ...) of the samples after `first`."""
-    draw = Draw(mode="stoch", samples=samples, first=first, seed=3, sampler=sampler)
+    """Returns coefficients (adapters, samples - first, ...) of the samples after `first` of 11."""
+    draw = Draw(mode="stoch", samples=samples, first=first, drawn=11, seed=3, sampler=sampler)
     actual = trajectory_coefficients(draw, 2, PAPER)
     return actual.unflatten(0, (PAPER.adapters, samples - first))
 
 
-def test_later_rounds_of_balanced_samples_continue_the_earlier_draw() -> None:
-    whole = part(0, 11, "balanced")
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_rounds_run_the_samples_of_the_whole_request(sampler: Sampler) -> None:
+    whole = part(0, 11, sampler)
     for first, samples in ((0, 3), (3, 4), (4, 10), (10, 11)):
-        assert torch.equal(part(first, samples, "balanced"), whole[:, first:samples])
-
-
-def test_later_rounds_of_independent_samples_are_new_draws() -> None:
-    first, later, again = (
-        part(start, stop, "independent") for start, stop in ((0, 4), (4, 8), (4, 8))
-    )
-    assert torch.equal(later, again)
-    assert (first != later).flatten(2).any(dim=-1).all()
+        assert torch.equal(part(first, samples, sampler), whole[:, first:samples])
 
 
 RANK, MIN_RANK = 20, 10  # the paper's

@@ -10,6 +10,7 @@ from eulerlora.nn.rows import of_views, view_order
 from eulerlora.nn.runtime import predict_adaptively
 from eulerlora.sampling.adaptive import StoppingRule
 from eulerlora.settings import Draw
+from eulerlora_contract.sampling import SAMPLERS, Sampler
 from tests.conftest import MARGINS, predict_rows
 
 SYMMETRIES = (
@@ -83,13 +84,15 @@ def test_views_depend_on_no_other_image_of_the_batch(
         torch.testing.assert_close(together[index], alone, rtol=0, atol=1e-6)
 
 
-def test_rounds_of_auto_see_the_views_of_one_pass(
-    network: AdaptedVisionTransformer, images: Tensor
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_rounds_of_auto_run_the_samples_and_views_of_one_pass(
+    network: AdaptedVisionTransformer, images: Tensor, sampler: Sampler
 ) -> None:
-    draw = Draw(mode="stoch", samples=2, seed=4, views=8, sampler="balanced")
-    rule = StoppingRule(margins=MARGINS, policy=lambda _: False)  # all 16 samples
+    draw = Draw(mode="stoch", samples=4, seed=4, views=8, sampler=sampler)
+    rule = StoppingRule(margins=MARGINS, policy=lambda _: False)  # all 4 samples
     (rounds,) = predict_adaptively(network, images[:1], [draw], rule)
-    (once,) = predict_images(network, images[:1], [draw.model_copy(update={"samples": 16})])
+    (once,) = predict_images(network, images[:1], [draw])
+    torch.testing.assert_close(rounds.logits, once.logits, rtol=0, atol=1e-5)
     assert rounds.views is not None
     assert once.views is not None
     assert torch.equal(rounds.views, once.views)

@@ -1,4 +1,4 @@
-"""Uncertainty of means over trajectories and their standard errors."""
+"""Uncertainty of means over trajectories, and the parts of their variance."""
 
 import math
 
@@ -8,12 +8,7 @@ import torch
 from scipy import stats
 from torch import Generator, Tensor
 
-from eulerlora.sampling.adaptive import ROUNDS
 from eulerlora.scores.uncertainty import (
-    INTERVAL_ERRORS,
-    REPEATED_Z,
-    standard_errors,
-    student_t_quantile,
     summarise,
     variance_of,
 )
@@ -81,53 +76,3 @@ def test_effects_of_adapters_and_views_are_told_apart_if_each_adapter_sees_all_v
     for part, effect in (("adapters", adapter), ("views", view), ("samples", sample)):
         expected = 2 * effect.square().mean().reshape(1)  # of two classes
         torch.testing.assert_close(getattr(actual, f"between_{part}"), expected)
-
-
-@pytest.mark.parametrize("normal_quantile", [0.5, 1.96, 2.447])
-def test_the_quantile_agrees_with_scipy(normal_quantile: float) -> None:
-    freedom = torch.tensor([[1.0, 1.5, 2.0, 3.0], [4.0, 7.3, 30.0, 151.0]]).double()
-    expected = stats.t.ppf(stats.norm.cdf(normal_quantile), freedom.numpy())
-    actual = student_t_quantile(normal_quantile, freedom)
-    np.testing.assert_allclose(actual, expected, rtol=2e-3)
-
-
-def test_standard_errors_are_those_of_welchs_test() -> None:
-    """The mean over two adapters has half the error of their difference, which scipy tests."""
-    generator = Generator().manual_seed(1)
-    spread = torch.tensor([0.1, 1.0])[:, None, None]
-    trajectories = (spread * torch.randn(30, 2, 4, 2, generator=generator)).softmax(dim=-1)
-    leading = trajectories.mean(dim=(1, 2)).argmax(dim=-1)
-    values = trajectories[torch.arange(30), ..., leading].double().numpy()
-    test = stats.ttest_ind(values[:, 0], values[:, 1], axis=1, equal_var=False)
-    error = np.abs(values[:, 0].mean(axis=1) - values[:, 1].mean(axis=1)) / np.abs(test.statistic)
-    widening = stats.t.ppf(stats.norm.cdf(REPEATED_Z), test.df) / INTERVAL_ERRORS
-    actual = standard_errors(trajectories)
-    np.testing.assert_allclose(actual.msp, widening * error / 2, rtol=2e-3)
-    np.testing.assert_allclose(actual.margin, widening * error, rtol=2e-3)
-
-
-def test_one_sample_has_no_error_and_equal_samples_have_none_of_any_size() -> None:
-    equal = torch.tensor([0.7, 0.3]).expand(2, 3, 4, 2)
-    assert standard_errors(equal).entropy.tolist() == [0, 0]
-    assert standard_errors(equal[:, :, :1]).msp.isnan().all()
-
-
-def test_the_interval_holds_at_all_rounds_with_one_noisy_adapter_of_four() -> None:
-    """Degrees of freedom of equal variances, A (S - 1), hold in 79% of the runs."""
-    generator = Generator().manual_seed(0)
-    deviation = torch.tensor([1.0, 0.02, 0.02, 0.02])[:, None] * 1e-3
-    values = deviation * torch.randn(4000, 4, 16, generator=generator, dtype=torch.float64)
-    held = {"unequal": torch.ones(4000, dtype=torch.bool)}
-    held["equal"] = held["unequal"].clone()
-    for samples in ROUNDS:
-        drawn = 0.6 + values[..., :samples]
-        error = standard_errors(torch.stack([drawn, 1 - drawn], dim=-1)).msp
-        distance = (drawn.mean(dim=(1, 2)) - 0.6).abs()
-        freedom = torch.tensor([4.0 * (samples - 1)])
-        plain = (drawn.var(dim=-1).sum(dim=-1) / (16 * samples)).sqrt()
-        held["unequal"] &= distance <= INTERVAL_ERRORS * error
-        held["equal"] &= distance <= student_t_quantile(REPEATED_Z, freedom) * plain
-    shares = {name: float(runs.double().mean()) for name, runs in held.items()}
-    print(shares)
-    assert shares["equal"] < 0.82
-    assert shares["unequal"] > 0.91

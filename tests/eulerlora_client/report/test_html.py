@@ -28,7 +28,6 @@ from eulerlora_contract.answers import (
     OodScore,
     Prediction,
     Reason,
-    StandardError,
     TriageResult,
 )
 from eulerlora_contract.policy import results as wording
@@ -362,9 +361,8 @@ def row(path: str) -> TriageRow:
 
 def test_predictions_are_counted_by_model_and_options() -> None:
     fixed = make_prediction(passes("nv", 7, 0.2, 0, 2), mode="det", samples=1)
-    error = StandardError(msp=0.01, entropy=0.02)
     auto = [
-        make_prediction(passes("nv", 7, 0.2, 0, count), samples=count, standard_error=error)
+        make_prediction(passes("nv", 7, 0.2, 0, count), samples=count, rows=2 * count)
         for count in (2, 8)
     ]
     rows = [

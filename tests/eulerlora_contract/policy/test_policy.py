@@ -18,7 +18,6 @@ from eulerlora_contract.answers import (
     ImageQuality,
     Prediction,
     Reason,
-    StandardError,
 )
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.policy.policy import (
@@ -289,13 +288,14 @@ def test_a_threshold_is_fitted_to_one_model_mode_and_number_of_samples() -> None
     assert not policy.fitted_to(own.model_copy(update={"samples": evidence.samples + 1}))
     assert not policy.fitted_to(own.model_copy(update={"views": 2}))
     assert not policy.fitted_to(own.model_copy(update={"mode": "det", "samples": 1}))
-    assert not policy.fitted_to(
-        own.model_copy(update={"standard_error": StandardError(msp=0.01, entropy=0.02)})
-    )  # of samples=auto
+    of_auto = own.model_copy(update={"rows": 8})
+    assert not policy.fitted_to(of_auto)
+    measured = evidence.model_copy(update={"samples": "auto"})
+    assert policy.model_copy(update={"evidence": measured}).fitted_to(of_auto)
     assert not POLICY.fitted_to(own)
 
 
-def evidence(mode: str, samples: int) -> Evidence:
+def evidence(mode: str, samples: int | str) -> Evidence:
     found = default_policy().evidence
     assert found is not None
     return found.model_copy(update={"mode": mode, "samples": samples})
@@ -308,6 +308,7 @@ def evidence(mode: str, samples: int) -> Evidence:
         (("stoch", 8), ("stoch", None), Sampling("stoch", 8)),
         (("stoch", 8), (None, 2), Sampling("stoch", 2)),
         (("stoch", 8), (None, "auto"), Sampling("stoch", "auto")),
+        (("stoch", "auto"), (None, None), Sampling("stoch", "auto")),
         (("stoch", 8), ("det", None), Sampling("det", None)),
         (("det", 1), (None, None), Sampling("det", None)),
         (("det", 1), ("stoch", None), Sampling("stoch", DEFAULT_SAMPLES)),

@@ -168,7 +168,7 @@ def test_a_client_that_uses_its_share_is_refused_before_its_body_is_read(
     client, queue, bodies_read
 ) -> None:
     engine: Any = FakeEngine()
-    with queue.reserve(CLIENT, engine, 6):
+    with queue.reserve(CLIENT, engine, [6]):
         response = client.post("/predict", content=b"image", headers={"X-Request-ID": "mine"})
         assert (response.status_code, response.json()["code"]) == (503, "overloaded")
         assert response.headers["Content-Type"] == "application/problem+json"

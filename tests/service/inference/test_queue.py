@@ -155,21 +155,20 @@ def reserved() -> ExitStack:
 
 def test_a_client_holds_at_most_as_many_rows_as_it_leaves_free(engine, clock, reserved) -> None:
     queue = queue_of(clock, max_waiting_rows=30)
-    reserved.enter_context(queue.reserve(A, engine, 4, count=2))
+    reserved.enter_context(queue.reserve(A, engine, [4] * 2))
     queue.check_capacity(A, 7)  # 8 + 8 rows, and twice 7
     with pytest.raises(Overloaded):
         queue.check_capacity(A, 8)
-    with pytest.raises(Overloaded), queue.reserve(A, engine, 1, count=8):
+    with pytest.raises(Overloaded), queue.reserve(A, engine, [1] * 8):
         pass
     queue.check_capacity(B, 10)
     assert (queue.rows, queue.items) == (8, 2)
-    assert queue.utilization(A, 2) == pytest.approx(20 / 30)
 
 
 def test_an_empty_queue_admits_an_item_of_any_size_and_then_other_clients(engine, clock) -> None:
     queue = queue_of(clock, max_waiting_rows=12)
-    with queue.reserve(A, engine, 400):
-        with pytest.raises(Overloaded), queue.reserve(A, engine, 2):
+    with queue.reserve(A, engine, [400]):
+        with pytest.raises(Overloaded), queue.reserve(A, engine, [2]):
             pass
         queue.check_capacity(B, 2)
 
@@ -178,15 +177,14 @@ def test_a_request_is_refused_if_it_cannot_run_within_the_deadline(engine, clock
     queue = queue_of(clock)
     enqueue(queue, engine, 2)
     run_next(queue, clock, seconds=2)  # one second per row
-    reserved.enter_context(queue.reserve(A, engine, 4))
+    reserved.enter_context(queue.reserve(A, engine, [4]))
     queue.check_capacity(A, 1, engine)
     with pytest.raises(Overloaded) as raised:
         queue.check_capacity(A, 2, engine)
     assert raised.value.retry_after_s == pytest.approx(4)
-    reserved.enter_context(queue.reserve(A, engine, 1))
+    reserved.enter_context(queue.reserve(A, engine, [1]))
     assert queue.wait_s(A) == pytest.approx(5)
-    assert queue.utilization(A) == pytest.approx(1)
-    with pytest.raises(Overloaded), queue.reserve(A, engine, 1):
+    with pytest.raises(Overloaded), queue.reserve(A, engine, [1]):
         pass
 
 
@@ -196,7 +194,7 @@ def test_a_long_backlog_of_one_client_does_not_refuse_or_delay_another(
     queue = queue_of(clock)
     enqueue(queue, engine, 2)
     run_next(queue, clock, seconds=2)  # one second per row
-    tickets = reserved.enter_context(queue.reserve(A, engine, 1, count=5))
+    tickets = reserved.enter_context(queue.reserve(A, engine, [1] * 5))
     for ticket in tickets:
         queue.enqueue(ticket, item_of(1), NO_DEADLINE)
     with pytest.raises(Overloaded):
@@ -218,12 +216,12 @@ def test_sixteen_clients_of_a_slow_machine_are_never_refused_with_default_settin
     run_next(queue, clock, seconds)
     with ExitStack() as requests:
         for _ in range(16):
-            (ticket,) = requests.enter_context(queue.reserve(A, engine, rows))
+            (ticket,) = requests.enter_context(queue.reserve(A, engine, [rows]))
             queue.enqueue(ticket, item_of(rows), NO_DEADLINE)
         for _ in range(100):
             assert queue.wait_s(A) == pytest.approx(16 * seconds)
             assert len(run_next(queue, clock, seconds)) == 1
-            (ticket,) = requests.enter_context(queue.reserve(A, engine, rows))
+            (ticket,) = requests.enter_context(queue.reserve(A, engine, [rows]))
             queue.enqueue(ticket, item_of(rows), NO_DEADLINE)
 
 
@@ -252,9 +250,9 @@ def test_the_wait_includes_the_fixed_cost_of_each_batch(engine, clock, reserved)
     for rows in (1, 6):
         enqueue(queue, engine, rows)
         run_next(queue, clock, seconds=2)  # two seconds per batch of any size
-    reserved.enter_context(queue.reserve(A, engine, 1, count=6))
+    reserved.enter_context(queue.reserve(A, engine, [1] * 6))
     assert queue.wait_s(A) == pytest.approx(2)
-    reserved.enter_context(queue.reserve(A, engine, 1))
+    reserved.enter_context(queue.reserve(A, engine, [1]))
     assert queue.wait_s(A) == pytest.approx(4)
 
 
@@ -267,10 +265,8 @@ def test_the_wait_counts_one_batch_for_a_request_that_exceeds_the_limit_of_a_bat
         run_next(queue, clock, seconds)
     assert queue.wait_s(A, 3 * 8, engine, count=3) == pytest.approx(3 * 0.25)
     for count in range(1, 17):
-        (ticket,) = reserved.enter_context(queue.reserve(A, engine, 8))
+        reserved.enter_context(queue.reserve(A, engine, [8]))
         assert queue.wait_s(A) == pytest.approx(count * 0.25)
-    queue.split(ticket, 8)  # leaves a ticket without rows
-    assert queue.wait_s(A) == pytest.approx(16 * 0.25)
 
 
 def test_a_batch_holds_one_engine_and_leaves_the_others_in_order(engine, clock) -> None:
@@ -288,7 +284,7 @@ def test_a_closed_queue_refuses_items_and_ends_once_it_is_empty(engine, clock) -
     queue.close()
     with pytest.raises(NotReady, match="stopping"):
         queue.check_capacity(A)
-    with pytest.raises(NotReady, match="stopping"), queue.reserve(A, engine, 1):
+    with pytest.raises(NotReady, match="stopping"), queue.reserve(A, engine, [1]):
         pass
     assert run_next(queue, clock) == [last]
     assert queue.next_batch() is None
@@ -312,12 +308,10 @@ def test_a_batch_has_at_most_the_rows_that_the_engine_runs_at_once(engine, clock
 
 def test_a_later_round_precedes_the_other_items_of_its_client(engine, clock, reserved) -> None:
     queue = queue_of(clock, max_batch_rows=4)
-    (reservation,) = reserved.enter_context(queue.reserve(A, engine, 10))
-    first = queue.split(reservation, 2)
+    first, second = reserved.enter_context(queue.reserve(A, engine, [2, 2]))
     queue.enqueue(first, item_of(2), NO_DEADLINE)
     newer = [enqueue(queue, engine, 2), enqueue(queue, engine, 2)]
     assert start_batch(queue).tickets == [first, newer[0]]
-    second = queue.split(reservation, 2)
     queue.enqueue(second, item_of(2), NO_DEADLINE, queued_at=first.queued_at)
     third = enqueue(queue, engine, 2)
     assert start_batch(queue).tickets == [second, newer[1]]
@@ -331,7 +325,7 @@ def test_a_batch_is_limited_by_its_estimated_time_while_another_client_is_active
     tickets = [enqueue(queue, engine, 1) for _ in range(15)]
     assert run_next(queue, clock, seconds=0.1) == tickets[:6]
     assert run_next(queue, clock, seconds=0.1) == tickets[6:12]  # alone, up to 400 ms
-    (other,) = reserved.enter_context(queue.reserve(B, engine, 100))
+    (other,) = reserved.enter_context(queue.reserve(B, engine, [100]))
     assert run_next(queue, clock, seconds=0.05) == tickets[12:15]
     queue.enqueue(other, item_of(100), NO_DEADLINE)
     assert run_next(queue, clock, 1) == [other]  # a larger item runs alone
@@ -339,11 +333,11 @@ def test_a_batch_is_limited_by_its_estimated_time_while_another_client_is_active
 
 def test_the_last_free_worker_is_kept_for_clients_that_have_none(engine, clock, reserved) -> None:
     queue = queue_of(clock, workers=2, max_batch_rows=2)
-    for ticket in reserved.enter_context(queue.reserve(A, engine, 1, count=8)):
+    for ticket in reserved.enter_context(queue.reserve(A, engine, [1] * 8)):
         queue.enqueue(ticket, item_of(1), NO_DEADLINE)
     alone = [start_batch(queue), start_batch(queue)]
     queue.finish(alone[0])
-    (single,) = reserved.enter_context(queue.reserve(B, engine, 1))  # its image is decoded
+    (single,) = reserved.enter_context(queue.reserve(B, engine, [1]))  # its image is decoded
     with ThreadPoolExecutor(1) as worker:
         waiting = worker.submit(queue.next_batch)
         queue.enqueue(single, item_of(1), NO_DEADLINE)
@@ -360,12 +354,10 @@ def test_the_last_free_worker_is_kept_for_clients_that_have_none(engine, clock, 
 
 def test_rows_of_later_rounds_are_reserved_until_the_ticket_is_released(engine, clock) -> None:
     queue = queue_of(clock, max_waiting_rows=20)
-    with queue.reserve(A, engine, 5) as (reservation,):
-        rounds = []
-        for rows in (2, 2, 4):
-            rounds.append(queue.split(reservation, rows))
-            queue.enqueue(rounds[-1], item_of(rows), NO_DEADLINE)
-        assert (queue.rows, queue.items) == (8, 1)  # more than the reservation
+    with queue.reserve(A, engine, [2, 2, 4]) as rounds:
+        for ticket in rounds[:2]:
+            queue.enqueue(ticket, item_of(2), NO_DEADLINE)
+        assert (queue.rows, queue.items) == (8, 3)
         assert run_next(queue, clock) == rounds[:2]
         assert (queue.rows, queue.items) == (4, 1)
         with pytest.raises(Overloaded):
@@ -378,13 +370,13 @@ def test_a_pass_of_a_client_with_more_work_leaves_cores_to_active_clients(
     engine, clock, reserved
 ) -> None:
     queue = queue_of(clock, workers=2, max_batch_rows=1)
-    batch = reserved.enter_context(queue.reserve(A, engine, 1, count=3))
+    batch = reserved.enter_context(queue.reserve(A, engine, [1] * 3))
     for ticket in batch[:2]:
         queue.enqueue(ticket, item_of(1), NO_DEADLINE)
     first = start_batch(queue)
     assert not first.leaves_cores  # no other client is active
     queue.finish(first)
-    (single,) = reserved.enter_context(queue.reserve(B, engine, 1))
+    (single,) = reserved.enter_context(queue.reserve(B, engine, [1]))
     second = start_batch(queue)
     assert (second.clients, second.leaves_cores) == ({A}, True)
     queue.enqueue(single, item_of(1), NO_DEADLINE)

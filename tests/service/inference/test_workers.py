@@ -114,7 +114,7 @@ def test_every_batch_is_reported_with_its_model_rows_items_and_seconds(
 def test_a_lost_device_ends_all_inference_and_is_reported_once(harness: WorkersHarness) -> None:
     lost = DeviceFailed("CUDA error: an illegal memory access was encountered")
     harness.engine.error_of = lambda _: lost
-    with harness.queue.reserve("a", harness.engine, 1) as (decoding,):
+    with harness.queue.reserve("a", harness.engine, [1]) as (decoding,):
         running = harness.block_with(6)
         waiting = harness.submit(1, 2, 3, 6)
         harness.engine.gate.set()
@@ -126,7 +126,7 @@ def test_a_lost_device_ends_all_inference_and_is_reported_once(harness: WorkersH
             harness.queue.enqueue(decoding, item_of(1), NO_DEADLINE)
     with pytest.raises(NotReady):
         harness.submit(1)
-    with pytest.raises(NotReady), harness.queue.reserve("a", harness.engine, 1):
+    with pytest.raises(NotReady), harness.queue.reserve("a", harness.engine, [1]):
         pass
     assert harness.engine.batches == [[6]]
     assert harness.fatal == [lost]

@@ -11,8 +11,8 @@ from eulerlora.sampling.adaptive import (
     SettledDecisions,
     StoppingRule,
 )
-from eulerlora_contract.policy.policy import Policy, default_policy
-from service.prediction.request import disposition_is_settled
+from eulerlora_contract.answers import ImageQuality
+from eulerlora_contract.policy.policy import Policy, default_policy, dispositions
 from tests.eulerlora_contract.policy_inputs import GOOD
 
 CLASSES = ("nv", "mel", "bcc", "akiec")
@@ -38,6 +38,16 @@ def decisions(policy: Policy, offsets: tuple[float, ...], distance: float) -> Se
     return SettledDecisions(answer, fitted)
 
 
+def is_settled(
+    policy: Policy, quality: ImageQuality, limits: StoppingRule, found: SettledDecisions
+) -> bool:
+    target = [CLASSES.index(name) for name in policy.target.classes]
+    entropy_nats = policy.uncertainty.entropy_nats
+    states = limits.states(found, target, policy.target.urgent, entropy_nats)
+    poor = dict.fromkeys(policy.quality_reasons(quality), True)
+    return sum(dispositions(poor | states).values()) == 1
+
+
 def cases() -> Iterator[tuple[tuple[float, ...], float, bool]]:
     """Offsets, distance (limit 10), and whether the disposition is settled; by hand."""
     far, near = 2.0, 0.5
@@ -59,7 +69,7 @@ def test_a_disposition_is_settled_if_no_open_decision_can_change_it(
 ) -> None:
     policy, limits = default_policy(), StoppingRule(msp=1e-3, feature_distance=10.0)
     found = decisions(policy, offsets, distance)
-    assert disposition_is_settled(policy, GOOD, CLASSES, limits, found) is expected
+    assert is_settled(policy, GOOD, limits, found) is expected
 
 
 def test_a_bad_image_is_settled_as_retake_unless_it_may_be_unfamiliar() -> None:
@@ -67,4 +77,4 @@ def test_a_bad_image_is_settled_as_retake_unless_it_may_be_unfamiliar() -> None:
     dark = GOOD.model_copy(update={"brightness": 0.0})
     for distance, expected in ((5.0, True), (9.5, False), (15.0, True)):
         open_decisions = decisions(policy, (0.0, 0.0, 0.0), distance)
-        assert disposition_is_settled(policy, dark, CLASSES, limits, open_decisions) is expected
+        assert is_settled(policy, dark, limits, open_decisions) is expected

@@ -35,7 +35,7 @@ from tests.service.prediction.conftest import Open
 
 pytestmark = pytest.mark.anyio
 
-THRESHOLDS = {"auto": 0.55, 16: 0.5, 2: 0.6, 1: 0.7}
+THRESHOLDS = {"auto": 0.55, 4: 0.5, 2: 0.6, 1: 0.7}
 
 
 def auto(seed: int) -> PredictQuery:
@@ -122,26 +122,11 @@ def test_auto_gives_the_result_of_the_drawn_number_of_samples(harness, png, take
             expected = asyncio.run(predict_one(running, png, query))
             assert result.samples == samples
             assert result.trajectories == 2 * samples
-            assert (result.sampled, result.rows) == (True, 2 * (samples + 1))
+            assert result.rows == 2 * samples
             assert result.probabilities == pytest.approx(expected.probabilities, abs=1e-5)
             assert result.mutual_information == pytest.approx(expected.mutual_information, abs=1e-5)
             assert (result.ood_threshold, result.ood) == (0.55, result.msp < 0.55)
-            assert "standard_error" not in expected.model_fields_set
-
-
-def test_a_settled_image_has_the_answer_of_det(balanced, png) -> None:
-    first, *later = MARGINS.rounds
-    rounds = (first.model_copy(update={"lead": 0.0}), *later)
-    margins = MARGINS.model_copy(update={"rounds": rounds})
-    config = balanced.config.model_copy(update={"margins": margins})
-    model = EulerLoRA(Checkpoint(balanced.network, config, "sha256:1"), torch.device("cpu"))
-    with PipelineHarness(model, None, {}).running() as running:
-        result = asyncio.run(predict_one(running, png, auto(1)))
-        det = asyncio.run(predict_one(running, png))
-    assert (result.mode, result.sampled, result.samples, result.rows) == ("stoch", False, 1, 2)
-    assert result.trajectories == 2
-    assert result.probabilities == pytest.approx(det.probabilities, abs=1e-5)
-    assert "standard_error" not in result.model_fields_set
+            assert "rows" not in expected.model_fields_set
 
 
 def test_auto_needs_margins(balanced, png) -> None:
@@ -151,15 +136,6 @@ def test_auto_needs_margins(balanced, png) -> None:
         asyncio.run(predict_one(running, png, auto(1)))
     with Image.open(BytesIO(png)) as image, pytest.raises(SettingsError):
         model.predict([image], "stoch", "auto")
-
-
-def test_standard_errors_equal_those_of_the_library(harness, balanced, png, long) -> None:
-    with harness() as running:
-        result = asyncio.run(predict_one(running, png, long))
-    with Image.open(BytesIO(png)) as image:
-        errors = balanced.predict([image], "stoch", "auto", long.seed).standard_errors
-    assert result.standard_error.msp == pytest.approx(float(errors.msp), abs=1e-5)
-    assert result.standard_error.entropy == pytest.approx(float(errors.entropy), abs=1e-5)
 
 
 def test_results_do_not_depend_on_concurrent_requests(harness, png, taken) -> None:
@@ -182,29 +158,16 @@ def test_results_do_not_depend_on_concurrent_requests(harness, png, taken) -> No
 
 
 async def test_rows_stay_reserved_for_later_rounds(harness, png, long, taken) -> None:
-    with harness(max_waiting_rows=16) as started:
+    with harness(max_waiting_rows=6) as started:
         gate = block_passes(started)
         accepted = asyncio.create_task(predict_one(started, png, long))
         await wait_until(lambda: started.passes == [1])
         assert started.queue.rows == 2 * (MAX_AUTO_SAMPLES - 1)
-        assert started.queue.items == 1
         with pytest.raises(Overloaded):
             await predict_one(started, png)
         gate.set()
         assert (await accepted).samples == taken[long.seed]
         assert started.queue.rows == started.queue.items == 0
-
-
-def test_the_reservation_follows_the_recent_average(harness, png, taken) -> None:
-    short = min(taken, key=lambda seed: taken[seed])
-    with harness() as running:
-        inference, engine = running.pipeline._inference, running.served
-        assert inference.rows(engine, "auto") == 2 * MAX_AUTO_SAMPLES
-        before = inference.rows(engine, "auto")
-        for _ in range(40):
-            asyncio.run(predict_one(running, png, auto(short)))
-        assert 2 * taken[short] <= inference.rows(engine, "auto") < before / 2
-        assert inference.rows(engine, 5) == 10
 
 
 def test_a_deadline_between_rounds_gives_no_result(harness, png, long, monkeypatch) -> None:
@@ -250,7 +213,7 @@ def test_audit_log_and_timing_cover_all_rounds(harness, png, long, taken) -> Non
         body = asyncio.run(predict_one(running, png, long))
     assert audit.entries == [AuditEntry(body, None, png, samples_asked="auto")]
     assert body.samples == taken[long.seed]
-    assert running.passes == [1] * (ROUNDS.index(taken[long.seed]) + 2)
+    assert running.passes == [1] * (ROUNDS.index(taken[long.seed]) + 1)
     (completed,) = running.predictions
     assert completed.model_s > 0
     assert completed.queue_s >= 0

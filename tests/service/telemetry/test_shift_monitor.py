@@ -13,7 +13,6 @@ from eulerlora_contract.answers import (
     OodScores,
     Prediction,
     ScoreThreshold,
-    StandardError,
     Threshold,
 )
 from service.telemetry.shift_monitor import ExpectedRates, ShiftMonitors
@@ -109,7 +108,7 @@ def test_each_picture_counts_in_the_signals_that_it_has(make_model) -> None:
 def test_a_prediction_with_auto_samples_has_the_thresholds_of_auto(make_model) -> None:
     model = make_model(FULL, AUTO)
     monitors = ShiftMonitors(lambda: {"tiny": model})
-    monitors.record(prediction(standard_error=StandardError(msp=0.01, entropy=0.01)))
+    monitors.record(prediction(rows=8))
     signals = {signal.name: signal for signal in monitors.states()["tiny"].signals}
     assert signals["msp"].expected == pytest.approx(0.1)
 

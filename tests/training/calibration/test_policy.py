@@ -15,6 +15,8 @@ from sklearn.metrics import roc_auc_score
 
 from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.model import EulerLoRA
+from eulerlora.sampling.adaptive import RoundMargins
+from eulerlora.scores.uncertainty import summarise
 from eulerlora_contract.answers import Reason, TargetClasses
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.policy.policy import (
@@ -25,6 +27,7 @@ from eulerlora_contract.policy.policy import (
     default_policy_text,
     read_policy,
 )
+from tests.conftest import MARGINS
 from training.calibration.policy import (
     PolicyFile,
     PolicyFit,
@@ -167,6 +170,30 @@ def test_scores_entropy_and_flags_agree_with_predictions(
     assert actual.critical.tolist() == [image.label == mel for image in images]
     assert actual.lesions[:2].tolist() == ["twins", "twins"]
     assert len(set(actual.lesions.tolist())) == len(images) - 1
+
+
+def test_auto_is_scored_at_the_round_that_settles_the_disposition(
+    checkpoint_folder: Path, images: list[LabelledImage], image_folder: Path
+) -> None:
+    zero = RoundMargins(samples=2, lead=0, log_odds=0, entropy=0, agreement=0, feature_distance=0)
+    unsettled = zero.model_copy(update={"samples": 1, "log_odds": 99.0})
+    margins = MARGINS.model_copy(update={"rounds": (unsettled, zero)})
+    checkpoint = load_checkpoint(checkpoint_folder)
+    config = checkpoint.config.model_copy(update={"margins": margins})
+    model = EulerLoRA(replace(checkpoint, config=config), torch.device("cpu"))
+    policy = default_policy()
+    policy = policy.model_copy(
+        update={"target": policy.target.model_copy(update={"classes": ("mel",)})}
+    )
+    options = SamplingOptions("stoch", 4, adaptive=True)
+    mel = model.classes.index("mel")
+    whole = model.predict([image_folder / "test" / image.name for image in images], "stoch", 4)
+    rows = whole.trajectories.unflatten(1, (-1, 4))
+    for decided_by, samples in ((policy, 2), (None, 4)):
+        actual = score_images(model, images, options, MEL, "test", decided_by)
+        expected = summarise(rows[:, :, :samples].flatten(1, 2))
+        assert actual.scores == pytest.approx(expected.probabilities[:, mel].numpy(), abs=1e-6)
+        assert actual.entropy == pytest.approx(expected.entropy.numpy(), abs=1e-6)
 
 
 def test_without_an_ood_threshold_it_is_unknown_of_every_image(

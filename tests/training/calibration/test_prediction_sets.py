@@ -201,7 +201,7 @@ def test_calibrate_stores_sets_that_cover_its_images(
     config = calibrate(checkpoint_copy, parts, CPU, [2, "auto"], coverage=CoverageSettings((0.5,)))
     assert read_config(checkpoint_copy) == config
     assert [(entry.mode, entry.samples) for entry in config.prediction_sets] == [
-        ("det", 1), ("stoch", 2),
+        ("det", 1), ("stoch", 2), ("stoch", 4),
     ]  # fmt: skip
     model = EulerLoRA.load(checkpoint_copy, "cpu")
     images = parts.parts["calibration"]
@@ -215,7 +215,7 @@ def test_calibrate_stores_sets_that_cover_its_images(
             for image, names in zip(images, sets.labels, strict=True)
         )
         assert covered / len(images) >= 0.5
-    assert model.predict([images[0].source], "stoch", 4, coverage=0.5).prediction_sets is None
+    assert model.predict([images[0].source], "stoch", 3, coverage=0.5).prediction_sets is None
 
 
 def test_a_calibration_without_coverage_removes_earlier_sets(

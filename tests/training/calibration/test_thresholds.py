@@ -17,15 +17,16 @@ from eulerlora.checkpoint.files import (
     read_known_answer,
 )
 from eulerlora.model import EulerLoRA
-from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, StoppingRule
+from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, MIN_IMAGES, StoppingRule
 from eulerlora.settings import UNSCALED
 from eulerlora_contract.answers import Threshold
 from eulerlora_contract.sampling import MODES, Auto, Precision
 from tests.conftest import config_of, random_network
-from training.calibration.calibrate import calibrate
+from training.calibration.calibrate import calibrate, calibrate_auto
 from training.calibration.thresholds import (
     CalibrationOutputs,
     CoverageSettings,
+    answers_by_round,
     fit_temperature,
     precision_changes,
     with_thresholds,
@@ -33,7 +34,6 @@ from training.calibration.thresholds import (
 from training.data.cache import list_images
 from training.data.images import ImageParts, LabelledImage
 from training.evaluation.inference import ModelOutputs
-from training.evaluation.intervals import tolerance_bound
 from training.recipe.schema import CALIBRATED_SAMPLES
 
 
@@ -89,8 +89,8 @@ def test_thresholds_agree_with_predictions_for_every_number_of_samples(
         assert threshold.data == "squares"
 
 
-def test_the_auto_threshold_is_that_of_each_image_s_last_round() -> None:
-    """The images end at different rounds, by the rule of the largest fixed number of samples."""
+def test_auto_keeps_the_boundaries_and_is_measured_at_each_image_s_last_round() -> None:
+    """The images end at different rounds, by the rule of the number that is compared with."""
     generator = torch.Generator().manual_seed(2)
     logits = 4 * torch.randn(120, 1, 1, 3, generator=generator, dtype=torch.float64)
     noise = torch.randn(120, 2, MAX_AUTO_SAMPLES, 3, generator=generator, dtype=torch.float64)
@@ -101,13 +101,14 @@ def test_the_auto_threshold_is_that_of_each_image_s_last_round() -> None:
         lesion_images(120, 1),
         "squares",
     )
-    samples: tuple[int | Auto, ...] = (2, 8, MAX_AUTO_SAMPLES, "auto")
+    samples: tuple[int | Auto, ...] = (2, "auto")
     config = with_thresholds(config_of(random_network()), outputs, None, samples)
     margins, (*fixed, auto) = config.margins, config.thresholds
     assert margins is not None
     assert (auto.mode, auto.samples) == ("stoch", "auto")
+    assert [entry.samples for entry in fixed] == [1, 2, MAX_AUTO_SAMPLES]
     rule = StoppingRule(fixed[-1].msp, margins=margins)
-    answers = outputs.answers(None)
+    answers = answers_by_round(outputs.stoch, None)
     scores, ends = [], set()
     for index in range(120):
         ending = [number for number in answers if rule.ends(answers[number][index])]
@@ -115,7 +116,12 @@ def test_the_auto_threshold_is_that_of_each_image_s_last_round() -> None:
         scores.append(answers[end][index].msp)
         ends.add(end)
     assert len(ends) > 1
-    assert auto.msp == pytest.approx(tolerance_bound(np.array(scores), 0.95).threshold)
+    assert auto.msp == fixed[-1].msp
+    assert auto.kept == np.mean(np.array(scores) >= auto.msp)
+    assert auto.energy is not None
+    assert fixed[-1].energy is not None
+    assert auto.energy.threshold == fixed[-1].energy.threshold
+    assert auto.energy.upper_quartile != fixed[-1].energy.upper_quartile
 
 
 def test_a_lesion_counts_once_by_its_image_that_is_most_out_of_distribution() -> None:
@@ -196,6 +202,24 @@ def test_pictures_of_a_patient_stay_together_in_the_fit_of_a_temperature(
     assert outputs.temperature("det", 1) == fit_temperature(logits, labels, patients)
     parted = fit_temperature(logits, labels, outputs.lesions.indices.numpy())
     assert outputs.temperature("det", 1).standard_error != parted.standard_error
+
+
+def test_a_new_record_of_auto_leaves_the_config_and_its_revision(
+    checkpoint_copy: Path, images: list[LabelledImage]
+) -> None:
+    many = [replace(image, name=f"{n}") for n in range(9) for image in images][:MIN_IMAGES]
+    parts, cpu = ImageParts("squares", (), {"train": many, "test": many}), torch.device("cpu")
+    fitted = calibrate(checkpoint_copy, parts, cpu, [2, "auto"], precision="bfloat16")
+    content = (checkpoint_copy / "config.json").read_bytes()
+    (checkpoint_copy / "auto.json").unlink()
+    assert load_checkpoint(checkpoint_copy).config.margins is None
+    again = calibrate_auto(checkpoint_copy, parts, cpu, "bfloat16")
+    assert (checkpoint_copy / "config.json").read_bytes() == content
+    assert again == read_config(checkpoint_copy)
+    assert again.bfloat16 == fitted.bfloat16
+    assert [entry.samples for entry in again.auto.thresholds] == ["auto", "auto"]
+    for entry, other in zip(again.auto.thresholds, fitted.auto.thresholds, strict=True):
+        assert entry.msp == pytest.approx(other.msp)
 
 
 def test_the_record_of_bfloat16_counts_images_that_change() -> None:
