@@ -18,10 +18,10 @@ Importing this module registers the method with PEFT, which needs it before `fro
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -179,32 +179,19 @@ def _variant_fields() -> Iterable[str]:
     return (entry.name for entry in fields(LoraConfig) if entry.metadata.get("is_lora_variant"))
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class SamplingState:
-    """What the layers of a model share in `sampling`.
+    """What the layers of a model share in a pass of `sampling`.
 
-    samples: rows of each example. rows: of the latest forward pass of the model, None before it.
+    samples: rows of each example. draw: returns the coefficients of the active adapters, none if
+    each pass draws anew. coefficients: of the adapters that were active so far, (samples, r) or
+    (rows, r). rows: of a call of the model, None outside of one.
     """
 
     samples: int
+    draw: "Callable[[], dict[Directions, Tensor]]"
+    coefficients: "dict[Directions, Tensor]"
     rows: int | None = None
-
-    def repeat(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, Any]:
-        """Repeats every tensor of the batch for each sample; a pre-hook of the model."""
-        tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, Tensor)]
-        if not tensors or not tensors[0].ndim:
-            raise SettingsError("sampling: expected a batch of tensors as arguments, got none")
-        count = len(tensors[0])
-        self.rows = count * self.samples
-
-        def repeated(value: object) -> object:
-            if isinstance(value, Tensor) and value.ndim and len(value) == count:
-                return value.repeat_interleave(self.samples, dim=0)
-            return value
-
-        return cast(tuple[Any, Any], tree_map(repeated, (args, kwargs)))
 
     def of_rows(self, coefficients: Tensor, count: int) -> Tensor:
         """Returns the coefficients (count, r) of the inputs of a layer. Raises SettingsError."""
@@ -221,8 +208,8 @@ class SamplingState:
 class Directions(nn.Linear):
     """The matrix A of an adapter, (r, in_features), whose outputs are multiplied by coefficients.
 
-    sampling: in the block of `sampling`, otherwise None. coefficients: given ones, (samples, r) or
-    (rows, r); with None, each pass of `sampling` and of training draws its own.
+    sampling: in the block of `sampling`, otherwise None. recomputed: the one of the forward pass
+    whose activations a backward pass may compute again; it lives as long as the graph.
     """
 
     def __init__(self, linear: nn.Linear, law: AdapterSettings, role: Role) -> None:
@@ -232,7 +219,7 @@ class Directions(nn.Linear):
         self.register_parameter("bias", None)
         self.law, self.role = law, role
         self.sampling: SamplingState | None = None
-        self.coefficients: Tensor | None = None
+        self.recomputed: SamplingState | None = None
 
     def draw(self, samples: int, generator: Generator) -> Tensor:
         """Returns independent coefficients (samples, r) on the CPU."""
@@ -247,16 +234,52 @@ class Directions(nn.Linear):
         ones are parts of a row.
         """
         directions = super().forward(inputs)
-        if self.sampling is None and not self.training:
+        if not _in_backward():
+            self.recomputed = self.sampling
+        state = self.recomputed
+        if state is None and not self.training:
             return directions
-        samples = 1 if self.sampling is None else self.sampling.samples
-        coefficients = self.coefficients
+        coefficients = None
+        if state is not None:
+            if self not in state.coefficients:  # it was not active before
+                state.coefficients.update(state.draw())
+            coefficients = state.coefficients.get(self)
         if coefficients is None:
+            samples = 1 if state is None else state.samples
             coefficients = self.draw(samples, torch.default_generator)
         coefficients = coefficients.to(directions)
-        if self.sampling is not None and len(coefficients) > 1:
-            coefficients = self.sampling.of_rows(coefficients, len(directions))
+        if state is not None and len(coefficients) > 1:
+            coefficients = state.of_rows(coefficients, len(directions))
         return directions * coefficients.view(-1, *[1] * (directions.ndim - 2), self.out_features)
+
+
+def _in_backward() -> bool:
+    """True in a backward pass, where activation checkpointing runs forward passes again."""
+    return torch._C._current_graph_task_id() >= 0
+
+
+def _directions(model: nn.Module) -> list[Directions]:
+    return [module for module in model.modules() if isinstance(module, Directions)]
+
+
+def _keep_sampling(model: nn.Module, _: object, output: object) -> None:
+    """Lets a backward pass compute this pass again with its coefficients; a hook of the base model.
+
+    Of several passes in one graph, autograd finishes the last one first.
+    """
+    values = [value for value in tree_flatten(output)[0] if isinstance(value, Tensor)]
+    values = [value for value in values if value.requires_grad]
+    layers = _directions(model) if values and not _in_backward() else []
+    if not layers:
+        return
+    state = layers[0].sampling
+
+    def resume(_: Tensor) -> None:
+        for directions in layers:
+            directions.recomputed = state
+
+    for value in values:
+        value.register_hook(resume)
 
 
 class EulerLoraLinear(Linear):
@@ -282,6 +305,10 @@ class EulerLoraModel(LoraModel):
     target_module_mapping: dict[str, Sequence[str]] = {
         kind: names for kinds, names in TARGETS.items() for kind in kinds
     }
+
+    def __init__(self, model: nn.Module, *args: Any, **kwargs: Any) -> None:
+        super().__init__(model, *args, **kwargs)
+        model.register_forward_hook(_keep_sampling)
 
     def _prepare_adapter_config(self, peft_config: Any, model_config: Any) -> Any:
         kind = model_config.get("model_type")
@@ -423,26 +450,53 @@ def sampling(
     seed: of the draws of every example, or one for each example: an answer does not depend on the
     rest of the batch. None draws for the whole batch, anew in every pass, from torch's default
     generator. coefficients: given ones instead, as `draw_coefficients` returns them.
+    The draws of a pass are part of its graph: a backward pass may follow after the block, also
+    with activation checkpointing. An adapter that becomes active in the block is sampled too.
     Raises SettingsError for a model without an active or with a merged adapter.
     """
-    active = _active(model)
-    if coefficients is None and seed is not None:
-        coefficients = draw_coefficients(model, samples, seed)
-    given = coefficients or {}
-    if coefficients is not None and (wrong := active.keys() ^ coefficients.keys()):
-        raise SettingsError(
-            f"coefficients: expected one for each active matrix A, see {min(wrong)}"
-        )
-    state = SamplingState(samples)
-    handle = model.register_forward_pre_hook(state.repeat, with_kwargs=True)
+    layers = _directions(model)
+
+    def draw() -> dict[Directions, Tensor]:
+        active = _active(model)
+        if coefficients is not None and (wrong := active.keys() ^ coefficients.keys()):
+            raise SettingsError(
+                f"coefficients: expected one for each active matrix A, see {min(wrong)}"
+            )
+        drawn = coefficients
+        if drawn is None:
+            drawn = {} if seed is None else draw_coefficients(model, samples, seed)
+        return {active[name]: values for name, values in drawn.items()}
+
+    def begin(state: SamplingState | None) -> None:
+        for directions in layers:
+            directions.sampling = state
+
+    def repeat(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """Repeats every tensor of the batch for each sample."""
+        tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, Tensor)]
+        if not tensors or not tensors[0].ndim:
+            raise SettingsError("sampling: expected a batch of tensors as arguments, got none")
+        count = len(tensors[0])
+        drawn = state.coefficients
+        if drawn and list(drawn) != list(_active(model).values()):
+            drawn = draw()
+        begin(replace(state, coefficients=drawn, rows=count * samples))
+
+        def repeated(value: object) -> object:
+            if isinstance(value, Tensor) and value.ndim and len(value) == count:
+                return value.repeat_interleave(samples, dim=0)
+            return value
+
+        return cast(tuple[Any, Any], tree_map(repeated, (args, kwargs)))
+
+    state = SamplingState(samples, draw, draw())
+    handle = model.register_forward_pre_hook(repeat, with_kwargs=True)
     try:
-        for name, directions in active.items():
-            directions.sampling, directions.coefficients = state, given.get(name)
+        begin(state)
         yield
     finally:
         handle.remove()
-        for directions in active.values():
-            directions.sampling = directions.coefficients = None
+        begin(None)
 
 
 def _register() -> None:

@@ -156,17 +156,42 @@ def test_training_draws_anew_in_every_pass(model: PeftModel) -> None:
     assert not torch.equal(fresh[0], fresh[1])
 
 
-def test_activation_checkpointing_leaves_the_gradients(vit) -> None:
-    """The pass that is computed again in the backward pass draws the same coefficients."""
+def of_training(model: PeftModel) -> Tensor:
+    """A pass in training mode, whose draws are those of the layers."""
+    return model(pixel_values=IMAGES).logits.square().mean()
+
+
+def of_seed(model: PeftModel, samples: int = 2, seed: int | None = 3) -> Tensor:
+    """A sampled pass, whose backward pass follows after the block."""
+    with sampling(model, samples, seed):
+        return model(pixel_values=IMAGES[:samples]).logits.square().mean()
+
+
+def of_new_draws(model: PeftModel) -> Tensor:
+    """A sampled pass that draws anew."""
+    return of_seed(model, seed=None)
+
+
+def of_several_passes(model: PeftModel) -> Tensor:
+    """Sampled passes and one of training, with different numbers of rows, in one graph."""
+    return of_training(model) + 2 * of_seed(model) + 3 * of_seed(model, 3, 4) + of_training(model)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("loss", [of_training, of_seed, of_new_draws, of_several_passes])
+def test_activation_checkpointing_leaves_the_gradients(
+    vit, loss: Callable[[PeftModel], Tensor], reentrant: bool
+) -> None:
+    """The pass that is computed again in the backward pass has the same coefficients."""
     model = randomised(get_peft_model(deepcopy(vit), EulerLoraConfig(r=4))).train()
+    model.enable_input_require_grads()
     gradients = []
     for checkpointing in (False, True):
         if checkpointing:
-            model.gradient_checkpointing_enable()  # transformers 5.18 has no other name
-            model.enable_input_require_grads()
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
         model.zero_grad()
         torch.manual_seed(5)
-        model(pixel_values=IMAGES, labels=torch.tensor([0, 1, 2])).loss.backward()
+        loss(model).backward()
         gradients.append([p.grad for n, p in model.named_parameters() if "lora_" in n])
     torch.testing.assert_close(gradients[1], gradients[0])
 
@@ -214,6 +239,27 @@ def test_adapters_are_sampled_one_by_one_or_together(model: PeftModel) -> None:
     assert torch.equal(sampled(model, seed=5), first)
     with model.disable_adapter():
         assert not torch.equal(logits_of(model), first[:, 0])
+
+
+@torch.no_grad()
+def test_an_adapter_that_becomes_active_in_the_block_is_sampled(model: PeftModel) -> None:
+    model.add_adapter("other", EulerLoraConfig(r=6, min_rank=2))
+    randomised(model).set_adapter("other")
+    expected = sampled(model, seed=5)
+    model.set_adapter("default")
+    given = draw_coefficients(model, samples=4)
+    with sampling(model, seed=5):
+        model.set_adapter("other")
+        assert torch.equal(model(pixel_values=IMAGES).logits, expected.flatten(0, 1))
+    model.set_adapter("default")
+    with sampling(model, samples=1, seed=5):  # also without a call of the model that is sampled
+        model.set_adapter("other")
+        actual = model.base_model.model(pixel_values=IMAGES).logits
+    torch.testing.assert_close(actual, sampled(model, samples=1, seed=5)[:, 0])
+    model.set_adapter("default")
+    with sampling(model, coefficients=given), pytest.raises(SettingsError):
+        model.set_adapter("other")
+        model(pixel_values=IMAGES)
 
 
 def test_a_language_model_generates_from_one_sample() -> None:
