@@ -15,12 +15,13 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.checkpoint.files import UNKNOWN_TRAINING, config_of, save_checkpoint
-from eulerlora.checkpoint.weights import tensors_sha256
+from eulerlora.checkpoint.weights import at_image_size, tensors_sha256
 from eulerlora.exchange.importing import backbone_of_module
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.sampling.masks import AdapterSettings
+from eulerlora.scores.uncertainty import kind_of, shape_of
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import ImageError, SettingsError
 from eulerlora_contract.sampling import DEFAULT_SAMPLES, Mode
@@ -49,16 +50,19 @@ class AdaptedClassifier(nn.Module):
     ) -> Tensor:
         """Returns the logits (n, trajectories, classes) of every trajectory, adapter by adapter.
 
-        images: (n, 3, size, size), prepared as for the original network. mode: `det`, one
+        images: (n, 3, size, size), prepared as for the original network, whose range of values is
+        not known here and not checked; of the parameters' type, float32. mode: `det`, one
         trajectory for each adapter; or `stoch`, `samples` for each, 4 by default. generator: of the
         draws, which all images share, on the CPU; None for torch's default generator.
         Raises ImageError and SettingsError.
         """
-        size = self.network.backbone.settings.image_size
-        if images.shape[1:] != (3, size, size) or not images.is_floating_point():
+        backbone = self.network.backbone
+        size, dtype = backbone.settings.image_size, backbone.class_token.dtype
+        shape = shape_of(images)
+        if shape[1:] != (3, size, size) or not shape[0] or images.dtype != dtype:
             raise ImageError(
-                f"expected floating-point images (n, 3, {size}, {size}), got {images.dtype} "
-                f"{tuple(images.shape)}"
+                f"expected images (n, 3, {size}, {size}) of {dtype}, n at least 1, got "
+                f"{kind_of(images)}"
             )
         method, count = self.network.method, len(images)
         if mode == "det":
@@ -115,6 +119,7 @@ def adapt(
     init_gain: float = AdapterSettings().init_gain,
     *,
     classes: int | Sequence[str],
+    image_size: int | None = None,
     generator: Generator | None = None,
 ) -> AdaptedClassifier:
     """Returns a classifier with new adapters on a copy of a Vision Transformer's weights.
@@ -122,10 +127,12 @@ def adapt(
     vit: torchvision's or timm's `VisionTransformer`, or a ViT, DINOv2 or CLIP of transformers,
     float32; its head is not used, and it does not change. rank, adapters, min_rank, steps, scale,
     init_gain: as in `eulerlora.sampling.masks.AdapterSettings`. classes: their names or number, at
-    least 2. generator: draws the adapters and heads; None for torch's default generator.
+    least 2. image_size: in pixels, a multiple of the patch size; None for that of `vit`. Position
+    embeddings are interpolated as by its library. generator: draws the adapters and heads; None for
+    torch's default generator.
 
-    The features of the copy are compared with those of `vit` on two random images. Raises
-    SettingsError if they differ, for another network, and for a value out of range.
+    The features of the copy are compared with those of `vit` on two random images of its own size.
+    Raises SettingsError if they differ, for another network, and for a value out of range.
     """
     names = [f"class_{i}" for i in range(classes)] if isinstance(classes, int) else list(classes)
     if len(names) < 2 or len(set(names)) != len(names):
@@ -136,7 +143,10 @@ def adapt(
     if any(parameter.dtype != torch.float32 for parameter in vit.parameters()):
         raise SettingsError("vit: expected float32 parameters")
     copied = backbone_of_module(vit)
-    network = build_network(copied.backbone, settings, len(names))
+    backbone = copied.backbone
+    if image_size is not None:
+        backbone = at_image_size(backbone, image_size)
+    network = build_network(backbone, settings, len(names))
     network.initialise(generator or torch.default_generator)
     return AdaptedClassifier(network.to(device), names, copied.library)
 
@@ -147,10 +157,29 @@ def trajectory_loss(
     """Returns the mean cross-entropy of an image's trajectories, the paper's objective.
 
     Each trajectory learns from its own loss; it is not the loss of the mean probability.
-    logits: (n, trajectories, classes). targets: (n,) labels, or (n, classes) probabilities.
-    reduction: `mean` over the images, or `none`, which returns (n,).
+    logits: (n, trajectories, classes), none of them 0. targets: (n,) integer labels, or (n,
+    classes) probabilities. reduction: `mean` over the images, or `none`, which returns (n,). Raises
+    SettingsError for other shapes or types, and for labels out of range.
     """
+    shape = shape_of(logits)
+    if len(shape) != 3 or not all(shape):
+        raise SettingsError(
+            f"logits: expected a tensor (n, trajectories, classes), got {kind_of(logits)}"
+        )
+    count, _, classes = shape
+    if shape_of(targets) not in ((count,), (count, classes)):
+        raise SettingsError(
+            f"targets: expected a tensor of labels ({count},) or probabilities ({count}, "
+            f"{classes}), got {kind_of(targets)}"
+        )
     if targets.ndim == 1:
-        targets = F.one_hot(targets, logits.shape[-1])
+        try:
+            targets = F.one_hot(targets, classes)
+        except RuntimeError as error:
+            low, high = targets.min().item(), targets.max().item()
+            raise SettingsError(
+                f"targets: expected labels 0 to {classes - 1} of torch.int64, got {low} to {high} "
+                f"of {targets.dtype}"
+            ) from error
     losses = -(targets * logits.log_softmax(dim=-1).mean(dim=1)).sum(dim=-1)
     return losses.mean() if reduction == "mean" else losses

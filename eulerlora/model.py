@@ -1,7 +1,7 @@
 """`EulerLoRA`: a checkpoint on a device, ready to predict; and the choice of its precision."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -169,8 +169,8 @@ class EulerLoRA:
         """Returns class probabilities and uncertainty of every image.
 
         images: PIL images, paths or NumPy arrays (height, width, 3), uint8 in RGB; or an array
-        (n, height, width, 3); or a tensor (n, 3, height, width) in [0, 1]. Each is read when its
-        batch runs.
+        (n, height, width, 3); or a floating-point tensor (n, 3, height, width) in [0, 1], without
+        the normalisation of the backbone. Each is read when its batch runs.
         mode: `det`, one pass per adapter; or `stoch`, sampled.
         samples: S per adapter, only in mode `stoch`; `auto` takes 1, 2 or 4 of them, until the
         label and flags are settled, for a checkpoint with decision margins; None for
@@ -184,8 +184,8 @@ class EulerLoRA:
         views: number of views of an image that its trajectories share between them, 1, 2, 4 or 8
         (`eulerlora.nn.rows`); in mode `det` each adapter sees all of them. None for the
         checkpoint's in mode `stoch`, and 1 in mode `det`; other numbers are not calibrated.
-        Raises ImageError for an unusable image, SettingsError for an option out of range and
-        NonFiniteError if the network returns NaN or infinity.
+        Raises ImageError for an unusable image and a tensor with other values, SettingsError for an
+        option out of range and NonFiniteError if the network returns NaN or infinity.
         """
         if batch_size is not None and batch_size < 1:
             raise SettingsError(f"batch_size: expected at least 1, got {batch_size}")
@@ -318,6 +318,10 @@ def decide_precision(
     )
 
 
+HALF_LEVEL = 0.5 / 255
+"""How far rounding may take a value out of [0, 1]."""
+
+
 def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
     """Yields every image, one in memory at a time.
 
@@ -325,8 +329,10 @@ def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
     network's input; large JPEG files are reduced (`jpeg_reduction`), also those that PIL opened by
     path and has not read. Raises ImageError.
     """
-    if isinstance(images, Image.Image | Path | str):
-        raise ImageError(f"expected a sequence of images, got one {type(images).__name__}")
+    kind = type(images).__name__
+    alone = isinstance(images, Image.Image | Path | str | bytes | Mapping)
+    if alone or not isinstance(images, Iterable):
+        raise ImageError(f"expected a sequence of images, got one {kind}")
     if isinstance(images, np.ndarray) and images.ndim != 4:
         raise ImageError(
             "expected an array (n, height, width, 3) or a list of arrays (height, width, 3), "
@@ -338,6 +344,13 @@ def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
                 "expected a floating-point tensor (n, 3, height, width) in [0, 1], "
                 f"got {images.dtype} {tuple(images.shape)}"
             )
+        if images.numel():
+            low, high = (value.item() for value in images.aminmax())
+            if not (low > -HALF_LEVEL and high < 1 + HALF_LEVEL):
+                raise ImageError(
+                    "expected a tensor with values in [0, 1], which the model normalises, "
+                    f"got {low:.3g} to {high:.3g}"
+                )
         yield from (RgbImage(pixels, ()) for pixels in images)
         return
     for image in images:
@@ -346,8 +359,13 @@ def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
             yield upright_rgb(image) if file is None else read_image(file, str(file), input_side)
         elif isinstance(image, np.ndarray):
             yield _rgb_of_array(image)
-        else:
+        elif isinstance(image, str | Path):
             yield read_image(Path(image), str(image), input_side)
+        else:
+            raise ImageError(
+                "expected PIL images, paths or uint8 arrays (height, width, 3), or one tensor "
+                f"(n, 3, height, width), got {type(image).__name__} in {kind}"
+            )
 
 
 def _rgb_of_array(image: RgbArray) -> RgbImage:

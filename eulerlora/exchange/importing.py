@@ -42,6 +42,7 @@ from eulerlora.exchange.libraries import (
     describe_transformers,
     is_timm,
     timm_trunk,
+    unsupported,
 )
 from eulerlora.exchange.onnx_weights import OnnxModel, read_onnx
 from eulerlora.nn.backbone import VisionTransformer
@@ -391,7 +392,9 @@ def _describe(source: WeightsSource, config: Json) -> Described:
         if model is not None:
             return model
     name = architecture or config.get("architecture") or "a model without a model_type"
-    raise SettingsError(f"unknown architecture {name}; known are {', '.join(KNOWN)}")
+    fault = unsupported(source.tensors)
+    reason = f" with {fault}" if fault else ""
+    raise SettingsError(f"unknown architecture {name}{reason}; known are {', '.join(KNOWN)}")
 
 
 def _timm_model(source: WeightsSource, config: Json) -> Described | None:
@@ -481,8 +484,16 @@ def _library_of(vit: nn.Module) -> Library:
 def _copied(vit: Any, library: Library) -> VisionTransformer:
     """Returns a backbone with copies of the weights, on the CPU. Raises SettingsError."""
     if library == "transformers":  # its files have the names that are known, its modules may not
+        from transformers.utils import logging  # noqa: PLC0415 - an extra
+
+        shown = logging.is_progress_bar_enabled()
         with tempfile.TemporaryDirectory() as folder:
-            vit.save_pretrained(folder)
+            logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+            try:
+                vit.save_pretrained(folder)
+            finally:
+                if shown:
+                    logging.enable_progress_bar()  # type: ignore[no-untyped-call]
             try:
                 return read_source(WeightsSource(Path(folder), type(vit).__name__)).backbone
             except CheckpointError as error:
@@ -493,6 +504,11 @@ def _copied(vit: Any, library: Library) -> VisionTransformer:
         parameters = {name: state[name] for name in backbone.state_dict()}
         backbone.load_state_dict(parameters, assign=True)
         return backbone
+    if not is_timm(state):
+        raise SettingsError(
+            "vit: expected a Vision Transformer of timm with patch_embed.proj and attn.qkv, got "
+            f"{type(vit).__name__}"
+        )
     block = vit.blocks[0]
     quick = type(block.mlp.act).__name__ == "QuickGELU"
     arguments = {"num_heads": block.attn.num_heads} | ({"act_layer": "quick_gelu"} if quick else {})

@@ -7,7 +7,7 @@ architecture instead of all its options; the tensors have most of them.
 ONNX files have the names of transformers (`eulerlora.exchange.onnx_weights`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import isqrt
 from typing import Any, Literal
@@ -362,6 +362,32 @@ HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 """Number of heads by width, for timm's models with heads of another width than 64."""
 
 
+UNSUPPORTED: Mapping[str, tuple[str, ...]] = {
+    "relative positions": ("relative_position", "rel_pos"),
+    "rotary positions": ("rope",),
+    "attention pooling": ("attn_pool.", "head.probe"),
+}
+"""What a backbone does not have, by parts of the names of tensors."""
+NEEDED: Mapping[str, tuple[str, ...]] = {
+    "no class token": ("cls_token", "class_token", "class_embedding"),
+    "no position embeddings, as with rotary positions": (
+        "pos_embed", "position_embedding", *UNSUPPORTED["relative positions"], "rope",
+    ),
+}  # fmt: skip
+"""What a model without tensors of these names has instead."""
+
+
+def unsupported(tensors: Iterable[str]) -> str:
+    """Returns what the model with tensors of these names has and a backbone has not, or ""."""
+
+    def named(parts: tuple[str, ...]) -> bool:
+        return any(part in name for name in names for part in parts)
+
+    names = list(tensors)
+    found = [feature for feature, parts in UNSUPPORTED.items() if named(parts)]
+    return ", ".join(found + [feature for feature, parts in NEEDED.items() if not named(parts)])
+
+
 def is_timm(tensors: Mapping[str, Tensor]) -> bool:
     """Returns True for the tensors of timm's Vision Transformer."""
     return {"patch_embed.proj.weight", "blocks.0.attn.qkv.weight"} <= tensors.keys()
@@ -384,8 +410,10 @@ def describe_timm(config: Json, tensors: Mapping[str, Tensor]) -> Described:
     """
     arguments = config.get("model_args") or {}
     pooling = arguments.get("global_pool") or config.get("global_pool") or "token"
-    if "cls_token" not in tensors:
-        raise SettingsError("expected a model with a class token, got none (no cls_token)")
+    if fault := unsupported(tensors):
+        raise SettingsError(
+            f"expected a model with a class token and position embeddings, got one with {fault}"
+        )
     if pooling not in ("token", "avg"):
         raise SettingsError(f"expected global_pool token or avg, got {pooling}")
     shape = _timm_shape(config, tensors) | _timm_pooling(pooling, tensors)
@@ -399,11 +427,15 @@ def _timm_shape(config: Json, tensors: Mapping[str, Tensor]) -> Json:
     width, _, patch_size, _ = tensors["patch_embed.proj.weight"].shape
     registers = tensors["reg_token"].shape[1] if "reg_token" in tensors else 0
     positions = tensors["pos_embed"].shape[1]
-    side = next(
-        (isqrt(count) for count in (positions, positions - 1, positions - 1 - registers)
-         if isqrt(count) ** 2 == count), 0
-    )  # fmt: skip
-    wide, narrow = (tensors[f"blocks.0.mlp.{name}.weight"] for name in ("fc1", "fc2"))
+    counts = (positions, positions - 1, positions - 1 - registers)  # of the patches alone
+    side = next((isqrt(count) for count in counts if count and isqrt(count) ** 2 == count), 0)
+    if not side:
+        raise SettingsError(
+            "pos_embed: expected the positions of a square of patches and of a class token, "
+            f"got {positions}"
+        )
+    reader = Reader(tensors)
+    wide, narrow = (reader.take(f"blocks.0.mlp.{name}.weight") for name in ("fc1", "fc2"))
     name = str(arguments.get("act_layer") or config.get("architecture", ""))
     quick = "quickgelu" in name.replace("_", "")
     gated = wide.shape[0] == 2 * narrow.shape[1]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.sampling import VIEWS
 
 
@@ -29,12 +30,23 @@ class Uncertainty:
     msp: Tensor
 
 
+SUM_TOLERANCE = 0.01
+"""Of probabilities from 1, for those in bfloat16."""
+
+
 def summarise(trajectories: Tensor) -> Uncertainty:
     """Returns the uncertainty of n images.
 
-    trajectories: (n, trajectories, classes) probabilities.
+    trajectories: (n, trajectories, classes) probabilities, such as `logits.softmax(-1)`. Raises
+    SettingsError for other shapes, and for values that are no probabilities; NaN stays NaN.
     """
+    expected = "trajectories: expected probabilities (n, trajectories, classes)"
+    shape = shape_of(trajectories)
+    if len(shape) != 3 or not shape[1] or not trajectories.is_floating_point():
+        raise SettingsError(f"{expected}, got {kind_of(trajectories)}")
     exact = trajectories.double()
+    if ((exact.sum(dim=-1) - 1).abs() > SUM_TOLERANCE).any() or (exact < 0).any():
+        raise SettingsError(f"{expected}, got other values; pass logits.softmax(-1)")
     mean = exact.mean(dim=1)
     entropy = torch.special.entr(mean).sum(dim=-1)
     expected = torch.special.entr(exact).sum(dim=-1).mean(dim=-1)
@@ -45,6 +57,18 @@ def summarise(trajectories: Tensor) -> Uncertainty:
         mutual_information=(entropy - expected).clamp_min(0),
         msp=mean.amax(dim=-1),
     )
+
+
+def shape_of(value: object) -> tuple[int, ...]:
+    """Returns the shape of a tensor, () for another value."""
+    return tuple(value.shape) if isinstance(value, Tensor) else ()
+
+
+def kind_of(value: object) -> str:
+    """Returns data type and shape of a tensor or array, or the type of another value."""
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{type(value).__name__} {value.dtype} {tuple(value.shape)}"
+    return type(value).__name__
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 import transformers
+from timm.models import beit as timm_beit
+from timm.models import eva as timm_eva
 from timm.models import vision_transformer as timm_vit
 from torch import Generator, nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 from torchvision.models import VisionTransformer
 
 from eulerlora import EulerLoRA, adapt, summarise, trajectory_loss
@@ -20,6 +24,7 @@ from eulerlora_contract.errors import EulerLoRAError, ImageError, SettingsError
 from tests.eulerlora.exchange.sources import (
     MODELS,
     PATCH,
+    SHAPE,
     SIZE,
     TIMM,
     WIDTH,
@@ -78,6 +83,23 @@ def test_new_adapters_leave_the_features_of_the_original(
     torch.testing.assert_close(model(IMAGES), logits, rtol=0, atol=1e-4)
 
 
+@torch.no_grad()
+def test_another_image_size_has_the_positions_of_the_library(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also that nothing is printed, such as a progress bar of transformers."""
+    vit = MODELS["DINOv2"](tmp_path / "source").model
+    capfd.readouterr()
+    model = adapt(vit, **TINY, image_size=48)
+    assert capfd.readouterr() == ("", "")
+    assert transformers.utils.logging.is_progress_bar_enabled()
+    images = torch.rand(2, 3, 48, 48, generator=Generator().manual_seed(0))
+    expected = vit(pixel_values=images).last_hidden_state[:, 0]
+    heads = model.network.heads
+    logits = torch.einsum("nd,acd->nac", expected, heads.weight) + heads.bias
+    torch.testing.assert_close(model(images), logits, rtol=0, atol=1e-4)
+
+
 @pytest.fixture
 def model() -> Any:
     """Two adapters that answer differently."""
@@ -119,6 +141,34 @@ def test_the_loss_is_the_mean_cross_entropy_of_the_trajectories() -> None:
     torch.testing.assert_close(actual, losses.mean(dim=0))
 
 
+LOGITS = torch.zeros(4, 6, 3)
+LABELS = torch.tensor([0, 2, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("logits", "targets", "key"),
+    [
+        (LOGITS, LABELS[:, None], "targets"),
+        (LOGITS, LABELS[:3], "targets"),
+        (LOGITS, LABELS[0], "targets"),
+        (LOGITS, torch.zeros(4, 2), "targets"),
+        (LOGITS, LABELS + 1, "targets"),
+        (LOGITS, LABELS - 1, "targets"),
+        (LOGITS, LABELS.int(), "targets"),
+        (LOGITS, LABELS.float(), "targets"),
+        (LOGITS, LABELS.tolist(), "targets"),
+        (LOGITS, LABELS.numpy(), "targets"),
+        (LOGITS[:, 0], LABELS, "logits"),
+        (LOGITS[:0], LABELS[:0], "logits"),
+        (LOGITS[:, :0], LABELS, "logits"),
+        (LOGITS.numpy(), LABELS, "logits"),
+    ],
+)
+def test_the_loss_refuses_other_shapes_and_types(logits: Any, targets: Any, key: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{key}: "):
+        trajectory_loss(logits, targets)
+
+
 def test_a_saved_model_answers_as_in_the_loop(model, tmp_path: Path) -> None:
     colours = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.3, 0.4)}
     mean, std = (torch.tensor(colours[key])[:, None, None] for key in ("mean", "std"))
@@ -146,11 +196,19 @@ class Changed(VisionTransformer):
         (of_torchvision, {"min_rank": 5}, "min_rank"),
         (of_torchvision, {"rank": 0}, "rank"),
         (of_torchvision, {"classes": 1}, "classes"),
+        (of_torchvision, {"image_size": 0}, "image_size"),
+        (of_torchvision, {"image_size": 30}, "image_size"),
         (of_torchvision, {"classes": ["a", "a"]}, "classes"),
         (lambda: nn.Linear(2, 2), {}, "vit"),
         (lambda: of_torchvision().half(), {}, "float32"),
         (lambda: randomised(Changed(SIZE, PATCH, 2, 2, WIDTH, 24)), {}, "features"),
-        (lambda: randomised(timm_vit.VisionTransformer(**TIMM, qk_norm=True)), {}, "tensor"),
+        (lambda: timm_vit.VisionTransformer(**TIMM, qk_norm=True), {}, "tensor"),
+        (lambda: timm_eva.Eva(**TIMM, use_abs_pos_emb=False, use_rot_pos_emb=True), {}, "rotary"),
+        (lambda: timm_beit.Beit(**TIMM, use_rel_pos_bias=True), {}, "relative positions"),
+        (lambda: timm_vit.VisionTransformer(**TIMM, pos_embed="none"), {}, "position embeddings"),
+        (lambda: timm.create_model("test_efficientnet"), {}, "patch_embed"),
+        (lambda: transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**SHAPE)), {},
+         "attention pooling, no class token"),
         (lambda: transformers.BertModel(
             transformers.BertConfig(hidden_size=16, num_attention_heads=2, num_hidden_layers=1,
                                     intermediate_size=8, vocab_size=9)), {}, "bert"),
@@ -166,14 +224,21 @@ def test_other_networks_and_settings_are_refused(vit, options: dict[str, Any], k
     [
         (IMAGES[:, :, :8], {}, ImageError),
         (IMAGES.byte(), {}, ImageError),
+        (IMAGES.half(), {}, ImageError),
+        (IMAGES.double(), {}, ImageError),
+        (IMAGES[0], {}, ImageError),
+        (IMAGES[:0], {}, ImageError),
+        (IMAGES.numpy(), {}, ImageError),
+        (b"bytes", {}, ImageError),
+        (TensorDataset(IMAGES), {}, ImageError),
+        (DataLoader(TensorDataset(IMAGES)), {}, ImageError),
         (IMAGES, {"samples": 2}, SettingsError),
         (IMAGES, {"mode": "stoch", "samples": 0}, SettingsError),
         (IMAGES, {"mode": "sample"}, SettingsError),
     ],
-    ids=["size", "type", "samples in det", "no samples", "mode"],
 )
 def test_a_call_refuses_bad_arguments(
-    model, images: torch.Tensor, options: dict[str, Any], error: type[EulerLoRAError]
+    model, images: Any, options: dict[str, Any], error: type[EulerLoRAError]
 ) -> None:
     with pytest.raises(error):
         model(images, **options)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Generator, Tensor
+from torch.utils.data import DataLoader, TensorDataset
 
 from eulerlora.checkpoint.files import (
     load_checkpoint,
@@ -301,12 +302,33 @@ def test_a_wrong_option_is_a_settings_error_of_one_line(
         "a.png",
         Path("a.png"),
         Image.new("RGB", (40, 40)),
+        torch.full((2, 3, 32, 32), 255.0),
+        torch.full((2, 3, 32, 32), -0.01),
+        torch.full((2, 3, 32, 32), torch.nan),
+        [torch.zeros(3, 32, 32)],
+        [(Image.new("RGB", (40, 40)), 1)],
+        [b"\x89PNG"],
+        b"\x89PNG",
+        {"images": torch.zeros(2, 3, 32, 32)},
+        TensorDataset(torch.zeros(2, 3, 32, 32)),
+        DataLoader(TensorDataset(torch.zeros(2, 3, 32, 32))),
+        None,
     ],
     ids=lambda images: f"{type(images).__name__} {getattr(images, 'shape', '')}",
 )
 def test_input_of_another_shape_or_type_is_an_image_error(model: EulerLoRA, images: object) -> None:
     with pytest.raises(ImageError, match="expected"):
         model.predict(images)
+
+
+def test_tensors_of_other_floating_point_types_get_the_answer_to_their_rounding(
+    model: EulerLoRA, tensors: Tensor
+) -> None:
+    expected = model.predict(tensors)
+    for dtype in (torch.float64, torch.float16):
+        actual = model.predict(tensors.to(dtype))
+        torch.testing.assert_close(actual.probabilities, expected.probabilities, rtol=0, atol=1e-2)
+    assert_same(model.predict(tensors * (1 + 1e-6)), model.predict(tensors))
 
 
 @pytest.mark.parametrize("mode", ["det", "stoch"])

@@ -12,6 +12,7 @@ from eulerlora.scores.uncertainty import (
     summarise,
     variance_of,
 )
+from eulerlora_contract.errors import SettingsError
 
 
 def random_trajectories(images: int = 50, count: int = 7, classes: int = 5) -> Tensor:
@@ -50,6 +51,32 @@ def test_the_entropy_of_certain_trajectories_is_mutual_information() -> None:
     assert actual.expected_entropy.item() == 0
     assert actual.mutual_information.item() == pytest.approx(math.log(4))
     assert actual.msp.item() == 0.25
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.randn(4, 6, 3, generator=Generator().manual_seed(0)),
+        torch.full((4, 6, 3), 1 / 3).log(),
+        torch.full((6, 3), 1 / 3),
+        torch.full((1, 4, 6, 3), 1 / 3),
+        torch.full((4, 0, 3), 1 / 3),
+        torch.ones(4, 6, 1, dtype=torch.int64),
+        np.full((4, 6, 3), 1 / 3),
+        [[[0.5, 0.5]]],
+    ],
+    ids=lambda values: f"{type(values).__name__} {getattr(values, 'shape', '')}",
+)
+def test_only_probabilities_of_trajectories_are_summarised(values: object) -> None:
+    with pytest.raises(SettingsError):
+        summarise(values)  # type: ignore[arg-type]
+
+
+def test_rounded_probabilities_are_summarised() -> None:
+    exact = torch.randn(4, 6, 100, generator=Generator().manual_seed(0)).softmax(dim=-1)
+    for dtype in (torch.float16, torch.bfloat16):
+        actual = summarise(exact.to(dtype)).probabilities
+        torch.testing.assert_close(actual, summarise(exact).probabilities, rtol=0.01, atol=0)
 
 
 def test_the_parts_of_the_variance_sum_up_to_that_of_the_class() -> None:
