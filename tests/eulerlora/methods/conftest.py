@@ -15,6 +15,7 @@ METHODS: dict[str, MethodSettings] = {
     "fixed rank": settings_of("rank-dropout", law="fixed", kept=0.5),
     "gaussian coefficients": settings_of("gaussian-coefficients"),
     "blob": settings_of("blob"),
+    "bayeslora": settings_of("bayeslora"),
     "ivon": settings_of("ivon"),
     "dropkey": settings_of("dropkey"),
     "batch-ensemble": settings_of("batch-ensemble", blocks=1),
