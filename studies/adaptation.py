@@ -28,7 +28,7 @@ from torch.optim import AdamW
 
 from eulerlora.checkpoint.weights import at_image_size, load_backbone
 from eulerlora.images.preprocess import network_input
-from eulerlora.methods.registry import build_network
+from eulerlora.methods.registry import build_network, methods
 from eulerlora.nn.attention import SelfAttention
 from eulerlora.nn.method import AttentionAdapters, RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer
@@ -75,6 +75,7 @@ class Arm:
     sampling: bool = False
     dropout: float = 0.0
     whole: bool = False
+    method: str = "eulerlora"
     rate_of: str = ""
     """The arm whose chosen rate this one takes; itself if empty."""
     best_epoch: bool = False
@@ -87,6 +88,7 @@ ARMS: Mapping[str, Arm] = {
     "lora-dropout": Arm(dropout=0.1, rate_of="lora"),
     "eulerlora-1x4": Arm(samples=4, sampling=True, rate_of="eulerlora-1"),
     "eulerlora-2": Arm(adapters=2, sampling=True),
+    "bayeslora": Arm(sampling=True, method="bayeslora"),
     "ensemble-20x2": Arm(adapters=2),
     "ensemble-8x2": Arm(adapters=2, rank=8),
     "ensemble-8x16": Arm(adapters=16, rank=8, rate_of="ensemble-8x2"),
@@ -262,7 +264,8 @@ def network_of(run: Run, backbone_file: Path, images: ImageParts) -> AdaptedVisi
             min_rank=(arm.rank + 1) // 2,
             init_gain=run.gain,
         )
-        network = build_network(backbone, settings, classes, preprocessing)
+        method = methods()[arm.method].settings_type(name=arm.method)
+        network = build_network(backbone, settings, classes, preprocessing, method)
         network.initialise(torch.Generator().manual_seed(run.seed))
     if run.head == "probe":
         fit_heads(network, images, torch.device("cpu"))
@@ -383,7 +386,9 @@ def train(
         sampling=arm.sampling,
         adapter_dropout=arm.dropout,
     )
-    objective = AdapterObjective(network, settings, class_weights_of(run, labels, images))
+    objective = AdapterObjective(
+        network, settings, class_weights_of(run, labels, images), image_count=len(labels)
+    )
     trained = [p for p in network.parameters() if p.requires_grad]
     optimiser = AdamW(trained, lr=run.rate, weight_decay=WEIGHT_DECAY)
     steps_per_epoch = math.ceil(len(labels) / BATCH)
