@@ -1,13 +1,12 @@
-/* The orientation in EXIF and XMP metadata, the only part of it that changes how an image looks. */
+/* The orientation in EXIF, the only part of the metadata that changes how an image looks. */
 
 const ORIENTATION = 0x0112;
 const UPRIGHT = 1;
-const NONE = 0;
 const SHORT = 3;
 
-/** Reads the orientation from a TIFF structure (EXIF 2.32, 4.6).
+/** Reads the orientation from a TIFF structure (EXIF 2.32, 4.6), one SHORT as in browsers.
  * @param {Uint8Array} tiff  without the "Exif" identifier
- * @returns {number} 1 to 8; 0 if there is none */
+ * @returns {number} 1 to 8; 1 if there is none */
 export function orientationOf(tiff) {
   const view = new DataView(tiff.buffer, tiff.byteOffset, tiff.byteLength);
   try {
@@ -16,18 +15,14 @@ export function orientationOf(tiff) {
     const entries = view.getUint16(directory, little);
     for (let index = 0; index < entries; index += 1) {
       const at = directory + 2 + 12 * index;
-      if (view.getUint16(at, little) === ORIENTATION) return checked(view.getUint16(at + 8, little));
+      if (view.getUint16(at, little) !== ORIENTATION) continue;
+      const isShort = view.getUint16(at + 2, little) === SHORT && view.getUint32(at + 4, little) === 1;
+      return isShort ? checked(view.getUint16(at + 8, little)) : UPRIGHT;
     }
   } catch (error) {
     if (!(error instanceof RangeError)) throw error; // a damaged structure: decoders ignore it
   }
-  return NONE;
-}
-
-/** Reads `tiff:Orientation` from XMP, which decoders use if EXIF has none; 0 without it. */
-export function orientationOfXmp(bytes) {
-  const match = /tiff:Orientation(?:="|>)([1-8])/.exec(new TextDecoder("latin1").decode(bytes));
-  return match === null ? NONE : Number(match[1]);
+  return UPRIGHT;
 }
 
 /** A TIFF structure with an orientation and nothing else. */

@@ -1,11 +1,10 @@
 /* JPEG without metadata: the coded image is copied byte by byte (ITU-T T.81, annex B). */
 
-import { orientationOf, orientationOfXmp, tiffWith } from "./exif.js";
+import { orientationOf, tiffWith } from "./exif.js";
 
 const [START, END, SCAN, COMMENT] = [0xd8, 0xd9, 0xda, 0xfe];
 const APPLICATION = { first: 0xe0, last: 0xef };
-const EXIF = "Exif\0\0";
-const XMP = "http:\u002f/ns.adobe.com/xap/1.0/\0";
+const [EXIF_SEGMENT, EXIF] = [0xe1, "Exif"];
 const KEPT = [ // application segments that change the colours
   [0xe0, "JFIF\0"],
   [0xe2, "ICC_PROFILE\0"],
@@ -18,7 +17,8 @@ const KEPT = [ // application segments that change the colours
  * @returns {Uint8Array[]} */
 export function jpegWithoutMetadata(bytes) {
   const kept = [];
-  let orientation = 0; // none; EXIF precedes XMP, as in decoders
+  let orientation = null; // of the first EXIF segment before the pixels
+  let hasPixels = false;
   let at = 2;
   while (at + 1 < bytes.length) {
     const [marker, start] = nextMarker(bytes, at);
@@ -30,7 +30,10 @@ export function jpegWithoutMetadata(bytes) {
     const end = start + size;
     if (marker === null || size < 2 || end > bytes.length) break;
     const content = bytes.subarray(start + 2, end);
-    if (marker === APPLICATION.first + 1) orientation ||= orientationIn(content);
+    hasPixels ||= marker === SCAN;
+    if (marker === EXIF_SEGMENT && startsWith(content, EXIF) && !hasPixels) {
+      orientation ??= orientationOf(content.subarray(EXIF.length + 2));
+    }
     if (isKept(marker, content)) kept.push(bytes.subarray(start - 2, end));
     at = end;
     if (marker === SCAN) {
@@ -41,12 +44,13 @@ export function jpegWithoutMetadata(bytes) {
   return [Uint8Array.of(0xff, START), ...(orientation > 1 ? [exif(orientation)] : []), ...kept];
 }
 
-/* The next marker at or after `at`, and the position after it. Skips fill bytes. */
+/* The next marker at or after `at`, and the position after it. Skips bytes of no segment. */
 function nextMarker(bytes, at) {
-  let position = at;
-  while (position < bytes.length && bytes[position] !== 0xff) position += 1;
-  while (position < bytes.length && bytes[position] === 0xff) position += 1;
-  return position < bytes.length ? [bytes[position], position + 1] : [null, position];
+  for (let position = at; position + 1 < bytes.length; position += 1) {
+    const [first, second] = [bytes[position], bytes[position + 1]];
+    if (first === 0xff && second !== 0x00 && second !== 0xff) return [second, position + 2];
+  }
+  return [null, bytes.length];
 }
 
 /* Within a scan, 0xFF is data before 0x00 and a restart marker before 0xD0 to 0xD7. */
@@ -67,17 +71,13 @@ function isKept(marker, content) {
   return KEPT.some(([kind, name]) => kind === marker && startsWith(content, name));
 }
 
-function orientationIn(content) {
-  if (startsWith(content, EXIF)) return orientationOf(content.subarray(EXIF.length));
-  return startsWith(content, XMP) ? orientationOfXmp(content) : 0;
-}
-
 function startsWith(content, name) {
   return [...name].every((letter, index) => content[index] === letter.charCodeAt(0));
 }
 
 function exif(orientation) {
   const tiff = tiffWith(orientation);
-  const header = [0xff, 0xe1, 0, 2 + EXIF.length + tiff.length];
-  return Uint8Array.of(...header, ...[...EXIF].map((letter) => letter.charCodeAt(0)), ...tiff);
+  const header = [0xff, EXIF_SEGMENT, 0, 2 + EXIF.length + 2 + tiff.length];
+  const identifier = [...EXIF].map((letter) => letter.charCodeAt(0));
+  return Uint8Array.of(...header, ...identifier, 0, 0, ...tiff);
 }

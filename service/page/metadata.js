@@ -1,12 +1,13 @@
 /* Files without metadata: no place, time, camera, name or comment; the pixels do not change. */
 
+import { byId } from "./dom.js";
 import { jpegWithoutMetadata } from "./jpeg.js";
 import { pngWithoutMetadata } from "./png.js";
-import { NO_IMAGE, Problem } from "./problems.js";
+import { Problem, noImage } from "./problems.js";
 import { webpWithoutMetadata } from "./webp.js";
 
 const FORMATS = [
-  [[0xff, 0xd8, 0xff], 0, jpegWithoutMetadata],
+  [[0xff, 0xd8], 0, jpegWithoutMetadata],
   [[0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a], 0, pngWithoutMetadata],
   [[0x57, 0x45, 0x42, 0x50], 8, webpWithoutMetadata], // RIFF, size, WEBP
 ];
@@ -18,6 +19,13 @@ const FORMATS = [
 export async function withoutMetadata(file) {
   const bytes = new Uint8Array(await file.arrayBuffer());
   const format = FORMATS.find(([magic, at]) => magic.every((byte, i) => bytes[at + i] === byte));
-  if (format === undefined) throw new Problem(NO_IMAGE);
+  if (format === undefined) throw new Problem(noImage(kindOf(bytes)));
   return new Blob(format[2](bytes), { type: file.type });
+}
+
+/* What the file is, by the table of the service; undefined if it is no known kind. */
+function kindOf(bytes) {
+  const { kinds, length } = JSON.parse(byId("file-kinds").textContent);
+  const start = Array.from(bytes.subarray(0, length), (byte) => String.fromCharCode(byte)).join("");
+  return kinds.find(({ pattern }) => new RegExp(`^(?:${pattern})`, "s").test(start));
 }

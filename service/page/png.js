@@ -1,11 +1,11 @@
 /* PNG without metadata: the chunks of the image are copied byte by byte (PNG, third edition). */
 
-import { orientationOf, orientationOfXmp, tiffWith } from "./exif.js";
+import { orientationOf, tiffWith } from "./exif.js";
 
 const SIGNATURE_BYTES = 8;
 const KEPT = new Set([ // critical chunks, transparency, colours and animation
   "IHDR", "PLTE", "IDAT", "IEND", "tRNS", "iCCP", "sRGB", "gAMA", "cHRM", "cICP", "sBIT", "bKGD",
-  "pHYs", "acTL", "fcTL", "fdAT",
+  "pHYs", "mDCV", "cLLI", "acTL", "fcTL", "fdAT",
 ]);
 
 /** Returns the parts of a PNG file without its metadata; keeps orientation and colour profile.
@@ -15,15 +15,15 @@ const KEPT = new Set([ // critical chunks, transparency, colours and animation
 export function pngWithoutMetadata(bytes) {
   const kept = [];
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  let orientation = 0; // none
-  let [at, kind] = [SIGNATURE_BYTES, ""];
+  let orientation = null; // browsers ignore one behind the pixels
+  let [at, kind, hasPixels] = [SIGNATURE_BYTES, "", false];
   while (at + 12 <= bytes.length && kind !== "IEND") {
     const end = at + 12 + view.getUint32(at);
     if (end > bytes.length) break;
     kind = String.fromCharCode(...bytes.subarray(at + 4, at + 8));
     const content = bytes.subarray(at + 8, end - 4);
-    if (kind === "eXIf") orientation = orientationOf(content);
-    if (kind === "iTXt") orientation ||= orientationOfXmp(content);
+    if (kind === "IDAT") hasPixels = true;
+    if (kind === "eXIf" && !hasPixels) orientation ??= orientationOf(content);
     if (KEPT.has(kind)) kept.push(bytes.subarray(at, end));
     at = end;
   }

@@ -37,11 +37,15 @@ export const EMPTY_FILE = {
   title: "The file is empty",
   detail: "expected a JPEG, PNG or WebP image; the file has no content",
 };
-export const NO_IMAGE = {
-  code: "unsupported_media",
-  title: "The media type is not supported",
-  detail: "expected a JPEG, PNG or WebP image; the file was not sent",
-};
+/** The problem of a file that is not read; `kind`: what it is, if that is known. */
+export function noImage(kind) {
+  const what = kind === undefined ? "" : `; this is ${kind.name}: ${kind.advice}`;
+  return {
+    code: "unsupported_media",
+    title: "The media type is not supported",
+    detail: `expected a JPEG, PNG or WebP image${what}; the file was not sent`,
+  };
+}
 export const PAGE_FAILED = {
   code: "page_failed",
   title: "The page failed",

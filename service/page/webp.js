@@ -1,6 +1,6 @@
 /* WebP without metadata: the chunks of the image are copied byte by byte (RFC 9649). */
 
-import { orientationOf, orientationOfXmp, tiffWith } from "./exif.js";
+import { orientationOf, tiffWith } from "./exif.js";
 
 const HEADER_BYTES = 12;
 const KEPT = new Set(["VP8 ", "VP8L", "VP8X", "ALPH", "ICCP", "ANIM", "ANMF"]);
@@ -15,15 +15,14 @@ export function webpWithoutMetadata(bytes) {
   const kept = [];
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const total = Math.min(bytes.length, 8 + view.getUint32(4, true));
-  let orientation = 0; // none
+  let orientation = null;
   for (let at = HEADER_BYTES; at + 8 <= total; ) {
     const size = view.getUint32(at + 4, true);
     const end = at + 8 + size + (size % 2);
     if (at + 8 + size > total) break;
     const kind = String.fromCharCode(...bytes.subarray(at, at + 4));
     const content = bytes.subarray(at + 8, at + 8 + size);
-    if (kind === "EXIF") orientation = orientationOf(withoutIdentifier(content));
-    if (kind === "XMP ") orientation ||= orientationOfXmp(content);
+    if (kind === "EXIF") orientation ??= orientationOf(withoutIdentifier(content));
     if (KEPT.has(kind)) kept.push(bytes.slice(at, end));
     at = end;
   }

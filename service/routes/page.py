@@ -6,7 +6,7 @@ Files are read once, at start.
 import hashlib
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import PurePath
 from typing import Self
@@ -14,6 +14,7 @@ from typing import Self
 from fastapi import APIRouter, HTTPException, Request, Response
 from jinja2 import Environment, StrictUndefined
 
+from eulerlora_client.image_formats import KINDS, SNIFFED_BYTES
 from eulerlora_contract.policy import results as texts
 from eulerlora_contract.policy.policy import MeasuredEvidence, Policy, default_policy
 from eulerlora_contract.policy.results import WARNING
@@ -126,6 +127,7 @@ def page_files(
             of_skin=policy.target.classes == default_policy().target.classes,
             is_audited=is_audited,
             policy=policy,
+            file_kinds={"length": SNIFFED_BYTES, "kinds": [asdict(kind) for kind in KINDS]},
             modules=sorted(name for name in by_name if name.endswith(".js")),
             measured=measured_rows(policy),
             performance=texts.performance(policy),
