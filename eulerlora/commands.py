@@ -239,8 +239,6 @@ def predict_files(
         """Fills the batch; there is one image in memory at a time."""
         for file in remaining:
             try:
-                if file.exists() and not file.is_file():  # reading a pipe might never end
-                    raise ImageError(f"{file}: expected a regular file")
                 image = read_image(file, str(file), side)
             except ImageError as error:
                 on_failure(str(error))

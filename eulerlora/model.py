@@ -15,7 +15,8 @@ from torch import Tensor
 from eulerlora.answer import Predictions, RunOptions, answer
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint
 from eulerlora.checkpoint.hub import Repository, download, upload
-from eulerlora.images.files import RgbImage, channels_first, read_image, unread_file, upright_rgb
+from eulerlora.images.decode import RgbImage, channels_first, upright_rgb
+from eulerlora.images.files import read_image, unread_file
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput, predict_images
 from eulerlora.nn.runtime import Runtime, predict_adaptively

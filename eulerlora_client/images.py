@@ -1,17 +1,48 @@
-"""Image arguments of the clients: files below folders, their bytes, and removal of metadata."""
+"""Images of the clients: files below folders, their bytes and pixels, and removal of metadata."""
 
 import os
-import re
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
-from PIL import ExifTags, Image
+from PIL import Image
+from PIL.ImageFile import ImageFile as OpenedImage
 
+from eulerlora_client.colours import conversion_to_srgb, converted
+from eulerlora_client.image_formats import (
+    ADOBE,
+    ANCILLARY,
+    APP0,
+    APP1,
+    APP2,
+    APP14,
+    COMMENT,
+    EXIF_IDENTIFIERS,
+    ICC_IDENTIFIER,
+    JFIF,
+    JPEG_START,
+    LAST_APP,
+    ORIENTATION,
+    PNG_SIGNATURE,
+    SHORT,
+    START_OF_SCAN,
+    UPRIGHT,
+    CodedImage,
+    ImageLimits,
+    JpegSegment,
+    broken,
+    exif_orientation,
+    jpeg_segments,
+    not_read,
+    png_chunk,
+    read_image_file,
+    webp_chunks,
+)
 from eulerlora_contract.errors import ImageFilesError
 from eulerlora_contract.problems import MetadataNotRemoved, UnreadableFile
 
@@ -109,23 +140,66 @@ PARSER_ERRORS = (
     OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, OverflowError, TypeError,
     struct.error, zlib.error, Image.DecompressionBombError, Image.DecompressionBombWarning,
 )  # fmt: skip
-FORMATS = ("JPEG", "PNG", "WEBP")
-UPRIGHT = 1
-JPEG_START = b"\xff\xd8"
-PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-APP0, APP1, APP2, APP14, LAST_APP = 0xE0, 0xE1, 0xE2, 0xEE, 0xEF
-COMMENT, START_OF_SCAN, END_OF_IMAGE = 0xFE, 0xDA, 0xD9
-WITHOUT_LENGTH = {0x01, *range(0xD0, 0xD9)}
-MARKER = re.compile(rb"\xff+([^\x00\xff])")
-MAX_GAP_BYTES = 256  # fill bytes before a JPEG marker
-MARKER_AFTER_SCAN = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
-JFIF, JFIF_BYTES = b"JFIF\0", 12  # the rest of the segment is a preview and its size
-KEPT_SEGMENTS = {APP2: b"ICC_PROFILE\0", APP14: b"Adobe"}
+TO_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""EXIF orientation -> the transposition that undoes it."""
+
+
+def opened(file: CodedImage) -> OpenedImage:
+    """Returns the image of a file, not decoded yet; Pillow gets no other parser and no metadata."""
+    return Image.open(BytesIO(file.content), formats=[file.header.format])
+
+
+def upright(image: Image.Image, orientation: int) -> Image.Image:
+    """Returns an image with its EXIF orientation applied; itself if it needs no change."""
+    transposition = TO_UPRIGHT.get(orientation)
+    return image if transposition is None else image.transpose(transposition)
+
+
+def rgb_image(content: bytes, reduced_side_px: int | None = None) -> Image.Image:
+    """Returns the upright picture in a file in sRGB, on white where it is transparent.
+
+    Less strict than what the model reads: damaged pixels may be gray. reduced_side_px: a JPEG may
+    be reduced to this longer side. Raises ImageError.
+    """
+    file = read_image_file(content, ImageLimits(min_side=1))
+    try:
+        with opened(file) as image:
+            if reduced_side_px is not None:
+                image.draft("RGB", (reduced_side_px, reduced_side_px))
+            image.load()
+            if file.depth == 16:  # Pillow keeps the transparent colour of 16 bits
+                image.info.pop("transparency", None)
+            narrow = upright(image, file.orientation)
+            if narrow.mode.startswith("I"):  # a plain conversion would clip 16 bits
+                narrow = narrow.convert("F").point(lambda level: level * (1 / 257) + 0).convert("L")
+            conversion = conversion_to_srgb(file.colours, narrow.mode)
+            return _on_white(converted(narrow, conversion.transform))
+    except PARSER_ERRORS as error:
+        raise broken(file.header.format) from error
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """Returns a new RGB image without metadata, transparency over white."""
+    layers = image.convert("RGBA") if image.has_transparency_data else image.convert("RGB")
+    plain = Image.new("RGB", layers.size, "white")
+    plain.paste(layers, mask=layers if layers.mode == "RGBA" else None)
+    return plain
+
+
+JFIF_BYTES = 12  # the rest of the segment is a preview and its size
+KEPT_SEGMENTS = {APP2: ICC_IDENTIFIER, APP14: ADOBE}
 KEPT_PNG_CHUNKS = {
     b"tRNS", b"gAMA", b"cHRM", b"sRGB", b"iCCP", b"sBIT", b"bKGD", b"pHYs", b"cICP", b"mDCV",
     b"cLLI", b"acTL", b"fcTL", b"fdAT",
 }  # fmt: skip
-ANCILLARY = 0x20  # bit of the first letter of a chunk that a decoder may ignore
 KEPT_WEBP_CHUNKS = {b"VP8X", b"VP8 ", b"VP8L", b"ALPH", b"ICCP", b"ANIM", b"ANMF"}
 EXIF_FLAG, XMP_FLAG = 0x08, 0x04  # of the chunk VP8X (RFC 9649, 2.7.1)
 
@@ -142,80 +216,39 @@ def without_metadata(data: bytes) -> bytes:
     for a file whose parts cannot be told apart.
     """
     if data.startswith(JPEG_START):
-        return b"".join(_jpeg_parts(data, _exif(data)))
+        return b"".join(_jpeg_parts(data))
     if data.startswith(PNG_SIGNATURE):
-        return b"".join(_png_parts(data, _exif(data)))
+        return b"".join(_png_parts(data))
     if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        content = b"WEBP" + b"".join(_webp_parts(data, _exif(data)))
+        content = b"WEBP" + b"".join(_webp_parts(data))
         return b"RIFF" + struct.pack("<I", len(content)) + content
-    raise MetadataNotRemoved("expected a JPEG, PNG or WebP image; the file was not sent")
+    raise MetadataNotRemoved(f"{not_read(data)}; the file was not sent")
 
 
-def _exif(data: bytes) -> bytes:
-    """Returns an EXIF block with the orientation of an image alone; empty for an upright one."""
-    try:
-        with Image.open(BytesIO(data), formats=FORMATS) as image:
-            orientation = image.getexif().get(ExifTags.Base.Orientation, UPRIGHT)
-    except Exception:  # Pillow's errors for damaged files have no common base class
-        return b""  # without a readable tag, the service applies no orientation either
-    if orientation not in range(UPRIGHT + 1, 9):
+def _exif(block: bytes) -> bytes:
+    """Returns an EXIF block with the orientation of another one alone; empty if it is upright."""
+    orientation = exif_orientation(block)
+    if orientation == UPRIGHT:
         return b""
-    entry = struct.pack(">HHIHH", ExifTags.Base.Orientation, 3, 1, orientation, 0)  # one SHORT
+    entry = struct.pack(">HHIHH", ORIENTATION, SHORT, 1, orientation, 0)
     return b"MM\0*" + struct.pack(">IH", 8, 1) + entry + bytes(4)
 
 
-@dataclass(frozen=True)
-class JpegSegment:
-    """A segment of a JPEG (ITU-T T.81, B.1.1), as positions in the file.
-
-    skipped: bytes before its marker that belong to nothing. start, end: of its content; equal for
-    a marker without content. scan_end: end of the compressed pixels that follow, otherwise `end`.
-    """
-
-    marker: int
-    skipped: int
-    start: int
-    end: int
-    scan_end: int
-
-
-def jpeg_segments(data: bytes) -> Iterator[JpegSegment]:
-    """Yields the segments of a JPEG up to the end of its image, which is the last one.
-
-    Also ends where the file ends within the pixels of a scan. Raises ValueError for a file without
-    a marker where one is required.
-    """
-    position = len(JPEG_START)
-    while True:
-        found = MARKER.search(data, position, position + MAX_GAP_BYTES)
-        if found is None:
-            raise ValueError("the JPEG data is broken")
-        marker, start = found[1][0], found.end()
-        end = start
-        if marker != END_OF_IMAGE and marker not in WITHOUT_LENGTH:
-            end += max(2, int.from_bytes(data[start : start + 2], "big"))
-        scan_end = end
-        if marker == START_OF_SCAN:
-            after = MARKER_AFTER_SCAN.search(data, end)
-            scan_end = len(data) if after is None else after.start()
-        yield JpegSegment(marker, found.start() - position, start, end, scan_end)
-        if marker == END_OF_IMAGE or (scan_end == len(data) and marker == START_OF_SCAN):
-            return
-        position = scan_end
-
-
-def _jpeg_parts(data: bytes, exif: bytes) -> Iterator[bytes]:
-    """Yields the parts of a JPEG without metadata."""
+def _jpeg_parts(data: bytes) -> Iterator[bytes]:
+    """Yields the parts of a JPEG without metadata, nor bytes that belong to no segment."""
+    try:
+        segments = list(jpeg_segments(data))
+    except ValueError as error:
+        raise MetadataNotRemoved("the JPEG data is broken; the file was not sent") from error
+    header = takewhile(lambda segment: segment.marker != START_OF_SCAN, segments)
+    payloads = (data[segment.start + 2 : segment.end] for segment in header)
+    blocks = (payload for payload in payloads if payload.startswith(EXIF_IDENTIFIERS))
+    exif = _exif(next(blocks, b""))
     yield JPEG_START
     if exif:
         yield _segment(APP1, b"Exif\0\0" + exif)
-    try:
-        for segment in jpeg_segments(data):
-            if segment.skipped:
-                raise ValueError("there are bytes between two segments")
-            yield from _kept_parts(data, segment)
-    except ValueError as error:
-        raise MetadataNotRemoved("the JPEG data is broken; the file was not sent") from error
+    for segment in segments:
+        yield from _kept_parts(data, segment)
 
 
 def _kept_parts(data: bytes, segment: JpegSegment) -> Iterator[bytes]:
@@ -240,37 +273,41 @@ def _segment(marker: int, payload: bytes) -> bytes:
     return struct.pack(">BBH", 0xFF, marker, len(payload) + 2) + payload
 
 
-def _png_parts(data: bytes, exif: bytes) -> Iterator[bytes]:
+def _png_parts(data: bytes) -> Iterator[bytes]:
     """Yields the signature and the chunks of a PNG up to IEND (PNG specification, 5.3)."""
     yield PNG_SIGNATURE
-    position = len(PNG_SIGNATURE)
-    while position + 8 <= len(data):
-        kind = data[position + 4 : position + 8]
-        end = position + 12 + int.from_bytes(data[position : position + 4], "big")
+    chunks = list(_png_chunks(data))
+    header = takewhile(lambda chunk: chunk[0] != b"IDAT", chunks)
+    exif = _exif(next((chunk[8:-4] for kind, chunk in header if kind == b"eXIf"), b""))
+    for kind, chunk in chunks:
         if kind in KEPT_PNG_CHUNKS or not kind[0] & ANCILLARY:
-            yield data[position:end]
+            yield chunk
         if kind == b"IHDR" and exif:
-            checked = b"eXIf" + exif
-            yield struct.pack(">I", len(exif)) + checked + struct.pack(">I", zlib.crc32(checked))
-        if kind == b"IEND":
-            return
+            yield png_chunk(b"eXIf", exif)
+
+
+def _png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yields kinds and whole chunks, also of a damaged file."""
+    position, kind = len(PNG_SIGNATURE), b""
+    while position + 8 <= len(data) and kind != b"IEND":
+        end = position + 12 + int.from_bytes(data[position : position + 4], "big")
+        kind = data[position + 4 : position + 8]
+        yield kind, data[position:end]
         position = end
 
 
-def _webp_parts(data: bytes, exif: bytes) -> Iterator[bytes]:
+def _webp_parts(data: bytes) -> Iterator[bytes]:
     """Yields the chunks of a WebP file (RFC 9649, 2.3)."""
-    position, is_extended = 12, False
-    file_end = min(len(data), 8 + int.from_bytes(data[4:8], "little"))
-    while position + 8 <= file_end:
-        kind = data[position : position + 4]
-        length = int.from_bytes(data[position + 4 : position + 8], "little")
-        end = min(position + 8 + length + length % 2, file_end)
-        if kind == b"VP8X" and end > position + 8:
+    chunks = list(webp_chunks(data))
+    exif = _exif(next((data[start:end] for kind, start, end in chunks if kind == b"EXIF"), b""))
+    is_extended = False
+    for kind, start, end in chunks:
+        content = data[start : end + (end - start) % 2]
+        if kind == b"VP8X" and content:
             is_extended = True
-            flags = data[position + 8] & ~(EXIF_FLAG | XMP_FLAG) | (EXIF_FLAG if exif else 0)
-            yield data[position : position + 8] + bytes([flags]) + data[position + 9 : end]
+            flags = content[0] & ~(EXIF_FLAG | XMP_FLAG) | (EXIF_FLAG if exif else 0)
+            yield data[start - 8 : start] + bytes([flags]) + content[1:]
         elif kind in KEPT_WEBP_CHUNKS:
-            yield data[position:end]
-        position = end
+            yield data[start - 8 : start] + content
     if exif and is_extended:
         yield b"EXIF" + struct.pack("<I", len(exif)) + exif

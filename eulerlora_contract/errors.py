@@ -8,6 +8,7 @@ EulerLoRAError
 ├── PolicyError       a policy does not apply to a model
 ├── OutcomesError     a file of confirmed outcomes is invalid
 ├── ImageError        an image cannot be opened or converted to RGB
+│   └── UnsupportedImageError  its format, or its kind of JPEG, is not read
 ├── CheckpointError   a checkpoint is missing, damaged or made for another model
 ├── DataError         a data set is missing, incomplete or has unexpected labels
 ├── NonFiniteError    a computation returned NaN or infinity
@@ -67,6 +68,10 @@ class OutcomesError(EulerLoRAError):
 
 class ImageError(EulerLoRAError):
     """An image cannot be opened or converted to RGB."""
+
+
+class UnsupportedImageError(ImageError):
+    """A file has a format, or a kind of JPEG, that is not read; it may be a sound image."""
 
 
 class CheckpointError(EulerLoRAError):

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from eulerlora_client.image_formats import ImageLimits
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.settings import PositiveInt, Settings, first_error
 
@@ -26,17 +27,9 @@ OverloadStatus = Annotated[
 ]
 
 
-class ImageSettings(Settings):
-    """Limits on the dimensions of an image, checked from its header."""
+class ImageSettings(ImageLimits):
+    """Limits on the images of a request, checked from their headers."""
 
-    min_side: PositiveInt = 32
-    """Minimum width and height, in pixels."""
-    max_side: PositiveInt = 8192
-    """Maximum width and height, in pixels."""
-    max_pixels: PositiveInt = 24_000_000
-    """Maximum width times height."""
-    max_jpeg_pixels: PositiveInt = 64_000_000
-    """The same for a JPEG, which must be reducible to `MAX_PIXELS` while it is decoded."""
     max_request_pixels: PositiveInt = 512_000_000
     """Of all images of a request together."""
     dicom: bool = False

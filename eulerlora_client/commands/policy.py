@@ -78,20 +78,18 @@ def check_command(file: Path, images: tuple[Path, ...]) -> None:
 
 def _rejected(policy: Policy, images: Sequence[Path]) -> Iterator[str]:
     """Yields the number of images that the quality limits reject, in total and by reason."""
-    from PIL import Image  # noqa: PLC0415 - fast --help
-
-    from eulerlora_client.images import select_files  # noqa: PLC0415
-    from eulerlora_contract.errors import ImageFilesError  # noqa: PLC0415
+    from eulerlora_client.images import rgb_image, select_files  # noqa: PLC0415 - fast --help
+    from eulerlora_contract.errors import ImageError, ImageFilesError  # noqa: PLC0415
     from eulerlora_contract.policy.quality import measure_quality  # noqa: PLC0415
 
     files = select_files(images).files
     reasons = []
     for path in files:
         try:
-            with Image.open(path) as image:
-                reasons.append(tuple(policy.quality_reasons(measure_quality(image))))
-        except (OSError, ValueError, SyntaxError) as error:
-            raise ImageFilesError(f"{path}: expected an image that can be decoded") from error
+            quality = measure_quality(rgb_image(path.read_bytes()))
+        except (OSError, ImageError) as error:
+            raise ImageFilesError(f"{path}: {error}") from error
+        reasons.append(tuple(policy.quality_reasons(quality)))
     rejected = sum(map(bool, reasons))
     yield f"{rejected:,} of {len(files):,} images rejected ({rejected / len(files):.2%})"
     for reason, count in Counter(chain.from_iterable(reasons)).most_common():

@@ -15,9 +15,9 @@ from warnings import catch_warnings
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from PIL import Image, ImageOps
+from PIL import Image
 
-from eulerlora_client.images import PARSER_ERRORS
+from eulerlora_client.images import PARSER_ERRORS, rgb_image
 from eulerlora_client.report.ranking import (
     STATUS_TITLES,
     TriageRow,
@@ -25,10 +25,10 @@ from eulerlora_client.report.ranking import (
     ranked,
 )
 from eulerlora_contract.answers import OodScore, Prediction, TriageResult
+from eulerlora_contract.errors import ImageError
 from eulerlora_contract.output_files import open_output
 from eulerlora_contract.policy import results
 from eulerlora_contract.policy.policy import Policy
-from eulerlora_contract.policy.quality import in_srgb, rgb_on_white
 from eulerlora_contract.policy.results import EXPLANATION, UNKNOWN, performance
 from eulerlora_contract.printable import NO_BREAK, printable
 from eulerlora_contract.sampling import AUTO, Auto
@@ -54,9 +54,7 @@ class ModelSettings:
 
 MAX_SIDE_PX = 320  # of a thumbnail, as the limits below
 MAX_BYTES = 15_000  # a report with a thousand thumbnails can still be opened by a browser
-MAX_PIXELS = 64_000_000  # of a JPEG that the service accepts by default
 MAX_SENT_SIDE_PX = 1024
-THUMBNAIL_FORMATS = ("JPEG", "PNG", "WEBP")
 SENT = {"JPEG": "image/jpeg", "PNG": "image/png"}
 QUALITIES = (82, 70, 55, 40, 25, 10)
 DECODED_SIDE_PX = 2 * MAX_SIDE_PX  # lets the JPEG decoder downscale; resizing stays smooth
@@ -348,19 +346,16 @@ def thumbnail_of(path: Path) -> Thumbnail | None:
     """Returns the thumbnail of an image, at most 320 pixels per side and 15 kB.
 
     It is upright by its EXIF orientation, in sRGB, over white where it is transparent, and has no
-    metadata. Returns None for a file that cannot be decoded, for more than 64 megapixels by the
-    header, and for anything that is not a regular file.
+    metadata. Returns None for a file that cannot be decoded, for one outside the default limits of
+    the service, and for anything that is not a regular file.
     """
     if not path.is_file():
         return None
     try:
-        with catch_warnings(action="ignore"), Image.open(path, formats=THUMBNAIL_FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:
-                return None
-            image.draft("RGB", (DECODED_SIDE_PX, DECODED_SIDE_PX))
-            small = rgb_on_white(in_srgb(_upright(image)))
+        with catch_warnings(action="ignore"):
+            small = rgb_image(path.read_bytes(), DECODED_SIDE_PX)
             small.thumbnail((MAX_SIDE_PX, MAX_SIDE_PX), Image.Resampling.LANCZOS)
-    except PARSER_ERRORS:
+    except (ImageError, OSError):
         return None
     return Thumbnail(small.width, small.height, _jpeg(small))
 
@@ -381,13 +376,6 @@ def sent_thumbnail(text: str) -> Thumbnail | None:
             return Thumbnail(image.width, image.height, content, SENT[image.format or ""])
     except (*PARSER_ERRORS, binascii.Error):
         return None
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    try:
-        return ImageOps.exif_transpose(image)
-    except PARSER_ERRORS:  # a malformed EXIF block is ignored
-        return image
 
 
 def _jpeg(image: Image.Image) -> bytes:

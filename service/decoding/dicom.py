@@ -15,8 +15,16 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from eulerlora_contract.problems import UnsupportedMedia, UnusableImage
-from service.decoding.header import ImageHeader, broken, check_size
+from eulerlora_client.image_formats import (
+    RGB,
+    YCC,
+    ImageHeader,
+    broken,
+    check_size,
+    read_image_file,
+    with_jpeg_transform,
+)
+from eulerlora_contract.errors import ImageError, UnsupportedImageError
 from service.settings import ImageSettings
 
 MEDIA_TYPE, EXTENSION = "application/dicom", ".dcm"
@@ -77,29 +85,31 @@ def read_dicom_header(data: bytes, limits: ImageSettings) -> ImageHeader:
 def transfer_syntax(data: bytes) -> tuple[str, ...]:
     """Returns NATIVE, JPEG or JPEG_2000, from the file meta information alone.
 
-    Raises UnsupportedMedia for another class or transfer syntax.
+    Raises UnsupportedImageError for another class or transfer syntax.
     """
     elements = dict(_meta_elements(data))
     if elements.get(CLASS) not in CLASSES:
-        raise UnsupportedMedia(f"expected a DICOM file of {' or '.join(CLASSES.values())}")
+        raise UnsupportedImageError(f"expected a DICOM file of {' or '.join(CLASSES.values())}")
     for group in (NATIVE, JPEG, JPEG_2000):
         if elements.get(SYNTAX) in group:
             return group
-    raise UnsupportedMedia(f"expected the DICOM transfer syntax {SYNTAXES}")
+    raise UnsupportedImageError(f"expected the DICOM transfer syntax {SYNTAXES}")
 
 
 def image_file(data: bytes, limits: ImageSettings) -> bytes:
     """Returns the image in a DICOM file as a JPEG or PNG file.
 
-    Raises UnsupportedMedia, and UnusableImage for what is not one image of 8 bits in RGB or YBR.
+    Raises UnsupportedImageError, and ImageError for what is not one image of 8 bits in RGB or YBR.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of pydicom have values of the file
         image = _parsed(data, transfer_syntax(data))
-        check_size(image.size, limits, "DICOM")
+        check_size(ImageHeader("DICOM", *image.size), limits)
         try:
-            return _native_file(image) if image.syntax == NATIVE else _compressed_file(image)
-        except UnusableImage:
+            if image.syntax == NATIVE:
+                return _native_file(image)
+            return _jpeg_file(image, limits) if image.syntax == JPEG else _jpeg_2000_file(image)
+        except ImageError:
             raise
         except Exception:  # of pydicom and Pillow; their messages may have values of the file
             raise broken("DICOM") from None
@@ -152,42 +162,58 @@ def _parsed(data: bytes, syntax: tuple[str, ...]) -> DicomImage:
         raise broken("DICOM") from None
     for expected, is_met in expectations.items():
         if not is_met:
-            raise UnusableImage(f"DICOM: expected {expected}")
+            raise ImageError(f"DICOM: expected {expected}")
     return image
 
 
 def _native_file(image: DicomImage) -> bytes:
     width, height = image.size
-    if len(image.pixel_data) - 3 * width * height not in (0, 1):  # padded to an even length
+    channels = {"RGB": 3, "YBR_FULL": 3, "YBR_FULL_422": 2}.get(image.photometric)
+    if channels is None or (channels == 2 and (width % 2 or image.is_planar)):
+        raise ImageError("DICOM: expected RGB, YBR_FULL or YBR_FULL_422 in uncompressed pixels")
+    length = channels * width * height
+    if len(image.pixel_data) - length not in (0, 1):  # padded to an even length
         raise broken("DICOM")
-    samples = np.frombuffer(image.pixel_data, np.uint8, 3 * width * height)
-    shape = (3, height, width) if image.is_planar else (height, width, 3)
-    pixels = samples.reshape(shape)
-    content = (pixels.transpose(1, 2, 0) if image.is_planar else pixels).tobytes()
-    modes = {"RGB": "RGB", "YBR_FULL": "YCbCr"}
-    if image.photometric not in modes:
-        raise UnusableImage("DICOM: expected RGB or YBR_FULL in uncompressed pixels")
-    return _png(Image.frombytes(modes[image.photometric], image.size, content), image.profile)
+    samples = np.frombuffer(image.pixel_data, np.uint8, length)
+    if channels == 2:  # Y, Y, B, R of two pixels (PS3.3, C.7.6.3.1.2)
+        pairs = samples.reshape(height, width // 2, 4)
+        pixels = pairs[..., [[0, 2, 3], [1, 2, 3]]].reshape(height, width, 3)
+    elif image.is_planar:
+        pixels = samples.reshape(3, height, width).transpose(1, 2, 0)
+    else:
+        pixels = samples.reshape(height, width, 3)
+    mode = "RGB" if image.photometric == "RGB" else "YCbCr"
+    return _png(Image.frombytes(mode, image.size, pixels.tobytes()), image.profile)
 
 
-def _compressed_file(image: DicomImage) -> bytes:
+def _frame(image: DicomImage) -> bytes:
     from pydicom.encaps import generate_frames  # noqa: PLC0415
 
     (frame,) = generate_frames(image.pixel_data, number_of_frames=1)
-    kind = "JPEG" if image.syntax == JPEG else "JPEG2000"
-    with Image.open(BytesIO(frame), formats=[kind]) as inner:
+    return bytes(frame)
+
+
+def _jpeg_file(image: DicomImage, limits: ImageSettings) -> bytes:
+    """Returns the frame with the profile. Its markers say how colours are stored, or the tag."""
+    frame = _frame(image)
+    file = read_image_file(frame, limits)
+    if file.header.size != image.size or len(file.sampling) != 3:
+        raise ImageError("DICOM: expected a compressed image of the stated size in colour")
+    if not file.has_colour_marker:
+        transforms = {"RGB": RGB, "YBR_FULL": YCC, "YBR_FULL_422": YCC}
+        if image.photometric not in transforms:
+            raise ImageError("DICOM: expected RGB, YBR_FULL or YBR_FULL_422 in JPEG")
+        frame = with_jpeg_transform(frame, transforms[image.photometric])
+    return _with_profile(frame, image.profile)
+
+
+def _jpeg_2000_file(image: DicomImage) -> bytes:
+    with Image.open(BytesIO(_frame(image)), formats=["JPEG2000"]) as inner:
         if inner.size != image.size or inner.mode != "RGB":
-            raise UnusableImage("DICOM: expected a compressed image of the stated size in colour")
-        if image.syntax == JPEG_2000:
-            if image.photometric not in ("RGB", "YBR_ICT", "YBR_RCT"):
-                raise UnusableImage("DICOM: expected RGB, YBR_ICT or YBR_RCT in JPEG 2000")
-            return _png(inner, image.profile)
-        if image.photometric in ("YBR_FULL", "YBR_FULL_422") or "adobe_transform" in inner.info:
-            return _with_profile(frame, image.profile)
-        if image.photometric != "RGB":
-            raise UnusableImage("DICOM: expected RGB, YBR_FULL or YBR_FULL_422 in JPEG")
-        inner.draft("YCbCr", inner.size)  # libjpeg assumes YCbCr; the samples are RGB
-        return _png(Image.frombytes("RGB", inner.size, inner.tobytes()), image.profile)
+            raise ImageError("DICOM: expected a compressed image of the stated size in colour")
+        if image.photometric not in ("RGB", "YBR_ICT", "YBR_RCT"):
+            raise ImageError("DICOM: expected RGB, YBR_ICT or YBR_RCT in JPEG 2000")
+        return _png(inner, image.profile)
 
 
 def _png(image: Image.Image, profile: bytes) -> bytes:

@@ -22,12 +22,14 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
+from eulerlora.images.decode import RgbImage
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.settings import Preprocessing
+from eulerlora_client.image_formats import FORMATS
 from eulerlora_contract.answers import ImageQuality, PredictionWarning
 from eulerlora_contract.policy.quality import measure_quality
 from eulerlora_contract.problems import UnusableImage
-from service.decoding.decode import Declared, DecodedImage, decode
+from service.decoding.decode import Declared, decode
 from service.decoding.dicom import load_library
 from service.settings import DecodingSettings, ImageSettings
 
@@ -146,10 +148,11 @@ def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | DecodeFailu
         return DecodeFailure(failure, time.process_time() - started_at_cpu_s)
 
 
-def _quality(image: DecodedImage) -> ImageQuality:
+def _quality(image: RgbImage) -> ImageQuality:
     """Returns the quality of the image; its size is that before the reduction, in pixels."""
     quality = measure_quality(Image.fromarray(image.pixels.permute(1, 2, 0).numpy()))
-    return quality.model_copy(update={"width": image.width, "height": image.height})
+    width, height = image.full_size or (quality.width, quality.height)
+    return quality.model_copy(update={"width": width, "height": height})
 
 
 def _warm_up(limits: ImageSettings) -> None:
@@ -157,7 +160,7 @@ def _warm_up(limits: ImageSettings) -> None:
     if limits.dicom:
         load_library()
     side = limits.min_side
-    for file_format in ("JPEG", "PNG", "WEBP"):
+    for file_format in FORMATS:
         file = BytesIO()
         Image.new("RGB", (side, side)).save(file, file_format)
         run_job(DecodeJob(file.getvalue(), Declared(), Preprocessing(size=side), ""), limits)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, SettledDecisions, StoppingRule
 from eulerlora.settings import Draw
+from eulerlora_client.image_formats import ImageHeader
 from eulerlora_contract.answers import ImageQuality, PredictionWarning
 from eulerlora_contract.policy.policy import Policy, dispositions
 from eulerlora_contract.problems import (
@@ -15,8 +16,7 @@ from eulerlora_contract.problems import (
 )
 from eulerlora_contract.queries import PredictQuery
 from eulerlora_contract.sampling import AUTO, DEFAULT_SAMPLES, Auto, Views
-from service.decoding.decode import header_of
-from service.decoding.header import ImageHeader
+from service.decoding.decode import estimated_s, header_of
 from service.http.requests import Upload
 from service.inference.engine import ServedModel
 from service.settings import ImageSettings
@@ -37,7 +37,7 @@ class RequestImage:
     @property
     def estimated_s(self) -> float:
         """Estimated CPU seconds to decode it; 0 without a header."""
-        return 0.0 if isinstance(self.header, Problem) else self.header.estimated_s
+        return 0.0 if isinstance(self.header, Problem) else estimated_s(self.header)
 
 
 def images_of(uploads: Sequence[Upload], limits: ImageSettings) -> list[RequestImage]:

@@ -14,7 +14,7 @@ from eulerlora.checkpoint.files import (
     load_checkpoint,
     write_config,
 )
-from eulerlora.images.files import upright_rgb
+from eulerlora.images.decode import upright_rgb
 from eulerlora.images.preprocess import content_seed
 from eulerlora.model import EulerLoRA, Predictions, choose_device
 from eulerlora.scores.uncertainty import summarise

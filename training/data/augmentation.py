@@ -11,7 +11,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from eulerlora.images.files import channels_first
+from eulerlora.images.decode import channels_first
 from eulerlora.images.preprocess import network_input
 from eulerlora.settings import Preprocessing
 from training.recipe.schema import Augmentation
@@ -120,7 +120,7 @@ def jpeg_compression(pixels: Tensor) -> Tensor:
     """Compresses an image (3, height, width) uint8 as JPEG of random quality; decodes it."""
     file = BytesIO()
     F.to_pil_image(pixels).save(file, "JPEG", quality=int(torch.randint(*JPEG_QUALITY, ())))
-    with Image.open(file) as image:
+    with Image.open(file, formats=["JPEG"]) as image:
         return channels_first(np.array(image))
 
 

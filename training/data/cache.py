@@ -34,7 +34,7 @@ from eulerlora_contract.printable import printable
 from eulerlora_contract.progress import track
 from training.data.images import Encoded, ImageSource, rgb_image
 
-FORMAT = 3
+FORMAT = 4
 PIXELS, INDEX = "pixels.bin", "index.json"
 MIN_FREE_BYTES = 2**29  # of the cache's disk, left to other programs
 DECODE_AHEAD = 64  # images

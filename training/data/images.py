@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -14,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from eulerlora.images.files import RgbImage, read_image
+from eulerlora.images.decode import RgbImage
+from eulerlora.images.files import read_image
 from eulerlora.images.preprocess import network_input
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.answers import ClassName
@@ -50,7 +50,7 @@ def pixels_of(name: str, source: ImageSource) -> Tensor:
 def rgb_image(name: str, source: Encoded) -> RgbImage:
     """Returns a decoded image with warnings. Raises DataError with the image's name."""
     try:
-        return read_image(BytesIO(source) if isinstance(source, bytes) else source, name)
+        return read_image(source, name)
     except ImageError as error:
         raise DataError(str(error)) from error
 

@@ -76,7 +76,7 @@ def png(figure: Figure) -> bytes:
     """Returns a figure as PNG with at most 256 colours; equal figures give equal bytes."""
     rendered, content = BytesIO(), BytesIO()
     figure.savefig(rendered, format="png", dpi=PIXELS_PER_INCH)
-    with Image.open(rendered) as image:
+    with Image.open(rendered, formats=["PNG"]) as image:
         image.convert("RGB").quantize().save(content, "PNG", optimize=True)
     return content.getvalue()
 

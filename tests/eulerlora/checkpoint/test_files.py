@@ -355,7 +355,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 IMAGE_DAMAGES: dict[str, tuple[Damage, str]] = {
     "no image": (lambda folder: (folder / IMAGE_FILE).unlink(), "cannot be read"),
     "other image": (lambda folder: (folder / IMAGE_FILE).write_bytes(b"x"), "its SHA-256 differs"),
-    "not an image": (replaced_image(b"not an image"), "cannot be opened as an image"),
+    "not an image": (replaced_image(b"not an image"), "expected a JPEG, PNG or WebP image"),
 }
 
 

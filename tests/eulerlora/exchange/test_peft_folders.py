@@ -354,7 +354,7 @@ def test_the_exported_image_processor_comes_close_to_the_preprocessing(
     make_checkpoint, tmp_path: Path, crop: bool
 ) -> None:
     from eulerlora.exchange.exporting import export_peft  # noqa: PLC0415
-    from eulerlora.images.files import channels_first  # noqa: PLC0415
+    from eulerlora.images.decode import channels_first  # noqa: PLC0415
     from eulerlora.images.preprocess import network_input, normalise  # noqa: PLC0415
 
     checkpoint = load_checkpoint(make_checkpoint())

@@ -8,7 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from eulerlora.images.files import image_files, jpeg_reduction, read_pixels, unread_file
+from eulerlora.images.decode import jpeg_reduction
+from eulerlora.images.files import image_files, read_pixels, unread_file
 from eulerlora.model import EulerLoRA, rgb_images
 from eulerlora_contract.errors import ImageError
 from tests.damaged_images import contradictory_images
@@ -96,7 +97,7 @@ def test_files_of_other_formats_are_not_reduced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"text", b"\x89PNG\r\n\x1a\n" + b"\0" * 40])
 def test_other_content_is_an_error_that_begins_with_the_name(content: bytes) -> None:
-    with pytest.raises(ImageError, match=r"^lesion 7: cannot be opened as an image: ") as caught:
+    with pytest.raises(ImageError, match=r"^lesion 7: ") as caught:
         read_pixels(BytesIO(content), "lesion 7")
     assert "0x" not in str(caught.value)  # a memory address
 

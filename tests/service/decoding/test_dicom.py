@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from eulerlora_contract.problems import Problem, UnsupportedMedia, UnusableImage
 from service.decoding import dicom
-from service.decoding.decode import Declared, decode, header_of
+from service.decoding.decode import Declared, decode, estimated_s, header_of
 from service.settings import ImageSettings
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
 from tests.service.conftest import app_of, encoded
@@ -44,13 +44,13 @@ READABLE = (
     "SC_rgb_dcmtk_+eb+cy+np.dcm", "SC_rgb_dcmtk_+eb+cy+s2.dcm", "SC_rgb_dcmtk_+eb+cy+s4.dcm",
     "SC_rgb_gdcm_KY.dcm", "SC_rgb_jpeg_app14_dcmd.dcm", "SC_rgb_jpeg_dcmd.dcm",
     "SC_rgb_jpeg_dcmtk.dcm", "SC_rgb_jpeg_lossy_gdcm.dcm", "examples_jpeg2k.dcm",
-    "examples_rgb_color.dcm",
+    "examples_rgb_color.dcm", "SC_ybr_full_422_uncompressed.dcm",
 )  # fmt: skip
 REFUSED = (
     "CT_small.dcm", "ExplVR_BigEnd.dcm", "JPEGLSNearLossless_08.dcm", "JPGExtended.dcm",
     "MR_small_RLE.dcm", "MR_truncated.dcm", "SC_rgb_jls_lossy_line.dcm", "SC_rgb_jpeg_gdcm.dcm",
     "SC_rgb_rle.dcm", "SC_rgb_rle_2frame.dcm", "SC_rgb_small_odd.dcm",
-    "SC_ybr_full_422_uncompressed.dcm", "badVR.dcm", "examples_overlay.dcm",
+    "badVR.dcm", "examples_overlay.dcm",
     "examples_palette.dcm", "examples_ybr_color.dcm", "image_dfl.dcm", "liver_1frame.dcm",
     "meta_missing_tsyntax.dcm", "nested_priv_SQ.dcm", "rtdose.dcm", "rtplan_truncated.dcm",
     "test-SR.dcm", "waveform_ecg.dcm",
@@ -137,7 +137,40 @@ def test_a_jpeg_inside_has_the_pixels_of_the_file(photo, syntax) -> None:
     jpeg = encoded(photo, "JPEG", quality=90)
     data = dicom_file(encapsulate([jpeg]), syntax, PhotometricInterpretation="YBR_FULL_422")
     assert pixels_of(data).equal(pixels_of(jpeg))
-    assert header_of(data, LIMITS).estimated_s > 0
+    assert estimated_s(header_of(data, LIMITS)) > 0
+
+
+@pytest.mark.parametrize("photometric", ["RGB", "YBR_FULL_422", "MONOCHROME2"])
+def test_a_jpeg_that_says_how_its_colours_are_stored_is_believed(photo, photometric) -> None:
+    jpeg = encoded(photo, "JPEG", quality=90)
+    assert jpeg[6:10] == b"JFIF"
+    data = dicom_file(encapsulate([jpeg]), JPEG, PhotometricInterpretation=photometric)
+    assert pixels_of(data).equal(pixels_of(jpeg))
+
+
+@pytest.mark.parametrize("photometric", ["RGB", "YBR_FULL"])
+def test_the_tag_decides_for_a_jpeg_without_a_marker(photo, photometric) -> None:
+    jpeg = encoded(photo, "JPEG", quality=90, keep_rgb=photometric == "RGB")
+    marker = jpeg.index(b"\xff\xee" if photometric == "RGB" else b"\xff\xe0")
+    length = int.from_bytes(jpeg[marker + 2 : marker + 4])
+    bare = jpeg[:marker] + jpeg[marker + 2 + length :]
+    data = dicom_file(encapsulate([bare]), JPEG, PhotometricInterpretation=photometric)
+    assert pixels_of(data).equal(pixels_of(jpeg))
+
+
+def test_uncompressed_pixels_with_halved_chroma_are_those_of_the_pairs(photo) -> None:
+    luma = np.asarray(photo.convert("YCbCr")).astype(int)
+    chroma = (luma[:, 0::2, 1:] + luma[:, 1::2, 1:]) // 2
+    pairs = np.concatenate([luma[:, 0::2, :1], luma[:, 1::2, :1], chroma], axis=-1)
+    content = pairs.astype(np.uint8).tobytes()
+    halved = dicom_file(content, PhotometricInterpretation="YBR_FULL_422")
+    whole = luma.copy()
+    whole[..., 1:] = chroma.repeat(2, axis=1)
+    full = dicom_file(whole.astype(np.uint8).tobytes(), PhotometricInterpretation="YBR_FULL")
+    assert pixels_of(halved).equal(pixels_of(full))
+    assert (
+        problem_of(dicom_file(content[:-4], PhotometricInterpretation="YBR_FULL_422")).status == 422
+    )
 
 
 @pytest.mark.parametrize("syntax", [J2K_LOSSLESS, J2K])

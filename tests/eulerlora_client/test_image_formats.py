@@ -7,13 +7,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from eulerlora_contract.problems import UnusableImage
-from service.decoding.decode import MEDIA_TYPES, decode
-from service.decoding.header import MAX_SCANS, check_structure, read_header
-from service.settings import ImageSettings
+from eulerlora_client.image_formats import (
+    FORMATS,
+    MAX_SCANS,
+    ImageLimits,
+    exif_orientation,
+    read_header,
+    read_image_file,
+)
+from eulerlora_contract.errors import ImageError, UnsupportedImageError
 from tests.service.conftest import encoded, png_chunk, png_header
 
-LIMITS = ImageSettings()
+LIMITS = ImageLimits()
 MANY = 200_000
 
 
@@ -34,31 +39,27 @@ def scans_of(jpeg: bytes) -> int:
     return jpeg.count(b"\xff\xda")
 
 
-@pytest.mark.parametrize("file_format", MEDIA_TYPES.values())
-def test_the_header_states_format_size_and_cost(photo, file_format) -> None:
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_the_header_states_format_and_size(photo, file_format) -> None:
     header = read_header(encoded(photo, file_format), LIMITS)
     assert (header.format, header.width, header.height) == (file_format, *photo.size)
     assert header.pixels == photo.width * photo.height
-    assert 0 < header.estimated_s < 0.01
+    assert not header.is_progressive
 
 
-def test_a_progressive_jpeg_is_estimated_to_cost_more(photo) -> None:
-    plain = read_header(encoded(photo, "JPEG"), LIMITS)
-    progressive = read_header(encoded(photo, "JPEG", progressive=True), LIMITS)
-    assert not plain.is_progressive
-    assert progressive.is_progressive
-    assert progressive.estimated_s > plain.estimated_s
+def test_a_progressive_jpeg_is_known_by_its_header(photo) -> None:
+    assert read_header(encoded(photo, "JPEG", progressive=True), LIMITS).is_progressive
 
 
 def test_a_jpeg_of_hundreds_of_scans_is_refused_before_it_is_decoded(photo, monkeypatch) -> None:
     progressive = encoded(photo, "JPEG", progressive=True)
     accepted = with_scans(progressive, 1 + MAX_SCANS - scans_of(progressive))
     assert scans_of(accepted) == MAX_SCANS
-    check_structure(accepted, "JPEG")
+    read_image_file(accepted, LIMITS)
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was called"))
     for count in (MAX_SCANS, 400):
-        with pytest.raises(UnusableImage, match="at most 32 scans"):
-            decode(with_scans(progressive, count), LIMITS)
+        with pytest.raises(ImageError, match="at most 32 scans"):
+            read_image_file(with_scans(progressive, count), LIMITS)
 
 
 def test_scans_behind_an_end_marker_inside_a_comment_are_counted(photo) -> None:
@@ -66,8 +67,8 @@ def test_scans_behind_an_end_marker_inside_a_comment_are_counted(photo) -> None:
     comment = b"\xff\xfe\x00\x04\xff\xd9"
     at = progressive.rindex(b"\xff\xda")
     hidden = progressive[:at] + comment + with_scans(progressive, 400)[at:]
-    with pytest.raises(UnusableImage, match="scans"):
-        check_structure(hidden, "JPEG")
+    with pytest.raises(ImageError, match="scans"):
+        read_image_file(hidden, LIMITS)
 
 
 def test_scans_of_a_thumbnail_and_of_trailing_images_are_not_counted(photo) -> None:
@@ -75,22 +76,22 @@ def test_scans_of_a_thumbnail_and_of_trailing_images_are_not_counted(photo) -> N
     thumbnail = b"Exif\0\0" + b"\xff\xda" * 99
     jpeg = encoded(photo, "JPEG", exif=thumbnail) + progressive * 9
     assert scans_of(jpeg) > 2 * MAX_SCANS
-    check_structure(jpeg, "JPEG")
+    read_image_file(jpeg, LIMITS)
 
 
 @pytest.mark.parametrize("filler", [b"\xff", b"\0"], ids=["fill bytes", "other bytes"])
 def test_a_jpeg_of_many_bytes_before_a_marker_is_refused(photo, filler, monkeypatch) -> None:
     jpeg = encoded(photo, "JPEG")
-    decode(spliced(jpeg, b"\xff" * 200, b"\xff\xdb"), LIMITS)
+    read_image_file(spliced(jpeg, b"\xff" * 200, b"\xff\xdb"), LIMITS)
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was called"))
-    with pytest.raises(UnusableImage, match="broken"):
+    with pytest.raises(ImageError, match="broken"):
         read_header(spliced(jpeg, filler * MANY, b"\xff\xdb"), LIMITS)
 
 
 @pytest.mark.parametrize("segment", [b"\xff\xfe\0\2", b"\xff\xd0"], ids=["comments", "restarts"])
 def test_a_jpeg_of_many_segments_is_refused(photo, segment) -> None:
     many = spliced(encoded(photo, "JPEG"), segment * MANY, b"\xff\xdb")
-    with pytest.raises(UnusableImage, match="at most 1,000 segments"):
+    with pytest.raises(ImageError, match="at most 1,000 segments"):
         read_header(many, LIMITS)
 
 
@@ -99,36 +100,37 @@ def test_many_segments_between_scans_are_refused(photo) -> None:
     at = progressive.rindex(b"\xff\xda")
     many = progressive[:at] + b"\xff\xfe\0\2" * 5000 + progressive[at:]
     read_header(many, LIMITS)
-    with pytest.raises(UnusableImage, match="at most 1,000 segments"):
-        decode(many, LIMITS)
+    with pytest.raises(ImageError, match="at most 1,000 segments"):
+        read_image_file(many, LIMITS)
 
 
 @pytest.mark.parametrize("kind", [b"tEXt", b"IDAT", b"prVt"])
-def test_a_png_of_many_chunks_is_refused_before_it_is_parsed(png, kind, monkeypatch) -> None:
+def test_a_png_of_many_chunks_is_refused_before_it_is_parsed(photo, kind, monkeypatch) -> None:
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was called"))
-    with pytest.raises(UnusableImage, match="chunks in a file of this size"):
-        decode(png[:33] + png_chunk(kind, b"") * MANY + png[33:], LIMITS)
+    with pytest.raises(ImageError, match="chunks in a file of this size"):
+        png = encoded(photo, "PNG")
+        read_image_file(png[:33] + png_chunk(kind, b"") * MANY + png[33:], LIMITS)
 
 
 def test_a_png_with_chunks_of_four_kilobytes_is_accepted() -> None:
     rows = zlib.compress(np.random.default_rng(0).bytes(2001 * 2000), 0)
     parts = (png_chunk(b"IDAT", rows[at : at + 4096]) for at in range(0, len(rows), 4096))
     data = b"\x89PNG\r\n\x1a\n" + png_header(2000, 2000, 8, 0) + b"".join(parts)
-    check_structure(data + png_chunk(b"IEND", b""), "PNG")
+    read_image_file(data + png_chunk(b"IEND", b""), LIMITS)
 
 
 def test_a_webp_of_many_chunks_is_refused(photo) -> None:
     webp = encoded(photo, "WEBP")
-    check_structure(webp, "WEBP")
+    read_image_file(webp, LIMITS)
     chunks = webp[12:] + (b"ABCD" + struct.pack("<I", 1) + b"x\0") * 1000
-    with pytest.raises(UnusableImage, match="chunks"):
-        check_structure(b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WEBP" + chunks, "WEBP")
+    with pytest.raises(ImageError, match="chunks"):
+        read_image_file(b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WEBP" + chunks, LIMITS)
 
 
-@pytest.mark.parametrize("file_format", MEDIA_TYPES.values())
+@pytest.mark.parametrize("file_format", FORMATS)
 def test_trailing_bytes_are_not_counted(photo, file_format) -> None:
-    check_structure(encoded(photo, file_format) + bytes(200_000), file_format)
-    check_structure(encoded(photo, file_format) + b"\xff\xda" * 99, file_format)
+    read_image_file(encoded(photo, file_format) + bytes(200_000), LIMITS)
+    read_image_file(encoded(photo, file_format) + b"\xff\xda" * 99, LIMITS)
 
 
 @pytest.mark.parametrize("file_format", ["WEBP", "PNG"])
@@ -137,19 +139,18 @@ def test_a_file_far_too_short_for_its_pixels_is_refused(file_format) -> None:
     mode = "RGB" if file_format == "WEBP" else "P"
     flat = encoded(Image.new(mode, (5000, 4800)), file_format, **options)
     assert len(flat) < 12_000
-    check_structure(flat, file_format)
-    with pytest.raises(UnusableImage, match="at least one byte for 2,000 pixels"):
+    with pytest.raises(ImageError, match="at least one byte for 2,000 pixels"):
         read_header(flat, LIMITS)
     read_header(encoded(Image.new(mode, (1000, 1000)), file_format, **options), LIMITS)
 
 
 def test_a_jpeg_may_have_more_pixels_than_other_formats() -> None:
-    limits = ImageSettings(max_pixels=10_000, max_jpeg_pixels=40_000)
+    limits = ImageLimits(max_pixels=10_000, max_jpeg_pixels=40_000)
     image = Image.effect_noise((200, 200), 50).convert("RGB")
     assert read_header(encoded(image, "JPEG"), limits).pixels == 40_000
-    with pytest.raises(UnusableImage, match="at most 10,000 pixels"):
+    with pytest.raises(ImageError, match="at most 10,000 pixels"):
         read_header(encoded(image, "PNG"), limits)
-    with pytest.raises(UnusableImage, match="at most 40,000 pixels"):
+    with pytest.raises(ImageError, match="at most 40,000 pixels"):
         read_header(encoded(image.resize((200, 201)), "JPEG"), limits)
 
 
@@ -159,5 +160,60 @@ def test_a_damaged_jpeg_structure_ends_the_walk() -> None:
         b"\xff\xd8\xff\xe0\0\0" * 2000,
         b"\xff\xd8" + b"\xff\xe0\xff\xff",
     ):
-        with pytest.raises(UnusableImage):
+        with pytest.raises(ImageError):
             read_header(data, LIMITS)
+
+
+ISO = b"\0\0\0\x18ftyp%b\0\0\0\0%b"
+KINDS = {
+    "HEIC": ISO % (b"heic", b"mif1heic"),
+    "HEIC ": ISO % (b"mif1", b"mif1heic"),
+    "AVIF": ISO % (b"avif", b"avifmif1"),
+    "AVIF ": ISO % (b"mif1", b"miafavif"),
+    "Canon RAW": ISO % (b"crx ", b"crx isom"),
+    "Canon RAW ": b"II*\0\x10\0\0\0CR\2\0",
+    "video": ISO % (b"isom", b"isomiso2"),
+    "JPEG 2000": b"\0\0\0\x0cjP  \r\n\x87\n",
+    "JPEG XL": b"\0\0\0\x0cJXL \r\n\x87\n",
+    "JPEG XL ": b"\xff\x0a\xfa\x7f",
+    "Fujifilm RAW": b"FUJIFILMCCD-RAW 0201",
+    "Olympus RAW": b"IIRO\x08\0\0\0",
+    "Panasonic RAW": b"IIU\0\x08\0\0\0",
+    "TIFF": b"II*\0\x08\0\0\0",
+    "TIFF ": b"MM\0*\0\0\0\x08",
+    "GIF": b"GIF89a",
+    "BMP": b"BM\x36\0\0\0\0\0\0\0",
+    "Photoshop": b"8BPS\0\x01",
+    "PDF": b"%PDF-1.7\n",
+    "PostScript": b"%!PS-Adobe-3.0 EPSF-3.0\n",
+    "PostScript ": b"\xc5\xd0\xd3\xc6",
+    "SVG": b'\xef\xbb\xbf<?xml version="1.0"?>\n<!-- drawn -->\n<svg xmlns="http://www.w3.org/2000/svg">',
+    "DICOM": bytes(128) + b"DICM",
+    "Netpbm": b"P6\n10 10\n255\n",
+    "ZIP": b"PK\3\4",
+    "web page": b"<!DOCTYPE html>",
+    "macOS": b"\0\5\x16\7\0\2\0\0Mac OS X",
+    "no known kind": b"text",
+    "no known kind ": b"RIFF\x24\0\0\0WAVEfmt ",
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_file_of_another_kind_is_named(name: str) -> None:
+    with pytest.raises(UnsupportedImageError, match=name.strip()):
+        read_header(KINDS[name] + bytes(600), LIMITS)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize(
+    ("kind", "count", "value", "expected"),
+    [(3, 1, 6, 6), (3, 1, 9, 1), (3, 1, 0, 1), (3, 2, 6, 1), (4, 1, 6, 1), (1, 1, 6, 1)],
+)
+def test_an_orientation_is_one_short_from_1_to_8(order, kind, count, value, expected) -> None:
+    entry = struct.pack(order + "HHIHH", 0x0112, kind, count, value, 0)
+    start = b"II*\0" if order == "<" else b"MM\0*"
+    tiff = start + struct.pack(order + "IH", 8, 1) + entry
+    for prefix in (b"", b"Exif\0\0", b"Exif\0\xff"):
+        assert exif_orientation(prefix + tiff) == expected
+    for length in range(len(tiff) - 2):
+        assert exif_orientation(tiff[:length]) == 1

@@ -1,0 +1,104 @@
+"""Library, training, commands and service accept the same files, through the same function."""
+
+import os
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from PIL import EpsImagePlugin, Image
+
+from eulerlora.images.files import read_image
+from eulerlora.model import EulerLoRA
+from eulerlora_contract.errors import ImageError, UnsupportedImageError
+from eulerlora_contract.problems import UnsupportedMedia, UnusableImage
+from service.decoding.decode import decode
+from service.settings import ImageSettings
+from tests.damaged_images import contradictory_images
+from training.data.cache import decoded_images
+
+POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\nshowpage\n%%EOF\n"
+
+
+def encoded(file_format: str, **options: object) -> bytes:
+    file = BytesIO()
+    Image.effect_noise((64, 48), 60).convert("RGB").save(file, file_format, **options)
+    return file.getvalue()
+
+
+OTHER = Image.new("RGB", (64, 48), "red")
+JPEG = encoded("JPEG", quality=90)
+UNUSABLE = {
+    "a cut JPEG": JPEG[: len(JPEG) // 2],
+    "a cut JPEG with an end": JPEG[: len(JPEG) // 2] + b"\xff\xd9",
+    "a JPEG without its end": JPEG[:-2],
+    "flipped bits": JPEG[:-300] + bytes(byte ^ 0x55 for byte in JPEG[-300:-280]) + JPEG[-280:],
+    "a PNG with a wrong checksum": encoded("PNG")[:-16] + b"\0\0\0\0" + encoded("PNG")[-12:],
+    "a cut WebP": encoded("WEBP")[:-100],
+    "an animated PNG": encoded("PNG", save_all=True, append_images=[OTHER]),
+    "an animated WebP": encoded("WEBP", save_all=True, append_images=[OTHER]),
+}
+UNSUPPORTED = {
+    "BMP": encoded("BMP"),
+    "GIF": encoded("GIF"),
+    "TIFF": encoded("TIFF"),
+    "Netpbm": encoded("PPM"),
+    "JPEG 2000": encoded("JPEG2000"),
+    "PostScript": POSTSCRIPT,
+    "nothing": b"",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_ghostscript(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("Ghostscript was started")
+    )
+
+
+@pytest.mark.parametrize("kind", [*UNUSABLE, *UNSUPPORTED])
+def test_a_file_is_refused_by_library_training_and_service(kind: str, tmp_path: Path) -> None:
+    content = {**UNUSABLE, **UNSUPPORTED}[kind]
+    path = tmp_path / "lesion.jpg"
+    path.write_bytes(content)
+    is_unsupported = kind in UNSUPPORTED
+    with pytest.raises(UnsupportedMedia if is_unsupported else UnusableImage):
+        decode(content, ImageSettings())
+    with pytest.raises(UnsupportedImageError if is_unsupported else ImageError) as caught:
+        read_image(path, "lesion")
+    assert isinstance(caught.value, UnsupportedImageError) == is_unsupported
+    assert decoded_images(tmp_path).bad.keys() == {"lesion.jpg"}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+def test_library_and_service_agree_on_files_that_contradict_themselves() -> None:
+    def is_read(read: Callable[[], object], refusal: type[Exception]) -> bool:
+        try:
+            read()
+        except refusal:
+            return False
+        return True
+
+    for content in list(contradictory_images())[::5]:
+        in_library = is_read(lambda content=content: read_image(content, "x"), ImageError)
+        in_service = is_read(
+            lambda content=content: decode(content, ImageSettings()),
+            (UnsupportedMedia, UnusableImage),
+        )
+        assert in_library == in_service
+
+
+@pytest.mark.parametrize("name", ["an animated PNG", "a cut JPEG with an end"])
+def test_an_opened_file_is_as_strictly_read_as_its_path(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(UNUSABLE[name])
+    model = EulerLoRA.default("cpu")
+    for image in (path, Image.open(path)):
+        with pytest.raises(ImageError):
+            model.predict([image])
+
+
+def test_a_pipe_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(ImageError, match="regular file"):
+        read_image(tmp_path / "pipe.png", "pipe")
