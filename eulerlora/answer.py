@@ -57,23 +57,25 @@ class RunOptions:
 class Predictions(Uncertainty):
     """The answer for n images; tensors are on the CPU, float64 unless stated otherwise.
 
-    ood: (n,) bool, True if the MSP is below the checkpoint's threshold; None without a threshold
-    for this mode, number of samples, sampler and number of views.
-    unfamiliar: (n,) bool, True if the feature distance is above its threshold; None without one.
-    ood_scores: values, thresholds and flags of all scores by name.
-    samples: (n,) int64, samples per adapter of the answer. rows: (n,) int64, rows that were run;
-    None unless samples="auto".
-    views: (n,) int64, number of views of the image that the trajectories share between them.
-    variance: its parts between adapters, views and samples, and within trajectories.
-    trajectories: (n, adapters * samples, classes) probabilities, adapter by adapter; in mode det
-    (n, adapters * views, classes). If images have different numbers of samples, those with fewer
-    are filled with NaN.
-    trajectory_views: (n, trajectories) int64, the view of each (`eulerlora.nn.rows`); 0 is
-    the image, and where trajectories are filled with NaN.
-    labels: the class name with the highest mean probability, one per image.
-    coverage: that the prediction sets should have; None without sets.
-    prediction_sets: None without a coverage, or if the checkpoint is not calibrated for it.
-    warnings: reasons for missing results, and conversions of images, such as those of colours.
+    Attributes:
+        ood: (n,) bool, True if the MSP is below the checkpoint's threshold; None without a
+            threshold for this mode, number of samples, sampler and number of views.
+        unfamiliar: (n,) bool, True if the feature distance is above its threshold; None without
+            one.
+        ood_scores: Values, thresholds and flags of all scores by name.
+        samples: (n,) int64, samples per adapter of the answer.
+        rows: (n,) int64, rows that were run; None unless samples="auto".
+        views: (n,) int64, number of views of the image that the trajectories share between them.
+        variance: Its parts between adapters, views and samples, and within trajectories.
+        trajectories: (n, adapters * samples, classes) probabilities, adapter by adapter; in mode
+            det (n, adapters * views, classes). If images have different numbers of samples, those
+            with fewer are filled with NaN.
+        trajectory_views: (n, trajectories) int64, the view of each (`eulerlora.nn.rows`); 0 is the
+            image, and where trajectories are filled with NaN.
+        labels: The class name with the highest mean probability, one per image.
+        coverage: That the prediction sets should have; None without sets.
+        prediction_sets: None without a coverage, or if the checkpoint is not calibrated for it.
+        warnings: Reasons for missing results, and conversions of images, such as those of colours.
     """
 
     ood: Tensor | None
@@ -99,8 +101,12 @@ def answer(
 ) -> Predictions:
     """Returns the answer for the images of `outputs`, in order.
 
-    outputs: with feature distances if the checkpoint has feature statistics. options: of the
-    prediction. coverage: adds prediction sets; None for none. Raises NonFiniteError.
+    Raises NonFiniteError.
+
+    Args:
+        outputs: With feature distances if the checkpoint has feature statistics.
+        options: Of the prediction.
+        coverage: Adds prediction sets; None for none.
     """
     adapters = config.adapters.settings.adapters
     classes = config.class_names
@@ -137,8 +143,11 @@ def answer(
 def response_fields(predictions: Predictions, index: int, classes: Sequence[str]) -> dict[str, Any]:
     """Returns what the response body for one image states about its answer.
 
-    The keys are fields of `eulerlora_contract.answers.Prediction`. Those that the options
-    did not ask for, or that the checkpoint does not have, are absent. classes: of the model.
+    The keys are fields of `eulerlora_contract.answers.Prediction`. Those that the options did not
+    ask for, or that the checkpoint does not have, are absent.
+
+    Args:
+        classes: Of the model.
     """
     scores = {
         name: contract.OodScore(
@@ -218,7 +227,9 @@ def _with_prediction_sets(
 class _Trajectories:
     """The trajectories of n images with equal numbers of them.
 
-    probabilities: (n, adapters, count, classes). views: (n, adapters, count).
+    Attributes:
+        probabilities: (n, adapters, count, classes).
+        views: (n, adapters, count).
     """
 
     probabilities: Tensor
@@ -262,7 +273,11 @@ def _groups(
 
 
 def _score_values(outputs: Sequence[NetworkOutput], msp: Tensor) -> dict[ScoreName, Tensor]:
-    """Returns the scores (n,) of images by name. msp: (n,)."""
+    """Returns the scores (n,) of images by name.
+
+    Args:
+        msp: (n,).
+    """
     if not outputs:
         return score_values(msp, msp, None)
     distances = [output.distance for output in outputs if output.distance is not None]

@@ -31,8 +31,11 @@ from eulerlora_contract.settings import validated
 class AdaptedClassifier(nn.Module):
     """A frozen Vision Transformer with EulerLoRA adapters and a head for each of them.
 
-    Only the parameters of adapters and heads have `requires_grad`. classes: their names, in the
-    order of the logits. library: of the original, for the provenance of a checkpoint.
+    Only the parameters of adapters and heads have `requires_grad`.
+
+    Args:
+        classes: Their names, in the order of the logits.
+        library: Of the original, for the provenance of a checkpoint.
     """
 
     def __init__(
@@ -50,11 +53,15 @@ class AdaptedClassifier(nn.Module):
     ) -> Tensor:
         """Returns the logits (n, trajectories, classes) of every trajectory, adapter by adapter.
 
-        images: (n, 3, size, size), prepared as for the original network, whose range of values is
-        not known here and not checked; of the parameters' type, float32. mode: `det`, one
-        trajectory for each adapter; or `stoch`, `samples` for each, 4 by default. generator: of the
-        draws, which all images share, on the CPU; None for torch's default generator.
         Raises ImageError and SettingsError.
+
+        Args:
+            images: (n, 3, size, size), prepared as for the original network, whose range of values
+                is not known here and not checked; of the parameters' type, float32.
+            mode: `det`, one trajectory for each adapter; or `stoch`, `samples` for each, 4 by
+                default.
+            generator: Of the draws, which all images share, on the CPU; None for torch's default
+                generator.
         """
         backbone = self.network.backbone
         size, dtype = backbone.settings.image_size, backbone.class_token.dtype
@@ -85,11 +92,18 @@ class AdaptedClassifier(nn.Module):
     ) -> None:
         """Writes a checkpoint for `EulerLoRA.load` and `eulerlora serve` to a new folder.
 
+        Raises SettingsError.
+
         It has no thresholds until `eulerlora calibrate`, and no record of the images of your loop:
-        `eulerlora evaluate` cannot tell whether test images are among them. preprocessing: how your
-        loop prepared images (`eulerlora.settings.Preprocessing`); None if it resized them and
-        scaled them to [0, 1]. name: of the checkpoint. Raises CheckpointError if the folder is not
-        empty, StorageError and SettingsError.
+        `eulerlora evaluate` cannot tell whether test images are among them.
+
+        Args:
+            preprocessing: How your loop prepared images (`eulerlora.settings.Preprocessing`); None
+                if it resized them and scaled them to [0, 1].
+            name: Of the checkpoint.
+
+        Raises:
+            CheckpointError: If the folder is not empty, StorageError.
         """
         prepared = preprocessing or self.network.preprocessing
         origin = {
@@ -124,15 +138,24 @@ def adapt(
 ) -> AdaptedClassifier:
     """Returns a classifier with new adapters on a copy of a Vision Transformer's weights.
 
-    vit: torchvision's or timm's `VisionTransformer`, or a ViT, DINOv2 or CLIP of transformers,
-    float32; its head is not used, and it does not change. rank, adapters, min_rank, steps, scale,
-    init_gain: as in `eulerlora.sampling.masks.AdapterSettings`. classes: their names or number, at
-    least 2. image_size: in pixels, a multiple of the patch size; None for that of `vit`. Position
-    embeddings are interpolated as by its library. generator: draws the adapters and heads; None for
-    torch's default generator.
-
     The features of the copy are compared with those of `vit` on two random images of its own size.
-    Raises SettingsError if they differ, for another network, and for a value out of range.
+
+    Args:
+        vit: Torchvision's or timm's `VisionTransformer`, or a ViT, DINOv2 or CLIP of transformers,
+            float32; its head is not used, and it does not change.
+        rank: As in `eulerlora.sampling.masks.AdapterSettings`.
+        adapters: As in `eulerlora.sampling.masks.AdapterSettings`.
+        min_rank: As in `eulerlora.sampling.masks.AdapterSettings`.
+        steps: As in `eulerlora.sampling.masks.AdapterSettings`.
+        scale: As in `eulerlora.sampling.masks.AdapterSettings`.
+        init_gain: As in `eulerlora.sampling.masks.AdapterSettings`.
+        classes: Their names or number, at least 2.
+        image_size: In pixels, a multiple of the patch size; None for that of `vit`. Position
+            embeddings are interpolated as by its library.
+        generator: Draws the adapters and heads; None for torch's default generator.
+
+    Raises:
+        SettingsError: If they differ, for another network, and for a value out of range.
     """
     names = [f"class_{i}" for i in range(classes)] if isinstance(classes, int) else list(classes)
     if len(names) < 2 or len(set(names)) != len(names):
@@ -157,9 +180,14 @@ def trajectory_loss(
     """Returns the mean cross-entropy of an image's trajectories, the paper's objective.
 
     Each trajectory learns from its own loss; it is not the loss of the mean probability.
-    logits: (n, trajectories, classes), none of them 0. targets: (n,) integer labels, or (n,
-    classes) probabilities. reduction: `mean` over the images, or `none`, which returns (n,). Raises
-    SettingsError for other shapes or types, and for labels out of range.
+
+    Args:
+        logits: (n, trajectories, classes), none of them 0.
+        targets: (n,) integer labels, or (n, classes) probabilities.
+        reduction: `mean` over the images, or `none`, which returns (n,).
+
+    Raises:
+        SettingsError: For other shapes or types, and for labels out of range.
     """
     shape = shape_of(logits)
     if len(shape) != 3 or not all(shape):

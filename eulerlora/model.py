@@ -52,8 +52,10 @@ MAX_BATCH_IMAGES = 32
 class EulerLoRA:
     """A model on a device, ready to predict.
 
-    classes: the class names, in the order of the probabilities. precision, precision_reason: of
-    the matrix products, and why it was chosen.
+    Attributes:
+        classes: The class names, in the order of the probabilities.
+        precision: Of the matrix products, and why it was chosen.
+        precision_reason: Of the matrix products, and why it was chosen.
     """
 
     def __init__(
@@ -83,10 +85,15 @@ class EulerLoRA:
     ) -> Self:
         """Returns the model in a checkpoint folder, on `device`.
 
-        device: a torch device, or `auto` for CUDA if available and the CPU otherwise.
-        precision, compiler: as in `RuntimeSettings`; they change results by rounding only. The
-        precision `auto` is decided by `decide_precision`.
-        Raises CheckpointError if the checkpoint is not intact.
+        Args:
+            device: A torch device, or `auto` for CUDA if available and the CPU otherwise.
+            precision: As in `RuntimeSettings`; they change results by rounding only. The precision
+                `auto` is decided by `decide_precision`.
+            compiler: As in `RuntimeSettings`; they change results by rounding only. The precision
+                `auto` is decided by `decide_precision`.
+
+        Raises:
+            CheckpointError: If the checkpoint is not intact.
         """
         return cls.of(load_checkpoint(Path(folder)), device, precision, compiler)
 
@@ -125,8 +132,14 @@ class EulerLoRA:
     ) -> Self:
         """Returns the model of a repository of the Hugging Face Hub; needs the extra `hub`.
 
-        repository: ORGANISATION/NAME, or a checkpoint folder. revision: a branch, a tag or a
-        commit. device, precision, compiler: as in `load`. Raises HubError and CheckpointError.
+        Raises HubError and CheckpointError.
+
+        Args:
+            repository: ORGANISATION/NAME, or a checkpoint folder.
+            revision: A branch, a tag or a commit.
+            device: As in `load`.
+            precision: As in `load`.
+            compiler: As in `load`.
         """
         folder = Path(repository)
         if not folder.is_dir():
@@ -136,9 +149,17 @@ class EulerLoRA:
     def push_to_hub(self, repository: str, private: bool | None = None, **options: Any) -> str:
         """Uploads the model's checkpoint to a repository of the Hugging Face Hub.
 
-        private: of a new repository. options: of huggingface_hub's `HfApi.upload_folder`, such as
-        `commit_message`, and `token`. Returns the URL of the commit. Raises HubError, and
-        SettingsError for a model without a folder.
+        Args:
+            private: Of a new repository.
+            options: Of huggingface_hub's `HfApi.upload_folder`, such as `commit_message`, and
+                `token`.
+
+        Returns:
+            The URL of the commit.
+
+        Raises:
+            HubError: For a model without a folder.
+            SettingsError: For a model without a folder.
         """
         if self.folder is None:
             raise SettingsError("expected a model that was loaded from a folder")
@@ -169,24 +190,28 @@ class EulerLoRA:
     ) -> Predictions:
         """Returns class probabilities and uncertainty of every image.
 
-        images: PIL images, paths or NumPy arrays (height, width, 3), uint8 in RGB; or an array
-        (n, height, width, 3); or a floating-point tensor (n, 3, height, width) in [0, 1], without
-        the normalisation of the backbone. Each is read when its batch runs.
-        mode: `det`, one pass per adapter; or `stoch`, sampled.
-        samples: S per adapter, only in mode `stoch`; `auto` takes 1, 2 or 4 of them, until the
-        label and flags are settled, for a checkpoint with decision margins; None for
-        `DEFAULT_SAMPLES`.
-        seed: of the draws of every image; None derives one from the image and the
-        model's weights and sampler.
-        batch_size: images per batch, at least 1; None for as many as run in one pass, up to 32.
-        sampler: how the samples of an image are drawn; None for the checkpoint's sampler.
-        coverage: adds `prediction_sets` with this probability, such as 0.9, or a warning if the
-        checkpoint is not calibrated for it with these options.
-        views: number of views of an image that its trajectories share between them, 1, 2, 4 or 8
-        (`eulerlora.nn.rows`); in mode `det` each adapter sees all of them. None for the
-        checkpoint's in mode `stoch`, and 1 in mode `det`; other numbers are not calibrated.
-        Raises ImageError for an unusable image and a tensor with other values, SettingsError for an
-        option out of range and NonFiniteError if the network returns NaN or infinity.
+        Args:
+            images: PIL images, paths or NumPy arrays (height, width, 3), uint8 in RGB; or an array
+                (n, height, width, 3); or a floating-point tensor (n, 3, height, width) in [0, 1],
+                without the normalisation of the backbone. Each is read when its batch runs.
+            mode: `det`, one pass per adapter; or `stoch`, sampled.
+            samples: S per adapter, only in mode `stoch`; `auto` takes 1, 2 or 4 of them, until the
+                label and flags are settled, for a checkpoint with decision margins; None for
+                `DEFAULT_SAMPLES`.
+            seed: Of the draws of every image; None derives one from the image and the model's
+                weights and sampler.
+            batch_size: Images per batch, at least 1; None for as many as run in one pass, up to 32.
+            sampler: How the samples of an image are drawn; None for the checkpoint's sampler.
+            coverage: Adds `prediction_sets` with this probability, such as 0.9, or a warning if the
+                checkpoint is not calibrated for it with these options.
+            views: Number of views of an image that its trajectories share between them, 1, 2, 4 or
+                8 (`eulerlora.nn.rows`); in mode `det` each adapter sees all of them. None for the
+                checkpoint's in mode `stoch`, and 1 in mode `det`; other numbers are not calibrated.
+
+        Raises:
+            ImageError: For an unusable image and a tensor with other values, SettingsError for an
+                option out of range.
+            NonFiniteError: If the network returns NaN or infinity.
         """
         if batch_size is not None and batch_size < 1:
             raise SettingsError(f"batch_size: expected at least 1, got {batch_size}")
@@ -238,7 +263,8 @@ class EulerLoRA:
     def _images_per_pass(self, count: int) -> int:
         """Returns the number of images whose rows the runtime runs in one pass, at least 1.
 
-        count: rows of an image and adapter.
+        Args:
+            count: Rows of an image and adapter.
         """
         rows = self.network.settings.adapters * count
         return max(1, min(MAX_BATCH_IMAGES, self.runtime.max_rows_per_pass // rows))
@@ -255,7 +281,8 @@ class EulerLoRA:
 def choose_device(name: str) -> torch.device:
     """Returns the named torch device; `auto` is CUDA if available and the CPU otherwise.
 
-    Raises SettingsError for a device that this machine does not have.
+    Raises:
+        SettingsError: For a device that this machine does not have.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -326,9 +353,13 @@ HALF_LEVEL = 0.5 / 255
 def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
     """Yields every image, one in memory at a time.
 
-    PIL images, files and arrays: uint8, upright sRGB. Tensors: unchanged. input_side: of the
-    network's input; large JPEG files are reduced (`jpeg_reduction`), also those that PIL opened by
-    path and has not read. Raises ImageError.
+    Raises ImageError.
+
+    PIL images, files and arrays: uint8, upright sRGB. Tensors: unchanged.
+
+    Args:
+        input_side: Of the network's input; large JPEG files are reduced (`jpeg_reduction`), also
+            those that PIL opened by path and has not read.
     """
     kind = type(images).__name__
     alone = isinstance(images, Image.Image | Path | str | bytes | Mapping)
@@ -370,7 +401,11 @@ def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
 
 
 def _rgb_of_array(image: RgbArray) -> RgbImage:
-    """Returns the image in an array. Raises ImageError if it is not (height, width, 3) uint8."""
+    """Returns the image in an array.
+
+    Raises:
+        ImageError: If it is not (height, width, 3) uint8.
+    """
     if image.ndim != 3 or image.shape[2] != 3 or not image.size or image.dtype != np.uint8:
         raise ImageError(
             f"expected an array (height, width, 3) of uint8, got {image.dtype} {image.shape}"

@@ -147,7 +147,11 @@ class EulerLoraConfig(LoraConfig):
         return validated(AdapterSettings, values | {"steps": self.steps, "scale": self.scale})
 
     def role(self, module: str) -> Role:
-        """Returns the role of a module by its name. Raises SettingsError if none is known."""
+        """Returns the role of a module by its name.
+
+        Raises:
+            SettingsError: If none is known.
+        """
         for pattern, role in [*(self.roles or {}).items(), *ROLES.items()]:
             if re.match(rf"(.*\.)?({pattern})$", module):
                 return cast(Role, role)
@@ -183,9 +187,11 @@ def _variant_fields() -> Iterable[str]:
 class SamplingState:
     """What the layers of a model share in a pass of `sampling`.
 
-    samples: rows of each example. draw: returns the coefficients of the active adapters, none if
-    each pass draws anew. coefficients: of the adapters that were active so far, (samples, r) or
-    (rows, r). rows: of a call of the model, None outside of one.
+    Attributes:
+        samples: Rows of each example.
+        draw: Returns the coefficients of the active adapters, none if each pass draws anew.
+        coefficients: Of the adapters that were active so far, (samples, r) or (rows, r).
+        rows: Of a call of the model, None outside of one.
     """
 
     samples: int
@@ -208,8 +214,10 @@ class SamplingState:
 class Directions(nn.Linear):
     """The matrix A of an adapter, (r, in_features), whose outputs are multiplied by coefficients.
 
-    sampling: in the block of `sampling`, otherwise None. recomputed: the one of the forward pass
-    whose activations a backward pass may compute again; it lives as long as the graph.
+    Attributes:
+        sampling: In the block of `sampling`, otherwise None.
+        recomputed: The one of the forward pass whose activations a backward pass may compute again;
+            it lives as long as the graph.
     """
 
     def __init__(self, linear: nn.Linear, law: AdapterSettings, role: Role) -> None:
@@ -384,9 +392,10 @@ def identity_of(targets: Mapping[str, nn.Module]) -> dict[str, Any]:
 
 
 def _check_base(config: EulerLoraConfig, base: Mapping[str, Any]) -> None:
-    """Raises SettingsError if a loaded config is that of another base model.
+    """Weights may differ by the rounding of another floating-point type.
 
-    Weights may differ by the rounding of another floating-point type.
+    Raises:
+        SettingsError: If a loaded config is that of another base model.
     """
     if config.base is None or not config.stored_base:
         return
@@ -404,7 +413,10 @@ def draw_coefficients(
 
     They are (samples, r) float32 on the CPU for one seed, and (examples * samples, r) for a seed of
     each example, 0 to 2**32 - 1. The draws of an example depend on its seed and on the order of the
-    layers only. Raises SettingsError for a model without active layers.
+    layers only.
+
+    Raises:
+        SettingsError: For a model without active layers.
     """
     if samples < 1:
         raise SettingsError(f"samples: expected at least 1, got {samples}")
@@ -447,12 +459,16 @@ def sampling(
     the output is sample s of example i. With one row for each example, `model.generate` works too.
     A loss computed by the model is the mean over all rows: the paper's objective.
 
-    seed: of the draws of every example, or one for each example: an answer does not depend on the
-    rest of the batch. None draws for the whole batch, anew in every pass, from torch's default
-    generator. coefficients: given ones instead, as `draw_coefficients` returns them.
-    The draws of a pass are part of its graph: a backward pass may follow after the block, also
-    with activation checkpointing. An adapter that becomes active in the block is sampled too.
-    Raises SettingsError for a model without an active or with a merged adapter.
+    Args:
+        seed: Of the draws of every example, or one for each example: an answer does not depend on
+            the rest of the batch. None draws for the whole batch, anew in every pass, from torch's
+            default generator.
+        coefficients: Given ones instead, as `draw_coefficients` returns them. The draws of a pass
+            are part of its graph: a backward pass may follow after the block, also with activation
+            checkpointing. An adapter that becomes active in the block is sampled too.
+
+    Raises:
+        SettingsError: For a model without an active or with a merged adapter.
     """
     layers = _directions(model)
 

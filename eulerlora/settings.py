@@ -19,18 +19,23 @@ class BackboneSettings(Settings):
     """The shape of a Vision Transformer; sizes in pixels or features.
 
     The options after `mlp_width` default to torchvision's Vision Transformer.
-    stem: how patches are embedded: `patch` is one convolution with the stride of a patch;
-    `convolution` is a sequence of 3x3 convolutions of stride 2 (Xiao et al., "Early Convolutions
-    Help Transformers See Better", NeurIPS 2021), for a patch size that is a power of two.
-    activation: of the MLP. norm_epsilon: of all layer norms. pre_norm: a layer norm before the
-    first block. layer_scale: learned factors of both branches of a block. registers: number of
-    register tokens (Darcet et al., ICLR 2024).
-    pooling: the features are those of the class token, or the mean over the patches.
-    attention: by dot product, or `l2` by distance (`eulerlora.nn.attention`).
-    final_norm: after the last block, applied to the tokens or to the pooled features.
-    positions: for another image size, the grid of position embeddings is interpolated with its
-    corner points (torchvision) or its cells (transformers) aligned, or also with antialiasing
-    (timm, DINOv2 with registers).
+
+    Attributes:
+        stem: How patches are embedded: `patch` is one convolution with the stride of a patch;
+            `convolution` is a sequence of 3x3 convolutions of stride 2 (Xiao et al., "Early
+            Convolutions Help Transformers See Better", NeurIPS 2021), for a patch size that is a
+            power of two.
+        activation: Of the MLP.
+        norm_epsilon: Of all layer norms.
+        pre_norm: A layer norm before the first block.
+        layer_scale: Learned factors of both branches of a block.
+        registers: Number of register tokens (Darcet et al., ICLR 2024).
+        pooling: The features are those of the class token, or the mean over the patches.
+        attention: By dot product, or `l2` by distance (`eulerlora.nn.attention`).
+        final_norm: After the last block, applied to the tokens or to the pooled features.
+        positions: For another image size, the grid of position embeddings is interpolated with its
+            corner points (torchvision) or its cells (transformers) aligned, or also with
+            antialiasing (timm, DINOv2 with registers).
     """
 
     image_size: Annotated[PositiveInt, Field(le=4096)] = 224
@@ -90,9 +95,12 @@ class BackboneSettings(Settings):
 class Preprocessing(Settings):
     """How an image becomes the network's input.
 
-    resize: `squash` resizes the image to a square of `size` pixels; `crop` resizes its shorter side
-    to `shorter_side` pixels and crops the central square. colour_constancy follows the resize.
-    mean, std: of each channel; the network subtracts and divides last.
+    Attributes:
+        resize: `squash` resizes the image to a square of `size` pixels; `crop` resizes its shorter
+            side to `shorter_side` pixels and crops the central square. colour_constancy follows the
+            resize.
+        mean: Of each channel; the network subtracts and divides last.
+        std: Of each channel; the network subtracts and divides last.
     """
 
     scale: Literal["1/255"] = "1/255"
@@ -128,9 +136,10 @@ class Preprocessing(Settings):
 class RuntimeSettings(Settings):
     """How a network is run; the settings change results by rounding only.
 
-    precision: data type of the matrix products and the activations between them.
-    compiler: a backend of torch.compile, such as "inductor", which uses CUDA graphs on a CUDA
-    device; the first batch of each size is then slow. None disables compilation.
+    Attributes:
+        precision: Data type of the matrix products and the activations between them.
+        compiler: A backend of torch.compile, such as "inductor", which uses CUDA graphs on a CUDA
+            device; the first batch of each size is then slow. None disables compilation.
     """
 
     precision: Precision = "float32"
@@ -148,15 +157,16 @@ UNSCALED: Temperatures = {"det": 1.0, "stoch": 1.0}
 class Draw(Settings):
     """Mode, samples, views and seed of the prediction for one image.
 
-    samples: S, trajectories per adapter; 1 in mode `det`.
-    seed: 0 <= seed < 2**32, the seeds that torch's CPU generator distinguishes.
-    sampler: draws the samples of an adapter independently of each other or balanced against each
-    other; each sample alone has the same law. Mode `det` draws nothing.
-    first: number of samples that earlier rounds ran; only the samples after them are run.
-    drawn: number of samples of the whole request, of which those up to `samples` are run; 0 for
-    `samples`. Balanced samples do not depend on it.
-    views: number of views of the image that the trajectories share between them
-    (`eulerlora.nn.rows`). In mode `det`, an adapter runs once for each view.
+    Attributes:
+        samples: S, trajectories per adapter; 1 in mode `det`.
+        seed: 0 <= seed < 2**32, the seeds that torch's CPU generator distinguishes.
+        sampler: Draws the samples of an adapter independently of each other or balanced against
+            each other; each sample alone has the same law. Mode `det` draws nothing.
+        first: Number of samples that earlier rounds ran; only the samples after them are run.
+        drawn: Number of samples of the whole request, of which those up to `samples` are run; 0 for
+            `samples`. Balanced samples do not depend on it.
+        views: Number of views of the image that the trajectories share between them
+            (`eulerlora.nn.rows`). In mode `det`, an adapter runs once for each view.
     """
 
     mode: Mode = "det"

@@ -86,8 +86,10 @@ class ProfileError(Exception):
 class RgbSpace:
     """A colour space of a matrix and a tone curve.
 
-    primaries, transfer: as in `PRIMARIES` and `TRANSFERS`. is_full_range: False if black and white
-    are 16 and 235 of 255.
+    Attributes:
+        primaries: As in `PRIMARIES` and `TRANSFERS`.
+        transfer: As in `PRIMARIES` and `TRANSFERS`.
+        is_full_range: False if black and white are 16 and 235 of 255.
     """
 
     primaries: tuple[float, ...]
@@ -104,7 +106,11 @@ class RgbSpace:
 
     @property
     def to_srgb(self) -> Matrix:
-        """The matrix from linear RGB to that of sRGB. Raises ProfileError as `_to_d50`."""
+        """The matrix from linear RGB to that of sRGB.
+
+        Raises:
+            ProfileError: As `_to_d50`.
+        """
         return _product(_inverse(_to_d50(BT_709)), _to_d50(self.primaries))
 
 
@@ -112,8 +118,10 @@ class RgbSpace:
 class Conversion:
     """How the colours of an image become sRGB.
 
-    transform: of LittleCMS, for levels of 8 bits; None if no colour changes. space: the colour
-    space of PNG chunks, for more bits. warnings: what is converted, and what is ignored.
+    Attributes:
+        transform: Of LittleCMS, for levels of 8 bits; None if no colour changes.
+        space: The colour space of PNG chunks, for more bits.
+        warnings: What is converted, and what is ignored.
     """
 
     transform: ImageCms.ImageCmsTransform | None
@@ -124,8 +132,10 @@ class Conversion:
 def conversion_to_srgb(colours: Colours, mode: str) -> Conversion:
     """Returns the conversion by the first usable colour data of an image of a mode of 8 bits.
 
-    The intent is perceptual, with black point compensation for CMYK. Raises ImageError for a
-    transfer function of high dynamic range, whose look depends on the screen.
+    The intent is perceptual, with black point compensation for CMYK.
+
+    Raises:
+        ImageError: For a transfer function of high dynamic range, whose look depends on the screen.
     """
     warnings = []
     for source in ("cICP", "iCCP", "sRGB", "gAMA"):
@@ -227,7 +237,8 @@ def _space_of_gamma(content: bytes, chromaticities: bytes) -> RgbSpace | None:
 def _to_d50(primaries: Sequence[float]) -> Matrix:
     """Returns the matrix from linear RGB to XYZ relative to D50, adapted by Bradford.
 
-    Raises ProfileError for primaries that span no colours.
+    Raises:
+        ProfileError: For primaries that span no colours.
     """
     points = zip(primaries[::2], primaries[1::2], strict=True)
     (x, y, z), *columns = ((x, y, 1 - x - y) for x, y in points)
@@ -247,7 +258,11 @@ def _to_d50(primaries: Sequence[float]) -> Matrix:
 
 
 def _matrix_profile(space: RgbSpace) -> bytes:
-    """Returns a display profile (ICC.1:2010, 8.4.3). Raises ProfileError as `_to_d50`."""
+    """Returns a display profile (ICC.1:2010, 8.4.3).
+
+    Raises:
+        ProfileError: As `_to_d50`.
+    """
     g, a, b, c, d, f = space.curve
     try:
         colorants = [_xyz_tag(column) for column in _transposed(_to_d50(space.primaries))]
@@ -285,7 +300,11 @@ def _product(left: Matrix, right: Matrix) -> Matrix:
 
 
 def _inverse(matrix: Matrix) -> Matrix:
-    """Returns the inverse of a 3 x 3 matrix. Raises ZeroDivisionError if it has none."""
+    """Returns the inverse of a 3 x 3 matrix.
+
+    Raises:
+        ZeroDivisionError: If it has none.
+    """
     (a, b, c), (d, e, f), (g, h, i) = matrix
     cofactors = (
         (e * i - f * h, c * h - b * i, b * f - c * e),

@@ -24,8 +24,11 @@ FORMATS: tuple[Format, ...] = ("JPEG", "PNG", "WEBP")
 class FileKind:
     """A kind of file that is not read.
 
-    name: with an article. pattern: a regular expression, of Python and of JavaScript, for the start
-    of the file with one character for each byte. advice: what to do instead.
+    Attributes:
+        name: With an article.
+        pattern: A regular expression, of Python and of JavaScript, for the start of the file with
+            one character for each byte.
+        advice: What to do instead.
     """
 
     name: str
@@ -132,8 +135,10 @@ ANCILLARY = 0x20  # bit of the first letter of a chunk that a decoder may ignore
 class ImageHeader:
     """The format and size of an image file, as its first header declares them.
 
-    width, height: in pixels, as stored; of a DICOM file, estimated from its length.
-    is_progressive: of a JPEG.
+    Attributes:
+        width: In pixels, as stored; of a DICOM file, estimated from its length.
+        height: In pixels, as stored; of a DICOM file, estimated from its length.
+        is_progressive: Of a JPEG.
     """
 
     format: Format
@@ -156,11 +161,16 @@ class ImageHeader:
 class CodedImage:
     """An image file, taken apart into what a decoder of pixels needs and its metadata.
 
-    content: the file of the pixels alone, up to the end of the image. orientation: of EXIF, 1 to 8.
-    colours: by the name of a PNG chunk; `iCCP` is the ICC profile of any format, unpacked, and None
-    if it is damaged. sampling: the horizontal and vertical factors of a JPEG's components.
-    has_single_scan: of a JPEG. depth, transparent: of a PNG, bits per sample and
-    the chunk tRNS. has_colour_marker: of a JPEG whose own markers say how colours are stored.
+    Attributes:
+        content: The file of the pixels alone, up to the end of the image.
+        orientation: Of EXIF, 1 to 8.
+        colours: By the name of a PNG chunk; `iCCP` is the ICC profile of any format, unpacked, and
+            None if it is damaged.
+        sampling: The horizontal and vertical factors of a JPEG's components.
+        has_single_scan: Of a JPEG.
+        depth: Of a PNG, bits per sample and the chunk tRNS.
+        transparent: Of a PNG, bits per sample and the chunk tRNS.
+        has_colour_marker: Of a JPEG whose own markers say how colours are stored.
     """
 
     header: ImageHeader
@@ -196,11 +206,15 @@ def sniff(data: bytes) -> Format | None:
 
 
 def read_header(data: bytes, limits: ImageLimits) -> ImageHeader:
-    """Returns the header of an image file. Takes less than a millisecond for any file.
+    """Returns the header of an image file.
 
-    Raises UnsupportedImageError for any format but JPEG, PNG and WebP, and for a coding of them
-    that is not read, and ImageError if the size is outside the limits, if a header is broken, or if
-    the file is far too short for its pixels.
+    Takes less than a millisecond for any file.
+
+    Raises:
+        UnsupportedImageError: For any format but JPEG, PNG and WebP, and for a coding of them that
+            is not read.
+        ImageError: If the size is outside the limits, if a header is broken, or if the file is far
+            too short for its pixels.
     """
     file_format = sniff(data)
     if file_format is None:
@@ -281,8 +295,10 @@ def exif_orientation(block: bytes) -> int:
 class JpegSegment:
     """A segment of a JPEG (ITU-T T.81, B.1.1), as positions in the file.
 
-    start, end: of its content; equal for a marker without content, which has the two bytes before.
-    scan_end: end of the compressed pixels that follow, otherwise `end`.
+    Attributes:
+        start: Of its content; equal for a marker without content, which has the two bytes before.
+        end: Of its content; equal for a marker without content, which has the two bytes before.
+        scan_end: End of the compressed pixels that follow, otherwise `end`.
     """
 
     marker: int
@@ -295,8 +311,10 @@ def jpeg_segments(data: bytes) -> Iterator[JpegSegment]:
     """Yields the segments of a JPEG up to the end of its image, which is the last one.
 
     Bytes between segments that belong to none are skipped, as by all decoders. Also ends where the
-    file ends within the pixels of a scan. Raises ValueError for a file without a marker where one
-    is required.
+    file ends within the pixels of a scan.
+
+    Raises:
+        ValueError: For a file without a marker where one is required.
     """
     position = len(JPEG_START)
     while True:
@@ -318,10 +336,13 @@ def jpeg_segments(data: bytes) -> Iterator[JpegSegment]:
 
 
 def _jpeg(data: bytes, to_first_scan: bool = False) -> CodedImage:
-    """Returns the parts of a JPEG. to_first_scan: reads no more than the header.
+    """Returns the parts of a JPEG.
 
     The coded file has all segments that are needed for the pixels. Of the application segments,
     these are those that say how colours are stored (JFIF, Adobe), rewritten without their errors.
+
+    Args:
+        to_first_scan: Reads no more than the header.
     """
     frame, exif, profile, tables = b"", None, list[bytes](), list[bytes]()
     frame_marker = has_jfif = 0
@@ -399,7 +420,6 @@ def _jpeg_frame(marker: int, frame: bytes) -> tuple[ImageHeader, tuple[tuple[int
 
 
 def _adobe_transform(transform: int, components: int) -> int:
-    """Returns the transform that libjpeg applies."""
     if components == 4:
         return RGB if transform == RGB else YCCK
     return RGB if transform == RGB else YCC
@@ -431,7 +451,8 @@ def _png_size(data: bytes) -> tuple[int, int]:
 def png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
     """Yields kind, start and end of the content of all chunks up to IEND (PNG, 5.3).
 
-    Raises ValueError for a wrong checksum and for a file without IEND.
+    Raises:
+        ValueError: For a wrong checksum and for a file without IEND.
     """
     view, position = memoryview(data), len(PNG_SIGNATURE)
     while position + 12 <= len(data):

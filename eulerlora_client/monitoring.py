@@ -34,7 +34,11 @@ STAKES = tuple(
 
 
 def log_gain(stake: float, probability: float) -> float:
-    """Returns the log of the factor after an event. probability: above 0, at most 1."""
+    """Returns the log of the factor after an event.
+
+    Args:
+        probability: Above 0, at most 1.
+    """
     return math.log1p(stake * (1 - probability) / probability)
 
 
@@ -92,7 +96,9 @@ class ChangeTest:
     def record_event(self, trial: int, tolerated: float) -> None:
         """Records an event; the trials since the last event had none.
 
-        trial: number of this trial, from 1. tolerated: its highest tolerated probability, above 0.
+        Args:
+            trial: Number of this trial, from 1.
+            tolerated: Its highest tolerated probability, above 0.
         """
         sums = self._after_quiet_trials(trial - 1)
         self._log_sums = [
@@ -128,7 +134,10 @@ def sequential_lower_bound(events: int, trials: int, confidence: float) -> float
 
     It is the highest probability that the bets of `log_capital` reject: with probability
     `confidence`, the bounds of all times stay at or below the true probability, or below its
-    highest value if it varies. confidence: 0 to 1, exclusive.
+    highest value if it varies.
+
+    Args:
+        confidence: 0 to 1, exclusive.
     """
     if events == 0:
         return 0.0
@@ -201,8 +210,9 @@ class ShiftMonitor:
     needs a statistic of PICTURES_PER_FALSE_ALARM times the number of tests (Bonferroni), weighted
     so that all signals count alike. An alarm stays on.
 
-    signals: the rates of the events of each signal, by name, for the usual options. labels: of the
-    events of signals, by name, if they are classes.
+    Args:
+        signals: The rates of the events of each signal, by name, for the usual options.
+        labels: Of the events of signals, by name, if they are classes.
     """
 
     def __init__(
@@ -229,8 +239,10 @@ class ShiftMonitor:
     ) -> None:
         """Records a picture.
 
-        events: the index of its event for each signal that could be computed, None without an
-        event. rates: the rates of all events of these signals, for the options of this picture.
+        Args:
+            events: The index of its event for each signal that could be computed, None without an
+                event.
+            rates: The rates of all events of these signals, for the options of this picture.
         """
         self._pictures += 1
         for name, event in events.items():
@@ -281,7 +293,12 @@ SHOWN_COLUMNS = 10
 
 @dataclass(frozen=True)
 class Outcome:
-    """An image. disposition: None without one. confirmed: its class, "" if not known yet."""
+    """An image.
+
+    Attributes:
+        disposition: None without one.
+        confirmed: Its class, "" if not known yet.
+    """
 
     disposition: Disposition | None
     confirmed: str
@@ -292,9 +309,13 @@ class Outcome:
 def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
     """Returns the rows of a CSV file in their order, which must be that of time.
 
+    Raises OutcomesError.
+
     The columns `disposition` and, optionally, `policy_hash` are those of `eulerlora triage --csv`.
-    confirmed: name of the column with the confirmed class. A row without a value in the column
-    `lesion` is a lesion of its own. Raises OutcomesError.
+
+    Args:
+        confirmed: Name of the column with the confirmed class. A row without a value in the column
+            `lesion` is a lesion of its own.
     """
     try:
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
@@ -327,7 +348,11 @@ def _check_columns(path: Path, columns: Sequence[str], confirmed: str) -> None:
 
 
 def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
-    """Returns a row. place: the file and the number of the line."""
+    """Returns a row.
+
+    Args:
+        place: The file and the number of the line.
+    """
     disposition = _cell(row, DISPOSITION)
     if disposition and disposition not in set(Disposition):
         names = ", ".join(Disposition)
@@ -364,7 +389,9 @@ class LesionOutcome(Enum):
 class Promise:
     """The tested hypothesis: a lesion of `classes` is missed with at most `tolerated`.
 
-    tolerated: probability, 0 to 1, exclusive. confidence: of the test and of each bound.
+    Attributes:
+        tolerated: Probability, 0 to 1, exclusive.
+        confidence: Of the test and of each bound.
     """
 
     classes: tuple[str, ...]
@@ -381,9 +408,14 @@ class Promise:
 class OutcomeSummary:
     """The lesions that were confirmed as the target, and bounds of the probability of a miss.
 
-    counts: lesions by outcome. lower, upper: one-sided bounds; each holds with the confidence of
-    the promise, however often and whenever it is computed. alarm_at: number of the assessed lesion
-    at which the hypothesis was rejected; None if it was not.
+    Attributes:
+        counts: Lesions by outcome.
+        lower: One-sided bounds; each holds with the confidence of the promise, however often and
+            whenever it is computed.
+        upper: One-sided bounds; each holds with the confidence of the promise, however often and
+            whenever it is computed.
+        alarm_at: Number of the assessed lesion at which the hypothesis was rejected; None if it was
+            not.
     """
 
     counts: Counter[LesionOutcome]
@@ -400,7 +432,8 @@ class OutcomeSummary:
 def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSummary:
     """Returns the summary of the target lesions, in the order of their first images.
 
-    Raises OutcomesError if no lesion was confirmed as the target, or one as several classes.
+    Raises:
+        OutcomesError: If no lesion was confirmed as the target, or one as several classes.
     """
     results = target_lesions(outcomes, promise.classes)
     if not results:
@@ -423,8 +456,10 @@ def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSum
 def target_lesions(outcomes: Iterable[Outcome], target: Collection[str]) -> list[LesionOutcome]:
     """Returns the outcomes of the lesions that were confirmed as the target.
 
-    An image without a confirmed class has that of its lesion's other images. Raises OutcomesError
-    for a lesion with several classes.
+    An image without a confirmed class has that of its lesion's other images.
+
+    Raises:
+        OutcomesError: For a lesion with several classes.
     """
     lesions: dict[str, list[Outcome]] = {}
     for row in outcomes:
@@ -443,7 +478,6 @@ def target_lesions(outcomes: Iterable[Outcome], target: Collection[str]) -> list
 
 
 def lesion_outcome(images: Iterable[Outcome]) -> LesionOutcome:
-    """Returns the outcome of a lesion from its images."""
     dispositions = {image.disposition for image in images} - {None, Disposition.RETAKE}
     if not dispositions:
         return LesionOutcome.NOT_ASSESSED

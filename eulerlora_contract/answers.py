@@ -400,10 +400,14 @@ class TriageResult(WireModel):
 
 @dataclass(frozen=True)
 class ShownResult:
-    """What people see of a result: on the terminal, in reports, CSV and FHIR. JSON has everything.
+    """What people see of a result: on the terminal, in reports, CSV and FHIR.
 
-    reasons: of an unfamiliar image, those that rest on no figure. figures: the prediction; None for
-    an unfamiliar image. target: probability of the target classes; None likewise.
+    JSON has everything.
+
+    Attributes:
+        reasons: Of an unfamiliar image, those that rest on no figure.
+        figures: The prediction; None for an unfamiliar image.
+        target: Probability of the target classes; None likewise.
     """
 
     reasons: tuple[TriageReason, ...] = ()
@@ -621,7 +625,8 @@ def missing_threshold(
 ) -> str | None:
     """Returns a text that names the options with a threshold; None if these options have one.
 
-    samples: per adapter, 1 in mode det.
+    Args:
+        samples: Per adapter, 1 in mode det.
     """
     known = {threshold.options: None for threshold in thresholds}
     if (mode, samples) in known:

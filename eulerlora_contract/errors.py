@@ -25,7 +25,8 @@ from typing import ClassVar
 class EulerLoRAError(Exception):
     """Base of all errors that the user's input or machine causes.
 
-    exit_status: of the `eulerlora` program, 1 for failed work and 2 for wrong usage.
+    Attributes:
+        exit_status: Of the `eulerlora` program, 1 for failed work and 2 for wrong usage.
     """
 
     exit_status: ClassVar[int] = 1
@@ -44,7 +45,9 @@ class OutputPathError(EulerLoRAError):
 class StorageError(EulerLoRAError):
     """A disk is full or fails; earlier content of the file is intact.
 
-    reason: such as "disk full (no space left on device)". resume_hint: how to continue.
+    Args:
+        reason: Such as "disk full (no space left on device)".
+        resume_hint: How to continue.
     """
 
     def __init__(self, path: Path, reason: str, resume_hint: str = "") -> None:

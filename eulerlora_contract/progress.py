@@ -37,7 +37,10 @@ class IntervalTimer:
 class ProgressBar:
     """A bar on stderr, which must be a terminal.
 
-    unit: plural noun of what is counted. total: None if unknown. completed: the count at the start.
+    Args:
+        unit: Plural noun of what is counted.
+        total: None if unknown.
+        completed: The count at the start.
     """
 
     def __init__(self, label: str, unit: str, total: int | None = None, completed: int = 0) -> None:
@@ -81,7 +84,11 @@ class _Bar(tqdm):  # type: ignore[type-arg]  # not subscriptable at run time
 class ProgressCounter:
     """Shows a count on stderr: a bar on a terminal, lines at intervals elsewhere.
 
-    Used in a `with` block. unit: plural noun of what is counted. total: None if unknown.
+    Used in a `with` block.
+
+    Args:
+        unit: Plural noun of what is counted.
+        total: None if unknown.
     """
 
     def __init__(self, label: str, unit: str, total: int | None = None) -> None:

@@ -38,7 +38,11 @@ def optional(default: Any, **constraints: Any) -> Any:
 
 
 def validated(kind: type[AnySettings], values: Mapping[str, Any]) -> AnySettings:
-    """Returns settings of a kind from a user's values. Raises SettingsError, one line."""
+    """Returns settings of a kind from a user's values.
+
+    Raises:
+        SettingsError: One line.
+    """
     try:
         return kind.model_validate(values)
     except ValidationError as error:
@@ -87,7 +91,8 @@ def expected_value(error: ErrorDetails) -> str:
 def first_error(error: ValidationError, model: type[BaseModel] | None = None) -> str:
     """Returns the first validation error in one line that begins with the key.
 
-    model: that was validated; an unknown key then gets a suggestion.
+    Args:
+        model: That was validated; an unknown key then gets a suggestion.
     """
     errors = error.errors()
     first, key = errors[0], _key(errors[0])
@@ -110,7 +115,8 @@ def first_error(error: ValidationError, model: type[BaseModel] | None = None) ->
 def error_without_input(error: ValidationError, *models: type[BaseModel]) -> str:
     """Returns the first validation error in one line, without values and keys that were made up.
 
-    models: whose keys the line may name, which begins with the position of the error.
+    Args:
+        models: Whose keys the line may name, which begins with the position of the error.
     """
     fault = error.errors(include_url=False, include_input=False)[0]
     known = {name for model in models for name in model.model_fields}

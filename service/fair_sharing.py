@@ -40,7 +40,11 @@ def address_network(address: str) -> str:
 
 
 class Queued(Protocol):
-    """An item of a fair queue. cost: in the unit of the shared service, for example rows."""
+    """An item of a fair queue.
+
+    Attributes:
+        cost: In the unit of the shared service, for example rows.
+    """
 
     @property
     def client(self) -> str: ...
@@ -79,7 +83,6 @@ class FairQueue(Generic[Item]):
             yield from items
 
     def add(self, item: Item) -> None:
-        """Adds an item."""
         items = self._waiting.get(item.client)
         if items is None:
             self._starts[item.client] = self._start_of(item.client)
@@ -93,7 +96,9 @@ class FairQueue(Generic[Item]):
     ) -> Item | None:
         """Returns the next item in fair order, or None.
 
-        may_start, is_allowed: of a client and an item; others are skipped and keep their turn.
+        Args:
+            may_start: Of a client and an item; others are skipped and keep their turn.
+            is_allowed: Of a client and an item; others are skipped and keep their turn.
         """
         candidates = (
             next(filter(is_allowed, items), None)
@@ -202,7 +207,10 @@ class RecentClients:
 
     Work in a worker cannot be interrupted. If one client occupied all workers, every other client
     would first wait for one of them. So while several clients are active, the last free worker
-    takes no work of a client that has work in all others. now: a clock in seconds.
+    takes no work of a client that has work in all others.
+
+    Args:
+        now: A clock in seconds.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -217,7 +225,8 @@ class RecentClients:
     def may_start(self, client: str, workers: int, running: Sequence[Collection[str]]) -> bool:
         """Returns whether a free worker may take work of a client.
 
-        running: the clients with work in each of the busy workers.
+        Args:
+            running: The clients with work in each of the busy workers.
         """
         if workers == 1 or len(running) < workers - 1 or not self.has_other(client):
             return True

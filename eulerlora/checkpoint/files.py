@@ -99,8 +99,10 @@ class KnownAnswerFile(Settings):
 class KnownAnswer:
     """The network's input and the probabilities that an intact model returns for it.
 
-    pixels: (3, size, size) in [0, 1]. expected: one for each of `known_draws`. classes: the names
-    of the probabilities.
+    Attributes:
+        pixels: (3, size, size) in [0, 1].
+        expected: One for each of `known_draws`.
+        classes: The names of the probabilities.
     """
 
     pixels: Tensor
@@ -115,7 +117,8 @@ class KnownAnswer:
     def fault(self, outputs: Sequence[Tensor], precision: Precision) -> str | None:
         """Returns the first deviation from the stored probabilities as one line, or None.
 
-        outputs: log-probabilities (trajectories, classes), as of `predict_known_answer`.
+        Args:
+            outputs: Log-probabilities (trajectories, classes), as of `predict_known_answer`.
         """
         for expected, output in zip(self.expected, outputs, strict=True):
             fault = self._deviation(expected, output.exp().mean(dim=0), TOLERANCES[precision])
@@ -154,7 +157,10 @@ def predict_known_answer(
 ) -> list[Tensor]:
     """Returns the log-probabilities (trajectories, classes), float64, for each of `draws`.
 
-    pixels: (3, size, size), on the network's device. draws, temperatures: of the checkpoint.
+    Args:
+        pixels: (3, size, size), on the network's device.
+        draws: Of the checkpoint.
+        temperatures: Of the checkpoint.
     """
     outputs = predict_images(network, torch.stack([pixels] * len(draws)), draws, temperatures)
     return [output.log_probabilities for output in outputs]
@@ -163,7 +169,8 @@ def predict_known_answer(
 def write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConfig) -> None:
     """Writes the synthetic image and the model's probabilities to a checkpoint's folder.
 
-    network: loaded from the checkpoint's files, in float32 on the CPU.
+    Args:
+        network: Loaded from the checkpoint's files, in float32 on the CPU.
     """
     image = _png(synthetic_image())
     pixels = _network_input(folder / IMAGE_FILE, image, config.preprocessing)
@@ -185,8 +192,9 @@ def write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConf
 def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
     """Returns the known answer in the folder of the checkpoint with this config.
 
-    Raises CheckpointError, with file and reason, if a file is missing or damaged, or if the image,
-    the probabilities and the config do not match.
+    Raises:
+        CheckpointError: With file and reason, if a file is missing or damaged, or if the image, the
+            probabilities and the config do not match.
     """
     image_path, expected_path = folder / IMAGE_FILE, folder / EXPECTED_FILE
     try:
@@ -255,9 +263,12 @@ DEFAULT_CHECKPOINT = Path(__file__).parents[1] / "default"
 class Checkpoint:
     """A loaded checkpoint.
 
-    network: on the CPU in float32, in evaluation mode. revision: "sha256:" and the digest of
-    `config.json`, which contains the digests of all weights. feature_distance: None without
-    feature statistics. folder: where it was read from.
+    Attributes:
+        network: On the CPU in float32, in evaluation mode.
+        revision: "sha256:" and the digest of `config.json`, which contains the digests of all
+            weights.
+        feature_distance: None without feature statistics.
+        folder: Where it was read from.
     """
 
     network: AdaptedVisionTransformer
@@ -271,8 +282,10 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     """Reads the checkpoint in `folder` and verifies its weights against `config.json`.
 
     The network is built without memory for its weights, which are then those of the files: the
-    numbers in `config.json` alone allocate nothing. Raises CheckpointError, with file and reason,
-    if the checkpoint is not intact.
+    numbers in `config.json` alone allocate nothing.
+
+    Raises:
+        CheckpointError: With file and reason, if the checkpoint is not intact.
     """
     text, config = _read_config(folder / CONFIG_FILE)
     backbone = _read_backbone(folder, config)
@@ -300,7 +313,8 @@ def revision_of(config: CheckpointConfig) -> str:
 def stored_revision(folder: Path) -> str:
     """Returns the revision of the checkpoint in `folder` without reading its weights.
 
-    Raises CheckpointError for a missing or damaged `config.json`.
+    Raises:
+        CheckpointError: For a missing or damaged `config.json`.
     """
     return _revision(_read_config(folder / CONFIG_FILE)[0])
 
@@ -308,7 +322,8 @@ def stored_revision(folder: Path) -> str:
 def read_config(folder: Path) -> CheckpointConfig:
     """Returns the config of the checkpoint in `folder` without reading its weights.
 
-    Raises CheckpointError for a missing or damaged `config.json`.
+    Raises:
+        CheckpointError: For a missing or damaged `config.json`.
     """
     return _read_config(folder / CONFIG_FILE)[1]
 
@@ -323,9 +338,14 @@ def save_checkpoint(
 ) -> None:
     """Writes a checkpoint to `folder`, which appears complete or not at all.
 
-    config: its digests must be those of the network's weights rounded to `dtype`. The known answer
-    is computed from the written files. training_images: as in `read_training_images`.
-    Raises CheckpointError if `folder` is not empty and StorageError for a full disk.
+    Args:
+        config: Its digests must be those of the network's weights rounded to `dtype`. The known
+            answer is computed from the written files.
+        training_images: As in `read_training_images`.
+
+    Raises:
+        CheckpointError: If `folder` is not empty.
+        StorageError: For a full disk.
     """
     check_free(folder)
     with storage_errors(folder), new_folder(folder) as partial:
@@ -364,8 +384,13 @@ def config_of(
 ) -> CheckpointConfig:
     """Returns the config of a checkpoint that was not trained from a recipe.
 
-    backbone, origin: where backbone and adapters come from. Its data set is folders named like the
-    classes, for `eulerlora calibrate`. Raises SettingsError.
+    Raises SettingsError.
+
+    Args:
+        backbone: Where backbone and adapters come from. Its data set is folders named like the
+            classes, for `eulerlora calibrate`.
+        origin: Where backbone and adapters come from. Its data set is folders named like the
+            classes, for `eulerlora calibrate`.
     """
     stored = BackboneConfig(
         settings=network.backbone.settings,
@@ -393,7 +418,10 @@ def read_training_images(folder: Path) -> dict[str, Tensor]:
     """Returns the digests of the images that the checkpoint in `folder` was trained on.
 
     They are (images,) int64, sorted, by what was trained: `adapters`, with the heads, or
-    `backbone`; empty if they are not known. Raises CheckpointError for a damaged file.
+    `backbone`; empty if they are not known.
+
+    Raises:
+        CheckpointError: For a damaged file.
     """
     path = folder / TRAINING_IMAGES_FILE
     if not path.exists():
@@ -482,7 +510,8 @@ def write_feature_statistics(folder: Path, statistics: FeatureStatistics) -> Non
 def read_feature_distance(folder: Path, config: CheckpointConfig) -> FeatureDistance | None:
     """Returns the feature distance of the checkpoint in `folder`; None if its config has none.
 
-    Raises CheckpointError for a file that is missing or damaged, or that does not match the config.
+    Raises:
+        CheckpointError: For a file that is missing or damaged, or that does not match the config.
     """
     if config.features is None:
         return None

@@ -42,7 +42,11 @@ class Repository:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The files of a repository at one commit. revision: the hash of the commit."""
+    """The files of a repository at one commit.
+
+    Attributes:
+        revision: The hash of the commit.
+    """
 
     folder: Path
     revision: str
@@ -51,8 +55,12 @@ class Snapshot:
 def download(repository: Repository, **options: Any) -> Snapshot:
     """Returns a repository's files, from the local cache if they are there, or the network.
 
-    Pickles are downloaded only if there are no safetensors. options: of snapshot_download. Raises
-    HubError.
+    Raises HubError.
+
+    Pickles are downloaded only if there are no safetensors.
+
+    Args:
+        options: Of snapshot_download.
     """
     snapshot = _snapshot(repository, FILES, options)
     if not any(snapshot.folder.glob("*.safetensors")):
@@ -66,8 +74,11 @@ def upload(
 ) -> str:
     """Uploads the checkpoint in a folder, without a report; returns the URL of the commit.
 
-    private: of a repository that does not exist yet; None for the default of its owner. options: of
-    `HfApi.upload_folder`, such as `token`. Raises HubError.
+    Raises HubError.
+
+    Args:
+        private: Of a repository that does not exist yet; None for the default of its owner.
+        options: Of `HfApi.upload_folder`, such as `token`.
     """
     with hub_errors(repository):
         api = client().HfApi(token=options.pop("token", None))
@@ -110,7 +121,11 @@ def _snapshot(
 
 
 def client() -> ModuleType:
-    """Returns the module huggingface_hub. Raises HubError if it is not installed."""
+    """Returns the module huggingface_hub.
+
+    Raises:
+        HubError: If it is not installed.
+    """
     try:
         import huggingface_hub  # noqa: PLC0415 - an extra
     except ImportError as error:

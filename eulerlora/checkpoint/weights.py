@@ -74,7 +74,9 @@ def write_tensors(
 ) -> None:
     """Writes all tensors as `dtype`; the file appears complete or not at all.
 
-    Raises StorageError for a full or failing disk and OSError for other errors of the system.
+    Raises:
+        StorageError: For a full or failing disk.
+        OSError: For other errors of the system.
     """
     stored = {
         name: tensor.detach().cpu().to(dtype).contiguous() for name, tensor in tensors.items()
@@ -87,7 +89,11 @@ def write_tensors(
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Returns the metadata of a file. Raises CheckpointError if it is unreadable."""
+    """Returns the metadata of a file.
+
+    Raises:
+        CheckpointError: If it is unreadable.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             return dict(file.metadata() or {})
@@ -98,10 +104,14 @@ def read_metadata(path: Path) -> dict[str, str]:
 def read_tensors(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns the tensors of a file as float32, in memory that is independent of the file.
 
-    expected: tensors with the names and shapes that the file must have, on any device; their values
-    are ignored. Raises CheckpointError, with file and tensor, for an unreadable file, a missing or
-    unexpected name, a wrong shape, a dtype that is not floating point, or a non-finite value. Names
-    and shapes are compared with the file's header before memory is allocated.
+    Args:
+        expected: Tensors with the names and shapes that the file must have, on any device; their
+            values are ignored. Names and shapes are compared with the file's header before memory
+            is allocated.
+
+    Raises:
+        CheckpointError: With file and tensor, for an unreadable file, a missing or unexpected name,
+            a wrong shape, a dtype that is not floating point, or a non-finite value.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -164,8 +174,10 @@ def with_weights(settings: BackboneSettings, state: Mapping[str, Tensor]) -> Vis
 def at_image_size(backbone: VisionTransformer, image_size: int) -> VisionTransformer:
     """Returns a backbone with the same weights for another image size.
 
-    The position embeddings are interpolated. Raises SettingsError for a size that is not a multiple
-    of the patch size.
+    The position embeddings are interpolated.
+
+    Raises:
+        SettingsError: For a size that is not a multiple of the patch size.
     """
     old = backbone.settings
     settings = validated(BackboneSettings, old.model_dump() | {"image_size": image_size})
@@ -178,7 +190,8 @@ def at_image_size(backbone: VisionTransformer, image_size: int) -> VisionTransfo
 def resized_positions(positions: Tensor, settings: BackboneSettings) -> Tensor:
     """Returns position embeddings, interpolated to the image size of `settings`.
 
-    positions: (1, 1 + side * side, width), the class token's first.
+    Args:
+        positions: (1, 1 + side * side, width), the class token's first.
     """
     side = settings.image_size // settings.patch_size
     own_side = math.isqrt(positions.shape[1] - 1)
@@ -213,7 +226,8 @@ def save_backbone(
 ) -> None:
     """Writes a backbone; its shape, provenance and preprocessing are metadata of the file.
 
-    preprocessing: None for that of torchvision's backbones in the paper, a resize alone.
+    Args:
+        preprocessing: None for that of torchvision's backbones in the paper, a resize alone.
     """
     shape = backbone.settings
     preprocessing = preprocessing or Preprocessing(size=shape.image_size)
@@ -226,7 +240,11 @@ def save_backbone(
 
 
 def load_backbone(path: Path) -> BackboneFile:
-    """Reads a file of `save_backbone`. Raises CheckpointError for any other or damaged file."""
+    """Reads a file of `save_backbone`.
+
+    Raises:
+        CheckpointError: For any other or damaged file.
+    """
     metadata = read_metadata(path)
     try:
         settings = BackboneSettings.model_validate_json(metadata["settings"])
@@ -273,8 +291,13 @@ def published_backbone(name: str, file: Path | None = None) -> VisionTransformer
 
     The weights come from torch's hub cache. If the cache does not have them, `file` is copied to
     it, or they are downloaded. The hash of the file is verified and only tensors are read from it.
-    name: such as `ViT_B_32_Weights.IMAGENET1K_V1`. Raises SettingsError for an unknown name, a file
-    with another hash and a file that is not available.
+
+    Args:
+        name: Such as `ViT_B_32_Weights.IMAGENET1K_V1`.
+
+    Raises:
+        SettingsError: For an unknown name, a file with another hash and a file that is not
+            available.
     """
     if name not in published_weights():
         raise SettingsError(
@@ -299,7 +322,6 @@ def published_backbone(name: str, file: Path | None = None) -> VisionTransformer
 
 
 def _cached(url: str) -> Path:
-    """Returns the path of a published file in torch's hub cache."""
     return Path(torch.hub.get_dir(), "checkpoints", Path(url).name)
 
 

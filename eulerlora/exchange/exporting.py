@@ -77,9 +77,10 @@ preprocessing below. The graph contains its mean, standard deviation and colour 
 class Member:
     """One adapter of a checkpoint.
 
-    down: (blocks, 4, rank, width), the matrices A of Q, K, V and O. up: (blocks, 4, width, rank),
-    their B; that of O includes the layer scale of the backbone. head: a linear layer from features
-    to logits, which includes the checkpoint's temperature.
+    Attributes:
+        down: (blocks, 4, rank, width), the matrices A of Q, K, V and O.
+        up: (blocks, 4, width, rank), their B; that of O includes the layer scale of the backbone.
+        head: A linear layer from features to logits, which includes the checkpoint's temperature.
     """
 
     down: Tensor
@@ -91,7 +92,8 @@ class Member:
 def members(checkpoint: Checkpoint) -> list[Member]:
     """Returns the members of a checkpoint, in the order of its adapters.
 
-    Raises SettingsError for a method whose mode det is not W0 + B A with linear heads.
+    Raises:
+        SettingsError: For a method whose mode det is not W0 + B A with linear heads.
     """
     network = checkpoint.network
     if not network.method.exportable:
@@ -195,7 +197,9 @@ def _head(checkpoint: Checkpoint, adapter: int) -> nn.Linear:
 def readme(checkpoint: Checkpoint, library: str, use: str, sampled: bool = False) -> str:
     """Returns Markdown: origin, what the export lacks, use and preprocessing.
 
-    use: Markdown. sampled: True if the export has mode stoch.
+    Args:
+        use: Markdown.
+        sampled: True if the export has mode stoch.
     """
     stoch = (
         ""
@@ -322,8 +326,9 @@ class MergedNetwork(nn.Module):
 def export_onnx(checkpoint: Checkpoint, folder: Path) -> float:
     """Writes `model.onnx` and a README; returns the largest difference from the checkpoint.
 
-    Raises SettingsError if the extra is not installed and NonFiniteError if ONNX Runtime gives
-    other probabilities.
+    Raises:
+        SettingsError: If the extra is not installed.
+        NonFiniteError: If ONNX Runtime gives other probabilities.
     """
     _check_installed()
     network = MergedNetwork(checkpoint).eval().requires_grad_(False)
@@ -414,9 +419,13 @@ def export_peft(
 ) -> None:
     """Writes `backbone`, `adapter_0` and so on, and a README, to an existing folder.
 
-    version: of transformers, whose names the adapters have. sampled: write adapters of
-    `eulerlora.peft` instead of LoRA. Raises SettingsError for a backbone with an option that
-    transformers' ViT does not have, and for `sampled` with another law than the paper's.
+    Args:
+        version: Of transformers, whose names the adapters have.
+        sampled: Write adapters of `eulerlora.peft` instead of LoRA.
+
+    Raises:
+        SettingsError: For a backbone with an option that transformers' ViT does not have, and for
+            `sampled` with another law than the paper's.
     """
     check_format(checkpoint.network.backbone.settings, "peft")
     if sampled and checkpoint.config.method != DEFAULT_METHOD:

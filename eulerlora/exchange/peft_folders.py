@@ -68,8 +68,12 @@ def projection_of(module: str) -> Projection | None:
 class ImportedAdapter:
     """The adapter of a PEFT folder, with PEFT's scaling in `up`.
 
-    down, up: (blocks, 4, rank, width); zero where there is no adapter. law: how it is sampled, None
-    if it is not. head_weight, head_bias: None if the folder has no head.
+    Attributes:
+        down: (blocks, 4, rank, width); zero where there is no adapter.
+        up: (blocks, 4, rank, width); zero where there is no adapter.
+        law: How it is sampled, None if it is not.
+        head_weight: None if the folder has no head.
+        head_bias: None if the folder has no head.
     """
 
     folder: Path
@@ -87,10 +91,14 @@ class ImportedAdapter:
 
 
 def read_adapter(folder: Path, shape: BackboneSettings) -> ImportedAdapter:
-    """Returns the adapter in a PEFT folder. shape: of its backbone.
+    """Returns the adapter in a PEFT folder.
 
-    Raises CheckpointError, with the folder, for a damaged file, another method than LoRA and
-    EulerLoRA, or an adapter at another module than the four projections.
+    Args:
+        shape: Of its backbone.
+
+    Raises:
+        CheckpointError: With the folder, for a damaged file, another method than LoRA and
+            EulerLoRA, or an adapter at another module than the four projections.
     """
     config = adapter_config(folder)
     try:
@@ -141,7 +149,11 @@ def _adapter(folder: Path, config: Json, shape: BackboneSettings) -> ImportedAda
 
 
 def _law(config: Json, matrices: Mapping[tuple[str, str], Tensor]) -> AdapterSettings | None:
-    """Returns how an adapter is sampled. Raises SettingsError if a checkpoint cannot express it."""
+    """Returns how an adapter is sampled.
+
+    Raises:
+        SettingsError: If a checkpoint cannot express it.
+    """
     if config["peft_type"] != SAMPLED_TYPE:
         return None
     ranks = {len(matrix) for (_, letter), matrix in matrices.items() if letter == "A"}
@@ -219,9 +231,12 @@ def import_peft(
 ) -> CheckpointConfig:
     """Writes a checkpoint with the adapters of PEFT folders as an ensemble; returns its config.
 
-    backbone: a source as in `find_source`; None for the one that the adapters
-    name. classes: names; () for those of the backbone's configuration. The checkpoint has no
-    thresholds. Raises CheckpointError, HubError and SettingsError.
+    Raises CheckpointError, HubError and SettingsError.
+
+    Args:
+        backbone: A source as in `find_source`; None for the one that the adapters name.
+        classes: Names; () for those of the backbone's configuration. The checkpoint has no
+            thresholds.
     """
     source = find_source(backbone) if backbone else _base(folders)
     imported = read_source(source)

@@ -83,8 +83,10 @@ Samples = npt.NDArray[np.uint16]
 class RgbImage:
     """An upright sRGB image.
 
-    pixels: (3, height, width) uint8, possibly reduced. warnings: the conversions that were made.
-    full_size: width and height before a reduction; None if it was not reduced.
+    Attributes:
+        pixels: (3, height, width) uint8, possibly reduced.
+        warnings: The conversions that were made.
+        full_size: Width and height before a reduction; None if it was not reduced.
     """
 
     pixels: Tensor
@@ -125,8 +127,8 @@ def decode(data: bytes, input_side: int | None = None, limits: ImageLimits = LIM
 def upright_rgb(image: Image.Image) -> RgbImage:
     """Returns an image of Pillow as `decode` returns its file; of a loaded one the pixels it has.
 
-    Raises ImageError for an image that is damaged, that has no RGB form or that is fully
-    transparent.
+    Raises:
+        ImageError: For an image that is damaged, that has no RGB form or that is fully transparent.
     """
     try:
         image.load()
@@ -148,8 +150,11 @@ def upright_rgb(image: Image.Image) -> RgbImage:
 def jpeg_reduction(size: tuple[int, int], input_side: int) -> int:
     """Returns 1, 2 or 4: the factor by which a JPEG of (width, height) is reduced while decoding.
 
-    The decoder then computes fewer coefficients of the blocks of 8 x 8 pixels. input_side: of the
-    network's input. Probabilities differ from those after a full decode by less than 0.005.
+    The decoder then computes fewer coefficients of the blocks of 8 x 8 pixels.
+
+    Args:
+        input_side: Of the network's input. Probabilities differ from those after a full decode by
+            less than 0.005.
     """
     for factor in REDUCTIONS:
         shorter, longer = min(size) // factor, max(size) // factor
@@ -186,9 +191,16 @@ def _jpeg_pixels(file: CodedImage, mode: str, factor: int) -> Levels:
     """Returns the pixels of a JPEG, which are those that Pillow decodes at any reduction.
 
     The segments before the pixels are free of errors, so that all that is left for libjpeg to warn
-    of is damage where the pixels are. factor: of the reduction. Returns (height, width) for mode L
-    and (height, width, channels) for others. Raises ValueError for damage, which Pillow fills with
-    gray.
+    of is damage where the pixels are.
+
+    Args:
+        factor: Of the reduction.
+
+    Returns:
+        (height, width) for mode L and (height, width, channels) for others.
+
+    Raises:
+        ValueError: For damage, which Pillow fills with gray.
     """
     luma, *chroma = file.sampling
     if mode != "L" and not (
@@ -238,7 +250,11 @@ def _rgb_image(
     colours: Colours,
     warnings: Iterable[PredictionWarning] = (),
 ) -> RgbImage:
-    """Returns a decoded image of 8 bits, upright in sRGB. warnings: what was converted before."""
+    """Returns a decoded image of 8 bits, upright in sRGB.
+
+    Args:
+        warnings: What was converted before.
+    """
     if image.mode in ("P", "PA") and image.palette is None:
         raise ImageError("the image has indexed colours but no palette")
     transparent = image.has_transparency_data
@@ -311,8 +327,12 @@ def _wide_image(
 ) -> RgbImage:
     """Returns an image of 16 bits per sample, upright in sRGB.
 
-    bands: (rows, width, channels), from top to bottom. transparent: the samples of a transparent
-    colour. Raises ImageError if only 12 bits are used: scaled to 8, it would be nearly black.
+    Args:
+        bands: (rows, width, channels), from top to bottom.
+        transparent: The samples of a transparent colour.
+
+    Raises:
+        ImageError: If only 12 bits are used: scaled to 8, it would be nearly black.
     """
     conversion, levels, greatest, channels = None, list[Levels](), 0, 0
     for samples in bands:

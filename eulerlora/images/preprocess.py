@@ -17,7 +17,8 @@ Filter = Literal["bilinear", "bicubic"]
 def network_input(pixels: Tensor, preprocessing: Preprocessing) -> Tensor:
     """Returns the network's input, (..., 3, size, size) float32 in [0, 1].
 
-    pixels: (..., 3, height, width) uint8, or floating point in [0, 1].
+    Args:
+        pixels: (..., 3, height, width) uint8, or floating point in [0, 1].
     """
     bicubic = preprocessing.interpolation == "bicubic-antialias"
     filter_: Filter = "bicubic" if bicubic else "bilinear"
@@ -46,8 +47,11 @@ def normalise(images: Tensor, preprocessing: Preprocessing) -> Tensor:
 def resize(pixels: Tensor, size: int, filter_: Filter = "bilinear") -> Tensor:
     """Returns pixels scaled to [0, 1] and resized to a square without cropping.
 
-    pixels: (..., 3, height, width) uint8, or floating point in [0, 1].
-    Returns (..., 3, size, size) float32. With antialias; the aspect ratio changes.
+    Args:
+        pixels: (..., 3, height, width) uint8, or floating point in [0, 1].
+
+    Returns:
+        (..., 3, size, size) float32. With antialias; the aspect ratio changes.
     """
     return _resized(pixels, (size, size), filter_)
 
@@ -91,8 +95,10 @@ def _center(pixels: Tensor, size: int) -> Tensor:
 def content_seed(pixels: Tensor, sampling_digest: str) -> int:
     """Returns a seed in [0, 2**32) from an image's pixels and what determines its trajectories.
 
-    pixels: any shape and dtype, as decoded and before resizing. The metadata of the image file has
-    no influence. sampling_digest: of the model's config, or another text.
+    Args:
+        pixels: Any shape and dtype, as decoded and before resizing. The metadata of the image file
+            has no influence.
+        sampling_digest: Of the model's config, or another text.
     """
     digest = hashlib.sha256(sampling_digest.encode())
     digest.update(f"{pixels.dtype}{list(pixels.shape)}".encode())
@@ -110,7 +116,12 @@ def shades_of_gray(images: Tensor) -> Tensor:
 
     The light is the Minkowski norm of a channel over the pixels, scaled so that the mean square of
     its channels is 1 (Finlayson and Trezzi, "Shades of Gray and Colour Constancy", CIC 2004).
-    images: (..., 3, height, width) in [0, 1]. Returns the same shape, clipped to [0, 1].
+
+    Args:
+        images: (..., 3, height, width) in [0, 1].
+
+    Returns:
+        The same shape, clipped to [0, 1].
     """
     with torch.autocast(images.device.type, enabled=False):
         pixels = images.float()

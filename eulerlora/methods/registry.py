@@ -30,8 +30,9 @@ DEFAULT_METHOD = EulerLoRASettings()
 def methods() -> dict[str, type[AnyMethod]]:
     """Returns the classes of all methods by name, the paper's first.
 
-    Raises SettingsError, with the distribution, for an entry point that cannot be imported, that is
-    no method of its name, or whose name another method has.
+    Raises:
+        SettingsError: With the distribution, for an entry point that cannot be imported, that is no
+            method of its name, or whose name another method has.
     """
     by_name: dict[str, type[AnyMethod]] = {DEFAULT_METHOD.name: EulerLoRAMethod}
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
@@ -55,7 +56,8 @@ def build_network(
 ) -> AdaptedVisionTransformer:
     """Returns a frozen backbone with the tensors of a method, zero.
 
-    preprocessing: of the images; None does not change their colours.
+    Args:
+        preprocessing: Of the images; None does not change their colours.
     """
     shape = NetworkShape(adapters, backbone.settings, classes)
     built = method_type(method)(method, shape)

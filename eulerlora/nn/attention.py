@@ -30,10 +30,16 @@ def adapted_linear(
 ) -> Tensor:
     """Returns the adapted projection of every token of every row.
 
-    inputs: (rows, tokens, in_features). weight: (out_features, in_features), frozen. bias:
-    (out_features,), frozen. down: (ranks, in_features). up: (ranks, out_features). coefficients:
-    (rows, ranks), shared by all tokens of a row. Returns (rows, tokens, out_features); equals
-    `F.linear` if all coefficients are zero.
+    Args:
+        inputs: (rows, tokens, in_features).
+        weight: (out_features, in_features), frozen.
+        bias: (out_features,), frozen.
+        down: (ranks, in_features).
+        up: (ranks, out_features).
+        coefficients: (rows, ranks), shared by all tokens of a row.
+
+    Returns:
+        (rows, tokens, out_features); equals `F.linear` if all coefficients are zero.
     """
     weighted = F.linear(inputs, down) * coefficients.unsqueeze(1)  # (rows, tokens, ranks)
     # F.linear of a matrix returns a new tensor, so the in-place addition changes no other tensor.
@@ -54,13 +60,19 @@ def adapted_attention(
 ) -> Tensor:
     """Returns the self-attention of every row with that row's coefficients.
 
-    inputs: (rows, tokens, width), after the layer norm. With `image`, (images, tokens, width): the
-    products that the rows of an image share are computed once.
-    frozen: holds in_proj_weight (3 width, width) and out_proj.
-    down, up: (4, adapters, rank, width), for Q, K, V and O. coefficients: (rows, 4, ranks).
-    image: (rows,), index of each row's image.
-    queries: number of leading tokens to return; None returns all. added: as in `attend`.
-    Returns (rows, queries, width), without the residual.
+    Args:
+        inputs: (rows, tokens, width), after the layer norm. With `image`, (images, tokens, width):
+            the products that the rows of an image share are computed once.
+        frozen: Holds in_proj_weight (3 width, width) and out_proj.
+        down: (4, adapters, rank, width), for Q, K, V and O.
+        up: (4, adapters, rank, width), for Q, K, V and O.
+        coefficients: (rows, 4, ranks).
+        image: (rows,), index of each row's image.
+        queries: Number of leading tokens to return; None returns all.
+        added: As in `attend`.
+
+    Returns:
+        (rows, queries, width), without the residual.
     """
 
     def project(tokens: Tensor, projections: slice) -> tuple[Tensor, ...]:
@@ -149,9 +161,12 @@ def attend(
 ) -> Tensor:
     """Returns the values that the queries attend to, (rows, heads, queries, head_dim).
 
-    attention: decides between distance and dot product. query: (rows, heads, queries, head_dim).
-    key, value: (rows, heads, tokens, head_dim). added: (rows, heads, queries, tokens), added to the
-    attention logits; None for zeros.
+    Args:
+        attention: Decides between distance and dot product.
+        query: (rows, heads, queries, head_dim).
+        key: (rows, heads, tokens, head_dim).
+        value: (rows, heads, tokens, head_dim).
+        added: (rows, heads, queries, tokens), added to the attention logits; None for zeros.
     """
     if isinstance(attention, DistanceAttention):
         return _attend_by_distance(query, key, value, added)
@@ -209,8 +224,9 @@ def projected_attention(
 ) -> Tensor:
     """Returns the self-attention with other projections, (rows, queries, width).
 
-    inputs: as `project` reads them, (..., tokens, width), after the layer norm. queries: number of
-    leading tokens to return; None returns all. The residual is not added.
+    Args:
+        inputs: As `project` reads them, (..., tokens, width), after the layer norm.
+        queries: Number of leading tokens to return; None returns all. The residual is not added.
     """
     assert frozen.in_proj_weight is not None
     assert frozen.in_proj_bias is not None

@@ -23,7 +23,8 @@ POSITIONS = "encoder.pos_embedding"
 class LayerScale(nn.Module):
     """Multiplies every feature by a weight (Touvron et al., ICCV 2021).
 
-    weight: (width,).
+    Attributes:
+        weight: (width,).
     """
 
     def __init__(self, width: int) -> None:
@@ -46,7 +47,8 @@ class QuickGelu(nn.Module):
 class SwiGlu(nn.Module):
     """The gated MLP of DINOv2's giant model (Shazeer, "GLU Variants Improve Transformer", 2020).
 
-    weights_in: the gate, then the values.
+    Attributes:
+        weights_in: The gate, then the values.
     """
 
     def __init__(self, width: int, mlp_width: int) -> None:
@@ -71,8 +73,9 @@ ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
 class EncoderBlock(nn.Module):
     """Self-attention and an MLP, each after its layer norm and with a residual connection.
 
-    dropout: applied to both branches before they are added; pretraining replaces it by stochastic
-    depth.
+    Attributes:
+        dropout: Applied to both branches before they are added; pretraining replaces it by
+            stochastic depth.
     """
 
     def __init__(self, settings: BackboneSettings) -> None:
@@ -117,7 +120,9 @@ def _mlp(settings: BackboneSettings) -> nn.Module:
 class Encoder(nn.Module):
     """Position embeddings, blocks and layer norms.
 
-    pos_embedding: (1, tokens without registers, width). ln_pre: before the first block.
+    Attributes:
+        pos_embedding: (1, tokens without registers, width).
+        ln_pre: Before the first block.
     """
 
     def __init__(self, settings: BackboneSettings) -> None:
@@ -143,8 +148,9 @@ class Encoder(nn.Module):
 class VisionTransformer(nn.Module):
     """A Vision Transformer without a head (Dosovitskiy et al., ICLR 2021), with new weights.
 
-    stem_norm: normalisation after each convolution of a convolutional stem. A stored backbone has
-    none: pretraining folds batch normalisation into the convolutions.
+    Args:
+        stem_norm: Normalisation after each convolution of a convolutional stem. A stored backbone
+            has none: pretraining folds batch normalisation into the convolutions.
     """
 
     def __init__(
@@ -183,7 +189,8 @@ class VisionTransformer(nn.Module):
     def pooled(self, tokens: Tensor) -> Tensor:
         """Returns the features (n, width) from the output of the last block.
 
-        tokens: (n, tokens, width); with `pooling=class`, the class token alone is enough.
+        Args:
+            tokens: (n, tokens, width); with `pooling=class`, the class token alone is enough.
         """
         pooled: Tensor
         if self.settings.pooling == "class":

@@ -35,8 +35,11 @@ COEFFICIENTS = "coefficients"
 class RowDraws:
     """What a method drew for rows.
 
-    Zeros mean that a row does not deviate from mode det, except in `COEFFICIENTS`. blocks: by name,
-    (rows, blocks, ...). head: by name, (rows, ...).
+    Zeros mean that a row does not deviate from mode det, except in `COEFFICIENTS`.
+
+    Attributes:
+        blocks: By name, (rows, blocks, ...).
+        head: By name, (rows, ...).
     """
 
     blocks: Mapping[str, Tensor] = field(default_factory=dict)
@@ -44,14 +47,19 @@ class RowDraws:
 
     @classmethod
     def of_coefficients(cls, coefficients: Tensor) -> "RowDraws":
-        """Returns draws of coefficients alone. coefficients: (rows, blocks, 4, ranks)."""
+        """Returns draws of coefficients alone.
+
+        Args:
+            coefficients: (rows, blocks, 4, ranks).
+        """
         return cls({COEFFICIENTS: coefficients})
 
     @classmethod
     def cat(cls, parts: Sequence["RowDraws"], counts: Sequence[int]) -> "RowDraws":
         """Returns the draws of all rows; a name that a part lacks is zero on its rows.
 
-        counts: number of rows of each part.
+        Args:
+            counts: Number of rows of each part.
         """
         return cls(
             _joined([part.blocks for part in parts], counts),
@@ -72,7 +80,11 @@ class RowDraws:
         return self._mapped(lambda values: values.to(images))
 
     def rows(self, rows: slice | Tensor) -> "RowDraws":
-        """Returns the draws of some rows. rows: their positions."""
+        """Returns the draws of some rows.
+
+        Args:
+            rows: Their positions.
+        """
         return self._mapped(lambda values: values[rows])
 
     def repeated(self, count: int) -> "RowDraws":
@@ -117,9 +129,12 @@ def initial_bound(adapters: AdapterSettings, width: int) -> float:
 class BlockRows:
     """The rows that a block computes for one network, and of how many of their tokens.
 
-    draws: of this block, by name, (rows, ...). adapter: (rows,), index of each row's adapter.
-    image: (rows,), index of each row's image if the inputs are those of images; None if they are
-    those of the rows. queries: number of leading tokens to return; None returns all.
+    Attributes:
+        draws: Of this block, by name, (rows, ...).
+        adapter: (rows,), index of each row's adapter.
+        image: (rows,), index of each row's image if the inputs are those of images; None if they
+            are those of the rows.
+        queries: Number of leading tokens to return; None returns all.
     """
 
     draws: Mapping[str, Tensor]
@@ -157,17 +172,20 @@ class BlockAdapters(nn.Module, ABC):
     def attention(self, inputs: Tensor, frozen: nn.MultiheadAttention, rows: BlockRows) -> Tensor:
         """Returns the self-attention of every row, (rows, queries, width), without the residual.
 
-        inputs: (rows, tokens, width), after the layer norm; with `rows.image`, (images, tokens,
-        width). frozen: as in `adapted_attention`.
+        Args:
+            inputs: (rows, tokens, width), after the layer norm; with `rows.image`, (images, tokens,
+                width).
+            frozen: As in `adapted_attention`.
         """
 
 
 class AttentionAdapters(BlockAdapters):
     """The trainable directions of one block: all adapters, all four projections.
 
-    down: (4, adapters, rank, width), initialised Xavier-uniform with `init_gain` for each (rank,
-    width) matrix. up: (4, adapters, rank, width), initialised to zero: the block then equals the
-    frozen block.
+    Attributes:
+        down: (4, adapters, rank, width), initialised Xavier-uniform with `init_gain` for each
+            (rank, width) matrix.
+        up: (4, adapters, rank, width), initialised to zero: the block then equals the frozen block.
     """
 
     def __init__(self, width: int, settings: AdapterSettings) -> None:
@@ -202,7 +220,9 @@ class AttentionAdapters(BlockAdapters):
 class AdapterHeads(nn.Module):
     """One linear classification head for each adapter.
 
-    weight: (adapters, classes, width). bias: (adapters, classes).
+    Attributes:
+        weight: (adapters, classes, width).
+        bias: (adapters, classes).
     """
 
     def __init__(self, width: int, classes: int, adapters: int) -> None:
@@ -222,8 +242,10 @@ class AdapterHeads(nn.Module):
     ) -> Tensor:
         """Returns logits (rows, classes), in float32 under autocast too.
 
-        features: (rows, width). adapter: (rows,), index of the head of each row. draws: of the
-        rows, by name; these heads use none.
+        Args:
+            features: (rows, width).
+            adapter: (rows,), index of the head of each row.
+            draws: Of the rows, by name; these heads use none.
         """
         with torch.autocast(features.device.type, enabled=False):
             logits = torch.einsum("nd,acd->nac", features.float(), self.weight) + self.bias
@@ -253,7 +275,9 @@ Batch = tuple[Tensor, Tensor]
 class FinishedRun(Protocol):
     """What a method can fit to after the last step: images, and further losses of the training.
 
-    image_count: of the part `train`. clip_norm: of the gradient, as in the training.
+    Attributes:
+        image_count: Of the part `train`.
+        clip_norm: Of the gradient, as in the training.
     """
 
     @property
@@ -284,12 +308,15 @@ SettingsType_co = TypeVar("SettingsType_co", bound=MethodSettings, covariant=Tru
 
 
 class Method(ABC, Generic[SettingsType_co]):
-    """Base of all methods. A subclass has all that the program needs to know about its method.
+    """Base of all methods.
 
-    settings_type: the class of its settings.
-    noise_per_image: in training, the images of a batch have draws of their own; otherwise they
-    share one draw per trajectory.
-    exportable: True if mode det is W0 + B A with linear heads, which other libraries have.
+    A subclass has all that the program needs to know about its method.
+
+    Attributes:
+        settings_type: The class of its settings.
+        noise_per_image: In training, the images of a batch have draws of their own; otherwise they
+            share one draw per trajectory.
+        exportable: True if mode det is W0 + B A with linear heads, which other libraries have.
     """
 
     settings_type: ClassVar[type[MethodSettings]]
@@ -376,8 +403,11 @@ class Method(ABC, Generic[SettingsType_co]):
     def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
         """Returns the draws of samples that are balanced against each other.
 
-        Each sample alone has the law of `sample`. first: samples of each adapter to skip. The first
-        samples of an adapter do not depend on how many are drawn.
+        Each sample alone has the law of `sample`.
+
+        Args:
+            first: Samples of each adapter to skip. The first samples of an adapter do not depend on
+                how many are drawn.
         """
 
     # Training.
@@ -388,7 +418,11 @@ class Method(ABC, Generic[SettingsType_co]):
         """Returns the method's own optimiser, with its complete state; None for the recipe's.
 
         Only gradients of its first parameter group are clipped; training sets the rate of all
-        groups before each step. parameters: trainable, by name. images: number for training.
+        groups before each step.
+
+        Args:
+            parameters: Trainable, by name.
+            images: Number for training.
         """
         return None
 
@@ -396,7 +430,9 @@ class Method(ABC, Generic[SettingsType_co]):
         """Fits in place what depends on the final weights; by default nothing.
 
         It may replace `self.settings` by those with what was fitted, which the checkpoint stores.
-        network: an `AdaptedVisionTransformer` of this method, on its device.
+
+        Args:
+            network: An `AdaptedVisionTransformer` of this method, on its device.
         """
 
 

@@ -36,15 +36,17 @@ FEATURES_PER_WIDTH = 3
 class NetworkOutput(NamedTuple):
     """Logits and features of the rows of a pass, or of one image (`predict_images`).
 
-    logits: (rows, classes), float32; those of one image are float64 and divided by the temperature.
-    features: (rows, 3 * width) float32, for `eulerlora.scores.ood_scores`: the pooled features of
-    the backbone; the mean patch token after the first block; and the logarithm of the standard
-    deviation of the patch embeddings, which is low for an image without structure. The first two
-    are scaled to unit length (Mahalanobis++, Mueller and Hein, ICML 2025).
-
     For one image, all tensors are on the CPU, and there may be distance: of its mean features, ()
     float64, None without feature statistics; and views: (rows,) int64, of its rows, None if all see
     the image itself.
+
+    Attributes:
+        logits: (rows, classes), float32; those of one image are float64 and divided by the
+            temperature.
+        features: (rows, 3 * width) float32, for `eulerlora.scores.ood_scores`: the pooled features
+            of the backbone; the mean patch token after the first block; and the logarithm of the
+            standard deviation of the patch embeddings, which is low for an image without structure.
+            The first two are scaled to unit length (Mahalanobis++, Mueller and Hein, ICML 2025).
     """
 
     logits: Tensor
@@ -73,8 +75,13 @@ def adapted_block(
 ) -> Tensor:
     """Runs one block: adapted self-attention and the frozen MLP, each after its layer norm.
 
-    tokens: (rows, tokens, width); with `rows.image`, (images, tokens, width). frozen: an
-    `EncoderBlock`. adapters: the `BlockAdapters` of the block. Returns (rows, queries, width).
+    Args:
+        tokens: (rows, tokens, width); with `rows.image`, (images, tokens, width).
+        frozen: An `EncoderBlock`.
+        adapters: The `BlockAdapters` of the block.
+
+    Returns:
+        (rows, queries, width).
     """
     assert isinstance(frozen, EncoderBlock)
     assert isinstance(adapters, BlockAdapters)
@@ -125,7 +132,8 @@ def unit_length(vectors: Tensor) -> Tensor:
 def log_deviation(patches: Tensor) -> Tensor:
     """Returns the logarithm of the standard deviation over patches, (n, width), in float32.
 
-    patches: (n, patches, width).
+    Args:
+        patches: (n, patches, width).
     """
     return patches.float().std(dim=1, correction=0).clamp_min(MIN_STANDARD_DEVIATION).log()
 
@@ -134,8 +142,11 @@ class AdaptedVisionTransformer(nn.Module):
     """A frozen backbone with adapters in every block.
 
     It is a deterministic function of images, rows and row draws; `draw_rows` makes row draws. Only
-    the adapters and their heads are trainable. preprocessing: of the images; None does not change
-    their colours. method: its tensors and the law of its draws.
+    the adapters and their heads are trainable.
+
+    Args:
+        preprocessing: Of the images; None does not change their colours.
+        method: Its tensors and the law of its draws.
     """
 
     def __init__(
@@ -193,7 +204,8 @@ class AdaptedVisionTransformer(nn.Module):
     def draw_rows(self, draws: Sequence[Draw]) -> RowDraws:
         """Returns the row draws of images, on the CPU.
 
-        draws: one per image, which alone determines the row draws of its rows.
+        Args:
+            draws: One per image, which alone determines the row draws of its rows.
         """
         counts = [self.settings.adapters * draw.count for draw in draws]
         return RowDraws.cat([self.method.draw(draw) for draw in draws], counts)
@@ -209,9 +221,11 @@ class AdaptedVisionTransformer(nn.Module):
     ) -> NetworkOutput:
         """Returns logits and features of every row.
 
-        images: (n, 3, image_size, image_size) in [0, 1]. draws: of the rows, on the device of the
-        images. block: computes one block, `adapted_block` if None; training may pass one that
-        recomputes activations.
+        Args:
+            images: (n, 3, image_size, image_size) in [0, 1].
+            draws: Of the rows, on the device of the images.
+            block: Computes one block, `adapted_block` if None; training may pass one that
+                recomputes activations.
         """
         block = block or adapted_block
         layers, pooling = self.backbone.encoder.layers, self.backbone.settings.pooling
@@ -288,9 +302,12 @@ def predict_images(
 ) -> list[NetworkOutput]:
     """Returns the output of the network for every image.
 
-    images: (n, 3, image_size, image_size) in [0, 1], on the network's device. draws: one per image;
-    the rows of an image depend on its draw only, so that its result does not depend on the other
-    images of the batch. temperatures: of the logits. distance: adds the feature distances.
+    Args:
+        images: (n, 3, image_size, image_size) in [0, 1], on the network's device.
+        draws: One per image; the rows of an image depend on its draw only, so that its result does
+            not depend on the other images of the batch.
+        temperatures: Of the logits.
+        distance: Adds the feature distances.
     """
     adapters = network.settings.adapters
     seen = _seen(images, draws, adapters)

@@ -23,10 +23,11 @@ from eulerlora.settings import Draw
 class Rows:
     """The image and the adapter of each row of a batch.
 
-    image: (rows,) int64, index of the image in the batch, non-decreasing.
-    adapter: (rows,) int64, index of the adapter whose head the row uses.
-    counts: number of rows of each image, in order; empty for rows that are never split, which are
-    distinct rows and those of a compiled pass.
+    Attributes:
+        image: (rows,) int64, index of the image in the batch, non-decreasing.
+        adapter: (rows,) int64, index of the adapter whose head the row uses.
+        counts: Number of rows of each image, in order; empty for rows that are never split, which
+            are distinct rows and those of a compiled pass.
     """
 
     image: Tensor
@@ -51,8 +52,10 @@ class Rows:
     def with_views(self, images: Tensor, views: Tensor) -> "ViewedRows":
         """Returns the same rows, of which each sees a view of its image.
 
-        images: (n, 3, size, size). views: (rows,) int64, on the device of the rows. Consecutive
-        rows with equal image and view share an image of the new batch.
+        Args:
+            images: (n, 3, size, size).
+            views: (rows,) int64, on the device of the rows. Consecutive rows with equal image and
+                view share an image of the new batch.
         """
         (image, view), of_row = torch.stack([self.image, views]).unique_consecutive(
             return_inverse=True, dim=1
@@ -104,8 +107,10 @@ class ViewedRows:
 class RowPart:
     """Consecutive images of a batch with all their rows.
 
-    images, rows: their positions in the batch. renumbered: the same rows, with image indices that
-    start at the first image of the part.
+    Attributes:
+        images: Their positions in the batch.
+        rows: Their positions in the batch.
+        renumbered: The same rows, with image indices that start at the first image of the part.
     """
 
     images: slice
@@ -117,8 +122,9 @@ class RowPart:
 class DistinctRows:
     """Rows of which each stands for several consecutive rows of a batch.
 
-    first: (distinct rows,), position of the first row that each stands for. of_row: (all rows,),
-    index of the distinct row of every row.
+    Attributes:
+        first: (distinct rows,), position of the first row that each stands for.
+        of_row: (all rows,), index of the distinct row of every row.
     """
 
     rows: Rows
@@ -133,7 +139,9 @@ VIEW_SEED = 1_013_904_223
 def of_views(images: Tensor, views: Tensor) -> Tensor:
     """Returns each image as its view shows it, of the same shape.
 
-    images: (n, channels, size, size). views: (n,) int64, on the device of the images.
+    Args:
+        images: (n, channels, size, size).
+        views: (n,) int64, on the device of the images.
     """
 
     def where(bit: int, changed: Tensor, images: Tensor) -> Tensor:

@@ -59,8 +59,11 @@ class Runtime:
     With `bfloat16`, the given network is changed (`round_products`): the weights of the blocks'
     matrix products become bfloat16, which halves their memory; patch embedding, norms, residuals,
     heads and logits stay float32.
-    max_rows_per_pass: more rows run in several passes. compiled: True if the network is compiled;
-    the first pass then compiles it for all row counts, and raises what torch raises if it fails.
+
+    Attributes:
+        max_rows_per_pass: More rows run in several passes.
+        compiled: True if the network is compiled; the first pass then compiles it for all row
+            counts, and raises what torch raises if it fails.
     """
 
     def __init__(
@@ -147,7 +150,6 @@ class Runtime:
 
 
 def _joined(parts: Sequence[NetworkOutput]) -> NetworkOutput:
-    """Returns the output of consecutive rows."""
     return NetworkOutput(
         torch.cat([part.logits for part in parts]), torch.cat([part.features for part in parts])
     )
@@ -182,9 +184,12 @@ class AdaptiveSampling:
         while sampling.next_draw is not None:
             sampling.add(run(sampling.next_draw))
 
-    draw: in mode `stoch`; its number of samples is ignored: each round runs the samples of a draw
-    of `MAX_AUTO_SAMPLES` that follow those of the previous round. adapters: number of adapters.
-    rule: with margins. distance: of the features, None without statistics.
+    Args:
+        draw: In mode `stoch`; its number of samples is ignored: each round runs the samples of a
+            draw of `MAX_AUTO_SAMPLES` that follow those of the previous round.
+        adapters: Number of adapters.
+        rule: With margins.
+        distance: Of the features, None without statistics.
     """
 
     def __init__(
@@ -252,8 +257,14 @@ def predict_adaptively(
 ) -> list[NetworkOutput]:
     """Returns the output of the network for every image, for `samples="auto"`.
 
-    Each round runs the images that have not ended. images, temperatures: as in `predict_images`.
-    draws, rule, distance: as in `AdaptiveSampling`.
+    Each round runs the images that have not ended.
+
+    Args:
+        images: As in `predict_images`.
+        temperatures: As in `predict_images`.
+        draws: As in `AdaptiveSampling`.
+        rule: As in `AdaptiveSampling`.
+        distance: As in `AdaptiveSampling`.
     """
     adapters = network.settings.adapters
     samplings = [AdaptiveSampling(draw, adapters, rule, distance) for draw in draws]

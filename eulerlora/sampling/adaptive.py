@@ -41,9 +41,13 @@ class RoundMargins(Settings):
     """The margins of a round of samples: a decision is settled if its value is further from its
     boundary than that (`eulerlora.sampling.adaptive`).
 
-    samples: per adapter. lead: log-odds of the first class against the second. log_odds: of the
-    probability of a class or of several. entropy: in nats. agreement: least log-odds of the label
-    among trajectories. feature_distance: None without statistics.
+    Attributes:
+        samples: Per adapter.
+        lead: Log-odds of the first class against the second.
+        log_odds: Of the probability of a class or of several.
+        entropy: In nats.
+        agreement: Least log-odds of the label among trajectories.
+        feature_distance: None without statistics.
     """
 
     samples: Annotated[int, Field(ge=0)]
@@ -57,9 +61,10 @@ class RoundMargins(Settings):
 class DecisionMargins(Settings):
     """The margins by which `samples=auto` decides, for the checkpoint's sampler.
 
-    level: share of the images within each margin. agreement: share of the images whose label and
-    flags are those of `compared_with` samples. They were fitted on the `images` images of `data`
-    (`eulerlora.sampling.adaptive`).
+    Attributes:
+        level: Share of the images within each margin.
+        agreement: Share of the images whose label and flags are those of `compared_with` samples.
+            They were fitted on the `images` images of `data` (`eulerlora.sampling.adaptive`).
     """
 
     level: Probability
@@ -78,10 +83,14 @@ class DecisionMargins(Settings):
 class RoundAnswer:
     """The answer of one image after a round.
 
-    samples: per adapter. probabilities: of the classes. lead: log-odds of the first class against
-    the second. entropy: in nats. agreement: the least log-odds of the label against another class
-    among the trajectories; negative if a trajectory has another label. distance: feature distance;
-    None without feature statistics.
+    Attributes:
+        samples: Per adapter.
+        probabilities: Of the classes.
+        lead: Log-odds of the first class against the second.
+        entropy: In nats.
+        agreement: The least log-odds of the label against another class among the trajectories;
+            negative if a trajectory has another label.
+        distance: Feature distance; None without feature statistics.
     """
 
     samples: int
@@ -107,8 +116,10 @@ def round_answers(
 ) -> list[RoundAnswer]:
     """Returns the answers of n images after a round.
 
-    trajectories: (n, adapters, samples, classes) probabilities. samples, distances: as in
-    `RoundAnswer`; distances (n,).
+    Args:
+        trajectories: (n, adapters, samples, classes) probabilities.
+        samples: As in `RoundAnswer`; distances (n,).
+        distances: As in `RoundAnswer`; distances (n,).
     """
     exact = trajectories.double().flatten(1, 2).clamp_min(MIN_PROBABILITY)  # (n, rows, classes)
     summary = summarise(exact)
@@ -136,7 +147,10 @@ def log_odds(probability: float) -> float:
 @dataclass(frozen=True)
 class SettledDecisions:
     """What is known about the decisions on an answer: True, False, or None if more samples might
-    change it. margins: of the answer's round.
+    change it.
+
+    Attributes:
+        margins: Of the answer's round.
     """
 
     answer: RoundAnswer
@@ -185,9 +199,11 @@ PolicyIsSettled = Callable[[SettledDecisions], bool]
 class StoppingRule:
     """What must be settled: the label, the flags, and the decision of a policy.
 
-    msp, feature_distance: thresholds of the flags; None if there is no flag. margins: None while
-    they are not fitted; no round then ends early.
-    policy: True if the decision of a policy is settled.
+    Attributes:
+        msp: Thresholds of the flags; None if there is no flag.
+        feature_distance: Thresholds of the flags; None if there is no flag.
+        margins: None while they are not fitted; no round then ends early.
+        policy: True if the decision of a policy is settled.
     """
 
     msp: float | None = None
@@ -216,7 +232,10 @@ class StoppingRule:
     ) -> dict[Reason, bool | None]:
         """Returns which reasons of a triage policy apply: True, False, or None if not settled.
 
-        target: indices of the target classes. urgent, entropy_nats: thresholds of the policy.
+        Args:
+            target: Indices of the target classes.
+            urgent: Thresholds of the policy.
+            entropy_nats: Thresholds of the policy.
         """
         familiar = True if self.msp is None else decisions.msp_reaches(self.msp)
         return {
@@ -237,7 +256,9 @@ RoundAnswers = Mapping[int, Sequence[RoundAnswer]]
 def fit_margins(answers: RoundAnswers, rule: StoppingRule, data: str) -> DecisionMargins | None:
     """Returns the margins; None for fewer than `MIN_IMAGES` images.
 
-    rule: with the thresholds of the flags. data: describes the images.
+    Args:
+        rule: With the thresholds of the flags.
+        data: Describes the images.
     """
     count = len(answers[MAX_AUTO_SAMPLES])
     if count < MIN_IMAGES:
@@ -258,7 +279,11 @@ def fit_margins(answers: RoundAnswers, rule: StoppingRule, data: str) -> Decisio
 def margins_at(
     answers: RoundAnswers, level: float, data: str, agreement: float = 0.0
 ) -> DecisionMargins:
-    """Returns the margins at a level. agreement: as in `DecisionMargins`."""
+    """Returns the margins at a level.
+
+    Args:
+        agreement: As in `DecisionMargins`.
+    """
     last = answers[MAX_AUTO_SAMPLES]
     return DecisionMargins(
         level=level,
@@ -271,7 +296,11 @@ def margins_at(
 
 
 def last_rounds(answers: RoundAnswers, rule: StoppingRule) -> list[int]:
-    """Returns the round at which each image ends. rule: with margins."""
+    """Returns the round at which each image ends.
+
+    Args:
+        rule: With margins.
+    """
     return [
         next(
             (samples for samples in MARGIN_ROUNDS if rule.ends(answers[samples][index])),

@@ -69,8 +69,11 @@ def draw_masks(shape: tuple[int, ...], rank: int, min_rank: int, generator: Gene
 def terminal_coefficients(masks: Tensor, scale: float) -> Tensor:
     """Returns the coefficients at O after all Euler steps (paper, eq. terminal state).
 
-    masks: (steps, ..., rank), entries r/K on the drawn subset and 0 elsewhere.
-    Returns (..., rank). The mean over draws is 1 for every number of steps.
+    Args:
+        masks: (steps, ..., rank), entries r/K on the drawn subset and 0 elsewhere.
+
+    Returns:
+        (..., rank). The mean over draws is 1 for every number of steps.
     """
     return 1 + scale / math.sqrt(len(masks)) * (masks - 1).sum(dim=0)
 
@@ -107,8 +110,11 @@ def det_coefficients(blocks: int, settings: AdapterSettings) -> Tensor:
 def on_stacked_ranks(coefficients: Tensor, adapters: int) -> Tensor:
     """Extends coefficients to the stacked directions of all adapters, with zeros on the others.
 
-    coefficients: (A * S, blocks, 4, rank), adapter by adapter.
-    Returns (A * S, blocks, 4, A * rank).
+    Args:
+        coefficients: (A * S, blocks, 4, rank), adapter by adapter.
+
+    Returns:
+        (A * S, blocks, 4, A * rank).
     """
     count, blocks, projections, rank = coefficients.shape
     stacked = coefficients.new_zeros(
@@ -127,7 +133,9 @@ def draw_balanced_trajectories(
     The trajectories of an adapter are balanced against each other; each alone has the law of
     `draw_trajectories`. Adapters, blocks, projections and steps are independent. The first
     trajectories of an adapter do not depend on how many are drawn.
-    samples: of each adapter, after its `first` ones, which are drawn and left out.
+
+    Args:
+        samples: Of each adapter, after its `first` ones, which are drawn and left out.
     """
     masks = draw_balanced_masks(
         (INPUT_PROJECTIONS + settings.steps, settings.adapters, blocks),
@@ -160,8 +168,9 @@ def draw_balanced_masks(
 def balanced_ranks(first: Tensor, groups: int, rank: int, min_rank: int) -> Tensor:
     """Returns the number of active directions of every sample, (..., groups, 4): K, K, K', K'.
 
-    first: (..., 1), K - min_rank of the first group. Each further group advances it by a fixed
-    stride, modulo the number of possible values. If it is uniform, so is K of every sample.
+    Args:
+        first: (..., 1), K - min_rank of the first group. Each further group advances it by a fixed
+            stride, modulo the number of possible values. If it is uniform, so is K of every sample.
     """
     count = rank - min_rank + 1
     offset = (first + golden_stride(count) * torch.arange(groups)) % count
@@ -172,8 +181,9 @@ def balanced_ranks(first: Tensor, groups: int, rank: int, min_rank: int) -> Tens
 def consecutive_masks(positions: Tensor, active: Tensor) -> Tensor:
     """Returns masks (..., samples, rank) of consecutive arcs on the circle, with entries r/K.
 
-    positions: (..., rank), the position of each direction on the circle. active: (..., samples),
-    the number of directions K of each sample.
+    Args:
+        positions: (..., rank), the position of each direction on the circle.
+        active: (..., samples), the number of directions K of each sample.
     """
     rank = positions.shape[-1]
     starts = active.cumsum(dim=-1) - active

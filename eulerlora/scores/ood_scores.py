@@ -57,7 +57,11 @@ class FeatureDistance:
         self._means = self._whitened(statistics.means)
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Returns the distance to the nearest mean, (n,) float64. features: (n, d)."""
+        """Returns the distance to the nearest mean, (n,) float64.
+
+        Args:
+            features: (n, d).
+        """
         difference = self._whitened(features)[:, None] - self._means  # (n, components, d)
         distances: Tensor = difference.square().sum(dim=-1).sqrt()
         return distances.amin(dim=-1)
@@ -74,8 +78,10 @@ def fit_feature_statistics(
 ) -> FeatureStatistics:
     """Returns the statistics of labelled features.
 
-    features: (n, d), n > 0. labels: (n,) class indices; a class without images has no mean.
-    shrinkage: weight of the diagonal, in (0, 1]; the covariance is then positive definite.
+    Args:
+        features: (n, d), n > 0.
+        labels: (n,) class indices; a class without images has no mean.
+        shrinkage: Weight of the diagonal, in (0, 1]; the covariance is then positive definite.
     """
     exact = features.double()
     present = [label for label in range(classes) if (labels == label).any()]
@@ -91,8 +97,10 @@ def fit_feature_statistics(
 class FlaggedScore:
     """A score of n images.
 
-    value: (n,) float64. threshold: None if it was not calibrated. flagged: (n,) bool, True for an
-    image beyond the threshold; None without a threshold.
+    Attributes:
+        value: (n,) float64.
+        threshold: None if it was not calibrated.
+        flagged: (n,) bool, True for an image beyond the threshold; None without a threshold.
     """
 
     value: Tensor
@@ -109,8 +117,10 @@ def score_values(
 ) -> dict[ScoreName, Tensor]:
     """Returns the scores (n,) of images by name, float64.
 
-    msp: (n,). log_partition: (n,), mean over trajectories. distances: (n,), of the mean features
-    over trajectories; None without feature statistics.
+    Args:
+        msp: (n,).
+        log_partition: (n,), mean over trajectories.
+        distances: (n,), of the mean features over trajectories; None without feature statistics.
     """
     values: dict[ScoreName, Tensor] = {"msp": msp, "energy": -log_partition}
     if distances is not None:
@@ -121,7 +131,8 @@ def score_values(
 def ood_scores(values: Mapping[ScoreName, Tensor], thresholds: Threshold | None) -> ScoredByName:
     """Returns the scores with their thresholds and flags.
 
-    thresholds: those of the mode, number of samples and sampler; None if there are none.
+    Args:
+        thresholds: Those of the mode, number of samples and sampler; None if there are none.
     """
     return {name: _score(name, value, thresholds) for name, value in values.items()}
 

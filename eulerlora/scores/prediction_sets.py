@@ -32,11 +32,16 @@ ALWAYS_INCLUDED = 1.0
 class PredictionSetCalibration(Settings):
     """Thresholds of class-conditional prediction sets (`eulerlora.scores.prediction_sets`).
 
-    coverage: stated probability that a set contains the true class. mode, samples, sampler,
-    precision: the predictions that the thresholds apply to. thresholds: one per class; a class with
-    probability p is in the set if 1 - p is at most its threshold, and always if that is 1. units:
-    number of calibration units of each class, which are lesions or images. data_sha256: digest of
-    the calibration images' names, labels and units.
+    Attributes:
+        coverage: Stated probability that a set contains the true class.
+        mode: The predictions that the thresholds apply to.
+        samples: The predictions that the thresholds apply to.
+        sampler: The predictions that the thresholds apply to.
+        precision: The predictions that the thresholds apply to.
+        thresholds: One per class; a class with probability p is in the set if 1 - p is at most its
+            threshold, and always if that is 1.
+        units: Number of calibration units of each class, which are lesions or images.
+        data_sha256: Digest of the calibration images' names, labels and units.
     """
 
     coverage: Annotated[float, Field(gt=0, lt=1)]
@@ -60,8 +65,12 @@ class PredictionSetCalibration(Settings):
 class PredictionSets:
     """The prediction sets of n images.
 
-    included: (n, classes) bool, True for a class in the set. labels: the class names of each set.
-    coverage, unit: as in `PredictionSetCalibration`. calibrated_on: the calibration data.
+    Attributes:
+        included: (n, classes) bool, True for a class in the set.
+        labels: The class names of each set.
+        coverage: As in `PredictionSetCalibration`.
+        unit: As in `PredictionSetCalibration`.
+        calibrated_on: The calibration data.
     """
 
     included: Tensor
@@ -86,7 +95,9 @@ def min_units(coverage: float) -> int:
 def lac_scores(probabilities: Tensor, labels: Tensor) -> Tensor:
     """Returns (n,) 1 - p of the true class.
 
-    probabilities: (n, classes). labels: (n,) class indices.
+    Args:
+        probabilities: (n, classes).
+        labels: (n,) class indices.
     """
     return 1 - probabilities.gather(1, labels.unsqueeze(1)).squeeze(1)
 
@@ -94,7 +105,9 @@ def lac_scores(probabilities: Tensor, labels: Tensor) -> Tensor:
 def unit_scores(scores: Tensor, units: Tensor) -> Tensor:
     """Returns (count,) the largest score of the images of each unit.
 
-    scores: (n,). units: (n,) int64, the unit of each image, 0 to count - 1.
+    Args:
+        scores: (n,).
+        units: (n,) int64, the unit of each image, 0 to count - 1.
     """
     largest = torch.full((int(units.max()) + 1,), -torch.inf, dtype=scores.dtype)
     return largest.scatter_reduce(0, units, scores, "amax")
@@ -103,7 +116,8 @@ def unit_scores(scores: Tensor, units: Tensor) -> Tensor:
 def class_threshold(scores: Tensor, coverage: float) -> float | None:
     """Returns the threshold of a class; None for fewer than `min_units(coverage)` scores.
 
-    scores: (units,) of the class, in any order.
+    Args:
+        scores: (units,) of the class, in any order.
     """
     rank = threshold_rank(len(scores), coverage)
     return None if rank > len(scores) else float(scores.sort().values[rank - 1])
@@ -112,7 +126,8 @@ def class_threshold(scores: Tensor, coverage: float) -> float | None:
 def included_classes(probabilities: Tensor, thresholds: Sequence[float]) -> Tensor:
     """Returns (n, classes) bool, True for a class with 1 - p of at most its threshold.
 
-    probabilities: (n, classes), float64 as in the calibration.
+    Args:
+        probabilities: (n, classes), float64 as in the calibration.
     """
     return 1 - probabilities <= torch.tensor(thresholds, dtype=torch.float64)
 
@@ -120,7 +135,11 @@ def included_classes(probabilities: Tensor, thresholds: Sequence[float]) -> Tens
 def prediction_sets(
     probabilities: Tensor, calibration: PredictionSetCalibration, classes: Sequence[str]
 ) -> PredictionSets:
-    """Returns the prediction sets of n images. probabilities: (n, classes) float64."""
+    """Returns the prediction sets of n images.
+
+    Args:
+        probabilities: (n, classes) float64.
+    """
     included = included_classes(probabilities, calibration.thresholds)
     return PredictionSets(
         included=included,

@@ -16,11 +16,12 @@ from eulerlora_contract.sampling import VIEWS
 class Uncertainty:
     """Summary of the trajectories of n images; float64, entropies in nats.
 
-    probabilities: (n, classes), the arithmetic mean of the trajectories' softmax.
-    entropy: (n,), predictive entropy H of that mean.
-    expected_entropy: (n,), mean of the trajectories' entropies.
-    mutual_information: (n,), the difference of the two, at least 0.
-    msp: (n,), maximum softmax probability: the maximum of the mean.
+    Attributes:
+        probabilities: (n, classes), the arithmetic mean of the trajectories' softmax.
+        entropy: (n,), predictive entropy H of that mean.
+        expected_entropy: (n,), mean of the trajectories' entropies.
+        mutual_information: (n,), the difference of the two, at least 0.
+        msp: (n,), maximum softmax probability: the maximum of the mean.
     """
 
     probabilities: Tensor
@@ -37,8 +38,11 @@ SUM_TOLERANCE = 0.01
 def summarise(trajectories: Tensor) -> Uncertainty:
     """Returns the uncertainty of n images.
 
-    trajectories: (n, trajectories, classes) probabilities, such as `logits.softmax(-1)`. Raises
-    SettingsError for other shapes, and for values that are no probabilities; NaN stays NaN.
+    Args:
+        trajectories: (n, trajectories, classes) probabilities, such as `logits.softmax(-1)`.
+
+    Raises:
+        SettingsError: For other shapes, and for values that are no probabilities; NaN stays NaN.
     """
     expected = "trajectories: expected probabilities (n, trajectories, classes)"
     shape = shape_of(trajectories)
@@ -76,11 +80,14 @@ class Variance:
     """The parts of the variance of a class drawn from the mean probabilities; (n,), float64.
 
     Their sum is 1 minus the sum of the squared mean probabilities, 0 to 1 (law of total variance,
-    summed over the indicators of the classes). between_adapters: variance of the adapters' mean
-    probabilities. between_views: variance of the views' mean probabilities, after those of the
-    adapters are subtracted; with one sample of a view it contains the part between samples.
-    between_samples: the rest between trajectories. within: variance of a class that is drawn from
-    the probabilities of one trajectory.
+    summed over the indicators of the classes).
+
+    Attributes:
+        between_adapters: Variance of the adapters' mean probabilities.
+        between_views: Variance of the views' mean probabilities, after those of the adapters are
+            subtracted; with one sample of a view it contains the part between samples.
+        between_samples: The rest between trajectories.
+        within: Variance of a class that is drawn from the probabilities of one trajectory.
     """
 
     between_adapters: Tensor
@@ -92,8 +99,10 @@ class Variance:
 def variance_of(trajectories: Tensor, views: Tensor) -> Variance:
     """Returns the parts of the variance.
 
-    trajectories: (n, adapters, samples, classes) probabilities. views: (n, adapters, samples),
-    the view of each trajectory; a part between views needs several.
+    Args:
+        trajectories: (n, adapters, samples, classes) probabilities.
+        views: (n, adapters, samples), the view of each trajectory; a part between views needs
+            several.
     """
     exact = trajectories.double()
     of_adapters = exact.mean(dim=2, keepdim=True)

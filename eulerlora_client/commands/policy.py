@@ -161,7 +161,11 @@ def monitor_command(
 def promise_of(
     policy: Policy, classes: tuple[str, ...], wanted: float | None, confidence: float
 ) -> Promise:
-    """Returns what is tested. Raises UsageError if neither option nor evidence says `wanted`."""
+    """Returns what is tested.
+
+    Raises:
+        UsageError: If neither option nor evidence says `wanted`.
+    """
     from eulerlora_client.monitoring import Promise  # noqa: PLC0415 - fast --help
 
     if wanted is None and policy.evidence is not None:
@@ -174,7 +178,6 @@ def promise_of(
 
 
 def report_lines(summary: OutcomeSummary, promise: Promise) -> list[str]:
-    """Returns the lines of the report."""
     from eulerlora_client.monitoring import LesionOutcome  # noqa: PLC0415 - fast --help
 
     counts = summary.counts

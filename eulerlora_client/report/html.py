@@ -41,7 +41,8 @@ TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
 class ModelSettings:
     """The model and options of a prediction; most reports hold one combination.
 
-    trajectories: 0 for samples="auto", where the number differs between images.
+    Attributes:
+        trajectories: 0 for samples="auto", where the number differs between images.
     """
 
     model: str
@@ -88,7 +89,10 @@ def write_html_report(
 ) -> None:
     """Writes the rows to a self-contained HTML file, as `report_html`.
 
-    Images are read from the rows' paths, one at a time. Raises StorageError for a full disk.
+    Images are read from the rows' paths, one at a time.
+
+    Raises:
+        StorageError: For a full disk.
     """
     pieces = report_html(rows, policy, created_at, lambda row: thumbnail_of(row.path))
     with open_output(path, private=True) as file:
@@ -103,8 +107,10 @@ def report_html(
 ) -> Iterator[str]:
     """Yields the parts of a self-contained HTML page with the rows, the most urgent first.
 
-    policy: the policy that decided. created_at: with a time zone. thumbnail_of_row: called once
-    for each row, in order; None for a row without a picture.
+    Args:
+        policy: The policy that decided.
+        created_at: With a time zone.
+        thumbnail_of_row: Called once for each row, in order; None for a row without a picture.
     """
     ranked_rows = ranked(rows)
     names = names_of_classes(ranked_rows)
@@ -149,7 +155,11 @@ def describe_settings(settings: ModelSettings | Prediction) -> str:
 
 
 def counted(count: int, singular: str, plural: str = "") -> str:
-    """Returns a number with its noun. plural: by default the singular with an s."""
+    """Returns a number with its noun.
+
+    Args:
+        plural: By default the singular with an s.
+    """
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
@@ -254,8 +264,12 @@ GOLDEN_RATIO = 0.618  # spreads points over their row, deterministically
 class ClassBar:
     """One class: its probability as a bar, the probability of each trajectory as a point.
 
-    probability, lowest, highest: in [0, 1]; the last two over trajectories, None without them.
-    in_target: whether the class is one of the target. points: SVG path data, "" for none.
+    Attributes:
+        probability: In [0, 1]; the last two over trajectories, None without them.
+        lowest: In [0, 1]; the last two over trajectories, None without them.
+        highest: In [0, 1]; the last two over trajectories, None without them.
+        in_target: Whether the class is one of the target.
+        points: SVG path data, "" for none.
     """
 
     name: str
@@ -267,7 +281,6 @@ class ClassBar:
 
     @property
     def length(self) -> float:
-        """The length of the bar."""
         return round(FULL * self.probability, 2)
 
 
@@ -275,7 +288,9 @@ class ClassBar:
 class EntropySplit:
     """The two parts of the entropy as lengths, relative to the maximum entropy.
 
-    expected: within trajectories. mutual: between trajectories. Their sum is at most 100.
+    Attributes:
+        expected: Within trajectories.
+        mutual: Between trajectories. Their sum is at most 100.
     """
 
     expected: float
@@ -346,8 +361,11 @@ def thumbnail_of(path: Path) -> Thumbnail | None:
     """Returns the thumbnail of an image, at most 320 pixels per side and 15 kB.
 
     It is upright by its EXIF orientation, in sRGB, over white where it is transparent, and has no
-    metadata. Returns None for a file that cannot be decoded, for one outside the default limits of
-    the service, and for anything that is not a regular file.
+    metadata.
+
+    Returns:
+        None for a file that cannot be decoded, for one outside the default limits of the service,
+        and for anything that is not a regular file.
     """
     if not path.is_file():
         return None
@@ -363,7 +381,8 @@ def thumbnail_of(path: Path) -> Thumbnail | None:
 def sent_thumbnail(text: str) -> Thumbnail | None:
     """Returns the picture in a base64 text, unchanged, by its header.
 
-    Returns None for other than a JPEG or PNG of at most 1,024 pixels per side.
+    Returns:
+        None for other than a JPEG or PNG of at most 1,024 pixels per side.
     """
     try:
         content = b64decode(text, validate=True)

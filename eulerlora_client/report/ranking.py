@@ -32,8 +32,9 @@ STATUS_TITLES: Mapping[TriageStatus, str] = dict([*TITLES.items(), (FAILED, NOT_
 class TriageRow:
     """The outcome for one file: the result, or the problem that prevented it.
 
-    name: path below the common folder of all rows, which `ranked` sets. thumbnail: a picture in
-    base64 that was sent with the result.
+    Attributes:
+        name: Path below the common folder of all rows, which `ranked` sets.
+        thumbnail: A picture in base64 that was sent with the result.
     """
 
     path: Path
@@ -83,7 +84,6 @@ def counts_by_status(rows: Sequence[TriageRow]) -> dict[TriageStatus, int]:
 
 
 def _sort_key(row: TriageRow) -> tuple[float, float, float, str, str]:
-    """Returns a key that is lower for a row that comes earlier."""
     shown = row.shown
     target = math.inf if shown.target is None else -shown.target
     entropy = math.inf if shown.figures is None else -shown.figures.entropy

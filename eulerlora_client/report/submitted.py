@@ -37,7 +37,11 @@ INVALID_REQUEST = 3
 
 
 class ReportJob(Settings):
-    """A line of JSON before the request. cpu_s: CPU time of the process, in whole seconds."""
+    """A line of JSON before the request.
+
+    Attributes:
+        cpu_s: CPU time of the process, in whole seconds.
+    """
 
     format: ReportFormat
     policy: Policy

@@ -101,9 +101,13 @@ Count = Annotated[int, Field(ge=0)]
 class QualityRules(Settings):
     """Thresholds for retaking an image; a value equal to its threshold counts as beyond it.
 
-    too_small_px: shorter side in pixels, at most. too_dark, too_bright: mean luma, 0 to 1.
-    too_dark_share, too_bright_share: share of clipped pixels. blurred: variance of the Laplacian,
-    at most (`eulerlora_contract.policy.quality`).
+    Attributes:
+        too_small_px: Shorter side in pixels, at most.
+        too_dark: Mean luma, 0 to 1.
+        too_bright: Mean luma, 0 to 1.
+        too_dark_share: Share of clipped pixels.
+        too_bright_share: Share of clipped pixels.
+        blurred: Variance of the Laplacian, at most (`eulerlora_contract.policy.quality`).
     """
 
     too_small_px: Annotated[int, Field(ge=0)]
@@ -137,11 +141,13 @@ class UncertaintyRules(Settings):
 class FitEvidence(Settings):
     """The images on which `eulerlora policy fit` set the thresholds.
 
-    images: all images. lesions: those of the critical classes; found: those with all images at or
-    above `target.urgent`; lower_bound: one-sided exact bound of the sensitivity; established:
-    whether it is at least `wanted` and no image of the fit was in the model's training, as
-    `in_training` of them were. uncertain: share of the images with an entropy of at least
-    `uncertainty.entropy_nats`.
+    Attributes:
+        images: All images.
+        lesions: Those of the critical classes; found: those with all images at or above
+            `target.urgent`; lower_bound: one-sided exact bound of the sensitivity; established:
+            whether it is at least `wanted` and no image of the fit was in the model's training, as
+            `in_training` of them were.
+        uncertain: Share of the images with an entropy of at least `uncertainty.entropy_nats`.
     """
 
     data: NonEmptyText
@@ -155,9 +161,12 @@ class FitEvidence(Settings):
 
 
 class LesionCounts(Settings):
-    """Lesions by what happens to their images. reached: those of them at the urgent threshold.
+    """Lesions by what happens to their images.
 
     `reached` ignores whether an image is unfamiliar: it is what the threshold alone does.
+
+    Attributes:
+        reached: Those of them at the urgent threshold.
     """
 
     lesions: PositiveInt
@@ -180,10 +189,11 @@ class LesionCounts(Settings):
 class TargetEvidence(LesionCounts):
     """Lesions of target classes.
 
-    urgent: all images are urgent; unfamiliar: all are urgent or unfamiliar, at least one of them
-    unfamiliar; reached: all have a target probability of at least `target.urgent`.
-    sensitivity: (urgent + unfamiliar) / lesions, with its two-sided exact interval from
-    sensitivity_low to sensitivity_high.
+    Attributes:
+        urgent: All images are urgent; unfamiliar: all are urgent or unfamiliar, at least one of
+            them unfamiliar; reached: all have a target probability of at least `target.urgent`.
+        sensitivity: (urgent + unfamiliar) / lesions, with its two-sided exact interval from
+            sensitivity_low to sensitivity_high.
     """
 
     sensitivity: Probability
@@ -192,7 +202,11 @@ class TargetEvidence(LesionCounts):
 
 
 class OutsideEvidence(TargetEvidence):
-    """Target lesions of none of the model's classes. labels: their labels in the data."""
+    """Target lesions of none of the model's classes.
+
+    Attributes:
+        labels: Their labels in the data.
+    """
 
     labels: Annotated[tuple[NonEmptyText, ...], Field(min_length=1)]
 
@@ -200,10 +214,11 @@ class OutsideEvidence(TargetEvidence):
 class OtherEvidence(LesionCounts):
     """Lesions that are not of the target.
 
-    urgent: at least one image is urgent; unfamiliar: none is urgent, at least one is unfamiliar;
-    reached: at least one has a target probability of at least `target.urgent`. specificity:
-    share of the lesions that are neither, with its two-sided exact interval from specificity_low
-    to specificity_high.
+    Attributes:
+        urgent: At least one image is urgent; unfamiliar: none is urgent, at least one is
+            unfamiliar; reached: at least one has a target probability of at least `target.urgent`.
+        specificity: Share of the lesions that are neither, with its two-sided exact interval from
+            specificity_low to specificity_high.
     """
 
     specificity: Probability
@@ -214,9 +229,13 @@ class OtherEvidence(LesionCounts):
 class MeasuredEvidence(Settings):
     """The performance of the thresholds on other images; image quality is not considered.
 
-    images, lesions: all of them. referral_rate: share of all images that are urgent, unfamiliar or
-    referred. critical, target: lesions of the policy's critical and of all its target classes.
-    outside: target lesions of none of the model's classes, if there are any.
+    Attributes:
+        images: All of them.
+        lesions: All of them.
+        referral_rate: Share of all images that are urgent, unfamiliar or referred.
+        critical: Lesions of the policy's critical and of all its target classes.
+        target: Lesions of the policy's critical and of all its target classes.
+        outside: Target lesions of none of the model's classes, if there are any.
     """
 
     data: NonEmptyText
@@ -232,11 +251,21 @@ class MeasuredEvidence(Settings):
 class Evidence(Settings):
     """What is known about the thresholds, written by `eulerlora policy fit`.
 
-    model, revision, mode, samples, views: what the thresholds apply to. With samples="auto" they
-    were fitted to the number that its rounds are compared with, and measured on its answers.
-    precision: of the predictions of the fit and of all measurements. wanted: required sensitivity
-    to the critical classes. confidence: of all bounds and intervals. measured: one for each data
-    set besides that of the fit.
+    Attributes:
+        model: What the thresholds apply to. With samples="auto" they were fitted to the number that
+            its rounds are compared with, and measured on its answers.
+        revision: What the thresholds apply to. With samples="auto" they were fitted to the number
+            that its rounds are compared with, and measured on its answers.
+        mode: What the thresholds apply to. With samples="auto" they were fitted to the number that
+            its rounds are compared with, and measured on its answers.
+        samples: What the thresholds apply to. With samples="auto" they were fitted to the number
+            that its rounds are compared with, and measured on its answers.
+        views: What the thresholds apply to. With samples="auto" they were fitted to the number that
+            its rounds are compared with, and measured on its answers.
+        precision: Of the predictions of the fit and of all measurements.
+        wanted: Required sensitivity to the critical classes.
+        confidence: Of all bounds and intervals.
+        measured: One for each data set besides that of the fit.
     """
 
     model: NonEmptyText
@@ -262,7 +291,11 @@ class Decision:
 
 
 class Policy(Settings):
-    """The content of a policy file. version: raised with every change."""
+    """The content of a policy file.
+
+    Attributes:
+        version: Raised with every change.
+    """
 
     format_version: Literal[1]
     version: PositiveInt
@@ -280,7 +313,11 @@ class Policy(Settings):
         return "sha256:" + hashlib.sha256(content.encode()).hexdigest()
 
     def decide(self, prediction: Prediction, quality: ImageQuality) -> Decision:
-        """Returns the decision on an image. Raises PolicyError as `target_probability`."""
+        """Returns the decision on an image.
+
+        Raises:
+            PolicyError: As `target_probability`.
+        """
         labels = prediction.trajectory_labels
         flags = dict.fromkeys(self.quality_reasons(quality), True) | {
             Reason.UNFAMILIAR: bool(prediction.unfamiliar),
@@ -313,7 +350,8 @@ class Policy(Settings):
     def target_probability(self, prediction: Prediction) -> float:
         """Returns the summed probability of the target classes.
 
-        Raises PolicyError if the model lacks one of them.
+        Raises:
+            PolicyError: If the model lacks one of them.
         """
         missing = [name for name in self.target.classes if name not in prediction.probabilities]
         if missing:
@@ -385,12 +423,20 @@ def default_policy_text() -> str:
 
 
 def read_policy(path: Path) -> Policy:
-    """Reads a policy file. Raises SettingsError with the file and the key."""
+    """Reads a policy file.
+
+    Raises:
+        SettingsError: With the file and the key.
+    """
     return parse_policy(read_policy_text(path), str(path))
 
 
 def read_policy_text(path: Path) -> str:
-    """Returns the text of a policy file. Raises SettingsError with the file."""
+    """Returns the text of a policy file.
+
+    Raises:
+        SettingsError: With the file.
+    """
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -402,7 +448,8 @@ def read_policy_text(path: Path) -> str:
 def policy_of(content: Mapping[str, Any], name: str) -> Policy:
     """Returns the policy that a service describes; ignores keys of later versions.
 
-    Raises SettingsError, with a message that begins with `name`.
+    Raises:
+        SettingsError: With a message that begins with `name`.
     """
     try:
         return Policy.model_validate(content, extra="ignore")

@@ -34,9 +34,10 @@ def measure_quality(image: Image.Image) -> ImageQuality:
 def laplacian_variance(luma: Image.Image) -> float:
     """Returns the variance of the four-neighbour Laplacian, without the border.
 
-    luma: mode F. 0 for an image with a side below three pixels. The focus measure LAPV of
-    Pech-Pacheco, Cristobal, Chamorro-Martinez and Fernandez-Valdivia, "Diatom autofocusing in
-    brightfield microscopy", ICPR 2000, vol. 3, 314-317.
+    Args:
+        luma: Mode F. 0 for an image with a side below three pixels. The focus measure LAPV of
+            Pech-Pacheco, Cristobal, Chamorro-Martinez and Fernandez-Valdivia, "Diatom autofocusing
+            in brightfield microscopy", ICPR 2000, vol. 3, 314-317.
     """
     if min(luma.size) < 3:
         return 0.0

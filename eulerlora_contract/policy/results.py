@@ -148,7 +148,8 @@ def triage_result(
 ) -> TriageResult:
     """Returns the answer for one image that `policy` has decided on.
 
-    class_names: the name of every class for people, by its code.
+    Args:
+        class_names: The name of every class for people, by its code.
     """
     fitted = policy.fitted_to(prediction)
     notice = not_established(policy) if fitted else NOT_FITTED
@@ -244,7 +245,11 @@ DETAIL_NOTE = (
 
 @dataclass(frozen=True)
 class MarkdownTable:
-    """Cells of a table. header: one for each column; rows: the first cell names the row."""
+    """Cells of a table.
+
+    Attributes:
+        header: One for each column; rows: the first cell names the row.
+    """
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -260,7 +265,10 @@ class MarkdownTable:
 class Performance:
     """The performance of a policy on several data sets.
 
-    origin: what was measured. summary: one row for each data set. details: several rows for each.
+    Attributes:
+        origin: What was measured.
+        summary: One row for each data set.
+        details: Several rows for each.
     """
 
     origin: str

@@ -40,7 +40,11 @@ class ChainEnd:
 
 
 def canonical(record: Mapping[str, Any]) -> bytes:
-    """Returns a record as canonical JSON. Raises ValueError for NaN and infinities."""
+    """Returns a record as canonical JSON.
+
+    Raises:
+        ValueError: For NaN and infinities.
+    """
     text = json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return text.encode("ascii")
 
@@ -48,7 +52,8 @@ def canonical(record: Mapping[str, Any]) -> bytes:
 def encode_line(record: Mapping[str, Any], end: ChainEnd) -> tuple[bytes, ChainEnd]:
     """Returns the line of a record appended at `end`, and the new end of the chain.
 
-    Raises ValueError for a line longer than MAX_LINE_BYTES.
+    Raises:
+        ValueError: For a line longer than MAX_LINE_BYTES.
     """
     chained = {**record, "sequence": end.lines, "previous": end.hash}
     digest = hashlib.sha256(canonical(chained)).hexdigest()
@@ -59,7 +64,11 @@ def encode_line(record: Mapping[str, Any], end: ChainEnd) -> tuple[bytes, ChainE
 
 
 def decode_line(line: bytes) -> Record:
-    """Returns the record of one line after checking its hash. Raises ValueError with a reason."""
+    """Returns the record of one line after checking its hash.
+
+    Raises:
+        ValueError: With a reason.
+    """
     if not line.endswith(b"\n"):
         raise ValueError("the line is truncated or longer than the limit")
     try:
@@ -86,13 +95,15 @@ class AuditFile:
     """Appends records to the hash chain in a file.
 
     Every write waits for the disk, so that records survive a power failure.
-    secret_id: identifies the secret of the file's image hashes. after: the chain that an empty or
-    missing file continues.
-    Raises SettingsError if another process has locked the file, if it is not an audit log, or if
-    it belongs to another secret; StorageError if the disk is full; OSError if it cannot be opened.
 
     An incomplete last line is the result of a crash during a write, before the response was sent.
     It is removed, and a record of kind `repair` states its length and SHA-256.
+
+    Args:
+        secret_id: Identifies the secret of the file's image hashes.
+        after: The chain that an empty or missing file continues. Raises SettingsError if another
+            process has locked the file, if it is not an audit log, or if it belongs to another
+            secret; StorageError if the disk is full; OSError if it cannot be opened.
     """
 
     def __init__(self, path: Path, secret_id: str, after: ChainEnd) -> None:
@@ -114,8 +125,9 @@ class AuditFile:
     def append(self, records: Sequence[Record]) -> None:
         """Appends all of the records or none.
 
-        Raises StorageError if the file was replaced, deleted or modified by another program, and
-        for a full or failing disk.
+        Raises:
+            StorageError: If the file was replaced, deleted or modified by another program, and for
+                a full or failing disk.
         """
         self._check_unmodified()
         end, lines = self.end, []
@@ -258,8 +270,11 @@ class ChainError(EulerLoRAError):
 def records(path: Path) -> Iterator[Record]:
     """Yields the records of an audit file after checking each against the previous one.
 
-    Raises ChainError at the first invalid line, and OSError for an unreadable file. Lines missing
-    at the end of the file cannot be detected without the expected last hash.
+    Lines missing at the end of the file cannot be detected without the expected last hash.
+
+    Raises:
+        ChainError: At the first invalid line.
+        OSError: For an unreadable file.
     """
     end: ChainEnd | None = None
     with path.open("rb") as file:

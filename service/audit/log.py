@@ -50,8 +50,10 @@ logger = logging.getLogger(__name__)
 def read_secret(file: Path | None, environment: Mapping[str, str]) -> bytes:
     """Returns the secret from a file, or from EULERLORA_AUDIT_SECRET if no file is given.
 
-    Strips trailing line ends. Raises SettingsError for an unreadable file, and for fewer than
-    32 bytes.
+    Strips trailing line ends.
+
+    Raises:
+        SettingsError: For an unreadable file, and for fewer than 32 bytes.
     """
     if file is None:
         source, secret = VARIABLE, environment.get(VARIABLE, "").encode("utf-8", "surrogateescape")
@@ -88,9 +90,10 @@ def image_hash(secret: bytes, content: bytes) -> str:
 class AuditEntry:
     """A prediction and the uploaded image file.
 
-    key_name: the name of the API key; None without keys. triage: the decision of the triage policy,
-    if one was applied. samples_asked: the requested number of samples; None if the request did not
-    set it.
+    Attributes:
+        key_name: The name of the API key; None without keys.
+        triage: The decision of the triage policy, if one was applied.
+        samples_asked: The requested number of samples; None if the request did not set it.
     """
 
     prediction: Prediction
@@ -109,9 +112,10 @@ class _PendingEntry:
 class AuditLog:
     """Writes entries to a file in order of arrival, in a dedicated thread.
 
-    secret: of the image hashes. Entries that arrive during a write are written and synced
-    together. Raises as AuditFile at construction. A context manager: the thread runs within the
-    block; on exit it writes the pending entries.
+    Args:
+        secret: Of the image hashes. Entries that arrive during a write are written and synced
+            together. Raises as AuditFile at construction. A context manager: the thread runs within
+            the block; on exit it writes the pending entries.
     """
 
     def __init__(self, path: Path, secret: bytes) -> None:
@@ -137,10 +141,13 @@ class AuditLog:
         return self._is_writable
 
     async def record(self, entry: AuditEntry) -> None:
-        """Returns when the entry is in the log. Raises AuditUnavailable if writing fails.
+        """Returns when the entry is in the log.
 
         Cancelling the call before the write starts drops the entry. After a failure, writing is
         tried again with the next entry, and every TRIAL_INTERVAL_S without one.
+
+        Raises:
+            AuditUnavailable: If writing fails.
         """
         pending = _PendingEntry(entry)
         self._queue.put(pending)
@@ -165,9 +172,12 @@ class AuditLog:
                 self._try_file()
 
     def _take_all(self) -> list[_PendingEntry | None]:
-        """Returns all queued entries; waits for one if the queue is empty. None means stop.
+        """Returns all queued entries; waits for one if the queue is empty.
 
-        Returns [] if the log cannot be written and no entry arrives within TRIAL_INTERVAL_S.
+        None means stop.
+
+        Returns:
+            [] if the log cannot be written and no entry arrives within TRIAL_INTERVAL_S.
         """
         taken: list[_PendingEntry | None] = []
         try:

@@ -48,7 +48,11 @@ class Quotas:
         self._times: defaultdict[str, deque[float]] = defaultdict(deque)  # oldest first, in seconds
 
     def count(self, client: Client) -> None:
-        """Counts one request. Raises QuotaExceeded if the client has reached its limit."""
+        """Counts one request.
+
+        Raises:
+            QuotaExceeded: If the client has reached its limit.
+        """
         limit = client.requests_per_minute
         if limit is None:
             return

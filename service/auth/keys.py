@@ -58,7 +58,11 @@ class Client(Settings):
     requests_per_minute: Annotated[PositiveInt, Field(strict=True)] | None = None
 
     def with_key(self, sha256: str, created: datetime) -> "Client":
-        """Returns the client with one more key. Raises SettingsError for more than two keys."""
+        """Returns the client with one more key.
+
+        Raises:
+            SettingsError: For more than two keys.
+        """
         if len(self.keys) == MAX_KEYS:
             raise SettingsError(
                 f"{self.client} already has the maximum of {MAX_KEYS} active keys; "
@@ -74,7 +78,11 @@ def read_clients(path: Path) -> tuple[Client, ...]:
 
 
 def read_content(path: Path) -> bytes:
-    """Returns the content of a key file. Raises SettingsError if it cannot be read."""
+    """Returns the content of a key file.
+
+    Raises:
+        SettingsError: If it cannot be read.
+    """
     try:
         return path.read_bytes()
     except OSError as error:
@@ -84,8 +92,9 @@ def read_content(path: Path) -> bytes:
 def parse_clients(path: Path, content: bytes) -> tuple[Client, ...]:
     """Returns the clients in the content of a key file, in file order; () for an empty file.
 
-    Raises SettingsError, which names file and line, for invalid JSON, an invalid client, and a
-    duplicate name or key.
+    Raises:
+        SettingsError: Which names file and line, for invalid JSON, an invalid client, and a
+            duplicate name or key.
     """
     try:
         lines = content.decode("utf-8").splitlines()
@@ -109,7 +118,8 @@ def parse_clients(path: Path, content: bytes) -> tuple[Client, ...]:
 def write_clients(path: Path, clients: Sequence[Client]) -> None:
     """Replaces the file atomically; keeps owner and mode, and creates a new file as private.
 
-    Raises StorageError if the disk is full.
+    Raises:
+        StorageError: If the disk is full.
     """
     before = path.stat() if path.exists() else None
     with atomic_write(path, private=True) as partial:
@@ -128,7 +138,10 @@ def updated_clients(path: Path) -> Iterator[dict[str, Client]]:
     """Yields the clients of a key file by name, and writes them when the block succeeds.
 
     Locks the folder of the file against other commands that change key files there. A missing file
-    has no clients. Raises SettingsError, and as `write_clients`.
+    has no clients.
+
+    Raises:
+        SettingsError: And as `write_clients`.
     """
     descriptor = os.open(path.parent, os.O_RDONLY)
     try:
@@ -167,7 +180,11 @@ def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_unique(kind: str, values: Sequence[str], known: set[str]) -> None:
-    """Adds the values to `known`. Raises ValueError for a value that is already there."""
+    """Adds the values to `known`.
+
+    Raises:
+        ValueError: For a value that is already there.
+    """
     for value in values:
         if value in known:
             raise ValueError(f"duplicate {kind} {value if kind == 'client' else value[:8] + '…'}")
@@ -188,9 +205,11 @@ class Keys:
     """Looks up clients by key; applies changes of the key file.
 
     A change is found by content: an edit can keep size, inode and modification time.
-    check_interval_s: minimum time between two reads of the file. Raises SettingsError if the
-    file is invalid at construction. If a later version is invalid, the previous clients stay
-    valid, and the error is logged once per version.
+
+    Args:
+        check_interval_s: Minimum time between two reads of the file. Raises SettingsError if the
+            file is invalid at construction. If a later version is invalid, the previous clients
+            stay valid, and the error is logged once per version.
     """
 
     def __init__(self, path: Path, check_interval_s: float = CHECK_INTERVAL_S) -> None:

@@ -78,11 +78,14 @@ def decode(
 ) -> RgbImage:
     """Returns the upright RGB image in `data`, as `eulerlora.images.decode` does.
 
-    declared: if it disagrees with the content, the content decides and the image has a warning.
-    input_side: if given, of the network's input; a large JPEG is then reduced (`jpeg_reduction`).
-    Raises UnsupportedMedia for any format but JPEG, PNG and WebP, and DICOM if the limits allow
-    it, and UnusableImage for a file that is broken or animated, or whose header is outside the
-    limits.
+    Args:
+        declared: If it disagrees with the content, the content decides and the image has a warning.
+        input_side: If given, of the network's input; a large JPEG is then reduced
+            (`jpeg_reduction`).
+
+    Raises:
+        UnsupportedMedia: For any format but JPEG, PNG and WebP, and DICOM if the limits allow it.
+        UnusableImage: For a file that is broken or animated, or whose header is outside the limits.
     """
     with _problems():
         file_format = header_of(data, limits).format

@@ -57,7 +57,12 @@ PROFILE_CHUNK = 65_519  # bytes of a colour profile in a JPEG segment (ICC.1, an
 
 @dataclass(frozen=True)
 class DicomImage:
-    """The attributes of the image. syntax: NATIVE, JPEG or JPEG_2000. size: width and height."""
+    """The attributes of the image.
+
+    Attributes:
+        syntax: NATIVE, JPEG or JPEG_2000.
+        size: Width and height.
+    """
 
     syntax: tuple[str, ...]
     size: tuple[int, int]
@@ -85,7 +90,8 @@ def read_dicom_header(data: bytes, limits: ImageSettings) -> ImageHeader:
 def transfer_syntax(data: bytes) -> tuple[str, ...]:
     """Returns NATIVE, JPEG or JPEG_2000, from the file meta information alone.
 
-    Raises UnsupportedImageError for another class or transfer syntax.
+    Raises:
+        UnsupportedImageError: For another class or transfer syntax.
     """
     elements = dict(_meta_elements(data))
     if elements.get(CLASS) not in CLASSES:
@@ -99,7 +105,9 @@ def transfer_syntax(data: bytes) -> tuple[str, ...]:
 def image_file(data: bytes, limits: ImageSettings) -> bytes:
     """Returns the image in a DICOM file as a JPEG or PNG file.
 
-    Raises UnsupportedImageError, and ImageError for what is not one image of 8 bits in RGB or YBR.
+    Raises:
+        UnsupportedImageError: For what is not one image of 8 bits in RGB or YBR.
+        ImageError: For what is not one image of 8 bits in RGB or YBR.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of pydicom have values of the file

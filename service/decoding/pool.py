@@ -169,7 +169,11 @@ class DecodingProcess:
         return WorkerLoss(cause, min(time.monotonic() - started_at, budget_s))
 
     async def _receive(self) -> Any:
-        """Returns the next message. Raises EOFError if the process ends before."""
+        """Returns the next message.
+
+        Raises:
+            EOFError: If the process ends before.
+        """
         loop = asyncio.get_running_loop()
         end, size = 0, LENGTH.size
         while end < size:
@@ -270,11 +274,12 @@ class DecoderPool:
     ) -> DecodedInput:
         """Returns the result of a job.
 
-        on_cpu_s: called with the CPU seconds of every attempt, also if it fails or the caller has
-        left. Raises the problems of `decode.decode`, UnusableImage for an image that exceeds the
-        limits on CPU time or memory or that crashes its decoder twice, and NotReady if decoders
-        fail for another reason. If the caller is cancelled while the image waits, it is not
-        decoded.
+        Args:
+            on_cpu_s: Called with the CPU seconds of every attempt, also if it fails or the caller
+                has left. Raises the problems of `decode.decode`, UnusableImage for an image that
+                exceeds the limits on CPU time or memory or that crashes its decoder twice, and
+                NotReady if decoders fail for another reason. If the caller is cancelled while the
+                image waits, it is not decoded.
         """
         if not (self._running and self._passed_test):
             raise NotReady("the image decoder does not work", RETRY_AFTER_S)

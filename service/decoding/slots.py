@@ -31,9 +31,10 @@ class _Balance:
 class DecodingQuota:
     """A token bucket of CPU seconds for every client, for the images that it sends.
 
-    seconds_per_minute: the size of the bucket, which refills in a minute. A decode is charged when
-    it ends, whatever its result; a client in debt waits until the debt is refilled. now: a clock
-    in seconds that never goes back. For use in one event loop.
+    Args:
+        seconds_per_minute: The size of the bucket, which refills in a minute. A decode is charged
+            when it ends, whatever its result; a client in debt waits until the debt is refilled.
+        now: A clock in seconds that never goes back. For use in one event loop.
     """
 
     def __init__(
@@ -71,7 +72,12 @@ class DecodingQuota:
 
 @dataclass(eq=False)
 class _Job:
-    """An image. cost: estimated CPU seconds. granted: done when a decoder is free for it."""
+    """An image.
+
+    Attributes:
+        cost: Estimated CPU seconds.
+        granted: Done when a decoder is free for it.
+    """
 
     client: str
     cost: float
@@ -82,10 +88,12 @@ class _Job:
 class DecodingSlots:
     """Grants the decoders to images in fair order; for use in one event loop.
 
-    slots: the number of decoders. With several, the last free one takes only short images, and
-    none of a client that uses all others while other clients are active. So a short image of
-    another client does not wait for long ones. quota: charged with the time of every decode.
-    now: a clock in seconds.
+    Args:
+        slots: The number of decoders. With several, the last free one takes only short images, and
+            none of a client that uses all others while other clients are active. So a short image
+            of another client does not wait for long ones.
+        quota: Charged with the time of every decode.
+        now: A clock in seconds.
     """
 
     def __init__(
@@ -102,7 +110,8 @@ class DecodingSlots:
     def wait_s(self, client: str, estimated_s: float) -> float:
         """Returns the estimated seconds until more images of a request are decoded.
 
-        estimated_s: their CPU seconds. The result is 0 if no other image waits or is decoded.
+        Args:
+            estimated_s: Their CPU seconds. The result is 0 if no other image waits or is decoded.
         """
         if not self._seconds.total:
             return 0.0
@@ -116,9 +125,13 @@ class DecodingSlots:
     ) -> Result:
         """Returns the result of `decode` for an image, which starts when a decoder is granted.
 
-        estimated_s: the expected CPU seconds. decode: gets the `Charge` of the image. If the caller
-        is cancelled, an image that has started keeps its decoder until it ends. Raises
-        QuotaExceeded if the client has used up its quota by then.
+        Args:
+            estimated_s: The expected CPU seconds.
+            decode: Gets the `Charge` of the image. If the caller is cancelled, an image that has
+                started keeps its decoder until it ends.
+
+        Raises:
+            QuotaExceeded: If the client has used up its quota by then.
         """
         job = _Job(client, estimated_s, self._now())
         self._recent.note(client)

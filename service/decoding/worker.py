@@ -44,8 +44,10 @@ READY = "ready"
 class DecodeJob:
     """An image file to decode.
 
-    preprocessing: of the model. sampling_digest: of the model, for the content seed.
-    with_quality: also measure the image quality.
+    Attributes:
+        preprocessing: Of the model.
+        sampling_digest: Of the model, for the content seed.
+        with_quality: Also measure the image quality.
     """
 
     content: bytes
@@ -59,9 +61,13 @@ class DecodeJob:
 class DecodedInput:
     """The network's input of a decoded image, and what is measured on the image.
 
-    pixels: (3, size, size) float32 in [0, 1]. content_seed: a seed derived from the decoded image
-    and the model's sampling digest. warnings: for the user. decode_s: seconds from bytes to pixels.
-    quality: of the whole image, None if not measured. cpu_s: CPU seconds of the whole job.
+    Attributes:
+        pixels: (3, size, size) float32 in [0, 1].
+        content_seed: A seed derived from the decoded image and the model's sampling digest.
+        warnings: For the user.
+        decode_s: Seconds from bytes to pixels.
+        quality: Of the whole image, None if not measured.
+        cpu_s: CPU seconds of the whole job.
     """
 
     pixels: npt.NDArray[np.float32]
@@ -74,7 +80,11 @@ class DecodedInput:
 
 @dataclass(frozen=True)
 class DecodeFailure:
-    """A job without a result. error: a Problem, or a defect with its traceback as a note."""
+    """A job without a result.
+
+    Attributes:
+        error: A Problem, or a defect with its traceback as a note.
+    """
 
     error: Exception
     cpu_s: float

@@ -28,7 +28,9 @@ ALONE_FACTOR = 8  # multiplies max_pass_ms while one client is active alone
 class InferenceResult:
     """The network's output for one item, its draw, and its times in seconds.
 
-    queued_s: in the queue. ran_s: of its batch.
+    Attributes:
+        queued_s: In the queue.
+        ran_s: Of its batch.
     """
 
     output: NetworkOutput
@@ -41,9 +43,11 @@ class InferenceResult:
 class Ticket:
     """A reservation of rows for one item, which is set once its image is decoded.
 
-    client: who sent it. deadline: on the monotonic clock; the item does not start after it.
-    queued_at: the time when the item entered the queue; of a later round of an image, the time when
-    the first round did.
+    Attributes:
+        client: Who sent it.
+        deadline: On the monotonic clock; the item does not start after it.
+        queued_at: The time when the item entered the queue; of a later round of an image, the time
+            when the first round did.
     """
 
     served: ServedModel
@@ -78,7 +82,8 @@ class Ticket:
 class Batch:
     """Tickets of one model that run together.
 
-    leaves_cores: True if cores must stay free for the passes of other clients.
+    Attributes:
+        leaves_cores: True if cores must stay free for the passes of other clients.
     """
 
     tickets: list[Ticket]
@@ -103,7 +108,8 @@ class Batch:
 class ThroughputEstimate:
     """Estimates the device time of batches; batches that run at the same time share it equally.
 
-    now: a clock in seconds. Not thread-safe.
+    Args:
+        now: A clock in seconds. Not thread-safe.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -194,12 +200,15 @@ class LinearCost:
 
 
 class RequestQueue:
-    """Tickets in fair order; owns the capacity of the service. Thread-safe.
+    """Tickets in fair order; owns the capacity of the service.
 
-    settings: max_waiting_rows limits the rows of all tickets, `ADMITTED_SHARE` of deadline_s the
-    estimated time until those of a request have run, max_batch_rows and max_pass_ms a batch. An
-    empty queue admits an item of any size. workers: the number of batches that may run at the same
-    time.
+    Thread-safe.
+
+    Args:
+        settings: max_waiting_rows limits the rows of all tickets, `ADMITTED_SHARE` of deadline_s
+            the estimated time until those of a request have run, max_batch_rows and max_pass_ms a
+            batch. An empty queue admits an item of any size.
+        workers: The number of batches that may run at the same time.
     """
 
     def __init__(
@@ -235,9 +244,10 @@ class RequestQueue:
     ) -> float:
         """Returns the estimated seconds until the rows of a client have run, and `rows` more.
 
-        served: the model of these additional rows; None stands for those of a small request. count:
-        the number of items that they belong to. Other clients count only as far as fair sharing
-        lets them run before.
+        Args:
+            served: The model of these additional rows; None stands for those of a small request.
+            count: The number of items that they belong to. Other clients count only as far as fair
+                sharing lets them run before.
         """
         with self._changed:
             rows_by_model, counts = self._rows.copy(), self._counts.copy()
@@ -260,7 +270,9 @@ class RequestQueue:
     ) -> None:
         """Raises Overloaded if `rows` more rows exceed the capacity, NotReady if it is closed.
 
-        served: the model of the rows, to include their run time. count: as in `wait_s`.
+        Args:
+            served: The model of the rows, to include their run time.
+            count: As in `wait_s`.
         """
         with self._changed:
             if self._refusal is not None:
@@ -298,8 +310,11 @@ class RequestQueue:
     ) -> None:
         """Adds an item to the queue, with or without an earlier reservation.
 
-        deadline: on the monotonic clock. queued_at: of the first round, for a later one, which
-        precedes the client's other items. Raises NotReady.
+        Raises NotReady.
+
+        Args:
+            deadline: On the monotonic clock.
+            queued_at: Of the first round, for a later one, which precedes the client's other items.
         """
         with self._changed:
             if self._refusal is not None:
@@ -320,7 +335,8 @@ class RequestQueue:
     def next_batch(self) -> Batch | None:
         """Waits for and starts a batch of items in fair order.
 
-        Returns None once the queue is closed and empty.
+        Returns:
+            None once the queue is closed and empty.
         """
         with self._changed:
             while True:
@@ -426,7 +442,8 @@ class RequestQueue:
     def _batch_rows(self, served: ServedModel, alone: bool = False) -> int:
         """Returns the maximum rows of a batch; a larger item runs alone.
 
-        alone: True if no other client is active, so that nobody waits for a longer pass.
+        Args:
+            alone: True if no other client is active, so that nobody waits for a longer pass.
         """
         seconds = self._settings.max_pass_ms / 1000 * (ALONE_FACTOR if alone else 1)
         in_time = self._throughput.rows_within(served, seconds)

@@ -56,10 +56,12 @@ def run_with_retry(
 class InferenceWorkers:
     """Threads that run the batches of a queue.
 
-    max_batch_s: a pass that takes longer means a lost device. on_batch: called after every batch.
-    on_fatal: called once if the device is lost; no batch runs after that, and every item gets
-    NotReady. Both are called from the threads, for which they must not wait. workers: the number of
-    batches that run at the same time.
+    Args:
+        max_batch_s: A pass that takes longer means a lost device.
+        on_batch: Called after every batch.
+        on_fatal: Called once if the device is lost; no batch runs after that, and every item gets
+            NotReady. Both are called from the threads, for which they must not wait.
+        workers: The number of batches that run at the same time.
     """
 
     def __init__(
@@ -106,8 +108,11 @@ class InferenceWorkers:
     ) -> "Future[InferenceResult]":
         """Returns a future of an internal item's result; the capacity does not limit it.
 
-        deadline: on the monotonic clock. Cancelling the future before its batch starts removes
-        the item. Raises NotReady.
+        Raises NotReady.
+
+        Args:
+            deadline: On the monotonic clock. Cancelling the future before its batch starts removes
+                the item.
         """
         ticket = Ticket(served, served.adapters * item.draw.count)
         self._queue.enqueue(ticket, item, deadline)

@@ -65,10 +65,13 @@ Answer = Prediction | TriageResult
 class Pipeline:
     """Answers requests with the served models; for use in one event loop.
 
-    slots: grants the decoder to images. queue: reserves the capacity of every request. shift: gets
-    every prediction, and adds a warning after an alarm. on_prediction: called with every
-    prediction, in the task of its request. on_problem: called with the code of every problem of an
-    image in a batch. audit: records every prediction before it is returned, if given.
+    Args:
+        slots: Grants the decoder to images.
+        queue: Reserves the capacity of every request.
+        shift: Gets every prediction, and adds a warning after an alarm.
+        on_prediction: Called with every prediction, in the task of its request.
+        on_problem: Called with the code of every problem of an image in a batch.
+        audit: Records every prediction before it is returned, if given.
     """
 
     def __init__(
@@ -102,7 +105,9 @@ class Pipeline:
     ) -> Answer:
         """Returns the answer for the one image of a request: for a policy, a TriageResult.
 
-        upload: the image, if the body has been read already. Raises Problem and ClientDisconnect.
+        Args:
+            upload: The image, if the body has been read already. Raises Problem and
+                ClientDisconnect.
         """
 
         async def read(request: Request) -> list[Upload]:
@@ -189,7 +194,8 @@ class Pipeline:
     ) -> Answer:
         """Returns the answer for one image: the rest of the way of a request.
 
-        tickets: one for each round.
+        Args:
+            tickets: One for each round.
         """
         # Decode
         if isinstance(image.header, Problem):
@@ -239,7 +245,8 @@ class Pipeline:
     async def _decoded(self, image: RequestImage, request: PredictRequest) -> DecodedInput:
         """Returns the pixels of an image.
 
-        Raises DeadlinePassed, and as `DecodingSlots.run` and `DecoderPool.decode`.
+        Raises:
+            DeadlinePassed: And as `DecodingSlots.run` and `DecoderPool.decode`.
         """
         served, upload = request.served, image.upload
         job = DecodeJob(
@@ -268,8 +275,12 @@ async def infer(
 ) -> InferenceResult:
     """Runs an item on a reserved ticket.
 
-    deadline: on the monotonic clock. queued_at: as in `RequestQueue.enqueue`. Raises DeadlinePassed
-    if its pass has not started by the deadline.
+    Args:
+        deadline: On the monotonic clock.
+        queued_at: As in `RequestQueue.enqueue`.
+
+    Raises:
+        DeadlinePassed: If its pass has not started by the deadline.
     """
     loop, done = asyncio.get_running_loop(), asyncio.Event()
     ticket.future.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
@@ -294,9 +305,12 @@ async def infer_in_rounds(
 ) -> InferenceResult:
     """Runs the rounds of `samples=auto` for an item until its decisions are settled.
 
-    Every round is queued at the position of the first one. deadline: as in `infer`; a result from
-    fewer rounds would depend on the load. tickets: one for each round; those of rounds that do not
-    run are released. rule: as in `AdaptiveSampling`.
+    Every round is queued at the position of the first one.
+
+    Args:
+        deadline: As in `infer`; a result from fewer rounds would depend on the load.
+        tickets: One for each round; those of rounds that do not run are released.
+        rule: As in `AdaptiveSampling`.
     """
     served, queued_at = tickets[0].served, time.monotonic()
     sampling = AdaptiveSampling(item.draw, served.adapters, rule, served.model.feature_distance)
@@ -331,8 +345,9 @@ def response_body(
 ) -> Prediction:
     """Returns the response body of one image.
 
-    warnings: of the image, before those of the request. Raises ModelFailure if the network's
-    output is not finite.
+    Args:
+        warnings: Of the image, before those of the request. Raises ModelFailure if the network's
+            output is not finite.
     """
     served, query, draw = request.served, request.query, result.draw
     model, output = served.model, result.output

@@ -24,7 +24,11 @@ from service.settings import ImageSettings
 
 @dataclass(frozen=True)
 class RequestImage:
-    """An uploaded file. header: of the image, or the problem of a file that has none."""
+    """An uploaded file.
+
+    Attributes:
+        header: Of the image, or the problem of a file that has none.
+    """
 
     upload: Upload
     header: ImageHeader | Problem
@@ -43,7 +47,8 @@ class RequestImage:
 def images_of(uploads: Sequence[Upload], limits: ImageSettings) -> list[RequestImage]:
     """Returns the images of a request; nothing is decoded.
 
-    Raises BodyTooLarge if they have more than `limits.max_request_pixels` pixels together.
+    Raises:
+        BodyTooLarge: If they have more than `limits.max_request_pixels` pixels together.
     """
     images = [RequestImage(upload, _header(upload, limits)) for upload in uploads]
     pixels = sum(image.pixels for image in images)
@@ -68,10 +73,15 @@ def _header(upload: Upload, limits: ImageSettings) -> ImageHeader | Problem:
 class PredictRequest:
     """A request for the prediction of one image, from the moment when its body is complete.
 
-    served: the model revision for this request, even if it is replaced in the meantime. client: who
-    shares decoders and inference with others. key_name: the name of the API key, None without keys.
-    policy: the triage policy to apply, if any. accepted_at, deadline: on the monotonic clock.
-    warnings: for the response. index: of the image in a batch.
+    Attributes:
+        served: The model revision for this request, even if it is replaced in the meantime.
+        client: Who shares decoders and inference with others.
+        key_name: The name of the API key, None without keys.
+        policy: The triage policy to apply, if any.
+        accepted_at: On the monotonic clock.
+        deadline: On the monotonic clock.
+        warnings: For the response.
+        index: Of the image in a batch.
     """
 
     query: PredictQuery
@@ -105,8 +115,9 @@ class PredictRequest:
 def requested_samples(query: PredictQuery, served: ServedModel) -> int | Auto:
     """Returns the samples per adapter: 1 in mode det, otherwise as requested or the default.
 
-    Raises InvalidParameter for samples in mode det, and for `auto` if the model has no decision
-    margins or other views.
+    Raises:
+        InvalidParameter: For samples in mode det, and for `auto` if the model has no decision
+            margins or other views.
     """
     if query.mode == "det" and query.samples is not None:
         raise InvalidParameter("samples: expected only with mode=stoch")
@@ -122,7 +133,11 @@ def requested_samples(query: PredictQuery, served: ServedModel) -> int | Auto:
 
 
 def rule_of(request: PredictRequest, quality: ImageQuality | None) -> StoppingRule | None:
-    """Returns when the rounds of an image end; None for one pass. quality: with a policy."""
+    """Returns when the rounds of an image end; None for one pass.
+
+    Args:
+        quality: With a policy.
+    """
     if request.samples != AUTO:
         return None
     config = request.served.model.config

@@ -81,7 +81,9 @@ class PageFile:
 class MeasuredRow:
     """What the page says about the policy on one data set.
 
-    images: what they are. helps: the specificity is at least FEW_SPARED.
+    Attributes:
+        images: What they are.
+        helps: The specificity is at least FEW_SPARED.
     """
 
     measured: MeasuredEvidence
@@ -95,7 +97,6 @@ def file_routes(index: str, folder: str, by_name: Mapping[str, PageFile]) -> API
 
     @router.get(index)
     async def page(request: Request) -> Response:
-        """Returns the page."""
         return file_response(request, by_name[INDEX])
 
     @router.get(f"{folder}/{{name}}")
@@ -113,9 +114,10 @@ def page_files(
 ) -> Mapping[str, PageFile]:
     """Returns the files of the page by name.
 
-    policy: the page takes the words for its target, and shows its performance. classes: of the
-    default model; without those of the target, the page classifies only. is_audited: whether
-    decisions are recorded.
+    Args:
+        policy: The page takes the words for its target, and shows its performance.
+        classes: Of the default model; without those of the target, the page classifies only.
+        is_audited: Whether decisions are recorded.
     """
     by_name = dict(_read())
     index = by_name[INDEX]

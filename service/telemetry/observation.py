@@ -53,8 +53,11 @@ class ObservationMiddleware:
     """Observes every request, including those that a middleware responds to.
 
     Stores the `RequestObservation` in the request state as `observation`, and adds a Server-Timing
-    header to a response with predictions. paths: templates with parameters in braces, for requests
-    that have not reached a route because a middleware has refused them.
+    header to a response with predictions.
+
+    Args:
+        paths: Templates with parameters in braces, for requests that have not reached a route
+            because a middleware has refused them.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: Iterable[str]) -> None:

@@ -55,7 +55,10 @@ class ExpectedRates:
     def events(self, msp: float, distance: float | None, label: int) -> dict[str, int | None]:
         """Returns the events of a picture, as `ShiftMonitor.record` expects them.
 
-        msp, distance: its scores. label: index of its predicted class.
+        Args:
+            msp: Its scores.
+            distance: Its scores.
+            label: Index of its predicted class.
         """
         calibrated = self.threshold.feature_distance
         flags = {MSP: msp < self.threshold.msp}
@@ -72,7 +75,10 @@ class ExpectedRates:
 class RevisionMonitor:
     """The monitor of one revision.
 
-    references: by mode and samples. data: describes the calibration images. tests: of all signals.
+    Attributes:
+        references: By mode and samples.
+        data: Describes the calibration images.
+        tests: Of all signals.
     """
 
     revision: str
@@ -116,7 +122,8 @@ class RevisionMonitor:
 class ShiftMonitors:
     """The monitors of the served models; for use in one event loop.
 
-    models: returns the served models by name.
+    Args:
+        models: Returns the served models by name.
     """
 
     def __init__(self, models: Callable[[], Mapping[str, EulerLoRA]]) -> None:

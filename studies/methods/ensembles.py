@@ -80,8 +80,9 @@ class BatchEnsembleSettings(MethodSettings):
 class BatchEnsembleFactors(BlockAdapters):
     """The factors of one block (BatchEnsemble, Wen, Tran and Ba, ICLR 2020).
 
-    input_factors, output_factors: (4, members, width), of Q, K, V and O: r and s in
-    y = s * (W0 (r * x)) + b0.
+    Attributes:
+        input_factors: (4, members, width), of Q, K, V and O: r and s in y = s * (W0 (r * x)) + b0.
+        output_factors: (4, members, width), of Q, K, V and O: r and s in y = s * (W0 (r * x)) + b0.
     """
 
     def __init__(self, width: int, members: int, settings: BatchEnsembleSettings) -> None:

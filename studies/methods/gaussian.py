@@ -49,7 +49,8 @@ WITHOUT_DROPOUT: Mapping[str, Collection[object]] = {"training.adapter_dropout":
 class NoiseMethod(Method[SettingsType_co]):
     """Rows with the coefficients of mode det and with standard normal noise of their own.
 
-    noise: shape of one row's noise by name.
+    Attributes:
+        noise: Shape of one row's noise by name.
     """
 
     noise: Mapping[str, Sequence[int]]
@@ -58,7 +59,9 @@ class NoiseMethod(Method[SettingsType_co]):
     def with_noise(self, coefficients: Tensor, noise: Mapping[str, Tensor]) -> RowDraws:
         """Returns the draws of rows.
 
-        coefficients: (rows, blocks, 4, adapters * rank), of mode det. noise: by name, (rows, ...).
+        Args:
+            coefficients: (rows, blocks, 4, adapters * rank), of mode det.
+            noise: By name, (rows, ...).
         """
 
     def sample(self, samples: int, generator: Generator) -> RowDraws:
@@ -77,7 +80,9 @@ class NoiseMethod(Method[SettingsType_co]):
 def divergence(mean: Tensor, scale: Tensor, prior_scale: float) -> Tensor:
     """Returns KL(N(mean, scale^2) || N(0, prior_scale^2)), summed over all elements, in nats.
 
-    mean, scale: any equal shape; scale is positive.
+    Args:
+        mean: Any equal shape; scale is positive.
+        scale: Any equal shape; scale is positive.
     """
     ratio = scale / prior_scale
     terms = ratio.square() + (mean / prior_scale).square() - 1 - 2 * ratio.log()
@@ -100,8 +105,11 @@ def antithetic_noise(
 ) -> dict[str, Tensor]:
     """Returns (adapters * samples, *shape) for every name, adapter by adapter, in pairs z, -z.
 
-    Each sample alone is standard normal. first: samples of each adapter to skip. The first samples
-    of an adapter do not depend on how many are drawn.
+    Each sample alone is standard normal.
+
+    Args:
+        first: Samples of each adapter to skip. The first samples of an adapter do not depend on how
+            many are drawn.
     """
     pairs = [
         independent_noise(adapters, shapes, generator)
@@ -118,9 +126,11 @@ def antithetic_noise(
 class GaussianAdapters(AttentionAdapters):
     """The directions of one block, of which `down`, `up` or both are normal.
 
-    down_root, up_root: (4, adapters, rank, width), for the tensors in `weights`. rotated: with
-    down_left, up_left: (4, adapters, rank, rank), and down_right, up_right: (4, adapters, width,
-    width).
+    down_root, up_root: (4, adapters, rank, width), for the tensors in `weights`.
+
+    Args:
+        rotated: With down_left, up_left: (4, adapters, rank, rank), and down_right, up_right: (4,
+            adapters, width, width).
     """
 
     def __init__(
@@ -156,9 +166,12 @@ class GaussianAdapters(AttentionAdapters):
 class GaussianHeads(AdapterHeads):
     """Heads whose weights and biases are normal.
 
-    weight_root: (adapters, classes, width). bias_root: (adapters, classes). rotated: with
-    weight_left, bias_left: (adapters, classes, classes), and weight_right: (adapters, width,
-    width).
+    weight_root: (adapters, classes, width).
+
+    Attributes:
+        bias_root: (adapters, classes).
+        rotated: With weight_left, bias_left: (adapters, classes, classes), and weight_right:
+            (adapters, width, width).
     """
 
     def __init__(self, width: int, classes: int, adapters: int, rotated: bool = False) -> None:
@@ -182,7 +195,9 @@ class GaussianHeads(AdapterHeads):
 class GaussianWeightsMethod(NoiseMethod[SettingsType_co]):
     """Noise for every element of the sampled tensors, of the row's adapter.
 
-    sampled_weights: the sampled tensors. rotated: the noise is that of Kronecker factors.
+    Attributes:
+        sampled_weights: The sampled tensors.
+        rotated: The noise is that of Kronecker factors.
     """
 
     sampled_weights: tuple[Weight, ...] = ("down", "up", "head")
@@ -227,7 +242,13 @@ class GaussianWeightsMethod(NoiseMethod[SettingsType_co]):
 def low_rank(inputs: Tensor, down: Tensor, up: Tensor) -> Tensor:
     """Returns B A x with weights of each row.
 
-    inputs: (rows, tokens, width). down, up: (rows, rank, width). Returns (rows, tokens, width).
+    Args:
+        inputs: (rows, tokens, width).
+        down: (rows, rank, width).
+        up: (rows, rank, width).
+
+    Returns:
+        (rows, tokens, width).
     """
     return inputs.to(down.dtype) @ down.mT @ up
 
@@ -248,7 +269,10 @@ def _sampled(
 ) -> Tensor:
     """Returns (rows, ...): the mean of each row's adapter plus its noise.
 
-    adapter: (rows,). noise: (rows, ...), or None for the mean. dim: axis of the adapters.
+    Args:
+        adapter: (rows,).
+        noise: (rows, ...), or None for the mean.
+        dim: Axis of the adapters.
     """
     mean: Tensor = getattr(module, name).index_select(dim, adapter).movedim(dim, 0)
     if noise is None:

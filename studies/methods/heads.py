@@ -95,8 +95,11 @@ class EpiNetSettings(MethodSettings):
 class IndexedNetworks(nn.Module):
     """A network with one hidden layer (ReLU) for each adapter: (h, z) -> (classes, index).
 
-    hidden_weight: (adapters, hidden, width + index). hidden_bias: (adapters, hidden).
-    output_weight: (adapters, classes * index, hidden). output_bias: (adapters, classes * index).
+    Attributes:
+        hidden_weight: (adapters, hidden, width + index).
+        hidden_bias: (adapters, hidden).
+        output_weight: (adapters, classes * index, hidden).
+        output_bias: (adapters, classes * index).
     """
 
     def __init__(self, width: int, classes: int, adapters: int, settings: EpiNetSettings) -> None:
@@ -120,7 +123,12 @@ class IndexedNetworks(nn.Module):
             bias.uniform_(-bound, bound, generator=generator)
 
     def forward(self, features: Tensor, index: Tensor, adapter: Tensor) -> Tensor:
-        """Returns (rows, classes, index). features: (rows, width). index: (rows, index)."""
+        """Returns (rows, classes, index).
+
+        Args:
+            features: (rows, width).
+            index: (rows, index).
+        """
         inputs = torch.cat([features, index], dim=-1)
         row = torch.arange(len(inputs), device=inputs.device)
         hidden = torch.einsum("ni,ahi->nah", inputs, self.hidden_weight) + self.hidden_bias
@@ -202,8 +210,10 @@ class GaussianProcessHeads(AdapterHeads):
     """One process for each adapter.
 
     weight: (adapters, classes, D). bias: (adapters, classes). frequencies V: (adapters, D, width)
-    and phases v: (adapters, D), drawn once. covariance_root: (adapters, D, D), the matrix R with
-    S = R' R; zero in training.
+    and phases v: (adapters, D), drawn once.
+
+    Attributes:
+        covariance_root: (adapters, D, D), the matrix R with S = R' R; zero in training.
     """
 
     def __init__(self, width: int, classes: int, adapters: int, settings: SNGPSettings) -> None:
@@ -228,7 +238,11 @@ class GaussianProcessHeads(AdapterHeads):
         self.covariance_root.zero_()
 
     def random_features(self, features: Tensor, adapter: Tensor) -> Tensor:
-        """Returns phi, (rows, D). features: (rows, width), float32."""
+        """Returns phi, (rows, D).
+
+        Args:
+            features: (rows, width), float32.
+        """
         inputs = F.layer_norm(features, features.shape[-1:])
         angles = torch.einsum("nd,afd->naf", inputs, self.frequencies) + self.phases
         angles = angles[torch.arange(len(inputs), device=inputs.device), adapter]
@@ -258,7 +272,10 @@ class GaussianProcessHeads(AdapterHeads):
     def curvature(self, features: Tensor, adapter: Tensor, logits: Tensor) -> Tensor:
         """Returns the sum over rows of p (1 - p) phi phi', (adapters, D, D).
 
-        features: (rows, width). adapter: (rows,). logits: (rows, classes).
+        Args:
+            features: (rows, width).
+            adapter: (rows,).
+            logits: (rows, classes).
         """
         greatest = logits.softmax(dim=-1).amax(dim=-1, keepdim=True)
         scaled = (greatest * (1 - greatest)).sqrt() * self.random_features(features, adapter)
@@ -290,9 +307,13 @@ class BoundedAdapters(SharedAdapters):
 
 
 def product_norms(down: Tensor, up: Tensor) -> Tensor:
-    """Returns the spectral norms of B A, (...). down, up: (..., rank, width).
+    """Returns the spectral norms of B A, (...).
 
     With B = Q R and A' = P T, they are the norms of the small matrices R T'.
+
+    Args:
+        down: (..., rank, width).
+        up: (..., rank, width).
     """
     upper = torch.linalg.qr(up.mT, mode="r").R
     lower = torch.linalg.qr(down.mT, mode="r").R.mT

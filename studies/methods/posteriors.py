@@ -63,8 +63,9 @@ def predicted_probabilities(
 ) -> Tensor:
     """Returns the mean probabilities (n, classes), float64 on the CPU.
 
-    samples: per adapter; None for mode det. Image i has the seed i, so that two calls differ in the
-    network only.
+    Args:
+        samples: Per adapter; None for mode det. Image i has the seed i, so that two calls differ in
+            the network only.
     """
     draws = [
         Draw() if samples is None else Draw(mode="stoch", samples=samples, seed=seed)
@@ -158,7 +159,8 @@ class TFBMethod(FittedMethod[TFBSettings]):
 def rotate(network: AdaptedVisionTransformer) -> list[Tensor]:
     """Replaces B by U D and A by V' A in all adapters, in place: B A does not change.
 
-    Returns the singular values D of each block, (4, adapters, rank).
+    Returns:
+        The singular values D of each block, (4, adapters, rank).
     """
     values = []
     for block in _adapters(network):
@@ -187,7 +189,8 @@ def set_deviation(
 ) -> None:
     """Sets the scales of rotated adapters so that weights get noise U E of this deviation.
 
-    values: of `rotate`.
+    Args:
+        values: Of `rotate`.
     """
     for block, singular in zip(_adapters(network), values, strict=True):
         effective = singular > SMALLEST_VALUE * singular.amax(dim=-1, keepdim=True)
@@ -362,8 +365,10 @@ def gauss_newton_diagonal(network: AdaptedVisionTransformer, images: Tensor) -> 
 
     For the cross-entropy of a softmax the matrix is the Fisher information: the mean over classes y
     with their probabilities p(y) of the squared gradient of log p(y).
-    network: with normal weights; its scales are set to 1, so that the gradient of a row's noise is
-    that of its weights.
+
+    Args:
+        network: With normal weights; its scales are set to 1, so that the gradient of a row's noise
+            is that of its weights.
     """
     with torch.no_grad():
         for name, parameter in network.adapter_parameters():
@@ -458,7 +463,9 @@ class RecordingBlock(ProjectedBlock):
 class Factors:
     """Kronecker factors of a matrix for every adapter: of its rows and of its columns.
 
-    left: (..., rows, rows). right: (..., columns, columns); None for a vector.
+    Attributes:
+        left: (..., rows, rows).
+        right: (..., columns, columns); None for a vector.
     """
 
     left: Tensor
@@ -469,7 +476,10 @@ class Factors:
 class Law:
     """Eigenvectors and eigenvalues of the factors of a matrix.
 
-    left, right: as in `Factors`. curvature: of each element in these bases, (..., rows, columns).
+    Attributes:
+        left: As in `Factors`.
+        right: As in `Factors`.
+        curvature: Of each element in these bases, (..., rows, columns).
     """
 
     left: Tensor
@@ -480,7 +490,8 @@ class Law:
 def kronecker_factors(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, Factors]:
     """Returns the factors over the images by parameter name, of the heads and of sampled adapters.
 
-    images: (n, 3, size, size).
+    Args:
+        images: (n, 3, size, size).
     """
     sums: dict[str, tuple[Tensor, Tensor]] = {}
     for part in images.split(CURVATURE_BATCH):
@@ -576,7 +587,9 @@ def _samples_adapters(network: AdaptedVisionTransformer) -> bool:
 def _moments(vectors: Tensor, own: list[Tensor], mean: bool) -> Tensor:
     """Returns (adapters, size, size): sums of outer products of the vectors (rows, tokens, size).
 
-    own: (rows,) for each adapter, its rows. mean: over tokens instead of their sum.
+    Args:
+        own: (rows,) for each adapter, its rows.
+        mean: Over tokens instead of their sum.
     """
     parts = [vectors.detach()[k].flatten(0, 1) for k in own]
     tokens = vectors.shape[1] if mean else 1
@@ -586,7 +599,8 @@ def _moments(vectors: Tensor, own: list[Tensor], mean: bool) -> Tensor:
 def _own_blocks(moments: Tensor, rank: int) -> Tensor:
     """Returns (adapters, rank, rank), the part of each adapter's directions among all of them.
 
-    moments: (adapters, adapters * rank, adapters * rank).
+    Args:
+        moments: (adapters, adapters * rank, adapters * rank).
     """
     return torch.stack(
         [

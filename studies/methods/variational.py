@@ -121,7 +121,9 @@ class GaussianCoefficientsSettings(MethodSettings):
 class GaussianCoefficientAdapters(AttentionAdapters):
     """The directions of one block and the law of their coefficients.
 
-    mean, log_scale: (4, adapters, rank), of the coefficients.
+    Attributes:
+        mean: (4, adapters, rank), of the coefficients.
+        log_scale: (4, adapters, rank), of the coefficients.
     """
 
     def __init__(
@@ -216,9 +218,12 @@ class IVONMethod(GaussianWeightsMethod[IVONSettings]):
     def optimiser(
         self, parameters: Mapping[str, nn.Parameter], images: int, weight_decay: float
     ) -> "IVON":
-        """Returns IVON. The loss is a mean over adapters, each with a posterior from all images.
+        """Returns IVON.
 
-        Raises SettingsError without weight decay, the precision of the prior.
+        The loss is a mean over adapters, each with a posterior from all images.
+
+        Raises:
+            SettingsError: Without weight decay, the precision of the prior.
         """
         if weight_decay == 0:
             raise SettingsError("training.weight_decay: expected a value above 0 with ivon, got 0")
@@ -237,11 +242,19 @@ class IVONMethod(GaussianWeightsMethod[IVONSettings]):
 class IVON(torch.optim.Optimizer):
     """Fits means and standard deviations of weights.
 
-    means, roots: parameters in the same order, in two groups; root^2 is the standard deviation of
-    a weight. The constructor sets the roots to those of the initial curvature, and training clips
-    gradients of means only: clipped ones of standard deviations are no measure of curvature.
-    effective_images: n. initial_curvature: h0. curvature_decay: b2. weight_decay: d, greater than 0
-    if the curvature may reach 0.
+    Args:
+        means: Parameters in the same order, in two groups; root^2 is the standard deviation of a
+            weight. The constructor sets the roots to those of the initial curvature, and training
+            clips gradients of means only: clipped ones of standard deviations are no measure of
+            curvature.
+        roots: Parameters in the same order, in two groups; root^2 is the standard deviation of a
+            weight. The constructor sets the roots to those of the initial curvature, and training
+            clips gradients of means only: clipped ones of standard deviations are no measure of
+            curvature.
+        effective_images: n.
+        initial_curvature: H0.
+        curvature_decay: B2.
+        weight_decay: D, greater than 0 if the curvature may reach 0.
     """
 
     def __init__(

@@ -62,12 +62,18 @@ Resampled = Mapping[str, Floats]
 class EndpointResult:
     """A metric of `arm` minus that of `minus`.
 
-    by_seed: one difference for each seed. low, high: 95% confidence interval. seeds_error,
-    lesions_error: standard errors from seeds and from lesions. freedom: degrees of freedom of both
-    together. p: two-sided. adjusted_p: corrected by Holm over all secondary endpoints; None for the
-    primary one. detectable: the difference, of either sign, that is significant with a probability
-    of POWER; its level is LEVEL for the primary endpoint and LEVEL divided by the number of
-    secondary endpoints for each of these (the first step of Holm).
+    Attributes:
+        by_seed: One difference for each seed.
+        low: 95% confidence interval.
+        high: 95% confidence interval.
+        seeds_error: Standard errors from seeds and from lesions.
+        lesions_error: Standard errors from seeds and from lesions.
+        freedom: Degrees of freedom of both together.
+        p: Two-sided.
+        adjusted_p: Corrected by Holm over all secondary endpoints; None for the primary one.
+        detectable: The difference, of either sign, that is significant with a probability of POWER;
+            its level is LEVEL for the primary endpoint and LEVEL divided by the number of secondary
+            endpoints for each of these (the first step of Holm).
     """
 
     metric: str
@@ -108,8 +114,12 @@ class TableComparison:
 class StoredPredictions:
     """Predictions of a run for the images of a set in one mode.
 
-    names, clusters: of n images. labels: (n,) class indices, -1 for none. probabilities: (n,
-    classes). scores: (n,) OOD scores, high in distribution.
+    Attributes:
+        names: Of n images.
+        clusters: Of n images.
+        labels: (n,) class indices, -1 for none.
+        probabilities: (n, classes).
+        scores: (n,) OOD scores, high in distribution.
     """
 
     group: str
@@ -123,8 +133,10 @@ class StoredPredictions:
 def compare(table: ResultTable, runs: Sequence[TableRun]) -> TableComparison | None:
     """Returns the tested endpoints between the variants of the runs.
 
-    None with fewer than two seeds that have all runs. Raises DataError if two runs have other
-    images.
+    None with fewer than two seeds that have all runs.
+
+    Raises:
+        DataError: If two runs have other images.
     """
     differences = table.differences({run.recipe.variant or "" for run in runs})
     arms = list(dict.fromkeys(arm for d in differences for arm in (d.arm, d.minus)))
@@ -166,8 +178,11 @@ def read_predictions(
 ) -> dict[str, StoredPredictions]:
     """Returns the predictions in a run's report folder by set: the test part first.
 
-    With scores also the sets of `REJECTED_GROUPS`. Raises DataError if the file has no predictions
-    for the test part in this mode, or lacks one of the scores.
+    With scores also the sets of `REJECTED_GROUPS`.
+
+    Raises:
+        DataError: If the file has no predictions for the test part in this mode, or lacks one of
+            the scores.
     """
     path = folder / PREDICTIONS
     by_set: dict[str, list[dict[str, str]]] = {TEST: []}
@@ -257,7 +272,12 @@ def _tested(
 def endpoint_result(
     metric: str, arm: str, minus: str, of_arm: Floats, of_minus: Floats
 ) -> EndpointResult:
-    """Returns the difference of a metric. of_arm, of_minus: (seeds, 1 + resamples)."""
+    """Returns the difference of a metric.
+
+    Args:
+        of_arm: (seeds, 1 + resamples).
+        of_minus: (seeds, 1 + resamples).
+    """
     pairs = of_arm - of_minus
     by_seed, resamples = pairs[:, 0], pairs[:, 1:].mean(axis=0)
     seeds_variance = by_seed.var(ddof=1) / len(by_seed)
@@ -291,8 +311,10 @@ def endpoint_result(
 def detectable(result: EndpointResult, tests: int) -> float:
     """Returns the smallest difference that is significant with a probability of POWER.
 
-    tests: number of endpoints among which the level is divided. The statistic has the noncentral t
-    distribution with the standard error and the degrees of freedom of the result.
+    Args:
+        tests: Number of endpoints among which the level is divided. The statistic has the
+            noncentral t distribution with the standard error and the degrees of freedom of the
+            result.
     """
     error = float(np.hypot(result.seeds_error, result.lesions_error))
     critical = stdtrit(result.freedom, 1 - LEVEL / tests / 2)

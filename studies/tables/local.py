@@ -73,7 +73,11 @@ def training_of(run: "TableRun", data: Path, device: str) -> TrainingCommand:
 
 
 def start_training(training: TrainingCommand, threads: int) -> TrainingProcess:
-    """Starts a training. Raises BlockingIOError if another program holds the lock on its log."""
+    """Starts a training.
+
+    Raises:
+        BlockingIOError: If another program holds the lock on its log.
+    """
     training.log.parent.mkdir(parents=True, exist_ok=True)
     with training.log.open("a") as log:
         log_offset = log.tell()
@@ -96,11 +100,14 @@ def bound_to_caller(command: Sequence[str]) -> tuple[str, ...]:
 def train_all(runs: "Sequence[TableRun]", data: Path, devices: Sequence[str]) -> list[str]:
     """Trains the unfinished runs, one at a time on each device; resumes interrupted runs.
 
-    devices: a device listed twice has two runs at a time; runs on "cpu" share its threads. Other
-    runs continue if a run fails or is locked by another program. Returns one line for each such
-    run, unless the other program has finished it in the meantime. KeyboardInterrupt and SystemExit,
-    which Ctrl-C and SIGTERM raise in `eulerlora`, interrupt all processes and wait until they have
-    saved their state; then they are raised again.
+    Args:
+        devices: A device listed twice has two runs at a time; runs on "cpu" share its threads.
+            Other runs continue if a run fails or is locked by another program.
+
+    Returns:
+        One line for each such run, unless the other program has finished it in the meantime.
+        KeyboardInterrupt and SystemExit, which Ctrl-C and SIGTERM raise in `eulerlora`, interrupt
+        all processes and wait until they have saved their state; then they are raised again.
     """
     pending = [run for run in runs if run.status != "finished"]
     total, started = len(pending), 0

@@ -41,8 +41,9 @@ LOCK_WAIT_S = 120.0
 class RunResources:
     """What a run reserves: `cpus` of a machine, and one GPU if the device is cuda.
 
-    device: None for cuda if the cluster has a GPU, otherwise cpu. lock_wait_s: longest wait for
-    another program to release a run.
+    Attributes:
+        device: None for cuda if the cluster has a GPU, otherwise cpu.
+        lock_wait_s: Longest wait for another program to release a run.
     """
 
     device: Literal["cpu", "cuda"] | None = None

@@ -268,10 +268,19 @@ def section(
 class Cost:
     """The cost of a run, of all members of an ensemble together.
 
-    parameters: trained, with the heads. rows_per_answer: passes of a row (an image in one
-    trajectory) for the answer to one image. answer_flops: floating-point operations of their matrix
-    products; a product and its addition are two. steps, rows, flops, seconds: of the training,
-    forward and backward, without what is fitted after it; seconds as measured on its hardware.
+    Attributes:
+        parameters: Trained, with the heads.
+        rows_per_answer: Passes of a row (an image in one trajectory) for the answer to one image.
+        answer_flops: Floating-point operations of their matrix products; a product and its addition
+            are two.
+        steps: Of the training, forward and backward, without what is fitted after it; seconds as
+            measured on its hardware.
+        rows: Of the training, forward and backward, without what is fitted after it; seconds as
+            measured on its hardware.
+        flops: Of the training, forward and backward, without what is fitted after it; seconds as
+            measured on its hardware.
+        seconds: Of the training, forward and backward, without what is fitted after it; seconds as
+            measured on its hardware.
     """
 
     parameters: int
@@ -305,7 +314,8 @@ def trained_parameters(configs: Sequence[CheckpointConfig], recipe: AdapterRecip
 def cost_of(configs: Sequence[CheckpointConfig], recipe: AdapterRecipe, samples: int) -> Cost:
     """Returns the cost of a run from the configs of its checkpoints.
 
-    samples: of an answer, per adapter; 1 in `det`.
+    Args:
+        samples: Of an answer, per adapter; 1 in `det`.
     """
     config, results = configs[0], [config.provenance["training"] for config in configs]
     adapters, whole = config.adapters.settings, recipe.whole_network is not None
@@ -337,7 +347,10 @@ def operations(
 ) -> RowOperations:
     """Counts the operations of a step and a prediction of a network with new weights.
 
-    whole: True if all weights are trained. samples: per adapter. sampling: as in training.
+    Args:
+        whole: True if all weights are trained.
+        samples: Per adapter.
+        sampling: As in training.
     """
     network = build_network(VisionTransformer(shape), adapters, classes, method=method)
     network = train_all_weights(network) if whole else network

@@ -38,7 +38,8 @@ from training.recipe.schema import NO_ADAPTERS, AdapterRecipe, BackboneSource, W
 class FrozenBackbone:
     """A frozen backbone, its provenance and its input.
 
-    published: name of its published weights, if any.
+    Attributes:
+        published: Name of its published weights, if any.
     """
 
     backbone: VisionTransformer
@@ -92,8 +93,10 @@ def read_backbone(
     """Returns the backbone of a recipe: a file, relative to the recipe, the embedded backbone, or
     published weights.
 
-    The weights of a file are rounded to `dtype`, the type that the checkpoint stores. Raises
-    SettingsError for published weights that are unavailable or combined with an image size.
+    The weights of a file are rounded to `dtype`, the type that the checkpoint stores.
+
+    Raises:
+        SettingsError: For published weights that are unavailable or combined with an image size.
     """
     source = available_source(source)
     if source.weights == EMBEDDED or source.weights.endswith(".safetensors"):
@@ -132,7 +135,9 @@ def initial_network(
 ) -> AdaptedVisionTransformer:
     """Returns the network before its first step, with random heads.
 
-    previous: checkpoint of the whole network to continue, with its heads; None for the backbone.
+    Args:
+        previous: Checkpoint of the whole network to continue, with its heads; None for the
+            backbone.
     """
     preprocessing = frozen.preprocessing.model_copy(
         update={"colour_constancy": recipe.colour_constancy}
@@ -200,8 +205,9 @@ def count_trained(network: AdaptedVisionTransformer) -> int:
 def tied_gradient(gradient: Tensor) -> Tensor:
     """Returns the gradient of queries and keys with the same weights: the sum of both, twice.
 
-    gradient: (3 * width, ...), of queries, keys and values. The optimiser then gives equal weights
-    equal updates.
+    Args:
+        gradient: (3 * width, ...), of queries, keys and values. The optimiser then gives equal
+            weights equal updates.
     """
     queries, keys, values = gradient.chunk(3)
     return torch.cat([queries + keys, queries + keys, values])

@@ -40,7 +40,9 @@ trajectory_losses: Loss = partial(trajectory_loss, reduction="none")
 def mean_probability_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """Returns (n,), the cross-entropy of the mean probability of every image.
 
-    logits: (n, trajectories, classes). targets: (n, classes) probabilities.
+    Args:
+        logits: (n, trajectories, classes).
+        targets: (n, classes) probabilities.
     """
     return -(targets * log_mean_probability(logits.log_softmax(dim=-1))).sum(dim=-1)
 
@@ -55,8 +57,10 @@ LOSSES: Mapping[Literal["trajectory", "mean"], Loss] = {
 def balanced_counts(labels: Ints, class_balance: float) -> Floats:
     """Returns (n,), how often each image is drawn on average; the sum is n.
 
-    The images of a class together are drawn in proportion to size ** (1 - class_balance). labels:
-    (n,); OUTSIDE is drawn once.
+    The images of a class together are drawn in proportion to size ** (1 - class_balance).
+
+    Args:
+        labels: (n,); OUTSIDE is drawn once.
     """
     inside = labels >= 0
     sizes = np.bincount(labels[inside]).astype(np.float64)
@@ -70,7 +74,11 @@ def log_frequency_ratio(labels: Ints, expected_counts: Floats, classes: int) -> 
     """Returns (classes,) float32, the logarithm of drawn over present images of each class.
 
     Training adds it to the logits (logit adjustment, Menon et al., ICLR 2021). Classes without
-    images have 0. labels, expected_counts: (n,).
+    images have 0.
+
+    Args:
+        labels: (n,).
+        expected_counts: (n,).
     """
     inside = labels >= 0
     present = np.bincount(labels[inside], minlength=classes)
@@ -82,7 +90,8 @@ def log_frequency_ratio(labels: Ints, expected_counts: Floats, classes: int) -> 
 def target_probabilities(labels: Tensor, classes: int) -> Tensor:
     """Returns (n, classes) float32: one-hot labels; uniform for OUTSIDE; zeros for IGNORED.
 
-    labels: (n,).
+    Args:
+        labels: (n,).
     """
     one_hot = F.one_hot(labels.clamp(min=0), classes) * (labels >= 0).unsqueeze(-1)
     return one_hot + (labels == OUTSIDE).unsqueeze(-1) / classes
@@ -91,8 +100,11 @@ def target_probabilities(labels: Tensor, classes: int) -> Tensor:
 def image_weights(labels: Tensor, class_weights: Tensor, outlier_weight: float) -> Tensor:
     """Returns (n,): the weight of the label's class, and 0 for IGNORED.
 
-    OUTSIDE has `outlier_weight` times the mean class weight. labels: (n,). class_weights:
-    (classes,).
+    OUTSIDE has `outlier_weight` times the mean class weight.
+
+    Args:
+        labels: (n,).
+        class_weights: (classes,).
     """
     outlier = torch.stack([outlier_weight * class_weights.mean(), class_weights.new_zeros(())])
     return torch.where(
@@ -103,8 +115,14 @@ def image_weights(labels: Tensor, class_weights: Tensor, outlier_weight: float) 
 def effective_number_weights(counts: Tensor, beta: float) -> Tensor:
     """Returns class weights proportional to (1 - beta) / (1 - beta^n), with sum 1.
 
-    Effective number of samples, Cui et al., CVPR 2019. counts: (classes,), training images per
-    class, all at least 1. beta: in [0, 1); 0 gives equal weights. Returns (classes,) float64.
+    Effective number of samples, Cui et al., CVPR 2019.
+
+    Args:
+        counts: (classes,), training images per class, all at least 1.
+        beta: In [0, 1); 0 gives equal weights.
+
+    Returns:
+        (classes,) float64.
     """
     weights = (1 - beta) / (1 - beta ** counts.double())
     return weights / weights.sum()
@@ -114,9 +132,11 @@ def effective_number_weights(counts: Tensor, beta: float) -> Tensor:
 class DropoutBlock(ProjectedBlock):
     """A block with adapter dropout.
 
-    probability: of dropping an element; the others are divided by 1 - probability. generator: on
-    the CPU. Elements are independent over rows, tokens, features and projections, so that every
-    call draws new ones; the block must not be computed again in a backward pass.
+    Attributes:
+        probability: Of dropping an element; the others are divided by 1 - probability.
+        generator: On the CPU. Elements are independent over rows, tokens, features and projections,
+            so that every call draws new ones; the block must not be computed again in a backward
+            pass.
     """
 
     probability: float
@@ -149,9 +169,10 @@ DROPOUT, NOISE, VIEW_ORDER = 1, 2, 3
 class AdapterDraw:
     """The random input of a step.
 
-    row_draws: returns the row draws of a number of images, image by image. block: computes one
-    block; with dropout it draws further elements at every call. views: draws the views of further
-    images.
+    Attributes:
+        row_draws: Returns the row draws of a number of images, image by image.
+        block: Computes one block; with dropout it draws further elements at every call.
+        views: Draws the views of further images.
     """
 
     row_draws: Callable[[int], RowDraws]
@@ -162,10 +183,14 @@ class AdapterDraw:
 class AdapterObjective(Objective[AdapterDraw]):
     """The loss of adapters and heads on a frozen backbone.
 
-    settings: of the training. class_weights: (classes,), on the network's device. outlier_weight:
-    as in `image_weights`. logit_adjustment: (classes,), added to the logits of images that belong
-    to a class (`log_frequency_ratio`); None for zeros. validation: measures each epoch; None for
-    none. image_count: of the training images, for a learned law and a method's own optimiser.
+    Args:
+        settings: Of the training.
+        class_weights: (classes,), on the network's device.
+        outlier_weight: As in `image_weights`.
+        logit_adjustment: (classes,), added to the logits of images that belong to a class
+            (`log_frequency_ratio`); None for zeros.
+        validation: Measures each epoch; None for none.
+        image_count: Of the training images, for a learned law and a method's own optimiser.
     """
 
     def __init__(
@@ -275,7 +300,11 @@ class AdapterObjective(Objective[AdapterDraw]):
 
 
 def step_generator(seed: int, step: int, *purpose: int) -> Generator:
-    """Returns the generator of a step's draws. purpose: numbers that separate several draws."""
+    """Returns the generator of a step's draws.
+
+    Args:
+        purpose: Numbers that separate several draws.
+    """
     state = np.random.SeedSequence((seed, step, *purpose)).generate_state(1)
     return torch.Generator().manual_seed(int(state[0]))
 
@@ -306,7 +335,9 @@ def objective_and_batches(
     """Returns the objective and the batches of a recipe: all that its training and a fit to its
     result have in common.
 
-    network: on its device. outliers: those of the recipe, if it has any.
+    Args:
+        network: On its device.
+        outliers: Those of the recipe, if it has any.
     """
     settings, device = recipe.training, next(network.parameters()).device
     training = trained_images(images, outliers)

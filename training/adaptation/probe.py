@@ -33,9 +33,10 @@ def fit_heads(
 ) -> None:
     """Sets the heads of a network to linear probes of its frozen features.
 
-    bootstrap_seed: None gives all heads the same probe; otherwise every head gets the probe of a
-    bootstrap resample of the train part's lesions (of its images where lesions are unknown). A
-    class without training images gets the bias ABSENT_CLASS_BIAS.
+    Args:
+        bootstrap_seed: None gives all heads the same probe; otherwise every head gets the probe of
+            a bootstrap resample of the train part's lesions (of its images where lesions are
+            unknown). A class without training images gets the bias ABSENT_CLASS_BIAS.
     """
     train = images.parts["train"]
     features = _features(network.backbone.to(device), train, network.preprocessing)
@@ -67,8 +68,9 @@ def head_log_probabilities(
 def compare_with_probe(test: EvaluatedSet, probe: Tensor) -> ProbeComparison:
     """Returns the comparison of a model, in the report's first mode, with a probe.
 
-    probe: (n, classes) log-probabilities of the same test images. The intervals are those of the
-    paired differences, resampled by group.
+    Args:
+        probe: (n, classes) log-probabilities of the same test images. The intervals are those of
+            the paired differences, resampled by group.
     """
     labels, model = test.labels, test.predictions[0].log_probabilities
     log_mean = log_mean_probability(model)

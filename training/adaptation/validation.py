@@ -21,11 +21,14 @@ EPOCH_METRICS = ("nll", "accuracy", "ece", "brier")
 class EpochValidation:
     """Measures every epoch on the validation images; may keep the best adapters.
 
-    samples, views: also measures mode stoch with as many; with 0 samples only det. The draws of an
-    image are the same in every epoch. keep_best: keeps the adapters of the epoch with the lowest
-    NLL in mode det.
-    tensors: the state, which changes in place: the kept adapters, `MODE.METRIC.by_epoch` (epochs,),
-    and `epoch`, the number of validated epochs.
+    Attributes:
+        samples: Also measures mode stoch with as many; with 0 samples only det. The draws of an
+            image are the same in every epoch.
+        views: Also measures mode stoch with as many; with 0 samples only det. The draws of an image
+            are the same in every epoch.
+        keep_best: Keeps the adapters of the epoch with the lowest NLL in mode det.
+        tensors: The state, which changes in place: the kept adapters, `MODE.METRIC.by_epoch`
+            (epochs,), and `epoch`, the number of validated epochs.
     """
 
     def __init__(

@@ -75,12 +75,17 @@ def calibrate(
     config names it. Replaces `ood.safetensors`, the known answer and `config.json`; nothing of an
     earlier calibration remains.
 
-    samples: of `stoch`; `det` is calibrated too. `auto` needs margins, which need enough images
-    (`eulerlora.sampling.adaptive`), and has no sets. sampler, views: new ones of the checkpoint;
-    None keeps the present ones. precision: float32, which has the statistics, margins and
-    temperatures; or bfloat16 too, with thresholds and sets of its own and the comparison by which
-    `precision=auto` decides; `auto` is bfloat16 where it is fast. Raises DataError if a class has
-    too few lesions for the coverage, before any work.
+    Args:
+        samples: Of `stoch`; `det` is calibrated too. `auto` needs margins, which need enough images
+            (`eulerlora.sampling.adaptive`), and has no sets.
+        sampler: New ones of the checkpoint; None keeps the present ones.
+        views: New ones of the checkpoint; None keeps the present ones.
+        precision: Float32, which has the statistics, margins and temperatures; or bfloat16 too,
+            with thresholds and sets of its own and the comparison by which `precision=auto`
+            decides; `auto` is bfloat16 where it is fast.
+
+    Raises:
+        DataError: If a class has too few lesions for the coverage, before any work.
     """
     checkpoint = load_checkpoint(folder)
     uncalibrated = checkpoint.config.model_copy(
@@ -129,8 +134,13 @@ def calibrate_auto(
 ) -> CheckpointConfig:
     """Fits the `auto.json` of the checkpoint in a folder anew; all else stays, the revision too.
 
-    images, precision: as in `calibrate`. Raises DataError for a checkpoint without thresholds for
-    the number of samples that `samples=auto` is compared with.
+    Args:
+        images: As in `calibrate`.
+        precision: As in `calibrate`.
+
+    Raises:
+        DataError: For a checkpoint without thresholds for the number of samples that `samples=auto`
+            is compared with.
     """
     checkpoint = load_checkpoint(folder)
     config = checkpoint.config.with_auto(AutoRecord())

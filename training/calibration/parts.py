@@ -41,7 +41,13 @@ keeps 95% is then below 95%. Results state the confidence in both cases.
 
 @dataclass(frozen=True)
 class FittedPart:
-    """A part of a calibration. needed, available: numbers of `unit`. result: in words."""
+    """A part of a calibration.
+
+    Attributes:
+        needed: Numbers of `unit`.
+        available: Numbers of `unit`.
+        result: In words.
+    """
 
     part: str
     needed: int
@@ -68,7 +74,11 @@ def parts_table(parts: Sequence[FittedPart]) -> str:
 
 
 def results_table(title: str, columns: Mapping[str, Mapping[str, str]]) -> str:
-    """Returns results by name as a Markdown table. columns: the results of each column."""
+    """Returns results by name as a Markdown table.
+
+    Args:
+        columns: The results of each column.
+    """
     names = dict.fromkeys(name for results in columns.values() for name in results)
     rows = [[name, *(results.get(name, "n/a") for results in columns.values())] for name in names]
     return markdown_table([title, *columns], rows)
@@ -126,8 +136,10 @@ def site_parts(
 ) -> Iterator[FittedPart]:
     """Yields the parts of a site's calibration in their order, without results.
 
-    lesions: number of each of the checkpoint's classes. unit: "lesion", or "image" if every image
-    counts as a lesion. sensitivity: required of the urgent threshold.
+    Args:
+        lesions: Number of each of the checkpoint's classes.
+        unit: "lesion", or "image" if every image counts as a lesion.
+        sensitivity: Required of the urgent threshold.
     """
     units, total, fewest = f"{unit}s", sum(lesions.values()), min(lesions.values())
     yield FittedPart(TEMPERATURE, MIN_TEMPERATURE, fewest, f"{units} of each class")

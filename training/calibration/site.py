@@ -85,10 +85,13 @@ FEATURE_FOLDS = 2
 class SiteSettings:
     """What to fit.
 
-    sensitivity: required of the urgent threshold. coverage: of the prediction sets. options: of the
-    predictions that the policy applies to, whose NLL the temperature lowers. policy: to start from.
-    hold_out: share of the lesions to measure on; None fits on all. precision: of all predictions,
-    which the new checkpoint records.
+    Attributes:
+        sensitivity: Required of the urgent threshold.
+        coverage: Of the prediction sets.
+        options: Of the predictions that the policy applies to, whose NLL the temperature lowers.
+        policy: To start from.
+        hold_out: Share of the lesions to measure on; None fits on all.
+        precision: Of all predictions, which the new checkpoint records.
     """
 
     sensitivity: float
@@ -103,9 +106,10 @@ class SiteSettings:
 class SiteFit:
     """A config and feature distance with what was fitted so far.
 
-    outputs: of the pictures, at the config's temperature and with features relative to the
-    distance's means, of which those of the same group are no part. parts: by name, with the lesions
-    that they need, and the results of those that were fitted.
+    Attributes:
+        outputs: Of the pictures, at the config's temperature and with features relative to the
+            distance's means, of which those of the same group are no part.
+        parts: By name, with the lesions that they need, and the results of those that were fitted.
     """
 
     config: CheckpointConfig
@@ -226,9 +230,12 @@ class SiteOffset:
     threshold alone would rise, until unfamiliar pictures pass as well. Distances to moved means are
     those of features that are moved back by the same offset.
 
-    offset: (d,), of all pictures. by_picture: (n, d), from the pictures of other groups, by which
-    the threshold of new pictures is set. threshold_before, threshold_after: of the distances
-    without and with `by_picture`.
+    Attributes:
+        offset: (d,), of all pictures.
+        by_picture: (n, d), from the pictures of other groups, by which the threshold of new
+            pictures is set.
+        threshold_before: Of the distances without and with `by_picture`.
+        threshold_after: Of the distances without and with `by_picture`.
     """
 
     offset: Tensor
@@ -256,8 +263,11 @@ def fit_offset(
 ) -> SiteOffset:
     """Returns the offset of a site's pictures, with cross-fitted offsets.
 
-    distance: with one mean for each class. features: (n, d). labels: (n,) class indices. groups:
-    (n,), at least two; they stay together in the two folds.
+    Args:
+        distance: With one mean for each class.
+        features: (n, d).
+        labels: (n,) class indices.
+        groups: (n,), at least two; they stay together in the two folds.
     """
     differences = features - distance.statistics.means[labels]
     by_picture = torch.empty_like(differences)
@@ -290,8 +300,9 @@ ALL, FIT, HELD_OUT = "site pictures", "site pictures of the fit", "held-out site
 class SiteMeasurement:
     """Results on labelled pictures that had no part in the fit.
 
-    results: in words, by name. policy: None without a policy, critical pictures, or pictures
-    outside the target.
+    Attributes:
+        results: In words, by name.
+        policy: None without a policy, critical pictures, or pictures outside the target.
     """
 
     results: Mapping[str, str]
@@ -302,10 +313,18 @@ class SiteMeasurement:
 class SiteReport:
     """What came of a fit.
 
-    fitted, measured: numbers of pictures. in_training: those of both that the checkpoint was
-    trained on; None if it does not record its training images. parts: with results. before, after:
-    results on the measured pictures of the old and the new checkpoint; None without such pictures.
-    revision: of the new checkpoint. policy: that was written, if any.
+    Attributes:
+        fitted: Numbers of pictures.
+        measured: Numbers of pictures.
+        in_training: Those of both that the checkpoint was trained on; None if it does not record
+            its training images.
+        parts: With results.
+        before: Results on the measured pictures of the old and the new checkpoint; None without
+            such pictures.
+        after: Results on the measured pictures of the old and the new checkpoint; None without such
+            pictures.
+        revision: Of the new checkpoint.
+        policy: That was written, if any.
     """
 
     fitted: int
@@ -331,8 +350,9 @@ def calibrate_site(
 ) -> SiteReport:
     """Fits the checkpoint in `source` to local pictures and writes the result to `out`.
 
-    Raises CheckpointError if `out` is not empty, and DataError for too few lesions for any part or
-    a policy with other classes.
+    Raises:
+        CheckpointError: If `out` is not empty.
+        DataError: For too few lesions for any part or a policy with other classes.
     """
     check_free(out)
     checkpoint, policy, options = load_checkpoint(source), settings.policy.policy, settings.options
@@ -397,7 +417,11 @@ def calibrate_site(
 def _parts(
     local: LocalImages, lesions: Mapping[str, int], settings: SiteSettings
 ) -> dict[str, FittedPart]:
-    """Returns what the lesions of the classes suffice for. Raises DataError for nothing."""
+    """Returns what the lesions of the classes suffice for.
+
+    Raises:
+        DataError: For nothing.
+    """
     sensitivity, coverage, target = (
         settings.sensitivity, settings.coverage, settings.policy.policy.target
     )  # fmt: skip
@@ -417,7 +441,8 @@ def split_images(
 ) -> tuple[Sequence[LabelledImage], Sequence[LabelledImage]]:
     """Returns the images to fit to and to measure on, sorted by name, without a common group.
 
-    held_out: share of the groups to measure on, 0 to 1, as `split_off`; None for none.
+    Args:
+        held_out: Share of the groups to measure on, 0 to 1, as `split_off`; None for none.
     """
     if held_out is None:
         return images, ()
@@ -436,7 +461,9 @@ def measure_site(
 ) -> SiteMeasurement:
     """Returns the results of a model on at least one picture.
 
-    options: of its predictions. data: name of the pictures.
+    Args:
+        options: Of its predictions.
+        data: Name of the pictures.
     """
     (outputs,) = predict_all(model, images, [options], "measure")
     thresholds = model.config.threshold(options.mode, options.samples)
@@ -474,8 +501,13 @@ def write_site_checkpoint(
 ) -> None:
     """Writes a checkpoint with the weights of that in `source`, and its policy.
 
-    checkpoint: with the new config. policy: fitted to `file`; None writes none. The
-    known answer is computed from the written files. Raises StorageError for a full disk.
+    Args:
+        checkpoint: With the new config.
+        policy: Fitted to `file`; None writes none. The known answer is computed from the written
+            files.
+
+    Raises:
+        StorageError: For a full disk.
     """
     config = checkpoint.config
     with storage_errors(folder), new_folder(folder) as partial:
@@ -494,8 +526,9 @@ def write_site_checkpoint(
 def site_card(card: str, config: CheckpointConfig) -> str:
     """Returns a model card with the section on local pictures as its first one.
 
-    card: of the checkpoint with the same weights; it may have such a section already. config: of
-    the new checkpoint.
+    Args:
+        card: Of the checkpoint with the same weights; it may have such a section already.
+        config: Of the new checkpoint.
     """
     head, *sections = SECTION.split(card)
     new = [f"{title}\n\n{text}\n\n" for title, text in site_sections(config)]

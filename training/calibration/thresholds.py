@@ -67,8 +67,10 @@ class TemperatureFit:
     The logits are divided by one number, which changes probabilities but no top label of a
     trajectory (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017).
 
-    fitted: the temperature of the lowest NLL. improvement: by how much it lowers the NLL of a
-    lesion, in nats, the mean over lesions that were not in its fit; standard_error: of this mean.
+    Attributes:
+        fitted: The temperature of the lowest NLL.
+        improvement: By how much it lowers the NLL of a lesion, in nats, the mean over lesions that
+            were not in its fit; standard_error: of this mean.
     """
 
     fitted: float
@@ -98,9 +100,11 @@ class TemperatureFit:
 def fit_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> TemperatureFit:
     """Returns the temperature of the lowest mean NLL of a lesion.
 
-    log_probabilities: (n, trajectories, classes) at temperature 1. labels: (n,) class indices.
-    groups: (n,) lesion or patient of each image, at least TEMPERATURE_FOLDS of them; they stay
-    together in the cross-validation.
+    Args:
+        log_probabilities: (n, trajectories, classes) at temperature 1.
+        labels: (n,) class indices.
+        groups: (n,) lesion or patient of each image, at least TEMPERATURE_FOLDS of them; they stay
+            together in the cross-validation.
     """
     folds = GroupKFold(TEMPERATURE_FOLDS, shuffle=True, random_state=SPLIT_SEED)
     benefits = np.zeros(len(labels))
@@ -162,7 +166,9 @@ KEPT_SHARE = 0.95
 class CalibrationOutputs:
     """The outputs of a model for n labelled images of a fit, without and with samples.
 
-    precision: of the model. data: name of the images.
+    Attributes:
+        precision: Of the model.
+        data: Name of the images.
     """
 
     det: ModelOutputs
@@ -211,7 +217,8 @@ class CalibrationOutputs:
     def temperature(self, mode: Mode, samples: int) -> TemperatureFit:
         """Returns the fit of a mode's temperature to outputs at temperature 1.
 
-        samples: per adapter, of mode `stoch`.
+        Args:
+            samples: Per adapter, of mode `stoch`.
         """
         outputs, count = (self.det, 1) if mode == "det" else (self.stoch, samples)
         trajectories = outputs.log_probabilities[:, :, :count].flatten(1, 2)
@@ -223,7 +230,11 @@ class CalibrationOutputs:
         return replace(self, det=outputs_at(self.det, det), stoch=outputs_at(self.stoch, stoch))
 
     def bound(self, scores: Tensor) -> ToleranceBound:
-        """Returns the threshold of a score that is high in distribution. scores: (n,)."""
+        """Returns the threshold of a score that is high in distribution.
+
+        Args:
+            scores: (n,).
+        """
         lowest = -unit_scores(-scores, self.lesions.indices)
         return tolerance_bound(lowest.double().numpy(), KEPT_SHARE)
 
@@ -237,7 +248,10 @@ def with_thresholds(
     """Returns the config with the thresholds of `det` and of `stoch` with each of `samples`.
 
     With `auto`, also of the number of samples that it is compared with, and as
-    `with_auto_threshold`. distance: None to leave out its thresholds.
+    `with_auto_threshold`.
+
+    Args:
+        distance: None to leave out its thresholds.
     """
     det = _threshold("det", 1, _scored(outputs.det, distance, 1), outputs)
     fixed = [
@@ -277,8 +291,12 @@ def precision_changes(
 ) -> tuple[PrecisionChange, ...]:
     """Returns how many answers change in bfloat16, for det and for `DEFAULT_SAMPLES` samples.
 
-    config: with the thresholds of both precisions. exact, rounded: outputs for the same images in
-    float32 and in bfloat16; with fewer samples, all of them are compared.
+    Args:
+        config: With the thresholds of both precisions.
+        exact: Outputs for the same images in float32 and in bfloat16; with fewer samples, all of
+            them are compared.
+        rounded: Outputs for the same images in float32 and in bfloat16; with fewer samples, all of
+            them are compared.
     """
     largest = exact.stoch.log_probabilities.shape[2]
     options: tuple[tuple[Mode, int], ...] = (("det", 1), ("stoch", min(DEFAULT_SAMPLES, largest)))
@@ -311,8 +329,9 @@ def precision_changes(
 class CoverageSettings:
     """The coverages of the prediction sets to calibrate, in (0, 1), none by default.
 
-    always_include_rare: a class with too few lesions for a coverage is in every set; otherwise it
-    is an error.
+    Attributes:
+        always_include_rare: A class with too few lesions for a coverage is in every set; otherwise
+            it is an error.
     """
 
     coverages: tuple[float, ...] = ()
@@ -324,9 +343,10 @@ NO_COVERAGE = CoverageSettings()
 
 
 def check_lesions(lesions: Lesions, classes: Sequence[str], settings: CoverageSettings) -> None:
-    """Raises DataError if a class has too few lesions for one of the coverages.
+    """With `always_include_rare`, only if this is true of every class.
 
-    With `always_include_rare`, only if this is true of every class.
+    Raises:
+        DataError: If a class has too few lesions for one of the coverages.
     """
     if not settings.coverages:
         return
@@ -352,8 +372,10 @@ def with_prediction_sets(
 ) -> CheckpointConfig:
     """Returns the config with further prediction sets, for each coverage.
 
-    They are those of `det` and of `stoch` with each fixed number of samples. Raises DataError as
-    `check_lesions`.
+    They are those of `det` and of `stoch` with each fixed number of samples.
+
+    Raises:
+        DataError: As `check_lesions`.
     """
     lesions, classes = outputs.lesions, config.class_names
     check_lesions(lesions, classes, settings)
@@ -396,12 +418,20 @@ def data_sha256(images: Sequence[LabelledImage], classes: Sequence[str]) -> str:
 
 
 def upper_quantile(scores: Tensor, share: float) -> float:
-    """Returns the lowest limit that at least `share` of the scores do not exceed. scores: (n,)."""
+    """Returns the lowest limit that at least `share` of the scores do not exceed.
+
+    Args:
+        scores: (n,).
+    """
     return float(scores.sort().values[math.ceil(share * len(scores)) - 1])
 
 
 def answers_by_round(outputs: ModelOutputs, distance: FeatureDistance | None) -> RoundAnswers:
-    """Returns the answers by round of `auto`. outputs: with at least `MAX_AUTO_SAMPLES` samples."""
+    """Returns the answers by round of `auto`.
+
+    Args:
+        outputs: With at least `MAX_AUTO_SAMPLES` samples.
+    """
     return {
         samples: round_answers(
             outputs.log_probabilities[:, :, :samples].exp(),
@@ -455,7 +485,11 @@ def _threshold(
     outputs: CalibrationOutputs,
     compared: Threshold | None = None,
 ) -> Threshold:
-    """Returns the thresholds of images. compared: has their boundaries; None to fit them."""
+    """Returns the thresholds of images.
+
+    Args:
+        compared: Has their boundaries; None to fit them.
+    """
     msp, distances = images.scores["msp"], images.scores.get("feature_distance")
     bound, classes = outputs.bound(msp), outputs.det.log_probabilities.shape[-1]
     limit = bound.threshold if compared is None else compared.msp
@@ -489,7 +523,8 @@ def _score_threshold(
 ) -> ScoreThreshold:
     """Returns the threshold of a score that is low in distribution; compared: as in `_threshold`.
 
-    scores: (n,).
+    Args:
+        scores: (n,).
     """
     fitted = -outputs.bound(-scores).threshold
     threshold = fitted if compared is None else compared.threshold

@@ -33,8 +33,13 @@ BATCH_ROWS = 256
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """How a model predicts. samples: per adapter, 1 in `det`. views, sampler: None for those of
-    the checkpoint. adaptive: True for `samples=auto`, whose rounds are replayed from `samples`.
+    """How a model predicts.
+
+    Attributes:
+        samples: Per adapter, 1 in `det`.
+        views: None for those of the checkpoint.
+        sampler: None for those of the checkpoint.
+        adaptive: True for `samples=auto`, whose rounds are replayed from `samples`.
     """
 
     mode: Mode
@@ -57,9 +62,11 @@ class SamplingOptions:
 class ModelOutputs:
     """The outputs of a model for n images with the same options; on the CPU.
 
-    log_probabilities: (n, adapters, samples, classes), float64. log_partition: (n, adapters,
-    samples), float64, log-sum-exp of the logits. features: (n, adapters, samples, d), float32.
-    views: (n, adapters, samples), of each trajectory. In mode det, samples are views.
+    Attributes:
+        log_probabilities: (n, adapters, samples, classes), float64.
+        log_partition: (n, adapters, samples), float64, log-sum-exp of the logits.
+        features: (n, adapters, samples, d), float32.
+        views: (n, adapters, samples), of each trajectory. In mode det, samples are views.
     """
 
     log_probabilities: Tensor
@@ -81,7 +88,8 @@ class ModelOutputs:
     ) -> dict[ScoreName, Tensor]:
         """Returns the OOD scores (n,) by name.
 
-        samples: computes them from the first samples of each adapter only; None from all.
+        Args:
+            samples: Computes them from the first samples of each adapter only; None from all.
         """
         first = slice(0, samples)
         return score_values(
@@ -94,7 +102,8 @@ class ModelOutputs:
     def of(cls, outputs: Sequence[NetworkOutput], count: int) -> "ModelOutputs":
         """Returns the outputs of at least one image, with `count` rows for each adapter.
 
-        Raises NonFiniteError for NaN or infinite logits.
+        Raises:
+            NonFiniteError: For NaN or infinite logits.
         """
         log_probabilities = torch.stack([output.log_probabilities for output in outputs])
         if not log_probabilities.isfinite().all():
@@ -117,8 +126,12 @@ class ModelOutputs:
 class SetPredictions:
     """Predictions for the n images of a set in one mode.
 
-    log_probabilities: (n, trajectories, classes). uncertainty, variance: of them. scores: the OOD
-    scores by name; without feature_distance if the checkpoint has no feature statistics.
+    Attributes:
+        log_probabilities: (n, trajectories, classes).
+        uncertainty: Of them.
+        variance: Of them.
+        scores: The OOD scores by name; without feature_distance if the checkpoint has no feature
+            statistics.
     """
 
     log_probabilities: Tensor
@@ -137,8 +150,11 @@ class SetPredictions:
 
         The trajectories are those of all models together. The MSP is that of their mean
         probability; the other scores are means over the models, each with its own feature
-        statistics. distances: of each model; None without feature statistics. thresholds: None for
-        an ensemble, and if the options of the outputs were not calibrated.
+        statistics.
+
+        Args:
+            distances: Of each model; None without feature statistics.
+            thresholds: None for an ensemble, and if the options of the outputs were not calibrated.
         """
         trajectories = torch.cat([m.log_probabilities for m in outputs], dim=1)
         probabilities = trajectories.exp()  # (n, adapters, samples, classes)
@@ -201,8 +217,13 @@ def predict_all(
 ) -> list[ModelOutputs]:
     """Returns the outputs of a model for at least one image, for each of `options`.
 
-    Each image is read, decoded and resized once. label: name of the progress bar. Raises
-    NonFiniteError for NaN or infinite logits.
+    Each image is read, decoded and resized once.
+
+    Args:
+        label: Name of the progress bar.
+
+    Raises:
+        NonFiniteError: For NaN or infinite logits.
     """
     draws = [choice.draw(model.config) for choice in options]
     batch_size = max(_images_per_pass(model, draw) for draw in draws)

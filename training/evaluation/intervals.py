@@ -31,8 +31,11 @@ SEED = 0
 class Estimate:
     """The value of a metric with its 95% confidence interval.
 
-    low, high: None if there are fewer than MIN_CLUSTERS clusters, which a bootstrap needs, or if
-    all resamples give the same value, which says nothing about other images.
+    Attributes:
+        low: None if there are fewer than MIN_CLUSTERS clusters, which a bootstrap needs, or if all
+            resamples give the same value, which says nothing about other images.
+        high: None if there are fewer than MIN_CLUSTERS clusters, which a bootstrap needs, or if all
+            resamples give the same value, which says nothing about other images.
     """
 
     value: float
@@ -59,7 +62,9 @@ Estimates = Mapping[str, Estimate | None]
 class Proportion:
     """hits of images, which show `clusters` lesions or other independent units.
 
-    low, high: two-sided 95% confidence interval of the share, by `proportion`.
+    Attributes:
+        low: Two-sided 95% confidence interval of the share, by `proportion`.
+        high: Two-sided 95% confidence interval of the share, by `proportion`.
     """
 
     hits: int
@@ -82,11 +87,13 @@ def bootstrap(
     Each resample draws as many clusters as there are, with replacement, and keeps the images of a
     cluster together (Davison and Hinkley, Bootstrap Methods and their Application, 1997, 3.8).
 
-    metrics: takes weights of all images and returns (resamples,) values by name.
-    clusters: (n,) cluster index of each image, one array for each independently sampled set.
-    The weights list the images of these sets in this order. Equal clusters give equal resamples,
-    whatever the metrics. Resamples without a defined value do not enter the interval. A set with
-    fewer than MIN_CLUSTERS clusters leaves all metrics without an interval.
+    Args:
+        metrics: Takes weights of all images and returns (resamples,) values by name.
+        clusters: (n,) cluster index of each image, one array for each independently sampled set.
+            The weights list the images of these sets in this order. Equal clusters give equal
+            resamples, whatever the metrics. Resamples without a defined value do not enter the
+            interval. A set with fewer than MIN_CLUSTERS clusters leaves all metrics without an
+            interval.
     """
     if min(len(np.unique(indices)) for indices in clusters) < MIN_CLUSTERS:
         of_images = metrics(unit_weights(sum(map(len, clusters))))
@@ -144,10 +151,12 @@ def ratio(numerator: Floats, denominator: Floats) -> Floats:
 def proportion(hits: Bools, clusters: Ints) -> Proportion | None:
     """Returns the share of hits among images with its interval, or None for no images.
 
-    hits: (n,). clusters: (n,) cluster index of each image.
-    The interval is that of Korn and Graubard (Survey Methodology 24, 193, 1998): the interval of
-    Clopper and Pearson (Biometrika 26, 404, 1934), with the effective number of images in place of
-    their number. If all clusters have one image, both are the same, and the interval is exact.
+    Args:
+        hits: (n,).
+        clusters: (n,) cluster index of each image. The interval is that of Korn and Graubard
+            (Survey Methodology 24, 193, 1998): the interval of Clopper and Pearson (Biometrika 26,
+            404, 1934), with the effective number of images in place of their number. If all
+            clusters have one image, both are the same, and the interval is exact.
     """
     images = len(hits)
     if not images:
@@ -216,7 +225,8 @@ def _percentile_estimate(values: Floats) -> Estimate | None:
 class ToleranceBound:
     """A threshold that at least `share` of new units reach, with `confidence`.
 
-    threshold: the value of the unit at rank `misses` of `units`, counted from the lowest one.
+    Attributes:
+        threshold: The value of the unit at rank `misses` of `units`, counted from the lowest one.
     """
 
     threshold: float
@@ -237,8 +247,9 @@ class ToleranceBound:
 def tolerance_bound(values: Floats, share: float) -> ToleranceBound:
     """Returns the highest threshold that at least `share` of new units reach with CONFIDENCE.
 
-    values: (n,), one for each unit, n > 0. With fewer than
-    `tolerance_sample_size(share)` units, returns the lowest value, whose confidence is lower.
+    Args:
+        values: (n,), one for each unit, n > 0. With fewer than `tolerance_sample_size(share)`
+            units, returns the lowest value, whose confidence is lower.
     """
     misses = allowed_misses(len(values), share) or 0
     return ToleranceBound(float(np.sort(values)[misses]), misses, len(values), share)

@@ -31,8 +31,11 @@ ROUNDING = 1e-9
 class CalibrationBins:
     """Images by the probability of their predicted label, in equal-width bins.
 
-    edges: (bins + 1,), from 0 to 1. The other fields are (bins,): images: number of images.
-    correct: number of correct labels. confidence: sum of the top probabilities.
+    Attributes:
+        edges: (bins + 1,), from 0 to 1. The other fields are (bins,):
+        images: Number of images.
+        correct: Number of correct labels.
+        confidence: Sum of the top probabilities.
     """
 
     edges: Floats
@@ -44,7 +47,8 @@ class CalibrationBins:
 def log_mean_probability(log_probabilities: Tensor) -> Tensor:
     """Returns (n, classes), of the mean probability over trajectories; finite where that is 0.
 
-    log_probabilities: (n, trajectories, classes).
+    Args:
+        log_probabilities: (n, trajectories, classes).
     """
     return log_probabilities.logsumexp(dim=1) - math.log(log_probabilities.shape[1])
 
@@ -55,7 +59,10 @@ def classification_metrics(
     """Returns accuracy, macro-F1, macro-AUROC, ECE, NLL (nats) and Brier score.
 
     Those of MEAN_LOGITS are also those of the softmax of the mean logits, with that ending.
-    log_probabilities: (n, trajectories, classes). labels: (n,).
+
+    Args:
+        log_probabilities: (n, trajectories, classes).
+        labels: (n,).
     """
     log_mean = log_mean_probability(log_probabilities)
     # Logits and log-probabilities of a trajectory differ by one number for all classes.
@@ -72,7 +79,11 @@ def classification_metrics(
 
 
 def _label_metrics(log_probabilities: Tensor, labels: Ints, weights: Weights) -> dict[str, Floats]:
-    """Returns accuracy, ECE, NLL and Brier score. log_probabilities: (n, classes)."""
+    """Returns accuracy, ECE, NLL and Brier score.
+
+    Args:
+        log_probabilities: (n, classes).
+    """
     probabilities: Floats = log_probabilities.exp().numpy()
     of_label = log_probabilities.numpy()[np.arange(len(labels)), labels]
     one_hot = np.eye(probabilities.shape[1])[labels]
@@ -85,7 +96,11 @@ def _label_metrics(log_probabilities: Tensor, labels: Ints, weights: Weights) ->
 
 
 def weighted_mean(values: Floats | Bools, weights: Weights) -> Floats:
-    """Returns the mean over images. values: (n,)."""
+    """Returns the mean over images.
+
+    Args:
+        values: (n,).
+    """
     return ratio(weights @ values, weights.sum(axis=1))
 
 
@@ -111,7 +126,9 @@ def macro_auroc(probabilities: Floats, labels: Ints, weights: Weights) -> Floats
 def auroc(scores: Floats, positive: Bools, weights: Weights) -> Floats:
     """Returns the probability that a positive scores above a negative; ties count half.
 
-    scores, positive: (n,). NaN if there are no positives or no negatives.
+    Args:
+        scores: (n,). NaN if there are no positives or no negatives.
+        positive: (n,). NaN if there are no positives or no negatives.
     """
     return _pairwise_auroc(
         sums_by_score(scores, weights * positive), sums_by_score(scores, weights * ~positive)
@@ -123,8 +140,13 @@ def sensitivity_at_specificity(
 ) -> Floats:
     """Returns the greatest share of positives at or above a threshold with this specificity.
 
-    specificity: the least share of negatives below the threshold. scores, positive: (n,). Returns
-    (resamples,), NaN if there are no positives or no negatives.
+    Args:
+        specificity: The least share of negatives below the threshold.
+        scores: (n,).
+        positive: (n,).
+
+    Returns:
+        (resamples,), NaN if there are no positives or no negatives.
     """
     positives = sums_by_score(scores, weights * positive).cumsum(axis=1)
     negatives = sums_by_score(scores, weights * ~positive).cumsum(axis=1)
@@ -145,7 +167,9 @@ def calibration_error(probabilities: Floats, labels: Ints, weights: Weights) -> 
 def calibration_bins(probabilities: Floats, labels: Ints) -> CalibrationBins:
     """Returns 10 equal-width bins (lo, hi] of the top probability; 0 belongs to the first.
 
-    probabilities: (n, classes). labels: (n,).
+    Args:
+        probabilities: (n, classes).
+        labels: (n,).
     """
     confidence = probabilities.max(axis=1)
     correct = probabilities.argmax(axis=1) == labels
@@ -161,10 +185,12 @@ def calibration_bins(probabilities: Floats, labels: Ints) -> CalibrationBins:
 def ood_metrics(inside: Floats, outside: Floats, weights: Weights) -> dict[str, Floats]:
     """Returns AUROC, AUPRC and FPR at 95% TPR of a score that is higher in distribution.
 
-    inside, outside: (n,), (m,) scores of in- and out-of-distribution images. weights:
-    (resamples, n + m). In-distribution is positive. AUPRC is the average precision. The FPR is
-    the lowest among thresholds with TPR >= 0.95; equal scores are accepted together. All are NaN
-    for a resample without in-distribution images.
+    Args:
+        inside: (n,), (m,) scores of in- and out-of-distribution images.
+        outside: (n,), (m,) scores of in- and out-of-distribution images.
+        weights: (resamples, n + m). In-distribution is positive. AUPRC is the average precision.
+            The FPR is the lowest among thresholds with TPR >= 0.95; equal scores are accepted
+            together. All are NaN for a resample without in-distribution images.
     """
     scores = np.concatenate([inside, outside])
     positive = np.arange(len(scores)) < len(inside)
@@ -186,7 +212,9 @@ def ood_metrics(inside: Floats, outside: Floats, weights: Weights) -> dict[str, 
 def sums_by_score(scores: Floats, amounts: Floats) -> Floats:
     """Returns (..., distinct scores): sums of the amounts at each score, highest score first.
 
-    scores: (n,), finite. amounts: (..., n).
+    Args:
+        scores: (n,), finite.
+        amounts: (..., n).
     """
     order = np.argsort(-scores, kind="stable")
     starts = np.flatnonzero(np.diff(scores[order], prepend=np.inf))
@@ -214,8 +242,11 @@ def _bin_indices(confidence: Floats) -> Ints:
 class RiskCoverage:
     """Selective prediction at each threshold on a score, highest threshold first.
 
-    Both fields are (resamples, distinct scores). accepted: number of images with at least that
-    score. errors: how many of them have a wrong label. The last column covers all images.
+    Both fields are (resamples, distinct scores).
+
+    Attributes:
+        accepted: Number of images with at least that score.
+        errors: How many of them have a wrong label. The last column covers all images.
     """
 
     accepted: Floats
@@ -235,8 +266,10 @@ class RiskCoverage:
 def risk_coverage(scores: Floats, wrong: Bools, weights: Weights) -> RiskCoverage:
     """Returns risk-coverage curves of selective prediction.
 
-    scores: (n,), n > 0; images are accepted in descending order, equal scores together.
-    wrong: (n,), whether the label is wrong. weights: (resamples, n) integers.
+    Args:
+        scores: (n,), n > 0; images are accepted in descending order, equal scores together.
+        wrong: (n,), whether the label is wrong.
+        weights: (resamples, n) integers.
     """
     accepted, errors = sums_by_score(scores, weights), sums_by_score(scores, weights * wrong)
     return RiskCoverage(accepted.cumsum(axis=1), errors.cumsum(axis=1))
@@ -272,10 +305,15 @@ def error_ranking(
 
     By score; parts of the variance that are 0 for all images are left out.
 
-    wrong, clusters: (n,), whether the label is wrong, and the cluster index.
-    auroc: the probability that an image with a wrong label is more uncertain than one with the
-    right label; 0.5 for a random order. aurc: as in `selective_metrics`; the share of wrong labels
-    for a random order.
+    Args:
+        wrong: (n,), whether the label is wrong, and the cluster index. auroc: the probability that
+            an image with a wrong label is more uncertain than one with the right label; 0.5 for a
+            random order. aurc: as in `selective_metrics`; the share of wrong labels for a random
+            order.
+        clusters: (n,), whether the label is wrong, and the cluster index. auroc: the probability
+            that an image with a wrong label is more uncertain than one with the right label; 0.5
+            for a random order. aurc: as in `selective_metrics`; the share of wrong labels for a
+            random order.
     """
     confidences = {
         "msp": uncertainty.msp.numpy(),

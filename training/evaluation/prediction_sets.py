@@ -26,8 +26,10 @@ from training.evaluation.report_schema import ClassCoverage, SetCoverage
 class Lesions:
     """The lesions of labelled images, which are the units of prediction sets.
 
-    indices: (n,) int64, the lesion of each image; one without a known lesion is one by itself.
-    labels: (lesions,) int64, their class indices. unit: "image" if no image has a known lesion.
+    Attributes:
+        indices: (n,) int64, the lesion of each image; one without a known lesion is one by itself.
+        labels: (lesions,) int64, their class indices.
+        unit: "image" if no image has a known lesion.
     """
 
     indices: Tensor
@@ -74,8 +76,9 @@ def coverage_by_class(
 ) -> SetCoverage:
     """Returns the coverage of the prediction sets on at least one labelled image.
 
-    probabilities: (n, classes) float64, predicted with the options of the calibration. classes: in
-    their order.
+    Args:
+        probabilities: (n, classes) float64, predicted with the options of the calibration.
+        classes: In their order.
     """
     included = included_classes(probabilities, calibration.thresholds)
     sizes = included.sum(dim=1).double()

@@ -81,9 +81,12 @@ class RunLength:
 class LoadedBatches:
     """The training data of a run: batches of images that are decoded and transformed one by one.
 
-    view: returns the transform of an epoch. expected_counts: (images,), how often an epoch contains
-    each image on average, with a sum of `images`; None for once. shown: for each image of an epoch,
-    the indices in `labelled_images` that a batch shows of it; None for the image alone.
+    Attributes:
+        view: Returns the transform of an epoch.
+        expected_counts: (images,), how often an epoch contains each image on average, with a sum of
+            `images`; None for once.
+        shown: For each image of an epoch, the indices in `labelled_images` that a batch shows of
+            it; None for the image alone.
     """
 
     labelled_images: Sequence[LabelledImage]
@@ -152,8 +155,12 @@ def systematic_sample(
 ) -> NDArray[np.int64]:
     """Returns sorted indices; index i occurs floor(e) or ceil(e) times, e = expected_counts[i].
 
-    expected_counts: (n,), with a sum of n. Returns (n,). Systematic sampling (Madow, 1949): the
-    indices under equally spaced points of the cumulative sum, with a random start.
+    Args:
+        expected_counts: (n,), with a sum of n.
+
+    Returns:
+        (n,). Systematic sampling (Madow, 1949): the indices under equally spaced points of the
+        cumulative sum, with a random start.
     """
     count = len(expected_counts)
     points = np.arange(count) + generator.random()

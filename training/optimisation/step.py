@@ -29,7 +29,9 @@ class Objective(ABC, Generic[StepDraw]):
 
     A batch's loss is the sum of its parts' losses divided by the sum of their weights, so that it
     does not depend on micro-batches and processes. Padding has loss and weight 0.
-    rows_per_image: rows of the network for one image.
+
+    Args:
+        rows_per_image: Rows of the network for one image.
     """
 
     def __init__(self, network: nn.Module, rows_per_image: int = 1) -> None:
@@ -45,8 +47,10 @@ class Objective(ABC, Generic[StepDraw]):
     ) -> Tensor:
         """Returns the summed, weighted loss of a part of a batch: a scalar.
 
-        network: `self.network`, possibly wrapped for several processes. images: (n, 3, size,
-        size). labels: (n,), or (n, classes) target probabilities.
+        Args:
+            network: `self.network`, possibly wrapped for several processes.
+            images: (n, 3, size, size).
+            labels: (n,), or (n, classes) target probabilities.
         """
 
     @abstractmethod
@@ -131,8 +135,10 @@ class Optimisation:
     """Adam, AdamW or an own optimiser on the trainable parameters of an objective's network.
 
     clip_norm limits the gradient of all parameters, or of the first group of an own optimiser.
-    seed: seed of the objective's draws. Raises SettingsError if the run has no step after its
-    warm-up.
+
+    Args:
+        seed: Seed of the objective's draws. Raises SettingsError if the run has no step after its
+            warm-up.
     """
 
     def __init__(
@@ -162,8 +168,13 @@ class Optimisation:
     def step(self, index: int, pixels: Tensor, labels: Tensor) -> Step:
         """Takes step `index`, counted from 0, on this process's shard of a batch.
 
-        pixels: (n, 3, size, size). labels: (n, ...). Raises NonFiniteError, with step and
-        quantity, for a loss or gradient norm that is not finite, before the parameters change.
+        Args:
+            pixels: (n, 3, size, size).
+            labels: (n, ...).
+
+        Raises:
+            NonFiniteError: With step and quantity, for a loss or gradient norm that is not finite,
+                before the parameters change.
         """
         learning_rate = self.settings.learning_rate * self.schedule(index)
         for group in self.optimiser.param_groups:
@@ -226,10 +237,14 @@ def warmup_steps(steps: int, setting: int | Auto) -> int:
 def warmup_cosine(steps: int, setting: int | Auto) -> Callable[[int], float]:
     """Returns the learning rate of a step as a fraction of its peak.
 
-    Linear warm-up from 0, so that the first update has learning rate 0, then half a cosine to 0
-    at `steps`, as in the paper. setting: as in `warmup_steps`; with 0 steps of
-    warm-up the first update has the peak rate. Raises SettingsError if the warm-up does not end
-    before the run.
+    Linear warm-up from 0, so that the first update has learning rate 0, then half a cosine to 0 at
+    `steps`, as in the paper.
+
+    Args:
+        setting: As in `warmup_steps`; with 0 steps of warm-up the first update has the peak rate.
+
+    Raises:
+        SettingsError: If the warm-up does not end before the run.
     """
     warmup = warmup_steps(steps, setting)
     if steps <= warmup:

@@ -32,7 +32,8 @@ BASE, VARIANTS = "base", "variants"
 def find_recipe(name: str) -> Path:
     """Returns the path of a recipe, given as a path or as the name of a packaged recipe.
 
-    Raises SettingsError, with the packaged names, if there is neither.
+    Raises:
+        SettingsError: With the packaged names, if there is neither.
     """
     path, packaged = Path(name), RECIPES / f"{name}.toml"
     if path.is_file() or path.suffix == ".toml" or path.name != name:
@@ -58,8 +59,13 @@ def read_recipe(
 
     The key `base` names another file, relative to this one, or a packaged recipe, whose keys this
     file replaces. Keys of the table `variants.NAME` replace keys of the file for that variant.
-    overrides: `key=value` such as `training.epochs=2`. Raises SettingsError, with file and key, for
-    an unreadable file, an unknown variant or key, or a value out of range.
+
+    Args:
+        overrides: `key=value` such as `training.epochs=2`.
+
+    Raises:
+        SettingsError: With file and key, for an unreadable file, an unknown variant or key, or a
+            value out of range.
     """
     tables: Tables = {}
     for layer in read_layers(path, variant):
@@ -133,7 +139,11 @@ def _file_layers(path: Path, derived: tuple[Path, ...] = ()) -> list[Layer]:
 
 
 def read_toml(path: Path) -> Tables:
-    """Returns the tables of a TOML file. Raises SettingsError with the path."""
+    """Returns the tables of a TOML file.
+
+    Raises:
+        SettingsError: With the path.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -158,7 +168,8 @@ def _merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> Tables:
 def with_overrides(tables: Tables, overrides: Sequence[str]) -> Tables:
     """Returns tables in which `key=value` such as `training.epochs=2` replaces keys.
 
-    Raises SettingsError for a key that cannot be in the tables.
+    Raises:
+        SettingsError: For a key that cannot be in the tables.
     """
     tables = deepcopy(tables)
     for override in overrides:
@@ -190,7 +201,9 @@ def _value(text: str) -> Any:
 class RecipeKey:
     """A key of a recipe, such as `training.epochs`.
 
-    default: as in TOML; "required" or "not set" without one. text: what it is.
+    Attributes:
+        default: As in TOML; "required" or "not set" without one.
+        text: What it is.
     """
 
     name: str

@@ -172,8 +172,9 @@ def _draw_accuracy(axes: Axes, bins: CalibrationBins) -> None:
 def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figure:
     """Returns a confusion matrix, shaded by the share of the true label's images.
 
-    counts: (classes, classes), one row for each true label. With more than 20 classes the cells
-    have no text.
+    Args:
+        counts: (classes, classes), one row for each true label. With more than 20 classes the cells
+            have no text.
     """
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     labelled = len(classes) <= MAX_LABELLED_CLASSES
@@ -228,8 +229,11 @@ def score_histograms(
 ) -> Figure:
     """Returns histograms of an OOD score in the test part and in other sets.
 
-    inside: (n,). outside: (m,) by name. threshold: images below an MSP of this value, or above
-    this value of another score, are flagged.
+    Args:
+        inside: (n,).
+        outside: (m,) by name.
+        threshold: Images below an MSP of this value, or above this value of another score, are
+            flagged.
     """
     figure = _figure(6.4, 4.8, title)
     axes = figure.subplots()
