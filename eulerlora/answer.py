@@ -101,12 +101,14 @@ def answer(
 ) -> Predictions:
     """Returns the answer for the images of `outputs`, in order.
 
-    Raises NonFiniteError.
-
     Args:
         outputs: With feature distances if the checkpoint has feature statistics.
+        config: Of the checkpoint; its thresholds and prediction sets for these options are used.
         options: Of the prediction.
         coverage: Adds prediction sets; None for none.
+
+    Raises:
+        NonFiniteError: For NaN or infinite logits.
     """
     adapters = config.adapters.settings.adapters
     classes = config.class_names
@@ -141,13 +143,11 @@ def answer(
 
 
 def response_fields(predictions: Predictions, index: int, classes: Sequence[str]) -> dict[str, Any]:
-    """Returns what the response body for one image states about its answer.
+    """Returns what the response body states about the answer for the image `index`.
 
     The keys are fields of `eulerlora_contract.answers.Prediction`. Those that the options did not
-    ask for, or that the checkpoint does not have, are absent.
-
-    Args:
-        classes: Of the model.
+    ask for, or that the checkpoint does not have, are absent. `classes` are the names of the
+    model's classes, in the order of the probabilities.
     """
     scores = {
         name: contract.OodScore(
@@ -273,11 +273,7 @@ def _groups(
 
 
 def _score_values(outputs: Sequence[NetworkOutput], msp: Tensor) -> dict[ScoreName, Tensor]:
-    """Returns the scores (n,) of images by name.
-
-    Args:
-        msp: (n,).
-    """
+    """Returns the scores (n,) of images by name, from their outputs and their MSP (n,)."""
     if not outputs:
         return score_values(msp, msp, None)
     distances = [output.distance for output in outputs if output.distance is not None]

@@ -53,15 +53,17 @@ class AdaptedClassifier(nn.Module):
     ) -> Tensor:
         """Returns the logits (n, trajectories, classes) of every trajectory, adapter by adapter.
 
-        Raises ImageError and SettingsError.
-
         Args:
             images: (n, 3, size, size), prepared as for the original network, whose range of values
                 is not known here and not checked; of the parameters' type, float32.
-            mode: `det`, one trajectory for each adapter; or `stoch`, `samples` for each, 4 by
-                default.
+            mode: `det`, one trajectory for each adapter; or `stoch`, `samples` for each.
+            samples: Of each adapter in `stoch`, 4 by default; None in `det`.
             generator: Of the draws, which all images share, on the CPU; None for torch's default
                 generator.
+
+        Raises:
+            ImageError: For images of another shape or type.
+            SettingsError: For an unknown mode, samples below 1, or samples in `det`.
         """
         backbone = self.network.backbone
         size, dtype = backbone.settings.image_size, backbone.class_token.dtype
@@ -92,18 +94,19 @@ class AdaptedClassifier(nn.Module):
     ) -> None:
         """Writes a checkpoint for `EulerLoRA.load` and `eulerlora serve` to a new folder.
 
-        Raises SettingsError.
-
         It has no thresholds until `eulerlora calibrate`, and no record of the images of your loop:
         `eulerlora evaluate` cannot tell whether test images are among them.
 
         Args:
+            folder: Missing or empty.
             preprocessing: How your loop prepared images (`eulerlora.settings.Preprocessing`); None
                 if it resized them and scaled them to [0, 1].
             name: Of the checkpoint.
 
         Raises:
-            CheckpointError: If the folder is not empty, StorageError.
+            SettingsError: For a name or classes that a checkpoint does not accept.
+            CheckpointError: If the folder is not empty.
+            StorageError: For a full disk.
         """
         prepared = preprocessing or self.network.preprocessing
         origin = {

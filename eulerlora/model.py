@@ -85,12 +85,13 @@ class EulerLoRA:
     ) -> Self:
         """Returns the model in a checkpoint folder, on `device`.
 
+        Precision and compiler change results by rounding only.
+
         Args:
+            folder: With `config.json`, weights and known answer.
             device: A torch device, or `auto` for CUDA if available and the CPU otherwise.
-            precision: As in `RuntimeSettings`; they change results by rounding only. The precision
-                `auto` is decided by `decide_precision`.
-            compiler: As in `RuntimeSettings`; they change results by rounding only. The precision
-                `auto` is decided by `decide_precision`.
+            precision: As in `RuntimeSettings`; `auto` is decided by `decide_precision`.
+            compiler: As in `RuntimeSettings`.
 
         Raises:
             CheckpointError: If the checkpoint is not intact.
@@ -150,6 +151,7 @@ class EulerLoRA:
         """Uploads the model's checkpoint to a repository of the Hugging Face Hub.
 
         Args:
+            repository: ORGANISATION/NAME, created if it does not exist.
             private: Of a new repository.
             options: Of huggingface_hub's `HfApi.upload_folder`, such as `commit_message`, and
                 `token`.
@@ -158,7 +160,8 @@ class EulerLoRA:
             The URL of the commit.
 
         Raises:
-            HubError: For a model without a folder.
+            HubError: For another form of name, and if the Hub refuses the upload or cannot be
+                reached.
             SettingsError: For a model without a folder.
         """
         if self.folder is None:
@@ -353,13 +356,17 @@ HALF_LEVEL = 0.5 / 255
 def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
     """Yields every image, one in memory at a time.
 
-    Raises ImageError.
-
     PIL images, files and arrays: uint8, upright sRGB. Tensors: unchanged.
 
     Args:
+        images: A sequence of PIL images, files and arrays (height, width, 3); or an array (n,
+            height, width, 3); or a floating-point tensor (n, 3, height, width) in [0, 1].
         input_side: Of the network's input; large JPEG files are reduced (`jpeg_reduction`), also
             those that PIL opened by path and has not read.
+
+    Raises:
+        ImageError: For one image instead of a sequence, another shape or range, or an unreadable
+            file.
     """
     kind = type(images).__name__
     alone = isinstance(images, Image.Image | Path | str | bytes | Mapping)

@@ -459,13 +459,16 @@ def sampling(
     the output is sample s of example i. With one row for each example, `model.generate` works too.
     A loss computed by the model is the mean over all rows: the paper's objective.
 
+    The draws of a pass are part of its graph: a backward pass may follow after the block, also with
+    activation checkpointing. An adapter that becomes active in the block is sampled too.
+
     Args:
+        model: With at least one active adapter, and none merged.
+        samples: Of each example.
         seed: Of the draws of every example, or one for each example: an answer does not depend on
             the rest of the batch. None draws for the whole batch, anew in every pass, from torch's
             default generator.
-        coefficients: Given ones instead, as `draw_coefficients` returns them. The draws of a pass
-            are part of its graph: a backward pass may follow after the block, also with activation
-            checkpointing. An adapter that becomes active in the block is sampled too.
+        coefficients: Given ones instead, as `draw_coefficients` returns them.
 
     Raises:
         SettingsError: For a model without an active or with a merged adapter.

@@ -119,6 +119,7 @@ class KnownAnswer:
 
         Args:
             outputs: Log-probabilities (trajectories, classes), as of `predict_known_answer`.
+            precision: That the outputs were computed in; it sets the tolerance (`TOLERANCES`).
         """
         for expected, output in zip(self.expected, outputs, strict=True):
             fault = self._deviation(expected, output.exp().mean(dim=0), TOLERANCES[precision])
@@ -157,10 +158,8 @@ def predict_known_answer(
 ) -> list[Tensor]:
     """Returns the log-probabilities (trajectories, classes), float64, for each of `draws`.
 
-    Args:
-        pixels: (3, size, size), on the network's device.
-        draws: Of the checkpoint.
-        temperatures: Of the checkpoint.
+    `pixels`, (3, size, size), are on the network's device. Draws and temperatures are those of the
+    checkpoint.
     """
     outputs = predict_images(network, torch.stack([pixels] * len(draws)), draws, temperatures)
     return [output.log_probabilities for output in outputs]
@@ -169,8 +168,7 @@ def predict_known_answer(
 def write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConfig) -> None:
     """Writes the synthetic image and the model's probabilities to a checkpoint's folder.
 
-    Args:
-        network: Loaded from the checkpoint's files, in float32 on the CPU.
+    The network must be loaded from the checkpoint's files, in float32 on the CPU.
     """
     image = _png(synthetic_image())
     pixels = _network_input(folder / IMAGE_FILE, image, config.preprocessing)
@@ -338,9 +336,14 @@ def save_checkpoint(
 ) -> None:
     """Writes a checkpoint to `folder`, which appears complete or not at all.
 
+    The known answer is computed from the written files.
+
     Args:
-        config: Its digests must be those of the network's weights rounded to `dtype`. The known
-            answer is computed from the written files.
+        folder: Missing or empty.
+        network: Its backbone is written unless the config names a published one.
+        config: Its digests must be those of the network's weights rounded to `dtype`.
+        card: Text of the model card, in Markdown.
+        dtype: Of the stored weights.
         training_images: As in `read_training_images`.
 
     Raises:
@@ -384,13 +387,18 @@ def config_of(
 ) -> CheckpointConfig:
     """Returns the config of a checkpoint that was not trained from a recipe.
 
-    Raises SettingsError.
+    Its data set is folders named like the classes, for `eulerlora calibrate`.
 
     Args:
-        backbone: Where backbone and adapters come from. Its data set is folders named like the
-            classes, for `eulerlora calibrate`.
-        origin: Where backbone and adapters come from. Its data set is folders named like the
-            classes, for `eulerlora calibrate`.
+        network: Its weights at the time of the call give the digests.
+        preprocessing: Of the images that the network was trained with.
+        classes: Names in the order of the logits.
+        name: Of the checkpoint and of its recipe.
+        backbone: Where the backbone comes from.
+        origin: Where the adapters come from.
+
+    Raises:
+        SettingsError: For a value that a config does not accept.
     """
     stored = BackboneConfig(
         settings=network.backbone.settings,

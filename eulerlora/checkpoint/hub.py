@@ -55,12 +55,11 @@ class Snapshot:
 def download(repository: Repository, **options: Any) -> Snapshot:
     """Returns a repository's files, from the local cache if they are there, or the network.
 
-    Raises HubError.
+    Pickles are downloaded only if there are no safetensors. `options` are those of
+    huggingface_hub's `snapshot_download`.
 
-    Pickles are downloaded only if there are no safetensors.
-
-    Args:
-        options: Of snapshot_download.
+    Raises:
+        HubError: If the repository or its revision does not exist or cannot be reached.
     """
     snapshot = _snapshot(repository, FILES, options)
     if not any(snapshot.folder.glob("*.safetensors")):
@@ -74,11 +73,14 @@ def upload(
 ) -> str:
     """Uploads the checkpoint in a folder, without a report; returns the URL of the commit.
 
-    Raises HubError.
-
     Args:
+        folder: Of the checkpoint; files in its subfolders are left out.
+        repository: Created if it does not exist; its revision is the branch.
         private: Of a repository that does not exist yet; None for the default of its owner.
         options: Of `HfApi.upload_folder`, such as `token`.
+
+    Raises:
+        HubError: If the Hub refuses the upload or cannot be reached.
     """
     with hub_errors(repository):
         api = client().HfApi(token=options.pop("token", None))

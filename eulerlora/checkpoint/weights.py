@@ -105,6 +105,7 @@ def read_tensors(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor
     """Returns the tensors of a file as float32, in memory that is independent of the file.
 
     Args:
+        path: A safetensors file.
         expected: Tensors with the names and shapes that the file must have, on any device; their
             values are ignored. Names and shapes are compared with the file's header before memory
             is allocated.
@@ -192,6 +193,7 @@ def resized_positions(positions: Tensor, settings: BackboneSettings) -> Tensor:
 
     Args:
         positions: (1, 1 + side * side, width), the class token's first.
+        settings: With the new image size; `positions` is the way of interpolation.
     """
     side = settings.image_size // settings.patch_size
     own_side = math.isqrt(positions.shape[1] - 1)
@@ -226,8 +228,8 @@ def save_backbone(
 ) -> None:
     """Writes a backbone; its shape, provenance and preprocessing are metadata of the file.
 
-    Args:
-        preprocessing: None for that of torchvision's backbones in the paper, a resize alone.
+    The weights are stored in `dtype`. A `preprocessing` of None stands for that of torchvision's
+    backbones in the paper, a resize alone.
     """
     shape = backbone.settings
     preprocessing = preprocessing or Preprocessing(size=shape.image_size)
@@ -289,11 +291,12 @@ def published_weights() -> "dict[str, tuple[Builder, WeightsEnum]]":
 def published_backbone(name: str, file: Path | None = None) -> VisionTransformer:
     """Returns a backbone with one of torchvision's published weights.
 
-    The weights come from torch's hub cache. If the cache does not have them, `file` is copied to
-    it, or they are downloaded. The hash of the file is verified and only tensors are read from it.
+    The weights come from torch's hub cache, or are downloaded to it. Their hash is verified and
+    only tensors are read.
 
     Args:
         name: Such as `ViT_B_32_Weights.IMAGENET1K_V1`.
+        file: A copy of the published file, which replaces that in the cache; None to use the cache.
 
     Raises:
         SettingsError: For an unknown name, a file with another hash and a file that is not

@@ -197,9 +197,7 @@ def _head(checkpoint: Checkpoint, adapter: int) -> nn.Linear:
 def readme(checkpoint: Checkpoint, library: str, use: str, sampled: bool = False) -> str:
     """Returns Markdown: origin, what the export lacks, use and preprocessing.
 
-    Args:
-        use: Markdown.
-        sampled: True if the export has mode stoch.
+    `use` is the Markdown of the section on use. `sampled` is True if the export has mode stoch.
     """
     stoch = (
         ""
@@ -420,12 +418,14 @@ def export_peft(
     """Writes `backbone`, `adapter_0` and so on, and a README, to an existing folder.
 
     Args:
+        checkpoint: With adapters and linear heads.
+        folder: Existing, without `backbone` and adapters.
         version: Of transformers, whose names the adapters have.
         sampled: Write adapters of `eulerlora.peft` instead of LoRA.
 
     Raises:
-        SettingsError: For a backbone with an option that transformers' ViT does not have, and for
-            `sampled` with another law than the paper's.
+        SettingsError: For another method, a backbone with an option that transformers' ViT does not
+            have, and for `sampled` with another law than the paper's.
     """
     check_format(checkpoint.network.backbone.settings, "peft")
     if sampled and checkpoint.config.method != DEFAULT_METHOD:

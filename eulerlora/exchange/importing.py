@@ -288,6 +288,7 @@ def read_source(source: WeightsSource, image_size: int | None = None) -> Importe
     """Returns the backbone in a folder of transformers, timm or open_clip.
 
     Args:
+        source: As of `find_source`.
         image_size: Of the backbone in pixels; None for that of the source's preprocessing.
 
     Raises:
@@ -331,6 +332,7 @@ def of_image_processor(config: Json, image_size: int) -> Preprocessing:
     """Returns the preprocessing of a `preprocessor_config.json` of transformers.
 
     Args:
+        config: The content of the file.
         image_size: Of the model, if the file states no size.
 
     Raises:

@@ -310,11 +310,7 @@ TRANSFORMERS_MODELS: dict[str, Callable[[Json, Mapping[str, Tensor]], Described]
 
 
 def _settings(config: Json, options: Json) -> BackboneSettings:
-    """Returns the shape of a model.
-
-    Args:
-        options: Replace the values of the config.
-    """
+    """Returns the shape of a model from its config, in which `options` replace values."""
     activation = config.get("hidden_act", "gelu")
     if activation not in TRANSFORMERS_ACTIVATIONS:
         raise SettingsError(
@@ -416,6 +412,7 @@ def describe_timm(config: Json, tensors: Mapping[str, Tensor]) -> Described:
 
     Args:
         config: The keys `architecture`, `model_args` and `global_pool` are read.
+        tensors: With timm's names; names and shapes give what the config does not state.
 
     Raises:
         SettingsError: For a model without a class token, with attention pooling, or with an unknown

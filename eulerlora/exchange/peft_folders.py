@@ -91,10 +91,7 @@ class ImportedAdapter:
 
 
 def read_adapter(folder: Path, shape: BackboneSettings) -> ImportedAdapter:
-    """Returns the adapter in a PEFT folder.
-
-    Args:
-        shape: Of its backbone.
+    """Returns the adapter in a PEFT folder, for a backbone of `shape`.
 
     Raises:
         CheckpointError: With the folder, for a damaged file, another method than LoRA and
@@ -231,12 +228,20 @@ def import_peft(
 ) -> CheckpointConfig:
     """Writes a checkpoint with the adapters of PEFT folders as an ensemble; returns its config.
 
-    Raises CheckpointError, HubError and SettingsError.
+    The checkpoint has no thresholds.
 
     Args:
+        folders: One adapter each, all with the same number of classes.
+        out: Folder of the checkpoint, missing or empty.
         backbone: A source as in `find_source`; None for the one that the adapters name.
-        classes: Names; () for those of the backbone's configuration. The checkpoint has no
-            thresholds.
+        classes: Names; () for those of the backbone's configuration.
+        name: Of the checkpoint.
+
+    Raises:
+        CheckpointError: For damaged files, another method than LoRA and EulerLoRA, or an `out` that
+            is not empty.
+        HubError: If the backbone cannot be downloaded.
+        SettingsError: For adapters or classes that do not match each other.
     """
     source = find_source(backbone) if backbone else _base(folders)
     imported = read_source(source)

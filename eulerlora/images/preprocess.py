@@ -19,6 +19,7 @@ def network_input(pixels: Tensor, preprocessing: Preprocessing) -> Tensor:
 
     Args:
         pixels: (..., 3, height, width) uint8, or floating point in [0, 1].
+        preprocessing: Only its resize is applied; `normalise` applies the rest.
     """
     bicubic = preprocessing.interpolation == "bicubic-antialias"
     filter_: Filter = "bicubic" if bicubic else "bilinear"
@@ -45,13 +46,13 @@ def normalise(images: Tensor, preprocessing: Preprocessing) -> Tensor:
 
 
 def resize(pixels: Tensor, size: int, filter_: Filter = "bilinear") -> Tensor:
-    """Returns pixels scaled to [0, 1] and resized to a square without cropping.
+    """Returns pixels scaled to [0, 1] and resized to a square, with antialias and without cropping.
 
-    Args:
-        pixels: (..., 3, height, width) uint8, or floating point in [0, 1].
+    The aspect ratio changes. `pixels` are (..., 3, height, width), uint8 or floating point in
+    [0, 1].
 
     Returns:
-        (..., 3, size, size) float32. With antialias; the aspect ratio changes.
+        (..., 3, size, size) float32.
     """
     return _resized(pixels, (size, size), filter_)
 

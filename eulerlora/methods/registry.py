@@ -56,8 +56,7 @@ def build_network(
 ) -> AdaptedVisionTransformer:
     """Returns a frozen backbone with the tensors of a method, zero.
 
-    Args:
-        preprocessing: Of the images; None does not change their colours.
+    A `preprocessing` of None does not change the colours of images.
     """
     shape = NetworkShape(adapters, backbone.settings, classes)
     built = method_type(method)(method, shape)

@@ -224,9 +224,13 @@ def projected_attention(
 ) -> Tensor:
     """Returns the self-attention with other projections, (rows, queries, width).
 
+    The residual is not added.
+
     Args:
         inputs: As `project` reads them, (..., tokens, width), after the layer norm.
-        queries: Number of leading tokens to return; None returns all. The residual is not added.
+        frozen: Its weights, biases and number of heads are used.
+        project: Replaces the linear maps Q, K, V and O.
+        queries: Number of leading tokens to return; None returns all.
     """
     assert frozen.in_proj_weight is not None
     assert frozen.in_proj_bias is not None

@@ -59,6 +59,7 @@ class RowDraws:
         """Returns the draws of all rows; a name that a part lacks is zero on its rows.
 
         Args:
+            parts: In the order of the rows.
             counts: Number of rows of each part.
         """
         return cls(
@@ -176,6 +177,7 @@ class BlockAdapters(nn.Module, ABC):
             inputs: (rows, tokens, width), after the layer norm; with `rows.image`, (images, tokens,
                 width).
             frozen: As in `adapted_attention`.
+            rows: With the draws of this block.
         """
 
 
@@ -403,11 +405,8 @@ class Method(ABC, Generic[SettingsType_co]):
     def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
         """Returns the draws of samples that are balanced against each other.
 
-        Each sample alone has the law of `sample`.
-
-        Args:
-            first: Samples of each adapter to skip. The first samples of an adapter do not depend on
-                how many are drawn.
+        Each sample alone has the law of `sample`. The `first` samples of each adapter are skipped.
+        The first samples of an adapter do not depend on how many are drawn.
         """
 
     # Training.
@@ -418,11 +417,8 @@ class Method(ABC, Generic[SettingsType_co]):
         """Returns the method's own optimiser, with its complete state; None for the recipe's.
 
         Only gradients of its first parameter group are clipped; training sets the rate of all
-        groups before each step.
-
-        Args:
-            parameters: Trainable, by name.
-            images: Number for training.
+        groups before each step. `parameters` are the trainable ones by name; `images` is the number
+        of training images.
         """
         return None
 
@@ -433,6 +429,7 @@ class Method(ABC, Generic[SettingsType_co]):
 
         Args:
             network: An `AdaptedVisionTransformer` of this method, on its device.
+            run: Gives the images and losses to fit to.
         """
 
 

@@ -79,6 +79,7 @@ def adapted_block(
         tokens: (rows, tokens, width); with `rows.image`, (images, tokens, width).
         frozen: An `EncoderBlock`.
         adapters: The `BlockAdapters` of the block.
+        rows: With the draws of the block.
 
     Returns:
         (rows, queries, width).
@@ -223,6 +224,7 @@ class AdaptedVisionTransformer(nn.Module):
 
         Args:
             images: (n, 3, image_size, image_size) in [0, 1].
+            rows: The image and the adapter of each row, on the device of the images.
             draws: Of the rows, on the device of the images.
             block: Computes one block, `adapted_block` if None; training may pass one that
                 recomputes activations.
@@ -303,6 +305,7 @@ def predict_images(
     """Returns the output of the network for every image.
 
     Args:
+        network: In evaluation mode, as loaded.
         images: (n, 3, image_size, image_size) in [0, 1], on the network's device.
         draws: One per image; the rows of an image depend on its draw only, so that its result does
             not depend on the other images of the batch.

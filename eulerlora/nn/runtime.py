@@ -257,14 +257,8 @@ def predict_adaptively(
 ) -> list[NetworkOutput]:
     """Returns the output of the network for every image, for `samples="auto"`.
 
-    Each round runs the images that have not ended.
-
-    Args:
-        images: As in `predict_images`.
-        temperatures: As in `predict_images`.
-        draws: As in `AdaptiveSampling`.
-        rule: As in `AdaptiveSampling`.
-        distance: As in `AdaptiveSampling`.
+    Each round runs the images that have not ended. Network, images and temperatures are as in
+    `predict_images`; draws, rule and distance as in `AdaptiveSampling`.
     """
     adapters = network.settings.adapters
     samplings = [AdaptiveSampling(draw, adapters, rule, distance) for draw in draws]

@@ -233,9 +233,10 @@ class StoppingRule:
         """Returns which reasons of a triage policy apply: True, False, or None if not settled.
 
         Args:
+            decisions: On the answer after a round.
             target: Indices of the target classes.
-            urgent: Thresholds of the policy.
-            entropy_nats: Thresholds of the policy.
+            urgent: The policy's threshold of the summed probability of the target classes.
+            entropy_nats: The policy's threshold of the entropy.
         """
         familiar = True if self.msp is None else decisions.msp_reaches(self.msp)
         return {
@@ -257,6 +258,7 @@ def fit_margins(answers: RoundAnswers, rule: StoppingRule, data: str) -> Decisio
     """Returns the margins; None for fewer than `MIN_IMAGES` images.
 
     Args:
+        answers: To the same images after every round, by samples per adapter.
         rule: With the thresholds of the flags.
         data: Describes the images.
     """
@@ -279,10 +281,9 @@ def fit_margins(answers: RoundAnswers, rule: StoppingRule, data: str) -> Decisio
 def margins_at(
     answers: RoundAnswers, level: float, data: str, agreement: float = 0.0
 ) -> DecisionMargins:
-    """Returns the margins at a level.
+    """Returns the margins, each of which contains a share `level` of the images.
 
-    Args:
-        agreement: As in `DecisionMargins`.
+    `agreement` and `data` are as in `DecisionMargins`.
     """
     last = answers[MAX_AUTO_SAMPLES]
     return DecisionMargins(
@@ -296,11 +297,7 @@ def margins_at(
 
 
 def last_rounds(answers: RoundAnswers, rule: StoppingRule) -> list[int]:
-    """Returns the round at which each image ends.
-
-    Args:
-        rule: With margins.
-    """
+    """Returns the round at which each image ends, by a rule with margins."""
     return [
         next(
             (samples for samples in MARGIN_ROUNDS if rule.ends(answers[samples][index])),

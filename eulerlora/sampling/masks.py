@@ -69,11 +69,14 @@ def draw_masks(shape: tuple[int, ...], rank: int, min_rank: int, generator: Gene
 def terminal_coefficients(masks: Tensor, scale: float) -> Tensor:
     """Returns the coefficients at O after all Euler steps (paper, eq. terminal state).
 
+    The mean over draws is 1 for every number of steps.
+
     Args:
         masks: (steps, ..., rank), entries r/K on the drawn subset and 0 elsewhere.
+        scale: Of the fluctuation, sigma in the paper.
 
     Returns:
-        (..., rank). The mean over draws is 1 for every number of steps.
+        (..., rank).
     """
     return 1 + scale / math.sqrt(len(masks)) * (masks - 1).sum(dim=0)
 
@@ -112,6 +115,7 @@ def on_stacked_ranks(coefficients: Tensor, adapters: int) -> Tensor:
 
     Args:
         coefficients: (A * S, blocks, 4, rank), adapter by adapter.
+        adapters: A.
 
     Returns:
         (A * S, blocks, 4, A * rank).
@@ -132,10 +136,8 @@ def draw_balanced_trajectories(
 
     The trajectories of an adapter are balanced against each other; each alone has the law of
     `draw_trajectories`. Adapters, blocks, projections and steps are independent. The first
-    trajectories of an adapter do not depend on how many are drawn.
-
-    Args:
-        samples: Of each adapter, after its `first` ones, which are drawn and left out.
+    trajectories of an adapter do not depend on how many are drawn; `first` of them are drawn and
+    left out before its `samples`.
     """
     masks = draw_balanced_masks(
         (INPUT_PROJECTIONS + settings.steps, settings.adapters, blocks),
@@ -171,6 +173,9 @@ def balanced_ranks(first: Tensor, groups: int, rank: int, min_rank: int) -> Tens
     Args:
         first: (..., 1), K - min_rank of the first group. Each further group advances it by a fixed
             stride, modulo the number of possible values. If it is uniform, so is K of every sample.
+        groups: Number of groups of four samples.
+        rank: Number of directions, the greatest K.
+        min_rank: The least K, 1 to `rank`.
     """
     count = rank - min_rank + 1
     offset = (first + golden_stride(count) * torch.arange(groups)) % count

@@ -81,6 +81,7 @@ def fit_feature_statistics(
     Args:
         features: (n, d), n > 0.
         labels: (n,) class indices; a class without images has no mean.
+        classes: Number of classes, also of those without images.
         shrinkage: Weight of the diagonal, in (0, 1]; the covariance is then positive definite.
     """
     exact = features.double()
@@ -132,6 +133,7 @@ def ood_scores(values: Mapping[ScoreName, Tensor], thresholds: Threshold | None)
     """Returns the scores with their thresholds and flags.
 
     Args:
+        values: (n,) by score.
         thresholds: Those of the mode, number of samples and sampler; None if there are none.
     """
     return {name: _score(name, value, thresholds) for name, value in values.items()}

@@ -118,6 +118,7 @@ def class_threshold(scores: Tensor, coverage: float) -> float | None:
 
     Args:
         scores: (units,) of the class, in any order.
+        coverage: Least share of new units whose set contains the class, in (0, 1).
     """
     rank = threshold_rank(len(scores), coverage)
     return None if rank > len(scores) else float(scores.sort().values[rank - 1])
@@ -128,6 +129,7 @@ def included_classes(probabilities: Tensor, thresholds: Sequence[float]) -> Tens
 
     Args:
         probabilities: (n, classes), float64 as in the calibration.
+        thresholds: One for each class.
     """
     return 1 - probabilities <= torch.tensor(thresholds, dtype=torch.float64)
 
@@ -139,6 +141,8 @@ def prediction_sets(
 
     Args:
         probabilities: (n, classes) float64.
+        calibration: Fitted with the options of these probabilities.
+        classes: Names in the order of the probabilities.
     """
     included = included_classes(probabilities, calibration.thresholds)
     return PredictionSets(
