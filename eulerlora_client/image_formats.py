@@ -336,13 +336,10 @@ def jpeg_segments(data: bytes) -> Iterator[JpegSegment]:
 
 
 def _jpeg(data: bytes, to_first_scan: bool = False) -> CodedImage:
-    """Returns the parts of a JPEG.
+    """Returns the parts of a JPEG; with `to_first_scan`, reads no more than its header.
 
     The coded file has all segments that are needed for the pixels. Of the application segments,
     these are those that say how colours are stored (JFIF, Adobe), rewritten without their errors.
-
-    Args:
-        to_first_scan: Reads no more than the header.
     """
     frame, exif, profile, tables = b"", None, list[bytes](), list[bytes]()
     frame_marker = has_jfif = 0

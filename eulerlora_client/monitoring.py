@@ -37,6 +37,7 @@ def log_gain(stake: float, probability: float) -> float:
     """Returns the log of the factor after an event.
 
     Args:
+        stake: Share of the capital that is bet, 0 to 1.
         probability: Above 0, at most 1.
     """
     return math.log1p(stake * (1 - probability) / probability)
@@ -133,11 +134,8 @@ def sequential_lower_bound(events: int, trials: int, confidence: float) -> float
     """Returns a lower bound that holds after every number of trials at once.
 
     It is the highest probability that the bets of `log_capital` reject: with probability
-    `confidence`, the bounds of all times stay at or below the true probability, or below its
-    highest value if it varies.
-
-    Args:
-        confidence: 0 to 1, exclusive.
+    `confidence`, in (0, 1), the bounds of all times stay at or below the true probability, or below
+    its highest value if it varies.
     """
     if events == 0:
         return 0.0
@@ -309,13 +307,16 @@ class Outcome:
 def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
     """Returns the rows of a CSV file in their order, which must be that of time.
 
-    Raises OutcomesError.
-
     The columns `disposition` and, optionally, `policy_hash` are those of `eulerlora triage --csv`.
+    A row without a value in the column `lesion` is a lesion of its own.
 
     Args:
-        confirmed: Name of the column with the confirmed class. A row without a value in the column
-            `lesion` is a lesion of its own.
+        path: In UTF-8, with a header.
+        confirmed: Name of the column with the confirmed class.
+
+    Raises:
+        OutcomesError: For a file that cannot be read, a missing column, an unknown disposition, and
+            no rows.
     """
     try:
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
@@ -348,10 +349,10 @@ def _check_columns(path: Path, columns: Sequence[str], confirmed: str) -> None:
 
 
 def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
-    """Returns a row.
+    """Returns a row; `place`, the file and the line, stands for a missing lesion.
 
-    Args:
-        place: The file and the number of the line.
+    Raises:
+        OutcomesError: With `place`, for an unknown disposition.
     """
     disposition = _cell(row, DISPOSITION)
     if disposition and disposition not in set(Disposition):

@@ -625,8 +625,7 @@ def missing_threshold(
 ) -> str | None:
     """Returns a text that names the options with a threshold; None if these options have one.
 
-    Args:
-        samples: Per adapter, 1 in mode det.
+    `samples` is per adapter, 1 in mode det.
     """
     known = {threshold.options: None for threshold in thresholds}
     if (mode, samples) in known:

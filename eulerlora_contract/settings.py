@@ -91,8 +91,7 @@ def expected_value(error: ErrorDetails) -> str:
 def first_error(error: ValidationError, model: type[BaseModel] | None = None) -> str:
     """Returns the first validation error in one line that begins with the key.
 
-    Args:
-        model: That was validated; an unknown key then gets a suggestion.
+    An unknown key gets a suggestion if `model`, the validated one, is given.
     """
     errors = error.errors()
     first, key = errors[0], _key(errors[0])
@@ -115,8 +114,7 @@ def first_error(error: ValidationError, model: type[BaseModel] | None = None) ->
 def error_without_input(error: ValidationError, *models: type[BaseModel]) -> str:
     """Returns the first validation error in one line, without values and keys that were made up.
 
-    Args:
-        models: Whose keys the line may name, which begins with the position of the error.
+    The line begins with the position of the error, in which only keys of `models` are named.
     """
     fault = error.errors(include_url=False, include_input=False)[0]
     known = {name for model in models for name in model.model_fields}

@@ -226,6 +226,8 @@ class RecentClients:
         """Returns whether a free worker may take work of a client.
 
         Args:
+            client: Whose work is next.
+            workers: Number of all workers, free and busy.
             running: The clients with work in each of the busy workers.
         """
         if workers == 1 or len(running) < workers - 1 or not self.has_other(client):

@@ -108,6 +108,7 @@ def report_html(
     """Yields the parts of a self-contained HTML page with the rows, the most urgent first.
 
     Args:
+        rows: In any order.
         policy: The policy that decided.
         created_at: With a time zone.
         thumbnail_of_row: Called once for each row, in order; None for a row without a picture.
@@ -155,11 +156,7 @@ def describe_settings(settings: ModelSettings | Prediction) -> str:
 
 
 def counted(count: int, singular: str, plural: str = "") -> str:
-    """Returns a number with its noun.
-
-    Args:
-        plural: By default the singular with an s.
-    """
+    """Returns a number with its noun; the plural is by default the singular with an s."""
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 

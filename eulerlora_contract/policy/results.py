@@ -148,8 +148,7 @@ def triage_result(
 ) -> TriageResult:
     """Returns the answer for one image that `policy` has decided on.
 
-    Args:
-        class_names: The name of every class for people, by its code.
+    `class_names` has the name of every class for people, by its code.
     """
     fitted = policy.fitted_to(prediction)
     notice = not_established(policy) if fitted else NOT_FITTED

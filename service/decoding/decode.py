@@ -79,6 +79,8 @@ def decode(
     """Returns the upright RGB image in `data`, as `eulerlora.images.decode` does.
 
     Args:
+        data: The whole file.
+        limits: Compared with the header before pixels are decoded.
         declared: If it disagrees with the content, the content decides and the image has a warning.
         input_side: If given, of the network's input; a large JPEG is then reduced
             (`jpeg_reduction`).

@@ -274,12 +274,18 @@ class DecoderPool:
     ) -> DecodedInput:
         """Returns the result of a job.
 
+        If the caller is cancelled while the image waits, it is not decoded. The problems of
+        `decode.decode` are raised too.
+
         Args:
+            job: Decoded by the next free worker process.
             on_cpu_s: Called with the CPU seconds of every attempt, also if it fails or the caller
-                has left. Raises the problems of `decode.decode`, UnusableImage for an image that
-                exceeds the limits on CPU time or memory or that crashes its decoder twice, and
-                NotReady if decoders fail for another reason. If the caller is cancelled while the
-                image waits, it is not decoded.
+                has left.
+
+        Raises:
+            UnusableImage: For an image that exceeds the limits on CPU time or memory or that
+                crashes its decoder twice.
+            NotReady: If decoders fail for another reason.
         """
         if not (self._running and self._passed_test):
             raise NotReady("the image decoder does not work", RETRY_AFTER_S)

@@ -110,8 +110,8 @@ class DecodingSlots:
     def wait_s(self, client: str, estimated_s: float) -> float:
         """Returns the estimated seconds until more images of a request are decoded.
 
-        Args:
-            estimated_s: Their CPU seconds. The result is 0 if no other image waits or is decoded.
+        `estimated_s` is their CPU time in seconds. The result is 0 if no other image waits or is
+        decoded.
         """
         if not self._seconds.total:
             return 0.0
@@ -125,10 +125,12 @@ class DecodingSlots:
     ) -> Result:
         """Returns the result of `decode` for an image, which starts when a decoder is granted.
 
+        If the caller is cancelled, an image that has started keeps its decoder until it ends.
+
         Args:
+            client: Whose share of the decoders and quota is used.
             estimated_s: The expected CPU seconds.
-            decode: Gets the `Charge` of the image. If the caller is cancelled, an image that has
-                started keeps its decoder until it ends.
+            decode: Gets the `Charge` of the image.
 
         Raises:
             QuotaExceeded: If the client has used up its quota by then.

@@ -106,8 +106,14 @@ class Pipeline:
         """Returns the answer for the one image of a request: for a policy, a TriageResult.
 
         Args:
-            upload: The image, if the body has been read already. Raises Problem and
-                ClientDisconnect.
+            request: Its body is read unless `upload` is given.
+            query: The validated parameters of the request.
+            policy: Decides on the prediction; None for the prediction alone.
+            upload: The image, if the body has been read already.
+
+        Raises:
+            Problem: If the request is refused or fails.
+            ClientDisconnect: If the client leaves before its body is read.
         """
 
         async def read(request: Request) -> list[Upload]:
@@ -194,8 +200,7 @@ class Pipeline:
     ) -> Answer:
         """Returns the answer for one image: the rest of the way of a request.
 
-        Args:
-            tickets: One for each round.
+        `tickets` has one for each round.
         """
         # Decode
         if isinstance(image.header, Problem):
@@ -273,11 +278,9 @@ async def infer(
     ticket: Ticket,
     queued_at: float | None = None,
 ) -> InferenceResult:
-    """Runs an item on a reserved ticket.
+    """Runs an item on a reserved ticket of the queue.
 
-    Args:
-        deadline: On the monotonic clock.
-        queued_at: As in `RequestQueue.enqueue`.
+    `deadline` is on the monotonic clock; `queued_at` is as in `RequestQueue.enqueue`.
 
     Raises:
         DeadlinePassed: If its pass has not started by the deadline.
@@ -305,12 +308,9 @@ async def infer_in_rounds(
 ) -> InferenceResult:
     """Runs the rounds of `samples=auto` for an item until its decisions are settled.
 
-    Every round is queued at the position of the first one.
-
-    Args:
-        deadline: As in `infer`; a result from fewer rounds would depend on the load.
-        tickets: One for each round; those of rounds that do not run are released.
-        rule: As in `AdaptiveSampling`.
+    Every round is queued at the position of the first one. `tickets` has one for each round; those
+    of rounds that do not run are released. The deadline is as in `infer`; a result from fewer
+    rounds would depend on the load. The rule is as in `AdaptiveSampling`.
     """
     served, queued_at = tickets[0].served, time.monotonic()
     sampling = AdaptiveSampling(item.draw, served.adapters, rule, served.model.feature_distance)
@@ -343,11 +343,10 @@ def response_body(
     request: PredictRequest,
     warnings: tuple[PredictionWarning, ...] = (),
 ) -> Prediction:
-    """Returns the response body of one image.
+    """Returns the response body of one image; `warnings` precede those of the request.
 
-    Args:
-        warnings: Of the image, before those of the request. Raises ModelFailure if the network's
-            output is not finite.
+    Raises:
+        ModelFailure: If the network's output is not finite.
     """
     served, query, draw = request.served, request.query, result.draw
     model, output = served.model, result.output

@@ -135,8 +135,8 @@ def requested_samples(query: PredictQuery, served: ServedModel) -> int | Auto:
 def rule_of(request: PredictRequest, quality: ImageQuality | None) -> StoppingRule | None:
     """Returns when the rounds of an image end; None for one pass.
 
-    Args:
-        quality: With a policy.
+    With a policy, `quality` is that of the image, and the rounds end when the disposition is
+    settled.
     """
     if request.samples != AUTO:
         return None
