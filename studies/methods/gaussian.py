@@ -80,9 +80,7 @@ class NoiseMethod(Method[SettingsType_co]):
 def divergence(mean: Tensor, scale: Tensor, prior_scale: float) -> Tensor:
     """Returns KL(N(mean, scale^2) || N(0, prior_scale^2)), summed over all elements, in nats.
 
-    Args:
-        mean: Any equal shape; scale is positive.
-        scale: Any equal shape; scale is positive.
+    Mean and scale have the same shape; both scales are positive.
     """
     ratio = scale / prior_scale
     terms = ratio.square() + (mean / prior_scale).square() - 1 - 2 * ratio.log()
@@ -105,11 +103,8 @@ def antithetic_noise(
 ) -> dict[str, Tensor]:
     """Returns (adapters * samples, *shape) for every name, adapter by adapter, in pairs z, -z.
 
-    Each sample alone is standard normal.
-
-    Args:
-        first: Samples of each adapter to skip. The first samples of an adapter do not depend on how
-            many are drawn.
+    Each sample alone is standard normal. The `first` samples of each adapter are skipped. The first
+    samples of an adapter do not depend on how many are drawn.
     """
     pairs = [
         independent_noise(adapters, shapes, generator)
@@ -269,10 +264,7 @@ def _sampled(
 ) -> Tensor:
     """Returns (rows, ...): the mean of each row's adapter plus its noise.
 
-    Args:
-        adapter: (rows,).
-        noise: (rows, ...), or None for the mean.
-        dim: Axis of the adapters.
+    `adapter` is (rows,), `dim` the axis of the adapters, `noise` (rows, ...) or None for the mean.
     """
     mean: Tensor = getattr(module, name).index_select(dim, adapter).movedim(dim, 0)
     if noise is None:

@@ -128,6 +128,7 @@ class IndexedNetworks(nn.Module):
         Args:
             features: (rows, width).
             index: (rows, index).
+            adapter: (rows,), index of each row's adapter.
         """
         inputs = torch.cat([features, index], dim=-1)
         row = torch.arange(len(inputs), device=inputs.device)
@@ -242,6 +243,7 @@ class GaussianProcessHeads(AdapterHeads):
 
         Args:
             features: (rows, width), float32.
+            adapter: (rows,), index of each row's adapter.
         """
         inputs = F.layer_norm(features, features.shape[-1:])
         angles = torch.einsum("nd,afd->naf", inputs, self.frequencies) + self.phases

@@ -63,9 +63,8 @@ def predicted_probabilities(
 ) -> Tensor:
     """Returns the mean probabilities (n, classes), float64 on the CPU.
 
-    Args:
-        samples: Per adapter; None for mode det. Image i has the seed i, so that two calls differ in
-            the network only.
+    `pixels` are (n, 3, size, size) on the network's device. `samples` is per adapter, None for mode
+    det. Image i has the seed i, so that two calls differ in the network only.
     """
     draws = [
         Draw() if samples is None else Draw(mode="stoch", samples=samples, seed=seed)
@@ -190,7 +189,9 @@ def set_deviation(
     """Sets the scales of rotated adapters so that weights get noise U E of this deviation.
 
     Args:
+        network: After `rotate`; changed in place.
         values: Of `rotate`.
+        deviation: Standard deviation of the elements of E.
     """
     for block, singular in zip(_adapters(network), values, strict=True):
         effective = singular > SMALLEST_VALUE * singular.amax(dim=-1, keepdim=True)
@@ -369,6 +370,7 @@ def gauss_newton_diagonal(network: AdaptedVisionTransformer, images: Tensor) -> 
     Args:
         network: With normal weights; its scales are set to 1, so that the gradient of a row's noise
             is that of its weights.
+        images: (n, 3, size, size), on the network's device.
     """
     with torch.no_grad():
         for name, parameter in network.adapter_parameters():
@@ -488,10 +490,9 @@ class Law:
 
 
 def kronecker_factors(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, Factors]:
-    """Returns the factors over the images by parameter name, of the heads and of sampled adapters.
+    """Returns the factors of heads and sampled adapters over the images, by parameter name.
 
-    Args:
-        images: (n, 3, size, size).
+    `images` are (n, 3, size, size).
     """
     sums: dict[str, tuple[Tensor, Tensor]] = {}
     for part in images.split(CURVATURE_BATCH):
@@ -587,9 +588,7 @@ def _samples_adapters(network: AdaptedVisionTransformer) -> bool:
 def _moments(vectors: Tensor, own: list[Tensor], mean: bool) -> Tensor:
     """Returns (adapters, size, size): sums of outer products of the vectors (rows, tokens, size).
 
-    Args:
-        own: (rows,) for each adapter, its rows.
-        mean: Over tokens instead of their sum.
+    `own` has the rows of each adapter, (rows,). `mean` averages over tokens instead of summing.
     """
     parts = [vectors.detach()[k].flatten(0, 1) for k in own]
     tokens = vectors.shape[1] if mean else 1
@@ -599,8 +598,7 @@ def _moments(vectors: Tensor, own: list[Tensor], mean: bool) -> Tensor:
 def _own_blocks(moments: Tensor, rank: int) -> Tensor:
     """Returns (adapters, rank, rank), the part of each adapter's directions among all of them.
 
-    Args:
-        moments: (adapters, adapters * rank, adapters * rank).
+    `moments` is (adapters, adapters * rank, adapters * rank).
     """
     return torch.stack(
         [

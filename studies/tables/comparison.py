@@ -272,11 +272,10 @@ def _tested(
 def endpoint_result(
     metric: str, arm: str, minus: str, of_arm: Floats, of_minus: Floats
 ) -> EndpointResult:
-    """Returns the difference of a metric.
+    """Returns the difference of a metric between two arms, `arm` minus `minus`.
 
-    Args:
-        of_arm: (seeds, 1 + resamples).
-        of_minus: (seeds, 1 + resamples).
+    `of_arm` and `of_minus` are the values of the metric, (seeds, 1 + resamples), the first column
+    without resampling.
     """
     pairs = of_arm - of_minus
     by_seed, resamples = pairs[:, 0], pairs[:, 1:].mean(axis=0)
@@ -311,10 +310,12 @@ def endpoint_result(
 def detectable(result: EndpointResult, tests: int) -> float:
     """Returns the smallest difference that is significant with a probability of POWER.
 
+    The statistic has the noncentral t distribution with the standard error and the degrees of
+    freedom of the result.
+
     Args:
-        tests: Number of endpoints among which the level is divided. The statistic has the
-            noncentral t distribution with the standard error and the degrees of freedom of the
-            result.
+        result: Its errors and degrees of freedom are used.
+        tests: Number of endpoints among which the level is divided.
     """
     error = float(np.hypot(result.seeds_error, result.lesions_error))
     critical = stdtrit(result.freedom, 1 - LEVEL / tests / 2)

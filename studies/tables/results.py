@@ -314,8 +314,7 @@ def trained_parameters(configs: Sequence[CheckpointConfig], recipe: AdapterRecip
 def cost_of(configs: Sequence[CheckpointConfig], recipe: AdapterRecipe, samples: int) -> Cost:
     """Returns the cost of a run from the configs of its checkpoints.
 
-    Args:
-        samples: Of an answer, per adapter; 1 in `det`.
+    `samples` is that of an answer, per adapter; 1 in `det`.
     """
     config, results = configs[0], [config.provenance["training"] for config in configs]
     adapters, whole = config.adapters.settings, recipe.whole_network is not None
@@ -347,10 +346,7 @@ def operations(
 ) -> RowOperations:
     """Counts the operations of a step and a prediction of a network with new weights.
 
-    Args:
-        whole: True if all weights are trained.
-        samples: Per adapter.
-        sampling: As in training.
+    All weights are trained if `whole`. `samples` is per adapter; `sampling` is as in training.
     """
     network = build_network(VisionTransformer(shape), adapters, classes, method=method)
     network = train_all_weights(network) if whole else network

@@ -135,9 +135,8 @@ def initial_network(
 ) -> AdaptedVisionTransformer:
     """Returns the network before its first step, with random heads.
 
-    Args:
-        previous: Checkpoint of the whole network to continue, with its heads; None for the
-            backbone.
+    A recipe of the whole network may continue from the checkpoint `previous`, with its heads; None
+    starts from the backbone.
     """
     preprocessing = frozen.preprocessing.model_copy(
         update={"colour_constancy": recipe.colour_constancy}

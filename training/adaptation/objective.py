@@ -61,6 +61,7 @@ def balanced_counts(labels: Ints, class_balance: float) -> Floats:
 
     Args:
         labels: (n,); OUTSIDE is drawn once.
+        class_balance: 0 keeps the frequencies of the classes, 1 draws all classes equally often.
     """
     inside = labels >= 0
     sizes = np.bincount(labels[inside]).astype(np.float64)
@@ -74,11 +75,7 @@ def log_frequency_ratio(labels: Ints, expected_counts: Floats, classes: int) -> 
     """Returns (classes,) float32, the logarithm of drawn over present images of each class.
 
     Training adds it to the logits (logit adjustment, Menon et al., ICLR 2021). Classes without
-    images have 0.
-
-    Args:
-        labels: (n,).
-        expected_counts: (n,).
+    images have 0. `labels` and `expected_counts` are (n,).
     """
     inside = labels >= 0
     present = np.bincount(labels[inside], minlength=classes)
@@ -88,11 +85,7 @@ def log_frequency_ratio(labels: Ints, expected_counts: Floats, classes: int) -> 
 
 
 def target_probabilities(labels: Tensor, classes: int) -> Tensor:
-    """Returns (n, classes) float32: one-hot labels; uniform for OUTSIDE; zeros for IGNORED.
-
-    Args:
-        labels: (n,).
-    """
+    """Returns (n, classes) float32: one-hot labels; uniform for OUTSIDE; zeros for IGNORED."""
     one_hot = F.one_hot(labels.clamp(min=0), classes) * (labels >= 0).unsqueeze(-1)
     return one_hot + (labels == OUTSIDE).unsqueeze(-1) / classes
 
@@ -100,11 +93,10 @@ def target_probabilities(labels: Tensor, classes: int) -> Tensor:
 def image_weights(labels: Tensor, class_weights: Tensor, outlier_weight: float) -> Tensor:
     """Returns (n,): the weight of the label's class, and 0 for IGNORED.
 
-    OUTSIDE has `outlier_weight` times the mean class weight.
-
     Args:
         labels: (n,).
         class_weights: (classes,).
+        outlier_weight: Weight of OUTSIDE, in units of the mean class weight.
     """
     outlier = torch.stack([outlier_weight * class_weights.mean(), class_weights.new_zeros(())])
     return torch.where(
@@ -300,11 +292,7 @@ class AdapterObjective(Objective[AdapterDraw]):
 
 
 def step_generator(seed: int, step: int, *purpose: int) -> Generator:
-    """Returns the generator of a step's draws.
-
-    Args:
-        purpose: Numbers that separate several draws.
-    """
+    """Returns the generator of a step's draws; `purpose` separates several draws of a step."""
     state = np.random.SeedSequence((seed, step, *purpose)).generate_state(1)
     return torch.Generator().manual_seed(int(state[0]))
 
@@ -332,12 +320,9 @@ def objective_and_batches(
     outliers: OodSet | None,
     shard: Shard = WHOLE_BATCH,
 ) -> tuple[AdapterObjective, LoadedBatches]:
-    """Returns the objective and the batches of a recipe: all that its training and a fit to its
-    result have in common.
+    """Returns the objective and the batches of a recipe, for its training and fits to its result.
 
-    Args:
-        network: On its device.
-        outliers: Those of the recipe, if it has any.
+    The network is on its device. `outliers` are those of the recipe, None if it has none.
     """
     settings, device = recipe.training, next(network.parameters()).device
     training = trained_images(images, outliers)

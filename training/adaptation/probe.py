@@ -33,10 +33,15 @@ def fit_heads(
 ) -> None:
     """Sets the heads of a network to linear probes of its frozen features.
 
+    A class without training images gets the bias ABSENT_CLASS_BIAS.
+
     Args:
+        network: Its heads change in place; its backbone moves to `device`.
+        images: The train part is fitted to.
+        device: Computes the features.
         bootstrap_seed: None gives all heads the same probe; otherwise every head gets the probe of
             a bootstrap resample of the train part's lesions (of its images where lesions are
-            unknown). A class without training images gets the bias ABSENT_CLASS_BIAS.
+            unknown).
     """
     train = images.parts["train"]
     features = _features(network.backbone.to(device), train, network.preprocessing)
@@ -68,9 +73,11 @@ def head_log_probabilities(
 def compare_with_probe(test: EvaluatedSet, probe: Tensor) -> ProbeComparison:
     """Returns the comparison of a model, in the report's first mode, with a probe.
 
+    The intervals are those of the paired differences, resampled by group.
+
     Args:
-        probe: (n, classes) log-probabilities of the same test images. The intervals are those of
-            the paired differences, resampled by group.
+        test: The model's predictions for the test images.
+        probe: (n, classes) log-probabilities of the same test images.
     """
     labels, model = test.labels, test.predictions[0].log_probabilities
     log_mean = log_mean_probability(model)

@@ -76,13 +76,17 @@ def calibrate(
     earlier calibration remains.
 
     Args:
+        folder: Of the checkpoint, whose files change.
+        images: With a train part, and a calibration or a test part.
+        device: Runs the model.
         samples: Of `stoch`; `det` is calibrated too. `auto` needs margins, which need enough images
             (`eulerlora.sampling.adaptive`), and has no sets.
-        sampler: New ones of the checkpoint; None keeps the present ones.
-        views: New ones of the checkpoint; None keeps the present ones.
+        sampler: The checkpoint's new one; None keeps the present one.
+        coverage: Of the prediction sets; none by default.
         precision: Float32, which has the statistics, margins and temperatures; or bfloat16 too,
             with thresholds and sets of its own and the comparison by which `precision=auto`
             decides; `auto` is bfloat16 where it is fast.
+        views: The checkpoint's new number; None keeps the present one.
 
     Raises:
         DataError: If a class has too few lesions for the coverage, before any work.
@@ -134,9 +138,7 @@ def calibrate_auto(
 ) -> CheckpointConfig:
     """Fits the `auto.json` of the checkpoint in a folder anew; all else stays, the revision too.
 
-    Args:
-        images: As in `calibrate`.
-        precision: As in `calibrate`.
+    The arguments are those of `calibrate`.
 
     Raises:
         DataError: For a checkpoint without thresholds for the number of samples that `samples=auto`

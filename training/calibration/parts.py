@@ -77,6 +77,7 @@ def results_table(title: str, columns: Mapping[str, Mapping[str, str]]) -> str:
     """Returns results by name as a Markdown table.
 
     Args:
+        title: Header of the first column, with the names.
         columns: The results of each column.
     """
     names = dict.fromkeys(name for results in columns.values() for name in results)
@@ -140,6 +141,8 @@ def site_parts(
         lesions: Number of each of the checkpoint's classes.
         unit: "lesion", or "image" if every image counts as a lesion.
         sensitivity: Required of the urgent threshold.
+        coverage: One part for each of its coverages.
+        target: The lesions of its critical classes count for the urgent threshold.
     """
     units, total, fewest = f"{unit}s", sum(lesions.values()), min(lesions.values())
     yield FittedPart(TEMPERATURE, MIN_TEMPERATURE, fewest, f"{units} of each class")

@@ -442,6 +442,7 @@ def split_images(
     """Returns the images to fit to and to measure on, sorted by name, without a common group.
 
     Args:
+        images: Those of a `cluster_name` are a group.
         held_out: Share of the groups to measure on, 0 to 1, as `split_off`; None for none.
     """
     if held_out is None:
@@ -462,7 +463,10 @@ def measure_site(
     """Returns the results of a model on at least one picture.
 
     Args:
+        model: With the calibration of the site.
+        images: That had no part in the fit.
         options: Of its predictions.
+        policy: None leaves out what depends on a policy.
         data: Name of the pictures.
     """
     (outputs,) = predict_all(model, images, [options], "measure")
@@ -501,10 +505,14 @@ def write_site_checkpoint(
 ) -> None:
     """Writes a checkpoint with the weights of that in `source`, and its policy.
 
+    The known answer is computed from the written files.
+
     Args:
+        source: Folder of the checkpoint that was calibrated; it does not change.
+        folder: Missing or empty.
         checkpoint: With the new config.
-        policy: Fitted to `file`; None writes none. The known answer is computed from the written
-            files.
+        file: The policy's text before the fit, whose comments stay.
+        policy: Fitted to `file`; None writes none.
 
     Raises:
         StorageError: For a full disk.

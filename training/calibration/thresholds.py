@@ -217,8 +217,7 @@ class CalibrationOutputs:
     def temperature(self, mode: Mode, samples: int) -> TemperatureFit:
         """Returns the fit of a mode's temperature to outputs at temperature 1.
 
-        Args:
-            samples: Per adapter, of mode `stoch`.
+        `samples` is per adapter, for mode `stoch` only.
         """
         outputs, count = (self.det, 1) if mode == "det" else (self.stoch, samples)
         trajectories = outputs.log_probabilities[:, :, :count].flatten(1, 2)
@@ -248,10 +247,7 @@ def with_thresholds(
     """Returns the config with the thresholds of `det` and of `stoch` with each of `samples`.
 
     With `auto`, also of the number of samples that it is compared with, and as
-    `with_auto_threshold`.
-
-    Args:
-        distance: None to leave out its thresholds.
+    `with_auto_threshold`. A `distance` of None leaves out its thresholds.
     """
     det = _threshold("det", 1, _scored(outputs.det, distance, 1), outputs)
     fixed = [
@@ -291,12 +287,13 @@ def precision_changes(
 ) -> tuple[PrecisionChange, ...]:
     """Returns how many answers change in bfloat16, for det and for `DEFAULT_SAMPLES` samples.
 
+    Outputs with fewer samples are compared with all of theirs.
+
     Args:
         config: With the thresholds of both precisions.
-        exact: Outputs for the same images in float32 and in bfloat16; with fewer samples, all of
-            them are compared.
-        rounded: Outputs for the same images in float32 and in bfloat16; with fewer samples, all of
-            them are compared.
+        exact: In float32.
+        rounded: In bfloat16, for the same images.
+        distance: None leaves out its flag.
     """
     largest = exact.stoch.log_probabilities.shape[2]
     options: tuple[tuple[Mode, int], ...] = (("det", 1), ("stoch", min(DEFAULT_SAMPLES, largest)))
@@ -418,11 +415,7 @@ def data_sha256(images: Sequence[LabelledImage], classes: Sequence[str]) -> str:
 
 
 def upper_quantile(scores: Tensor, share: float) -> float:
-    """Returns the lowest limit that at least `share` of the scores do not exceed.
-
-    Args:
-        scores: (n,).
-    """
+    """Returns the lowest limit that at least a share, in (0, 1], of scores (n,) does not exceed."""
     return float(scores.sort().values[math.ceil(share * len(scores)) - 1])
 
 
@@ -431,6 +424,7 @@ def answers_by_round(outputs: ModelOutputs, distance: FeatureDistance | None) ->
 
     Args:
         outputs: With at least `MAX_AUTO_SAMPLES` samples.
+        distance: None without feature statistics.
     """
     return {
         samples: round_answers(
@@ -485,11 +479,7 @@ def _threshold(
     outputs: CalibrationOutputs,
     compared: Threshold | None = None,
 ) -> Threshold:
-    """Returns the thresholds of images.
-
-    Args:
-        compared: Has their boundaries; None to fit them.
-    """
+    """Returns the thresholds of images, with the boundaries of `compared`; None fits them."""
     msp, distances = images.scores["msp"], images.scores.get("feature_distance")
     bound, classes = outputs.bound(msp), outputs.det.log_probabilities.shape[-1]
     limit = bound.threshold if compared is None else compared.msp
@@ -521,10 +511,9 @@ def _threshold(
 def _score_threshold(
     scores: Tensor, outputs: CalibrationOutputs, compared: ScoreThreshold | None
 ) -> ScoreThreshold:
-    """Returns the threshold of a score that is low in distribution; compared: as in `_threshold`.
+    """Returns the threshold of a score (n,) that is low in distribution.
 
-    Args:
-        scores: (n,).
+    `compared` is as in `_threshold`.
     """
     fitted = -outputs.bound(-scores).threshold
     threshold = fitted if compared is None else compared.threshold

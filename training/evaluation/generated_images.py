@@ -59,6 +59,7 @@ def pictures(
     Args:
         name: Of the set.
         kinds: The function that draws a kind, by its name.
+        count: Of all kinds together.
     """
     turns = zip(range(count), cycle(kinds.items()), strict=False)
     return [
@@ -81,11 +82,7 @@ def digits() -> list[LabelledImage]:
 
 
 def text_page(random: Generator, dark: bool) -> Pixels:
-    """Returns a page filled with lines of random words.
-
-    Args:
-        dark: Text darker than the page.
-    """
+    """Returns a page filled with lines of random words, darker than the page if `dark`."""
     ink, page = random.integers(0, 90, 3), random.integers(190, 256, 3)
     if not dark:
         ink, page = page, ink
@@ -174,9 +171,7 @@ def plain_skin(test: Sequence[LabelledImage]) -> list[LabelledImage]:
 def rendered_skin(random: Generator, min_angle: float, max_angle: float) -> Pixels:
     """Returns skin of one tone with low-frequency shading and fine texture.
 
-    Args:
-        min_angle: Range of the individual typology angle, atan((L* - 50) / b*), in degrees.
-        max_angle: Range of the individual typology angle, atan((L* - 50) / b*), in degrees.
+    The individual typology angle, atan((L* - 50) / b*), is drawn between two angles in degrees.
     """
     yellowness = random.uniform(*YELLOWNESS)
     angle = math.radians(random.uniform(min_angle, max_angle))
@@ -240,11 +235,7 @@ PASTED = 0.5  # size of the pasted lesion per side of the background
 
 
 def with_shift(images: Sequence[LabelledImage], name: str) -> list[LabelledImage]:
-    """Returns images that are decoded and changed each time they are read.
-
-    Args:
-        name: Of the change.
-    """
+    """Returns images that are decoded and changed by the shift `name` each time they are read."""
     return [replace(image, source=partial(_shifted, image, name)) for image in images]
 
 
@@ -303,9 +294,7 @@ def _background(height: int, width: int) -> Tensor:
 def _disc(height: int, width: int, rows: float, columns: float) -> Tensor:
     """Returns (height, width), 1 within a centred ellipse and 0 outside, with a soft edge.
 
-    Args:
-        rows: Diameters of the ellipse, per shorter side.
-        columns: Diameters of the ellipse, per shorter side.
+    `rows` and `columns` are the diameters of the ellipse, in units of the shorter side.
     """
     shorter = min(height, width)
     y = (torch.arange(height) - (height - 1) / 2)[:, None] / (shorter * rows / 2)

@@ -89,6 +89,7 @@ class ModelOutputs:
         """Returns the OOD scores (n,) by name.
 
         Args:
+            distance: Adds the feature distance; None without feature statistics.
             samples: Computes them from the first samples of each adapter only; None from all.
         """
         first = slice(0, samples)
@@ -153,6 +154,7 @@ class SetPredictions:
         statistics.
 
         Args:
+            outputs: For the same images.
             distances: Of each model; None without feature statistics.
             thresholds: None for an ensemble, and if the options of the outputs were not calibrated.
         """
@@ -217,10 +219,7 @@ def predict_all(
 ) -> list[ModelOutputs]:
     """Returns the outputs of a model for at least one image, for each of `options`.
 
-    Each image is read, decoded and resized once.
-
-    Args:
-        label: Name of the progress bar.
+    Each image is read, decoded and resized once. `label` is the name of the progress bar.
 
     Raises:
         NonFiniteError: For NaN or infinite logits.

@@ -247,9 +247,12 @@ class ToleranceBound:
 def tolerance_bound(values: Floats, share: float) -> ToleranceBound:
     """Returns the highest threshold that at least `share` of new units reach with CONFIDENCE.
 
+    With fewer than `tolerance_sample_size(share)` units, returns the lowest value, whose confidence
+    is lower.
+
     Args:
-        values: (n,), one for each unit, n > 0. With fewer than `tolerance_sample_size(share)`
-            units, returns the lowest value, whose confidence is lower.
+        values: (n,), one for each unit, n > 0.
+        share: In (0, 1).
     """
     misses = allowed_misses(len(values), share) or 0
     return ToleranceBound(float(np.sort(values)[misses]), misses, len(values), share)

@@ -63,6 +63,10 @@ def classification_metrics(
     Args:
         log_probabilities: (n, trajectories, classes).
         labels: (n,).
+        weights: (resamples, n).
+
+    Returns:
+        (resamples,) by name.
     """
     log_mean = log_mean_probability(log_probabilities)
     # Logits and log-probabilities of a trajectory differ by one number for all classes.
@@ -79,11 +83,7 @@ def classification_metrics(
 
 
 def _label_metrics(log_probabilities: Tensor, labels: Ints, weights: Weights) -> dict[str, Floats]:
-    """Returns accuracy, ECE, NLL and Brier score.
-
-    Args:
-        log_probabilities: (n, classes).
-    """
+    """Returns accuracy, ECE, NLL and Brier score of log-probabilities (n, classes)."""
     probabilities: Floats = log_probabilities.exp().numpy()
     of_label = log_probabilities.numpy()[np.arange(len(labels)), labels]
     one_hot = np.eye(probabilities.shape[1])[labels]
@@ -96,10 +96,11 @@ def _label_metrics(log_probabilities: Tensor, labels: Ints, weights: Weights) ->
 
 
 def weighted_mean(values: Floats | Bools, weights: Weights) -> Floats:
-    """Returns the mean over images.
+    """Returns the mean over images, (resamples,).
 
     Args:
         values: (n,).
+        weights: (resamples, n).
     """
     return ratio(weights @ values, weights.sum(axis=1))
 
@@ -127,8 +128,12 @@ def auroc(scores: Floats, positive: Bools, weights: Weights) -> Floats:
     """Returns the probability that a positive scores above a negative; ties count half.
 
     Args:
-        scores: (n,). NaN if there are no positives or no negatives.
-        positive: (n,). NaN if there are no positives or no negatives.
+        scores: (n,).
+        positive: (n,).
+        weights: (resamples, n).
+
+    Returns:
+        (resamples,), NaN if there are no positives or no negatives.
     """
     return _pairwise_auroc(
         sums_by_score(scores, weights * positive), sums_by_score(scores, weights * ~positive)
@@ -144,6 +149,7 @@ def sensitivity_at_specificity(
         specificity: The least share of negatives below the threshold.
         scores: (n,).
         positive: (n,).
+        weights: (resamples, n).
 
     Returns:
         (resamples,), NaN if there are no positives or no negatives.
@@ -303,17 +309,15 @@ def error_ranking(
 ) -> dict[str, Estimates]:
     """Returns how well MSP, entropy, mutual information and parts of the variance rank errors.
 
-    By score; parts of the variance that are 0 for all images are left out.
+    By score; parts of the variance that are 0 for all images are left out. auroc: the probability
+    that an image with a wrong label is more uncertain than one with the right label; 0.5 for a
+    random order. aurc: as in `selective_metrics`; the share of wrong labels for a random order.
 
     Args:
-        wrong: (n,), whether the label is wrong, and the cluster index. auroc: the probability that
-            an image with a wrong label is more uncertain than one with the right label; 0.5 for a
-            random order. aurc: as in `selective_metrics`; the share of wrong labels for a random
-            order.
-        clusters: (n,), whether the label is wrong, and the cluster index. auroc: the probability
-            that an image with a wrong label is more uncertain than one with the right label; 0.5
-            for a random order. aurc: as in `selective_metrics`; the share of wrong labels for a
-            random order.
+        uncertainty: Of n images.
+        variance: Of the same images.
+        wrong: (n,), True for a wrong label.
+        clusters: (n,), the cluster index.
     """
     confidences = {
         "msp": uncertainty.msp.numpy(),

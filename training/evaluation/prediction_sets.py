@@ -76,9 +76,13 @@ def coverage_by_class(
 ) -> SetCoverage:
     """Returns the coverage of the prediction sets on at least one labelled image.
 
+    A lesion is covered if the sets of all its images contain its class.
+
     Args:
         probabilities: (n, classes) float64, predicted with the options of the calibration.
-        classes: In their order.
+        images: The n images, in the order of the probabilities.
+        classes: In the order of the probabilities.
+        calibration: Its thresholds give the sets.
     """
     included = included_classes(probabilities, calibration.thresholds)
     sizes = included.sum(dim=1).double()

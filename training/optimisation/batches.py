@@ -155,12 +155,15 @@ def systematic_sample(
 ) -> NDArray[np.int64]:
     """Returns sorted indices; index i occurs floor(e) or ceil(e) times, e = expected_counts[i].
 
+    Systematic sampling (Madow, 1949): the indices under equally spaced points of the cumulative
+    sum, with a random start.
+
     Args:
         expected_counts: (n,), with a sum of n.
+        generator: Draws the start.
 
     Returns:
-        (n,). Systematic sampling (Madow, 1949): the indices under equally spaced points of the
-        cumulative sum, with a random start.
+        (n,).
     """
     count = len(expected_counts)
     points = np.arange(count) + generator.random()

@@ -51,6 +51,7 @@ class Objective(ABC, Generic[StepDraw]):
             network: `self.network`, possibly wrapped for several processes.
             images: (n, 3, size, size).
             labels: (n,), or (n, classes) target probabilities.
+            draw: Of the step, as `self.draw` returns it.
         """
 
     @abstractmethod
@@ -166,9 +167,10 @@ class Optimisation:
         self.network = self.accelerator.prepare_model(self.objective.network)
 
     def step(self, index: int, pixels: Tensor, labels: Tensor) -> Step:
-        """Takes step `index`, counted from 0, on this process's shard of a batch.
+        """Takes a step on this process's shard of a batch.
 
         Args:
+            index: Of the step, from 0; it gives the learning rate and the draws.
             pixels: (n, 3, size, size).
             labels: (n, ...).
 
@@ -237,10 +239,11 @@ def warmup_steps(steps: int, setting: int | Auto) -> int:
 def warmup_cosine(steps: int, setting: int | Auto) -> Callable[[int], float]:
     """Returns the learning rate of a step as a fraction of its peak.
 
-    Linear warm-up from 0, so that the first update has learning rate 0, then half a cosine to 0 at
-    `steps`, as in the paper.
+    Linear warm-up from 0, so that the first update has learning rate 0, then half a cosine to 0, as
+    in the paper.
 
     Args:
+        steps: Of the run, at the end of which the rate is 0.
         setting: As in `warmup_steps`; with 0 steps of warm-up the first update has the peak rate.
 
     Raises:

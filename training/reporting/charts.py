@@ -172,9 +172,8 @@ def _draw_accuracy(axes: Axes, bins: CalibrationBins) -> None:
 def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figure:
     """Returns a confusion matrix, shaded by the share of the true label's images.
 
-    Args:
-        counts: (classes, classes), one row for each true label. With more than 20 classes the cells
-            have no text.
+    `counts` is (classes, classes), one row for each true label. With more than 20 classes the cells
+    have no text.
     """
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     labelled = len(classes) <= MAX_LABELLED_CLASSES
@@ -229,11 +228,8 @@ def score_histograms(
 ) -> Figure:
     """Returns histograms of an OOD score in the test part and in other sets.
 
-    Args:
-        inside: (n,).
-        outside: (m,) by name.
-        threshold: Images below an MSP of this value, or above this value of another score, are
-            flagged.
+    `inside` is (n,), `outside` (m,) by name of the set. Images below an MSP of `threshold`, or
+    above this value of another score, are flagged; None draws no threshold.
     """
     figure = _figure(6.4, 4.8, title)
     axes = figure.subplots()
