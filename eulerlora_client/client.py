@@ -6,6 +6,9 @@ repeated request has the same result.
 
 import asyncio
 import json
+import logging
+import os
+import socket
 import time
 from collections import deque
 from collections.abc import (
@@ -16,13 +19,16 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
+    Sequence,
 )
 from concurrent.futures import Future
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from threading import Thread
 from typing import Annotated, Any, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 from pydantic import Field, ValidationError
@@ -34,13 +40,14 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from eulerlora_client.images import ImageFile, image_bytes
+from eulerlora_client.images import ImageFile, image_bytes, select_files
 from eulerlora_contract.answers import (
     ModelDetails,
     ModelList,
     ModelSummary,
     PolicyDescription,
     Prediction,
+    PredictionBatch,
     ProblemDocument,
     TriageBatch,
     TriageResult,
@@ -48,7 +55,9 @@ from eulerlora_contract.answers import (
 )
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import (
+    BodyTooLarge,
     ConnectionLost,
+    InvalidUpload,
     Problem,
     QuotaExceeded,
     TimedOut,
@@ -56,10 +65,15 @@ from eulerlora_contract.problems import (
     Unreachable,
     problem_class,
 )
+from eulerlora_contract.queries import MAX_BATCH_BYTES, MAX_BATCH_FILES
 from eulerlora_contract.sampling import Auto, Mode, Views
 from eulerlora_contract.settings import Settings, first_error
 
 AnyBody = TypeVar("AnyBody", bound=WireModel)
+Part = tuple[str, bytes, str]
+"""Name, content and media type of a part of a form."""
+
+logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -122,10 +136,17 @@ class AsyncTriageClient:
     """Client of a running service; use it in an `async with` block, or await `close`.
 
     An image is a path, the bytes of a file, or an open file. A request without a result raises a
-    `Problem`. url: such as "http://127.0.0.1:8000". key: an API key, if the service requires one.
+    `Problem`, whose `file` is the path of the image. Methods for many images take a folder too, in
+    place of an image or of all of them, and send the files that
+    `eulerlora_client.images.select_files` finds in it, in its order.
+
+    Requests to this machine use no proxy. Others use that of HTTP_PROXY, HTTPS_PROXY or ALL_PROXY,
+    unless NO_PROXY names the host; the attribute `proxy` says which, or None.
+
+    url: such as "http://127.0.0.1:8000". key: an API key, if the service requires one.
     strip_metadata: removes the metadata of images before they are sent, as
-    `eulerlora_client.images.without_metadata`. Raises SettingsError for an invalid URL or key, and
-    TypeError for an unknown option.
+    `eulerlora_client.images.without_metadata`. Raises SettingsError for an invalid URL, key or
+    proxy, TypeError for an unknown option, and RuntimeError after `close`.
     """
 
     def __init__(
@@ -138,6 +159,8 @@ class AsyncTriageClient:
         retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
     ) -> None:
         self._http = httpx.AsyncClient(**connection_options(url, key, timeouts))
+        self.proxy = environment_proxy(url)
+        self._event_loop: asyncio.AbstractEventLoop | None = None
         self._retry = retry
         self._strip_metadata = strip_metadata
 
@@ -147,7 +170,7 @@ class AsyncTriageClient:
 
     def predict_many(
         self,
-        images: Iterable[ImageFile],
+        images: ImageFile | Iterable[ImageFile],
         concurrency: int = DEFAULT_CONCURRENCY,
         **options: Unpack[PredictOptions],
     ) -> AsyncGenerator[Prediction | Problem, None]:
@@ -155,7 +178,7 @@ class AsyncTriageClient:
 
         Images are consumed lazily. concurrency: number of concurrent requests.
         """
-        return map_ordered(_caught(self.predict, options), images, concurrency)
+        return map_ordered(_caught(self.predict, options), each_image(images), concurrency)
 
     async def triage(self, image: ImageFile, **options: Unpack[TriageOptions]) -> TriageResult:
         """Returns the disposition of an image under the service's policy, with its prediction.
@@ -166,7 +189,7 @@ class AsyncTriageClient:
 
     def triage_many(
         self,
-        images: Iterable[ImageFile],
+        images: ImageFile | Iterable[ImageFile],
         concurrency: int = DEFAULT_CONCURRENCY,
         **options: Unpack[TriageOptions],
     ) -> AsyncGenerator[TriageResult | Problem, None]:
@@ -174,19 +197,24 @@ class AsyncTriageClient:
 
         Sends one request per image, so that each is retried alone and results arrive early.
         """
-        return map_ordered(_caught(self.triage, options), images, concurrency)
+        return map_ordered(_caught(self.triage, options), each_image(images), concurrency)
+
+    async def predict_batch(
+        self, images: ImageFile | Iterable[ImageFile], **options: Unpack[PredictOptions]
+    ) -> tuple[Prediction | Problem, ...]:
+        """Returns the prediction or the problem of each image, as `triage_batch`."""
+        return await self._batch(PredictionBatch, "predict/batch", images, _predict_query(options))
 
     async def triage_batch(
-        self, images: Iterable[ImageFile], **options: Unpack[TriageOptions]
+        self, images: ImageFile | Iterable[ImageFile], **options: Unpack[TriageOptions]
     ) -> tuple[TriageResult | Problem, ...]:
-        """Returns the disposition or the problem of each image, from one request for all.
+        """Returns the disposition or the problem of each image, from few requests.
 
-        The service accepts 32 images by default. Raises a Problem if the request fails.
+        A request has as many images as the service accepts: 32 and 128 MiB, or fewer if it refuses
+        them. Raises a Problem if a request fails.
         """
-        parts = [("files", await self._part(image)) for image in images]
         query = _query(options, TriageOptions)
-        batch = await self._send(TriageBatch, "POST", "triage/batch", params=query, files=parts)
-        return batch_results(batch)
+        return await self._batch(TriageBatch, "triage/batch", images, query)
 
     async def policy(self) -> PolicyDescription:
         """Returns the triage policy of the service."""
@@ -213,17 +241,70 @@ class AsyncTriageClient:
     async def _upload(
         self, body: type[AnyBody], path: str, image: ImageFile, query: Mapping[str, str]
     ) -> AnyBody:
-        part = await self._part(image)
-        return await self._send(body, "POST", path, params=query, files={"file": part})
+        with _naming(image):
+            part = await self._part(image)
+            return await self._send(body, "POST", path, params=query, files={"file": part})
 
-    async def _part(self, image: ImageFile) -> tuple[str, bytes, str]:
+    async def _batch(
+        self,
+        body: type[TriageBatch] | type[PredictionBatch],
+        path: str,
+        images: ImageFile | Iterable[ImageFile],
+        query: Mapping[str, str],
+    ) -> tuple[Any, ...]:
+        """Returns the result or the problem of each image, from requests of limited size."""
+        results: dict[int, Any] = {}
+        parts: dict[int, Part] = {}
+
+        async def send(positions: Sequence[int]) -> None:
+            files = [("files", parts[position]) for position in positions]
+            try:
+                batch = await self._send(body, "POST", path, params=query, files=files)
+            except (InvalidUpload, BodyTooLarge) as problem:
+                if len(positions) == 1:
+                    results[positions[0]] = problem
+                    return
+                middle = len(positions) // 2  # the limits of this service are lower
+                await send(positions[:middle])
+                await send(positions[middle:])
+            else:
+                results.update(zip(positions, batch_results(batch), strict=True))
+
+        named = []
+        for position, image in enumerate(each_image(images)):
+            named.append(image)
+            try:
+                part = await self._part(image)
+            except Problem as problem:
+                results[position] = problem
+                continue
+            sizes = [len(content) for _, content, _ in (*parts.values(), part)]
+            if len(sizes) > MAX_BATCH_FILES or sum(sizes) > MAX_BATCH_BYTES:
+                await send(list(parts))
+                parts.clear()
+            parts[position] = part
+        if parts:
+            await send(list(parts))
+        for position, image in enumerate(named):
+            if isinstance(results[position], Problem):
+                results[position].file = _name_of(image)
+        return tuple(results[position] for position in range(len(named)))
+
+    async def _part(self, image: ImageFile) -> Part:
         """Returns a part of a form. The name of the file is not sent: it may name a patient."""
         content = await asyncio.to_thread(image_bytes, image, self._strip_metadata)
         return "image", content, "application/octet-stream"
 
     async def _send(self, body: type[AnyBody], method: str, path: str, **content: Any) -> AnyBody:
+        loop = asyncio.get_running_loop()
+        if self._http.is_closed:
+            raise RuntimeError(CLOSED)
+        if self._event_loop not in (None, loop):
+            raise RuntimeError("expected one event loop for a client; make one in each asyncio.run")
+        self._event_loop = loop
+
         async def attempt() -> AnyBody:
-            with transport_problems(self._http.base_url):
+            with transport_problems(self._http.base_url, self.proxy):
                 response = await self._http.request(method, path, **content)
             return parsed_body(response, body)
 
@@ -231,7 +312,7 @@ class AsyncTriageClient:
 
 
 class TriageClient:
-    """`AsyncTriageClient` with blocking methods; threads may share it.
+    """`AsyncTriageClient` with blocking methods; threads may share it, processes may not.
 
     Its requests run in one thread of its own. Use it in a `with` block, or call `close`.
     """
@@ -258,7 +339,7 @@ class TriageClient:
 
     def predict_many(
         self,
-        images: Iterable[ImageFile],
+        images: ImageFile | Iterable[ImageFile],
         concurrency: int = DEFAULT_CONCURRENCY,
         **options: Unpack[PredictOptions],
     ) -> Generator[Prediction | Problem, None, None]:
@@ -266,7 +347,7 @@ class TriageClient:
 
         Images are consumed lazily. concurrency: number of concurrent requests.
         """
-        return self._many(_caught(self._client.predict, options), images, concurrency)
+        return self._many(_caught(self._client.predict, options), each_image(images), concurrency)
 
     def triage(self, image: ImageFile, **options: Unpack[TriageOptions]) -> TriageResult:
         """Returns the disposition of an image under the service's policy, with its prediction."""
@@ -274,17 +355,23 @@ class TriageClient:
 
     def triage_many(
         self,
-        images: Iterable[ImageFile],
+        images: ImageFile | Iterable[ImageFile],
         concurrency: int = DEFAULT_CONCURRENCY,
         **options: Unpack[TriageOptions],
     ) -> Generator[TriageResult | Problem, None, None]:
         """Yields the disposition or the problem of each image, in order, as `predict_many`."""
-        return self._many(_caught(self._client.triage, options), images, concurrency)
+        return self._many(_caught(self._client.triage, options), each_image(images), concurrency)
+
+    def predict_batch(
+        self, images: ImageFile | Iterable[ImageFile], **options: Unpack[PredictOptions]
+    ) -> tuple[Prediction | Problem, ...]:
+        """Returns the prediction or the problem of each image, from few requests."""
+        return self._result(self._client.predict_batch(images, **options))
 
     def triage_batch(
-        self, images: Iterable[ImageFile], **options: Unpack[TriageOptions]
+        self, images: ImageFile | Iterable[ImageFile], **options: Unpack[TriageOptions]
     ) -> tuple[TriageResult | Problem, ...]:
-        """Returns the disposition or the problem of each image, from one request for all."""
+        """Returns the disposition or the problem of each image, from few requests."""
         return self._result(self._client.triage_batch(images, **options))
 
     def policy(self) -> PolicyDescription:
@@ -300,11 +387,10 @@ class TriageClient:
         return self._result(self._client.model(name))
 
     def close(self) -> None:
-        """Closes the connections, and ends the thread."""
-        if self._loop.is_closed():
+        """Cancels running requests, closes the connections and ends the thread."""
+        if not self._thread.is_alive():
             return
-        self._result(self._client.close())
-        self._result(self._loop.shutdown_default_executor())
+        self._result(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -323,7 +409,18 @@ class TriageClient:
             future.cancel()  # after an interrupt; a finished one does not change
 
     def _start(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+        if not self._thread.is_alive():
+            work.close()
+            raise RuntimeError(CLOSED)
         return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _end(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._client.close()
+        await self._loop.shutdown_default_executor()
 
     def _many(
         self,
@@ -435,19 +532,98 @@ def _in_order(
         pending.popleft()
 
 
+def each_image(images: ImageFile | Iterable[ImageFile]) -> Iterator[ImageFile]:
+    """Yields every image; in place of a folder, the files that `select_files` finds in it.
+
+    Raises ImageFilesError for a folder without images, or one that cannot be listed.
+    """
+    is_one = isinstance(images, str | bytes | os.PathLike) or hasattr(images, "read")
+    for image in [images] if is_one else images:  # type: ignore[union-attr]
+        if isinstance(image, str | os.PathLike) and os.path.isdir(image):  # noqa: PTH112 - also NUL
+            selection = select_files([image])
+            if selection.skipped:
+                logger.warning(
+                    "%s: %d files without an image extension skipped", image, selection.skipped
+                )
+            yield from selection.files
+        else:
+            yield image  # type: ignore[misc]
+
+
+@contextmanager
+def _naming(image: ImageFile) -> Iterator[None]:
+    """Adds the path of an image to the problems of the block."""
+    try:
+        yield
+    except Problem as problem:
+        problem.file = _name_of(image)
+        raise
+
+
+def _name_of(image: ImageFile) -> str | None:
+    named = image if isinstance(image, str | os.PathLike) else getattr(image, "name", None)
+    return str(named) if isinstance(named, str | os.PathLike) else None
+
+
 EXAMPLE = "a URL such as http://127.0.0.1:8000"
+CLOSED = "the client is closed, or was made before this process was forked"
 
 
 def connection_options(url: str, key: str | None, timeouts: Timeouts) -> dict[str, Any]:
-    """Returns the options of httpx's clients. Raises SettingsError for an invalid URL or key."""
+    """Returns the options of httpx's clients.
+
+    Raises SettingsError for an invalid URL or key, or a proxy that cannot be used.
+    """
+    base_url, proxy = _checked_url(url), environment_proxy(url)
+    try:
+        # A transport makes httpx ignore the proxies of the environment, not its certificates.
+        limits = httpx.Limits(max_connections=None)
+        transport = httpx.AsyncHTTPTransport(proxy=proxy, limits=limits)
+    except ImportError as error:
+        raise SettingsError("a SOCKS proxy requires: pip install 'httpx[socks]'") from error
     return {
-        "base_url": _checked_url(url),
+        "base_url": base_url,
         "headers": {} if key is None else {"Authorization": f"Bearer {_checked_key(key)}"},
         "timeout": httpx.Timeout(
             connect=timeouts.connect_s, read=timeouts.read_s, write=timeouts.write_s, pool=None
         ),
-        "limits": httpx.Limits(max_connections=None),
+        "transport": transport,
     }
+
+
+def environment_proxy(url: str) -> httpx.Proxy | None:
+    """Returns the proxy that the environment names for a URL; None for this machine.
+
+    Its `url` has no credentials. Raises SettingsError for a proxy that is no URL.
+    """
+    parts, proxies = urlsplit(url), getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or is_this_machine(parts.hostname or "") or proxy_bypass(parts.netloc):
+        return None
+    try:
+        return httpx.Proxy(proxy if "://" in proxy else f"http://{proxy}")
+    except (ValueError, httpx.InvalidURL) as error:
+        variable = f"{parts.scheme.upper()}_PROXY or ALL_PROXY"
+        raise SettingsError(f"{variable}: expected a URL such as http://proxy:3128") from error
+
+
+def is_this_machine(host: str) -> bool:
+    """Returns True for a name or an address that every system resolves to the machine itself.
+
+    Addresses may have any form that the resolver accepts, such as 127.1 and 0x7f000001.
+    """
+    name = host.lower().removesuffix(".")
+    if name == "localhost" or name.endswith(".localhost"):  # RFC 6761, 6.3
+        return True
+    try:
+        address: IPv4Address | IPv6Address = ip_address(name)
+    except ValueError:
+        try:
+            address = IPv4Address(socket.inet_aton(name))
+        except OSError:
+            return False
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address.is_loopback or address.is_unspecified
 
 
 def _checked_url(url: str) -> str:
@@ -496,7 +672,9 @@ def reported_problem(response: httpx.Response) -> Problem:
     return problem
 
 
-def batch_results(batch: TriageBatch) -> tuple[TriageResult | Problem, ...]:
+def batch_results(
+    batch: TriageBatch | PredictionBatch,
+) -> tuple[TriageResult | Prediction | Problem, ...]:
     """Returns the results of a batch, with an exception in place of each problem document."""
     return tuple(
         _problem_of(result.model_dump(), result.status)
@@ -522,12 +700,13 @@ def _problem_of(document: Mapping[str, Any], status: int) -> Problem:
 
 
 @contextmanager
-def transport_problems(url: httpx.URL) -> Iterator[None]:
+def transport_problems(url: httpx.URL, proxy: httpx.Proxy | None = None) -> Iterator[None]:
     """Raises a Problem for each error of httpx in the block."""
+    through = "" if proxy is None else f" through the proxy {proxy.url} of the environment"
     try:
         yield
-    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise Unreachable(f"no connection to {url} ({_reason(error)})") from error
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
+        raise Unreachable(f"no connection to {url}{through} ({_reason(error)})") from error
     except httpx.TimeoutException as error:
         raise TimedOut(f"{url} ({_reason(error)})") from error
     except httpx.TransportError as error:

@@ -95,7 +95,7 @@ class FileSelection:
     skipped: int
 
 
-def select_files(paths: Iterable[Path]) -> FileSelection:
+def select_files(paths: Iterable[str | os.PathLike[str]]) -> FileSelection:
     """Returns the given files, and all files with an image extension below the given folders.
 
     The order is that of the paths; files of a folder are sorted. Raises ImageFilesError if a
@@ -103,7 +103,7 @@ def select_files(paths: Iterable[Path]) -> FileSelection:
     """
     selected: dict[str, Path] = {}
     skipped = 0
-    for path in paths:
+    for path in map(Path, paths):
         files = sorted(files_below(path)) if path.is_dir() else [path]
         for file in files:
             if file == path or file.suffix.lower() in EXTENSIONS:

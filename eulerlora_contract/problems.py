@@ -54,7 +54,8 @@ class Problem(Exception):  # noqa: N818 - the word of RFC 9457
 
     code: stable, for programs. status: HTTP status, None without a response. title, detail: text
     for people. request_id: the id under which the service logged the request. retry_after_s:
-    seconds after which a new attempt is useful, None if unknown.
+    seconds after which a new attempt is useful, None if unknown. file: the path of the image that a
+    client was to send, None without one.
     """
 
     exit_status: ClassVar[int] = 1
@@ -86,9 +87,11 @@ class Problem(Exception):  # noqa: N818 - the word of RFC 9457
         self.title = title or self.title
         self.request_id = request_id
         self.retry_after_s = retry_after_s
+        self.file: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.title}: {self.detail}"
+        text = f"{self.title}: {self.detail}"
+        return text if self.file is None else f"{self.file}: {text}"
 
 
 class UnreadableFile(Problem, code="unreadable_file", title="The file cannot be read"):

@@ -46,6 +46,10 @@ Samples = Annotated[
 ViewsParameter = Annotated[Views, BeforeValidator(_views)]
 ReportFormat = Literal["html", "csv"]
 
+MAX_BATCH_FILES = 32
+MAX_BATCH_BYTES = 128 * 1024 * 1024
+"""Images and bytes of a batch that a service accepts unless its settings say otherwise."""
+
 
 class TriageQuery(BaseModel):
     """Parameters of `/triage` and `/triage/batch`; any other parameter is an error."""

@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from eulerlora_client.image_formats import ImageLimits
 from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.queries import MAX_BATCH_BYTES, MAX_BATCH_FILES
 from eulerlora_contract.settings import PositiveInt, Settings, first_error
 
 PREFIX = "EULERLORA_SERVE_"
@@ -41,7 +42,7 @@ class BodySettings(Settings):
 
     max_bytes: PositiveInt = 20 * 1024 * 1024
     """Maximum size of one upload."""
-    max_batch_bytes: PositiveInt = 128 * 1024 * 1024
+    max_batch_bytes: PositiveInt = MAX_BATCH_BYTES
     """Maximum size of one body with many images."""
     upload_timeout_s: Seconds = 30
     """From the headers to the last byte."""
@@ -49,7 +50,7 @@ class BodySettings(Settings):
     """Between two pieces of a body."""
     max_bytes_in_flight: PositiveInt = 512 * 1024 * 1024
     """Received bytes of all unanswered requests; a client may use as many as it leaves free."""
-    max_files: PositiveInt = 32
+    max_files: PositiveInt = MAX_BATCH_FILES
     """Images in a body with many images."""
 
 

@@ -120,6 +120,9 @@ async def _model_and_policy(session: Session) -> tuple[ModelDetails, Policy]:
     Raises Problem, without retries for a wrong address, and PolicyError if they do not fit.
     """
     async with session.client(FIRST_RETRY) as client:
+        if client.proxy is not None:
+            through = f"requests go through the proxy {client.proxy.url} of the environment"
+            click.echo(printable(through, sys.stderr.encoding or "utf-8"), err=True)
         name = session.options.get("model") or (await client.models())[0].name
         model, described = await client.model(name), await client.policy()
     policy = session.policy or policy_of(described.policy, "the policy of the service")

@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import aclosing, closing
 from io import BytesIO
 from pathlib import Path
@@ -23,6 +24,7 @@ from eulerlora_client import (
     RequestRefused,
     RetryPolicy,
     ServiceFailed,
+    SettingsError,
     TimedOut,
     Timeouts,
     TriageClient,
@@ -30,8 +32,20 @@ from eulerlora_client import (
     Unreachable,
     UnusableImage,
 )
-from eulerlora_client.client import PREFETCH_FACTOR, map_ordered
-from tests.eulerlora_client.conftest import Reply, ScriptedServer, prediction_reply, problem_reply
+from eulerlora_client.client import (
+    PREFETCH_FACTOR,
+    environment_proxy,
+    is_this_machine,
+    map_ordered,
+)
+from tests.eulerlora_client.conftest import (
+    PREDICTION,
+    ReceivedRequest,
+    Reply,
+    ScriptedServer,
+    prediction_reply,
+    problem_reply,
+)
 from tests.eulerlora_client.runs import result_of, triage_reply
 
 Call = Callable[..., Any]
@@ -169,6 +183,7 @@ def test_a_problem_has_all_fields_of_its_document(call: Call, server: ScriptedSe
         "detail": "D",
         "request_id": "r9",
         "retry_after_s": 7,
+        "file": None,
     }
 
 
@@ -222,7 +237,7 @@ def test_many_results_are_in_order_with_problems_in_their_positions(
     call: Call, server: ScriptedServer, tmp_path: Path
 ) -> None:
     server.reply(prediction_reply())
-    images = [b"one", tmp_path / "nowhere.png", *[b"more"] * 20, tmp_path, b"last"]
+    images = [b"one", tmp_path / "nowhere.png", *[b"more"] * 20, "a\0b", b"last"]
     results = call(server.url, "predict_many", images, 3)
     assert [getattr(result, "code", "prediction") for result in results] == [
         "prediction",
@@ -305,3 +320,207 @@ def test_an_unknown_option_and_a_concurrency_below_one_are_errors(
     with pytest.raises(ValueError, match="concurrency"):
         call(server.url, method, [b"pixels"], 0)
     assert server.requests == []
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with three images, one of them below it, and a text."""
+    folder = tmp_path / "lesions"
+    (folder / "more").mkdir(parents=True)
+    for name in ("2.png", "1.png", "more/3.jpg", "notes.txt"):
+        (folder / name).write_text(name)
+    return folder
+
+
+@pytest.mark.parametrize("method", [*MANY, "predict_batch", "triage_batch"])
+def test_a_folder_stands_for_the_images_in_it_and_is_never_read_by_its_letters(
+    call: Call, server: ScriptedServer, folder: Path, method: str
+) -> None:
+    server.reply((422, {}, b""))  # in place of every result, if the method returns problems
+    for images in (str(folder), folder, [folder]):
+        server.requests.clear()
+        call_or_raise(call, server.url, method, images)
+        sent = b"".join(request.body for request in server.requests)
+        assert [name in sent for name in (b"1.png", b"2.png", b"more/3.jpg")] == [True] * 3
+        assert b"notes.txt" not in sent
+
+
+def call_or_raise(call: Call, url: str, method: str, images: object) -> None:
+    """Calls a method; a batch raises the problem of its request."""
+    try:
+        call(url, method, images)
+    except Problem:
+        assert "batch" in method
+
+
+def test_files_that_are_left_out_of_a_folder_are_counted(
+    server: ScriptedServer, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.reply(prediction_reply())
+    assert len(call_blocking(server.url, "predict_many", folder)) == 3
+    (record,) = caplog.records
+    assert record.args == (folder, 1)
+
+
+def test_one_image_in_place_of_many_is_one_image(call: Call, server: ScriptedServer) -> None:
+    server.reply(prediction_reply())
+    for image in (b"pixels", BytesIO(b"pix\nels")):
+        assert len(call(server.url, "predict_many", image)) == 1
+
+
+def test_a_problem_names_the_file_that_it_belongs_to(
+    call: Call, server: ScriptedServer, folder: Path, tmp_path: Path
+) -> None:
+    missing, refused = tmp_path / "nowhere.png", folder / "1.png"
+    server.reply(problem_reply(422, "unusable_image"))
+    for image in (missing, str(refused)):
+        with pytest.raises(Problem) as raised:
+            call(server.url, "predict", image)
+        assert raised.value.file == str(image)
+        assert str(image) in str(raised.value)
+    problems = call(server.url, "triage_many", [missing, refused, b"bytes"])
+    assert [problem.file for problem in problems] == [str(missing), str(refused), None]
+    with refused.open("rb") as opened, pytest.raises(Problem) as raised:
+        call(server.url, "predict", opened)
+    assert raised.value.file == str(refused)
+
+
+def batch_reply(count: int) -> Reply:
+    """Returns a reply with the prediction `PREDICTION` for each image."""
+    return 200, {}, json.dumps({"results": [PREDICTION] * count}).encode()
+
+
+def files_in(request: ReceivedRequest) -> int:
+    return request.body.count(b'name="files"')
+
+
+def test_a_batch_is_split_where_the_service_accepts_no_more(
+    call: Call, server: ScriptedServer, tmp_path: Path
+) -> None:
+    server.reply(*map(batch_reply, (32, 7)))
+    images = [b"pixels"] * 39
+    images.insert(3, tmp_path / "nowhere.png")  # type: ignore[arg-type]
+    results = call(server.url, "predict_batch", images)
+    assert [isinstance(result, Problem) for result in results] == [n == 3 for n in range(40)]
+    assert results[3].file == str(images[3])
+    assert [files_in(request) for request in server.requests] == [32, 7]
+
+
+@pytest.mark.parametrize("code", ["invalid_upload", "body_too_large"])
+def test_a_service_with_lower_limits_gets_smaller_batches(
+    call: Call, server: ScriptedServer, code: str
+) -> None:
+    refused = problem_reply(422, code)
+    server.reply(refused, batch_reply(2), refused, batch_reply(1), refused)
+    results = call(server.url, "predict_batch", [b"pixels"] * 4)
+    assert [getattr(result, "code", "prediction") for result in results] == [
+        "prediction", "prediction", "prediction", code
+    ]  # fmt: skip
+    assert [files_in(request) for request in server.requests] == [4, 2, 2, 1, 1]
+
+
+LOCAL = [
+    "localhost", "LOCALHOST.", "a.localhost", "127.0.0.1", "127.9.9.9", "127.1", "0x7f.1",
+    "2130706433", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1",
+]  # fmt: skip
+REMOTE = ["", "localhost.example", "clinic.example", "127.0.0.1.example", "10.0.0.1", "2001:db8::1"]
+
+
+@pytest.mark.parametrize("host", [*LOCAL, *REMOTE])
+def test_this_machine_is_recognised_by_every_name_that_needs_no_resolver(host: str) -> None:
+    assert is_this_machine(host) == (host in LOCAL)
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch, server: ScriptedServer) -> str:
+    """The address of a scripted server in all variables that name a proxy."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    address = server.url.replace("http://", "http://user:secret@")
+    for name in ("HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, address)
+    return address
+
+
+def test_no_picture_for_this_machine_goes_to_a_proxy(
+    call: Call, server: ScriptedServer, proxy: str, closed_url: str
+) -> None:
+    for url in (closed_url, closed_url.replace("127.0.0.1", "localhost")):
+        with pytest.raises(Unreachable):
+            call(url, "predict", b"pixels", retry=NO_RETRY)
+    assert server.requests == []
+
+
+def test_a_proxy_that_cannot_be_used_does_not_disturb_requests_to_this_machine(
+    call: Call, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.reply(prediction_reply())
+    for unusable in ("socks5://127.0.0.1:1", "nonsense://x", "http://x:y"):
+        monkeypatch.setenv("ALL_PROXY", unusable)
+        monkeypatch.setenv("HTTP_PROXY", unusable)
+        assert call(server.url, "predict", b"pixels").label == "nv"
+        with pytest.raises(SettingsError) as raised:
+            call("http://clinic.example", "predict", b"pixels")
+        assert unusable not in str(raised.value)
+
+
+def test_requests_to_other_machines_use_the_proxy_and_name_it_without_its_password(
+    call: Call, server: ScriptedServer, proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.reply(prediction_reply())
+    assert call("http://clinic.example", "predict", b"pixels").label == "nv"
+    (request,) = server.requests
+    assert request.path == "http://clinic.example/predict"
+    assert "Proxy-Authorization" in request.headers
+    with pytest.raises(Unreachable, match="through the proxy http://127") as raised:
+        call("https://clinic.example", "predict", b"pixels", retry=NO_RETRY)  # CONNECT is refused
+    assert "secret" not in str(raised.value)
+    monkeypatch.setenv("NO_PROXY", "clinic.example")
+    assert environment_proxy("http://www.clinic.example:8000") is None
+
+
+def test_a_closed_client_says_so(server: ScriptedServer) -> None:
+    server.reply(prediction_reply())
+    client = TriageClient(server.url)
+    many = client.predict_many([b"pixels"] * 3)
+    client.close()
+    for call in (lambda: client.predict(b"pixels"), client.models, lambda: next(many)):
+        with pytest.raises(RuntimeError, match="closed"):
+            call()
+    client.close()
+
+    async def closed() -> None:
+        other = AsyncTriageClient(server.url)
+        await other.close()
+        await other.models()
+
+    with pytest.raises(RuntimeError, match="closed"):
+        asyncio.run(closed())
+
+
+def test_a_client_of_another_event_loop_says_so(server: ScriptedServer) -> None:
+    server.reply(prediction_reply())
+    client = AsyncTriageClient(server.url)
+    asyncio.run(client.predict(b"pixels"))
+    with pytest.raises(RuntimeError, match="one event loop"):
+        asyncio.run(client.predict(b"pixels"))
+
+
+def test_closing_ends_requests_in_other_threads(closed_url: str) -> None:
+    client = TriageClient(closed_url, retry=RETRY_FOR_AN_HOUR)
+    ended: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            client.predict(b"pixels")
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while not asyncio.all_tasks(client._loop):
+        pass
+    client.close()
+    thread.join()
+    assert [type(error) for error in ended] == [CancelledError]

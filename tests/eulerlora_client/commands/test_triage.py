@@ -253,3 +253,19 @@ def test_a_signal_during_a_request_ends_the_run_with_its_files_written(
     assert process.returncode == status
     assert [row["problem"] for row in rows_in(file)] == ["not_asked"] * 3
     assert "3 not assessed" in out
+
+
+def test_a_proxy_is_named_before_pictures_go_to_it(
+    folder: Path, server: ScriptedServer, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = triage_reply(result_of(Disposition.ROUTINE))
+    server.reply((200, {}, json.dumps(DETAILS).encode()), policy_reply(), result)
+    monkeypatch.setenv("HTTP_PROXY", server.url.replace("http://", "http://user:secret@"))
+    arguments = (folder / "1.png", "--policy", policy, "--model", "tiny")
+    done = triage(*arguments, "--url", "http://clinic.example")
+    assert done.status == 0, done.err
+    assert f"the proxy {server.url} " in done.err.splitlines()[0]
+    assert (
+        triage(*arguments, "--url", "http://127.0.0.1:1").status == 1
+    )  # no service, not the proxy
+    assert len(server.requests) == 3
