@@ -7,10 +7,14 @@ tensor data. The protocol has a description of its own, so that these routes are
 document.
 """
 
+import asyncio
 import struct
+import time
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
@@ -20,6 +24,7 @@ from pydantic_core import to_json
 from eulerlora import __version__
 from eulerlora_contract.answers import Prediction
 from eulerlora_contract.problems import (
+    DeadlinePassed,
     InvalidParameter,
     InvalidUpload,
     MalformedBody,
@@ -55,7 +60,13 @@ MODELS = (
     f"{OPEN_INFERENCE}/models/{{name}}/versions/{{version}}",
 )
 INFER_PATHS = tuple(f"{path}/infer" for path in MODELS)
-PATHS = (OPEN_INFERENCE, LIVE, READY, *MODELS, *(f"{path}/ready" for path in MODELS), *INFER_PATHS)
+ALL_STATISTICS = f"{OPEN_INFERENCE}/models/stats"
+STATISTICS_PATHS = tuple(f"{path}/stats" for path in MODELS)
+PATHS = (
+    OPEN_INFERENCE, LIVE, READY, *MODELS, *(f"{path}/ready" for path in MODELS), *INFER_PATHS,
+    ALL_STATISTICS, *STATISTICS_PATHS,
+)  # fmt: skip
+EXTENSIONS = ("binary_tensor_data", "schedule_policy", "statistics")
 
 
 class RequestMessage(BaseModel):
@@ -104,6 +115,20 @@ class RequestOutput(RequestMessage):
     parameters: OutputParameters = OutputParameters()
 
 
+class Scheduling(RequestMessage):
+    """Parameters of Triton's scheduler, in a request of its clients.
+
+    timeout: microseconds until the answer is 504, 0 for none. The others have no effect: the order
+    of requests is a fair one, and the models keep no state between the requests of a sequence.
+    """
+
+    timeout: Annotated[int, Field(ge=0)] = 0
+    priority: Annotated[int, Field(ge=0)] = 0
+    sequence_id: int | str = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
+
+
 class InferRequest(RequestMessage):
     """The JSON object of an inference request. outputs: all if empty."""
 
@@ -122,8 +147,8 @@ async def read_body(request: Request) -> tuple[InferRequest, bytes]:
     Raises UnsupportedMedia, MalformedBody, and InvalidUpload for an empty image.
     """
     media_type = without_parameters(request.headers.get("content-type", JSON))
-    if media_type not in (JSON, BINARY) or "content-encoding" in request.headers:
-        raise UnsupportedMedia(f"expected {JSON} or {BINARY}, not compressed")
+    if media_type not in (JSON, BINARY):
+        raise UnsupportedMedia(f"expected {JSON} or {BINARY}")
     header_length = request.headers.get(HEADER_LENGTH)
     body = b"".join([chunk async for chunk in request.stream()])
     json_bytes = len(body) if header_length is None else _header_bytes(header_length, len(body))
@@ -184,7 +209,8 @@ def query_of(model: str, parameters: Mapping[str, Parameter]) -> PredictQuery:
     Numbers and booleans must have their JSON type. Raises InvalidParameter and
     RequestValidationError.
     """
-    sent = {name: value for name, value in parameters.items() if name != BINARY_OUTPUT}
+    others = {BINARY_OUTPUT, *Scheduling.model_fields}
+    sent = {name: value for name, value in parameters.items() if name not in others}
     if MODEL in sent:
         raise InvalidParameter(f"{MODEL}: expected in the path")
     if DETAIL in sent:
@@ -322,16 +348,71 @@ def metadata_of(served: ServedModel) -> dict[str, Any]:
     }
 
 
+@dataclass
+class Durations:
+    """Requests and their total time in nanoseconds, as Triton's statistics state them."""
+
+    count: int = 0
+    ns: int = 0
+
+    def add(self, seconds: float) -> None:
+        """Counts a request."""
+        self.count += 1
+        self.ns += round(1e9 * seconds)
+
+
+@dataclass
+class Statistics:
+    """Requests of this protocol for one revision of a model since the start of the process.
+
+    last: milliseconds since 1970 of the last answer, 0 without one.
+    """
+
+    last: int = 0
+    durations: defaultdict[str, Durations] = field(default_factory=lambda: defaultdict(Durations))
+
+    @asynccontextmanager
+    async def counting(self, request: Request) -> AsyncIterator[None]:
+        """Counts the request of the block, and the stages of its answer."""
+        started_s, outcome = time.monotonic(), "fail"
+        try:
+            yield
+            outcome = "success"
+        finally:
+            self.durations[outcome].add(time.monotonic() - started_s)
+            self.last = round(1e3 * time.time())
+            for completed in request.state.observation.predictions:
+                for stage, seconds in completed.stages_s.items():
+                    self.durations[STAGES[stage]].add(seconds)
+
+    def message(self, served: ServedModel) -> dict[str, Any]:
+        """Returns the statistics in the form of the protocol."""
+        return {
+            "name": served.name,
+            "version": served.revision,
+            "last_inference": self.last,
+            "inference_count": self.durations["success"].count,
+            "execution_count": self.durations["compute_infer"].count,
+            "inference_stats": {name: vars(self.durations[name]) for name in OUTCOMES},
+            "batch_stats": [],
+        }
+
+
+STAGES = {"decode": "compute_input", "queue": "queue", "model": "compute_infer"}
+OUTCOMES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+
+
 def open_inference_routes(
     pipeline: Pipeline, models: ServedModels, readiness: Readiness
 ) -> APIRouter:
     """Returns the routes of the protocol."""
     router = APIRouter(include_in_schema=False)
+    statistics: defaultdict[tuple[str, str], Statistics] = defaultdict(Statistics)
 
     @router.get(OPEN_INFERENCE)
     async def server_metadata() -> Response:
-        extensions = ["binary_tensor_data"]
-        return json_response({"name": PLATFORM, "version": __version__, "extensions": extensions})
+        metadata = {"name": PLATFORM, "version": __version__, "extensions": list(EXTENSIONS)}
+        return json_response(metadata)
 
     @router.get(LIVE)
     async def live() -> Response:
@@ -357,18 +438,44 @@ def open_inference_routes(
         sent, image = await read_body(request)
         served = requested_model(request, models)  # may have been replaced since
         query = query_of(served.name, sent.parameters)
+        with query_errors():
+            scheduling = Scheduling.model_validate(sent.parameters)
         outputs = requested_outputs(sent)
         upload = Upload(image, Declared())
-        prediction = await pipeline.predict(request, query, upload=upload)
+        async with (
+            statistics[served.name, served.revision].counting(request),
+            _ended_by(scheduling.timeout),
+        ):
+            prediction = await pipeline.predict(request, query, upload=upload)
         assert isinstance(prediction, Prediction)
         return infer_response(prediction, sent.id, outputs)
 
+    async def model_statistics(request: Request) -> Response:
+        one = request.path_params.get("name")
+        chosen = models.values() if one is None else [requested_model(request, models)]
+        messages = [statistics[served.name, served.revision].message(served) for served in chosen]
+        return json_response({"model_stats": messages})
+
+    for path in (ALL_STATISTICS, *STATISTICS_PATHS):  # before a model of the name stats
+        router.get(path)(model_statistics)
     for path in MODELS:
         router.get(path)(model_metadata)
         router.get(f"{path}/ready")(model_ready)
     for path in INFER_PATHS:
         router.post(path)(infer)
     return router
+
+
+@asynccontextmanager
+async def _ended_by(timeout_us: int) -> AsyncIterator[None]:
+    """Raises DeadlinePassed if the block takes longer than a timeout; 0 for none."""
+    try:
+        async with asyncio.timeout(timeout_us / 1e6 or None) as timeout:
+            yield
+    except TimeoutError as error:
+        if timeout.expired():
+            raise DeadlinePassed("the timeout of the request passed") from error
+        raise
 
 
 def requested_model(request: Request, models: ServedModels) -> ServedModel:

@@ -223,10 +223,16 @@ def effective_settings(drain_s: float | None, compiled: bool) -> ServiceSettings
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Returns a listening socket; port 0 selects a free port. Raises SettingsError."""
+    """Returns a listening socket; port 0 selects a free port. Raises SettingsError.
+
+    "::" listens on all addresses of both families.
+    """
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        both = address[0] == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server(
+            (host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both
+        )
     except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
         reason = getattr(error, "strerror", None) or "invalid host name"
         raise SettingsError(f"cannot listen on {host} port {port}: {reason}") from error

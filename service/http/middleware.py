@@ -4,10 +4,10 @@ Its checks: headers and capacity of the client, here; the key of the client, in 
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -22,6 +22,7 @@ from eulerlora_contract.problems import (
     MisdirectedRequest,
     Overloaded,
     Problem,
+    UnsupportedMedia,
     UploadTooSlow,
 )
 from service.decoding.slots import DecodingQuota
@@ -35,6 +36,9 @@ OPEN_CONNECTIONS = "open_connections"  # key in the request state
 MAX_HEADER_BYTES = 16 * 1024  # of target, header names and header values
 TOO_LARGE = f"expected headers of at most {MAX_HEADER_BYTES:,} bytes"
 RETRY_AFTER_S = 1.0
+ORIGIN = re.compile(r"(https?)://([^/?#@]*)")  # RFC 6454, 7.1
+AUTHORITY = re.compile(r"(\[[^]]+\]|[^:]+)(?::([0-9]*))?")
+DEFAULT_PORTS = {"http": "80", "https": "443"}
 
 Check = Callable[[Scope], None]
 """Raises a Problem if the headers of a request show that it must be refused."""
@@ -110,10 +114,10 @@ class HostRules:
 
     def check(self, headers: Headers) -> None:
         """Raises MisdirectedRequest or ForeignOrigin for the headers Host and Origin."""
-        host, origin = headers.get("host", "").lower(), headers.get("origin")
+        host, origins = headers.get("host", "").lower(), headers.getlist("origin")
         if self.hosts is not None and hostname(host) not in self.hosts:
             raise MisdirectedRequest("expected a host name of this service (setting ALLOWED_HOSTS)")
-        if self.same_origin and origin is not None and urlsplit(origin.lower()).netloc != host:
+        if self.same_origin and not all(_is_origin_of(origin.lower(), host) for origin in origins):
             raise ForeignOrigin("expected a request from the page of this service")
 
 
@@ -123,7 +127,8 @@ class HeaderChecks:
 
     431: too large; h11 limits only incomplete headers, so that headers that arrive in one piece are
     checked here. 400: two lengths of the body, of which a proxy may have used the other one (RFC
-    9112, 6.3). 421 and 403: `HostRules`. 503: too many connections, except for probes.
+    9112, 6.3). 415: a compressed body. 421 and 403: `HostRules`. 503: too many connections, except
+    for probes.
     """
 
     settings: ConnectionSettings
@@ -135,6 +140,8 @@ class HeaderChecks:
             raise HeadersTooLarge(TOO_LARGE)
         if "content-length" in headers and "transfer-encoding" in headers:
             raise MalformedRequest("expected Content-Length or Transfer-Encoding, got both")
+        if headers.get("content-encoding", "").strip().lower() not in ("", "identity"):
+            raise UnsupportedMedia("expected a body that is not compressed (Content-Encoding)")
         if scope["path"] in PROBES:
             return
         if scope["state"].get(OPEN_CONNECTIONS, 0) > self.settings.max_connections:
@@ -250,6 +257,27 @@ def hostname(host: str) -> str:
     """Returns a Host header without its port and without the brackets of an IPv6 address."""
     name = host.partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return name.removeprefix("[").removesuffix(".")
+
+
+def _is_origin_of(origin: str, host: str) -> bool:
+    """Returns True if an Origin header, in lower case, names the host and port of a Host header.
+
+    A Host without a port has the default one of the origin's scheme: a proxy may end TLS.
+    """
+    match = ORIGIN.fullmatch(origin)
+    if match is None:
+        return False
+    scheme, authority = match.groups()
+    named = _host_and_port(authority, DEFAULT_PORTS[scheme])
+    return named is not None and named == _host_and_port(host, DEFAULT_PORTS[scheme])
+
+
+def _host_and_port(authority: str, default_port: str) -> tuple[str, str] | None:
+    """Returns name and port of an authority (RFC 3986, 3.2); None if it is malformed."""
+    match = AUTHORITY.fullmatch(authority)
+    if match is None:
+        return None
+    return hostname(match[1]), match[2] or default_port
 
 
 def _declared_bytes(scope: Scope) -> int | None:

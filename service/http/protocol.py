@@ -5,10 +5,12 @@ response, and for clients that do not read a response; it reports protocol error
 """
 
 import asyncio
+import re
 import sys
 import uuid
 from collections.abc import Callable
 from typing import Any, ClassVar
+from urllib.parse import unquote
 
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
@@ -26,6 +28,8 @@ from service.telemetry.logs import REQUEST_ID_HEADER
 WRITE_TIMEOUT_S = 60.0  # for a client to read a response that exceeds the socket buffers
 LINGER_S = 5.0  # for a client to stop sending a body after the response
 LINGER_BYTES = 64 * 1024 * 1024  # that such a client may still send; they are discarded
+ABSOLUTE_FORM = re.compile(rb"https?://([^/]*)", re.IGNORECASE)
+IPV4_MAPPED = "::ffff:"
 
 
 class LingeringTransport:
@@ -88,7 +92,7 @@ class Protocol(H11Protocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.app = _with_connection_count(self.app, self.connections)
+        self.app = _prepared(self.app, self.connections)
         self.timeout_keep_alive = self.settings.idle_timeout_s  # type: ignore[assignment]  # floats work too
         self._read_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -208,11 +212,24 @@ class Protocol(H11Protocol):
             self._write_timer = None
 
 
-def _with_connection_count(app: Any, connections: set[Any]) -> Any:
-    """Wraps the application; stores the number of open connections in every request state."""
+def _prepared(app: Any, connections: set[Any]) -> Any:
+    """Wraps the application; stores the number of open connections in every request state.
 
-    async def counting_app(scope: Any, receive: Any, send: Any) -> None:
+    Targets in absolute form get the usual one, and their authority replaces the header Host (RFC
+    9112, 3.2.2). An IPv4 client of a socket for both families has its IPv4 address.
+    """
+
+    async def prepared_app(scope: Any, receive: Any, send: Any) -> None:
         scope["state"][OPEN_CONNECTIONS] = len(connections)
+        absolute = ABSOLUTE_FORM.match(scope["raw_path"])
+        if absolute is not None:
+            scope["raw_path"] = scope["raw_path"][absolute.end() :] or b"/"
+            scope["path"] = unquote(scope["raw_path"].decode("ascii"))
+            others = [header for header in scope["headers"] if header[0] != b"host"]
+            scope["headers"] = [(b"host", absolute[1]), *others]
+        if scope["client"] is not None:
+            address, port = scope["client"]
+            scope["client"] = address.removeprefix(IPV4_MAPPED), port
         await app(scope, receive, send)
 
-    return counting_app
+    return prepared_app

@@ -4,10 +4,12 @@
 """
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from email.message import Message
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
@@ -26,7 +28,7 @@ from eulerlora_contract.problems import (
     Problem,
     UnsupportedMedia,
 )
-from service.decoding.decode import ALL_MEDIA_TYPES, MEDIA_TYPES, Declared, without_parameters
+from service.decoding.decode import ALL_MEDIA_TYPES, NEUTRAL, Declared, without_parameters
 
 Query = TypeVar("Query", bound=BaseModel)
 
@@ -35,6 +37,11 @@ FILES_PART = "files"
 MULTIPART = "multipart/form-data"
 MAX_PARTS = 8
 MAX_FIELD_BYTES = 1024
+USUAL_NAMES = {
+    "image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png",
+    "binary/octet-stream": "application/octet-stream",
+}  # fmt: skip
+"""Of media types that clients send under other names."""
 
 
 def strict_query_route(query_type: type[BaseModel]) -> type[APIRoute]:
@@ -90,6 +97,7 @@ class Upload:
 async def read_file(request: Request) -> Upload:
     """Returns the one file of a request: a multipart part `file`, or the body itself.
 
+    The content decides what an image is, so that a body may be of any image type, or of none.
     Raises UnsupportedMedia for other media types, MalformedBody, and InvalidUpload unless there
     is exactly one non-empty file.
     """
@@ -100,12 +108,12 @@ async def read_file(request: Request) -> Upload:
         if len(uploads) != 1:
             raise InvalidUpload(f"expected one file, got {len(uploads)}")
         upload = uploads[0]
-    elif media_type in ALL_MEDIA_TYPES:
+    elif media_type in NEUTRAL or media_type in ALL_MEDIA_TYPES or media_type.startswith("image/"):
         chunks = [chunk async for chunk in request.stream()]
         upload = Upload(b"".join(chunks), Declared(media_type))
     else:
         raise UnsupportedMedia(
-            f"expected the content type {MULTIPART} or one of {', '.join(MEDIA_TYPES)}"
+            f"expected the content type {MULTIPART}, one of an image, or application/octet-stream"
         )
     if not upload.content:
         raise InvalidUpload("the file is empty")
@@ -132,7 +140,12 @@ def _media_type(request: Request) -> str:
     length = request.headers.get("content-length", "0")
     if length == "0" and "transfer-encoding" not in request.headers:
         raise InvalidUpload("the file is empty: the request has no body")
-    return without_parameters(request.headers.get("content-type", ""))
+    return _usual(request.headers.get("content-type"))
+
+
+def _usual(media_type: str | None) -> str:
+    name = without_parameters(media_type or "")
+    return USUAL_NAMES.get(name, name)
 
 
 async def _read_form(
@@ -149,7 +162,8 @@ async def _read_form(
         for name, part in form.multi_items():
             if name != field or not isinstance(part, UploadFile):
                 raise InvalidUpload(f"expected only files in parts named {field}")
-            uploads.append(Upload(await part.read(), Declared(part.content_type, part.filename)))
+            declared = Declared(_usual(part.content_type), part.filename)
+            uploads.append(Upload(await part.read(), declared))
         return uploads
     finally:
         await form.close()
@@ -171,8 +185,9 @@ class _FormParser(MultiPartParser):
     def on_headers_finished(self) -> None:
         if len(self.items) == self._max_parts:
             raise self._too_many
-        super().on_headers_finished()
         part = self._current_part
+        part.content_disposition = _with_filename(part.content_disposition)
+        super().on_headers_finished()
         if part.field_name == self._field and part.file is None:
             raise InvalidUpload(f"expected a filename in the part {self._field}, got none")
 
@@ -185,6 +200,23 @@ class _FormParser(MultiPartParser):
             yield chunk
         if not self._ended:
             raise MalformedBody("expected a closing boundary at the end of the multipart body")
+
+
+def _with_filename(disposition: bytes | None) -> bytes | None:
+    """Adds `filename` to the header of a part that has only the form of RFC 8187, `filename*`.
+
+    Its letters, digits, dots and hyphens are kept: of a name, the extension alone matters.
+    """
+    if disposition is None or b"filename*" not in disposition.lower():
+        return disposition
+    header = Message()
+    header["Content-Disposition"] = disposition.decode("latin-1")
+    parameters = header.get_params([], "content-disposition")
+    names = [value for name, value in parameters if name.lower() == "filename"]
+    if not names or any(isinstance(name, str) for name in names):  # an extended one is a tuple
+        return disposition
+    name = re.sub(r"[^A-Za-z0-9.-]", "_", header.get_filename("file"))
+    return disposition + f'; filename="{name}"'.encode()
 
 
 @asynccontextmanager

@@ -156,6 +156,16 @@ def test_the_url_encloses_an_ipv6_address_in_brackets(host: str, url: str) -> No
     assert server_url(host, 80) == url
 
 
+def test_the_unspecified_ipv6_address_serves_both_families() -> None:
+    try:
+        listener = listen("::", 0)
+    except SettingsError:
+        pytest.skip("requires IPv6")
+    with listener:
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, listener.getsockname()[1]), timeout=END_S).close()
+
+
 def test_an_invalid_host_name_is_refused_in_one_line() -> None:
     with pytest.raises(SettingsError, match=r"cannot listen on .*: invalid host name$"):
         listen("a" * 64 + ".example", 0)

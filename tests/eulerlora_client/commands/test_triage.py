@@ -265,7 +265,6 @@ def test_a_proxy_is_named_before_pictures_go_to_it(
     done = triage(*arguments, "--url", "http://clinic.example")
     assert done.status == 0, done.err
     assert f"the proxy {server.url} " in done.err.splitlines()[0]
-    assert (
-        triage(*arguments, "--url", "http://127.0.0.1:1").status == 1
-    )  # no service, not the proxy
+    no_service = triage(*arguments, "--url", "http://127.0.0.1:1")
+    assert no_service.status == 1
     assert len(server.requests) == 3

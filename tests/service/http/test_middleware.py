@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from eulerlora_contract.problems import Problem
+from eulerlora_contract.problems import ForeignOrigin, Problem
 from service.app import Options
 from service.decoding.slots import DecodingQuota
 from service.http.middleware import AdmissionCheck, BodyLimits, BodySettings, HostRules
@@ -65,13 +65,39 @@ def test_only_named_hosts_are_accepted(host: str, accepted: bool) -> None:
     ("origin", "accepted"),
     [(None, True), ("https://clinic.example", True), ("http://CLINIC.example", True),
      ("https://evil.example", False), ("https://clinic.example:8443", False),
-     ("https://clinic.example.evil.example", False), ("null", False), ("", False)],
+     ("https://clinic.example.evil.example", False), ("null", False), ("", False),
+     ("https://clinic.example:443", True), ("http://clinic.example:80", True),
+     ("https://clinic.example:80", False), ("http://clinic.example:443", False),
+     ("http://[", False), ("http://[::1", False), ("http://clinic.example:99999999x", False),
+     ("http://clinic.example/page", False), ("http://user@clinic.example", False),
+     ("file://clinic.example", False), ("clinic.example", False), ("http://", False),
+     ("http://\xff\xfe", False)],
 )  # fmt: skip
 def test_only_pages_of_the_service_itself_may_use_it_through_a_browser(origin, accepted) -> None:
     sent = {} if origin is None else {"origin": origin}
     expected = None if accepted else "foreign_origin"
     assert code(SAME_ORIGIN, host="clinic.example", **sent) == expected
     assert code(HostRules(), host="clinic.example", **sent) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "accepted"),
+    [("clinic.example:443", "https://clinic.example", True),
+     ("clinic.example:80", "http://clinic.example", True),
+     ("clinic.example:8000", "http://clinic.example:8000", True),
+     ("[::1]:80", "http://[::1]", True), ("[::1]", "http://[::1]:80", True),
+     ("clinic.example:80", "https://clinic.example", False),
+     ("[::1", "http://[::1", False), ("", "http://", False)],
+)  # fmt: skip
+def test_a_default_port_of_the_host_equals_none(host, origin, accepted) -> None:
+    assert (code(SAME_ORIGIN, host=host, origin=origin) is None) == accepted
+
+
+def test_every_one_of_several_origins_must_be_that_of_the_service() -> None:
+    own, other = (b"origin", b"http://clinic.example"), (b"origin", b"http://evil.example")
+    for origins in ([own, other], [other, own]):
+        with pytest.raises(ForeignOrigin):
+            SAME_ORIGIN.check(Headers(raw=[(b"host", b"clinic.example"), *origins]))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +114,9 @@ def request(method: str, path: str, host: str = "localhost", headers: str = "") 
 @pytest.mark.parametrize(
     ("host", "headers", "status", "problem"),
     [("evil.example", "", 421, "misdirected_request"),
-     ("localhost", "Origin: http://evil.example\r\n", 403, "foreign_origin")],
+     ("localhost", "Origin: http://evil.example\r\n", 403, "foreign_origin"),
+     ("localhost", "Origin: http://[evil\r\n", 403, "foreign_origin"),
+     ("localhost", "Content-Encoding: gzip\r\n", 415, "unsupported_media")],
 )  # fmt: skip
 def test_a_foreign_request_is_refused_before_its_body(port, host, headers, status, problem) -> None:
     announced = headers + "Content-Length: 10000000\r\n"
@@ -99,6 +127,18 @@ def test_a_foreign_request_is_refused_before_its_body(port, host, headers, statu
     assert "evil" not in response.body.decode()
     for own in (f"Origin: http://localhost:{port}\r\n", ""):
         assert exchange(port, request("GET", "/models", f"localhost:{port}", own)).status == 200
+
+
+def test_a_target_in_absolute_form_names_the_host_in_place_of_the_header(port) -> None:
+    own = f"http://localhost:{port}"
+    for target in (f"{own}/models", f"{own.upper()}/models?", f"{own}/%6Dodels"):
+        response = exchange(port, request("GET", target, host="evil.example"))
+        assert (response.status, b"tiny" in response.body) == (200, True)
+    assert exchange(port, request("GET", own)).headers["content-type"].startswith("text/html")
+    for target in ("http://evil.example/models", "http:///models", "http://evil@localhost/models"):
+        assert exchange(port, request("GET", target)).status == 421
+    uncompressed = "Content-Encoding: identity\r\n"
+    assert exchange(port, request("GET", f"{own}/models", headers=uncompressed)).status == 200
 
 
 def test_probes_are_answered_under_every_name(port) -> None:

@@ -1,5 +1,6 @@
 """Connections: protocol errors, timeouts, and limits, tested over sockets."""
 
+import asyncio
 import resource
 import threading
 import time
@@ -276,3 +277,14 @@ def test_a_response_that_the_client_does_not_read_is_aborted(monkeypatch) -> Non
                 received += len(chunk)
         assert 0 < received < size
         assert len(exchange(port, PROBE).body) == size  # a client that reads gets all of it
+
+
+def test_an_ipv4_client_of_a_socket_for_both_families_has_its_ipv4_address() -> None:
+    scope: Scope = {
+        "state": {}, "raw_path": b"/", "path": "/", "headers": [], "client": ("::ffff:10.0.0.7", 1)
+    }  # fmt: skip
+
+    async def app(scope: Scope, receive: object, send: object) -> None:
+        assert scope["client"] == ("10.0.0.7", 1)
+
+    asyncio.run(http_protocol._prepared(app, set())(scope, None, None))

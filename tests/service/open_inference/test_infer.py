@@ -1,5 +1,6 @@
 """The Open Inference Protocol: the public Triton client gets the answers of /predict."""
 
+import asyncio
 import base64
 import struct
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from starlette.testclient import TestClient
 from tritonclient.utils import InferenceServerException
 
 from service.open_inference import OUTPUTS
+from service.prediction.pipeline import Pipeline
 from tests.service.conftest import app_of
 from tests.service.real_server import run_server
 
@@ -70,7 +72,7 @@ def test_the_public_client_finds_the_server_and_the_model(server, model) -> None
     assert server.is_model_ready("tiny", model.revision)
     assert not server.is_model_ready("other")
     assert not server.is_model_ready("tiny", "1")
-    assert server.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+    assert "statistics" in server.get_server_metadata()["extensions"]
     metadata = server.get_model_metadata("tiny")
     assert (metadata["name"], metadata["versions"]) == ("tiny", [model.revision])
     assert metadata["inputs"] == [{"name": "image", "datatype": "BYTES", "shape": [1]}]
@@ -120,6 +122,46 @@ def test_a_version_is_the_revision_that_is_served(server, model, png) -> None:
     assert caught.value.status() == "404"
 
 
+def test_the_public_client_may_ask_for_a_sequence_a_priority_and_a_timeout(server, png) -> None:
+    scheduling = {"priority": 1, "timeout": 600_000_000}
+    for sequence_id in (7, "seven"):
+        sequence = {"sequence_id": sequence_id, "sequence_start": True, "sequence_end": True}
+        result = server.infer("tiny", [image_input(png)], **sequence, **scheduling)
+        assert texts(result, "label")
+
+
+def test_a_request_ends_at_its_timeout(server, png, monkeypatch) -> None:
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Pipeline, "predict", never)
+    with pytest.raises(InferenceServerException, match="deadline_passed") as caught:
+        server.infer("tiny", [image_input(png)], timeout=1)
+    assert caught.value.status() == "504"
+
+
+def test_the_statistics_count_requests_of_each_model_and_their_stages(server, model, png) -> None:
+    def statistics(name: str = "", version: str = "") -> dict[str, Any]:
+        (one,) = server.get_inference_statistics(name, version)["model_stats"]
+        assert (one["name"], one["version"]) == ("tiny", model.revision)
+        return dict(one)
+
+    before = statistics()
+    server.infer("tiny", [image_input(png)])
+    with pytest.raises(InferenceServerException):
+        server.infer("tiny", [image_input(b"no image")])
+    after = statistics("tiny")
+    assert after == statistics("tiny", model.revision)
+    assert after["inference_count"] == before["inference_count"] + 1
+    assert after["last_inference"] >= before["last_inference"]
+    old, new = before["inference_stats"], after["inference_stats"]
+    for name in ("success", "fail", "queue", "compute_input", "compute_infer"):
+        assert new[name]["count"] == old[name]["count"] + 1
+        assert new[name]["ns"] > old[name]["ns"]
+    with pytest.raises(InferenceServerException, match="unknown_model"):
+        server.get_inference_statistics("other")
+
+
 @pytest.mark.parametrize(
     ("parameters", "status", "message"),
     [
@@ -132,6 +174,7 @@ def test_a_version_is_the_revision_that_is_served(server, model, png) -> None:
         ({"sample": 4}, "422", "sample: unknown parameter"),
         ({"model": "tiny"}, "422", "model: expected in the path"),
         ({"detail": "trajectories"}, "422", "detail: unknown parameter"),
+        ({"timeout": 1.5}, "422", "timeout"),
     ],
 )
 def test_invalid_parameters_are_errors_of_the_protocol(
