@@ -40,7 +40,7 @@ def open_output(path: Path, private: bool = False) -> Iterator[TextIO]:
     """Opens a UTF-8 text file for writing without newline translation, as `atomic_write` does.
 
     A device, a pipe or an open file such as /dev/stdout is written to directly, and the target of a
-    link is replaced, not the link. File names that are not UTF-8 are written byte for byte.
+    link is replaced, not the link. Bytes of file names that are not UTF-8 are written as escapes.
     private: True for a file that may name patients. Raises StorageError for a full or failing disk.
     """
     if is_replaceable(path):
@@ -108,7 +108,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 def _open_text(path: Path | int) -> TextIO:
     return open(  # noqa: PTH123 - a descriptor has no Path
-        path, "w", encoding="utf-8", errors="surrogateescape", newline=""
+        path, "w", encoding="utf-8", errors="backslashreplace", newline=""
     )
 
 

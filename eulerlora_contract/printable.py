@@ -6,6 +6,7 @@ from typing import TextIO
 
 FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r", "\n")
 NO_BREAK = "\N{NO-BREAK SPACE}"
+BYTE_ORDER_MARK = "\ufeff"
 
 
 def printable(text: str, encoding: str = "utf-8") -> str:
@@ -33,7 +34,7 @@ def csv_text(text: str) -> str:
 
 
 def csv_path(path: str) -> str:
-    """Returns a path as a cell of a CSV file, which names the same file.
+    """Returns a path as a cell of a CSV file, which names the same file if its name is UTF-8.
 
     ./ is put in front if a spreadsheet would read the path as a formula.
     """
@@ -43,8 +44,11 @@ def csv_path(path: str) -> str:
 def write_csv_rows(file: TextIO, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Writes a header and rows as CSV (RFC 4180) to an open file; None is an empty cell.
 
-    The first column names files. On a terminal, these names are escaped like all other text.
+    It begins with a byte order mark, without which spreadsheets do not read UTF-8. The first column
+    names files. On a terminal there is no mark, and names are escaped like all other text.
     """
+    if not file.isatty():
+        file.write(BYTE_ORDER_MARK)
     writer = csv.writer(file)
     writer.writerow(map(csv_text, columns))
     for name, *cells in rows:

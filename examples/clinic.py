@@ -70,7 +70,7 @@ with TriageClient(url) as client:
 # run every day. Its exit status is 1 after an alarm.
 
 # %%
-with Path("rows.csv").open(newline="") as file:
+with Path("rows.csv").open(encoding="utf-8-sig", newline="") as file:
     rows = list(csv.DictReader(file))
 for row in rows:
     row["confirmed"] = "mel" if "uneven" in row["file"] else "nv"

@@ -100,11 +100,10 @@ BATCH_FIELDS = {"index", "item_id"}
 
 
 def write_csv(path: Path, rows: Sequence[TriageRow]) -> None:
-    """Writes the rows as CSV (RFC 4180, UTF-8); missing values are empty.
+    """Writes the rows as CSV (RFC 4180, UTF-8 with a byte order mark); missing values are empty.
 
     On a terminal, the names of files are escaped like all other text.
     """
-    # surrogateescape: file names that are not UTF-8 are written byte for byte
     with open_output(path, private=True) as file:
         write_triage_rows(file, rows)
 

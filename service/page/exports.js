@@ -5,6 +5,7 @@ import { reportThumbnail } from "./preview.js";
 import { Problem, sentence } from "./problems.js";
 import { count } from "./text.js";
 
+const BYTE_ORDER_MARK = "\ufeff"; // without it, spreadsheets do not read UTF-8
 const COPIED = "Copied";
 const FORMULA = /^[=+\-@\t\r\n]/; // a spreadsheet reads such a text as a formula
 
@@ -26,10 +27,10 @@ export async function reportImages(items) {
  * @param {"html" | "csv"} format */
 export async function named(report, items, format) {
   const byToken = new Map([...tokensOf(items)].map(([item, token]) => [token, item]));
-  const text = await report.text();
+  const text = await report.text(); // without a byte order mark
   const filled = format === "html"
     ? text.replace(/<bdi>(image-\d{4})<\/bdi>/g, (_, token) => nameMarkup(byToken.get(token)))
-    : text.replace(/^file(?=,)/, "file,identifier,note")
+    : BYTE_ORDER_MARK + text.replace(/^file(?=,)/, "file,identifier,note")
       .replace(/^image-\d{4}(?=,)/gm, (token) => nameCells(byToken.get(token)));
   return new Blob([filled], { type: report.type });
 }

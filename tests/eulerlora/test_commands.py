@@ -42,7 +42,7 @@ def model(checkpoint_folder: Path) -> EulerLoRA:
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:
         return list(csv.DictReader(file))
 
 
@@ -174,6 +174,15 @@ def test_a_run_that_fails_leaves_the_older_csv_file(
     assert run("predict", checkpoint_copy, images, "--csv", table).status == 1
     assert table.read_text() == "older"
     assert not list(tmp_path.glob(".*"))
+
+
+def test_the_csv_is_utf_8_with_a_mark_whatever_a_file_is_called(
+    checkpoint_folder: Path, images: Path, tmp_path: Path
+) -> None:
+    (image, *_) = images.iterdir()
+    strange = image.rename(image.with_name(os.fsdecode(b"caf\xe9" + image.suffix.encode())))
+    assert run("predict", checkpoint_folder, strange, "--csv", tmp_path / "a.csv").status == 0
+    assert (tmp_path / "a.csv").read_bytes().decode().startswith("\ufefffile,")
 
 
 def test_no_cell_of_the_csv_is_a_formula(tmp_path: Path) -> None:

@@ -170,5 +170,6 @@ def test_a_terminal_receives_no_control_characters_of_names() -> None:
     finally:
         os.close(terminal)
         os.close(other_end)
+    assert shown.startswith(b"file,label")  # without a byte order mark
     assert b"'=\\x1b[2J.png,\\x1b[2J" in shown
     assert b"\x1b" not in shown

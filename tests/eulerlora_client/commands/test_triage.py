@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def rows_in(file: Path) -> list[dict[str, str]]:
-    with file.open(newline="") as lines:
+    with file.open(newline="", encoding="utf-8-sig") as lines:
         return list(csv.DictReader(lines))
 
 

@@ -33,7 +33,7 @@ def with_prediction(row: TriageRow, prediction: Prediction) -> TriageRow:
 def written(folder: Path, rows: Sequence[TriageRow]) -> list[dict[str, str]]:
     """Writes the CSV file `rows.csv` in a folder; returns its rows."""
     write_csv(folder / "rows.csv", rows)
-    with (folder / "rows.csv").open(newline="", encoding="utf-8") as file:
+    with (folder / "rows.csv").open(newline="", encoding="utf-8-sig") as file:
         return list(csv.DictReader(file))
 
 
@@ -138,12 +138,21 @@ def test_csv_has_no_figure_of_an_unfamiliar_image_and_json_lines_have_all(tmp_pa
     assert [reason["code"] for reason in record["reasons"]] == list(reasons)
 
 
-def test_names_that_are_not_utf_8_are_preserved(tmp_path: Path) -> None:
-    name = os.fsdecode(b"caf\xe9.png")
-    write_csv(tmp_path / "rows.csv", [failed(Path(name))])
-    assert b"caf\xe9.png" in (tmp_path / "rows.csv").read_bytes()
-    write_json_lines(tmp_path / "rows.jsonl", [failed(Path(name))])
-    assert json.loads((tmp_path / "rows.jsonl").read_text())["file"] == name
+def test_every_output_is_valid_utf_8_whatever_a_file_is_called(tmp_path: Path) -> None:
+    for name in (os.fsdecode(b"caf\xe9.png"), "\ud800.png", "ü\n=1.png"):
+        rows = [failed(Path(name))]
+        outputs = Outputs(tmp_path / "rows.csv", tmp_path / "rows.jsonl", tmp_path / "report.html")
+        outputs.write(rows, mel_policy())
+        for path in tmp_path.iterdir():
+            path.read_bytes().decode("utf-8")
+        (row,) = written(tmp_path, rows)
+        assert row["file"] == name.encode("utf-8", "backslashreplace").decode()
+        assert json.loads((tmp_path / "rows.jsonl").read_text())["file"] == name
+
+
+def test_a_csv_file_begins_with_the_mark_that_spreadsheets_need(tmp_path: Path) -> None:
+    write_csv(tmp_path / "rows.csv", ROWS)
+    assert (tmp_path / "rows.csv").read_bytes().startswith(b"\xef\xbb\xbffile,")
 
 
 HOSTILE = "=cmd|'/c calc'!A1\x1b]0;title\x07\u202e"

@@ -84,7 +84,7 @@ def test_the_csv_is_that_of_the_command_line_in_the_order_sent(client, tmp_path:
     assert response.headers["Content-Type"] == "text/csv; charset=utf-8"
     write_csv(tmp_path / "rows.csv", ROWS)
     assert response.content == (tmp_path / "rows.csv").read_bytes()
-    names = [row["file"] for row in csv.DictReader(StringIO(response.text))]
+    names = [row["file"] for row in csv.DictReader(StringIO(response.content.decode("utf-8-sig")))]
     assert names == [str(row.path) for row in ROWS]
 
 
