@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from eulerlora.commands import PRECISION_CHOICES, set_openmp_wait_policy
+from service.telemetry.stderr import protect_stderr
 
 PATH = click.Path(path_type=Path)
 LOG_FORMATS = ("auto", "json", "text")
@@ -71,6 +72,7 @@ def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
     Environment variables EULERLORA_SERVE_* set the limits; docs/reference/settings.md lists them.
     SIGHUP reloads the checkpoints.
     """
+    protect_stderr()
     set_openmp_wait_policy()
     signal.signal(signal.SIGTERM, _exit_cleanly)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are checkpoints to reload

@@ -61,6 +61,7 @@ def running_service(log: Path) -> Iterator[str]:
     log: gets its messages, which are printed if it ends before it is ready. Raises ClickException.
     """
     command = [sys.executable, "-m", "eulerlora_client", "serve", "--port", "0"]
+    command += ["--log-format", "text"]
     with log.open("wb") as stderr, subprocess.Popen(command, stderr=stderr) as process:
         try:
             while not (ready := READY.search(log.read_text())):

@@ -39,6 +39,7 @@ from service.settings import (
     settings_of_environment,
 )
 from service.telemetry.logs import LogChoice, log_config, log_format
+from service.telemetry.stderr import exit_now
 
 BACKLOG = 2048
 COMPILED_PASS_S = 1800.0
@@ -82,16 +83,17 @@ def run(options: ServeOptions) -> NoReturn:
     Raises SettingsError, HubError and PolicyError for options that cannot be served.
     """
     settings = effective_settings(options.drain_s, options.compiled)
-    logging.config.dictConfig(log_config(log_format(options.log_format, sys.stderr)))
+    chosen_format = log_format(options.log_format, sys.stderr)
+    logging.config.dictConfig(log_config(chosen_format))
+    # A collector reads records only.
+    announce = logger.info if chosen_format == "json" else partial(click.echo, err=True)
     lifecycle = Lifecycle()
     with ExitStack() as resources:
         gate = Gate(lifecycle)
         supervisor = supervisor_of(options, settings, gate, lifecycle, resources)
         listener = resources.enter_context(listen(options.host, options.port))
         url = server_url(options.host, listener.getsockname()[1])
-        supervisor.on_ready = lambda models: click.echo(
-            f"serving {', '.join(models)} on {url}", err=True
-        )
+        supervisor.on_ready = lambda models: announce(f"serving {', '.join(models)} on {url}")
         config = uvicorn.Config(
             Router(default=gate, lifespan=supervisor.running),
             http=protocol_of(settings.connections, gate.count_problem),
@@ -252,6 +254,4 @@ def _exit(lifecycle: Lifecycle) -> NoReturn:
     if lifecycle.failure is not None:
         reason = printable(" ".join(lifecycle.failure.split()), sys.stderr.encoding)
         print(f"eulerlora: {reason}", file=sys.stderr)
-    logging.shutdown()
-    sys.stderr.flush()
-    os._exit(0 if lifecycle.failure is None else 1)
+    exit_now(0 if lifecycle.failure is None else 1)

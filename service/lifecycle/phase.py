@@ -1,6 +1,5 @@
 """The phase of the process, and the gate and the server that act by it."""
 
-import os
 import socket
 import sys
 import threading
@@ -21,6 +20,7 @@ from service.http.responses import problem_response
 from service.settings import STOP_MARGIN_S, LifeSettings
 from service.telemetry.logs import RequestIdMiddleware, request_id_of
 from service.telemetry.metrics import start_metrics
+from service.telemetry.stderr import exit_now
 
 Phase = Literal["starting", "ready", "stopping"]
 METRICS_PATH = "/metrics"
@@ -178,7 +178,7 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handles SIGTERM and SIGINT."""
         if self._signalled:
-            os._exit(128 + sig)
+            exit_now(128 + sig)
         self._signalled = True
         self._lifecycle.stop()
 
@@ -197,5 +197,5 @@ class Server(uvicorn.Server):
 
     def _exit(self) -> None:
         reason = self._lifecycle.failure or "the shutdown did not complete in time"
-        print(f"eulerlora: {reason}", file=sys.stderr, flush=True)
-        os._exit(1)
+        print(f"eulerlora: {reason}", file=sys.stderr)
+        exit_now(1)

@@ -31,6 +31,7 @@ from prometheus_client.registry import Collector
 from eulerlora.sampling.adaptive import ROUNDS
 from eulerlora_contract.answers import Disposition, ModelShift, Prediction
 from eulerlora_contract.problems import SENT_BY_SERVICE
+from service.telemetry.stderr import dropped_lines
 
 ClientClass = Literal["anonymous", "keyed"]
 """The class of a client in the metrics, which do not contain names."""
@@ -213,6 +214,14 @@ class GaugeCollector(Collector):
         yield from (pictures, evidence, alarm)
 
 
+class LogCollector(Collector):
+    """Lines of the log that were dropped, because their reader was too slow or gone."""
+
+    def collect(self) -> Iterator[Metric]:
+        text = "Lines of the log that were dropped."
+        yield CounterMetricFamily("eulerlora_log_lines_dropped", text, dropped_lines())
+
+
 @dataclass(frozen=True)
 class Exposition:
     """The text of all metrics, its content type, and the monotonic time when it was written."""
@@ -247,6 +256,7 @@ def start_metrics() -> Expositions:
     """Returns the metrics of a process whose models are being loaded."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
+    registry.register(LogCollector())
     Gauge("eulerlora_ready", READY_HELP, registry=registry).set(0)
     return Expositions(registry)
 
@@ -259,6 +269,7 @@ class Metrics:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
         registry.register(GaugeCollector(gauges))
+        registry.register(LogCollector())
         self.exposition = Expositions(registry)
         self._counters = {
             name: Counter(f"eulerlora_{name}", text, labels, registry=registry)

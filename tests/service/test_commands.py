@@ -64,8 +64,10 @@ def test_requests_whose_body_is_read_at_sigterm_are_answered_before_a_clean_exit
         for connection in connections:
             connection.sendall(png[100:])
         interrupted = [read_all(connection) for connection in connections]
-        status, _ = server.wait_for_exit()
+        status, log = server.wait_for_exit()
     assert status == 0
+    messages = [json.loads(line)["message"] for line in log.splitlines()]  # a collector's format
+    assert f"serving tiny on {server.url}" in messages
     for response in interrupted:
         head, _, body = response.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200")

@@ -7,14 +7,15 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import httpx
+import pytest
 import torch
 from fastapi import FastAPI
 
@@ -88,6 +89,47 @@ def never_end() -> None:
     set_life(grace_s=STOP_MARGIN_S + 1)
     service = Service(FastAPI(lifespan=lifespan), lambda *_: asyncio.Event().wait(), 1, print)
     process.create_service = lambda *_: service  # type: ignore[assignment]
+
+
+def unread_stderr() -> None:
+    """Makes stderr of the server a pipe that is full and never read."""
+    _, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(4096))
+    os.set_blocking(writer, True)
+    os.dup2(writer, 2)
+
+
+def full_stderr() -> None:
+    """Makes stderr of the server a file on a full disk."""
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+
+
+def closed_stderr() -> None:
+    """Closes stderr of the server, as `2>&-`."""
+    os.close(2)
+    sys.stderr = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("change", [unread_stderr, full_stderr, closed_stderr])
+def test_a_log_that_cannot_be_written_does_not_stop_the_service(
+    checkpoint_folder: Path, png: bytes, change: Callable[[], None]
+) -> None:
+    with serving(checkpoint_folder, change=change) as server:
+        server.wait_for("/readyz", 200)
+        for _ in range(3):
+            assert server.predict(png).status_code == 200
+        if change is not unread_stderr:  # whose lines wait
+            lines = server.get("/metrics").text.splitlines()
+            counted = [
+                line for line in lines if line.startswith("eulerlora_log_lines_dropped_total")
+            ]
+            assert [float(line.split()[1]) > 3 for line in counted] == [True]
+        server.signal(signal.SIGTERM)
+        status, _ = server.wait_for_exit()
+    assert status == 0
 
 
 def test_a_server_that_is_loading_is_alive_but_not_ready_and_stops_cleanly(
