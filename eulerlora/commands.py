@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from eulerlora.cpu import available_cpus
 from eulerlora_client.commands.program import SHARE, SamplesParameter
 from eulerlora_contract.errors import DataError, ImageError, OutputPathError
 from eulerlora_contract.output_files import open_output
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from eulerlora_contract.sampling import Auto, Mode, PrecisionChoice, Views
 
 PATH = click.Path(path_type=Path)
+DEFAULT_NAME = "default"
+"""The embedded checkpoint, wherever a checkpoint is expected; `./default` is a folder."""
+
 PRECISION_CHOICES = ("auto", "float32", "bfloat16")
 BATCH_FILES = 32
 """Number of files that are predicted before their lines are written."""
@@ -56,14 +60,42 @@ threads, where "active" alone spins without end.
 """
 
 
+THREADS = "OMP_NUM_THREADS"
+
+
 def set_openmp_wait_policy() -> None:
     """Sets the environment variables of `WAIT_POLICY`; call it before the first import of torch.
 
-    OpenMP reads them once, when it is loaded. Does nothing if the user has set one of them, and on
+    OpenMP reads them once, when it is loaded. Also sets the number of threads if a quota of the
+    container is below the number of CPUs. Changes nothing that the user has set, and nothing on
     other systems than Linux.
     """
-    if sys.platform == "linux" and os.environ.keys().isdisjoint(WAIT_POLICY):
+    if sys.platform != "linux":
+        return
+    if os.environ.keys().isdisjoint(WAIT_POLICY):
         os.environ.update(WAIT_POLICY)
+    cpus = available_cpus()
+    if cpus < len(os.sched_getaffinity(0)):
+        os.environ.setdefault(THREADS, str(cpus))
+
+
+class CheckpointParameter(click.Path):
+    """The folder of a checkpoint to read, or `default`."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns the folder."""
+        if value != DEFAULT_NAME:
+            return super().convert(value, param, ctx)
+        set_openmp_wait_policy()
+        from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT  # noqa: PLC0415 - imports torch
+
+        return DEFAULT_CHECKPOINT
+
+
+CHECKPOINT = CheckpointParameter()
 
 
 def views_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -80,7 +112,7 @@ def views_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
     "predict",
     epilog="\b\nExample:\n  eulerlora predict checkpoint pictures/ --mode stoch --csv rows.csv",
 )
-@click.argument("checkpoint", type=PATH)
+@click.argument("checkpoint", type=CHECKPOINT)
 @click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option(
     "--mode",
@@ -380,7 +412,7 @@ def import_backbone_command(source: str, out: Path, image_size: int | None) -> N
     "export",
     epilog="\b\nExample:\n  eulerlora export checkpoint --format onnx --out onnx",
 )
-@click.argument("checkpoint", type=PATH)
+@click.argument("checkpoint", type=CHECKPOINT)
 @click.option("--format", "format_", type=click.Choice(EXPORT_FORMATS), required=True)
 @click.option("--out", required=True, type=PATH, help="A new folder.")
 @click.option(

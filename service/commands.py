@@ -2,19 +2,25 @@
 
 import gc
 import multiprocessing
+import os
 import signal
 import sys
 from multiprocessing import forkserver
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, NoReturn
 
 import click
 
-from eulerlora.commands import PRECISION_CHOICES, set_openmp_wait_policy
+from eulerlora.commands import DEFAULT_NAME, PRECISION_CHOICES, set_openmp_wait_policy
+from eulerlora_contract.errors import SettingsError
 from service.telemetry.stderr import protect_stderr
 
 PATH = click.Path(path_type=Path)
 LOG_FORMATS = ("auto", "json", "text")
+
+MAX_TMPDIR_BYTES = 107 - len("/pymp-01234567/listener-01234567")
+"""The path of a Unix socket has at most 107 bytes on Linux."""
 
 DECODER_MODULE = "service.decoding.worker"
 """What a decoder process runs; not imported here, because it imports torch."""
@@ -25,9 +31,10 @@ DECODER_MODULE = "service.decoding.worker"
     epilog="\b\nExamples:\n"
     "  eulerlora serve\n"
     "  eulerlora serve checkpoint/ --port 9000\n"
+    "  eulerlora serve first=runs/1 second=runs/2 default\n"
     "  eulerlora serve --host 0.0.0.0 --keys keys.jsonl",
 )
-@click.argument("checkpoints", nargs=-1, metavar="[CHECKPOINT ...]")
+@click.argument("checkpoints", nargs=-1, metavar="[[NAME=]CHECKPOINT ...]")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -66,8 +73,9 @@ DECODER_MODULE = "service.decoding.worker"
 def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
     """Serve one or more checkpoints over HTTP; by default the embedded one.
 
-    CHECKPOINT is a folder, or a repository of the Hugging Face Hub:
-    hf://ORGANISATION/NAME[@REVISION].
+    CHECKPOINT is a folder, `default` for the embedded one, or a repository of the Hugging Face Hub,
+    hf://ORGANISATION/NAME[@REVISION]. NAME is that of the model in requests; by default the one in
+    the checkpoint.
 
     Environment variables EULERLORA_SERVE_* set the limits; docs/reference/settings.md lists them.
     SIGHUP reloads the checkpoints.
@@ -80,21 +88,27 @@ def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
     start_fork_server()
     signal.signal(signal.SIGINT, _exit_cleanly)
     gc.disable()  # nearly all objects of the imports exist until exit
-    from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT  # noqa: PLC0415 - imports torch
     from service.process import ServeOptions, run  # noqa: PLC0415 - imports torch and uvicorn
 
     gc.freeze()
     gc.enable()
-    run(ServeOptions(checkpoints=checkpoints or (str(DEFAULT_CHECKPOINT),), **options))
+    run(ServeOptions(checkpoints=checkpoints or (DEFAULT_NAME,), **options))
 
 
 def start_fork_server() -> None:
     """Starts the process from which decoders are forked.
 
     It imports their modules while this process imports its own and loads the checkpoints. It
-    ignores the signals that this process ignores at present.
+    ignores the signals that this process ignores at present. Raises SettingsError if the path of
+    the folder for temporary files is too long for its socket.
     """
     multiprocessing.set_forkserver_preload([DECODER_MODULE])
+    length = len(os.fsencode(gettempdir()))
+    if length > MAX_TMPDIR_BYTES:
+        raise SettingsError(
+            f"TMPDIR: expected a path of at most {MAX_TMPDIR_BYTES} bytes, got {length}: "
+            "the path of a socket in it would be too long"
+        )
     forkserver.ensure_running()
 
 

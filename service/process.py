@@ -29,7 +29,7 @@ from service.auth.keys import Keys
 from service.decoding.pool import DecoderPool
 from service.http.middleware import MAX_HEADER_BYTES
 from service.http.protocol import protocol_of
-from service.lifecycle.loading import checkpoint_folder, load_checked
+from service.lifecycle.loading import CheckpointSource, load_checked
 from service.lifecycle.phase import Gate, Lifecycle, Server
 from service.lifecycle.supervisor import Supervisor
 from service.settings import (
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 class ServeOptions:
     """The arguments of `eulerlora serve`.
 
-    checkpoints: folders, or repositories as `hf://ORGANISATION/NAME[@REVISION]`. compiled: compile
+    checkpoints: as of `CheckpointSource.of`. compiled: compile
     the network. keys: the key file. open_to_all: serve other hosts without keys. audit,
     audit_secret: the audit log and the file of its secret. policy: a triage policy file. trace:
     export traces. drain_s: overrides the setting LIFE__DRAIN_S.
@@ -124,7 +124,7 @@ def supervisor_of(
         logger.warning("%s", warning)
     device = choose_device(options.device)
     runtime = RuntimeSettings(compiler="inductor" if options.compiled else None)
-    checkpoints = [checkpoint_folder(name) for name in options.checkpoints]
+    sources = [CheckpointSource.of(text) for text in options.checkpoints]
     decoder = DecoderPool(settings.images, settings.decoding)
     resources.callback(decoder.close)  # no lifespan closes it if loading fails
     audit = None
@@ -144,13 +144,12 @@ def supervisor_of(
         decoder=decoder,
     )
     return Supervisor(
-        folders=[folder for folder, _ in checkpoints],
+        sources=sources,
         prepare=decoder.start,
         load=partial(
             load_checked,
             device=device,
             runtime=runtime,
-            sources=dict(checkpoints),
             decide=lambda checkpoint: decide_precision(options.precision, checkpoint, device),
         ),
         create=lambda models: create_service(models, settings, lifecycle, app_options),

@@ -18,7 +18,7 @@ from ray.serve.config import AutoscalingConfig
 from starlette.routing import Router
 from starlette.types import ASGIApp
 
-from eulerlora.commands import set_openmp_wait_policy
+from eulerlora.commands import DEFAULT_NAME, set_openmp_wait_policy
 from eulerlora_contract.sampling import AUTO, PrecisionChoice
 from eulerlora_contract.settings import Settings
 
@@ -89,12 +89,11 @@ def create_replica(arguments: Arguments) -> Router:
     """
     set_openmp_wait_policy()
     # These import torch.
-    from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT  # noqa: PLC0415
     from service.lifecycle.phase import Gate, Lifecycle  # noqa: PLC0415
     from service.process import ServeOptions, effective_settings, supervisor_of  # noqa: PLC0415
 
     options = ServeOptions(
-        checkpoints=arguments.checkpoints or (str(DEFAULT_CHECKPOINT),),
+        checkpoints=arguments.checkpoints or (DEFAULT_NAME,),
         host=EVERY_ADDRESS,
         port=0,  # Ray's proxies listen
         device=arguments.device,

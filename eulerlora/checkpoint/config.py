@@ -32,6 +32,8 @@ MAX_PARAMETERS = 2**33
 """Of a backbone: 34 GB in float32."""
 MAX_TOKENS = 2**14 + 1
 
+MODEL_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+
 
 class BackboneConfig(Settings):
     """The frozen backbone that the adapters were trained on.
@@ -149,7 +151,7 @@ class CheckpointConfig(Settings):
     """
 
     format_version: Literal[1] = 1
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+    name: Annotated[str, Field(pattern=MODEL_NAME)]
     backbone: BackboneConfig
     adapters: AdapterConfig
     method: NamedMethod = optional(DEFAULT_METHOD)

@@ -182,6 +182,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _exit_on_signal)
     debug = "--debug" in sys.argv[1:]
     try:
+        Path.cwd()
+    except OSError as error:
+        _fail(f"the working directory cannot be used ({error.strerror}); change to another", 1)
+    try:
         sys.exit(program(standalone_mode=False))
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)

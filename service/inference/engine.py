@@ -78,17 +78,19 @@ class ServedModel:
     """One revision of a model, and batches of it on its device.
 
     At most `workers` threads may call `infer` at the same time. card: in Markdown, empty if there
-    is none. source: the repository at the served commit, None for a folder.
+    is none. source: the repository at the served commit, None for a folder. given_name: in
+    requests; None for that of the checkpoint.
     """
 
     model: EulerLoRA
     card: str = ""
     source: str | None = None
+    given_name: str | None = None
 
     @property
     def name(self) -> str:
         """The model's name in requests."""
-        return self.model.config.name
+        return self.given_name or self.model.config.name
 
     @property
     def revision(self) -> str:
@@ -183,7 +185,10 @@ class ServedModels(Mapping[str, ServedModel]):
         by_name: dict[str, ServedModel] = {}
         for model in models:
             if model.name in by_name:
-                raise SettingsError(f"expected distinct model names, got {model.name} twice")
+                raise SettingsError(
+                    f"expected distinct model names, got {model.name} twice; "
+                    "name a model with NAME=CHECKPOINT"
+                )
             by_name[model.name] = model
         self._models = by_name
 

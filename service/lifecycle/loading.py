@@ -9,18 +9,19 @@ import logging
 import math
 import re
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from eulerlora.checkpoint.config import MODEL_NAME
 from eulerlora.checkpoint.files import (
     CONFIG_FILE,
+    DEFAULT_CHECKPOINT,
     EXPECTED_FILE,
     Checkpoint,
     KnownAnswer,
@@ -30,10 +31,11 @@ from eulerlora.checkpoint.files import (
 )
 from eulerlora.checkpoint.hub import PREFIX, Repository, download
 from eulerlora.checkpoint.weights import CARD_FILE
+from eulerlora.commands import DEFAULT_NAME
 from eulerlora.model import EulerLoRA, PrecisionDecision
 from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw, RuntimeSettings
-from eulerlora_contract.errors import CheckpointError
+from eulerlora_contract.errors import CheckpointError, SettingsError
 from eulerlora_contract.problems import OutOfMemory
 from service.inference.engine import InferenceItem, ServedModel
 
@@ -50,11 +52,50 @@ Infer = Callable[[InferenceItem], Awaitable[Tensor]]
 RETRY_INTERVAL_S = 0.1
 
 
+NAMED = re.compile(r"([^/=]+)=(.+)", re.DOTALL)
+
+
 @dataclass(frozen=True)
-class CheckedModel:
-    """A model that gave its known answer. folder: of its checkpoint."""
+class CheckpointSource:
+    """A checkpoint to serve.
+
+    name: in requests; None for that of the checkpoint. url: of its repository at a commit, None for
+    a folder.
+    """
 
     folder: Path
+    name: str | None = None
+    url: str | None = None
+
+    @classmethod
+    def of(cls, text: str) -> "CheckpointSource":
+        """Returns the source that an argument of `eulerlora serve` names.
+
+        text: `[NAME=]CHECKPOINT`, where CHECKPOINT is a path, `default` for the embedded one, or
+        `hf://ORGANISATION/NAME[@REVISION]` for a repository of the Hugging Face Hub, which is
+        downloaded. Raises SettingsError for a name that no model can have, and HubError.
+        """
+        named = None if Path(text).exists() else NAMED.fullmatch(text)
+        name, checkpoint = (None, text) if named is None else named.groups()
+        if name is not None and re.fullmatch(MODEL_NAME, name) is None:
+            raise SettingsError(
+                f"{text}: expected NAME=CHECKPOINT with a name of at most 64 characters: a-z, 0-9, "
+                "period, underscore, hyphen"
+            )
+        if checkpoint == DEFAULT_NAME:
+            return cls(DEFAULT_CHECKPOINT, name)
+        if not checkpoint.startswith(PREFIX):
+            return cls(Path(checkpoint), name)
+        repository = Repository.of_url(checkpoint)
+        snapshot = download(repository)
+        return cls(snapshot.folder, name, str(Repository(repository.name, snapshot.revision)))
+
+
+@dataclass(frozen=True)
+class CheckedModel:
+    """A model that gave its known answer."""
+
+    source: CheckpointSource
     known: KnownAnswer
     served: ServedModel
 
@@ -73,50 +114,37 @@ class CheckedModel:
         return self.known.fault(answers, self.model.precision)
 
 
-Load = Callable[[Path, Iterable[EulerLoRA]], CheckedModel]
-
-
-def checkpoint_folder(name: str) -> tuple[Path, str | None]:
-    """Returns the folder of a checkpoint, and its source: a URL at a commit, None for a folder.
-
-    name: a path, or `hf://ORGANISATION/NAME[@REVISION]` for a repository of the Hugging Face Hub,
-    which is downloaded. Raises HubError.
-    """
-    if not name.startswith(PREFIX):
-        return Path(name), None
-    repository = Repository.of_url(name)
-    snapshot = download(repository)
-    return snapshot.folder, str(Repository(repository.name, snapshot.revision))
+Load = Callable[[CheckpointSource, Iterable[EulerLoRA]], CheckedModel]
 
 
 def load_checked(
-    folder: Path,
+    source: CheckpointSource,
     others: Iterable[EulerLoRA],
     device: torch.device,
     runtime: RuntimeSettings,
-    sources: Mapping[Path, str | None] = MappingProxyType({}),
     decide: Decide | None = None,
 ) -> CheckedModel:
-    """Loads the model in a checkpoint folder and checks its known answer in every mode.
+    """Loads the model of a checkpoint and checks its known answer in every mode.
 
     The check runs without compilation, which belongs to the thread that runs the model: CUDA
     graphs cannot be captured while another thread uses the device.
 
     others: loaded models on the same device; an equal backbone in the same precision is shared.
-    sources: as of `checkpoint_folder`, by folder. decide: chooses the precision; None for that of
-    `runtime`. Raises CheckpointError for a checkpoint that is damaged or gives a wrong
-    answer.
+    decide: chooses the precision; None for that of `runtime`. Raises CheckpointError for a
+    checkpoint that is damaged or gives a wrong answer.
     """
+    folder = source.folder
     checkpoint = load_checkpoint(folder)
     known = read_known_answer(folder, checkpoint.config)
-    model = _in_precision(checkpoint, device, runtime, decide)
+    name = source.name or checkpoint.config.name
+    model = _in_precision(checkpoint, name, device, runtime, decide)
     share_backbone(model, others)
     uncompiled = Runtime(model.network, device, RuntimeSettings(precision=model.precision))
     answers = predict_known_answer(
         uncompiled, known.pixels.to(device), known.draws, checkpoint.config.temperatures
     )
-    served = ServedModel(model, read_card(folder), sources.get(folder))
-    checked = CheckedModel(folder, known, served)
+    served = ServedModel(model, read_card(folder), source.url, source.name)
+    checked = CheckedModel(source, known, served)
     fault = checked.fault(answers)
     if fault is not None:
         raise CheckpointError(folder / EXPECTED_FILE, fault)
@@ -124,13 +152,17 @@ def load_checked(
 
 
 def _in_precision(
-    checkpoint: Checkpoint, device: torch.device, runtime: RuntimeSettings, decide: Decide | None
+    checkpoint: Checkpoint,
+    name: str,
+    device: torch.device,
+    runtime: RuntimeSettings,
+    decide: Decide | None,
 ) -> EulerLoRA:
     """Returns the model in the precision that `decide` chooses, and logs it."""
     if decide is None:
         return EulerLoRA(checkpoint, device, runtime)
     decision = decide(checkpoint)
-    precision, name = decision.precision, checkpoint.config.name
+    precision = decision.precision
     logger.info("model %s: precision %s: %s", name, precision, decision.reason)
     mismatch = checkpoint.config.calibration_mismatch(precision)
     if mismatch is not None:
@@ -175,12 +207,12 @@ def newer_revision(
     It reads the weights in either case: they can be damaged although `config.json`, and with it the
     revision, is the same. Raises CheckpointError for a folder that cannot replace it.
     """
-    loaded = load(current.folder, others)
+    loaded = load(current.source, others)
     if loaded.model.revision == current.model.revision:
         return None
     if loaded.name != current.name:
         raise CheckpointError(
-            current.folder / CONFIG_FILE,
+            current.source.folder / CONFIG_FILE,
             f"expected a model named {current.name}, got {loaded.name}",
         )
     return loaded

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -20,6 +19,7 @@ from eulerlora_contract.errors import CheckpointError, EulerLoRAError
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.lifecycle.loading import (
     CheckedModel,
+    CheckpointSource,
     Load,
     health_check,
     newer_revision,
@@ -53,12 +53,12 @@ class Supervisor:
 
     Reports every failure to the lifecycle, which ends the process.
 
-    folders: with the checkpoints. prepare: starts what needs no model, while the models are loaded.
+    sources: of the checkpoints. prepare: starts what needs no model, while the models are loaded.
     load: loads and checks the model in a folder. create: returns the service for all models, which
     waits for what `prepare` starts. on_ready: called once, when the service is ready.
     """
 
-    folders: Sequence[Path]
+    sources: Sequence[CheckpointSource]
     prepare: Callable[[], Coroutine[Any, Any, None]]
     load: Load
     create: Callable[[ServedModels], Service]
@@ -113,9 +113,9 @@ class Supervisor:
         await asyncio.gather(self._probe_forever(service), self._reload_forever(service, models))
 
     async def _load(self) -> None:
-        for folder in self.folders:
+        for source in self.sources:
             self._supervised.append(
-                await run_in_daemon_thread(partial(self.load, folder, self._loaded))
+                await run_in_daemon_thread(partial(self.load, source, self._loaded))
             )
 
     @property
@@ -159,7 +159,7 @@ class Supervisor:
             infer = partial(service.infer, new.served)
             fault = await health_check(new, infer, timeout_s=None)
             if fault is not None:
-                raise CheckpointError(new.folder, fault)
+                raise CheckpointError(new.source.folder, fault)
             await warm_up(new, infer, service.batch_rows)
             models.replace(new.served)
         except Exception as error:

@@ -114,7 +114,7 @@ def model_details(
     """Returns the response body of `/models/{name}`."""
     config = served.model.config
     return ModelDetails(
-        name=config.name,
+        name=served.name,
         revision=served.model.revision,
         source=served.source,
         classes=config.classes,

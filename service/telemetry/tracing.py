@@ -4,6 +4,7 @@ The standard OTEL_* environment variables configure the collector, the sampler a
 Import this module only with --trace: the SDK takes time and memory.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,17 +22,25 @@ from service.telemetry.logs import current_trace_id
 from service.telemetry.metrics import OTHER, CompletedPrediction, RequestObservation
 
 NAME = "eulerlora"
+LAST_EXPORT_S = 2.0
+"""For the last spans; less than `STOP_MARGIN_S`, which the end of the process has in all."""
 
 
 @contextmanager
 def exported_traces() -> Iterator[TracerProvider]:
-    """Yields a provider that exports spans to the collector; exports the last ones on exit."""
+    """Yields a provider that exports spans to the collector; exports the last ones on exit.
+
+    The exporter repeats its attempts for as long as OTEL_EXPORTER_OTLP_TIMEOUT for each batch;
+    without a collector, the end of the process would wait for them.
+    """
     provider = TracerProvider(resource=resource(), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     try:
         yield provider
     finally:
-        provider.shutdown()
+        last = threading.Thread(target=provider.shutdown, name="last spans", daemon=True)
+        last.start()
+        last.join(LAST_EXPORT_S)
 
 
 def resource() -> Resource:

@@ -10,9 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from eulerlora import EulerLoRA
+from eulerlora import EulerLoRA, commands
 from eulerlora.checkpoint.files import read_config, write_config
 from eulerlora.commands import (
+    THREADS,
     WAIT_POLICY,
     predict_files,
     set_openmp_wait_policy,
@@ -62,6 +63,13 @@ def test_json_lines_are_the_model_s_predictions(
         assert line["label"] == expected.labels[index]
         assert expected.ood is not None
         assert line["ood"] == bool(expected.ood[index])
+
+
+def test_the_embedded_checkpoint_has_a_name_in_place_of_a_path(images: Path) -> None:
+    done = run("predict", "default", images / "a.png", "--json")
+    assert done.status == 0, done.err
+    assert list(json.loads(done.out)["probabilities"]) == list(EulerLoRA.default("cpu").classes)
+    assert run("predict", "./default", images / "a.png").status == 1  # there is no such folder
 
 
 def test_auto_reports_the_numbers_of_samples_and_of_passes(
@@ -293,7 +301,7 @@ def test_prediction_sets_are_in_every_format(with_sets: Path, images: Path, tmp_
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment without OpenMP's variables; restored after the test."""
-    for name in WAIT_POLICY:
+    for name in (*WAIT_POLICY, THREADS):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
@@ -309,3 +317,22 @@ def test_the_policy_is_set_unless_the_user_has_set_one(
     assert {name: os.environ[name] for name in WAIT_POLICY if name in os.environ} == (
         user or WAIT_POLICY
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="quotas are of Linux")
+@pytest.mark.parametrize(
+    ("quota", "user", "threads"), [(3, None, "3"), (3, "7", "7"), (16, None, None)]
+)
+def test_the_number_of_threads_follows_a_quota_unless_the_user_has_set_it(
+    environment: None,
+    monkeypatch: pytest.MonkeyPatch,
+    quota: int,
+    user: str | None,
+    threads: str | None,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    monkeypatch.setattr(commands, "available_cpus", lambda: quota)
+    if user is not None:
+        monkeypatch.setenv(THREADS, user)
+    set_openmp_wait_policy()
+    assert os.environ.get(THREADS) == threads

@@ -3,6 +3,7 @@
 import json
 import signal
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -127,6 +128,14 @@ def test_a_port_in_use_is_one_line_and_status_1(checkpoint_folder: Path, refusal
         status, line = refusal(checkpoint_folder, "--port", str(taken.getsockname()[1]))
     assert status == 1
     assert "in use" in line
+
+
+def test_a_folder_for_temporary_files_with_a_long_path_is_named(
+    tmp_path: Path, refusal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 100)))
+    status, line = refusal("--port", "0")
+    assert (status, "TMPDIR: " in line) == (1, True)
 
 
 def test_an_invalid_policy_is_refused_with_its_file(

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eulerlora.commands import PRECISION_CHOICES, set_openmp_wait_policy, views_option
+from eulerlora.commands import (
+    CHECKPOINT,
+    PRECISION_CHOICES,
+    set_openmp_wait_policy,
+    views_option,
+)
 from eulerlora_client.commands.program import SHARE, SamplesParameter
 from eulerlora_contract.sampling import AUTO, DEFAULT_SAMPLES, SAMPLERS, Auto
 from training.commands.options import (
@@ -165,7 +170,7 @@ def calibrate_command(
     "fit",
     epilog="\b\nExample:\n  eulerlora policy fit checkpoint --data data --policy policy.toml",
 )
-@click.argument("checkpoint", type=PATH)
+@click.argument("checkpoint", type=CHECKPOINT)
 @data_option
 @click.option(
     "--policy",
@@ -313,7 +318,7 @@ def site_command() -> None:
     "fit",
     epilog="\b\nExample:\n  eulerlora site fit checkpoint --data pictures --out site",
 )
-@click.argument("checkpoint", type=PATH)
+@click.argument("checkpoint", type=CHECKPOINT)
 @click.option(
     "--data",
     type=PATH,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from eulerlora.commands import set_openmp_wait_policy, views_option
+from eulerlora.commands import CHECKPOINT, set_openmp_wait_policy, views_option
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.sampling import (
     DEFAULT_SAMPLES,
@@ -28,7 +28,7 @@ MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     "evaluate",
     epilog="\b\nExample:\n  eulerlora evaluate checkpoint --data data --mode stoch --out report",
 )
-@click.argument("checkpoint", type=PATH)
+@click.argument("checkpoint", type=CHECKPOINT)
 @data_option
 @click.option(
     "--out",

@@ -27,6 +27,7 @@ import torch
 from platformdirs import user_cache_path
 from torch import Tensor
 
+from eulerlora.cpu import available_cpus
 from eulerlora.images.files import EXTENSIONS, image_files, is_image_name
 from eulerlora_contract.answers import WarningCode
 from eulerlora_contract.errors import DataError
@@ -210,7 +211,7 @@ def decode_all(path: Path) -> Iterator[tuple[str, DecodeResult]]:
 
 def _decode_in_threads(images: Iterable[tuple[str, Encoded]]) -> Iterator[tuple[str, DecodeResult]]:
     pending: deque[Future[tuple[str, DecodeResult]]] = deque()
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(available_cpus()) as pool:
         for name, source in images:
             pending.append(pool.submit(_decode, name, source))
             if len(pending) > DECODE_AHEAD:

@@ -75,6 +75,18 @@ def test_failed_work_is_status_1_and_one_line(tmp_path: Path) -> None:
     assert f"{tmp_path / 'absent'}: " in done.err
 
 
+def test_a_deleted_working_directory_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "deleted"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    done = run("serve", "default")
+    assert (done.status, done.err.count("\n")) == (1, 1)
+    assert "working directory" in done.err
+
+
 def test_control_characters_in_a_message_are_escaped(tmp_path: Path) -> None:
     folder = tmp_path / "\x1b]0;title\x07\x9b1m\u202e"
     folder.mkdir()

@@ -4,9 +4,9 @@ import asyncio
 import shutil
 import threading
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,13 +22,14 @@ from eulerlora.checkpoint.files import (
 from eulerlora.checkpoint.weights import CARD_FILE
 from eulerlora.model import EulerLoRA, PrecisionDecision
 from eulerlora.settings import DEFAULT_RUNTIME, RuntimeSettings
-from eulerlora_contract.errors import CheckpointError
+from eulerlora_contract.errors import CheckpointError, SettingsError
 from eulerlora_contract.problems import OutOfMemory
 from eulerlora_contract.sampling import PRECISIONS
 from service.inference.engine import InferenceItem
 from service.lifecycle.loading import (
     MAX_CARD_BYTES,
     CheckedModel,
+    CheckpointSource,
     health_check,
     load_checked,
     newer_revision,
@@ -36,7 +37,6 @@ from service.lifecycle.loading import (
     run_in_daemon_thread,
     warm_up,
 )
-from service.lifecycle.loading import checkpoint_folder as checkpoint_folder_of
 from service.routes.system import model_details
 from service.settings import ServiceSettings
 from tests.conftest import predict_rows
@@ -47,9 +47,14 @@ pytestmark = pytest.mark.anyio
 
 CPU = torch.device("cpu")
 TIMEOUT_S = 120
-load = partial(load_checked, device=CPU, runtime=DEFAULT_RUNTIME)
-
 Save = Callable[..., Path]
+
+
+def load(
+    source: Path | CheckpointSource, others: Iterable[EulerLoRA], **options: Any
+) -> CheckedModel:
+    chosen = CheckpointSource(source) if isinstance(source, Path) else source
+    return load_checked(chosen, others, **{"device": CPU, "runtime": DEFAULT_RUNTIME, **options})
 
 
 @pytest.fixture
@@ -80,9 +85,9 @@ def gives_known_answer(checked: CheckedModel) -> bool:
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_checkpoints_with_the_same_backbone_share_its_weights(save: Save, precision) -> None:
     runtime = RuntimeSettings(precision=precision)
-    first = load_checked(save("first", seed=1), (), CPU, runtime)
-    alone = load_checked(save("second", seed=2), (), CPU, runtime)
-    shared = load_checked(alone.folder, [first.model], CPU, runtime)
+    first = load(save("first", seed=1), (), runtime=runtime)
+    alone = load(save("second", seed=2), (), runtime=runtime)
+    shared = load(alone.source, [first.model], runtime=runtime)
     pairs = list(
         zip(
             frozen_weights(first.model),
@@ -109,7 +114,7 @@ def test_checkpoints_with_the_same_backbone_share_its_weights(save: Save, precis
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_embedded_checkpoint_gives_its_known_answer(precision) -> None:
-    embedded = load_checked(DEFAULT_CHECKPOINT, (), CPU, RuntimeSettings(precision=precision))
+    embedded = load(DEFAULT_CHECKPOINT, (), runtime=RuntimeSettings(precision=precision))
     assert gives_known_answer(embedded)
 
 
@@ -184,24 +189,52 @@ def test_a_changed_config_is_a_newer_revision_with_the_same_weights(checkpoint_c
 
 def test_a_model_with_another_name_is_not_a_newer_revision(save: Save) -> None:
     current = load(save("model", seed=1), ())
-    shutil.rmtree(current.folder)
+    named = load(CheckpointSource(current.source.folder, "given"), ())
+    shutil.rmtree(current.source.folder)
     save("other", seed=2, folder="model")
-    with pytest.raises(CheckpointError, match="expected a model named model, got other") as caught:
+    with pytest.raises(CheckpointError) as caught:
         newer_revision(current, load, ())
-    assert caught.value.path == current.folder / "config.json"
+    assert caught.value.path == current.source.folder / "config.json"
+    newer = newer_revision(named, load, ())
+    assert newer is not None
+    assert (newer.name, newer.model.config.name) == ("given", "other")
 
 
 def test_a_repository_of_the_hub_is_served_at_its_commit(
     checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with fake_hub(checkpoint_folder, monkeypatch, tmp_path / "cache"):
-        folder, source = checkpoint_folder_of(f"hf://{NAME}@main")
-    assert source == f"hf://{NAME}@{COMMIT}"
-    sources = {folder: source}
-    checked = load(folder, (), sources=sources)
-    details = model_details(checked.served, ServiceSettings(), None)
-    assert details.source == f"hf://{NAME}@{COMMIT}"
-    assert load(checkpoint_folder, (), sources=sources).served.source is None
+        source = CheckpointSource.of(f"tiny.2=hf://{NAME}@main")
+    details = model_details(load(source, ()).served, ServiceSettings(), None)
+    assert (details.name, details.source) == ("tiny.2", f"hf://{NAME}@{COMMIT}")
+    assert load(checkpoint_folder, ()).served.source is None
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "folder"),
+    [
+        ("runs/1", None, "runs/1"),
+        ("first=runs/1", "first", "runs/1"),
+        ("v1.2_b-c=a=b", "v1.2_b-c", "a=b"),
+        ("default", None, str(DEFAULT_CHECKPOINT)),
+        ("first=default", "first", str(DEFAULT_CHECKPOINT)),
+        ("./default", None, "default"),
+        ("lr=0.1", None, "lr=0.1"),  # a folder
+        ("runs/lr=0.2", None, "runs/lr=0.2"),  # no name has a slash
+        ("A=runs/1", None, None),
+        (f"{'a' * 65}=runs/1", None, None),
+    ],
+)
+def test_an_argument_is_a_checkpoint_and_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str, folder: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("lr=0.1").mkdir()
+    if folder is None:
+        with pytest.raises(SettingsError):
+            CheckpointSource.of(text)
+    else:
+        assert CheckpointSource.of(text) == CheckpointSource(Path(folder), name)
 
 
 def test_a_card_is_read_without_its_front_matter_up_to_a_limit(checkpoint_copy: Path) -> None:
@@ -219,7 +252,7 @@ def test_a_card_is_read_without_its_front_matter_up_to_a_limit(checkpoint_copy: 
 
 @pytest.fixture(scope="module")
 def checked(checkpoint_folder: Path) -> CheckedModel:
-    return load_checked(checkpoint_folder, (), torch.device("cpu"), DEFAULT_RUNTIME)
+    return load(checkpoint_folder, ())
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from eulerlora.settings import DEFAULT_RUNTIME
 from eulerlora_contract.errors import CheckpointError
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.lifecycle import supervisor
-from service.lifecycle.loading import load_checked, newer_revision
+from service.lifecycle.loading import CheckpointSource, load_checked, newer_revision
 from service.lifecycle.phase import Gate, Lifecycle
 from service.lifecycle.supervisor import Service, Supervisor
 from service.settings import LifeSettings
@@ -60,7 +60,9 @@ class SupervisorHarness:
     def revision(self, name: str) -> str:
         return str(self.models[name].model.revision)
 
-    def supervise(self, *folders: Path, probe_interval_s: float = 1000, **parts: Any) -> Supervisor:
+    def supervise(
+        self, *sources: Path | CheckpointSource, probe_interval_s: float = 1000, **parts: Any
+    ) -> Supervisor:
         chosen: dict[str, Any] = {
             "prepare": self.prepare,
             "load": partial(load_checked, device=torch.device("cpu"), runtime=DEFAULT_RUNTIME),
@@ -68,7 +70,7 @@ class SupervisorHarness:
         }
         settings = LifeSettings(probe_interval_s=probe_interval_s, probe_timeout_s=TIMEOUT_S)
         return Supervisor(
-            folders,
+            [CheckpointSource(one) if isinstance(one, Path) else one for one in sources],
             **chosen | parts,
             gate=self.gate,
             lifecycle=self.lifecycle,
@@ -207,10 +209,20 @@ async def test_sighup_serves_and_logs_the_new_revision(
     assert f"model tiny: revision {before} -> {after}" in caplog.messages
 
 
+async def test_a_checkpoint_is_served_under_the_name_that_it_is_given(
+    harness: SupervisorHarness, checkpoint_folder: Path
+) -> None:
+    given = CheckpointSource(checkpoint_folder, "given")
+    async with harness.supervise(checkpoint_folder, given).running():
+        await until(lambda: harness.lifecycle.phase == "ready")
+        assert list(harness.models) == ["tiny", "given"]
+        assert harness.revision("tiny") == harness.revision("given")
+
+
 async def test_sighup_without_a_new_revision_verifies_the_files_and_replaces_nothing(
     harness: SupervisorHarness, checkpoint_copy: Path, monkeypatch
 ) -> None:
-    loaded: list[Path] = []
+    loaded: list[CheckpointSource] = []
     newer: list[object] = []
 
     def newer_revision_recorded(*arguments: Any) -> Any:
@@ -219,9 +231,9 @@ async def test_sighup_without_a_new_revision_verifies_the_files_and_replaces_not
 
     monkeypatch.setattr(supervisor, "newer_revision", newer_revision_recorded)
 
-    def load(folder: Path, others: Any) -> Any:
-        loaded.append(folder)
-        return load_checked(folder, others, torch.device("cpu"), DEFAULT_RUNTIME)
+    def load(source: CheckpointSource, others: Any) -> Any:
+        loaded.append(source)
+        return load_checked(source, others, torch.device("cpu"), DEFAULT_RUNTIME)
 
     async with harness.supervise(checkpoint_copy, load=load).running():
         await until(lambda: harness.lifecycle.phase == "ready")
@@ -229,7 +241,7 @@ async def test_sighup_without_a_new_revision_verifies_the_files_and_replaces_not
         signal.raise_signal(signal.SIGHUP)
         await until(lambda: newer == [None])
         assert harness.models["tiny"] is served
-    assert loaded == [checkpoint_copy] * 2
+    assert loaded == [CheckpointSource(checkpoint_copy)] * 2
 
 
 @pytest.fixture
@@ -245,11 +257,11 @@ async def test_failed_reloads_leave_no_model_in_memory(
 ) -> None:
     loaded: list[weakref.ref[Any]] = []
 
-    def load(folder: Path, others: Any) -> Any:
-        checked = load_checked(folder, others, torch.device("cpu"), DEFAULT_RUNTIME)
+    def load(source: CheckpointSource, others: Any) -> Any:
+        checked = load_checked(source, others, torch.device("cpu"), DEFAULT_RUNTIME)
         loaded.append(weakref.ref(checked.model))
         if len(loaded) > 1:
-            raise CheckpointError(folder, "deliberate")
+            raise CheckpointError(source.folder, "deliberate")
         return checked
 
     async with harness.supervise(checkpoint_copy, load=load).running():

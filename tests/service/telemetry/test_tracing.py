@@ -1,6 +1,7 @@
 """Spans of requests: attributes, parents, and export to a collector."""
 
 import logging
+import socket
 
 import pytest
 from fastapi import FastAPI
@@ -15,11 +16,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from service.telemetry import tracing
 from service.telemetry.logs import RequestFilter
 from service.telemetry.tracing import TracingMiddleware, exported_traces, resource
 from tests.service.observed import SECRET, GaugeValues, observed_app
 from tests.service.real_server import run_server
 
+HOUR_S = 3600
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
 
@@ -46,6 +49,18 @@ def traced_app(provider: TracerProvider) -> FastAPI:
 
 def spans(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
     return {span.name: span for span in exporter.get_finished_spans()}
+
+
+def test_a_collector_that_does_not_answer_does_not_delay_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", str(1000 * HOUR_S))
+        monkeypatch.setattr(tracing, "LAST_EXPORT_S", 0.1)
+        with exported_traces() as provider:
+            TestClient(traced_app(provider)).get("/readyz")
 
 
 def test_a_request_has_a_span_with_the_conventional_attributes(client, exporter) -> None:
