@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,11 +30,16 @@ from service.inference.queue import RequestQueue, ThroughputEstimate
 from service.inference.workers import InferenceWorkers
 from service.lifecycle.phase import Lifecycle
 from service.lifecycle.supervisor import Service
-from service.open_inference import INFER_PATHS, open_inference_routes
-from service.open_inference import PATHS as OPEN_INFERENCE_PATHS
 from service.prediction.pipeline import Pipeline
-from service.routes.openapi import API_KEY, DESCRIPTION
+from service.routes.openapi import API_KEY, DESCRIPTION, complete_openapi
 from service.routes.page import documentation_files, file_routes, page_files
+from service.routes.plugins import (
+    Plugin,
+    ServiceParts,
+    load_plugins,
+    plugin_paths,
+    problem_bodies,
+)
 from service.routes.predict import BATCH_PATH, PREDICT_PATH, predict_routes
 from service.routes.system import Readiness, metrics_routes, model_routes, probe_routes
 from service.routes.triage import (
@@ -66,7 +71,8 @@ class Options:
     keys: API keys that requests must present; without keys, requests of the pages of other sites
     are refused. audit: the log of decisions. traces: the provider of trace spans. policy: the
     triage policy. hosts: the names that requests may use for the service, None for all. decoder:
-    one whose start may have begun; None for a new one.
+    one whose start may have begun; None for a new one. plugins: None for those of the installed
+    distributions.
     """
 
     keys: Keys | None = None
@@ -75,6 +81,7 @@ class Options:
     policy: Policy = field(default_factory=default_policy)
     hosts: frozenset[str] | None = None
     decoder: DecoderPool | None = None
+    plugins: Mapping[str, Plugin] | None = None
 
 
 def create_service(
@@ -116,22 +123,34 @@ def create_service(
         lifespan=lifespan,
         redirect_slashes=False,  # a redirect would send key and image to what Host names
     )
-    add_problem_handlers(app, settings.overload_status)
+    plugins = load_plugins() if options.plugins is None else options.plugins
+    add_problem_handlers(app, settings.overload_status, problem_bodies(plugins))
     policy = options.policy
+    formats = {
+        name: one for plugin in plugins.values() for name, one in plugin.triage_formats.items()
+    }
     keyed = partial(app.include_router, dependencies=API_KEY if options.keys is not None else ())
     keyed(predict_routes(pipeline))
-    keyed(triage_routes(pipeline, models, policy))
+    keyed(triage_routes(pipeline, models, policy, formats))
     keyed(policy_routes(policy))
     keyed(report_routes(ReportWriter(policy, settings)))
     keyed(model_routes(models, settings, shift))
     app.include_router(probe_routes(readiness))
-    app.include_router(open_inference_routes(pipeline, models, readiness))
     app.include_router(metrics_routes(metrics))
+    parts = ServiceParts(pipeline, models, policy, readiness, settings)
+    paths = list(served_paths(app))
+    for name, plugin in plugins.items():
+        if plugin.routes is not None:
+            router = plugin.routes(parts)
+            paths += plugin_paths(name, router, paths)
+            keyed(router)
     classes = models[models.default].model.classes
     page = page_files(policy, classes, options.audit is not None)
     app.include_router(file_routes("/", "/page", page))
     app.include_router(file_routes("/docs", "/docs", documentation_files()))
-    _add_middlewares(app, settings, queue, quota, metrics, options)
+    complete_openapi(app, {one.schema_name: one.schema for one in formats.values()})
+    uploads = tuple(path for plugin in plugins.values() for path in plugin.uploads)
+    _add_middlewares(app, settings, queue, quota, metrics, options, paths, uploads)
 
     max_rows_per_pass = max(served.max_rows_per_pass for served in models.values())
     batch_rows = min(settings.max_batch_rows, max_rows_per_pass)
@@ -183,10 +202,15 @@ def _add_middlewares(
     quota: DecodingQuota,
     metrics: Metrics,
     options: Options,
+    paths: Sequence[str],
+    uploads: Sequence[str],
 ) -> None:
-    """Adds the middlewares, innermost first; the routes must exist already."""
+    """Adds the middlewares, innermost first.
+
+    paths: templates of all paths. uploads: of those of plug-ins whose requests hold an image.
+    """
     batches = dict.fromkeys((BATCH_PATH, TRIAGE_BATCH_PATH), settings.bodies.max_batch_bytes)
-    uploads = (PREDICT_PATH, BATCH_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH, *INFER_PATHS)
+    uploads = (PREDICT_PATH, BATCH_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH, *uploads)
     keys = [] if options.keys is None else [KeyCheck(options.keys)]
     rules = HostRules(options.hosts, same_origin=options.keys is None)
     app.add_middleware(
@@ -195,7 +219,6 @@ def _add_middlewares(
         checks=[*keys, AdmissionCheck(queue, quota, uploads)],
         bodies=BodyLimits(settings.bodies, batches),
     )
-    paths = (*served_paths(app), *OPEN_INFERENCE_PATHS)
     app.add_middleware(ObservationMiddleware, metrics=metrics, paths=paths)
     if options.traces is not None:
         from service.telemetry.tracing import TracingMiddleware  # noqa: PLC0415

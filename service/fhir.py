@@ -1,7 +1,6 @@
 """The FHIR answer of `POST /triage`: a Bundle of Device, Observation, Provenance and model card.
 
-It follows HL7's guide AI Transparency on FHIR (STU1 ballot). The header Accept asks for it (RFC
-9110, 12.5.1).
+It follows HL7's guide AI Transparency on FHIR (STU1 ballot). The header Accept asks for it.
 """
 
 from base64 import b64encode
@@ -11,8 +10,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from eulerlora_contract.answers import TriageResult
-from eulerlora_contract.problems import NotAcceptable
-from service.http.responses import JSON
+from service.routes.plugins import Plugin, TriageFormat
 
 Element = dict[str, Any]
 URN = "urn:eulerlora"
@@ -29,9 +27,7 @@ AI_ASSERTED: Element = {
 EXTENSION = f"{GUIDE}/StructureDefinition/aitransparency"
 NATS = "nat"
 SOFTWARE = "EulerLoRA"
-FHIR_VERSION = "4.0.1"
 FHIR_JSON = "application/fhir+json"
-OFFERED = (JSON, FHIR_JSON)  # the first one wins among equals
 FHIR_VERSIONS = ("4.0", "4.0.1")
 
 
@@ -238,33 +234,50 @@ def triage_bundle(result: TriageResult, card: str, at: datetime | None = None) -
     }
 
 
-def chosen_media_type(accept: str | None) -> str:
-    """Returns the media type of OFFERED that an Accept header prefers; JSON without a header.
-
-    The most specific range that includes a media type decides its quality. Raises NotAcceptable if
-    the header excludes all of them.
-    """
-    best = dict.fromkeys(OFFERED, (0, 0.0))  # specificity and quality
-    for entry in ((accept or "").strip() or "*/*").lower().split(","):
-        media_range, *parameters = (part.strip() for part in entry.split(";"))
-        values = dict(part.partition("=")[::2] for part in parameters)
-        if values.get("fhirversion", FHIR_VERSION).strip('"') not in FHIR_VERSIONS:
-            continue
-        for offered in OFFERED:
-            ranges = ("*/*", f"{offered.partition('/')[0]}/*", offered)
-            if media_range in ranges:
-                rank = ranges.index(media_range) + 1, _quality(values.get("q", "1"))
-                best[offered] = max(best[offered], rank)
-    chosen = max(OFFERED, key=lambda offered: best[offered][1])
-    if best[chosen][1] == 0:
-        versions = " or ".join(FHIR_VERSIONS)
-        raise NotAcceptable(f"expected Accept: {JSON}, or {FHIR_JSON} of version {versions}")
-    return chosen
+def _described(resource: str, description: str, properties: Element, *required: str) -> Element:
+    """Returns the schema of a resource, which has more elements than those that are described."""
+    kind = {"type": "string", "enum": [resource]}
+    return {
+        "type": "object",
+        "description": description,
+        "required": ["resourceType", *required],
+        "properties": {"resourceType": kind, **properties},
+    }
 
 
-def _quality(text: str) -> float:
-    """Returns a quality in [0, 1]; 0 for text that is no number."""
-    try:
-        return min(1.0, max(0.0, float(text)))
-    except ValueError:
-        return 0.0
+TEXT: Element = {"type": "string"}
+RESOURCES = ("Device", "Observation", "Provenance", "DocumentReference")
+SCHEMA = _described(
+    "Bundle",
+    "A FHIR R4 Bundle (https://hl7.org/fhir/R4/bundle.html) with the answer for one image.",
+    {
+        "identifier": {"type": "object", "properties": {"system": TEXT, "value": TEXT}},
+        "type": {"type": "string", "enum": ["collection"]},
+        "timestamp": {"type": "string", "format": "date-time"},
+        "entry": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["fullUrl", "resource"],
+                "properties": {
+                    "fullUrl": TEXT,
+                    "resource": {
+                        "type": "object",
+                        "description": "A resource of this type.",
+                        "required": ["resourceType"],
+                        "properties": {"resourceType": {"type": "string", "enum": [*RESOURCES]}},
+                        "additionalProperties": True,
+                    },
+                },
+            },
+        },
+    },
+    "type",
+    "timestamp",
+    "entry",
+)
+PLUGIN = Plugin(
+    triage_formats={
+        FHIR_JSON: TriageFormat(triage_bundle, "FhirBundle", SCHEMA, {"fhirversion": FHIR_VERSIONS})
+    }
+)

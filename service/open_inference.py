@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 
 from eulerlora import __version__
-from eulerlora_contract.answers import Prediction
+from eulerlora_contract.answers import Prediction, ProblemDocument
 from eulerlora_contract.problems import (
     DeadlinePassed,
     InvalidParameter,
@@ -35,10 +35,9 @@ from eulerlora_contract.queries import PredictQuery
 from eulerlora_contract.settings import error_without_input
 from service.decoding.decode import Declared, without_parameters
 from service.http.requests import Upload, query_errors
-from service.http.responses import JSON, OPEN_INFERENCE, json_response, rounded
+from service.http.responses import JSON, json_response, rounded
 from service.inference.engine import ServedModel, ServedModels
-from service.prediction.pipeline import Pipeline
-from service.routes.system import Readiness
+from service.routes.plugins import Plugin, ServiceParts
 
 DataType = Literal["BOOL", "BYTES", "FP64"]
 Parameter = bool | int | float | str
@@ -54,6 +53,7 @@ MAX_JSON_ITEMS = 1000
 ELEMENT_LENGTH = struct.Struct("<I")  # before the bytes of each element of a BYTES tensor
 
 PLATFORM = "eulerlora"
+OPEN_INFERENCE = "/v2"
 LIVE, READY = f"{OPEN_INFERENCE}/health/live", f"{OPEN_INFERENCE}/health/ready"
 MODELS = (
     f"{OPEN_INFERENCE}/models/{{name}}",
@@ -62,10 +62,6 @@ MODELS = (
 INFER_PATHS = tuple(f"{path}/infer" for path in MODELS)
 ALL_STATISTICS = f"{OPEN_INFERENCE}/models/stats"
 STATISTICS_PATHS = tuple(f"{path}/stats" for path in MODELS)
-PATHS = (
-    OPEN_INFERENCE, LIVE, READY, *MODELS, *(f"{path}/ready" for path in MODELS), *INFER_PATHS,
-    ALL_STATISTICS, *STATISTICS_PATHS,
-)  # fmt: skip
 EXTENSIONS = ("binary_tensor_data", "schedule_policy", "statistics")
 
 
@@ -402,10 +398,9 @@ STAGES = {"decode": "compute_input", "queue": "queue", "model": "compute_infer"}
 OUTCOMES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
 
 
-def open_inference_routes(
-    pipeline: Pipeline, models: ServedModels, readiness: Readiness
-) -> APIRouter:
+def open_inference_routes(parts: ServiceParts) -> APIRouter:
     """Returns the routes of the protocol."""
+    pipeline, models, readiness = parts.pipeline, parts.models, parts.readiness
     router = APIRouter(include_in_schema=False)
     statistics: defaultdict[tuple[str, str], Statistics] = defaultdict(Statistics)
 
@@ -484,3 +479,11 @@ def requested_model(request: Request, models: ServedModels) -> ServedModel:
     if request.path_params.get("version", served.revision) != served.revision:
         raise UnknownModel("expected the version that is served: its revision, or none")
     return served
+
+
+def error_of(document: ProblemDocument) -> dict[str, Any]:
+    """Returns the error object of the protocol."""
+    return {"error": f"{document.code}: {document.detail}"}
+
+
+PLUGIN = Plugin(open_inference_routes, INFER_PATHS, OPEN_INFERENCE, error_of)

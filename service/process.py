@@ -5,6 +5,7 @@ import logging.config
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +33,7 @@ from service.http.protocol import protocol_of
 from service.lifecycle.loading import CheckpointSource, load_checked
 from service.lifecycle.phase import Gate, Lifecycle, Server
 from service.lifecycle.supervisor import Supervisor
+from service.routes.plugins import Plugin, load_plugins, problem_bodies
 from service.settings import (
     LifeSettings,
     ServiceSettings,
@@ -88,9 +90,10 @@ def run(options: ServeOptions) -> NoReturn:
     # A collector reads records only.
     announce = logger.info if chosen_format == "json" else partial(click.echo, err=True)
     lifecycle = Lifecycle()
+    plugins = load_plugins()
     with ExitStack() as resources:
-        gate = Gate(lifecycle)
-        supervisor = supervisor_of(options, settings, gate, lifecycle, resources)
+        gate = Gate(lifecycle, problem_bodies(plugins))
+        supervisor = supervisor_of(options, settings, gate, lifecycle, resources, plugins)
         listener = resources.enter_context(listen(options.host, options.port))
         url = server_url(options.host, listener.getsockname()[1])
         supervisor.on_ready = lambda models: announce(f"serving {', '.join(models)} on {url}")
@@ -113,10 +116,12 @@ def supervisor_of(
     gate: Gate,
     lifecycle: Lifecycle,
     resources: ExitStack,
+    plugins: Mapping[str, Plugin] | None = None,
 ) -> Supervisor:
     """Returns what loads, checks and serves the checkpoints.
 
-    Logs a warning if the service needs no keys. resources: closed after serving. Raises as `run`.
+    Logs a warning if the service needs no keys. resources: closed after serving. plugins: as in
+    `Options`. Raises as `run`.
     """
     has_keys = options.keys is not None
     warning = check_exposure(options.host, has_keys, options.open_to_all)
@@ -142,6 +147,7 @@ def supervisor_of(
         policy=default_policy() if options.policy is None else read_policy(options.policy),
         hosts=allowed_hosts(options.host, has_keys, settings.allowed_hosts),
         decoder=decoder,
+        plugins=plugins,
     )
     return Supervisor(
         sources=sources,

@@ -91,6 +91,7 @@ def create_replica(arguments: Arguments) -> Router:
     # These import torch.
     from service.lifecycle.phase import Gate, Lifecycle  # noqa: PLC0415
     from service.process import ServeOptions, effective_settings, supervisor_of  # noqa: PLC0415
+    from service.routes.plugins import load_plugins, problem_bodies  # noqa: PLC0415
 
     options = ServeOptions(
         checkpoints=arguments.checkpoints or (DEFAULT_NAME,),
@@ -109,12 +110,13 @@ def create_replica(arguments: Arguments) -> Router:
         drain_s=0.0,  # Ray stops sending requests before it stops a replica
     )
     settings, lifecycle = effective_settings(drain_s=0.0, compiled=False), Lifecycle()
-    gate = Gate(lifecycle)
+    plugins = load_plugins()
+    gate = Gate(lifecycle, problem_bodies(plugins))
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         with ExitStack() as resources:
-            supervisor = supervisor_of(options, settings, gate, lifecycle, resources)
+            supervisor = supervisor_of(options, settings, gate, lifecycle, resources, plugins)
             async with supervisor.running():
                 while lifecycle.phase == "starting":
                     await asyncio.sleep(POLL_S)

@@ -1,12 +1,13 @@
 """Response bodies: JSON, and a problem document (RFC 9457) for every 4xx and 5xx error.
 
-Below OPEN_INFERENCE, a problem is the error object of that protocol, with the same status.
+A plug-in may give the problems of its paths another body, with the same status.
 """
 
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -41,8 +42,9 @@ from service.telemetry.metrics import CLIENT_CLOSED_REQUEST
 logger = logging.getLogger(__name__)
 
 JSON, PROBLEM_JSON = "application/json", "application/problem+json"
-OPEN_INFERENCE = "/v2"
-"""The root of the paths of the Open Inference Protocol."""
+ProblemBody = Callable[[ProblemDocument], Mapping[str, Any]]
+"""Returns another JSON body for a problem document."""
+
 PRINTABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 UNREAD_BODY = (
@@ -55,12 +57,17 @@ SIGNIFICANT_DIGITS = 6
 sum of probabilities from 1, for any number of classes."""
 
 
-def add_problem_handlers(app: FastAPI, overload_status: int | None = Overloaded.status) -> None:
+def add_problem_handlers(
+    app: FastAPI,
+    overload_status: int | None = Overloaded.status,
+    bodies: Mapping[str, ProblemBody] = MappingProxyType({}),
+) -> None:
     """Adds exception handlers that respond to every error with a problem document.
 
-    overload_status: of the problem Overloaded, in every response of the application.
+    overload_status: of the problem Overloaded, in every response of the application. bodies: in
+    place of the documents, by the prefix of the path.
     """
-    app.state.overload_status = overload_status
+    app.state.overload_status, app.state.problem_bodies = overload_status, bodies
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
@@ -81,12 +88,18 @@ def problem_document(problem: Problem, request_id: str) -> ProblemDocument:
     )
 
 
-def problem_response(problem: Problem, request_id: str, closes: bool | None = None) -> JSONResponse:
+def problem_response(
+    problem: Problem,
+    request_id: str,
+    closes: bool | None = None,
+    bodies: Mapping[str, ProblemBody] | None = None,
+) -> JSONResponse:
     """Returns the response to a problem, which is also an ASGI application for middlewares.
 
-    closes: as in `problem_headers`.
+    closes: as in `problem_headers`. bodies: as in `add_problem_handlers`; None for those of the
+    application.
     """
-    return _ProblemResponse(problem, request_id, problem_headers(problem, closes))
+    return _ProblemResponse(problem, request_id, problem_headers(problem, closes), bodies)
 
 
 def problem_headers(problem: Problem, closes: bool | None = None) -> dict[str, str]:
@@ -109,21 +122,28 @@ class _ProblemResponse(JSONResponse):
     """A problem document; stores its code in the request state for logs, metrics and traces."""
 
     def __init__(
-        self, problem: Problem, request_id: str, headers: Mapping[str, str] | None = None
+        self,
+        problem: Problem,
+        request_id: str,
+        headers: Mapping[str, str] | None = None,
+        bodies: Mapping[str, ProblemBody] | None = None,
     ) -> None:
-        self._document = problem_document(problem, request_id)
+        self._document, self._bodies = problem_document(problem, request_id), bodies
         super().__init__(None, self._document.status, headers, PROBLEM_JSON)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         document = self._document
         scope.setdefault("state", {})["problem"] = document.code
-        if document.code == Overloaded.code and "app" in scope:
-            status = getattr(scope["app"].state, "overload_status", document.status)
+        state = scope["app"].state if "app" in scope else None
+        if document.code == Overloaded.code:
+            status = getattr(state, "overload_status", document.status)
             document = document.model_copy(update={"status": status})
-        content = document.model_dump(exclude_unset=True)
-        if f"{scope['path']}/".startswith(f"{OPEN_INFERENCE}/"):
-            content = {"error": f"{document.code}: {document.detail}"}
-            self.headers["Content-Type"] = JSONResponse.media_type
+        content: Mapping[str, Any] = document.model_dump(exclude_unset=True)
+        bodies = getattr(state, "problem_bodies", {}) if self._bodies is None else self._bodies
+        for prefix, body_of in bodies.items():
+            if f"{scope['path']}/".startswith(f"{prefix}/"):
+                content = body_of(document)
+                self.headers["Content-Type"] = JSONResponse.media_type
         self.status_code, self.body = document.status, self.render(content)
         self.headers["Content-Length"] = str(len(self.body))
         await super().__call__(scope, receive, send)

@@ -4,8 +4,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
-from types import FrameType
+from collections.abc import Callable, Mapping
+from types import FrameType, MappingProxyType
 from typing import Literal
 
 import uvicorn
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eulerlora_contract.answers import ServiceStatus
 from eulerlora_contract.problems import NotReady
-from service.http.responses import problem_response
+from service.http.responses import ProblemBody, problem_response
 from service.settings import STOP_MARGIN_S, LifeSettings
 from service.telemetry.logs import RequestIdMiddleware, request_id_of
 from service.telemetry.metrics import start_metrics
@@ -73,9 +73,13 @@ class Gate:
     Before `open`, and after a failed health check, it answers with 503; the liveness probes are
     always 200, and /metrics says that the service is not ready, so that an alert finds a process
     stuck in start. During a normal shutdown it still forwards requests and closes connections.
+    bodies: of problems, as in `add_problem_handlers`.
     """
 
-    def __init__(self, lifecycle: Lifecycle) -> None:
+    def __init__(
+        self, lifecycle: Lifecycle, bodies: Mapping[str, ProblemBody] = MappingProxyType({})
+    ) -> None:
+        self._bodies = bodies
         self._application: ASGIApp | None = None
         self._count_problem: Callable[[str], None] | None = None
         self._lifecycle = lifecycle
@@ -135,7 +139,7 @@ class Gate:
         request = Request(scope)
         refusal = self._refusal(scope["path"])
         if refusal is not None:
-            response = problem_response(refusal, request_id_of(request))
+            response = problem_response(refusal, request_id_of(request), bodies=self._bodies)
         elif scope["path"] == METRICS_PATH:
             text = self._metrics(request.headers.get("Accept", ""))
             response = Response(text.content, headers={"Content-Type": text.content_type})

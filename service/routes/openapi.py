@@ -9,7 +9,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
-from fastapi import Depends, params
+from fastapi import Depends, FastAPI, params
 from fastapi.security import APIKeyHeader, HTTPBearer
 
 from eulerlora_contract import problems
@@ -118,12 +118,33 @@ def documented(
     return {200: success, **{status or 0: _problems(list(same)) for status, same in by_status}}
 
 
+def complete_openapi(app: FastAPI, schemas: Mapping[str, Mapping[str, Any]]) -> None:
+    """Adds schemas to the OpenAPI document of an application whose routes are complete.
+
+    Generators of clients do not read `const`: it becomes an `enum` of one value.
+    """
+    document = app.openapi()
+    document["components"]["schemas"].update(schemas)
+    app.openapi_schema = _without_const(document)
+
+
+def _without_const(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_const(entry) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    values = {name: _without_const(entry) for name, entry in value.items()}
+    if isinstance(values.get("const"), dict):  # a property of this name
+        return values
+    if "const" in values:
+        values["enum"] = [values.pop("const")]
+    return values
+
+
 def _problems(kinds: Sequence[type[Problem]]) -> dict[str, Any]:
     status = HTTPStatus(kinds[0].status or 0)
-    members = {"code": {"enum": [kind.code for kind in kinds]}, "status": {"const": status.value}}
-    reference = {"$ref": f"#/components/schemas/{ProblemDocument.__name__}"}
     content = {
-        "schema": {"allOf": [reference, {"type": "object", "properties": members}]},
+        "schema": {"$ref": f"#/components/schemas/{ProblemDocument.__name__}"},
         "examples": {kind.code: _problem_example(kind) for kind in kinds},
     }
     headers = (

@@ -28,6 +28,7 @@ UPLOAD: dict[str, Any] = {
         "required": True,
         "content": {
             **_form(FILE_PART, _BINARY),
+            "application/octet-stream": {"schema": _BINARY},
             **{media_type: {"schema": _BINARY} for media_type in MEDIA_TYPES},
         },
     }

@@ -5,6 +5,7 @@ import math
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -39,8 +40,7 @@ from eulerlora_contract.queries import (
 from eulerlora_contract.sampling import Mode
 from service.decoding.decode import without_parameters
 from service.fair_sharing import client_of
-from service.fhir import FHIR_JSON, chosen_media_type, triage_bundle
-from service.http.requests import strict_query_route, while_connected
+from service.http.requests import chosen_media_type, strict_query_route, while_connected
 from service.http.responses import JSON, batch_response, json_response
 from service.inference.engine import ServedModels
 from service.prediction.pipeline import Pipeline
@@ -52,6 +52,7 @@ from service.routes.openapi import (
     UPLOAD_PROBLEMS,
     documented,
 )
+from service.routes.plugins import TriageFormat
 from service.routes.predict import UPLOAD, UPLOADS
 from service.settings import ServiceSettings
 
@@ -65,11 +66,13 @@ REPORT_PATH = "/triage/report"
 PROBLEMS = (*UPLOAD_PROBLEMS, PolicyNotApplicable)
 HEADERS = ("Server-Timing", "Cache-Control")
 NOT_CACHED = {"Cache-Control": "no-store"}
-BUNDLE = {"schema": {"type": "object", "description": "A FHIR R4 Bundle."}}
 REPORT_TYPES: Mapping[ReportFormat, str] = {
     "html": "text/html; charset=utf-8",
     "csv": "text/csv; charset=utf-8",
 }
+
+
+EMPTY = ReportRequest(images=())
 
 
 class ReportWriter:
@@ -135,15 +138,28 @@ async def _end(process: Process) -> None:
         await process.communicate()
 
 
-def triage_routes(pipeline: Pipeline, models: ServedModels, policy: Policy) -> APIRouter:
-    """Returns the routes for the dispositions of one image and of many."""
+def triage_routes(
+    pipeline: Pipeline,
+    models: ServedModels,
+    policy: Policy,
+    formats: Mapping[str, TriageFormat] = MappingProxyType({}),
+) -> APIRouter:
+    """Returns the routes for the dispositions of one image and of many.
+
+    formats: of the answer for one image, beside JSON, by media type.
+    """
+    offered = {JSON: {}, **{name: one.parameters for name, one in formats.items()}}
+    described = {
+        name: {"schema": {"$ref": f"#/components/schemas/{one.schema_name}"}}
+        for name, one in formats.items()
+    }
     query_type = triage_query(policy)
     router = APIRouter(route_class=strict_query_route(query_type), tags=[TRIAGE])
 
     @router.post(
         TRIAGE_PATH,
         response_model=TriageResult,
-        responses=documented("triage", (*PROBLEMS, NotAcceptable), HEADERS, {FHIR_JSON: BUNDLE}),
+        responses=documented("triage", (*PROBLEMS, NotAcceptable), HEADERS, described),
         openapi_extra=UPLOAD,
     )
     async def triage(
@@ -152,14 +168,15 @@ def triage_routes(pipeline: Pipeline, models: ServedModels, policy: Policy) -> A
     ) -> Response:
         """Returns the suggested next step for one image, its reasons, and the prediction.
 
-        With `Accept: application/fhir+json`, as a FHIR R4 Bundle.
+        The header Accept chooses the format, by default JSON.
         """
-        media_type = chosen_media_type(request.headers.get("Accept"))
+        media_type = chosen_media_type(request.headers.get("Accept"), offered)
         asked = prediction_query(query, policy)
         card = models.named(asked.model).card
         result = await pipeline.predict(request, asked, policy)
         assert isinstance(result, TriageResult)
-        answer = result if media_type == JSON else triage_bundle(result, card)
+        chosen = formats.get(media_type)
+        answer = result if chosen is None else chosen.render(result, card)
         return json_response(answer, media_type, NOT_CACHED)
 
     @router.post(
@@ -214,7 +231,7 @@ def report_routes(writer: ReportWriter) -> APIRouter:
     async def triage_report(
         request: Request,
         query: Annotated[ReportQuery, Query()],
-        body: ReportRequest | None = None,  # noqa: ARG001 - describes what `writer` reads
+        body: ReportRequest = EMPTY,  # noqa: ARG001 - describes what `writer` reads
     ) -> Response:
         """Returns a report of answers of `/triage`: a page without external resources, or CSV."""
         report = await writer.report(request, query.format)

@@ -117,15 +117,15 @@ def protect_stderr() -> None:
         os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
     stream: TextIO | None = sys.stderr
     if stream is None or 2 in closed:
-        sys.stderr = LineWriter(-1)  # type: ignore[assignment]
+        sys.stderr = LineWriter(-1)
         return
     try:
         descriptor = stream.fileno()
+        stream.flush()
     except (OSError, ValueError):
         return
-    stream.flush()
     writer = LineWriter(descriptor, stream.encoding)
-    sys.stderr = writer  # type: ignore[assignment]
+    sys.stderr = writer
     atexit.register(writer.drain)
 
 

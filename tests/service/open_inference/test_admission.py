@@ -13,6 +13,7 @@ from service.http.middleware import AdmissionCheck
 from service.inference.queue import RequestQueue
 from service.lifecycle.phase import Gate, Lifecycle
 from service.open_inference import INFER_PATHS
+from service.routes.plugins import load_plugins, problem_bodies
 from tests.service.conftest import app_of
 
 INFER = "/v2/models/tiny/infer"
@@ -100,7 +101,7 @@ def test_a_request_is_counted_under_its_template(client, png) -> None:
 
 
 def test_the_gate_answers_liveness_while_the_models_load() -> None:
-    client = TestClient(Gate(Lifecycle()))
+    client = TestClient(Gate(Lifecycle(), problem_bodies(load_plugins())))
     assert client.get("/v2/health/live").json() == {"live": True}
     for path in ("/v2/health/ready", "/v2/models/tiny/ready"):
         response = client.get(path)
