@@ -137,6 +137,10 @@ def create_service(
     keyed(model_routes(models, settings, shift))
     app.include_router(probe_routes(readiness))
     app.include_router(metrics_routes(metrics))
+    classes = models[models.default].model.classes
+    page = page_files(policy, classes, options.audit is not None)
+    app.include_router(file_routes("/", "/page", page))
+    app.include_router(file_routes("/docs", "/docs", documentation_files()))
     parts = ServiceParts(pipeline, models, policy, readiness, settings)
     paths = list(served_paths(app))
     for name, plugin in plugins.items():
@@ -144,10 +148,6 @@ def create_service(
             router = plugin.routes(parts)
             paths += plugin_paths(name, router, paths)
             keyed(router)
-    classes = models[models.default].model.classes
-    page = page_files(policy, classes, options.audit is not None)
-    app.include_router(file_routes("/", "/page", page))
-    app.include_router(file_routes("/docs", "/docs", documentation_files()))
     complete_openapi(app, {one.schema_name: one.schema for one in formats.values()})
     uploads = tuple(path for plugin in plugins.values() for path in plugin.uploads)
     _add_middlewares(app, settings, queue, quota, metrics, options, paths, uploads)
