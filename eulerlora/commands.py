@@ -58,12 +58,10 @@ WAIT_POLICY = {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "10000"}
 """The policy "active" spins 1000 times. The count is for machines with at least as many cores as
 threads, where "active" alone spins without end.
 """
-
-
 THREADS = "OMP_NUM_THREADS"
 
 
-def set_openmp_wait_policy() -> None:
+def configure_openmp() -> None:
     """Sets the environment variables of `WAIT_POLICY`; call it before the first import of torch.
 
     OpenMP reads them once, when it is loaded. Also sets the number of threads if a quota of the
@@ -89,7 +87,7 @@ class CheckpointParameter(click.Path):
         """Returns the folder."""
         if value != DEFAULT_NAME:
             return super().convert(value, param, ctx)
-        set_openmp_wait_policy()
+        configure_openmp()
         from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT  # noqa: PLC0415 - imports torch
 
         return DEFAULT_CHECKPOINT
@@ -175,7 +173,7 @@ def predict_command(
     A file that cannot be read is reported on stderr and the other files are predicted; the exit
     status is then 1.
     """
-    set_openmp_wait_policy()
+    configure_openmp()
     if mode != "stoch" and samples is not None:
         raise click.UsageError("--samples requires --mode stoch")
     if as_json and csv_file is not None:
@@ -436,7 +434,7 @@ def export_command(checkpoint: Path, format_: str, out: Path, version: str, samp
     """
     if sampled and format_ != "peft":
         raise click.UsageError("--sampled requires --format peft")
-    set_openmp_wait_policy()
+    configure_openmp()
     # These import torch.
     from eulerlora.checkpoint.files import load_checkpoint  # noqa: PLC0415
     from eulerlora.exchange.exporting import (  # noqa: PLC0415
@@ -486,7 +484,7 @@ def import_command(
     They are of LoRA or MonteCLoRA, and answer in mode det, or of EulerLoRA (eulerlora.peft). Ranks
     of LoRA may differ, and PEFT's scaling becomes part of the weights.
     """
-    set_openmp_wait_policy()
+    configure_openmp()
     from eulerlora.exchange.peft_folders import import_peft  # noqa: PLC0415
     from eulerlora_contract.output_files import check_free  # noqa: PLC0415 - imports torch
 

@@ -11,7 +11,10 @@ def available_cpus(root: Path = ROOT) -> int:
     """Returns the CPUs of the process's affinity, or fewer if its control groups have a quota.
 
     A quota is rounded down, but to at least 1: more threads would be stopped for a part of every
-    period. `os.process_cpu_count` ignores quotas. root: of the file system.
+    period. `os.process_cpu_count` ignores quotas.
+
+    Args:
+        root: Of the file system.
     """
     quotas = list(_quotas(root))
     return max(1, int(min([len(os.sched_getaffinity(0)), *quotas])))

@@ -81,12 +81,16 @@ Result = TypeVar("Result")
 class TriageOptions(TypedDict, total=False):
     """Options of a disposition; None, or an absent option, takes the default of the service.
 
-    mode: "det" or "stoch"; by default that of the policy's urgent threshold. samples: per adapter,
-    with mode "stoch"; "auto" takes 1, 2 or 4, until the decisions are settled. views: of the image
-    that the trajectories share between them, by default those of the model in mode "stoch" and 1 in
-    "det". seed: of the draws, by default derived from the image. model: name of a served model.
-    coverage: adds the prediction set with this probability, such as 0.9; None, with a warning, if
-    the model is not calibrated for it.
+    Attributes:
+        mode: "det" or "stoch"; by default that of the policy's urgent threshold.
+        samples: Per adapter, with mode "stoch"; "auto" takes 1, 2 or 4, until the decisions are
+            settled.
+        views: Of the image that the trajectories share between them, by default those of the model
+            in mode "stoch" and 1 in "det".
+        seed: Of the draws, by default derived from the image.
+        model: Name of a served model.
+        coverage: Adds the prediction set with this probability, such as 0.9; None, with a warning,
+            if the model is not calibrated for it.
     """
 
     mode: Mode | None
@@ -100,7 +104,8 @@ class TriageOptions(TypedDict, total=False):
 class PredictOptions(TriageOptions, total=False):
     """Options of a prediction, whose default mode is "det".
 
-    detail: adds the probabilities and view of every trajectory, and the parts of the variance.
+    Attributes:
+        detail: Adds the probabilities and view of every trajectory, and the parts of the variance.
     """
 
     detail: bool
@@ -109,8 +114,10 @@ class PredictOptions(TriageOptions, total=False):
 class Timeouts(Settings):
     """Timeouts of one attempt, in seconds.
 
-    connect_s: to make a connection. read_s, write_s: without progress of the response or of the
-    request.
+    Attributes:
+        connect_s: To make a connection.
+        read_s: Without progress of the response or of the request.
+        write_s: Without progress of the response or of the request.
     """
 
     connect_s: Annotated[float, Field(gt=0)] = 5
@@ -121,8 +128,10 @@ class Timeouts(Settings):
 class RetryPolicy(Settings):
     """Seconds since the first attempt within which a request is retried; 0 disables retries.
 
-    service_s: after a refused or lost connection, and after status 503 and 504. quota_s: after
-    status 429. Retry-After is respected; a wait that would exceed the limit is not started.
+    Attributes:
+        service_s: After a refused or lost connection, and after status 503 and 504.
+        quota_s: After status 429. Retry-After is respected; a wait that would exceed the limit is
+            not started.
     """
 
     service_s: Annotated[float, Field(ge=0)] = 30
@@ -143,10 +152,16 @@ class AsyncTriageClient:
     Requests to this machine use no proxy. Others use that of HTTP_PROXY, HTTPS_PROXY or ALL_PROXY,
     unless NO_PROXY names the host; the attribute `proxy` says which, or None.
 
-    url: such as "http://127.0.0.1:8000". key: an API key, if the service requires one.
-    strip_metadata: removes the metadata of images before they are sent, as
-    `eulerlora_client.images.without_metadata`. Raises SettingsError for an invalid URL, key or
-    proxy, TypeError for an unknown option, and RuntimeError after `close`.
+    Args:
+        url: Such as "http://127.0.0.1:8000".
+        key: An API key, if the service requires one.
+        strip_metadata: Removes the metadata of images before they are sent, as
+            `eulerlora_client.images.without_metadata`.
+
+    Raises:
+        SettingsError: For an invalid URL, key or proxy.
+        TypeError: For an unknown option.
+        RuntimeError: After `close`.
     """
 
     def __init__(
@@ -165,7 +180,6 @@ class AsyncTriageClient:
         self._strip_metadata = strip_metadata
 
     async def predict(self, image: ImageFile, **options: Unpack[PredictOptions]) -> Prediction:
-        """Returns the prediction for an image."""
         return await self._upload(Prediction, "predict", image, _predict_query(options))
 
     def predict_many(
@@ -176,7 +190,10 @@ class AsyncTriageClient:
     ) -> AsyncGenerator[Prediction | Problem, None]:
         """Yields the prediction or the problem of each image, in order.
 
-        Images are consumed lazily. concurrency: number of concurrent requests.
+        Images are consumed lazily.
+
+        Args:
+            concurrency: Number of concurrent requests.
         """
         return map_ordered(_caught(self.predict, options), each_image(images), concurrency)
 
@@ -334,7 +351,6 @@ class TriageClient:
         self._thread.start()
 
     def predict(self, image: ImageFile, **options: Unpack[PredictOptions]) -> Prediction:
-        """Returns the prediction for an image."""
         return self._result(self._client.predict(image, **options))
 
     def predict_many(
@@ -345,7 +361,10 @@ class TriageClient:
     ) -> Generator[Prediction | Problem, None, None]:
         """Yields the prediction or the problem of each image, in order.
 
-        Images are consumed lazily. concurrency: number of concurrent requests.
+        Images are consumed lazily.
+
+        Args:
+            concurrency: Number of concurrent requests.
         """
         return self._many(_caught(self._client.predict, options), each_image(images), concurrency)
 
@@ -451,7 +470,11 @@ def _predict_query(options: PredictOptions) -> dict[str, str]:
 
 
 def _query(options: Mapping[str, object], kind: type) -> dict[str, str]:
-    """Returns the query parameters of a request. Raises TypeError for an unknown option."""
+    """Returns the query parameters of a request.
+
+    Raises:
+        TypeError: For an unknown option.
+    """
     known = kind.__annotations__
     for name in options:
         if name not in known:
@@ -462,7 +485,6 @@ def _query(options: Mapping[str, object], kind: type) -> dict[str, str]:
 def _caught(
     method: Callable[..., Coroutine[Any, Any, Result]], options: Mapping[str, object]
 ) -> Callable[[ImageFile], Coroutine[Any, Any, Result | Problem]]:
-    """Returns a method with its options, which returns the Problem of an image."""
 
     async def call(image: ImageFile) -> Result | Problem:
         try:
@@ -535,7 +557,8 @@ def _in_order(
 def each_image(images: ImageFile | Iterable[ImageFile]) -> Iterator[ImageFile]:
     """Yields every image; in place of a folder, the files that `select_files` finds in it.
 
-    Raises ImageFilesError for a folder without images, or one that cannot be listed.
+    Raises:
+        ImageFilesError: For a folder without images, or one that cannot be listed.
     """
     is_one = isinstance(images, str | bytes | os.PathLike) or hasattr(images, "read")
     for image in [images] if is_one else images:  # type: ignore[union-attr]
@@ -572,7 +595,8 @@ CLOSED = "the client is closed, or was made before this process was forked"
 def connection_options(url: str, key: str | None, timeouts: Timeouts) -> dict[str, Any]:
     """Returns the options of httpx's clients.
 
-    Raises SettingsError for an invalid URL or key, or a proxy that cannot be used.
+    Raises:
+        SettingsError: For an invalid URL or key, or a proxy that cannot be used.
     """
     base_url, proxy = _checked_url(url), environment_proxy(url)
     try:
@@ -594,7 +618,10 @@ def connection_options(url: str, key: str | None, timeouts: Timeouts) -> dict[st
 def environment_proxy(url: str) -> httpx.Proxy | None:
     """Returns the proxy that the environment names for a URL; None for this machine.
 
-    Its `url` has no credentials. Raises SettingsError for a proxy that is no URL.
+    Its `url` has no credentials.
+
+    Raises:
+        SettingsError: For a proxy that is no URL.
     """
     parts, proxies = urlsplit(url), getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from eulerlora.commands import DEFAULT_NAME, PRECISION_CHOICES, set_openmp_wait_policy
+from eulerlora.commands import DEFAULT_NAME, PRECISION_CHOICES, configure_openmp
 from eulerlora_contract.errors import SettingsError
 from service.telemetry.stderr import protect_stderr
 
@@ -81,7 +81,7 @@ def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
     SIGHUP reloads the checkpoints.
     """
     protect_stderr()
-    set_openmp_wait_policy()
+    configure_openmp()
     signal.signal(signal.SIGTERM, _exit_cleanly)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are checkpoints to reload
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -4,10 +4,10 @@ It sets the OpenMP wait policy of the service. With the default policy, the thre
 benchmark's forward passes spin for milliseconds on the cores that the service needs next.
 """
 
-from eulerlora.commands import set_openmp_wait_policy
+from eulerlora.commands import configure_openmp
 
 if __name__ == "__main__":
-    set_openmp_wait_policy()
+    configure_openmp()
     from benchmarks.service.program import main
 
     main()

@@ -18,7 +18,7 @@ from ray.serve.config import AutoscalingConfig
 from starlette.routing import Router
 from starlette.types import ASGIApp
 
-from eulerlora.commands import DEFAULT_NAME, set_openmp_wait_policy
+from eulerlora.commands import DEFAULT_NAME, configure_openmp
 from eulerlora_contract.sampling import AUTO, PrecisionChoice
 from eulerlora_contract.settings import Settings
 
@@ -87,7 +87,7 @@ def create_replica(arguments: Arguments) -> Router:
 
     The lifespan raises RuntimeError if a model cannot be loaded or fails its checks.
     """
-    set_openmp_wait_policy()
+    configure_openmp()
     # These import torch.
     from service.lifecycle.phase import Gate, Lifecycle  # noqa: PLC0415
     from service.process import ServeOptions, effective_settings, supervisor_of  # noqa: PLC0415

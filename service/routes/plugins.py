@@ -39,9 +39,12 @@ class ServiceParts:
 class TriageFormat:
     """A format of the answer of `POST /triage`, beside JSON, for requests that accept it.
 
-    render: from the result and the model card, in Markdown, to a JSON object. schema_name, schema:
-    of this object in the OpenAPI document. parameters: the accepted values of parameters of the
-    media type, by name in lower case; absent ones are accepted too.
+    Attributes:
+        render: From the result and the model card, in Markdown, to a JSON object.
+        schema_name: Of this object in the OpenAPI document.
+        schema: Of this object in the OpenAPI document.
+        parameters: The accepted values of parameters of the media type, by name in lower case;
+            absent ones are accepted too.
     """
 
     render: Callable[[TriageResult, str], Mapping[str, Any]]
@@ -54,10 +57,15 @@ class TriageFormat:
 class Plugin:
     """What a protocol adds to the service.
 
-    routes: its routes. uploads: templates of the paths whose requests hold an image; they are
-    refused before their body if the client has no capacity left. prefix, problem_body: of paths
-    whose problems have this body in place of a problem document, with the same status.
-    triage_formats: by media type.
+    Attributes:
+        routes: Its routes.
+        uploads: Templates of the paths whose requests hold an image; they are refused before their
+            body if the client has no capacity left.
+        prefix: Of paths whose problems have this body in place of a problem document, with the same
+            status.
+        problem_body: Of paths whose problems have this body in place of a problem document, with
+            the same status.
+        triage_formats: By media type.
     """
 
     routes: Callable[[ServiceParts], APIRouter] | None = None
@@ -70,8 +78,9 @@ class Plugin:
 def load_plugins() -> dict[str, Plugin]:
     """Returns the plug-ins of the installed distributions by name, sorted.
 
-    Raises SettingsError, with the distribution, for an entry point that cannot be imported or is no
-    plug-in.
+    Raises:
+        SettingsError: With the distribution, for an entry point that cannot be imported or is no
+            plug-in.
     """
     points = sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name)
     return {point.name: _loaded(point) for point in points}
@@ -89,7 +98,11 @@ def problem_bodies(plugins: Mapping[str, Plugin]) -> dict[str, ProblemBody]:
 def plugin_paths(name: str, router: APIRouter, served: Collection[str]) -> list[str]:
     """Returns the templates of the paths of a plug-in.
 
-    served: those of the service. Raises SettingsError for a path that is served already.
+    Args:
+        served: Those of the service.
+
+    Raises:
+        SettingsError: For a path that is served already.
     """
     paths = [path for route in router.routes if (path := getattr(route, "path", None))]
     for path in paths:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora.commands import set_openmp_wait_policy
+from eulerlora.commands import configure_openmp
 from eulerlora_contract.errors import DataError, SettingsError
 from training.commands.options import PATH
 
@@ -83,7 +83,7 @@ def reproduce_command(
     endpoints also prints their tests and writes TABLE.json to --out; with --variant, those between
     the variants, to TABLE+VARIANT+VARIANT.json. An unknown TABLE lists the names.
     """
-    set_openmp_wait_policy()
+    configure_openmp()
     # These import torch.
     from studies.tables.results import further_tables, results_markdown  # noqa: PLC0415
     from studies.tables.table import read_inputs, read_table, runs_of, table_names  # noqa: PLC0415

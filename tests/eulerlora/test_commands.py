@@ -15,8 +15,8 @@ from eulerlora.checkpoint.files import read_config, write_config
 from eulerlora.commands import (
     THREADS,
     WAIT_POLICY,
+    configure_openmp,
     predict_files,
-    set_openmp_wait_policy,
     text_line,
     write_answers,
 )
@@ -313,7 +313,7 @@ def test_the_policy_is_set_unless_the_user_has_set_one(
 ) -> None:
     for name, value in user.items():
         monkeypatch.setenv(name, value)
-    set_openmp_wait_policy()
+    configure_openmp()
     assert {name: os.environ[name] for name in WAIT_POLICY if name in os.environ} == (
         user or WAIT_POLICY
     )
@@ -334,5 +334,5 @@ def test_the_number_of_threads_follows_a_quota_unless_the_user_has_set_it(
     monkeypatch.setattr(commands, "available_cpus", lambda: quota)
     if user is not None:
         monkeypatch.setenv(THREADS, user)
-    set_openmp_wait_policy()
+    configure_openmp()
     assert os.environ.get(THREADS) == threads

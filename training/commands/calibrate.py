@@ -15,7 +15,7 @@ import click
 from eulerlora.commands import (
     CHECKPOINT,
     PRECISION_CHOICES,
-    set_openmp_wait_policy,
+    configure_openmp,
     views_option,
 )
 from eulerlora_client.commands.program import SHARE, SamplesParameter
@@ -133,7 +133,7 @@ def calibrate_command(
 
     With --coverage also the thresholds of class-conditional prediction sets.
     """
-    set_openmp_wait_policy()
+    configure_openmp()
     # These import torch.
     from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
@@ -225,7 +225,7 @@ def policy_fit_command(
     other archives, and writes them with this evidence to the policy file. A data set without a
     calibration part is fitted on its test part, and only archives are measured.
     """
-    set_openmp_wait_policy()
+    configure_openmp()
     # These import torch.
     from eulerlora.model import EulerLoRA  # noqa: PLC0415
     from eulerlora_contract.policy.results import performance  # noqa: PLC0415
@@ -395,7 +395,7 @@ def site_fit_command(
     Writes a new checkpoint with its policy, OUT/policy.toml, and changes no other file. Prints how
     many lesions each part needs; parts with too few stay as they were.
     """
-    set_openmp_wait_policy()
+    configure_openmp()
     # These import torch.
     from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
     from eulerlora_contract.output_files import check_free  # noqa: PLC0415

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from eulerlora.commands import CHECKPOINT, set_openmp_wait_policy, views_option
+from eulerlora.commands import CHECKPOINT, configure_openmp, views_option
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.sampling import (
     DEFAULT_SAMPLES,
@@ -77,7 +77,7 @@ def evaluate_command(
     device: str,
 ) -> None:
     """Evaluate a checkpoint on the test part of its data set."""
-    set_openmp_wait_policy()
+    configure_openmp()
     # These import torch, and the report matplotlib.
     from eulerlora.model import EulerLoRA  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset  # noqa: PLC0415

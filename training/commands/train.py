@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora.commands import set_openmp_wait_policy
+from eulerlora.commands import configure_openmp
 from eulerlora_contract.errors import CheckpointError, NonFiniteError, StorageError
 from training.commands.options import (
     PATH,
@@ -92,7 +92,7 @@ def pretrain_command(
 
     RECIPE is a file, or the name of a packaged recipe such as dermoscopy-pretrain.
     """
-    set_openmp_wait_policy()
+    configure_openmp()
     # These import torch.
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.pretraining.train import pretrain, stage_state_file  # noqa: PLC0415
@@ -140,7 +140,7 @@ def train_command(
     RECIPE is a file, or the name of a packaged recipe such as imagefolder, which trains on a folder
     for each class or on the pictures of labels.csv (path, label, and optionally group and split).
     """
-    set_openmp_wait_policy()
+    configure_openmp()
     from training.recipe.file import find_recipe, read_recipe  # noqa: PLC0415 - pydantic
     from training.recipe.schema import AdapterRecipe  # noqa: PLC0415
 
