@@ -190,9 +190,8 @@ class AsyncTriageClient:
     ) -> AsyncGenerator[Prediction | Problem, None]:
         """Yields the prediction or the problem of each image, in order.
 
-        Images are consumed lazily.
-
         Args:
+            images: Consumed lazily; a folder stands for the images in it.
             concurrency: Number of concurrent requests.
         """
         return map_ordered(_caught(self.predict, options), each_image(images), concurrency)
@@ -361,9 +360,8 @@ class TriageClient:
     ) -> Generator[Prediction | Problem, None, None]:
         """Yields the prediction or the problem of each image, in order.
 
-        Images are consumed lazily.
-
         Args:
+            images: Consumed lazily; a folder stands for the images in it.
             concurrency: Number of concurrent requests.
         """
         return self._many(_caught(self._client.predict, options), each_image(images), concurrency)

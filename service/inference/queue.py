@@ -245,6 +245,8 @@ class RequestQueue:
         """Returns the estimated seconds until the rows of a client have run, and `rows` more.
 
         Args:
+            client: Whose rows already wait.
+            rows: Additional ones.
             served: The model of these additional rows; None stands for those of a small request.
             count: The number of items that they belong to. Other clients count only as far as fair
                 sharing lets them run before.
@@ -268,11 +270,17 @@ class RequestQueue:
     def check_capacity(
         self, client: str, rows: int = 1, served: ServedModel | None = None, count: int = 1
     ) -> None:
-        """Raises Overloaded if `rows` more rows exceed the capacity, NotReady if it is closed.
+        """Refuses rows that the queue has no capacity for.
 
         Args:
+            client: Whose share of the capacity counts.
+            rows: Additional ones.
             served: The model of the rows, to include their run time.
             count: As in `wait_s`.
+
+        Raises:
+            Overloaded: The rows exceed the capacity.
+            NotReady: The queue is closed.
         """
         with self._changed:
             if self._refusal is not None:
@@ -310,11 +318,14 @@ class RequestQueue:
     ) -> None:
         """Adds an item to the queue, with or without an earlier reservation.
 
-        Raises NotReady.
-
         Args:
+            ticket: Of the item's rows.
+            item: The image and its draw.
             deadline: On the monotonic clock.
             queued_at: Of the first round, for a later one, which precedes the client's other items.
+
+        Raises:
+            NotReady: The queue is closed.
         """
         with self._changed:
             if self._refusal is not None:
@@ -442,8 +453,7 @@ class RequestQueue:
     def _batch_rows(self, served: ServedModel, alone: bool = False) -> int:
         """Returns the maximum rows of a batch; a larger item runs alone.
 
-        Args:
-            alone: True if no other client is active, so that nobody waits for a longer pass.
+        `alone` is True if no other client is active, so that nobody waits for a longer pass.
         """
         seconds = self._settings.max_pass_ms / 1000 * (ALONE_FACTOR if alone else 1)
         in_time = self._throughput.rows_within(served, seconds)

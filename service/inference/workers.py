@@ -108,11 +108,11 @@ class InferenceWorkers:
     ) -> "Future[InferenceResult]":
         """Returns a future of an internal item's result; the capacity does not limit it.
 
-        Raises NotReady.
+        Cancelling the future before its batch starts removes the item. `deadline` is on the
+        monotonic clock.
 
-        Args:
-            deadline: On the monotonic clock. Cancelling the future before its batch starts removes
-                the item.
+        Raises:
+            NotReady: The queue is closed.
         """
         ticket = Ticket(served, served.adapters * item.draw.count)
         self._queue.enqueue(ticket, item, deadline)

@@ -99,7 +99,9 @@ def plugin_paths(name: str, router: APIRouter, served: Collection[str]) -> list[
     """Returns the templates of the paths of a plug-in.
 
     Args:
-        served: Those of the service.
+        name: Of the plug-in, for the error.
+        router: Of the plug-in.
+        served: The paths of the service.
 
     Raises:
         SettingsError: For a path that is served already.

@@ -61,7 +61,10 @@ def read_recipe(
     file replaces. Keys of the table `variants.NAME` replace keys of the file for that variant.
 
     Args:
+        path: Of the TOML file.
+        kind: The schema.
         overrides: `key=value` such as `training.epochs=2`.
+        variant: A name in `variants`; None for the keys of the file alone.
 
     Raises:
         SettingsError: With file and key, for an unreadable file, an unknown variant or key, or a
