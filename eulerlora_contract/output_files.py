@@ -19,8 +19,14 @@ def atomic_write(path: Path, private: bool = False) -> Iterator[Path]:
     """Yields a temporary path that replaces `path` in one step when the block succeeds.
 
     Until then an older file at `path` stays. After a failure the temporary file is removed.
-    private: True for permissions 0600, which also hold while the file is written; False for 0644.
-    Raises StorageError for a full or failing disk.
+
+    Args:
+        path: Of the file; its folder must exist.
+        private: True for permissions 0600, which also hold while the file is written; False for
+            0644.
+
+    Raises:
+        StorageError: For a full or failing disk.
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -41,7 +47,13 @@ def open_output(path: Path, private: bool = False) -> Iterator[TextIO]:
 
     A device, a pipe or an open file such as /dev/stdout is written to directly, and the target of a
     link is replaced, not the link. Bytes of file names that are not UTF-8 are written as escapes.
-    private: True for a file that may name patients. Raises StorageError for a full or failing disk.
+
+    Args:
+        path: A file, a device, a pipe or a link.
+        private: True for a file that may name patients.
+
+    Raises:
+        StorageError: For a full or failing disk.
     """
     if is_replaceable(path):
         real = Path(os.path.realpath(path))  # unlike Path.resolve, accepts broken links

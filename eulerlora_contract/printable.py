@@ -13,7 +13,10 @@ def printable(text: str, encoding: str = "utf-8") -> str:
     """Returns the text with escapes for characters that are invisible or cannot be encoded.
 
     File names may hold control characters, undecodable bytes and marks that reverse the text.
-    encoding: of the output.
+
+    Args:
+        text: May have surrogates, which stand for bytes that are not UTF-8.
+        encoding: Of the output.
     """
     escaped = "".join(
         character

@@ -52,10 +52,14 @@ from typing import ClassVar
 class Problem(Exception):  # noqa: N818 - the word of RFC 9457
     """Base of every reason for which a request has no result.
 
-    code: stable, for programs. status: HTTP status, None without a response. title, detail: text
-    for people. request_id: the id under which the service logged the request. retry_after_s:
-    seconds after which a new attempt is useful, None if unknown. file: the path of the image that a
-    client was to send, None without one.
+    Attributes:
+        code: Stable, for programs.
+        status: HTTP status, None without a response.
+        title: Text for people.
+        detail: Text for people.
+        request_id: The id under which the service logged the request.
+        retry_after_s: Seconds after which a new attempt is useful, None if unknown.
+        file: The path of the image that a client was to send, None without one.
     """
 
     exit_status: ClassVar[int] = 1

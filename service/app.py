@@ -68,11 +68,15 @@ if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace
 class Options:
     """Optional parts of the service.
 
-    keys: API keys that requests must present; without keys, requests of the pages of other sites
-    are refused. audit: the log of decisions. traces: the provider of trace spans. policy: the
-    triage policy. hosts: the names that requests may use for the service, None for all. decoder:
-    one whose start may have begun; None for a new one. plugins: None for those of the installed
-    distributions.
+    Attributes:
+        keys: API keys that requests must present; without keys, requests of the pages of other
+            sites are refused.
+        audit: The log of decisions.
+        traces: The provider of trace spans.
+        policy: The triage policy.
+        hosts: The names that requests may use for the service, None for all.
+        decoder: One whose start may have begun; None for a new one.
+        plugins: None for those of the installed distributions.
     """
 
     keys: Keys | None = None
@@ -207,7 +211,7 @@ def _add_middlewares(
 ) -> None:
     """Adds the middlewares, innermost first.
 
-    paths: templates of all paths. uploads: of those of plug-ins whose requests hold an image.
+    `paths`: templates of all paths. `uploads`: of those of plug-ins whose requests hold an image.
     """
     batches = dict.fromkeys((BATCH_PATH, TRIAGE_BATCH_PATH), settings.bodies.max_batch_bytes)
     uploads = (PREDICT_PATH, BATCH_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH, *uploads)

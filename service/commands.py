@@ -99,8 +99,10 @@ def start_fork_server() -> None:
     """Starts the process from which decoders are forked.
 
     It imports their modules while this process imports its own and loads the checkpoints. It
-    ignores the signals that this process ignores at present. Raises SettingsError if the path of
-    the folder for temporary files is too long for its socket.
+    ignores the signals that this process ignores at present.
+
+    Raises:
+        SettingsError: If the path of the folder for temporary files is too long for its socket.
     """
     multiprocessing.set_forkserver_preload([DECODER_MODULE])
     length = len(os.fsencode(gettempdir()))

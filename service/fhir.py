@@ -32,13 +32,25 @@ FHIR_VERSIONS = ("4.0", "4.0.1")
 
 
 def concept(kind: str, code: str, display: str, text: str | None = None) -> Element:
-    """Returns a CodeableConcept. kind: the name of a code system of this project."""
+    """Returns a CodeableConcept.
+
+    Args:
+        kind: The name of a code system of this project.
+        code: In that system.
+        display: For people.
+        text: For people; None for `display` alone.
+    """
     coding = {"system": f"{URN}:{kind}", "code": code, "display": display}
     return {"coding": [coding], "text": text or display}
 
 
 def identifier(kind: str, value: str) -> Element:
-    """Returns an Identifier. kind: the name of a system of this project."""
+    """Returns an Identifier.
+
+    Args:
+        kind: The name of a system of this project.
+        value: In that system.
+    """
     return {"system": f"{URN}:{kind}", "value": value}
 
 
@@ -65,7 +77,10 @@ def full_url(item: str, resource: str) -> str:
 
 
 def device(result: TriageResult, card_url: str | None) -> Element:
-    """Returns the model and its revision as a Device. card_url: of its model card, if any."""
+    """Returns the model and its revision as a Device.
+
+    `card_url`: of its model card, if any.
+    """
     prediction = result.prediction
     kind = guide_code("AIdeviceTypeCS", "Deep-Learning-Models", "Deep Learning Models")
     extensions: list[Element] = [{"url": f"{EXTENSION}.AIKind", "valueCodeableConcept": kind}]
@@ -121,7 +136,9 @@ def observation(result: TriageResult, device_url: str, issued: str) -> Element:
     """Returns the disposition, with a component for each number, as an Observation.
 
     It is preliminary, because nobody has reviewed it, and has no subject, because the service does
-    not know the patient. issued: an instant.
+    not know the patient.
+
+    `issued`: an instant.
     """
     prediction, policy = result.prediction, result.policy
     drawn = f"{prediction.samples} samples"
@@ -149,7 +166,10 @@ def observation(result: TriageResult, device_url: str, issued: str) -> Element:
 
 
 def provenance(result: TriageResult, observation_url: str, device_url: str, at: str) -> Element:
-    """Returns who concluded what from what as a Provenance. at: an instant."""
+    """Returns who concluded what from what as a Provenance.
+
+    `at`: an instant.
+    """
     item = result.item_id or result.prediction.request_id
     role = {"system": f"{TERMINOLOGY}/provenance-participant-type", "code": "author"}
     return {
@@ -176,7 +196,7 @@ def provenance(result: TriageResult, observation_url: str, device_url: str, at: 
 def _figure(result: TriageResult, value: float, unit: str | None = None) -> Element:
     """Returns the value of a component, or why it has none: the image is unfamiliar.
 
-    unit: for people; None for a share of 1.
+    `unit`: for people; None for a share of 1.
     """
     if result.shown.figures is None:
         return absent("not-applicable")
@@ -209,8 +229,8 @@ def _components(result: TriageResult) -> Iterator[Element]:
 def triage_bundle(result: TriageResult, card: str, at: datetime | None = None) -> Element:
     """Returns the answer for one image as a FHIR R4 Bundle.
 
-    card: the model card, in Markdown; empty if there is none. at: the time of the answer, now by
-    default.
+    `card`: the model card, in Markdown; empty if there is none. `at`: the time of the answer, now
+    by default.
     """
     instant = (at or datetime.now(UTC)).isoformat(timespec="milliseconds")
     item = result.item_id or result.prediction.request_id

@@ -80,8 +80,10 @@ class ParametersMessage(RequestMessage):
 class InputParameters(ParametersMessage):
     """Parameters of the input.
 
-    binary_data_size: bytes of the tensor after the JSON object; None if the tensor is in `data`.
-    content_type: of the strings in `data`.
+    Attributes:
+        binary_data_size: Bytes of the tensor after the JSON object; None if the tensor is in
+            `data`.
+        content_type: Of the strings in `data`.
     """
 
     binary_data_size: Annotated[int, Field(ge=0)] | None = None
@@ -89,7 +91,11 @@ class InputParameters(ParametersMessage):
 
 
 class RequestInput(RequestMessage):
-    """The image. data: base64, flat or in the nested form of the shape."""
+    """The image.
+
+    Attributes:
+        data: Base64, flat or in the nested form of the shape.
+    """
 
     name: Literal["image"]
     shape: tuple[Literal[1]] | tuple[Literal[1], Literal[1]]
@@ -99,7 +105,11 @@ class RequestInput(RequestMessage):
 
 
 class OutputParameters(ParametersMessage):
-    """Parameters of an output. binary_data: None for the default of the request."""
+    """Parameters of an output.
+
+    Attributes:
+        binary_data: None for the default of the request.
+    """
 
     binary_data: bool | None = None
 
@@ -114,8 +124,10 @@ class RequestOutput(RequestMessage):
 class Scheduling(RequestMessage):
     """Parameters of Triton's scheduler, in a request of its clients.
 
-    timeout: microseconds until the answer is 504, 0 for none. The others have no effect: the order
-    of requests is a fair one, and the models keep no state between the requests of a sequence.
+    Attributes:
+        timeout: Microseconds until the answer is 504, 0 for none. The others have no effect: the
+            order of requests is a fair one, and the models keep no state between the requests of a
+            sequence.
     """
 
     timeout: Annotated[int, Field(ge=0)] = 0
@@ -126,7 +138,11 @@ class Scheduling(RequestMessage):
 
 
 class InferRequest(RequestMessage):
-    """The JSON object of an inference request. outputs: all if empty."""
+    """The JSON object of an inference request.
+
+    Attributes:
+        outputs: All if empty.
+    """
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")] | None = None
     parameters: dict[str, Parameter] = {}
@@ -140,7 +156,9 @@ MESSAGES = (InferRequest, RequestInput, RequestOutput, InputParameters, OutputPa
 async def read_body(request: Request) -> tuple[InferRequest, bytes]:
     """Returns the JSON object of an inference request, and the image file.
 
-    Raises UnsupportedMedia, MalformedBody, and InvalidUpload for an empty image.
+    Raises:
+        UnsupportedMedia: MalformedBody.
+        InvalidUpload: For an empty image.
     """
     media_type = without_parameters(request.headers.get("content-type", JSON))
     if media_type not in (JSON, BINARY):
@@ -171,7 +189,10 @@ def _parsed(text: bytes) -> InferRequest:
 
 
 def _image(sent: RequestInput, binary: memoryview) -> bytes:
-    """Returns the file in the one element of the input. binary: what follows the JSON object."""
+    """Returns the file in the one element of the input.
+
+    `binary`: what follows the JSON object.
+    """
     size = sent.parameters.binary_data_size
     if (size is None) == (sent.data is None):
         raise MalformedBody(f"{IMAGE_INPUT}: expected data or binary_data_size, not both")
@@ -222,7 +243,9 @@ ANY_SIZE, CLASSES = -1, 0
 class Output:
     """An output of every model.
 
-    shape: with CLASSES for the number of classes. values: of a prediction, in the last dimension.
+    Attributes:
+        shape: With CLASSES for the number of classes.
+        values: Of a prediction, in the last dimension.
     """
 
     datatype: DataType
@@ -285,7 +308,7 @@ def infer_response(
 ) -> Response:
     """Returns the response for a prediction, with the numbers of `/predict`.
 
-    request_id: that of the JSON object. outputs: as `requested_outputs`.
+    `request_id`: that of the JSON object. `outputs`: as `requested_outputs`.
     """
     tensors = b""
     messages = []
@@ -361,7 +384,8 @@ class Durations:
 class Statistics:
     """Requests of this protocol for one revision of a model since the start of the process.
 
-    last: milliseconds since 1970 of the last answer, 0 without one.
+    Attributes:
+        last: Milliseconds since 1970 of the last answer, 0 without one.
     """
 
     last: int = 0
@@ -474,7 +498,11 @@ async def _ended_by(timeout_us: int) -> AsyncIterator[None]:
 
 
 def requested_model(request: Request, models: ServedModels) -> ServedModel:
-    """Returns the model in a request's path. Raises UnknownModel, also for another version."""
+    """Returns the model in a request's path.
+
+    Raises:
+        UnknownModel: Also for another version.
+    """
     served = models.named(request.path_params["name"])
     if request.path_params.get("version", served.revision) != served.revision:
         raise UnknownModel("expected the version that is served: its revision, or none")

@@ -57,10 +57,16 @@ logger = logging.getLogger(__name__)
 class ServeOptions:
     """The arguments of `eulerlora serve`.
 
-    checkpoints: as of `CheckpointSource.of`. compiled: compile
-    the network. keys: the key file. open_to_all: serve other hosts without keys. audit,
-    audit_secret: the audit log and the file of its secret. policy: a triage policy file. trace:
-    export traces. drain_s: overrides the setting LIFE__DRAIN_S.
+    Attributes:
+        checkpoints: As of `CheckpointSource.of`.
+        compiled: Compile the network.
+        keys: The key file.
+        open_to_all: Serve other hosts without keys.
+        audit: The audit log; None for none.
+        audit_secret: The file of its secret.
+        policy: A triage policy file.
+        trace: Export traces.
+        drain_s: Overrides the setting LIFE__DRAIN_S.
     """
 
     checkpoints: tuple[str, ...]
@@ -82,7 +88,10 @@ class ServeOptions:
 def run(options: ServeOptions) -> NoReturn:
     """Serves until a signal or a failure, then ends the process, with status 1 after a failure.
 
-    Raises SettingsError, HubError and PolicyError for options that cannot be served.
+    Raises:
+        SettingsError: For options that cannot be served.
+        HubError: For options that cannot be served.
+        PolicyError: For options that cannot be served.
     """
     settings = effective_settings(options.drain_s, options.compiled)
     chosen_format = log_format(options.log_format, sys.stderr)
@@ -120,8 +129,9 @@ def supervisor_of(
 ) -> Supervisor:
     """Returns what loads, checks and serves the checkpoints.
 
-    Logs a warning if the service needs no keys. resources: closed after serving. plugins: as in
-    `Options`. Raises as `run`.
+    Logs a warning if the service needs no keys.
+
+    `resources`: closed after serving. `plugins`: as in `Options`. Raises as `run`.
     """
     has_keys = options.keys is not None
     warning = check_exposure(options.host, has_keys, options.open_to_all)
@@ -168,8 +178,9 @@ def supervisor_of(
 def check_exposure(host: str, has_keys: bool, open_to_all: bool) -> str | None:
     """Returns a warning for serving `host` without keys; None if keys are used.
 
-    Raises SettingsError if `host` is not a loopback address and neither `has_keys` nor
-    `open_to_all` is set, or if both are.
+    Raises:
+        SettingsError: If `host` is not a loopback address and neither `has_keys` nor `open_to_all`
+            is set, or if both are.
     """
     if has_keys and open_to_all:
         raise SettingsError("expected at most one of --keys and --open, got both")
@@ -187,7 +198,7 @@ def check_exposure(host: str, has_keys: bool, open_to_all: bool) -> str | None:
 def allowed_hosts(host: str, has_keys: bool, names: str) -> frozenset[str] | None:
     """Returns the host names that requests may use, in lower case; None for all.
 
-    names: the setting ALLOWED_HOSTS. If it is empty, a loopback address without keys is served
+    `names`: the setting ALLOWED_HOSTS. If it is empty, a loopback address without keys is served
     under its own names only: otherwise any web site could point its own name to this machine and
     use the service through a visitor's browser (DNS rebinding).
     """
@@ -217,7 +228,8 @@ def is_loopback(host: str) -> bool:
 def effective_settings(drain_s: float | None, compiled: bool) -> ServiceSettings:
     """Returns the settings of the environment, overridden by the command line.
 
-    Raises SettingsError, also for settings that cannot work together.
+    Raises:
+        SettingsError: Also for settings that cannot work together.
     """
     settings = settings_of_environment()
     life = settings.life

@@ -157,7 +157,10 @@ def settings_of_environment() -> ServiceSettings:
     """Returns the settings in the environment.
 
     Examples: `EULERLORA_SERVE_DEADLINE_S=5`, and `EULERLORA_SERVE_BODIES__MAX_BYTES=1000000` for a
-    setting of a group. Raises SettingsError for an unknown name and for a value out of range.
+    setting of a group.
+
+    Raises:
+        SettingsError: For an unknown name and for a value out of range.
     """
     known = set(variables(ServiceSettings))
     for name in os.environ:

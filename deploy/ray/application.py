@@ -34,7 +34,8 @@ POLL_S = 0.1
 class Arguments(Settings):
     """Options of every replica, as those of `eulerlora serve`; paths of its machine.
 
-    checkpoints: empty for the embedded one.
+    Attributes:
+        checkpoints: Empty for the embedded one.
     """
 
     checkpoints: tuple[str, ...] = ()

@@ -38,9 +38,10 @@ MODEL_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 class BackboneConfig(Settings):
     """The frozen backbone that the adapters were trained on.
 
-    published: the name of torchvision's weights; None if they are in `backbone.safetensors`.
-    sha256: digest of the weights (`eulerlora.checkpoint.weights.tensors_sha256`).
-    provenance: the origin of weights that are not published.
+    Attributes:
+        published: The name of torchvision's weights; None if they are in `backbone.safetensors`.
+        sha256: Digest of the weights (`eulerlora.checkpoint.weights.tensors_sha256`).
+        provenance: The origin of weights that are not published.
     """
 
     settings: BackboneSettings
@@ -72,7 +73,10 @@ class FeatureConfig(Settings):
     """The statistics in `ood.safetensors` and the digest of its tensors.
 
     They were computed from the features of the `images` training images of `data`, in mode `det`.
-    shrinkage: weight of the diagonal in the covariance, 0 to 1. components: number of means.
+
+    Attributes:
+        shrinkage: Weight of the diagonal in the covariance, 0 to 1.
+        components: Number of means.
     """
 
     sha256: Sha256
@@ -95,9 +99,12 @@ more than `MAX_CHANGE`.
 class PrecisionChange(Settings):
     """How many answers for `images` calibration images change between float32 and bfloat16.
 
-    probabilities: images with a probability that changes by more than `MAX_CHANGE`. labels, flags:
-    images with another label, and with another OOD flag of any score. samples: of `mode`. data:
-    describes the images.
+    Attributes:
+        probabilities: Images with a probability that changes by more than `MAX_CHANGE`.
+        labels: Images with another label, and with another OOD flag of any score.
+        flags: Images with another label, and with another OOD flag of any score.
+        samples: Of `mode`.
+        data: Describes the images.
     """
 
     mode: Mode
@@ -129,8 +136,11 @@ class AutoRecord(Settings):
 
     It is no part of the revision, which stands for the answers of stated options: a new record
     changes none of them, and the evidence of a policy keeps its revision.
-    margins: when `samples=auto` ends. thresholds: of its answers, for each precision. bfloat16: for
-    det and for the default number of samples.
+
+    Attributes:
+        margins: When `samples=auto` ends.
+        thresholds: Of its answers, for each precision.
+        bfloat16: For det and for the default number of samples.
     """
 
     margins: DecisionMargins | None = None
@@ -141,13 +151,17 @@ class AutoRecord(Settings):
 class CheckpointConfig(Settings):
     """The content of `config.json`, and of `auto.json`.
 
-    method: how rows are drawn and computed; `adapters` has the settings that all methods share.
-    sampler, views: the default ones of mode stoch (`Draw`); what was fitted to stoch is valid for
-    them only, and what was fitted to det for one view.
-    target: the classes that count for triage; None if none were named. temperature: the logits are
-    divided by it before the softmax. stoch_temperature: the same for mode stoch; None for
-    `temperature`. features: describes the feature statistics; None if they were not fitted.
-    margins, bfloat16, and those of `thresholds` for `auto`: as in `AutoRecord`.
+    Attributes:
+        method: How rows are drawn and computed; `adapters` has the settings that all methods share.
+        sampler: The default ones of mode stoch (`Draw`); what was fitted to stoch is valid for them
+            only, and what was fitted to det for one view.
+        views: The default ones of mode stoch (`Draw`); what was fitted to stoch is valid for them
+            only, and what was fitted to det for one view.
+        target: The classes that count for triage; None if none were named.
+        temperature: The logits are divided by it before the softmax.
+        stoch_temperature: The same for mode stoch; None for `temperature`.
+        features: Describes the feature statistics; None if they were not fitted. margins, bfloat16,
+            and those of `thresholds` for `auto`: as in `AutoRecord`.
     """
 
     format_version: Literal[1] = 1
@@ -297,7 +311,12 @@ class CheckpointConfig(Settings):
         """Returns the OOD thresholds; None if these options were not calibrated.
 
         They are of the first precision of the config; `in_precision` chooses another one.
-        sampler, views: as in `is_fitted_to`.
+
+        Args:
+            mode: Of the prediction.
+            samples: Per adapter; ignored in mode det.
+            sampler: As in `is_fitted_to`.
+            views: As in `is_fitted_to`.
         """
         if not self.is_fitted_to(mode, sampler, views):
             return None

@@ -133,7 +133,11 @@ class Program(click.Group):
                     formatter.write_dl(lines)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs a command. Raises ClickException if a module of its extra is missing."""
+        """Runs a command.
+
+        Raises:
+            ClickException: If a module of its extra is missing.
+        """
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:

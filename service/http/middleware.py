@@ -47,12 +47,14 @@ Check = Callable[[Scope], None]
 class RequestMiddleware:
     """Refuses requests before their body is read, limits bodies, and answers defects.
 
-    header_checks: refusals by them close the connection, because its next request may be part of
-    this one. checks: run after those. A defect is answered with a problem document; otherwise
-    Starlette would raise the exception again after its response, and uvicorn would log it a second
-    time and close the connection. An exception after the start of a response is still raised. HEAD
-    is answered as GET (RFC 9110, 9.3.2); the server omits the body. Must be the innermost
-    middleware: the others record the method that was sent.
+    Args:
+        header_checks: Refusals by them close the connection, because its next request may be part
+            of this one.
+        checks: Run after those. A defect is answered with a problem document; otherwise Starlette
+            would raise the exception again after its response, and uvicorn would log it a second
+            time and close the connection. An exception after the start of a response is still
+            raised. HEAD is answered as GET (RFC 9110, 9.3.2); the server omits the body. Must be
+            the innermost middleware: the others record the method that was sent.
     """
 
     def __init__(
@@ -105,8 +107,10 @@ class RequestMiddleware:
 class HostRules:
     """The hosts and origins that requests may name; the probes are exempt.
 
-    hosts: names without a port, in lower case; None for all. same_origin: refuse requests that
-    another site's page sends through a visitor's browser, which needs no key to do so.
+    Attributes:
+        hosts: Names without a port, in lower case; None for all.
+        same_origin: Refuse requests that another site's page sends through a visitor's browser,
+            which needs no key to do so.
     """
 
     hosts: Collection[str] | None = None
@@ -152,10 +156,11 @@ class HeaderChecks:
 class AdmissionCheck:
     """Refuses requests with images whose client has no capacity for one more row.
 
-    paths: templates of the paths of such requests, with parameters in braces. The response is 503;
-    it is 429 for a client that has used up its decoding time. Under overload most requests end
-    here, at minimal cost. The rows of an admitted request are reserved later, by
-    `RequestQueue.reserve`, when they are known. Must follow the check of the key.
+    Args:
+        paths: Templates of the paths of such requests, with parameters in braces. The response is
+            503; it is 429 for a client that has used up its decoding time. Under overload most
+            requests end here, at minimal cost. The rows of an admitted request are reserved later,
+            by `RequestQueue.reserve`, when they are known. Must follow the check of the key.
     """
 
     def __init__(self, queue: RequestQueue, quota: DecodingQuota, paths: Iterable[str]) -> None:
@@ -175,7 +180,9 @@ class BodyLimits:
 
     Bytes in flight are those that have arrived, not those that are announced. Clients share their
     limit as in SharedCapacity; a single body in flight may have any size within its limit.
-    max_bytes_by_path: size limits that replace the default limit of the settings.
+
+    Args:
+        max_bytes_by_path: Size limits that replace the default limit of the settings.
     """
 
     def __init__(self, settings: BodySettings, max_bytes_by_path: Mapping[str, int]) -> None:
@@ -184,7 +191,11 @@ class BodyLimits:
         self._in_flight = SharedCapacity(settings.max_bytes_in_flight)
 
     def body_of(self, scope: Scope, receive: Receive) -> "Body":
-        """Returns the body of a request. Raises BodyTooLarge if its announced size is too large."""
+        """Returns the body of a request.
+
+        Raises:
+            BodyTooLarge: If its announced size is too large.
+        """
         declared = _declared_bytes(scope)
         max_bytes = self._max_bytes_by_path.get(scope["path"], self._settings.max_bytes)
         if declared is not None and declared > max_bytes:
@@ -203,8 +214,9 @@ class BodyLimits:
 class Body:
     """An arriving body.
 
-    complete: nothing of it is to come. overloaded: it was not read for lack of space, so that the
-    connection must end.
+    Attributes:
+        complete: Nothing of it is to come.
+        overloaded: It was not read for lack of space, so that the connection must end.
     """
 
     upstream: Receive
@@ -218,7 +230,11 @@ class Body:
     started: float = field(default_factory=time.monotonic)
 
     async def receive(self) -> Message:
-        """Returns the next message. Raises BodyTooLarge, Overloaded and UploadTooSlow."""
+        """Returns the next message.
+
+        Raises:
+            BodyTooLarge: Overloaded and UploadTooSlow.
+        """
         if self.complete:
             return await self.upstream()  # waits for the disconnect
         message = await self._receive_in_time()

@@ -35,8 +35,9 @@ IPV4_MAPPED = "::ffff:"
 class LingeringTransport:
     """A transport whose `close` may be deferred until the client has read the response.
 
-    linger: ends the response, discards what arrives and later aborts the transport; returns False
-    if nothing unread can arrive, so that the transport is closed at once.
+    Args:
+        linger: Ends the response, discards what arrives and later aborts the transport; returns
+            False if nothing unread can arrive, so that the transport is closed at once.
     """
 
     def __init__(self, transport: asyncio.Transport, linger: Callable[[], bool]) -> None:
@@ -65,7 +66,7 @@ def protocol_of(
 ) -> type["Protocol"]:
     """Returns the protocol class that uvicorn instantiates for every connection.
 
-    on_problem: called with the code of every problem that never reaches the application.
+    `on_problem`: called with the code of every problem that never reaches the application.
     """
     attributes = {
         "settings": settings,

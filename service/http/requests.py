@@ -107,8 +107,10 @@ async def read_file(request: Request) -> Upload:
     """Returns the one file of a request: a multipart part `file`, or the body itself.
 
     The content decides what an image is, so that a body may be of any image type, or of none.
-    Raises UnsupportedMedia for other media types, MalformedBody, and InvalidUpload unless there
-    is exactly one non-empty file.
+
+    Raises:
+        UnsupportedMedia: For other media types, MalformedBody.
+        InvalidUpload: Unless there is exactly one non-empty file.
     """
     media_type = _media_type(request)
     if media_type == MULTIPART:
@@ -132,8 +134,9 @@ async def read_file(request: Request) -> Upload:
 async def read_files(request: Request, max_files: int) -> list[Upload]:
     """Returns the files of a multipart request in parts `files`, in order; they may be empty.
 
-    Raises UnsupportedMedia for other media types, MalformedBody, and InvalidUpload for no file,
-    more than `max_files`, or parts with other names.
+    Raises:
+        UnsupportedMedia: For other media types, MalformedBody.
+        InvalidUpload: For no file, more than `max_files`, or parts with other names.
     """
     if _media_type(request) != MULTIPART:
         raise UnsupportedMedia(f"expected the content type {MULTIPART}")
@@ -149,9 +152,15 @@ def chosen_media_type(
 ) -> str:
     """Returns the media type that an Accept header prefers (RFC 9110, 12.5.1).
 
-    The most specific range that includes a media type decides its quality. offered: the accepted
-    values of the parameters of each media type, by their names; the first media type wins among
-    equals, and without a header. Raises NotAcceptable if the header excludes all of them.
+    The most specific range that includes a media type decides its quality.
+
+    Args:
+        accept: The header; None without one.
+        offered: The accepted values of the parameters of each media type, by their names; the first
+            media type wins among equals, and without a header.
+
+    Raises:
+        NotAcceptable: If the header excludes all of them.
     """
     best = dict.fromkeys(offered, (0, 0.0))  # specificity and quality
     for entry in ((accept or "").strip() or "*/*").lower().split(","):
@@ -186,7 +195,11 @@ def _quality(text: str) -> float:
 
 
 def _media_type(request: Request) -> str:
-    """Returns the media type without parameters. Raises InvalidUpload without a body."""
+    """Returns the media type without parameters.
+
+    Raises:
+        InvalidUpload: Without a body.
+    """
     length = request.headers.get("content-length", "0")
     if length == "0" and "transfer-encoding" not in request.headers:
         raise InvalidUpload("the file is empty: the request has no body")

@@ -64,8 +64,10 @@ def add_problem_handlers(
 ) -> None:
     """Adds exception handlers that respond to every error with a problem document.
 
-    overload_status: of the problem Overloaded, in every response of the application. bodies: in
-    place of the documents, by the prefix of the path.
+    Args:
+        app: Changed in place.
+        overload_status: Of the problem Overloaded, in every response of the application.
+        bodies: In place of the documents, by the prefix of the path.
     """
     app.state.overload_status, app.state.problem_bodies = overload_status, bodies
     app.add_exception_handler(Problem, _on_problem)
@@ -96,7 +98,7 @@ def problem_response(
 ) -> JSONResponse:
     """Returns the response to a problem, which is also an ASGI application for middlewares.
 
-    closes: as in `problem_headers`. bodies: as in `add_problem_handlers`; None for those of the
+    `closes`: as in `problem_headers`. `bodies`: as in `add_problem_handlers`; None for those of the
     application.
     """
     return _ProblemResponse(problem, request_id, problem_headers(problem, closes), bodies)
@@ -105,7 +107,7 @@ def problem_response(
 def problem_headers(problem: Problem, closes: bool | None = None) -> dict[str, str]:
     """Returns the headers that are specific to a problem.
 
-    closes: whether the connection ends after the response; None takes the default of the class.
+    `closes`: whether the connection ends after the response; None takes the default of the class.
     """
     headers = {}
     if isinstance(problem, UNREAD_BODY) if closes is None else closes:

@@ -34,9 +34,12 @@ class DeviceFailed(Exception):  # noqa: N818 - describes the device, not a reque
 
 
 def with_device_errors(run: Callable[[], Result]) -> Result:
-    """Returns the result of `run`. Raises OutOfMemory or DeviceFailed for a device's error.
+    """Returns the result of `run`.
 
     Both are raised outside the `except` block: a traceback would keep the batch's tensors alive.
+
+    Raises:
+        OutOfMemory: Or DeviceFailed for a device's error.
     """
     try:
         return run()
@@ -66,7 +69,8 @@ def is_lost_device(error: Exception) -> bool:
 class InferenceItem:
     """One image and the draw to run it with.
 
-    pixels: (3, size, size) float32 in [0, 1], the network's input.
+    Attributes:
+        pixels: (3, size, size) float32 in [0, 1], the network's input.
     """
 
     pixels: Tensor
@@ -77,9 +81,12 @@ class InferenceItem:
 class ServedModel:
     """One revision of a model, and batches of it on its device.
 
-    At most `workers` threads may call `infer` at the same time. card: in Markdown, empty if there
-    is none. source: the repository at the served commit, None for a folder. given_name: in
-    requests; None for that of the checkpoint.
+    At most `workers` threads may call `infer` at the same time.
+
+    Attributes:
+        card: In Markdown, empty if there is none.
+        source: The repository at the served commit, None for a folder.
+        given_name: In requests; None for that of the checkpoint.
     """
 
     model: EulerLoRA
@@ -128,8 +135,11 @@ class ServedModel:
         """Returns the output for each item, from one batch.
 
         Items of different modes and numbers of samples share the batch. The outputs have feature
-        distances if the model has feature statistics. Raises OutOfMemory, and DeviceFailed if the
-        device is lost.
+        distances if the model has feature statistics.
+
+        Raises:
+            OutOfMemory: If the device is lost.
+            DeviceFailed: If the device is lost.
         """
         model = self.model
 
@@ -147,7 +157,8 @@ class ServedModel:
 class CoreAllocation:
     """Divides the CPU's cores among the passes that run at the same time.
 
-    count: the number of cores, by default that of torch.
+    Args:
+        count: The number of cores, by default that of torch.
     """
 
     def __init__(self, count: int | None = None) -> None:
@@ -160,8 +171,10 @@ class CoreAllocation:
         """Sets and yields the number of cores of a pass in this thread.
 
         A pass gets an equal part of the cores; passes that started earlier keep their number.
-        parts: the number of passes to expect, for each of which it leaves its part.
-        torch's number of threads is a setting of the calling thread.
+
+        Args:
+            parts: The number of passes to expect, for each of which it leaves its part. torch's
+                number of threads is a setting of the calling thread.
         """
         with self._lock:
             self._passes += 1

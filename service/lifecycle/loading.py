@@ -59,8 +59,9 @@ NAMED = re.compile(r"([^/=]+)=(.+)", re.DOTALL)
 class CheckpointSource:
     """A checkpoint to serve.
 
-    name: in requests; None for that of the checkpoint. url: of its repository at a commit, None for
-    a folder.
+    Attributes:
+        name: In requests; None for that of the checkpoint.
+        url: Of its repository at a commit, None for a folder.
     """
 
     folder: Path
@@ -71,9 +72,15 @@ class CheckpointSource:
     def of(cls, text: str) -> "CheckpointSource":
         """Returns the source that an argument of `eulerlora serve` names.
 
-        text: `[NAME=]CHECKPOINT`, where CHECKPOINT is a path, `default` for the embedded one, or
-        `hf://ORGANISATION/NAME[@REVISION]` for a repository of the Hugging Face Hub, which is
-        downloaded. Raises SettingsError for a name that no model can have, and HubError.
+        Raises HubError.
+
+        Args:
+            text: `[NAME=]CHECKPOINT`, where CHECKPOINT is a path, `default` for the embedded one,
+                or `hf://ORGANISATION/NAME[@REVISION]` for a repository of the Hugging Face Hub,
+                which is downloaded.
+
+        Raises:
+            SettingsError: For a name that no model can have.
         """
         named = None if Path(text).exists() else NAMED.fullmatch(text)
         name, checkpoint = (None, text) if named is None else named.groups()
@@ -126,12 +133,18 @@ def load_checked(
 ) -> CheckedModel:
     """Loads the model of a checkpoint and checks its known answer in every mode.
 
-    The check runs without compilation, which belongs to the thread that runs the model: CUDA
-    graphs cannot be captured while another thread uses the device.
+    The check runs without compilation, which belongs to the thread that runs the model: CUDA graphs
+    cannot be captured while another thread uses the device.
 
-    others: loaded models on the same device; an equal backbone in the same precision is shared.
-    decide: chooses the precision; None for that of `runtime`. Raises CheckpointError for a
-    checkpoint that is damaged or gives a wrong answer.
+    Args:
+        source: Folder and name of the checkpoint.
+        others: Loaded models on the same device; an equal backbone in the same precision is shared.
+        device: Of the model.
+        runtime: Compilation, and the precision without `decide`.
+        decide: Chooses the precision; None for that of `runtime`.
+
+    Raises:
+        CheckpointError: For a checkpoint that is damaged or gives a wrong answer.
     """
     folder = source.folder
     checkpoint = load_checkpoint(folder)
@@ -205,7 +218,10 @@ def newer_revision(
     """Returns the model that is now in the folder of `current`; None for the same revision.
 
     It reads the weights in either case: they can be damaged although `config.json`, and with it the
-    revision, is the same. Raises CheckpointError for a folder that cannot replace it.
+    revision, is the same.
+
+    Raises:
+        CheckpointError: For a folder that cannot replace it.
     """
     loaded = load(current.source, others)
     if loaded.model.revision == current.model.revision:
@@ -242,9 +258,12 @@ async def run_in_daemon_thread(work: Callable[[], Result]) -> Result:
 async def health_check(checked: CheckedModel, infer: Infer, timeout_s: float | None) -> str | None:
     """Returns why a model is unhealthy, in one line, or None if it gives its known answer.
 
-    infer: returns the log-probabilities (trajectories, classes) of an item, through the queue
-    that requests use. timeout_s: for all draws together. Retries after OutOfMemory, which is not
-    a fault of the model, until the timeout.
+    Args:
+        checked: With the answer that it must give.
+        infer: Returns the log-probabilities (trajectories, classes) of an item, through the queue
+            that requests use.
+        timeout_s: For all draws together. Retries after OutOfMemory, which is not a fault of the
+            model, until the timeout.
     """
     answering = asyncio.create_task(_known_answers(checked, infer))
     try:

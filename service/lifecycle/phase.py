@@ -73,7 +73,9 @@ class Gate:
     Before `open`, and after a failed health check, it answers with 503; the liveness probes are
     always 200, and /metrics says that the service is not ready, so that an alert finds a process
     stuck in start. During a normal shutdown it still forwards requests and closes connections.
-    bodies: of problems, as in `add_problem_handlers`.
+
+    Args:
+        bodies: Of problems, as in `add_problem_handlers`.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class Gate:
     def open(self, application: ASGIApp, count_problem: Callable[[str], None]) -> None:
         """Forwards requests to `application` from now on.
 
-        count_problem: counts the code of a problem that the application did not answer.
+        `count_problem`: counts the code of a problem that the application did not answer.
         """
         self._application = application
         self._count_problem = count_problem

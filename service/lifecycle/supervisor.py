@@ -36,9 +36,11 @@ logger = logging.getLogger(__name__)
 class Service:
     """An application and its inference queue; both run while the application's lifespan does.
 
-    infer: returns the log-probabilities (trajectories, classes) of an internal item, through the
-    queue that requests use. batch_rows: rows of a full batch. count_problem: counts the code of a
-    problem that the application did not answer.
+    Attributes:
+        infer: Returns the log-probabilities (trajectories, classes) of an internal item, through
+            the queue that requests use.
+        batch_rows: Rows of a full batch.
+        count_problem: Counts the code of a problem that the application did not answer.
     """
 
     application: FastAPI
@@ -53,9 +55,12 @@ class Supervisor:
 
     Reports every failure to the lifecycle, which ends the process.
 
-    sources: of the checkpoints. prepare: starts what needs no model, while the models are loaded.
-    load: loads and checks the model in a folder. create: returns the service for all models, which
-    waits for what `prepare` starts. on_ready: called once, when the service is ready.
+    Attributes:
+        sources: Of the checkpoints.
+        prepare: Starts what needs no model, while the models are loaded.
+        load: Loads and checks the model in a folder.
+        create: Returns the service for all models, which waits for what `prepare` starts.
+        on_ready: Called once, when the service is ready.
     """
 
     sources: Sequence[CheckpointSource]

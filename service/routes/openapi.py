@@ -106,8 +106,11 @@ def documented(
 ) -> dict[int | str, dict[str, Any]]:
     """Returns the responses of an operation: its example, and its problems by status.
 
-    headers: of the successful response, beyond the request id. content: of the successful response
-    beside JSON, by media type.
+    Args:
+        operation: Its name in the file of examples.
+        kinds: The problems that it may answer with.
+        headers: Of the successful response, beyond the request id.
+        content: Of the successful response beside JSON, by media type.
     """
     success: dict[str, Any] = {"headers": _described((REQUEST_ID_HEADER, *headers))}
     example = _examples().get(operation)

@@ -151,7 +151,11 @@ def _set_options(
 
 @dataclass(frozen=True)
 class Readiness:
-    """The conditions under which requests with images are answered. audit: None without a log."""
+    """The conditions under which requests with images are answered.
+
+    Attributes:
+        audit: None without a log.
+    """
 
     lifecycle: Lifecycle
     decoder: DecoderPool

@@ -78,7 +78,8 @@ EMPTY = ReportRequest(images=())
 class ReportWriter:
     """Writes reports, each in a new process, so that predictions do not wait for them.
 
-    policy: that of the service. A client may have one report at a time.
+    Args:
+        policy: That of the service. A client may have one report at a time.
     """
 
     def __init__(self, policy: Policy, settings: ServiceSettings) -> None:
@@ -146,7 +147,11 @@ def triage_routes(
 ) -> APIRouter:
     """Returns the routes for the dispositions of one image and of many.
 
-    formats: of the answer for one image, beside JSON, by media type.
+    Args:
+        pipeline: Answers the requests.
+        models: Served, for the default of mode and samples.
+        policy: Decides.
+        formats: Of the answer for one image, beside JSON, by media type.
     """
     offered = {JSON: {}, **{name: one.parameters for name, one in formats.items()}}
     described = {

@@ -109,8 +109,11 @@ class BatchRun:
 class CompletedPrediction:
     """A prediction, and its disposition if a triage policy was applied.
 
-    decode_s, queue_s, model_s: seconds of its stages: decoding, queue, and its batch. at_ns:
-    completion time in nanoseconds since 1970.
+    Attributes:
+        decode_s: Seconds of its stages: decoding, queue, and its batch.
+        queue_s: Seconds of its stages: decoding, queue, and its batch.
+        model_s: Seconds of its stages: decoding, queue, and its batch.
+        at_ns: Completion time in nanoseconds since 1970.
     """
 
     prediction: Prediction
@@ -130,9 +133,13 @@ class CompletedPrediction:
 class RequestObservation:
     """What is recorded of an HTTP request; complete once its response has ended.
 
-    method: a known method or `other`. route: a path template or `other`. status: None before the
-    response. problem: the code of the problem in the response, if any. key_name: the name of its
-    API key, None without one. body_bytes: received bytes of the body.
+    Attributes:
+        method: A known method or `other`.
+        route: A path template or `other`.
+        status: None before the response.
+        problem: The code of the problem in the response, if any.
+        key_name: The name of its API key, None without one.
+        body_bytes: Received bytes of the body.
     """
 
     method: str
@@ -160,8 +167,10 @@ class RequestObservation:
 class Gauges:
     """Functions that return current values; called at every scrape.
 
-    revisions, precisions: of the served models by name. shift: the states of their shift
-    monitors; a model without thresholds has none.
+    Attributes:
+        revisions: Of the served models by name.
+        precisions: Of the served models by name.
+        shift: The states of their shift monitors; a model without thresholds has none.
     """
 
     ready: Callable[[], bool]
@@ -307,7 +316,6 @@ class Metrics:
     def count_prediction(
         self, completed: CompletedPrediction, client: ClientClass = "anonymous"
     ) -> None:
-        """Counts a prediction for a client."""
         body = completed.prediction
         by_model = {"model": body.model}
         by_mode = {**by_model, "mode": body.mode}
