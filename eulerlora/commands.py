@@ -1,4 +1,4 @@
-"""The commands `predict`, `backbone`, `export` and `import`.
+"""The commands `predict`, `backbone`, `convert`, `export` and `import`.
 
 Importing this module is fast, because `--help` imports it: torch is imported when a command runs.
 """
@@ -14,7 +14,7 @@ import click
 
 from eulerlora.cpu import available_cpus
 from eulerlora_client.commands.program import SHARE, SamplesParameter
-from eulerlora_contract.errors import DataError, ImageError, OutputPathError
+from eulerlora_contract.errors import ImageError, OutputPathError
 from eulerlora_contract.output_files import open_output
 from eulerlora_contract.printable import printable, write_csv_rows
 from eulerlora_contract.sampling import VIEWS
@@ -97,7 +97,11 @@ CHECKPOINT = CheckpointParameter()
 
 
 def views_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Returns the option `--views`. text: its help."""
+    """Returns the option `--views`.
+
+    Args:
+        text: Its help.
+    """
     return click.option(
         "--views",
         type=click.Choice([str(views) for views in VIEWS]),
@@ -179,10 +183,13 @@ def predict_command(
     if as_json and csv_file is not None:
         raise click.UsageError("expected one of --json and --csv, got both")
 
+    from eulerlora.images.files import EXTENSIONS  # noqa: PLC0415 - imports torch
     from eulerlora.model import EulerLoRA  # noqa: PLC0415 - imports torch
+    from eulerlora_client.images import select_files  # noqa: PLC0415 - imports PIL
     from eulerlora_contract.sampling import AUTO  # noqa: PLC0415
 
-    files = expand_folders(images)
+    selection = select_files(images, EXTENSIONS)
+    files = selection.files
     if csv_file is not None:
         check_output(csv_file, [*files, *checkpoint.glob("*")])
     model = EulerLoRA.load(checkpoint, device, precision)
@@ -196,6 +203,8 @@ def predict_command(
         line = f"eulerlora: warning: {message}"
         click.echo(printable(line, sys.stderr.encoding or "utf-8"), err=True)
 
+    for note in selection.notes:
+        report_warning(note)
     options = {
         "mode": mode,
         "samples": samples,
@@ -216,25 +225,6 @@ def predict_command(
         raise click.ClickException(f"{len(failures)} of {len(files)} images could not be read")
 
 
-def expand_folders(paths: Iterable[Path]) -> list[Path]:
-    """Returns the files among `paths` and all images below its folders, in order.
-
-    Raises DataError for a folder without images.
-    """
-    from eulerlora.images.files import EXTENSIONS, image_files  # noqa: PLC0415 - imports torch
-
-    files: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            images = image_files(path)
-            if not images:
-                raise DataError(f"{path}: contains no images ({', '.join(EXTENSIONS)})")
-            files += images
-        else:
-            files.append(path)
-    return files
-
-
 def predict_files(
     model: "EulerLoRA",
     files: Iterable[Path],
@@ -244,11 +234,14 @@ def predict_files(
 ) -> Iterator[dict[str, Any]]:
     """Yields the answer for every readable file, in order, as values of JSON.
 
-    It has the file, the fields of `eulerlora.answer.response_fields`, and the
-    conversions of the image as warnings. options: of `EulerLoRA.predict`. on_failure: called with
-    the reason for every file that cannot be read. on_warning: called once with every other warning,
-    before the first file with that of a missing threshold, and with every colour profile that is
-    ignored. Raises NonFiniteError.
+    Raises NonFiniteError.
+
+    It has the file, the fields of `eulerlora.answer.response_fields`, and the conversions of the
+    image as warnings.
+
+    `options`: of `EulerLoRA.predict`. `on_failure`: called with the reason for every file that
+    cannot be read. `on_warning`: called once with every other warning, before the first file with
+    that of a missing threshold, and with every colour profile that is ignored.
     """
     from pydantic_core import to_jsonable_python  # noqa: PLC0415
 
@@ -306,7 +299,7 @@ def check_output(path: Path, inputs: Iterable[Path]) -> None:
 def text_line(answer: Mapping[str, Any], encoding: str = "utf-8") -> str:
     """Returns an answer as a line for people: file, label, MSP, entropy, flags and set.
 
-    encoding: of the output. Control characters and bytes that are not UTF-8 are escaped.
+    `encoding`: of the output. Control characters and bytes that are not UTF-8 are escaped.
     """
     from eulerlora_contract.answers import shown_fields  # noqa: PLC0415 - imports pydantic
 
@@ -328,9 +321,12 @@ def write_answers(
 ) -> None:
     """Writes a CSV file with one row per answer; a regular file is complete or unchanged.
 
+    Raises StorageError.
+
     Lists are separated by `; `, and missing values are empty. No cell is a formula of a
-    spreadsheet. On a terminal, names of files are escaped. columns: between the file and the
-    warnings. Raises StorageError.
+    spreadsheet. On a terminal, names of files are escaped.
+
+    `columns`: between the file and the warnings.
     """
     header = ["file", *columns, "warnings", *(f"p_{name}" for name in classes)]
     with open_output(path) as file:
@@ -404,6 +400,33 @@ def import_backbone_command(source: str, out: Path, image_size: int | None) -> N
     if not imported.stated_input:
         click.echo("the source states no preprocessing: images are resized, not normalised")
     click.echo(f"train with: --set backbone.weights={out.resolve() / 'backbone.safetensors'}")
+
+
+@click.command(
+    "convert",
+    epilog="\b\nExample:\n  eulerlora convert pictures --out pictures-png",
+)
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--out", required=True, type=PATH, help="A new folder.")
+def convert_command(folder: Path, out: Path) -> None:
+    """Copy a folder of pictures with its BMP and TIFF files as PNG, which models read.
+
+    A converted file gets the ending .png after its name; labels.csv needs no change. Pixels, colour
+    profile and orientation are kept; what is not is printed. A file that cannot be converted is
+    reported on stderr, and the exit status is then 1.
+    """
+    from eulerlora.images.convert import convert_folder  # noqa: PLC0415 - imports torch
+    from eulerlora_contract.output_files import check_free  # noqa: PLC0415
+
+    check_free(out)
+    done = convert_folder(folder, out)
+    for change in done.changes:
+        click.echo(printable(change))
+    click.echo(f"{out}: {len(done.converted):,} files as PNG, {done.copied:,} others copied")
+    for failure in done.failures:
+        click.echo(printable(f"eulerlora: {failure}", sys.stderr.encoding or "utf-8"), err=True)
+    if done.failures:
+        raise click.ClickException(f"{len(done.failures)} files are not in {out}")
 
 
 @click.command(

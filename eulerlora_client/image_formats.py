@@ -185,12 +185,17 @@ class CodedImage:
     transparent: bytes = b""
 
 
+def kind_of(data: bytes) -> FileKind | None:
+    """Returns the known kind of a file that is not read, by its first bytes."""
+    start = data[:SNIFFED_BYTES].decode("latin-1")
+    return next((kind for kind in KINDS if re.match(kind.pattern, start, re.DOTALL)), None)
+
+
 def not_read(data: bytes) -> str:
     """Returns what was expected, and what a file of another kind is, by its first bytes."""
-    start = data[:SNIFFED_BYTES].decode("latin-1")
-    kinds = (kind for kind in KINDS if re.match(kind.pattern, start, re.DOTALL))
-    texts = (f"this is {kind.name}: {kind.advice}" for kind in kinds)
-    content = next(texts, "the content is no known kind of image")
+    kind, content = kind_of(data), "the content is no known kind of image"
+    if kind is not None:
+        content = f"this is {kind.name}: {kind.advice}"
     return f"expected a JPEG, PNG or WebP image; {content}"
 
 

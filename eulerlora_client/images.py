@@ -3,11 +3,13 @@
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import takewhile
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import BinaryIO, NoReturn
 
 from PIL import Image
@@ -30,6 +32,7 @@ from eulerlora_client.image_formats import (
     ORIENTATION,
     PNG_SIGNATURE,
     SHORT,
+    SNIFFED_BYTES,
     START_OF_SCAN,
     UPRIGHT,
     CodedImage,
@@ -38,9 +41,11 @@ from eulerlora_client.image_formats import (
     broken,
     exif_orientation,
     jpeg_segments,
+    kind_of,
     not_read,
     png_chunk,
     read_image_file,
+    sniff,
     webp_chunks,
 )
 from eulerlora_contract.errors import ImageFilesError
@@ -53,8 +58,11 @@ ImageFile = str | os.PathLike[str] | bytes | BinaryIO
 def image_bytes(image: ImageFile, strip_metadata: bool = False) -> bytes:
     """Returns the encoded image, which the service decodes.
 
-    strip_metadata: False returns the bytes unchanged. Raises UnreadableFile if a file cannot be
-    read, MetadataNotRemoved as `without_metadata`, and TypeError for other types.
+    `strip_metadata`: false returns the bytes unchanged.
+
+    Raises:
+        UnreadableFile: If a file cannot be read, MetadataNotRemoved as `without_metadata`.
+        TypeError: For other types.
     """
     content = _content(image)
     return without_metadata(content) if strip_metadata else content
@@ -87,39 +95,147 @@ EXTENSIONS = (
 formats it reads."""
 
 
+SYSTEM_NAMES = {
+    "__macosx", "__pycache__", "lost+found", "system volume information", "$recycle.bin",
+    "#recycle", "#snapshot", "@eadir", "@tmp", "@recycle", "@recently-snapshot", "@sharebin",
+    "thumbs.db", "desktop.ini",
+}  # fmt: skip
+"""Files and folders that operating systems and network drives make, in lower case."""
+RESOURCE_FORKS = "._*"
+"""What macOS writes beside the files of a foreign drive."""
+
+
+def hidden_name(parts: Iterable[str]) -> str | None:
+    """Returns the first part of a relative path that is hidden or of a system; None if none is."""
+    for part in parts:
+        if part.startswith("._"):
+            return RESOURCE_FORKS
+        if part.startswith(".") or part.lower() in SYSTEM_NAMES:
+            return part
+    return None
+
+
 @dataclass(frozen=True)
 class FileSelection:
-    """The distinct files of a run, and the number of other files in its folders."""
+    """The distinct files of a run.
+
+    Attributes:
+        others: The other files of its folders.
+        hidden: How many files with an image extension are left out, by the hidden or system folder.
+    """
 
     files: tuple[Path, ...]
-    skipped: int
+    others: tuple[Path, ...]
+    hidden: Mapping[str, int]
+
+    @property
+    def notes(self) -> list[str]:
+        """What is left out, in a line for each reason."""
+        return left_out_notes(Counter(file_kind(file) for file in self.others), self.hidden)
 
 
-def select_files(paths: Iterable[str | os.PathLike[str]]) -> FileSelection:
-    """Returns the given files, and all files with an image extension below the given folders.
+def list_files(
+    paths: Iterable[str | os.PathLike[str]], extensions: Sequence[str] = EXTENSIONS
+) -> FileSelection:
+    """Returns the given files, and all files with such an extension below the given folders.
 
-    The order is that of the paths; files of a folder are sorted. Raises ImageFilesError if a
-    folder cannot be listed, or if there is no file.
+    The order is that of the paths; files of a folder are sorted. Hidden files and those of systems
+    are left out.
+
+    Raises:
+        ImageFilesError: A folder cannot be listed.
     """
     selected: dict[str, Path] = {}
-    skipped = 0
+    others: list[Path] = []
+    hidden: Counter[str] = Counter()
     for path in map(Path, paths):
-        files = sorted(files_below(path)) if path.is_dir() else [path]
-        for file in files:
-            if file == path or file.suffix.lower() in EXTENSIONS:
-                selected.setdefault(os.path.abspath(file), file)  # noqa: PTH100 - keeps links
+        if not path.is_dir():
+            selected.setdefault(os.path.abspath(path), path)  # noqa: PTH100 - keeps links
+            continue
+        for file in sorted(files_below(path)):
+            name = hidden_name(file.relative_to(path).parts)
+            is_image = file.name.lower().endswith(tuple(extensions))
+            if name is not None:
+                hidden[name] += is_image
+            elif is_image:
+                selected.setdefault(os.path.abspath(file), file)  # noqa: PTH100
             else:
-                skipped += 1
-    if not selected:
-        extensions = " ".join(EXTENSIONS)
-        raise ImageFilesError(f"expected image files ({extensions}), got {skipped} other files")
-    return FileSelection(tuple(selected.values()), skipped)
+                others.append(file)
+    return FileSelection(tuple(selected.values()), tuple(others), +hidden)
+
+
+def select_files(
+    paths: Iterable[str | os.PathLike[str]], extensions: Sequence[str] = EXTENSIONS
+) -> FileSelection:
+    """Returns the files as `list_files` does.
+
+    Raises:
+        ImageFilesError: A folder cannot be listed, or there is no file.
+    """
+    selection = list_files(paths, extensions)
+    if not selection.files:
+        found = "".join(f"; {note}" for note in selection.notes)
+        raise ImageFilesError(f"expected image files ({' '.join(extensions)}), got none{found}")
+    return selection
+
+
+def left_out_notes(others: Mapping[str, int], hidden: Mapping[str, int]) -> list[str]:
+    """Returns what is left out of a folder: the files of other kinds, and hidden ones.
+
+    Args:
+        others: Number of files by kind.
+        hidden: Number of pictures by the name that hides them.
+    """
+    notes = []
+    if others:
+        files = "1 file of another kind is" if sum(others.values()) == 1 else (
+            f"{sum(others.values()):,} files of other kinds are"
+        )  # fmt: skip
+        convertible = any(f"({extension})" in kind for kind in others for extension in CONVERTED)
+        hint = "; `eulerlora convert` makes PNG files of BMP and TIFF" if convertible else ""
+        notes.append(f"{files} left out: {_counts(others)}{hint}")
+    if hidden:
+        notes.append(f"hidden files and those of systems are left out: {_counts(hidden)}")
+    return notes
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}: {count:,}" for name, count in sorted(counts.items()))
+
+
+def file_kind(file: Path) -> str:
+    """Returns the kind of a file: by its first bytes, or by its extension."""
+    if not file.is_file():
+        return "broken link" if file.is_symlink() else "pipe or device"
+    with suppress(OSError), file.open("rb") as opened:
+        return content_kind(file.name, opened.read(SNIFFED_BYTES))
+    return "unreadable file"
+
+
+CONVERTED = {".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF"}
+"""Formats that `eulerlora convert` reads, by extension; a RAW photograph may begin like a TIFF."""
+
+
+def content_kind(name: str, start: bytes) -> str:
+    """Returns the kind of a file.
+
+    Args:
+        name: Of the file, for its extension.
+        start: Its first SNIFFED_BYTES bytes.
+    """
+    extension = PurePath(name).suffix.lower() or "without an extension"
+    known = kind_of(start)
+    kind: str | None = sniff(start)
+    if known is not None:
+        kind = known.name.removeprefix("an ").removeprefix("a ")
+    return extension if kind is None else f"{kind} ({extension})"
 
 
 def files_below(folder: Path) -> Iterator[Path]:
     """Yields all files below a folder, unsorted; follows links to folders and lists each once.
 
-    Raises ImageFilesError if a folder cannot be listed.
+    Raises:
+        ImageFilesError: If a folder cannot be listed.
     """
     visited = set()  # a link may lead to a folder above it
     for parent, folders, names in os.walk(folder, onerror=_raise_unlistable, followlinks=True):
@@ -166,8 +282,11 @@ def upright(image: Image.Image, orientation: int) -> Image.Image:
 def rgb_image(content: bytes, reduced_side_px: int | None = None) -> Image.Image:
     """Returns the upright picture in a file in sRGB, on white where it is transparent.
 
-    Less strict than what the model reads: damaged pixels may be gray. reduced_side_px: a JPEG may
-    be reduced to this longer side. Raises ImageError.
+    Raises ImageError.
+
+    Less strict than what the model reads: damaged pixels may be gray.
+
+    `reduced_side_px`: a JPEG may be reduced to this longer side.
     """
     file = read_image_file(content, ImageLimits(min_side=1))
     try:
@@ -212,8 +331,9 @@ def without_metadata(data: bytes) -> bytes:
     how they look: the ICC profile, the colour chunks of PNG, and the orientation, as the only tag
     of a new EXIF block. Text within the picture stays.
 
-    Raises MetadataNotRemoved for any other format, such as DICOM, whose tags are not removed, and
-    for a file whose parts cannot be told apart.
+    Raises:
+        MetadataNotRemoved: For any other format, such as DICOM, whose tags are not removed, and for
+            a file whose parts cannot be told apart.
     """
     if data.startswith(JPEG_START):
         return b"".join(_jpeg_parts(data))

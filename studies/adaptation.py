@@ -39,8 +39,10 @@ from eulerlora.settings import Preprocessing
 from training.adaptation.network import whole_network
 from training.adaptation.objective import AdapterObjective
 from training.adaptation.probe import fit_heads
+from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset, read_ood_set
 from training.data.images import ImageParts, LabelledImage, evenly_spaced, pixels_of
+from training.data.registry import OodSettings
 from training.evaluation.intervals import unit_weights
 from training.evaluation.metrics import (
     classification_metrics,
@@ -48,12 +50,7 @@ from training.evaluation.metrics import (
     ood_metrics,
 )
 from training.optimisation.step import attention_kernels, warmup_cosine
-from training.recipe.schema import (
-    AdapterTraining,
-    DataSettings,
-    OodSettings,
-    WholeNetworkSettings,
-)
+from training.recipe.schema import AdapterTraining, WholeNetworkSettings
 
 BATCH, EVALUATION_BATCH = 32, 128
 WEIGHT_DECAY, CLIP_NORM = 0.01, 1.0
@@ -98,7 +95,11 @@ ARMS: Mapping[str, Arm] = {
 
 @dataclass(frozen=True)
 class Run:
-    """The settings of one training. images: for training, resampled for every seed."""
+    """The settings of one training.
+
+    Attributes:
+        images: For training, resampled for every seed.
+    """
 
     stage: str
     dataset: str
@@ -117,7 +118,8 @@ class Run:
 class DataSet:
     """Where images come from, and how many serve validation and test.
 
-    flips: of the training view, `horizontal` or `both`.
+    Attributes:
+        flips: Of the training view, `horizontal` or `both`.
     """
 
     settings: DataSettings
@@ -303,7 +305,7 @@ def measured(
 ) -> dict[str, float]:
     """Returns metrics of the mean probability, also at the temperature fitted to `validation`.
 
-    logits: (n, trajectories, classes). validation: logits and labels of the same form.
+    `logits`: (n, trajectories, classes). `validation`: logits and labels of the same form.
     """
     values = _metrics(logits, labels)
     if validation is not None:

@@ -10,9 +10,9 @@ from eulerlora.checkpoint.config import MAX_CHANGE
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
 from eulerlora.model import missing_bfloat16
 from eulerlora.scores.uncertainty import summarise
+from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset
 from training.evaluation.inference import SamplingOptions, predict_all
-from training.recipe.schema import DataSettings
 
 MISSING = missing_bfloat16(torch.device("cpu"))
 OPTIONS = [SamplingOptions("det"), SamplingOptions("stoch", 4)]

@@ -10,20 +10,14 @@ from PIL.PngImagePlugin import PngImageFile
 from torch import Tensor
 
 from eulerlora.images.decode import RgbImage, decode
-from eulerlora_client.images import files_below
 from eulerlora_contract.errors import ImageError
 
-EXTENSIONS = (".jpeg", ".jpg", ".png", ".webp")
+EXTENSIONS = (".jfif", ".jpe", ".jpeg", ".jpg", ".png", ".webp")
 
 
 def is_image_name(name: str) -> bool:
     """True if the file extension is that of a supported image format."""
     return name.lower().endswith(EXTENSIONS)
-
-
-def image_files(folder: Path) -> list[Path]:
-    """Returns all image files below a folder, sorted; raises as `files_below`."""
-    return sorted(path for path in files_below(folder) if is_image_name(path.name))
 
 
 def read_pixels(file: Path | BinaryIO | bytes, name: str, input_side: int | None = None) -> Tensor:
@@ -34,7 +28,8 @@ def read_pixels(file: Path | BinaryIO | bytes, name: str, input_side: int | None
 def read_image(file: Path | BinaryIO | bytes, name: str, input_side: int | None = None) -> RgbImage:
     """Returns the upright image of a file in sRGB, as `decode` does.
 
-    Raises ImageError, with a message that begins with `name`.
+    Raises:
+        ImageError: With a message that begins with `name`.
     """
     try:
         return decode(_content(file), input_side)

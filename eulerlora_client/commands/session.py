@@ -47,7 +47,11 @@ CANCELLED = RowProblem("not_asked", "the run ended before its result")
 
 @dataclass(frozen=True)
 class Session:
-    """The settings that all requests of a run share. policy: None takes that of the service."""
+    """The settings that all requests of a run share.
+
+    Attributes:
+        policy: None takes that of the service.
+    """
 
     url: str
     key: str | None
@@ -57,7 +61,11 @@ class Session:
     strip_metadata: bool
 
     def client(self, retry: RetryPolicy) -> AsyncTriageClient:
-        """Returns a client of the service. Raises UsageError for an invalid URL or key."""
+        """Returns a client of the service.
+
+        Raises:
+            UsageError: For an invalid URL or key.
+        """
         try:
             return AsyncTriageClient(
                 self.url, self.key, strip_metadata=self.strip_metadata, retry=retry
@@ -71,14 +79,16 @@ def run_session(
 ) -> None:
     """Sends all images, writes the outputs and prints the table.
 
-    settings_files: the files of the key and the policy, which no output may replace. After SIGINT
-    or SIGTERM the outputs hold the rows so far. Raises ClickException if a file has no decision.
+    `settings_files`: the files of the key and the policy, which no output may replace. After SIGINT
+    or SIGTERM the outputs hold the rows so far.
+
+    Raises:
+        ClickException: If a file has no decision.
     """
     selection = select_files(images)
     outputs.check([*selection.files, *settings_files])
-    if selection.skipped:
-        noun = "1 file" if selection.skipped == 1 else f"{selection.skipped} files"
-        click.echo(f"{noun} without an image extension skipped", err=True)
+    for note in selection.notes:
+        click.echo(printable(note), err=True)
     model, policy = asyncio.run(_model_and_policy(session))
     options = _with_defaults(session.options, policy)
     session = replace(session, options=options)
@@ -107,7 +117,11 @@ def run_session(
 
 
 def read_key(file: Path) -> str:
-    """Returns the API key in a file. Raises UsageError if the file is not text."""
+    """Returns the API key in a file.
+
+    Raises:
+        UsageError: If the file is not text.
+    """
     try:
         return file.read_text(encoding="utf-8").strip()
     except UnicodeDecodeError as error:
@@ -181,9 +195,9 @@ def triage(
 ) -> AsyncGenerator[TriageRow, None]:
     """Yields a row for each file, in order, with `concurrency` concurrent requests.
 
-    policy: decides in place of the service's; it must name classes that the model has. max_bytes:
-    larger files are not sent. After the service has become unreachable, no further requests are
-    sent.
+    `policy`: decides in place of the service's; it must name classes that the model has.
+    `max_bytes`: larger files are not sent. After the service has become unreachable, no further
+    requests are sent.
     """
     unreachable: Unreachable | None = None
 
@@ -204,9 +218,11 @@ def triage(
 
 
 def _read(path: Path, max_bytes: int) -> bytes:
-    """Returns the bytes of a file. Raises BodyTooLarge without reading a file that is too large.
+    """Returns the bytes of a file.
 
-    Raises UnreadableFile for pipes and devices: reading them might never end.
+    Raises:
+        BodyTooLarge: Without reading a file that is too large.
+        UnreadableFile: For pipes and devices: reading them might never end.
     """
     if path.exists() and not path.is_file():
         raise UnreadableFile("it is not a regular file")
@@ -237,7 +253,7 @@ STYLES: Mapping[TriageStatus, Callable[[str], str]] = {
 def print_table(rows: Sequence[TriageRow], policy: Policy, file: TextIO) -> None:
     """Prints the table, the number of rows of each status, the policy's figures and the warning.
 
-    policy: the one that decided.
+    `policy`: the one that decided.
     """
     width = shutil.get_terminal_size().columns if file.isatty() else FILE_WIDTH
     ranked_rows = ranked(rows)
@@ -280,7 +296,7 @@ def policy_notes(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
 def table(rows: Sequence[TriageRow], encoding: str, width: int, colours: bool) -> str:
     """Returns the table of the rows, in their order, at most `width` columns wide if possible.
 
-    encoding: of the output. colours: True adds the escape codes of each status.
+    `encoding`: of the output. `colours`: true adds the escape codes of each status.
     """
     cells = [[printable(cell, encoding) for cell in _cells(row)] for row in rows]
     widths = column_widths([HEADER, *cells], width)

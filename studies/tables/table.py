@@ -18,10 +18,11 @@ from eulerlora_contract.sampling import Mode
 from eulerlora_contract.settings import PositiveInt, Settings, validated
 from training.adaptation.network import member_folders, read_backbone
 from training.adaptation.train import REPORT, state_file
+from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset, read_ood_set, read_outliers
 from training.evaluation.report_schema import JSON
 from training.recipe.file import find_recipe, read_recipe
-from training.recipe.schema import AdapterRecipe, DataSettings
+from training.recipe.schema import AdapterRecipe
 
 DEFINITIONS = Path(__file__).parent / "definitions"
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -34,9 +35,12 @@ TrainingSeed = Annotated[int, Field(ge=0, lt=2**32)]
 class TableRow(Settings):
     """A row of a table: a variant of the recipe in one mode, or published results alone.
 
-    variant, mode: None for a row that has published results alone. paper: published results by
-    metric; empty if the paper has no such row. source: publication that the paper quotes them from;
-    empty for results of its own. note: printed below the table.
+    Attributes:
+        variant: None for a row that has published results alone.
+        mode: None for a row that has published results alone.
+        paper: Published results by metric; empty if the paper has no such row.
+        source: Publication that the paper quotes them from; empty for results of its own.
+        note: Printed below the table.
     """
 
     method: str
@@ -75,7 +79,8 @@ class Arm(Settings):
 class ReferenceRow(Settings):
     """An arm that all other rows are compared with.
 
-    ood: scores whose mean AUROC against far and against near sets is compared too.
+    Attributes:
+        ood: Scores whose mean AUROC against far and against near sets is compared too.
     """
 
     metrics: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -92,13 +97,15 @@ class Difference(ReferenceRow):
 class ResultTable(Settings):
     """A table of runs: one recipe with variants and seeds.
 
-    recipe: name of a recipe of the studies, or of a packaged one. metrics: of the test part or of
-    `ood`. ood: kind or path of one of the recipe's out-of-distribution sets. all_ood: also prints
-    the AUROC of the MSP and of the feature distance on all of them.
-
     Endpoints are fixed before the runs: primary is one difference of one metric, if any. All
     metrics of secondary, and of every other row minus that of reference, are one family for the
     correction for multiple tests.
+
+    Attributes:
+        recipe: Name of a recipe of the studies, or of a packaged one.
+        metrics: Of the test part or of `ood`.
+        ood: Kind or path of one of the recipe's out-of-distribution sets.
+        all_ood: Also prints the AUROC of the MSP and of the feature distance on all of them.
     """
 
     title: str
@@ -150,7 +157,8 @@ class ResultTable(Settings):
     def differences(self, variants: Collection[str] | None = None) -> list[Difference]:
         """Returns the endpoints between rows of these variants, first the primary one if any.
 
-        variants: all if None.
+        Args:
+            variants: All if None.
         """
         differences = [] if self.primary is None else [self.primary]
         differences += self.secondary
@@ -170,7 +178,11 @@ def table_names() -> list[str]:
 
 
 def read_table(name: str) -> ResultTable:
-    """Reads a table. name: one of `table_names`."""
+    """Reads a table.
+
+    Args:
+        name: One of `table_names`.
+    """
     text = (DEFINITIONS / f"{name}.toml").read_text(encoding="utf-8")
     return validated(ResultTable, tomllib.loads(text))
 
@@ -231,11 +243,19 @@ class TableRun:
                 )
 
     def config(self) -> CheckpointConfig:
-        """Reads the config of the first checkpoint. Raises CheckpointError if it is invalid."""
+        """Reads the config of the first checkpoint.
+
+        Raises:
+            CheckpointError: If it is invalid.
+        """
         return self.configs()[0]
 
     def configs(self) -> list[CheckpointConfig]:
-        """Reads the configs of all checkpoints. Raises CheckpointError if one is invalid."""
+        """Reads the configs of all checkpoints.
+
+        Raises:
+            CheckpointError: If one is invalid.
+        """
         return [read_config(folder) for folder in self.checkpoints]
 
     @property
@@ -273,9 +293,12 @@ def runs_of(
 ) -> list[TableRun]:
     """Returns the runs of a table, all variants of a seed before the next seed.
 
-    variants: those to run; all if empty. Tables with the same recipe share their runs in `folder`.
-    Raises SettingsError for overrides that leave rows of the table without results, and for unknown
-    variants.
+    `variants`: those to run; all if empty. Tables with the same recipe share their runs in
+    `folder`.
+
+    Raises:
+        SettingsError: For overrides that leave rows of the table without results, and for unknown
+            variants.
     """
     unknown = set(variants) - set(table.variants)
     if unknown:
@@ -320,8 +343,11 @@ def ood_index(ood: str, recipe: AdapterRecipe) -> int | None:
 def read_inputs(runs: Sequence[TableRun], data: Path) -> None:
     """Reads the weights and images of all runs once; downloads missing ones.
 
-    An invalid input is then one error instead of one for each process. Raises DataError,
-    SettingsError or CheckpointError.
+    An invalid input is then one error instead of one for each process.
+
+    Raises:
+        DataError: Or CheckpointError.
+        SettingsError: Or CheckpointError.
     """
     recipes = [run.recipe for run in runs]
     for source, folder in dict.fromkeys((run.recipe.backbone, run.file.parent) for run in runs):

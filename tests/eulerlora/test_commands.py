@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -233,6 +234,20 @@ def test_control_characters_of_names_never_reach_the_terminal(
         assert all(line.isprintable() for line in (done.out + done.err).splitlines())
     assert "\\x1b[2J\\x07.png: " in run("predict", checkpoint_folder, images).out
     assert "\\x1b]0;title\\x07.webp: " in done.err
+
+
+def test_files_of_other_kinds_and_hidden_folders_are_named_and_not_predicted(
+    checkpoint_folder: Path, images: Path
+) -> None:
+    (images / ".thumbnails").mkdir()
+    first = next(images.glob("*.png"))
+    shutil.copy(first, images / ".thumbnails" / "a.png")
+    shutil.copy(first, images / "b.JPE")
+    Image.new("RGB", (40, 50)).save(images / "c.bmp")
+    done = run("predict", checkpoint_folder, images)
+    assert (done.status, len(done.out.splitlines())) == (0, 4)
+    assert "c.bmp" not in done.out and "eulerlora convert" in done.err
+    assert ".thumbnails: 1" in done.err
 
 
 def test_a_pipe_or_a_folder_among_the_images_is_reported_and_not_read(

@@ -11,6 +11,7 @@ from PIL import Image
 from eulerlora.checkpoint.weights import save_backbone
 from eulerlora.images.preprocess import network_input
 from eulerlora.settings import Preprocessing
+from eulerlora_client.images import select_files
 from tests.conftest import random_backbone
 from training.data.augmentation import Transform
 
@@ -73,6 +74,12 @@ def labelled(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
         (data / "set" / part).symlink_to(image_folder / part)
     (data / "other").symlink_to(image_folder / "other")
     return data
+
+
+def list_images(folder: Path) -> dict[str, Path]:
+    """Returns the images below a folder by relative name, sorted."""
+    files = select_files([folder]).files
+    return {file.relative_to(folder).as_posix(): file for file in files}
 
 
 def write_image(path: Path, colour: tuple[int, int, int], noise: np.random.Generator) -> None:

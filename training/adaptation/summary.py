@@ -16,14 +16,15 @@ from eulerlora_contract.printable import printable
 from eulerlora_contract.sampling import PrecisionChoice
 from training.adaptation.network import FrozenBackbone
 from training.calibration.thresholds import KEPT_SHARE
-from training.data.copies import Copies, DataCheck
+from training.data.copies import DataCheck, PlacedImage
 from training.data.images import ImageParts, LabelledImage, class_counts
+from training.data.splits import Part
 from training.evaluation.intervals import tolerance_sample_size
 from training.evaluation.prediction_sets import Lesions
 from training.evaluation.report_schema import Report
 from training.optimisation.batches import RunLength
 from training.optimisation.step import warmup_steps
-from training.recipe.schema import AdapterRecipe, Part
+from training.recipe.schema import AdapterRecipe
 from training.reporting.report import probe_note, seen_note
 
 COVERAGE = 0.9
@@ -39,7 +40,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def data_lines(images: ImageParts) -> list[str]:
-    """Returns a table of images and groups by class and part, and the notes of the data set."""
+    """Returns a table of images and groups by class and part."""
     parts = [part for part in get_args(Part) if part in images.parts]
     counts = {part: class_counts(images.parts[part], len(images.classes)) for part in parts}
     rows = [("class", *parts, "")]
@@ -54,30 +55,34 @@ def data_lines(images: ImageParts) -> list[str]:
             note = "some groups are in two parts"
         rows.append(("groups", *(f"{len(groups[part]):,}" for part in parts), note))
     title = f"data: {images.name}; {len(images.classes)} classes"
-    return [title, *_columns(rows), *(f"note: {note}" for note in images.notes)]
+    return [title, *_columns(rows)]
 
 
 def check_lines(check: DataCheck, images: ImageParts, input_side: int) -> list[str]:
     """Returns a table of what a check has found; only rows with images, unless there are none."""
-    unreadable = f"{len(images.skipped):,}" if images.skipped else ""
-    rows = [
-        ("unreadable", unreadable, ", ".join(list(images.skipped)[:2])),
-        _check_row("same image in two classes", check.in_classes),
-        _check_row("same image in two parts", check.in_parts),
-        _check_row("same image twice in a part", check.repeated),
-        _check_row("nearly the same in two classes or parts", check.similar),
-        _check_row(f"smaller than the input of {input_side} pixels", check.small),
-    ]
-    shown = [row for row in rows if row[1]]
+    found: dict[str, list[str]] = {
+        "unreadable": list(images.skipped),
+        **{what: [_pair_text(*pair) for pair in pairs] for what, pairs in check.pairs.items()},
+        f"smaller than the input of {input_side} pixels": [one.text for one in check.small],
+    }
+    shown = [(what, f"{len(texts):,}", texts[0]) for what, texts in found.items() if texts]
     if not shown:
         return ["check: no copies, no unreadable images, none smaller than the input"]
     return ["check:", *_columns([("found", "images", "such as"), *shown])]
 
 
-def _check_row(what: str, copies: Sequence[Copies]) -> tuple[str, str, str]:
-    if not copies:
-        return what, "", ""
-    return what, f"{len(copies):,}", " and ".join(entry.text for entry in copies[0][:2])
+def copies_lines(check: DataCheck, refused: bool = False) -> list[str]:
+    """Returns a line for each pair of copies.
+
+    `refused`: only those in two classes or parts.
+    """
+    kinds = [check.in_classes, check.in_parts] if refused else [*check.pairs.values()]
+    pairs = dict.fromkeys(pair for pairs in kinds for pair in pairs)
+    return ["copies:", *(f"  {_pair_text(*pair)}" for pair in pairs)] if pairs else []
+
+
+def _pair_text(first: PlacedImage, other: PlacedImage) -> str:
+    return f"{first.text} and {other.text}"
 
 
 def basis_lines(images: ImageParts) -> list[str]:
@@ -123,7 +128,10 @@ def run_lines(
     length: RunLength,
     device: torch.device,
 ) -> list[str]:
-    """Returns what a run trains, for how long and on which device. trainable: parameters."""
+    """Returns what a run trains, for how long and on which device.
+
+    `trainable`: parameters.
+    """
     adapters, training = recipe.adapters, recipe.training
     method = method_type(recipe.method)
     size = frozen.preprocessing.size

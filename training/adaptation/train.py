@@ -12,7 +12,12 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
-from eulerlora.checkpoint.files import CONFIG_FILE, load_checkpoint, save_checkpoint
+from eulerlora.checkpoint.files import (
+    CONFIG_FILE,
+    load_checkpoint,
+    read_config,
+    save_checkpoint,
+)
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.method import Batch
@@ -37,14 +42,16 @@ from training.adaptation.probe import compare_with_probe, fit_heads, head_log_pr
 from training.adaptation.summary import (
     basis_lines,
     check_lines,
+    copies_lines,
     data_lines,
     pretraining_notes,
     print_lines,
     result_lines,
     run_lines,
 )
-from training.calibration.calibrate import calibrate
-from training.data.copies import check_images, image_digests
+from training.calibration.calibrate import calibrate, has_temperature
+from training.calibration.thresholds import at_temperature, fit_temperature
+from training.data.copies import check_images, data_digest, image_digests, write_copies
 from training.data.datasets import pretraining_images, read_dataset, read_ood_set, read_outliers
 from training.data.images import (
     ImageParts,
@@ -54,14 +61,18 @@ from training.data.images import (
     pixel_batches,
     report_skipped,
 )
+from training.data.registry import DATA_SETS
 from training.evaluation.evaluate import evaluate
 from training.evaluation.inference import SamplingOptions
+from training.evaluation.intervals import cluster_indices
 from training.optimisation.batches import LoadedBatches, RunLength
 from training.optimisation.loop import optimise
 from training.optimisation.run import (
+    SAME_DATA,
     Run,
     Tracking,
     accelerator_on,
+    check_stored_state,
     data_provenance,
     round_parameters,
     run_provenance,
@@ -77,8 +88,10 @@ REPORT = "report"
 class _SharedRun:
     """What the members of a run share.
 
-    frozen: the backbone before the training. pretrained: images of the data set with which it was
-    pretrained. folders: of the members' checkpoints.
+    Attributes:
+        frozen: The backbone before the training.
+        pretrained: Images of the data set with which it was pretrained.
+        folders: Of the members' checkpoints.
     """
 
     recipe: AdapterRecipe
@@ -94,11 +107,26 @@ class _SharedRun:
 
     @cached_property
     def digests(self) -> Mapping[str, Tensor]:
+        """Digests of the images by part, and of the outliers."""
+        return {part: image_digests(images) for part, images in self._parts.items()}
+
+    @property
+    def _parts(self) -> Mapping[str, Sequence[LabelledImage]]:
+        outliers = {} if self.outliers is None else {"outliers": self.outliers.images}
+        return {**self.images.parts, **outliers}
+
+    @cached_property
+    def data(self) -> str:
+        """`data_digest` of the images."""
+        return data_digest(self._parts, self.images.class_names, self.digests)
+
+    @property
+    def training_digests(self) -> Mapping[str, Tensor]:
         """Digests of the images that the weights depend on, those of validation included."""
-        trained = trained_images(self.images, self.outliers)
-        used = [*trained, *self.images.parts.get("validation", ())]
+        parts = ("train", "outliers", "validation")
+        used = [self.digests[part] for part in parts if part in self.digests]
         return {
-            "adapters": image_digests(used).unique(),
+            "adapters": torch.cat(used).unique(),
             "backbone": image_digests(self.pretrained).unique(),
         }
 
@@ -122,17 +150,24 @@ def train(
     resume: bool = False,
     skip_bad: bool = False,
     tracking: Tracking | None = None,
+    restart: bool = False,
 ) -> None:
     """Runs a recipe: trains, saves, calibrates, evaluates, and writes report and model card.
 
     A checkpoint appears in `out` atomically after training, those of an ensemble of whole networks
     in `member_folders`. Until then, the state of a training is in `state_file` of its folder;
-    `resume` continues from it, or with the next member or the evaluation if the checkpoint exists.
-    The report in `out` is that of all members together. recipe_folder: base of relative paths in
-    the recipe. skip_bad: skip unusable images and list them on stderr and in the provenance.
-    tracking: of the training curves, with a folder outside of `out`. Prints the data and the run
-    before the first step, and the test accuracy at the end. Raises SettingsError, DataError,
-    NonFiniteError or StorageError.
+    `resume` continues from it, or with the next member or the evaluation if the checkpoint exists,
+    if recipe, seed and images are the same; `restart` discards it; without either it is refused.
+    The report in `out` is that of all members together.
+
+    `recipe_folder`: base of relative paths in the recipe. `skip_bad`: skip unusable images and list
+    them on stderr and in the provenance. `tracking`: of the training curves, with a folder outside
+    of `out`. Prints the data and the run before the first step, and the test accuracy at the end.
+
+    Raises:
+        SettingsError: Or StorageError.
+        DataError: Or StorageError.
+        NonFiniteError: Or StorageError.
     """
     if tracking is not None and tracking.folder.resolve().is_relative_to(out.resolve()):
         raise SettingsError(f"expected a --track-dir outside of {out}, got {tracking.folder}")
@@ -141,6 +176,7 @@ def train(
     for folder, done in zip(folders, finished, strict=True):
         if not done:
             check_free(folder)
+            check_stored_state(state_file(folder), resume, restart)
     images = read_dataset(recipe.data, data, skip_bad)
     if recipe.target is not None and not set(recipe.target.classes) <= set(images.class_names):
         raise SettingsError(
@@ -159,16 +195,19 @@ def train(
     pretrained = pretraining_images(frozen.provenance, recipe.data, data)
     if main:
         print_lines(pretraining_notes(images, pretrained))
-        if recipe.data.kind == "imagefolder":  # the parts of others are as published
+        if not DATA_SETS[recipe.data.kind].published:
             check = check_images(images, frozen.preprocessing.size)
             print_lines(check_lines(check, images, frozen.preprocessing.size))
+            print_lines(copies_lines(check, refused=True))
             check.refuse_copies()
         print_lines(basis_lines(images))
     shared = _SharedRun(
         recipe, frozen, images, ood, outliers, pretrained, folders, accelerator, resume, tracking
     )
     for index, done in enumerate(finished):
-        if not done:
+        if done:
+            _check_finished(shared, folders[index])
+        else:
             _train_member(shared, index)
         accelerator.wait_for_everyone()
     if main:
@@ -176,17 +215,38 @@ def train(
     accelerator.wait_for_everyone()
 
 
-def check_data(recipe: AdapterRecipe, recipe_folder: Path, data: Path) -> bool:
+def _check_finished(shared: _SharedRun, folder: Path) -> None:
+    """Raises SettingsError or DataError for a checkpoint of another recipe, seed or data."""
+    facts, source = read_config(folder).provenance, {"file", "variant", "overrides"}
+    expected = shared.recipe.model_dump(mode="json", exclude=source)
+    if {key: facts["recipe"][key] for key in facts["recipe"].keys() - source} != expected:
+        raise SettingsError(
+            f"{folder}: expected the checkpoint of this recipe and seed, got other settings"
+        )
+    if facts.get("data_digest") != shared.data:
+        raise DataError(f"{folder}: expected the checkpoint of {SAME_DATA}")
+
+
+def check_data(
+    recipe: AdapterRecipe, recipe_folder: Path, data: Path, copies: Path | None = None
+) -> bool:
     """Checks the data of a recipe and prints what it finds; returns True if `train` takes them.
 
-    Unreadable images are listed. Raises DataError for labels and folders that cannot be used.
+    Unreadable images and copies are listed.
+
+    `copies`: CSV file of the copies.
+
+    Raises:
+        DataError: For labels and folders that cannot be used.
     """
     images = read_dataset(recipe.data, data, skip_bad=True)
     report_skipped(images)
     print_lines(data_lines(images))
     side = read_backbone(recipe.backbone, recipe_folder, torch.float32).preprocessing.size
     check = check_images(images, side)
-    print_lines([*check_lines(check, images, side), *basis_lines(images)])
+    print_lines([*check_lines(check, images, side), *copies_lines(check), *basis_lines(images)])
+    if copies is not None:
+        write_copies(copies, check)
     return not (images.skipped or check.in_classes or check.in_parts)
 
 
@@ -213,7 +273,9 @@ def _train_member(shared: _SharedRun, index: int) -> None:
         name = f"{tracking.run}-{folder.name}"
         tracking = replace(tracking, run=name, folder=tracking.folder / folder.name)
     settings, state = recipe.without_source, state_file(folder)
-    run = Run(accelerator, recipe.seed, settings, state, shared.resume, tracking)
+    if accelerator.is_main_process and not shared.resume:
+        state.unlink(missing_ok=True)
+    run = Run(accelerator, recipe.seed, settings, state, shared.data, shared.resume, tracking)
     result = train_adapters(network, recipe, images, outliers, run)
     network.cpu()
     whole = recipe.whole_network is not None
@@ -221,13 +283,13 @@ def _train_member(shared: _SharedRun, index: int) -> None:
     if not accelerator.is_main_process:
         return
     provenance = run_provenance(shared.recipe, device) | data_provenance(images, outliers=outliers)
-    provenance |= {"training": result}
+    provenance |= {"data_digest": shared.data, "training": result}
     if whole:
         frozen = fine_tuned(frozen)
         provenance |= {"member": {"index": index, "seed": recipe.seed}}
     config = _checkpoint_config(recipe, network, frozen, images, provenance)
     card = model_card(config, None)
-    save_checkpoint(folder, network, config, card, dtype, shared.digests)
+    save_checkpoint(folder, network, config, card, dtype, shared.training_digests)
     state.unlink(missing_ok=True)
 
 
@@ -267,7 +329,11 @@ def train_adapters(
 
 @dataclass(frozen=True)
 class RecipeRun:
-    """The `FinishedRun` of a recipe. batches: of this process."""
+    """The `FinishedRun` of a recipe.
+
+    Attributes:
+        batches: Of this process.
+    """
 
     network: AdaptedVisionTransformer
     recipe: AdapterRecipe
@@ -316,6 +382,8 @@ class RecipeRun:
 def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:
     settings, images, folders = shared.recipe.evaluation, shared.images, shared.folders
     device = shared.accelerator.device
+    # the mean of members that are calibrated one by one would be less confident than right
+    has_temperatures = settings.temperature and len(folders) == 1 and has_temperature(images)
     for folder in folders:
         calibrate(
             folder,
@@ -325,6 +393,7 @@ def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:
             settings.sampler,
             precision="auto",
             views=settings.views,
+            temperature=has_temperatures,
         )
     model, *others = [EulerLoRA(load_checkpoint(folder), device) for folder in folders]
     options = [SamplingOptions("det"), SamplingOptions("stoch", settings.samples)]
@@ -332,7 +401,16 @@ def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:
         model, images, shared.ood, options, settings.ood_images, others=others, folder=folders[0]
     )
     if shared.probe is not None:
-        tested = head_log_probabilities(shared.probe.to(device), images.parts["test"])
+        head = shared.probe.to(device)
+        tested = head_log_probabilities(head, images.parts["test"])
+        if has_temperatures:  # as that of the model
+            held_out = images.parts["calibration"]
+            fit = fit_temperature(
+                head_log_probabilities(head, held_out).unsqueeze(1),
+                torch.tensor([image.label for image in held_out]),
+                cluster_indices([image.cluster_name for image in held_out]),
+            )
+            tested = at_temperature(tested, fit.temperature)
         probe = compare_with_probe(evaluation.test, tested)
         evaluation = replace(evaluation, report=replace(evaluation.report, probe=probe))
     write_report(out / REPORT, evaluation)

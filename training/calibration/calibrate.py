@@ -65,15 +65,16 @@ def calibrate(
     coverage: CoverageSettings = NO_COVERAGE,
     precision: PrecisionChoice = "float32",
     views: Views | None = None,
+    temperature: bool = True,
 ) -> CheckpointConfig:
     """Calibrates the checkpoint in a folder and returns its new config.
 
-    Fits, in this order: the feature statistics, to the training part; with views and enough lesions
-    of each class, the temperature of each mode (docs/explanation/sampling.md), which is 1
-    otherwise; OOD thresholds and decision margins; with a coverage, prediction sets. All but the
-    statistics are fitted to the calibration part, or to the test part of a split without one; the
-    config names it. Replaces `ood.safetensors`, the known answer and `config.json`; nothing of an
-    earlier calibration remains.
+    Fits, in this order: the feature statistics, to the training part; the temperature of each mode,
+    if `temperature`, which is 1 otherwise; OOD thresholds and decision margins; with a
+    coverage, prediction sets. All but the statistics are fitted to the calibration part, or (the
+    temperature excepted) to the test part of a split without one; the config names it. Replaces
+    `ood.safetensors`, the known answer and `config.json`; nothing of an earlier calibration
+    remains.
 
     Args:
         folder: Of the checkpoint, whose files change.
@@ -87,6 +88,7 @@ def calibrate(
             with thresholds and sets of its own and the comparison by which `precision=auto`
             decides; `auto` is bfloat16 where it is fast.
         views: The checkpoint's new number; None keeps the present one.
+        temperature: False keeps temperature 1.
 
     Raises:
         DataError: If a class has too few lesions for the coverage, before any work.
@@ -114,7 +116,8 @@ def calibrate(
     fitted = uncalibrated.model_copy(update={"features": features})
     distance = FeatureDistance(statistics)
     outputs = CalibrationOutputs.of(exact, held_out, data, samples)
-    fitted = _with_temperatures(fitted, outputs)
+    if temperature and has_temperature(images):
+        fitted = _with_temperatures(fitted, outputs)
     outputs = outputs.at(fitted.temperatures)
     fitted = with_thresholds(fitted, outputs, distance, samples)
     fitted = with_prediction_sets(fitted, outputs, samples, coverage)
@@ -168,14 +171,24 @@ def calibrate_auto(
     return config
 
 
+def has_temperature(images: ImageParts) -> bool:
+    """True if the calibration part has TEMPERATURE_FOLDS lesions of each class, or more.
+
+    Without some of the classes, a temperature would be too low. None is fitted to a test part,
+    whose NLL would be too good.
+    """
+    if "calibration" not in images.parts:
+        return False
+    counts = Lesions.of(images.parts["calibration"]).counts(len(images.classes))
+    return min(counts) >= TEMPERATURE_FOLDS
+
+
 def _with_temperatures(config: CheckpointConfig, outputs: CalibrationOutputs) -> CheckpointConfig:
     """Returns the config with the temperature of each mode, fitted to outputs at temperature 1.
 
-    Unchanged without views and if a class has fewer than TEMPERATURE_FOLDS lesions. That of `stoch`
-    is fitted to `DEFAULT_SAMPLES` samples; more samples are a little less confident.
+    That of `stoch` is fitted to `DEFAULT_SAMPLES` samples; more samples are a little less
+    confident.
     """
-    if config.views == 1 or min(outputs.lesions.counts(len(config.classes))) < TEMPERATURE_FOLDS:
-        return config
     det, stoch = (outputs.temperature(mode, DEFAULT_SAMPLES).temperature for mode in MODES)
     return config.model_copy(update={"temperature": det, "stoch_temperature": stoch})
 

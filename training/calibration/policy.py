@@ -43,7 +43,7 @@ from eulerlora_contract.sampling import AUTO
 from training.calibration.thresholds import answers_by_round
 from training.data.copies import named_with_seen
 from training.data.images import OUTSIDE, LabelledImage, report_skipped
-from training.data.local_images import ArchiveLabels, LabelNames, read_local_images
+from training.data.local_images import LabelNames, read_local_images
 from training.evaluation.inference import (
     ModelOutputs,
     SamplingOptions,
@@ -63,6 +63,7 @@ from training.evaluation.intervals import (
     tolerance_bound,
 )
 from training.evaluation.metrics import auroc, sensitivity_at_specificity
+from training.recipe.archives import ArchiveLabels
 from training.reporting.tables import cell
 
 SIGNIFICANT_DIGITS = 4
@@ -76,8 +77,10 @@ Names = NDArray[np.str_]
 class Sensitivity:
     """Hits of a number of lesions, and the required sensitivity.
 
-    lower_bound: one-sided exact 95% lower confidence bound of a threshold set on the same lesions.
-    established: True if it reaches `required`.
+    Attributes:
+        lower_bound: One-sided exact 95% lower confidence bound of a threshold set on the same
+            lesions.
+        established: True if it reaches `required`.
     """
 
     hits: int
@@ -93,7 +96,10 @@ class Sensitivity:
 def by_lesion(values: Floats | Bools, lesions: Names, combine: np.ufunc) -> NDArray[Any]:
     """Returns one value for each lesion, from the values of its images.
 
-    values, lesions: (n,), n > 0. combine: such as np.minimum, or np.logical_and for flags.
+    Args:
+        values: (n,), n > 0.
+        lesions: (n,), n > 0.
+        combine: Such as np.minimum, or np.logical_and for flags.
     """
     order = np.argsort(lesions, kind="stable")
     starts = np.unique(lesions[order], return_index=True)[1]
@@ -104,7 +110,7 @@ def by_lesion(values: Floats | Bools, lesions: Names, combine: np.ufunc) -> NDAr
 def fit_urgent(critical: Floats, required: float) -> tuple[float, Sensitivity]:
     """Returns the highest threshold whose lower bound reaches `required`, and its sensitivity.
 
-    critical: (m,) scores of lesions, m > 0. With too few lesions, returns the highest threshold
+    `critical`: (m,) scores of lesions, m > 0. With too few lesions, returns the highest threshold
     without a miss. It is rounded down to four significant digits, so that rounding of scores
     elsewhere does not turn a tie into a miss. The bound is that of the permitted number of misses,
     which depends on m only: fewer misses by a tie or by the rounding do not raise it.
@@ -137,10 +143,15 @@ def _unit(value: Decimal) -> Decimal:
 class PolicyInputs:
     """The inputs of a policy for n images.
 
-    scores, critical_scores: (n,) summed probability of the target and of the critical classes.
-    entropy: (n,) predictive entropy in nats. flags: (n,) each, the reasons of the policy that rest
-    on neither of them. critical, target: (n,) by the true label. outside: (n,) target lesions of
-    none of the model's classes. lesions: (n,) names.
+    Attributes:
+        scores: (n,) summed probability of the target and of the critical classes.
+        critical_scores: (n,) summed probability of the target and of the critical classes.
+        entropy: (n,) predictive entropy in nats.
+        flags: (n,) each, the reasons of the policy that rest on neither of them.
+        critical: (n,) by the true label.
+        target: (n,) by the true label.
+        outside: (n,) target lesions of none of the model's classes.
+        lesions: (n,) names.
     """
 
     scores: Floats
@@ -173,9 +184,12 @@ def score_images(
 ) -> PolicyInputs:
     """Returns a model's scores of labelled images.
 
-    label: name of the progress bar. policy: whose decisions end the rounds of adaptive options;
-    None scores all of their samples. Raises DataError as `check_classes`, and SettingsError for
-    adaptive options and a checkpoint without decision margins.
+    `label`: name of the progress bar. `policy`: whose decisions end the rounds of adaptive options;
+    None scores all of their samples.
+
+    Raises:
+        DataError: As `check_classes`.
+        SettingsError: For adaptive options and a checkpoint without decision margins.
     """
     check_classes(model, target)
     if options.adaptive:
@@ -268,9 +282,13 @@ def policy_inputs(
 class PolicyFit:
     """The thresholds of a policy, and what is known about them from the images of the fit.
 
-    urgent: of the target probability. entropy_nats: of the entropy. images, lesions: all of
-    them. critical: sensitivity by lesion. uncertain: share of the images at or above
-    `entropy_nats`.
+    Attributes:
+        urgent: Of the target probability.
+        entropy_nats: Of the entropy.
+        images: All of them.
+        lesions: All of them.
+        critical: Sensitivity by lesion.
+        uncertain: Share of the images at or above `entropy_nats`.
     """
 
     urgent: float
@@ -286,9 +304,12 @@ def fit_policy(
 ) -> PolicyFit:
     """Returns the thresholds for a required sensitivity to the critical classes.
 
-    uncertain_share: largest share of the images that may reach the entropy threshold. The feature
-    distance has no influence: a lesion is a hit by its target probability, also if an image of
-    it is unfamiliar. Raises DataError if no image is critical.
+    `uncertain_share`: largest share of the images that may reach the entropy threshold. The feature
+    distance has no influence: a lesion is a hit by its target probability, also if an image of it
+    is unfamiliar.
+
+    Raises:
+        DataError: If no image is critical.
     """
     if not images.critical.any():
         raise DataError("expected images of the critical classes, got none")
@@ -308,7 +329,7 @@ def fit_policy(
 def entropy_threshold(entropy: Floats, share: float) -> float:
     """Returns the lowest threshold that at most a share of the entropies reach, rounded up.
 
-    entropy: (n,) in nats. The value has four significant digits.
+    `entropy`: (n,) in nats. The value has four significant digits.
     """
     reaching = math.floor(share * len(entropy))
     if reaching == len(entropy):
@@ -318,7 +339,11 @@ def entropy_threshold(entropy: Floats, share: float) -> float:
 
 @dataclass(frozen=True)
 class PolicyFile:
-    """A policy and its text, whose comments stay when thresholds change. name: in errors."""
+    """A policy and its text, whose comments stay when thresholds change.
+
+    Attributes:
+        name: In errors.
+    """
 
     name: str
     text: str
@@ -326,9 +351,12 @@ class PolicyFile:
 
     @classmethod
     def read(cls, path: Path | None, target: TargetClasses | None = None) -> "PolicyFile":
-        """Reads a policy file; None for the packaged one. Raises SettingsError with the path.
+        """Reads a policy file; None for the packaged one.
 
-        target: replaces that of the file.
+        `target`: replaces that of the file.
+
+        Raises:
+            SettingsError: With the path.
         """
         name = DEFAULT_FILE if path is None else str(path)
         text = default_policy_text() if path is None else read_policy_text(path)
@@ -353,7 +381,7 @@ class PolicyFile:
     def write(self, path: Path, policy: Policy) -> None:
         """Writes a fitted policy atomically; comments and all other values of the text stay.
 
-        policy: of `fitted`, with evidence.
+        `policy`: of `fitted`, with evidence.
         """
         document: Any = tomlkit.parse(self.text)
         document["version"] = policy.version
@@ -375,9 +403,12 @@ SPECIFICITY = 0.9
 class PolicyMeasurement:
     """The dispositions of n images by a policy, and how a model orders them.
 
-    evidence: counts of lesions, with the shares rounded against the policy. specificity: share of
-    the images that are not of the target (other_images) that are neither urgent nor unfamiliar.
-    dispositions: share of all images by disposition, without image quality. ranking: by `ranking`.
+    Attributes:
+        evidence: Counts of lesions, with the shares rounded against the policy.
+        specificity: Share of the images that are not of the target (other_images) that are neither
+            urgent nor unfamiliar.
+        dispositions: Share of all images by disposition, without image quality.
+        ranking: By `ranking`.
     """
 
     evidence: MeasuredEvidence
@@ -410,8 +441,11 @@ def measure_policy(
 ) -> PolicyMeasurement:
     """Returns the performance of a policy's thresholds on images.
 
-    data: name of the images. outside: their labels of target lesions of none of the model's
-    classes. Raises DataError if no image is critical, or all show the target.
+    `data`: name of the images. `outside`: their labels of target lesions of none of the model's
+    classes.
+
+    Raises:
+        DataError: If no image is critical, or all show the target.
     """
     other = ~(images.target | images.outside)
     if not (images.critical.any() and other.any()):
@@ -423,7 +457,10 @@ def measure_policy(
     seen = urgent | decided[Disposition.UNFAMILIAR]
 
     def lesions(chosen: Bools, combine: np.ufunc) -> dict[str, int]:
-        """Returns the counts of the chosen images' lesions. chosen: (n,), at least one."""
+        """Returns the counts of the chosen images' lesions.
+
+        `chosen`: (n,), at least one.
+        """
         of_urgent, of_seen, of_reached = (
             by_lesion(flags[chosen], images.lesions[chosen], combine)
             for flags in (urgent, seen, reached)
@@ -512,8 +549,8 @@ def measure_archive(
 ) -> PolicyMeasurement:
     """Returns the performance of a policy on labelled pictures that had no part in anything.
 
-    folder: of the model's checkpoint, which knows the images of its training. archive: a folder or
-    tar archive. skip_bad, errors: as in `read_local_images`; also DataError as `measure_policy`.
+    `folder`: of the model's checkpoint, which knows the images of its training. `archive`: a folder
+    or tar archive. skip_bad, errors: as in `read_local_images`; also DataError as `measure_policy`.
     """
     names = LabelNames(
         classes=model.classes,
@@ -539,8 +576,8 @@ def evidence_of(
 ) -> Evidence:
     """Returns the evidence of a fitted policy.
 
-    data: name of the images of the fit. in_training: those of them that the model was trained on;
-    a fit to such images establishes nothing.
+    `data`: name of the images of the fit. `in_training`: those of them that the model was trained
+    on; a fit to such images establishes nothing.
     """
     return Evidence(
         model=model.config.name,
@@ -566,10 +603,8 @@ def evidence_of(
 
 
 def _floor_share(share: float) -> float:
-    """Returns a share rounded down to four decimals."""
     return float(np.floor(share * 10_000) / 10_000)
 
 
 def _ceil_share(share: float) -> float:
-    """Returns a share rounded up to four decimals."""
     return float(np.ceil(share * 10_000) / 10_000)

@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from eulerlora_contract.sampling import Mode, PrecisionChoice, Sampler, Views
     from training.calibration.policy import PolicyInputs
     from training.calibration.site import SiteReport
-    from training.data.local_images import ArchiveLabels, LocalImages
+    from training.data.dataset import LabelTable
+    from training.data.local_images import LocalImages
     from training.evaluation.inference import SamplingOptions
+    from training.recipe.archives import ArchiveLabels
 
 sensitivity_option = click.option(
     "--sensitivity",
@@ -120,7 +122,7 @@ def calibrate_command(
     precision: PrecisionChoice,
     auto_only: bool,
     skip_bad: bool,
-    ignore_columns: bool,
+    table: LabelTable,
     device: str,
 ) -> None:
     """Set the OOD thresholds of a checkpoint from held-out images of its data set.
@@ -129,7 +131,7 @@ def calibrate_command(
     answer. The revision changes, so that a policy that was fitted to the earlier one no longer
     applies.
 
-    A checkpoint that samples views also gets the temperature of each mode; others have 1.
+    Each mode gets a temperature, if the calibration part has five lesions of each class.
 
     With --coverage also the thresholds of class-conditional prediction sets.
     """
@@ -147,7 +149,7 @@ def calibrate_command(
         raise click.UsageError("--always-include-rare requires --coverage")
     if auto_only and (sampler or views or coverage):
         raise click.UsageError("--auto-only excludes --sampler, --views and --coverage")
-    images = checkpoint_dataset(read_config(checkpoint), data, skip_bad, ignore_columns)
+    images = checkpoint_dataset(read_config(checkpoint), data, skip_bad, table)
     report_skipped(images)
     if auto_only:
         config = calibrate_auto(checkpoint, images, choose_device(device), precision)
@@ -215,7 +217,7 @@ def policy_fit_command(
     precision: PrecisionChoice,
     archives: tuple[str, ...],
     skip_bad: bool,
-    ignore_columns: bool,
+    table: LabelTable,
     device: str,
 ) -> None:
     """Fit a policy's thresholds on the calibration part of the checkpoint's data set.
@@ -248,7 +250,7 @@ def policy_fit_command(
     start = (policy, None) if policy.exists() else (None, model.config.target)
     file = PolicyFile.read(*start)
     target = file.policy.target
-    images = checkpoint_dataset(model.config, data, skip_bad, ignore_columns)
+    images = checkpoint_dataset(model.config, data, skip_bad, table)
     report_skipped(images)
 
     def scored(part: str, policy: Policy | None = None) -> PolicyInputs:
@@ -296,7 +298,7 @@ def _sampling_options(mode: Mode, samples: int | Auto | None) -> SamplingOptions
 
 
 def _archives(arguments: Sequence[str]) -> list[tuple[Path, ArchiveLabels]]:
-    from training.data.local_images import read_archive_labels  # noqa: PLC0415 - imports torch
+    from training.recipe.archives import read_archive_labels  # noqa: PLC0415 - imports torch
 
     archives = []
     for argument in arguments:
@@ -387,7 +389,7 @@ def site_fit_command(
     samples: int | None,
     precision: PrecisionChoice,
     skip_bad: bool,
-    ignore_columns: bool,
+    table: LabelTable,
     device: str,
 ) -> None:
     """Fit thresholds, prediction sets and the policy to a site's own labelled pictures.
@@ -399,10 +401,12 @@ def site_fit_command(
     # These import torch.
     from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
     from eulerlora_contract.output_files import check_free  # noqa: PLC0415
+    from training.adaptation.summary import copies_lines, print_lines  # noqa: PLC0415
     from training.calibration.policy import PolicyFile  # noqa: PLC0415
     from training.calibration.site import SiteSettings, calibrate_site  # noqa: PLC0415
     from training.calibration.thresholds import CoverageSettings  # noqa: PLC0415
-    from training.data.images import report_skipped  # noqa: PLC0415
+    from training.data.copies import check_images  # noqa: PLC0415
+    from training.data.images import ImageParts, report_skipped  # noqa: PLC0415
     from training.data.local_images import LabelNames, read_local_images  # noqa: PLC0415
 
     config = read_config(checkpoint)
@@ -417,8 +421,12 @@ def site_fit_command(
     check_free(out)  # fails before the long work rather than after it
     classes = config.class_names
     names = LabelNames(classes, _mapping(renamed), ignored)
-    local = read_local_images(data, names, skip_bad, ignore_columns=ignore_columns)
+    local = read_local_images(data, names, skip_bad, table=table)
     report_skipped(local)
+    parts = ImageParts(local.name, config.classes, {"pictures": local.images})
+    check = check_images(parts, config.preprocessing.input_side)
+    print_lines(copies_lines(check, refused=True))
+    check.refuse_copies()
     click.echo("\n".join(_data_lines(local, classes)))
     report = calibrate_site(checkpoint, local, out, settings, device)
     click.echo("\n".join(_report_lines(report, out)))
@@ -429,7 +437,8 @@ def _target(
 ) -> TargetClasses | None:
     """Returns the target of --target, or the checkpoint's for a new policy; None for a policy's.
 
-    Raises UsageError for a class that the checkpoint lacks.
+    Raises:
+        UsageError: For a class that the checkpoint lacks.
     """
     from eulerlora_contract.answers import TargetClasses  # noqa: PLC0415
 
@@ -460,7 +469,6 @@ def _data_lines(local: LocalImages, classes: Sequence[str]) -> Iterator[str]:
     counts = Counter(classes[image.label] for image in local.images)
     listed = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     yield f"{local.name}: {len(local.images):,} images ({listed}), {local.ignored:,} ignored"
-    yield from (f"note: {note}" for note in local.notes)
     if local.unit == "image":
         yield (
             "The data name no lesions or patients: every image counts as a lesion. If some show "

@@ -1,6 +1,9 @@
 """The commands `eulerlora evaluate` and `eulerlora card`."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,6 +23,9 @@ from training.commands.options import (
     precision_option,
     samples_option,
 )
+
+if TYPE_CHECKING:
+    from training.data.dataset import LabelTable
 
 MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
 
@@ -73,14 +79,18 @@ def evaluate_command(
     precision: PrecisionChoice,
     out: Path | None,
     skip_bad: bool,
-    ignore_columns: bool,
+    table: LabelTable,
     device: str,
 ) -> None:
-    """Evaluate a checkpoint on the test part of its data set."""
+    """Evaluate a checkpoint on the test part of its data set, or on all images of another folder.
+
+    A folder is another one if its name is not that of the training's and no image of it was in the
+    training.
+    """
     configure_openmp()
     # These import torch, and the report matplotlib.
     from eulerlora.model import EulerLoRA  # noqa: PLC0415
-    from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
+    from training.data.datasets import evaluated_dataset  # noqa: PLC0415
     from training.data.images import report_skipped  # noqa: PLC0415
     from training.evaluation.evaluate import evaluate  # noqa: PLC0415
     from training.evaluation.inference import SamplingOptions  # noqa: PLC0415
@@ -98,7 +108,7 @@ def evaluate_command(
         else SamplingOptions("stoch", samples or DEFAULT_SAMPLES, views, sampler)
         for name in MODE_CHOICES[mode]
     ]
-    images = checkpoint_dataset(model.config, data, skip_bad, ignore_columns)
+    images = evaluated_dataset(model.config, checkpoint, data, skip_bad, table)
     sets = read_ood_sets(sources, images.parts[TEST], skip_bad)
     report_skipped(images, *sets)
     if out is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ import click
 from eulerlora.commands import PRECISION_CHOICES
 from eulerlora_contract.sampling import DEFAULT_SAMPLES, MAX_SAMPLES
 
+COLUMNS = ("path", "label", "group", "split")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
@@ -19,9 +21,6 @@ data_option = click.option("--data", type=PATH, required=True, help="Data direct
 out_option = click.option("--out", type=PATH, required=True, help="New or empty output folder.")
 skip_bad_option = click.option(
     "--skip-bad", is_flag=True, help="Skip unusable images and list them."
-)
-ignore_columns_option = click.option(
-    "--ignore-columns", is_flag=True, help="Ignore unknown columns of labels.csv."
 )
 device_option = click.option(
     "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."
@@ -33,12 +32,36 @@ samples_option = click.option(
 )
 
 
-def image_options(command: Command) -> Command:
-    return skip_bad_option(ignore_columns_option(device_option(command)))
+def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of `labels.csv`; the command gets them as `table`, a `LabelTable`."""
+
+    @wraps(command)
+    def with_table(ignore_columns: bool, **options: Any) -> Any:
+        from training.data.dataset import LabelTable  # noqa: PLC0415 - imports torch
+
+        names = {column: options.pop(f"{column}_column") for column in COLUMNS}
+        columns = {column: name for column, name in names.items() if name is not None}
+        table = LabelTable.model_validate({"ignore_columns": ignore_columns, "columns": columns})
+        return command(table=table, **options)
+
+    for column in reversed(COLUMNS):
+        with_table = click.option(
+            f"--{column}-column", metavar="NAME", help=f"Column of labels.csv with the {column}."
+        )(with_table)
+    return click.option(
+        "--ignore-columns", is_flag=True, help="Ignore unknown columns of labels.csv."
+    )(with_table)
+
+
+def image_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    return skip_bad_option(table_options(device_option(command)))
 
 
 def precision_option(default: str, purpose: str) -> Callable[[Command], Command]:
-    """Returns the option `--precision`. purpose: start of its description."""
+    """Returns the option `--precision`.
+
+    `purpose`: start of its description.
+    """
     return click.option(
         "--precision",
         type=click.Choice(PRECISION_CHOICES),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,12 +18,13 @@ from training.commands.options import (
     Command,
     data_option,
     device_option,
-    ignore_columns_option,
     out_option,
     skip_bad_option,
+    table_options,
 )
 
 if TYPE_CHECKING:
+    from training.data.dataset import LabelTable
     from training.optimisation.run import Tracker, Tracking
     from training.recipe.schema import Recipe
 
@@ -42,6 +44,9 @@ def run_options(command: Command) -> Command:
         ),
         click.option(
             "--resume", is_flag=True, help="Continue an interrupted run; the weights are the same."
+        ),
+        click.option(
+            "--restart", is_flag=True, help="Discard the stored state of an interrupted run."
         ),
         click.option(
             "--seed", type=click.IntRange(0, 2**32 - 1), help="Seed; replaces the recipe's."
@@ -83,6 +88,7 @@ def pretrain_command(
     seed: int | None,
     overrides: tuple[str, ...],
     resume: bool,
+    restart: bool,
     skip_bad: bool,
     trackers: tuple[Tracker, ...],
     track_dir: Path | None,
@@ -99,11 +105,12 @@ def pretrain_command(
     from training.recipe.file import find_recipe, read_recipe  # noqa: PLC0415
     from training.recipe.pretraining import PretrainingRecipe  # noqa: PLC0415
 
+    _check_resumption(resume, restart)
     settings = read_recipe(find_recipe(recipe), PretrainingRecipe, _with_seed(overrides, seed))
     states = [stage_state_file(out, stage) for stage in range(len(settings.stages))]
     with resume_hint(lambda: state_hint(states)):
         curves = tracking(trackers, track_dir, out, settings)
-        pretrain(settings, data, out, choose_device(device), resume, skip_bad, curves)
+        pretrain(settings, data, out, choose_device(device), resume, skip_bad, curves, restart)
 
 
 @click.command(
@@ -116,8 +123,14 @@ def pretrain_command(
 @click.option("--out", type=PATH, help="New or empty output folder.")
 @click.option("--check", is_flag=True, help="Check the data only; writes nothing.")
 @click.option("--show", is_flag=True, help="Print the recipe: keys, their meaning, what sets them.")
+@click.option(
+    "--copies",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the copies that --check finds to this CSV file.",
+)
 @click.option("--variant", metavar="NAME", help="Variant of the recipe.")
-@ignore_columns_option
+@table_options
 @run_options
 def train_command(
     recipe: str,
@@ -127,11 +140,13 @@ def train_command(
     seed: int | None,
     overrides: tuple[str, ...],
     resume: bool,
+    restart: bool,
     skip_bad: bool,
-    ignore_columns: bool,
+    table: LabelTable,
     trackers: tuple[Tracker, ...],
     track_dir: Path | None,
     check: bool,
+    copies: Path | None,
     show: bool,
     device: str,
 ) -> None:
@@ -141,12 +156,15 @@ def train_command(
     for each class or on the pictures of labels.csv (path, label, and optionally group and split).
     """
     configure_openmp()
-    from training.recipe.file import find_recipe, read_recipe  # noqa: PLC0415 - pydantic
+    from training.recipe.file import find_recipe, leaves, read_recipe  # noqa: PLC0415 - pydantic
     from training.recipe.schema import AdapterRecipe  # noqa: PLC0415
 
     path, overrides = find_recipe(recipe), _with_seed(overrides, seed)
-    if ignore_columns:
-        overrides = (*overrides, "data.ignore_columns=true")
+    given = table.model_dump(exclude_defaults=True)
+    overrides += tuple(f"data.{'.'.join(key)}={json.dumps(value)}" for key, value in leaves(given))
+    _check_resumption(resume, restart)
+    if copies is not None and not check:
+        raise click.UsageError("--copies requires --check")
     if show:
         from training.recipe.file import recipe_with_sources  # noqa: PLC0415 - tomlkit
 
@@ -162,7 +180,7 @@ def train_command(
 
     settings = read_recipe(path, AdapterRecipe, overrides, variant)
     if out is None or check:
-        if not check_data(settings, path.parent, data):
+        if not check_data(settings, path.parent, data, copies):
             raise click.ClickException("a training would refuse these data")
         return
     curves = tracking(trackers, track_dir, out, settings)
@@ -170,8 +188,13 @@ def train_command(
     states = [state_file(folder) for folder in folders]
     with resume_hint(lambda: checkpoint_hint(folders[-1], states)):
         run_on = choose_device(device)
-        train(settings, path.parent, data, out, run_on, resume, skip_bad, curves)
+        train(settings, path.parent, data, out, run_on, resume, skip_bad, curves, restart)
     click.echo(f"checkpoint in {out}")
+
+
+def _check_resumption(resume: bool, restart: bool) -> None:
+    if resume and restart:
+        raise click.UsageError("expected one of --resume and --restart, got both")
 
 
 def _with_seed(overrides: tuple[str, ...], seed: int | None) -> tuple[str, ...]:
@@ -183,7 +206,8 @@ def tracking(
 ) -> Tracking | None:
     """Returns what records the curves of a run in `out`; None without trackers.
 
-    Raises SettingsError for a tracker that is not installed.
+    Raises:
+        SettingsError: For a tracker that is not installed.
     """
     # These import torch.
     from training.optimisation.run import Tracking  # noqa: PLC0415

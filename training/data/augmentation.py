@@ -14,7 +14,7 @@ from torchvision.transforms.v2 import functional as F
 from eulerlora.images.decode import channels_first
 from eulerlora.images.preprocess import network_input
 from eulerlora.settings import Preprocessing
-from training.recipe.schema import Augmentation
+from training.data.images import Augmentation
 
 CPU = torch.device("cpu")  # torchvision's transforms draw there, whatever the pixels' device
 
@@ -23,8 +23,9 @@ CPU = torch.device("cpu")  # torchvision's transforms draw there, whatever the p
 def seeded(device: torch.device, *entropy: int) -> Iterator[None]:
     """Seeds the device's global generator with `entropy` within the block, then restores it.
 
-    For torchvision's transforms and modules, which take no generator. device: a CUDA device must
-    have an index, as a tensor's device has.
+    For torchvision's transforms and modules, which take no generator.
+
+    `device`: a CUDA device must have an index, as a tensor's device has.
     """
     cuda = device.type == "cuda"
     with torch.random.fork_rng([device] if cuda else []):
@@ -139,7 +140,10 @@ def paper_view(preprocessing: Preprocessing) -> View:
 def flip_and_rotate(pixels: Tensor) -> Tensor:
     """Applies both flips with p 0.5, then a rotation of 0..180 degrees.
 
-    Nearest interpolation, zeros outside, no expansion. pixels: (3, height, width).
+    Nearest interpolation, zeros outside, no expansion.
+
+    Args:
+        pixels: (3, height, width).
     """
     horizontal, vertical, turn = torch.rand(3).tolist()
     if horizontal < 0.5:
@@ -214,7 +218,7 @@ def training_view(
 ) -> Transform:
     """Returns the transform of an epoch; it does not depend on process or order of images.
 
-    views: if given, the transform returns so many random views, (views, 3, size, size).
+    `views`: if given, the transform returns so many random views, (views, 3, size, size).
     """
     view = VIEWS[augmentation](preprocessing)
 

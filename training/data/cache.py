@@ -1,7 +1,8 @@
 """The images of a folder or archive, decoded once into one memory-mapped file.
 
     CACHE/pixels/PATH/STATE/pixels.bin     (3, height, width) uint8 of all images, concatenated
-    CACHE/pixels/PATH/STATE/index.json     names, sizes, offsets; names and reasons of bad images
+    CACHE/pixels/PATH/STATE/index.json     names, sizes, offsets, digests; names and reasons of bad
+                                           images; what else the folder has
 
 CACHE is the folder in EULERLORA_CACHE, or the user's cache folder. STATE is a digest of the
 names, sizes and times of all files, so that a changed folder is decoded again. Pixels keep their
@@ -16,23 +17,34 @@ import shutil
 import sys
 import tarfile
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from lzma import LZMAError
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import IO
 
 import torch
 from platformdirs import user_cache_path
 from torch import Tensor
 
 from eulerlora.cpu import available_cpus
-from eulerlora.images.files import EXTENSIONS, image_files, is_image_name
+from eulerlora.images.files import EXTENSIONS, is_image_name
+from eulerlora_client.image_formats import SNIFFED_BYTES
+from eulerlora_client.images import (
+    FileSelection,
+    content_kind,
+    file_kind,
+    hidden_name,
+    left_out_notes,
+    list_files,
+)
 from eulerlora_contract.answers import WarningCode
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.printable import printable
 from eulerlora_contract.progress import track
+from training.data.copies import pixel_digest
 from training.data.images import Encoded, ImageSource, rgb_image
 
 FORMAT = 4
@@ -40,28 +52,59 @@ PIXELS, INDEX = "pixels.bin", "index.json"
 MIN_FREE_BYTES = 2**29  # of the cache's disk, left to other programs
 DECODE_AHEAD = 64  # images
 
-DecodeResult = Tensor | str
-"""A decoded image, or the reason why it cannot be decoded."""
+Reason = str
+"""Why a file cannot be read or decoded."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What a folder or archive has beside its images; counted while it is read.
+
+    Attributes:
+        others: Number of files of other kinds, by kind.
+        hidden: Number of images by the hidden or system folder that they are in.
+    """
+
+    others: Counter[str] = field(default_factory=Counter)
+    hidden: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def notes(self) -> list[str]:
+        return left_out_notes(self.others, self.hidden)
 
 
 @dataclass(frozen=True)
 class DecodedImages:
-    """The images of a folder or archive by name; bad: the reason for each undecodable image."""
+    """The images of a folder or archive by name.
+
+    Attributes:
+        bad: The reason for each undecodable image.
+        digests: `pixel_digest` of the others.
+    """
 
     sources: Mapping[str, ImageSource]
-    bad: Mapping[str, str]
+    bad: Mapping[str, Reason]
+    digests: Mapping[str, int] = field(default_factory=dict)
+    left_out: LeftOut = field(default_factory=LeftOut)
+
+    @property
+    def names(self) -> set[str]:
+        return {*self.sources, *self.bad}
 
 
 def decoded_images(path: Path) -> DecodedImages:
     """Returns the images of a folder or tar archive, sorted by name; decodes them if not cached.
 
-    The pixels are mapped from a file: DataLoader's forked workers share them, but a spawned
-    process cannot receive them. Without a usable cache it warns on stderr, checks every image and
-    returns them encoded. Raises DataError for a path that is missing, unreadable or without
-    images.
+    Hidden and system folders are left out. The pixels are mapped from a file: DataLoader's forked
+    workers share them, but a spawned process cannot receive them. Without a usable cache it warns
+    on stderr, checks every image and returns them encoded.
+
+    Raises:
+        DataError: For a path that is missing or unreadable.
     """
-    if not path.exists():
-        raise DataError(f"{path}: expected a folder or tar archive, got no such file")
+    if not (path.is_dir() or path.is_file()):  # opening a pipe might never end
+        found = "a pipe or device" if path.exists() else "no such file"
+        raise DataError(f"{path}: expected a folder or tar archive, got {found}")
     real = path.resolve()
     folder = cache_folder() / "pixels" / f"{real.name}-{_digest(str(real))}"
     state = folder / _digest(*_file_facts(path))
@@ -86,7 +129,9 @@ def cache_folder() -> Path:
 def _file_facts(path: Path) -> Iterator[object]:
     """Yields what distinguishes two states of a path, without reading contents."""
     yield FORMAT
-    for file in image_files(path) if path.is_dir() else [path]:
+    selection = _listed(path) if path.is_dir() else FileSelection((path,), (), {})
+    yield dict(selection.hidden)
+    for file in (*selection.files, *selection.others):
         try:
             stat = file.stat()
         except OSError as error:  # such as a broken link
@@ -106,16 +151,21 @@ def _open(state: Path) -> DecodedImages | None:
     try:
         index = json.loads((state / INDEX).read_text(encoding="utf-8"))
         # private pages: writable without a warning, and never written back to the file
-        pixels = torch.from_file(
-            str(state / PIXELS), shared=False, size=index["bytes"], dtype=torch.uint8
+        pixels = (
+            torch.from_file(
+                str(state / PIXELS), shared=False, size=index["bytes"], dtype=torch.uint8
+            )
+            if index["bytes"]
+            else torch.empty(0, dtype=torch.uint8)
         )
         sources: dict[str, ImageSource] = {
             name: pixels[offset : offset + 3 * height * width].view(3, height, width)
             for name, (offset, height, width) in index["images"].items()
         }
+        left_out = LeftOut(Counter(index["others"]), Counter(index["hidden"]))
+        return DecodedImages(sources, index["bad"], index["digests"], left_out)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError):
         return None
-    return DecodedImages(sources, index["bad"])
 
 
 def _build(path: Path, state: Path) -> DecodedImages:
@@ -124,7 +174,8 @@ def _build(path: Path, state: Path) -> DecodedImages:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
-        _write(partial, decode_all(path), path)
+        left_out = LeftOut()
+        _write(partial, decode_all(path, encoded_images(path, left_out)), path, left_out)
         for older in state.parent.iterdir():
             if older.is_dir() and older != partial:
                 shutil.rmtree(older)
@@ -137,9 +188,12 @@ def _build(path: Path, state: Path) -> DecodedImages:
     return built
 
 
-def _write(folder: Path, decoded: Iterable[tuple[str, DecodeResult]], path: Path) -> None:
+def _write(
+    folder: Path, decoded: Iterable[tuple[str, Tensor | Reason]], path: Path, left_out: LeftOut
+) -> None:
     images: dict[str, tuple[int, int, int]] = {}
-    bad: dict[str, str] = {}
+    digests: dict[str, int] = {}
+    bad: dict[str, Reason] = {}
     offset = 0
     with (folder / PIXELS).open("wb") as file:
         for name, pixels in decoded:
@@ -150,67 +204,113 @@ def _write(folder: Path, decoded: Iterable[tuple[str, DecodeResult]], path: Path
                 raise OSError(f"expected {MIN_FREE_BYTES >> 20} MB of free space in {folder}")
             file.write(pixels.numpy().tobytes())
             images[name] = (offset, *pixels.shape[1:])
+            digests[name] = pixel_digest(pixels)
             offset += pixels.numel()
     index = {
         "path": str(path.resolve()),
         "bytes": offset,
         "images": dict(sorted(images.items())),
+        "digests": digests,
         "bad": dict(sorted(bad.items())),
+        "others": left_out.others,
+        "hidden": left_out.hidden,
     }
     (folder / INDEX).write_text(json.dumps(index), encoding="utf-8")
 
 
 def _checked(path: Path) -> DecodedImages:
     """Returns the images in encoded form; decodes each once to find the bad ones."""
-    sources = list_images(path)
-    bad = {name: pixels for name, pixels in decode_all(path) if isinstance(pixels, str)}
-    good = {name: source for name, source in sources.items() if name not in bad}
-    return DecodedImages(good, dict(sorted(bad.items())))
+    left_out = LeftOut()
+    sources = dict(sorted(encoded_images(path, left_out)))
+    bad: dict[str, Reason] = {}
+    digests: dict[str, int] = {}
+    for name, pixels in decode_all(path, sources.items()):
+        if isinstance(pixels, str):
+            bad[name] = pixels
+        else:
+            digests[name] = pixel_digest(pixels)
+    good = {
+        name: source
+        for name, source in sources.items()
+        if not isinstance(source, str) and name in digests
+    }
+    return DecodedImages(good, bad, digests, left_out)
 
 
-def encoded_images(path: Path) -> Iterator[tuple[str, Encoded]]:
+def _listed(folder: Path) -> FileSelection:
+    return list_files([folder], EXTENSIONS)
+
+
+def encoded_images(path: Path, left_out: LeftOut) -> Iterator[tuple[str, Encoded | Reason]]:
     """Yields names and files of a folder, or names and bytes of a tar archive in its order.
 
-    An archive is read as a stream. Raises DataError for an unreadable archive.
+    An archive is read as a stream. A link to nothing, a pipe or a device has the reason why it
+    cannot be read.
+
+    Args:
+        path: A folder or a tar archive.
+        left_out: Gets what is no image.
+
+    Raises:
+        DataError: The archive is unreadable.
     """
     if path.is_dir():
-        yield from ((file.relative_to(path).as_posix(), file) for file in image_files(path))
+        selection = _listed(path)
+        left_out.others.update(map(file_kind, selection.others))
+        left_out.hidden.update(selection.hidden)
+        for file in selection.files:
+            name = file.relative_to(path).as_posix()
+            yield name, file if file.is_file() else f"expected a file, got a {file_kind(file)}"
         return
     try:
         with tarfile.open(path) as archive:
             for member in archive:
-                if is_image_name(member.name) and (file := archive.extractfile(member)) is not None:
-                    yield member.name.removeprefix("./"), file.read()
+                name = member.name.removeprefix("./")
+                hidden = hidden_name(PurePosixPath(name).parts)
+                if member.isdir():
+                    continue
+                if hidden is not None:
+                    left_out.hidden.update([hidden] * is_image_name(name))
+                elif is_image_name(name):
+                    content = _content(archive, member)
+                    yield name, content.read() if not isinstance(content, str) else content
+                else:
+                    left_out.others.update([_member_kind(archive, member)])
     except (tarfile.TarError, OSError, EOFError, LZMAError, zlib.error) as error:
         raise DataError(f"{path}: expected a readable tar archive ({type(error).__name__})") from (
             error
         )
 
 
-def list_images(path: Path) -> dict[str, ImageSource]:
-    """Returns all image files of a folder or tar archive by relative name, sorted.
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes] | Reason:
+    """Returns the opened file of a member, or why there is none."""
+    try:
+        return archive.extractfile(member) or "expected a file, got a pipe or device"
+    except (KeyError, RecursionError):  # the link leads to nothing, or to itself
+        return "expected a file, got a broken link"
 
-    A folder's files stay on disk; an archive is read into memory in encoded form.
+
+def _member_kind(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+    content = _content(archive, member)
+    if isinstance(content, str):
+        return content.partition("got a ")[2]
+    return content_kind(member.name, content.read(SNIFFED_BYTES))
+
+
+def decode_all(
+    path: Path, encoded: Iterable[tuple[str, Encoded | Reason]]
+) -> Iterator[tuple[str, Tensor | Reason]]:
+    """Yields the name and the decoded form of every image, in their order, or why it has none.
+
+    Worker threads decode ahead; long work shows its progress, with the name of `path`.
     """
-    return dict(sorted(encoded_images(path)))
+    yield from track(_decode_in_threads(encoded), f"decoding {path.name}", "images")
 
 
-def decode_all(path: Path) -> Iterator[tuple[str, DecodeResult]]:
-    """Yields the name and the decoded form of every image, in the order of `encoded_images`.
-
-    Worker threads decode ahead; long work shows its progress. Raises DataError for a path that is
-    unreadable or without images.
-    """
-    empty = True
-    for image in track(_decode_in_threads(encoded_images(path)), f"decoding {path.name}", "images"):
-        yield image
-        empty = False
-    if empty:
-        raise DataError(f"{path}: expected images ({', '.join(EXTENSIONS)}), got no images")
-
-
-def _decode_in_threads(images: Iterable[tuple[str, Encoded]]) -> Iterator[tuple[str, DecodeResult]]:
-    pending: deque[Future[tuple[str, DecodeResult]]] = deque()
+def _decode_in_threads(
+    images: Iterable[tuple[str, Encoded | Reason]],
+) -> Iterator[tuple[str, Tensor | Reason]]:
+    pending: deque[Future[tuple[str, Tensor | Reason]]] = deque()
     with ThreadPoolExecutor(available_cpus()) as pool:
         for name, source in images:
             pending.append(pool.submit(_decode, name, source))
@@ -220,8 +320,10 @@ def _decode_in_threads(images: Iterable[tuple[str, Encoded]]) -> Iterator[tuple[
             yield pending.popleft().result()
 
 
-def _decode(name: str, source: Encoded) -> tuple[str, DecodeResult]:
+def _decode(name: str, source: Encoded | Reason) -> tuple[str, Tensor | Reason]:
     """Returns the name with the pixels or the reason. Reports a colour profile that is ignored."""
+    if isinstance(source, str):
+        return name, source
     try:
         image = rgb_image(name, source)
     except DataError as error:

@@ -7,7 +7,7 @@ compressed again, has another.
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,22 +19,54 @@ from torch.nn import functional as F
 
 from eulerlora.checkpoint.files import read_training_images
 from eulerlora_contract.errors import DataError
+from eulerlora_contract.output_files import open_output
+from eulerlora_contract.printable import write_csv_rows
 from eulerlora_contract.progress import track
 from training.data.images import ImageParts, LabelledImage, pixels_of
 
 
 def image_digests(images: Iterable[LabelledImage]) -> Tensor:
-    """Returns (n,) int64, the digest of each image. Raises DataError for an undecodable image."""
+    """Returns (n,) int64, the digest of each image.
+
+    Raises:
+        DataError: For an undecodable image.
+    """
     digests = [pixel_digest(pixels_of(image.name, image.source)) for image in images]
     return torch.tensor(digests, dtype=torch.int64)
 
 
 def pixel_digest(pixels: Tensor) -> int:
-    """Returns a signed 64-bit integer. pixels: (3, height, width) uint8."""
+    """Returns a signed 64-bit integer.
+
+    Args:
+        pixels: (3, height, width) uint8.
+    """
     shape = np.array(pixels.shape, np.int64)
     digest = hashlib.blake2b(shape.tobytes(), digest_size=8)
     digest.update(pixels.contiguous().numpy().data)
     return int.from_bytes(digest.digest(), "little", signed=True)
+
+
+def data_digest(
+    parts: Mapping[str, Sequence[LabelledImage]],
+    classes: Sequence[str],
+    digests: Mapping[str, Tensor],
+) -> str:
+    """Returns a digest of all that a training takes from its images.
+
+    Args:
+        parts: The images by part.
+        classes: Names of the classes.
+        digests: `image_digests` of each part.
+
+    Returns:
+        SHA-256 of the part, name, class, group and pixels of every image, in hexadecimal.
+    """
+    sha256 = hashlib.sha256(repr(tuple(classes)).encode())
+    for part, images in parts.items():
+        for image, digest in zip(images, digests[part].tolist(), strict=True):
+            sha256.update(repr((part, image.name, image.label, image.cluster, digest)).encode())
+    return sha256.hexdigest()
 
 
 def images_in_training(folder: Path, images: Sequence[LabelledImage]) -> list[LabelledImage] | None:
@@ -42,7 +74,10 @@ def images_in_training(folder: Path, images: Sequence[LabelledImage]) -> list[La
 
     They are images of any training that the checkpoint knows, of its adapters or of its backbone.
     Another of n images is among them by chance with a probability of n * 2**-64 for each stored
-    digest. None if the checkpoint has no digests. Raises CheckpointError for a damaged file.
+    digest. None if the checkpoint has no digests.
+
+    Raises:
+        CheckpointError: For a damaged file.
     """
     stored = read_training_images(folder)
     if not stored:
@@ -54,7 +89,7 @@ def images_in_training(folder: Path, images: Sequence[LabelledImage]) -> list[La
 def named_with_seen(name: str, folder: Path, images: Sequence[LabelledImage]) -> str:
     """Returns the name of a set with the number of its images that the training was shown, if any.
 
-    folder: of the checkpoint.
+    `folder`: of the checkpoint.
     """
     seen = images_in_training(folder, images)
     return f"{name} (training was shown {len(seen):,} of its images)" if seen else name
@@ -72,50 +107,98 @@ CHUNK = 1024
 
 @dataclass(frozen=True, eq=False)
 class PlacedImage:
-    """An image and its part. text: its name, part and class."""
+    """An image, its part and the name of its class."""
 
     image: LabelledImage
     part: str
-    text: str
+    class_name: str
+
+    @property
+    def text(self) -> str:
+        """Its name, part and class."""
+        return f"{self.image.name} ({self.part}, {self.class_name})"
 
 
-Copies = Sequence[PlacedImage]
+Pair = tuple[PlacedImage, PlacedImage]
 
 
 @dataclass(frozen=True)
 class DataCheck:
     """What a check of a data set has found.
 
-    in_classes, in_parts: images with equal pixels in two classes, or in two parts. repeated: those
-    in one part and class. similar: pairs of nearly the same image in two classes or parts. small:
-    images with a side below that of the network's input.
+    Attributes:
+        in_classes: Pairs of images with equal pixels in two classes.
+        in_parts: Such pairs in two parts.
+        repeated: Such pairs in one part and class, which are one group.
+        similar: Pairs of nearly the same image in two classes or parts.
+        small: Images with a side below that of the network's input.
     """
 
-    in_classes: Sequence[Copies]
-    in_parts: Sequence[Copies]
-    repeated: Sequence[Copies]
-    similar: Sequence[Copies]
-    small: Sequence[Copies]
+    in_classes: Sequence[Pair]
+    in_parts: Sequence[Pair]
+    repeated: Sequence[Pair]
+    similar: Sequence[Pair]
+    small: Sequence[PlacedImage]
+
+    @property
+    def pairs(self) -> Mapping[str, Sequence[Pair]]:
+        """The pairs by what they are."""
+        return {
+            "same image in two classes": self.in_classes,
+            "same image in two parts": self.in_parts,
+            "same image twice in a part": self.repeated,
+            "nearly the same in two classes or parts": self.similar,
+        }
 
     def refuse_copies(self) -> None:
-        """Raises DataError, with both images, for an image in two classes or two parts."""
-        for what, copies in (("class", self.in_classes), ("part", self.in_parts)):
-            if copies:
-                first, second, *_ = copies[0]
+        """Refuses an image in two classes or two parts.
+
+        Raises:
+            DataError: There are such images; with the first pair.
+        """
+        for what, pairs in (("class", self.in_classes), ("part", self.in_parts)):
+            if pairs:
+                first, second = pairs[0]
+                more = f", and {len(pairs) - 1:,} more pairs" if len(pairs) > 1 else ""
                 raise DataError(
                     f"expected each image in one {what}, got the same pixels in {first.text} and "
-                    f"{second.text}, and {len(copies) - 1:,} more such copies; delete one of them"
-                    f"{'' if what == 'class' else ', or give both the same group in labels.csv'}"
+                    f"{second.text}{more}; keep one of each pair"
                 )
 
 
-def check_images(images: ImageParts, input_side: int) -> DataCheck:
-    """Returns what one pass over all images finds. input_side: of the network, in pixels.
+COPIES_HEADER = ("found", "file", "class", "part", "other_file", "other_class", "other_part")
 
-    Compares all pairs of images in two parts or classes.
+
+def write_copies(path: Path, check: DataCheck) -> None:
+    """Writes each pair of a check once to a CSV file, a row for each.
+
+    Raises:
+        StorageError: The disk is full.
     """
+    kinds: dict[Pair, str] = {}
+    for kind, pairs in check.pairs.items():
+        for pair in pairs:
+            kinds.setdefault(pair, kind)
+    rows = (
+        (kind, *(cell for one in pair for cell in (one.image.name, one.class_name, one.part)))
+        for pair, kind in kinds.items()
+    )
+    with open_output(path) as file:
+        write_csv_rows(file, COPIES_HEADER, rows)
+
+
+def check_images(images: ImageParts, input_side: int) -> DataCheck:
+    """Returns what one pass over all images finds.
+
+    Compares all pairs of images in two parts or classes. Images labelled OUTSIDE are a class.
+
+    Args:
+        images: All parts.
+        input_side: Of the network, in pixels.
+    """
+    names = (*images.class_names, "none of the classes")
     placed = [
-        PlacedImage(image, part, f"{image.name} ({part}, {images.classes[image.label].name})")
+        PlacedImage(image, part, names[image.label])
         for part, members in images.parts.items()
         for image in members
     ]
@@ -126,35 +209,24 @@ def check_images(images: ImageParts, input_side: int) -> DataCheck:
         by_digest[pixel_digest(pixels)].append(entry)
         thumbnails[index] = _thumbnail(pixels)
         if min(pixels.shape[1:]) < input_side:
-            small.append([entry])
+            small.append(entry)
     copies = [same for same in by_digest.values() if len(same) > 1]
-    in_classes = _differing(copies, lambda entry: entry.image.label)
-    in_parts = _differing(copies, lambda entry: entry.part)
-    differing = {id(first) for first, _ in (*in_classes, *in_parts)}
+    pairs = [(first, other) for first, *others in copies for other in others]
     equal = {(id(a), id(b)) for same in copies for a in same for b in same}
     return DataCheck(
-        in_classes=in_classes,
-        in_parts=in_parts,
-        repeated=[same for same in copies if id(same[0]) not in differing],
+        in_classes=[(a, b) for a, b in pairs if a.image.label != b.image.label],
+        in_parts=[(a, b) for a, b in pairs if a.part != b.part],
+        repeated=[(a, b) for a, b in pairs if (a.image.label, a.part) == (b.image.label, b.part)],
         similar=[(a, b) for a, b in _similar(placed, thumbnails) if (id(a), id(b)) not in equal],
         small=small,
     )
 
 
-def _differing(
-    copies: Sequence[Copies], place: Callable[[PlacedImage], object]
-) -> list[tuple[PlacedImage, PlacedImage]]:
-    """Returns the first image of copies in two places, and the first one in another place."""
-    pairs = []
-    for first, *others in copies:
-        pairs += [(first, other) for other in others if place(other) != place(first)][:1]
-    return pairs
-
-
 def _thumbnail(pixels: Tensor) -> Tensor:
     """Returns (3 * THUMBNAIL ** 2,), the means of the image's fields; mean 0 and norm 1.
 
-    pixels: (3, height, width) uint8.
+    Args:
+        pixels: (3, height, width) uint8.
     """
     image = Image.fromarray(np.ascontiguousarray(pixels.permute(1, 2, 0).numpy()))
     reduced = image.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
@@ -162,9 +234,7 @@ def _thumbnail(pixels: Tensor) -> Tensor:
     return F.normalize(values - values.mean(), dim=0)
 
 
-def _similar(
-    placed: Sequence[PlacedImage], thumbnails: Tensor
-) -> Iterator[tuple[PlacedImage, PlacedImage]]:
+def _similar(placed: Sequence[PlacedImage], thumbnails: Tensor) -> Iterator[Pair]:
     classes = torch.tensor([entry.image.label for entry in placed])
     names = list(dict.fromkeys(entry.part for entry in placed))
     parts = torch.tensor([names.index(entry.part) for entry in placed])

@@ -1,72 +1,112 @@
 """The data sets of a recipe: labelled parts, out-of-distribution images and outliers."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePath
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.images.files import EXTENSIONS, is_image_name
 from eulerlora.settings import Provenance
 from eulerlora_contract.answers import ClassName
 from eulerlora_contract.errors import DataError
-from training.data.cache import DecodedImages, decoded_images
+from training.data.cache import decoded_images
+from training.data.copies import images_in_training
+from training.data.dataset import DataSettings, LabelTable
+from training.data.image_folder import ImageFolder
 from training.data.images import (
     OUTSIDE,
     ImageParts,
     LabelledImage,
-    OnBad,
     OodSet,
     evenly_spaced,
     refuse,
 )
-from training.data.labels import LABELS, ImageLabel, check_every_class, split_labels
-from training.data.published import (
-    TITLES,
-    read_ham10000,
-    read_tiny_imagenet,
-    read_torchvision_set,
-    split_suffix,
+from training.data.labels import PART_WORDS
+from training.data.registry import (
+    DATA_SETS,
+    IMAGES,
+    OodSettings,
+    OutlierSettings,
+    UnlabelledData,
 )
-from training.data.splits import stratified_split
-from training.recipe.pretraining import PretrainingData, UnlabelledData
-from training.recipe.schema import DataSettings, OodSettings, OutlierSettings, Part
+from training.data.splits import Part, stratified_split
 
 
 def read_dataset(settings: DataSettings, directory: Path, skip_bad: bool = False) -> ImageParts:
     """Returns the data set of a recipe from a data directory; every image of it can be decoded.
 
-    skip_bad: skip unusable images and list them in `skipped` instead of raising DataError.
+    `skip_bad`: skip unusable images and list them in `skipped` instead of raising DataError.
     """
     skipped: dict[str, str] = {}
     on_bad = skipped.__setitem__ if skip_bad else refuse
-    path = directory / settings.path
-    if settings.kind == "imagefolder":
-        images = _read_image_folder(settings, path, on_bad)
-    elif settings.kind == "ham10000":
-        images = read_ham10000(path, settings.split, on_bad)
-    elif settings.kind == "tiny-imagenet":
-        images = read_tiny_imagenet(path, settings.split, on_bad)
-    else:  # torchvision checks the digests of its files, so no image is unusable
-        images = read_torchvision_set(settings.kind, path, settings.split)
+    images = DATA_SETS[settings.kind].read(directory / settings.path, settings, on_bad)
     return replace(_limited(images, settings.at_most), skipped=skipped)
+
+
+def evaluated_dataset(
+    config: CheckpointConfig,
+    folder: Path,
+    directory: Path,
+    skip_bad: bool = False,
+    table: LabelTable | None = None,
+) -> ImageParts:
+    """Returns the data set that an evaluation of a checkpoint tests on.
+
+    That is `checkpoint_dataset`, or all images of another folder as the part `test`. Another folder
+    has another name than the one of the training, and no image that the training was shown.
+
+    Args:
+        config: Of the checkpoint.
+        folder: The checkpoint's, which has the digests of the images of its training.
+        directory: Of the data.
+        skip_bad: As in `read_dataset`.
+        table: Where labels are read from; None for the settings of the training.
+    """
+    settings = _with_table(dataset_settings(config), table)
+    if not (directory / settings.path).exists():
+        settings = settings.model_copy(update={"path": "."})
+    kind, path = DATA_SETS[settings.kind], directory / settings.path
+    trained_on = str(config.provenance.get("data"))
+    if isinstance(kind, ImageFolder) and not trained_on.startswith(f"{path.absolute().name}, "):
+        skipped: dict[str, str] = {}
+        on_bad = skipped.__setitem__ if skip_bad else refuse
+        whole = kind.read(path, settings, on_bad, whole=True)
+        if images_in_training(folder, whole.parts["test"]) == []:
+            note = f"all images are tested on, because none was in the training on {trained_on}"
+            whole = replace(whole, skipped=skipped, notes=(*whole.notes, note))
+            return _of_checkpoint(whole, config, directory)
+    return _of_checkpoint(read_dataset(settings, directory, skip_bad), config, directory)
 
 
 def checkpoint_dataset(
     config: CheckpointConfig,
     directory: Path,
     skip_bad: bool = False,
-    ignore_columns: bool = False,
+    table: LabelTable | None = None,
 ) -> ImageParts:
     """Returns the data set that a checkpoint was trained on, from a data directory.
 
-    The labels are indices of the checkpoint's classes. ignore_columns: as `data.ignore_columns` of
-    a recipe. Raises DataError if the classes of the data set have other names.
+    The labels are indices of the checkpoint's classes.
+
+    `table`: replaces what the recipe says of `labels.csv`.
+
+    Raises:
+        DataError: If the classes of the data set have other names.
     """
-    settings = dataset_settings(config)
-    if ignore_columns:
-        settings = settings.model_copy(update={"ignore_columns": True})
-    images = read_dataset(settings, directory, skip_bad)
+    settings = _with_table(dataset_settings(config), table)
+    return _of_checkpoint(read_dataset(settings, directory, skip_bad), config, directory)
+
+
+def _with_table(settings: DataSettings, table: LabelTable | None) -> DataSettings:
+    given = {} if table is None else table.model_dump(exclude_defaults=True)
+    return settings.model_copy(update=given)
+
+
+def _of_checkpoint(images: ImageParts, config: CheckpointConfig, directory: Path) -> ImageParts:
+    """Returns the images with indices of the checkpoint's classes.
+
+    Raises:
+        DataError: For others.
+    """
     names, expected = images.class_names, config.class_names
     if sorted(names) != sorted(expected):
         raise DataError(
@@ -105,26 +145,33 @@ def read_ood_set(settings: OodSettings, directory: Path, skip_bad: bool = False)
     """Returns out-of-distribution images from a data directory.
 
     Kind `images`: all images of a folder or archive, or only those in its `test/`, if any. Other
-    kinds: the test part of the data set. Raises DataError if there are none.
+    kinds: the test part of the data set.
+
+    Raises:
+        DataError: If there are none.
     """
-    if settings.kind == "images":
+    if settings.kind == IMAGES:
         unlabelled = _read_images(settings.path, "test", directory, skip_bad)
         return replace(unlabelled, group=settings.group)
     data = DataSettings(kind=settings.kind, path=settings.path, split="paper")
     labelled = read_dataset(data, directory, skip_bad)
     images = [replace(image, label=OUTSIDE) for image in labelled.parts["test"]]
-    title = TITLES[settings.kind]
-    return OodSet(title, images, labelled.skipped, settings.group)
+    return OodSet(DATA_SETS[settings.kind].title, images, labelled.skipped, settings.group)
 
 
 def read_outliers(settings: OutlierSettings, directory: Path, skip_bad: bool = False) -> OodSet:
     outliers = _read_images(settings.path, "train", directory, skip_bad)
-    return OodSet(settings.path, evenly_spaced(outliers.images, settings.images), outliers.skipped)
+    images = evenly_spaced(outliers.images, settings.images)
+    return replace(outliers, name=settings.path, images=images)
 
 
 def read_unlabelled(settings: UnlabelledData, directory: Path, skip_bad: bool = False) -> OodSet:
-    """Returns the unlabelled images of a pretraining. Raises DataError if there are none."""
-    if settings.kind == "images":
+    """Returns the unlabelled images of a pretraining.
+
+    Raises:
+        DataError: If there are none.
+    """
+    if settings.kind == IMAGES:
         return _read_images(settings.path, "train", directory, skip_bad)
     data = DataSettings(kind=settings.kind, path=settings.path, split=settings.split)
     labelled = read_dataset(data, directory, skip_bad)
@@ -137,20 +184,22 @@ def pretraining_images(
 ) -> list[LabelledImage]:
     """Returns the images of a data set with which a backbone was pretrained, labelled or not.
 
-    origin: provenance of the backbone. A data set of its pretraining is this one if kind, name and
-    split are equal. Images that cannot be decoded are left out.
+    `origin`: provenance of the backbone. A data set of its pretraining is this one if kind, name
+    and split are equal. Images that cannot be decoded are left out.
     """
     if "stages" not in origin:
         return []
     recipe, here = origin["recipe"], {"path": settings.path}
+    unlabelled_kind = settings.kind if DATA_SETS[settings.kind].published else IMAGES
     shown: list[LabelledImage] = []
     for data in recipe["data"]:
         if data["kind"] == settings.kind:
-            same = PretrainingData.model_validate(data | here)
+            known = {key: data[key] for key in data.keys() & DataSettings.model_fields.keys()}
+            same = DataSettings.model_validate(known | here)
             labelled = read_dataset(same, directory, skip_bad=True)
             shown += labelled.parts["train"] if labelled.name in origin["data"] else []
     for data in recipe["unlabelled"]:
-        if data["kind"] == {"imagefolder": "images"}.get(settings.kind, settings.kind):
+        if data["kind"] == unlabelled_kind:
             unlabelled = read_unlabelled(UnlabelledData(**data | here), directory, skip_bad=True)
             shown += unlabelled.images if unlabelled.name in origin["data"] else []
     return shown
@@ -159,53 +208,19 @@ def pretraining_images(
 def _read_images(path: str, part: Part, directory: Path, skip_bad: bool) -> OodSet:
     folder = directory / path
     decoded = decoded_images(folder)
-    names = sorted({*decoded.sources, *decoded.bad})
-    names = [name for name in names if name.startswith(f"{part}/")] or names
+    names = sorted(decoded.names)
+    in_part = [n for n in names if "/" in n and PART_WORDS.get(n.split("/")[0].lower()) == part]
+    names = in_part or names
     skipped = {_in_directory(path, n): decoded.bad[n] for n in names if n in decoded.bad}
     if not skip_bad:
         for name, reason in skipped.items():
             refuse(name, reason)
     images = [LabelledImage(n, decoded.sources[n], OUTSIDE) for n in names if n in decoded.sources]
     if not images:
-        raise DataError(f"{folder}: expected usable images, got none that can be decoded")
-    return OodSet(folder.resolve().name, images, skipped)
-
-
-def _read_image_folder(settings: DataSettings, path: Path, on_bad: OnBad) -> ImageParts:
-    """Returns a user's images. Splitting precedes skipping: a bad image changes no other part.
-
-    Raises DataError, with class and file.
-    """
-    decoded = decoded_images(path)
-    split = split_labels(settings, path, {*decoded.sources, *decoded.bad})
-    parts: dict[str, list[LabelledImage]] = {part: [] for part in split.parts}
-    for part, rows in split.parts.items():
-        for row in rows:
-            if row.name in decoded.sources:
-                label, source = split.classes.index(row.label), decoded.sources[row.name]
-                parts[part].append(LabelledImage(row.name, source, label, row.cluster))
-            else:
-                on_bad(_in_directory(settings.path, row.name), _fault(path, row, decoded))
-    counts = {part: Counter(image.label for image in images) for part, images in parts.items()}
-    check_every_class(split, counts)
-    classes = tuple(
-        ClassName(name=name, description=settings.classes.get(name, name)) for name in split.classes
-    )
-    layout = LABELS if split.labels.table else "image folder"
-    name = f"{path.absolute().name}, {layout}{split_suffix(settings.split)}"
-    return ImageParts(name, classes, parts, notes=split.labels.notes)
-
-
-def _fault(path: Path, row: ImageLabel, decoded: DecodedImages) -> str:
-    if row.name in decoded.bad:
-        reason = decoded.bad[row.name]
-    elif not (path / row.name).exists():
-        reason = "no such file"
-    elif not is_image_name(row.name):
-        reason = f"expected an image ({', '.join(EXTENSIONS)})"
-    else:
-        reason = f"expected a path below the folder of {LABELS}, without .."
-    return f"{reason} ({row.place}, class {row.label})"
+        found = "".join(f"; {note}" for note in decoded.left_out.notes)
+        raise DataError(f"{folder}: expected usable images, got none that can be decoded{found}")
+    notes = tuple(f"{path}: {note}" for note in decoded.left_out.notes)
+    return OodSet(folder.resolve().name, images, skipped, notes=notes)
 
 
 def _in_directory(path: str, name: str) -> str:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,8 +19,10 @@ from eulerlora.images.preprocess import network_input
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.answers import ClassName
 from eulerlora_contract.errors import DataError, ImageError
-from training.recipe.schema import OodGroup
+from eulerlora_contract.printable import printable
 
+OodGroup = Literal["far", "near", "shifted"]
+Augmentation = Literal["paper", "dermoscopy", "cameras", "natural"]
 Encoded = Path | bytes
 """An image file on disk, or its bytes in memory."""
 
@@ -31,15 +33,22 @@ OnBad = Callable[[str, str], None]
 """(name, reason) -> None, to skip an unusable image or row; or raises DataError."""
 
 
-class Skipped(Protocol):
-    """A set of images with the reasons, by name, why others were skipped."""
+class ReadSet(Protocol):
+    """A set of images with the reasons, by name, why others were skipped, and further remarks."""
 
     @property
     def skipped(self) -> Mapping[str, str]: ...
 
+    @property
+    def notes(self) -> Sequence[str]: ...
+
 
 def pixels_of(name: str, source: ImageSource) -> Tensor:
-    """Returns (3, height, width) uint8, upright sRGB. Raises DataError with the image's name."""
+    """Returns (3, height, width) uint8, upright sRGB.
+
+    Raises:
+        DataError: With the image's name.
+    """
     if isinstance(source, Tensor):
         return source
     if not isinstance(source, Path | bytes):
@@ -48,7 +57,11 @@ def pixels_of(name: str, source: ImageSource) -> Tensor:
 
 
 def rgb_image(name: str, source: Encoded) -> RgbImage:
-    """Returns a decoded image with warnings. Raises DataError with the image's name."""
+    """Returns a decoded image with warnings.
+
+    Raises:
+        DataError: With the image's name.
+    """
     try:
         return read_image(source, name)
     except ImageError as error:
@@ -60,14 +73,16 @@ def refuse(name: str, reason: str) -> None:
     raise DataError(f"{name}: {reason}; use --skip-bad to skip unusable images")
 
 
-def report_skipped(*sets: Skipped) -> None:
-    """Lists the skipped images of all sets on stderr, with reasons; prints nothing if none."""
+def report_skipped(*sets: ReadSet) -> None:
+    """Prints on stderr the notes of all sets and the skipped images with reasons, if any."""
+    for note in dict.fromkeys(note for images in sets for note in images.notes):
+        print(printable(f"note: {note}"), file=sys.stderr)
     skipped = {name: reason for images in sets for name, reason in images.skipped.items()}
     if skipped:
         noun = "image" if len(skipped) == 1 else "images"
         print(f"skipped {len(skipped):,} {noun}:", file=sys.stderr)
     for name, reason in skipped.items():
-        print(f"  {name}: {reason}", file=sys.stderr)
+        print(printable(f"  {name}: {reason}"), file=sys.stderr)
 
 
 OUTSIDE = -1
@@ -80,8 +95,9 @@ Item = TypeVar("Item")
 class LabelledImage:
     """An image with its name, source and class index.
 
-    cluster: identifier of the subject that several images share, such as a lesion, if known.
-    attributes: such as "female" by "sex"; results are also stated by their values.
+    Attributes:
+        cluster: Identifier of the subject that several images share, such as a lesion, if known.
+        attributes: Such as "female" by "sex"; results are also stated by their values.
     """
 
     name: str
@@ -100,9 +116,11 @@ class LabelledImage:
 class ImageParts:
     """A labelled data set, split.
 
-    name: title in reports, with the split. parts: images of train, validation and calibration (not
-    in every split) and test. skipped: reasons by name for skipped images or rows. notes: remarks
-    for the user.
+    Attributes:
+        name: Title in reports, with the split.
+        parts: Images of train, validation and calibration (not in every split) and test.
+        skipped: Reasons by name for skipped images or rows.
+        notes: Remarks for the user.
     """
 
     name: str
@@ -126,9 +144,12 @@ class OodSet:
     """Images beside those of the data set: out-of-distribution images of an evaluation, outliers of
     a training, or unlabelled images of a pretraining.
 
-    name, skipped: as in ImageParts. Images of none of the classes are labelled OUTSIDE. group: how
-    out-of-distribution images differ (`OodSettings`). generated: True for generated pictures, False
-    for those of a folder or archive.
+    Attributes:
+        name: As in ImageParts. Images of none of the classes are labelled OUTSIDE.
+        skipped: As in ImageParts. Images of none of the classes are labelled OUTSIDE.
+        notes: As in ImageParts. Images of none of the classes are labelled OUTSIDE.
+        group: How out-of-distribution images differ (`OodSettings`).
+        generated: True for generated pictures, False for those of a folder or archive.
     """
 
     name: str
@@ -136,6 +157,7 @@ class OodSet:
     skipped: Mapping[str, str] = field(default_factory=dict)
     group: OodGroup = "far"
     generated: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def pixel_batches(
@@ -168,11 +190,13 @@ SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 def load(dataset: Dataset[Any], workers: int, **options: Any) -> Iterator[Any]:
-    """Yields the batches of a DataLoader; 0 workers use this process. options: of DataLoader.
+    """Yields the batches of a DataLoader; 0 workers use this process.
 
     Ctrl-C, `timeout`, systemd and Slurm send their signals to all processes of a run. A worker that
     ends raises an error in this process, at any place and before the run can save its state.
     Workers therefore ignore SIGINT, and SIGTERM unless this process sends it.
+
+    `options`: of DataLoader.
     """
     loader = DataLoader(dataset, num_workers=workers, worker_init_fn=_obey_parent, **options)
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which workers inherit

@@ -2,43 +2,65 @@
 
 import csv
 import io
+import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
+from typing import get_args
+from unicodedata import normalize
 
+from eulerlora_client.images import hidden_name, left_out_notes
 from eulerlora_contract.errors import DataError
-from training.data.splits import SplitParts, parts_of
-from training.recipe.schema import DataSettings, Part, Split
+from training.data.cache import DecodedImages
+from training.data.dataset import Column, DataSettings, LabelTable
+from training.data.splits import Part, Split, SplitParts, parts_of
 
 LABELS = "labels.csv"
-PATH, LABEL, GROUP, SPLIT = COLUMNS = "path", "label", "group", "split"
-LIKELY_NAMES: Mapping[str, Sequence[str]] = {
-    PATH: ("file", "filename", "image", "image_id", "name", "picture"),
+COLUMNS: tuple[Column, ...] = get_args(Column)
+PATH, LABEL, GROUP, SPLIT = COLUMNS
+LIKELY_NAMES: Mapping[Column, Sequence[str]] = {
+    PATH: ("file", "filename", "file_name", "image", "image_id", "name", "picture"),
     LABEL: ("class", "diagnosis", "dx", "target", "category"),
     GROUP: ("patient", "patient_id", "lesion", "lesion_id", "subject", "case", "person"),
     SPLIT: ("part", "partition", "set", "subset", "fold"),
 }
 """Names that other tables have for the columns."""
 SEPARATORS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs"}
+TABLES = (".csv", ".tsv", ".xls", ".xlsx", ".jsonl", ".parquet")
+INDEX_NAME = re.compile(r"(unnamed: ?[\d.]+(_level_\d+)?)?")
+"""Names of the column that pandas writes for the index of a table, in lower case."""
+MISSING = {"", "nan", "na", "n/a", "#n/a", "<na>", "nat", "null"}
+"""Cells without a value, in lower case, as libraries write them."""
+NO_GROUP = MISSING | {"none"}
 
-PART_NAMES: Mapping[str, Part] = {
-    "train": "train",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-    "test": "test",
-}
-"""The parts by their names in folders and in the column `split`."""
+PART_WORDS: Mapping[str, Part] = {
+    "train": "train", "training": "train", "trn": "train",
+    "val": "validation", "valid": "validation", "validation": "validation", "dev": "validation",
+    "test": "test", "testing": "test",
+}  # fmt: skip
+
+
+def part_of(name: str) -> Part | None:
+    """Returns the part that a folder or a cell of the column `split` names; None for no or several.
+
+    A part is a word of the name in any case: `Train`, `images_train`, `trainset`, `Test-2024`.
+    """
+    words = re.findall(r"[^\W\d_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name))
+    parts = {PART_WORDS.get(word.lower().removesuffix("set")) for word in words} - {None}
+    return parts.pop() if len(parts) == 1 else None
 
 
 @dataclass(frozen=True)
 class ImageLabel:
     """The label of an image.
 
-    name: relative to the folder. place: what states the label, such as "labels.csv line 3".
-    cluster: the patient or lesion, if known. part: if stated.
+    Attributes:
+        name: Relative to the folder.
+        place: What states the label, such as "labels.csv line 3".
+        cluster: The patient or lesion, if known.
+        part: If stated.
     """
 
     name: str
@@ -52,100 +74,177 @@ class ImageLabel:
 class Labels:
     """The labels of the images in a folder or archive.
 
-    table: True if `labels.csv` in the folder states them. notes: remarks for the user.
+    Attributes:
+        table: The file in the folder that states them; None if folders do.
+        notes: Remarks for the user.
     """
 
     folder: Path
-    table: bool
+    table: Path | None
     rows: Sequence[ImageLabel]
     notes: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
         """The table or the folder."""
-        return self.folder / LABELS if self.table else self.folder
+        return self.table or self.folder
 
 
-def read_labels(path: Path, names: Collection[str], ignore_columns: bool = False) -> Labels:
+def read_labels(path: Path, images: DecodedImages, settings: LabelTable) -> Labels:
     """Returns the labels of the images in a folder or archive, by its table or by its folders.
 
-    names: of all images in it, relative to `path`. Images without a label are left out, with a
-    note. ignore_columns: ignores unknown columns of the table, with a note. Raises DataError, with
-    file and line.
+    Images without a label are left out, with a note, but not those of a part.
+
+    Args:
+        path: Of the folder or archive.
+        images: All of `path`.
+        settings: Names of the table and its columns.
+
+    Raises:
+        DataError: With file and line.
     """
-    table = (path / LABELS).is_file()
-    labels = Labels(path, table, [] if table else folder_labels(names, packed=path.is_file()))
-    if table:
-        labels = _read_table(labels, ignore_columns)
-    unlabelled = sorted({*names} - {row.name for row in labels.rows})
+    table, notes = _table_in(path)
+    others = images.left_out.others - Counter([] if table is None else [table.suffix.lower()])
+    notes += tuple(left_out_notes(others, images.left_out.hidden))
+    if table is None:
+        rows, folder_notes = folder_labels(path, images.names)
+        labels = Labels(path, None, rows, (*notes, *folder_notes))
+    else:
+        labels = _read_table(Labels(path, table, (), notes), images.names, settings)
+    unlabelled = sorted(images.names - {row.name for row in labels.rows})
     if not unlabelled:
         return labels
-    where = f"not in {LABELS}" if table else "outside of the class folders"
+    where = "outside of the class folders" if table is None else f"not in {table.name}"
     note = f"{len(unlabelled):,} images are {where} and are left out, such as {unlabelled[0]}"
     return replace(labels, notes=(*labels.notes, note))
 
 
-def _read_table(labels: Labels, ignore_columns: bool) -> Labels:
+def _table_in(path: Path) -> tuple[Path | None, tuple[str, ...]]:
+    """Returns the table of a folder, and a note on other tables or on its name."""
+    files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else []
+    tables = [file for file in files if file.name.lower() == LABELS]
+    if len(tables) > 1:
+        names = " and ".join(table.name for table in tables)
+        raise DataError(f"{path}: expected one {LABELS}, got {names}")
+    if tables:
+        note = f"{tables[0].name} is read as {LABELS}"
+        return tables[0], () if tables[0].name == LABELS else (note,)
+    others = [file.name for file in files if file.suffix.lower() in TABLES]
+    note = f"{', '.join(others)} is not read; a table of labels has the name {LABELS}"
+    return None, (note,) if others else ()
+
+
+def _read_table(labels: Labels, names: Collection[str], settings: LabelTable) -> Labels:
     path = labels.path
     try:
         text = path.read_text(encoding="utf-8-sig")
         separator = max(SEPARATORS, key=text.partition("\n")[0].count)
-        reader = csv.DictReader(io.StringIO(text), delimiter=separator)
-        columns = reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
-        notes = list(_check_columns(path, columns, ignore_columns))
-        rows = [_row(path, reader.line_num, cells) for cells in reader]
+        reader = csv.reader(io.StringIO(text), delimiter=separator)
+        header = [name.strip().lower() for name in next(reader, [])]
+        lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if cells]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: expected a CSV table in UTF-8 ({error})") from error
+    for number, cells in lines:
+        if len(cells) != len(header):
+            raise DataError(f"{path} line {number}: expected a cell for each column, as in line 1")
+    index = {at for at, name in enumerate(header) if INDEX_NAME.fullmatch(name)
+             and all(not cells[at] or cells[at].isdigit() for _, cells in lines)}  # fmt: skip
+    columns = {name: settings.columns.get(name, name).strip().lower() for name in COLUMNS}
+    notes = [f"the column without a name in {path.name} is ignored"] if index else []
+    used = [name for at, name in enumerate(header) if at not in index]
+    notes += _check_columns(path, used, columns, settings.ignore_columns)
+    at = {column: header.index(name) for column, name in columns.items() if name in header}
+    name_of = _reader_of_paths(labels.folder, names)
+    rows = [
+        _row(path, number, {column: cells[at[column]] for column in at}, name_of)
+        for number, cells in lines
+    ]
     if separator != ",":
-        notes.append(f"{LABELS} is read as separated by {SEPARATORS[separator]}")
+        notes.append(f"{path.name} is read as separated by {SEPARATORS[separator]}")
     if "\\" in text and any("/" in row.name for row in rows):
-        notes.append(f"backslashes in the paths of {LABELS} are read as /")
+        notes.append(f"backslashes in the paths of {path.name} are read as /")
     _check_paths(path, rows)
     _check_split_column(path, rows)
-    return replace(labels, rows=rows, notes=tuple(notes))
+    return replace(labels, rows=rows, notes=(*labels.notes, *notes))
 
 
-def _check_columns(path: Path, columns: Sequence[str], ignored: bool) -> Iterator[str]:
-    """Yields a note on ignored columns. Raises DataError for columns that cannot be used."""
-    unknown = [_with_likely_name(name, columns) for name in columns if name not in COLUMNS]
+def _check_columns(
+    path: Path, header: Sequence[str], columns: Mapping[Column, str], ignored: bool
+) -> Iterator[str]:
+    """Yields a note on ignored columns.
+
+    Raises:
+        DataError: For columns that cannot be used.
+    """
+    names = [*columns.values()]
+    unknown = [_with_likely_name(name, header, columns) for name in header if name not in names]
     place = f"{path} line 1"
-    if not {PATH, LABEL} <= {*columns} or len({*columns}) < len(columns):
+    repeated = any(header.count(name) > 1 for name in (*names, *([] if ignored else header)))
+    if repeated or not {columns["path"], columns["label"]} <= {*header}:
         raise DataError(
-            f"{place}: expected the columns {PATH}, {LABEL} and optionally {GROUP} and {SPLIT}, "
-            f"each once, separated by {', '.join(SEPARATORS.values())}; got "
-            f"{', '.join(_with_likely_name(name, columns) for name in columns) or 'none'}"
+            f"{place}: expected the columns {names[0]}, {names[1]} and optionally {names[2]} and "
+            f"{names[3]}, each once, separated by {', '.join(SEPARATORS.values())}; got "
+            f"{', '.join(_with_likely_name(name, header, columns) for name in header) or 'none'}; "
+            "rename them or name yours, as with --path-column"
         )
     if unknown and not ignored:
         raise DataError(
-            f"{place}: expected no columns but {', '.join(COLUMNS)}, got {', '.join(unknown)}; "
-            "rename or delete them, or use --ignore-columns"
+            f"{place}: expected no columns but {', '.join(names)}, got {', '.join(unknown)}; "
+            "rename or delete them, name yours, as with --group-column, or use --ignore-columns"
         )
     if unknown:
-        yield f"ignored columns of {LABELS}: {', '.join(unknown)}"
+        yield f"ignored columns of {path.name}: {', '.join(unknown)}"
 
 
-def _with_likely_name(column: str, columns: Sequence[str]) -> str:
+def _with_likely_name(name: str, header: Collection[str], columns: Mapping[Column, str]) -> str:
     """Returns the name of a column, with that of the missing column that it may be."""
     for known, others in LIKELY_NAMES.items():
-        if known not in columns and get_close_matches(column, (known, *others), n=1, cutoff=0.8):
-            return f"{column} (did you mean {known}?)"
-    return column
+        missing = known not in header and columns[known] == known
+        if missing and get_close_matches(name, (known, *others), n=1, cutoff=0.8):
+            return f"{name} (did you mean {known}?)"
+    return name or "one without a name"
 
 
-def _row(path: Path, line: int, cells: Mapping[str | None, str | None]) -> ImageLabel:
+def _reader_of_paths(folder: Path, names: Collection[str]) -> Callable[[str], str]:
+    """Returns a function that turns the cell of a path into the name of an image.
+
+    Backslashes are read as slashes, and absolute paths below the folder as relative ones. A name in
+    another Unicode form than the file's is that of the file: macOS decomposes letters such as an
+    umlaut in the names of files. A picture that `eulerlora convert` made has its original's path.
+    """
+    roots = (folder.absolute(), folder.resolve())
+    by_form = {normalize("NFC", name): name for name in names}
+    by_form |= {name: name for name in names}
+
+    def name_of(cell: str) -> str:
+        path = PurePosixPath(cell.replace("\\", "/"))
+        for root in roots:
+            path = path.relative_to(root) if path.is_relative_to(root) else path
+        name = path.as_posix()
+        forms = (name, normalize("NFC", name), normalize("NFC", f"{name}.png"))
+        return next((by_form[form] for form in forms if form in by_form), name)
+
+    return name_of
+
+
+def _row(
+    path: Path, line: int, cells: Mapping[Column, str], name_of: Callable[[str], str]
+) -> ImageLabel:
     place = f"{path} line {line}"
-    known = {key: cell.strip() for key, cell in cells.items() if key and isinstance(cell, str)}
-    if len(known) < len(cells):
-        raise DataError(f"{place}: expected a cell for each column, as in line 1")
-    name, label = known[PATH].replace("\\", "/"), known[LABEL]
-    split = known.get(SPLIT, "")
-    if not name or not label:
-        raise DataError(f"{place}: expected a {PATH} and a {LABEL}, got an empty cell")
-    if split and split.lower() not in PART_NAMES:
+    label, group, split = (cells.get(column, "") for column in (LABEL, GROUP, SPLIT))
+    if not cells["path"] or label.lower() in MISSING:
+        raise DataError(f"{place}: expected a {PATH} and a {LABEL}, got an empty or missing value")
+    part = part_of(split)
+    if part is None and split.lower() not in MISSING:
         raise DataError(f"{place}: expected a {SPLIT} of train, val or test, got {split!r}")
-    part = PART_NAMES[split.lower()] if split else None
-    relative = PurePosixPath(name).as_posix()
-    return ImageLabel(relative, label, f"{LABELS} line {line}", known.get(GROUP) or None, part)
+    cluster = None if group.lower() in NO_GROUP else normalize("NFC", group)
+    return ImageLabel(
+        name=name_of(cells["path"]),
+        label=normalize("NFC", label),
+        place=f"{path.name} line {line}",
+        cluster=cluster,
+        part=part,
+    )
 
 
 def _check_paths(path: Path, rows: Sequence[ImageLabel]) -> None:
@@ -171,57 +270,121 @@ def _check_split_column(path: Path, rows: Sequence[ImageLabel]) -> None:
 Folders = tuple[str, ...]
 
 
-def folder_labels(names: Collection[str], packed: bool = False) -> list[ImageLabel]:
-    """Returns the labels of images, given by relative name; those of no class are left out.
+def folder_labels(path: Path, names: Collection[str]) -> tuple[list[ImageLabel], list[str]]:
+    """Returns the labels of images, given by relative name, and a note on the names of parts.
 
-    Layouts: `train/CLASS/`, `val/CLASS/` and `test/CLASS/`, with other folders ignored, or
-    `CLASS/`. A class folder may have sub-folders. packed: for an archive, whose outer folder, if
-    all images share one, is no class.
+    Layouts: `train/CLASS/`, `val/CLASS/` and `test/CLASS/`, with any names that `part_of` knows and
+    with other folders ignored, or `CLASS/`. A part for training alone has a plain name such as
+    `Train`. A class folder may have sub-folders. Images of no class are left out. The outer folder
+    of an archive, if all images share one, is no class.
+
+    Raises:
+        DataError: A folder beside the parts is likely to be one.
     """
     folders = {name: PurePosixPath(name).parts[:-1] for name in sorted(names)}
-    outer = _outer_folders(folders.values()) if packed else 0
+    outer = 0 if path.is_dir() else _outer_folders(folders.values())
     inner = {name: parts[outer:] for name, parts in folders.items()}
-    in_parts = [
-        ImageLabel(name, parts[1].strip(), f"{parts[0]}/{parts[1]}", part=PART_NAMES[parts[0]])
-        for name, parts in inner.items()
-        if len(parts) > 1 and parts[0] in PART_NAMES
+    parts = {top[0]: part for top in inner.values() if len(top) > 1 and (part := part_of(top[0]))}
+    several, top_folders = len({*parts.values()}) > 1, {top[0] for top in inner.values() if top}
+    train = parts.keys() if "train" in parts.values() else set()
+    if not several and not any(
+        top_folders == {name} or name.lower() in PART_WORDS for name in train
+    ):
+        return [ImageLabel(name, _label(top[0]), top[0]) for name, top in inner.items() if top], []
+    rows = [
+        ImageLabel(name, _label(top[1]), f"{top[0]}/{top[1]}", part=parts[top[0]])
+        for name, top in inner.items()
+        if len(top) > 1 and top[0] in parts
     ]
-    return in_parts or [
-        ImageLabel(name, parts[0].strip(), parts[0]) for name, parts in inner.items() if parts
-    ]
+    classes = {row.label for row in rows}
+    for name, top in inner.items():
+        if not top or top[0] in parts:
+            continue
+        if part_of(top[0]) or (len(top) > 1 and _label(top[1]) in classes):
+            raise DataError(
+                f"{path / top[0]}: expected parts named such as train, val and test with a folder "
+                f"for each class, got {', '.join(sorted(parts))}, and this one, which would be "
+                f"left out ({name}); rename it or move it away"
+            )
+    usual = all(name in ("train", "val", "test") for name in parts)
+    named = ", ".join(f"{name} is {part}" for name, part in sorted(parts.items()))
+    return rows, [] if usual else [f"parts: {named}"]
+
+
+def _label(folder: str) -> str:
+    return normalize("NFC", folder.strip())
 
 
 def _outer_folders(folders: Collection[Folders]) -> int:
     """Returns 1 if all images are below one folder that has sub-folders only, otherwise 0."""
     top = {parts[:1] for parts in folders}
-    shared = len(top) == 1 and all(len(parts) > 1 for parts in folders)
-    return int(shared and next(iter(top))[0] not in PART_NAMES)
+    return int(len(top) == 1 and all(len(parts) > 1 for parts in folders))
 
 
-def checked_classes(labels: Labels, expected: Collection[str]) -> list[str]:
+def checked_classes(labels: Labels, expected: Collection[str], whole: bool = False) -> list[str]:
     """Returns the sorted classes of the labels, after all checks that need no image.
 
-    expected: the exact classes; if empty, at least two of any name, and every folder is a class.
-    Raises DataError, with the class and what states it, for labels that differ only in case or
-    spaces, for one class only, for a missing or unexpected class, for a class without images, at
-    all or in one of the stated parts, and for a group in two parts.
+    Args:
+        labels: Of all images.
+        expected: The exact classes; if empty, at least two of any name, and every folder is a
+            class.
+        whole: Stated parts do not matter.
+
+    Raises:
+        DataError: With the class and what states it, for labels that differ only in case or spaces,
+            for one class only, for a missing or unexpected class, for a class without images, at
+            all or in one of the stated parts, and for a group in two parts.
     """
     if not labels.rows:
         expected_rows = "rows" if labels.table else "images in a folder for each class"
-        raise DataError(f"{labels.path}: expected {expected_rows}, got none")
+        notes = "".join(f"; {note}" for note in labels.notes)
+        raise DataError(f"{labels.path}: expected {expected_rows}, got none{notes}")
     _check_spelling(labels)
-    classes = sorted(expected or {row.label for row in labels.rows})
-    if not expected:
+    classes = sorted({normalize("NFC", name) for name in expected or _label_names(labels)})
+    if not expected and labels.table is None:
+        _check_likely_parts(labels, classes)
         _check_empty_folders(labels, classes)
     if len(classes) < 2:
         raise DataError(
             f"{labels.path}: expected two classes or more, got only {classes[0]!r}"
             f"{_layout_hint(labels)}"
         )
-    _check_parts(labels, classes)
     _check_known(labels, classes)
-    _check_groups(labels)
+    divided = _without_parts(labels) if whole else labels
+    _check_parts(divided, classes)
+    _check_groups(divided)
     return classes
+
+
+def _without_parts(labels: Labels) -> Labels:
+    return replace(labels, rows=[replace(row, part=None) for row in labels.rows])
+
+
+def _label_names(labels: Labels) -> set[str]:
+    return {row.label for row in labels.rows}
+
+
+def _check_likely_parts(labels: Labels, classes: Sequence[str]) -> None:
+    """Raises DataError for class folders that are likely to be parts, or to contain them."""
+    if any(row.part for row in labels.rows) or len(classes) < 2:
+        return
+    inner: dict[str, set[str]] = {name: set() for name in classes}
+    for row in labels.rows:
+        below = PurePosixPath(row.name).parts[PurePosixPath(row.name).parts.index(row.place) + 1 :]
+        inner[row.label].update(below[:1] if len(below) > 1 else ())
+    shared = inner[classes[0]]
+    names, folders = ", ".join(classes), ", ".join(sorted(shared))
+    if len({part for name in classes if (part := part_of(name))}) > 1:
+        found = f"the pictures of {names} in no folder of a class"
+    elif len(shared) > 1 and all(other == shared for other in inner.values()):
+        found = f"the same folders {folders} in each of {names}"
+    else:
+        return
+    raise DataError(
+        f"{labels.path}: expected a folder for each class, or parts named such as train and test "
+        f"with a folder for each class, got {found}: are they parts? Rename the folders, give the "
+        f"labels in {LABELS}, or state the classes in a recipe (data.classes)"
+    )
 
 
 def _check_spelling(labels: Labels) -> None:
@@ -238,12 +401,12 @@ def _check_spelling(labels: Labels) -> None:
 
 def _check_empty_folders(labels: Labels, classes: Sequence[str]) -> None:
     """Raises DataError for a class folder without images, which would not become a class."""
-    if labels.table or not labels.folder.is_dir():
+    if not labels.folder.is_dir():
         return
     parts = {row.place.split("/")[0] for row in labels.rows if row.part is not None}
     for parent in [labels.folder / part for part in sorted(parts)] or [labels.folder]:
-        for folder in sorted(parent.glob("[!._]*/")):
-            if folder.name.strip() not in classes:
+        for folder in sorted(parent.glob("*/")):
+            if hidden_name([folder.name]) is None and _label(folder.name) not in classes:
                 raise DataError(
                     f"{folder}: expected images of the class {folder.name}, got none; add some, "
                     "delete the folder, or state the classes in a recipe (data.classes)"
@@ -343,14 +506,29 @@ class SplitLabels:
     parts: SplitParts[ImageLabel]
 
 
-def split_labels(settings: DataSettings, path: Path, names: Collection[str]) -> SplitLabels:
+def split_labels(
+    settings: DataSettings, path: Path, images: DecodedImages, whole: bool = False
+) -> SplitLabels:
     """Returns the labels of a folder or archive of images, checked and split.
 
-    names: as in `read_labels`. Raises DataError, with class and file.
+    Copies of a class are one group.
+
+    Args:
+        settings: Of the recipe.
+        path: Of the folder or archive.
+        images: As in `read_labels`.
+        whole: All images are the part `test`, also those of stated parts.
+
+    Raises:
+        DataError: With class and file.
     """
-    labels = read_labels(path, names, settings.ignore_columns)
-    classes = checked_classes(labels, settings.classes.keys())
-    labels = with_test_part(labels)
+    labels = read_labels(path, images, settings.table)
+    classes = checked_classes(labels, settings.classes.keys(), whole)
+    labels = _without_parts(labels) if whole else with_test_part(labels)
+    labels = with_grouped_copies(labels, images.digests)
+    if whole:
+        rows = sorted(labels.rows, key=lambda row: row.name)
+        return SplitLabels(labels, classes, {"test": rows})
     by_part: dict[str, list[ImageLabel]] = {}
     for row in sorted(labels.rows, key=lambda row: row.name):
         by_part.setdefault(row.part or "all", []).append(row)
@@ -362,6 +540,45 @@ def split_labels(settings: DataSettings, path: Path, names: Collection[str]) -> 
         parts = [*parts, "test"]
     _check_sizes(labels, classes, parts)
     return SplitLabels(labels, classes, parts_of(by_part, settings.split))
+
+
+def with_grouped_copies(labels: Labels, digests: Mapping[str, int]) -> Labels:
+    """Returns the labels with images of one class and equal pixels in one group, with a note.
+
+    A group of such an image is united with those of its copies. Images in two stated parts are not
+    grouped, because a group is never in two parts.
+
+    Args:
+        labels: Of all images.
+        digests: Of the pixels, by name.
+    """
+    copies: dict[tuple[object, ...], list[ImageLabel]] = defaultdict(list)
+    for row in sorted(labels.rows, key=lambda row: row.name):
+        if row.name in digests:
+            copies[digests[row.name], row.label, row.part].append(row)
+    repeated = [rows for rows in copies.values() if len(rows) > 1]
+    if not repeated:
+        return labels
+    group: dict[str, str] = {}  # by group or name: a group that it is united with, or itself
+
+    def united(name: str) -> str:
+        while group.setdefault(name, name) != name:
+            name = group[name]
+        return name
+
+    for first, *others in repeated:
+        kept = united(first.cluster or first.name)
+        for row in others:
+            group[united(row.cluster or row.name)] = kept
+    rows = [
+        replace(row, cluster=united(row.cluster or row.name))
+        if (row.cluster or row.name) in group
+        else row
+        for row in labels.rows
+    ]
+    count = sum(len(rows) - 1 for rows in repeated)
+    note = f"{count:,} copies (equal pixels) are in the group of the picture that they repeat"
+    return replace(labels, rows=rows, notes=(*labels.notes, note))
 
 
 def _check_sizes(labels: Labels, classes: Sequence[str], parts: Sequence[str]) -> None:
@@ -380,17 +597,26 @@ def _check_sizes(labels: Labels, classes: Sequence[str], parts: Sequence[str]) -
             )
 
 
-def check_every_class(split: SplitLabels, counts: Mapping[str, Mapping[int, int]]) -> None:
-    """Raises DataError for a class without usable images in a part.
+def check_every_class(
+    split: SplitLabels, counts: Mapping[str, Mapping[int, int]], faults: Sequence[str]
+) -> None:
+    """Refuses a class without usable images in a part.
 
-    counts: number of usable images by class index, by part.
+    Args:
+        split: Of all images, before unusable ones are left out.
+        counts: Number of usable images by class index, by part.
+        faults: Of the unusable images.
+
+    Raises:
+        DataError: With class, part and the first fault.
     """
     for part, by_class in counts.items():
         for index, name in enumerate(split.classes):
             if not by_class.get(index):
+                unusable = f"{len(faults):,} are unusable, such as {faults[0]}; " if faults else ""
                 raise DataError(
                     f"{split.labels.path}: expected usable {part} images of class {name}, got "
-                    f"none; {_advice(split.labels)}"
+                    f"none; {unusable}{_advice(split.labels)}"
                 )
 
 

@@ -1,74 +1,18 @@
-"""Labelled pictures of a site or an archive: a folder per class, or a table `labels.csv`.
-
-An archive is described by a TOML file: the classes of its labels, and its lesions.
-"""
+"""Labelled pictures of a site or an archive: a folder per class, or a table `labels.csv`."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, field_validator
-
-from eulerlora_contract.errors import DataError, SettingsError
-from eulerlora_contract.settings import Settings, validated
+from eulerlora_contract.errors import DataError
 from training.data.cache import decoded_images
+from training.data.dataset import LabelTable
 from training.data.images import OUTSIDE, LabelledImage, OnBad, refuse
-from training.data.labels import LABELS, read_labels
-from training.recipe.file import read_toml
+from training.data.labels import LABELS, read_labels, with_grouped_copies
 
-ARCHIVES = Path(__file__).parents[1] / "archives"
-
-NonEmptyText = Annotated[str, Field(min_length=1)]
-
-
-class ArchiveLabels(Settings):
-    """The labels of an archive."""
-
-    title: NonEmptyText
-    """Name of the archive in reports."""
-    labels: Annotated[Mapping[NonEmptyText, NonEmptyText], Field(min_length=1)]
-    """Class by label."""
-    outside: tuple[NonEmptyText, ...] = ()
-    """Labels of target lesions of none of the classes."""
-    lesion: str | None = None
-    """Regular expression that finds the lesion in the name of a picture, as its only group; None if
-    every picture shows another lesion.
-    """
-
-    @field_validator("lesion")
-    @classmethod
-    def _one_group(cls, pattern: str | None) -> str | None:
-        try:
-            if pattern is not None and re.compile(pattern).groups != 1:
-                raise ValueError(f"expected a regular expression with one group, got {pattern}")
-        except re.error as error:
-            raise ValueError(f"expected a regular expression, got {pattern} ({error})") from error
-        return pattern
-
-
-def read_archive_labels(name: str) -> ArchiveLabels:
-    """Returns the labels of a packaged archive, or of one that a TOML file describes.
-
-    Raises SettingsError, with the packaged names or the file and the key.
-    """
-    if not name.endswith(".toml") and name not in archive_names():
-        raise SettingsError(
-            f"expected a .toml file or one of {', '.join(archive_names())}, got {name!r}"
-        )
-    path = Path(name) if name.endswith(".toml") else ARCHIVES / f"{name}.toml"
-    tables = read_toml(path)
-    try:
-        return validated(ArchiveLabels, tables)
-    except SettingsError as error:
-        raise SettingsError(f"{path}: {error}") from error
-
-
-def archive_names() -> list[str]:
-    return sorted(path.stem for path in ARCHIVES.glob("*.toml"))
-
-
+DEFAULT_TABLE = LabelTable()
 LABEL_OPTIONS = "map a label with --class {0}=CLASS or leave its pictures out with --ignore {0}"
 
 Unit = Literal["lesion", "image"]
@@ -78,10 +22,12 @@ Unit = Literal["lesion", "image"]
 class LabelNames:
     """How local labels map to the classes of a checkpoint.
 
-    classes: of the checkpoint, in its order. renamed: class by local label; a label that is a class
-    name needs no entry. ignored: local labels whose pictures are left out. outside: local labels of
-    none of the classes whose pictures are kept. remedy: what an error says about a label without a
-    class, {0}.
+    Attributes:
+        classes: Of the checkpoint, in its order.
+        renamed: Class by local label; a label that is a class name needs no entry.
+        ignored: Local labels whose pictures are left out.
+        outside: Local labels of none of the classes whose pictures are kept.
+        remedy: What an error says about a label without a class, {0}.
     """
 
     classes: Sequence[str]
@@ -104,9 +50,12 @@ class LabelNames:
 class LocalImages:
     """Labelled pictures, sorted by name.
 
-    images: the cluster of an image is its group, if it has one. unit: "lesion" if groups are known;
-    "image" if every image counts as a lesion. ignored: pictures with an ignored label.
-    skipped: reasons by name for unusable pictures. notes: remarks for the user.
+    Attributes:
+        images: The cluster of an image is its group, if it has one.
+        unit: "lesion" if groups are known; "image" if every image counts as a lesion.
+        ignored: Pictures with an ignored label.
+        skipped: Reasons by name for unusable pictures.
+        notes: Remarks for the user.
     """
 
     name: str
@@ -122,19 +71,28 @@ def read_local_images(
     names: LabelNames,
     skip_bad: bool = False,
     lesion: re.Pattern[str] | None = None,
-    ignore_columns: bool = False,
+    table: LabelTable = DEFAULT_TABLE,
 ) -> LocalImages:
     """Returns the labelled pictures of a folder or tar archive; every one of them can be decoded.
 
-    They are labelled as those of a training (`read_labels`); parts are ignored. skip_bad: skip
-    unusable pictures and list them in `skipped` instead of raising DataError. lesion: finds the
-    lesion in the names of pictures without a table, as its first group. Raises DataError for labels
-    without a class, for names in `names` that do not exist, and if no picture is left.
+    They are labelled as those of a training (`read_labels`); parts are ignored, and copies of a
+    class are one group.
+
+    `skip_bad`: skip unusable pictures and list them in `skipped` instead of raising DataError.
+    `lesion`: finds the lesion in the names of pictures without a table, as its first group.
+
+    Raises:
+        DataError: For labels without a class, for names in `names` that do not exist, and if no
+            picture is left.
     """
     skipped: dict[str, str] = {}
     on_bad: OnBad = skipped.__setitem__ if skip_bad else refuse
     decoded = decoded_images(path)
-    labels = read_labels(path, {*decoded.sources, *decoded.bad}, ignore_columns)
+    labels = read_labels(path, decoded, table)
+    named = lesion is not None and labels.table is None
+    unit: Unit = "lesion" if named or any(row.cluster for row in labels.rows) else "image"
+    rows = [replace(row, part=None) for row in labels.rows]
+    labels = with_grouped_copies(replace(labels, rows=rows), decoded.digests)
     _check_labels(path, {row.label for row in labels.rows}, names)
     images = []
     used = [row for row in labels.rows if row.label not in names.ignored]
@@ -152,8 +110,9 @@ def read_local_images(
         else:
             on_bad(row.name, decoded.bad.get(row.name, f"is in {LABELS}, but is no image file"))
     if not images:
-        raise DataError(f"{path}: expected usable labelled pictures, got none")
-    unit: Unit = "lesion" if any(image.cluster for image in images) else "image"
+        faults = [f"{name}: {reason}" for name, reason in skipped.items()]
+        unusable = f"; {len(faults):,} are unusable, such as {faults[0]}" if faults else ""
+        raise DataError(f"{path}: expected usable labelled pictures, got none{unusable}")
     ignored = len(labels.rows) - len(used)
     return LocalImages(path.resolve().name, images, unit, ignored, skipped, labels.notes)
 

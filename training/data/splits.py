@@ -4,13 +4,14 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from sklearn.model_selection import train_test_split
 
 from eulerlora_contract.errors import DataError
-from training.recipe.schema import Part, Split
 
+Split = Literal["lesion", "lesion-validation", "lesion-best-epoch", "paper"]
+Part = Literal["train", "validation", "calibration", "test"]
 SHARES: Mapping[Part, float] = {"test": 0.2, "calibration": 0.1, "validation": 0.1}
 SPLIT_SEED = 42
 MIN_FOR_SPLIT = 2
@@ -37,7 +38,11 @@ SplitParts = Mapping[str, Sequence[Item]]
 
 @dataclass(frozen=True)
 class Group(Generic[Item]):
-    """The items of a group. label: the rarest of their classes, by which a split is stratified."""
+    """The items of a group.
+
+    Attributes:
+        label: The rarest of their classes, by which a split is stratified.
+    """
 
     label: Any
     items: Sequence[Item]
@@ -57,11 +62,11 @@ def parts_of(
 ) -> SplitParts[Item]:
     """Returns train, calibration and test, and for one split validation; always the same parts.
 
-    published: the parts of the data set, `train`, `test` and possibly `validation`; or `all`, of
-    which a fifth becomes the test part. The calibration part is the published validation part, or
-    a tenth of the training items; `paper` has none of the latter. `lesion-validation` drops the
-    test part and tests on the part `validation` of `lesion-best-epoch`, which is the published one
-    or a tenth of the train part. No group is divided.
+    `published`: the parts of the data set, `train`, `test` and possibly `validation`; or `all`, of
+    which a fifth becomes the test part. The calibration part is the published validation part, or a
+    tenth of the training items; `paper` has none of the latter. `lesion-validation` drops the test
+    part and tests on the part `validation` of `lesion-best-epoch`, which is the published one or a
+    tenth of the train part. No group is divided.
     """
     if "all" in published:
         train, test = cut(published["all"], "test")
@@ -84,8 +89,11 @@ def parts_of(
 def split_off(items: Sequence[Item], share: float) -> tuple[Sequence[Item], Sequence[Item]]:
     """Returns the items in two parts, stratified by class, without a common group.
 
-    share: of the items or groups in the second part, which has at least one of each class if the
-    class has two. Raises DataError if there are too few items.
+    `share`: of the items or groups in the second part, which has at least one of each class if the
+    class has two.
+
+    Raises:
+        DataError: If there are too few items.
     """
     groups = whole_groups(items)
     labels = Counter(group.label for group in groups)
@@ -135,8 +143,11 @@ def stratified_split(
 ) -> tuple[Sequence[AnyItem], Sequence[AnyItem]]:
     """Returns the items in two parts, stratified by class; always the same parts.
 
-    labels: the class of each item. second: size of the second part, a fraction of all items, or as
-    an int a count. Raises DataError if a class has too few items.
+    `labels`: the class of each item. `second`: size of the second part, a fraction of all items, or
+    as an int a count.
+
+    Raises:
+        DataError: If a class has too few items.
     """
     try:
         first_part, second_part = train_test_split(

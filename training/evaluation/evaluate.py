@@ -60,8 +60,10 @@ from training.evaluation.report_schema import (
 class EvaluatedSet:
     """n images and their predictions.
 
-    group: `test` or the group of an out-of-distribution set. of_test: True if the images are made
-    from those of the test part. predictions: for each of the report's modes.
+    Attributes:
+        group: `test` or the group of an out-of-distribution set.
+        of_test: True if the images are made from those of the test part.
+        predictions: For each of the report's modes.
     """
 
     name: str
@@ -90,7 +92,8 @@ class EvaluatedSet:
 class Evaluation:
     """A report and the predictions behind it, of the test part and of the other sets by name.
 
-    classes: in the order of the probabilities.
+    Attributes:
+        classes: In the order of the probabilities.
     """
 
     report: Report
@@ -110,10 +113,10 @@ def evaluate(
 ) -> Evaluation:
     """Evaluates a model on a data set's test part, once for each of `options`.
 
-    ood: sets with distinct names; at most `ood_images` of each are used, evenly spaced; None uses
-    all. others: the other members of an ensemble,
-    which answers with the mean over all of them. folder: the model's checkpoint, which knows the
-    images of its training. Each image is read once for each member.
+    `ood`: sets with distinct names; at most `ood_images` of each are used, evenly spaced; None uses
+    all. `others`: the other members of an ensemble, which answers with the mean over all of them.
+    `folder`: the model's checkpoint, which knows the images of its training. Each image is read
+    once for each member.
     """
     models = (model, *others)
     shown = images.parts[TEST]
@@ -132,10 +135,11 @@ def evaluate(
         model=model.config.name,
         revision=_revision(models),
         precision=model.precision,
-        data=f"{images.name}, test part",
+        data=f"{images.name}, test part" if len(images.parts) > 1 else images.name,
         images=len(shown),
         clusters=len(set(test.cluster_names)),
         seen=_seen(folder, shown),
+        notes=(*images.notes, *(note for outside in ood for note in outside.notes)),
         target=() if target is None else target.classes,
         ood_sets={
             outside.name: OodSetFacts(
@@ -241,7 +245,10 @@ def _ood_metrics(test: EvaluatedSet, outside: EvaluatedSet, index: int) -> OodMe
 def flagged_shares(
     predictions: SetPredictions, clusters: Ints
 ) -> dict[ScoreName, Proportion | None]:
-    """Returns the share of flagged images by score with a threshold. clusters: (n,)."""
+    """Returns the share of flagged images by score with a threshold.
+
+    `clusters`: (n,).
+    """
     return {score: proportion(flags, clusters) for score, flags in predictions.flags.items()}
 
 
@@ -251,7 +258,9 @@ def score_metrics(
     """Returns the metrics of each score; the images of the test part are positive.
 
     Images of both sets that show the same lesion are resampled together if `outside` is made from
-    the test part; otherwise the sets are resampled independently. mode: index of the mode.
+    the test part; otherwise the sets are resampled independently.
+
+    `mode`: index of the mode.
     """
     inside, others = test.predictions[mode], outside.predictions[mode]
     units = [test.clusters, outside.clusters]
@@ -272,7 +281,10 @@ def score_metrics(
 
 
 def metric_estimates(inside: SetPredictions, labels: Ints, clusters: Ints) -> Estimates:
-    """Returns the paper's metrics, AURC and AUGRC. labels, clusters: (n,)."""
+    """Returns the paper's metrics, AURC and AUGRC.
+
+    `labels`: (n,). `clusters`: (n,).
+    """
     wrong, msp = inside.labels != labels, inside.uncertainty.msp.numpy()
 
     def metrics(weights: Weights) -> dict[str, Floats]:
@@ -287,7 +299,9 @@ def difference_estimates(
 ) -> Estimates:
     """Returns the classification metrics less those of a reference for the same images.
 
-    Both are resampled together. labels, clusters: (n,).
+    Both are resampled together.
+
+    `labels`: (n,). `clusters`: (n,).
     """
 
     def metrics(weights: Weights) -> dict[str, Floats]:
@@ -303,7 +317,8 @@ def class_metrics(
 ) -> dict[str, ClassMetrics]:
     """Returns sensitivity, specificity and predictive value by class, the target first.
 
-    predicted, labels: (n,) class indices. clusters: (n,). target: names of the target classes.
+    `predicted`: (n,) class indices. `labels`: (n,) class indices. `clusters`: (n,). `target`: names
+    of the target classes.
     """
     by_class = {}
     for index, name in enumerate(classes):
@@ -321,8 +336,9 @@ def group_metrics(
 ) -> dict[str, dict[str, GroupMetrics]]:
     """Returns the results by attribute, then by value in alphabetical order.
 
-    An attribute with a single value is left out. index: of the mode. target: indices of the target
-    classes.
+    An attribute with a single value is left out.
+
+    `index`: of the mode. `target`: indices of the target classes.
     """
     attributes = dict.fromkeys(name for image in test.images for name in image.attributes)
     by_attribute = {}

@@ -13,8 +13,10 @@ from typing import Any, get_args
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora_contract.errors import DataError, SettingsError
+from training.data.dataset import DERMATOSCOPY, PHOTOGRAPHS
 from training.data.datasets import read_ood_set
-from training.data.images import LabelledImage, OodSet
+from training.data.images import LabelledImage, OodGroup, OodSet
+from training.data.registry import DATA_SETS, OodSettings
 from training.evaluation.generated_images import (
     PICTURES,
     SHIFTS,
@@ -24,19 +26,17 @@ from training.evaluation.generated_images import (
     with_shift,
 )
 from training.evaluation.report_schema import TEST
-from training.recipe.schema import OodGroup, OodSettings
 
 GROUPS: tuple[OodGroup, ...] = get_args(OodGroup)
 ALL_GENERATED = "generated"
 
-FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "everyday photographs": (
-        "cifar", "imagenet", "imagenette", "imagewoof", "caltech", "stl10", "places", "coco",
+FAMILIES: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("cifar", "imagenet", "imagewoof", "caltech", "stl10", "places", "coco"), PHOTOGRAPHS
     ),
-    "dermatoscopic images": ("ham10000", "isic", "ph2", "bcn20000"),
-    "house numbers": ("svhn",),
-}  # fmt: skip
-"""Parts of the names of data sets that show similar pictures."""
+    **dict.fromkeys(("isic", "ph2", "bcn20000"), DERMATOSCOPY),
+}
+"""What data sets beside those of the registry show, by a part of their names."""
 
 
 def _drawn(_test: Sequence[LabelledImage], name: str) -> Sequence[LabelledImage]:
@@ -61,9 +61,12 @@ OodSource = str | Path
 def ood_sources(arguments: Sequence[str]) -> dict[OodSource, OodGroup]:
     """Returns the group of every set by its source, in the order of the arguments.
 
-    arguments: `[GROUP:]SET`; a set is the name of a generated one, `generated` for all of them, or
-    a folder or archive, which is `far` by default. Raises SettingsError for an unknown group or a
-    set in two groups, DataError for an unknown set.
+    Args:
+        arguments: `[GROUP:]SET`; a set is the name of a generated one, `generated` for all of them,
+            or a folder or archive, which is `far` by default.
+
+    Raises:
+        SettingsError: For an unknown group or a set in two groups, DataError for an unknown set.
     """
     chosen: dict[OodSource, OodGroup] = {}
     for argument in arguments:
@@ -80,8 +83,10 @@ def read_ood_sets(
 ) -> list[OodSet]:
     """Returns the sets with distinct names.
 
-    test: the test part of the data set, from which the shifted and some other generated sets are
-    made. skip_bad: skip unusable images. Raises DataError.
+    Raises DataError.
+
+    `test`: the test part of the data set, from which the shifted and some other generated sets are
+    made. `skip_bad`: skip unusable images.
     """
     names = _distinct_names([source for source in sources if isinstance(source, Path)])
     return [
@@ -181,14 +186,14 @@ def _training(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _data_name(data: Mapping[str, Any]) -> str:
     """Returns the path of a folder of images, or the kind of a published data set."""
-    return str(data["path"] if data["kind"] in ("imagefolder", "images") else data["kind"])
+    data_set = DATA_SETS.get(data["kind"])
+    return data_set.kind if data_set is not None and data_set.published else str(data["path"])
 
 
 def _family(name: str) -> str | None:
-    lower = name.lower()
-    return next(
-        (family for family, parts in FAMILIES.items() if any(p in lower for p in parts)), None
-    )
+    kinds = ((kind, data_set.family) for kind, data_set in DATA_SETS.items())
+    families = (*kinds, *FAMILIES.items())
+    return next((family for part, family in families if part in name.lower()), None)
 
 
 def _stem(name: str) -> str:

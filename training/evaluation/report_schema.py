@@ -11,8 +11,8 @@ from eulerlora.scores.ood_scores import ScoreName
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.sampling import Mode, Precision, Sampler
 from eulerlora_contract.settings import first_error
+from training.data.images import OodGroup
 from training.evaluation.intervals import Estimate, Estimates, Proportion
-from training.recipe.schema import OodGroup
 
 TEST = "test"
 FLAG_METRICS: Mapping[ScoreName, str] = {"msp": "flagged", "feature_distance": "unfamiliar"}
@@ -24,9 +24,10 @@ JSON = "report.json"
 class ClassMetrics:
     """Classification results of one class; None if there are no such images.
 
-    sensitivity: share of the class's images with the class's label. specificity: share of the
-    other images with another label. predictive_value: share of the images with the class's label
-    that belong to the class.
+    Attributes:
+        sensitivity: Share of the class's images with the class's label.
+        specificity: Share of the other images with another label.
+        predictive_value: Share of the images with the class's label that belong to the class.
     """
 
     sensitivity: Proportion | None
@@ -38,10 +39,12 @@ class ClassMetrics:
 class GroupMetrics:
     """Results of a subgroup of the test images.
 
-    clusters: number of lesions, or of other units that share images. target: number of images of
-    the target classes. metrics: accuracy, MSP minus accuracy, AUROC and the flagged shares.
-    sensitivity: share of the target images with the label of a target class; None without such
-    images or without target classes.
+    Attributes:
+        clusters: Number of lesions, or of other units that share images.
+        target: Number of images of the target classes.
+        metrics: Accuracy, MSP minus accuracy, AUROC and the flagged shares.
+        sensitivity: Share of the target images with the label of a target class; None without such
+            images or without target classes.
     """
 
     images: int
@@ -55,8 +58,10 @@ class GroupMetrics:
 class ClassCoverage:
     """The sets of labelled images of one class.
 
-    lesions: the share of lesions of which all images have the class in their set, with the exact
-    interval of Clopper and Pearson. mean_size: classes per set.
+    Attributes:
+        lesions: The share of lesions of which all images have the class in their set, with the
+            exact interval of Clopper and Pearson.
+        mean_size: Classes per set.
     """
 
     lesions: Proportion
@@ -67,8 +72,11 @@ class ClassCoverage:
 class SetCoverage:
     """The coverage of prediction sets on labelled images.
 
-    coverage: the stated one. always_included: classes that are in every set. classes: by the name
-    of every class with images. mean_size: mean number of classes in a set.
+    Attributes:
+        coverage: The stated one.
+        always_included: Classes that are in every set.
+        classes: By the name of every class with images.
+        mean_size: Mean number of classes in a set.
     """
 
     coverage: float
@@ -81,8 +89,9 @@ class SetCoverage:
 class ScoreMetrics:
     """Results of an OOD score: the test part against another set.
 
-    metrics: AUROC, AUPRC and FPR at 95% TPR. flagged: share of the other set beyond the threshold;
-    None without a threshold.
+    Attributes:
+        metrics: AUROC, AUPRC and FPR at 95% TPR.
+        flagged: Share of the other set beyond the threshold; None without a threshold.
     """
 
     metrics: Estimates
@@ -93,7 +102,9 @@ class ScoreMetrics:
 class OodMetrics:
     """Results for an out-of-distribution set.
 
-    scores: by OOD score. accuracy: None if not all images belong to a class.
+    Attributes:
+        scores: By OOD score.
+        accuracy: None if not all images belong to a class.
     """
 
     scores: Mapping[ScoreName, ScoreMetrics]
@@ -104,13 +115,19 @@ class OodMetrics:
 class ModeReport:
     """Results of a checkpoint in one mode.
 
-    sampler: None in `det`. metrics: of the test part. difference: metrics less those of the
-    report's first mode, for the same images; empty for the first mode. error_ranking: AUROC of
-    wrong against right labels and AURC, by score of uncertainty. classes: by label. thresholds:
-    the checkpoint's OOD thresholds for this mode, number of samples and sampler, by score.
-    flagged: share of the test part that is flagged, by score with a threshold. ood: by
-    out-of-distribution set. groups: by attribute, then by value. prediction_sets: on
-    the test part, for each calibrated coverage.
+    Attributes:
+        sampler: None in `det`.
+        metrics: Of the test part.
+        difference: Metrics less those of the report's first mode, for the same images; empty for
+            the first mode.
+        error_ranking: AUROC of wrong against right labels and AURC, by score of uncertainty.
+        classes: By label.
+        thresholds: The checkpoint's OOD thresholds for this mode, number of samples and sampler, by
+            score.
+        flagged: Share of the test part that is flagged, by score with a threshold.
+        ood: By out-of-distribution set.
+        groups: By attribute, then by value.
+        prediction_sets: On the test part, for each calibrated coverage.
     """
 
     mode: Mode
@@ -154,9 +171,13 @@ class Subset:
 class OodSetFacts:
     """An out-of-distribution set of a report.
 
-    group, generated: as in `OodSet`. used: images. seen: as in `Report`. resembles: what training
-    was shown that the set is or resembles; None if nothing is known
-    (`training.evaluation.ood_sets`).
+    Attributes:
+        group: As in `OodSet`.
+        generated: As in `OodSet`.
+        used: images.
+        seen: As in `Report`.
+        resembles: What training was shown that the set is or resembles; None if nothing is known
+            (`training.evaluation.ood_sets`).
     """
 
     group: OodGroup
@@ -170,8 +191,12 @@ class OodSetFacts:
 class ProbeComparison:
     """A trained model, in the report's first mode, and the linear probe that it started from.
 
-    accuracy: of the probe. images, groups: of the test part. nll_difference, accuracy_difference:
-    model minus probe, with paired intervals.
+    Attributes:
+        accuracy: Of the probe.
+        images: Of the test part.
+        groups: Of the test part.
+        nll_difference: Model minus probe, with paired intervals.
+        accuracy_difference: Model minus probe, with paired intervals.
     """
 
     accuracy: float
@@ -193,10 +218,15 @@ class ProbeComparison:
 class Report:
     """Results of an evaluation and the data behind them.
 
-    precision: of the predictions. clusters: of the test images; equal to images if no clusters are
-    known. seen: test images that the training of the adapters or of the backbone was shown; None if
-    it is not known. target: classes whose sensitivity is reported together. ood_sets: by name.
-    probe: only from the training itself.
+    Attributes:
+        precision: Of the predictions.
+        clusters: Of the test images; equal to images if no clusters are known.
+        seen: Test images that the training of the adapters or of the backbone was shown; None if it
+            is not known.
+        target: Classes whose sensitivity is reported together.
+        ood_sets: By name.
+        probe: Only from the training itself.
+        notes: Remarks on the data, such as what is left out.
     """
 
     model: str
@@ -210,6 +240,7 @@ class Report:
     ood_sets: Mapping[str, OodSetFacts]
     modes: Sequence[ModeReport]
     probe: ProbeComparison | None = None
+    notes: Sequence[str] = ()
 
 
 _JSON = TypeAdapter(Report)
@@ -221,7 +252,11 @@ def report_json(report: Report) -> bytes:
 
 
 def read_report(folder: Path) -> Report:
-    """Reads `report.json` in a folder. Raises DataError if it is missing or invalid."""
+    """Reads `report.json` in a folder.
+
+    Raises:
+        DataError: If it is missing or invalid.
+    """
     path = folder / JSON
     try:
         return _JSON.validate_json(path.read_bytes())

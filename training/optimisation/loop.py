@@ -38,9 +38,12 @@ def optimise(objective: Objective[Any], batches: LoadedBatches, run: Run) -> Run
     """Trains the objective's network for all epochs, with one optimiser step per batch.
 
     Saves the state at intervals and at the end. On Ctrl-C or SIGTERM it finishes the step, saves
-    the state and raises KeyboardInterrupt or SystemExit(143). Raises NonFiniteError, with step and
-    quantity, at the first loss or gradient norm that is not finite, before the parameters change.
-    Raises StorageError if the state cannot be written; an older one remains.
+    the state and raises KeyboardInterrupt or SystemExit(143).
+
+    Raises:
+        NonFiniteError: With step and quantity, at the first loss or gradient norm that is not
+            finite, before the parameters change.
+        StorageError: If the state cannot be written; an older one remains.
     """
     return _Loop(objective, batches, run).run_to_end()
 
@@ -58,7 +61,7 @@ class _Loop:
         self.progress = Progress()
         resumed = run.resume and run.state.exists()
         if resumed:
-            self.progress = load_state(run.state, self.trained, run.recipe)
+            self.progress = load_state(run.state, self.trained, run.recipe, run.data)
         self.optimisation.prepare()
         self.saved_at_s = self.progress.seconds
         main = run.accelerator.is_main_process
@@ -131,7 +134,8 @@ class _Loop:
 
     def _save(self) -> None:
         if self.run.accelerator.is_main_process:
-            save_state(self.run.state, self.trained, self.progress, self.run.recipe)
+            run = self.run
+            save_state(run.state, self.trained, self.progress, run.recipe, run.data)
         self.saved_at_s = self.progress.seconds
 
     def _any_process(self, pending: bool) -> bool:
@@ -187,8 +191,10 @@ class ProgressDisplay:
 
     Shows the estimated duration and the memory after ESTIMATE_STEPS steps.
 
-    start: progress of earlier sessions; rates and the time left cover this session only. name:
-    prefix of every line. enabled: False shows nothing.
+    Args:
+        start: Progress of earlier sessions; rates and the time left cover this session only.
+        name: Prefix of every line.
+        enabled: False shows nothing.
     """
 
     def __init__(self, length: RunLength, start: Progress, name: str, enabled: bool) -> None:
@@ -227,8 +233,10 @@ class ProgressDisplay:
 class Curves:
     """Writes the curves of a run to its trackers; does nothing without tracking.
 
-    first_step: the step, counted from 0, at which the run starts or continues; TensorBoard forgets
-    the values that an earlier run wrote at this step or later. Raises StorageError for a full disk.
+    Args:
+        first_step: The step, counted from 0, at which the run starts or continues; TensorBoard
+            forgets the values that an earlier run wrote at this step or later. Raises StorageError
+            for a full disk.
     """
 
     def __init__(self, tracking: Tracking | None, first_step: int) -> None:
@@ -254,7 +262,10 @@ class Curves:
         self._log(values, before.step)
 
     def add_epoch(self, progress: Progress, metrics: Mapping[str, float]) -> None:
-        """Adds the epoch that the last step ended, at that step. metrics: besides its loss."""
+        """Adds the epoch that the last step ended, at that step.
+
+        `metrics`: besides its loss.
+        """
         values = {"epoch/mean_loss": progress.mean_loss}
         values |= {f"epoch/{name}": value for name, value in metrics.items()}
         self._log(values, progress.step - 1)
@@ -318,7 +329,7 @@ def epoch_line(progress: Progress, length: RunLength, metrics: Mapping[str, floa
 def estimate_line(first: Progress, progress: Progress, length: RunLength) -> str:
     """Returns the estimated duration of the remaining steps and the memory in use.
 
-    first: progress after the first step of the session, which is slower than the others.
+    `first`: progress after the first step of the session, which is slower than the others.
     """
     seconds = (progress.seconds - first.seconds) / (progress.step - first.step)
     left = length.steps - progress.step

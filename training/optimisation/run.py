@@ -2,7 +2,8 @@
 
 A run continues from its state to the same weights. All randomness of a run is a function of seed,
 epoch, step and image. The state therefore holds only the trained parameters, the buffers, the
-objective's extra state, the optimiser's moments, and the progress.
+objective's extra state, the optimiser's moments, and the progress; and, to refuse others, the
+settings and a digest of the images.
 """
 
 import importlib.util
@@ -22,7 +23,13 @@ from torch import Tensor, nn
 
 from eulerlora.checkpoint.weights import read_metadata, read_tensors, write_tensors
 from eulerlora.settings import Provenance
-from eulerlora_contract.errors import CheckpointError, NonFiniteError, SettingsError
+from eulerlora_contract.errors import (
+    CheckpointError,
+    DataError,
+    NonFiniteError,
+    OutputPathError,
+    SettingsError,
+)
 from eulerlora_contract.output_files import storage_errors
 from eulerlora_contract.sampling import Precision
 from eulerlora_contract.settings import Settings
@@ -35,8 +42,9 @@ from training.recipe.schema import Recipe
 class Progress:
     """Progress of a run after a number of optimiser steps.
 
-    waited_s: the part of `seconds` spent waiting for data. epoch_loss: sum of the losses of the
-    current epoch's `epoch_steps` steps.
+    Attributes:
+        waited_s: The part of `seconds` spent waiting for data.
+        epoch_loss: Sum of the losses of the current epoch's `epoch_steps` steps.
     """
 
     step: int = 0
@@ -97,27 +105,46 @@ class TrainedState:
                 yield name, parameter
 
 
-def save_state(path: Path, trained: TrainedState, progress: Progress, settings: Settings) -> None:
+def save_state(
+    path: Path, trained: TrainedState, progress: Progress, settings: Settings, data: str
+) -> None:
     """Writes the state of a run atomically; an older state remains until then.
 
-    settings: what the run depends on; `load_state` requires the same. Raises StorageError for a
-    full disk.
+    Args:
+        path: Of the state.
+        trained: Weights and optimiser.
+        progress: Epochs and steps so far.
+        settings: What the run depends on (`Run`); `load_state` requires the same.
+        data: Digest of the images; likewise.
+
+    Raises:
+        StorageError: The disk is full.
     """
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    metadata = {"progress": json.dumps(asdict(progress)), "settings": settings.model_dump_json()}
+    metadata = {
+        "progress": json.dumps(asdict(progress)),
+        "settings": settings.model_dump_json(),
+        "data": data,
+    }
     write_tensors(path, trained.tensors(), torch.float32, metadata)
 
 
-def load_state(path: Path, trained: TrainedState, settings: Settings) -> Progress:
+def load_state(path: Path, trained: TrainedState, settings: Settings, data: str) -> Progress:
     """Copies a stored state into the tensors of `trained` and returns its progress.
 
-    Raises SettingsError for the state of other settings, CheckpointError for a damaged one or one
-    with other tensors.
+    Raises:
+        SettingsError: The state is of other settings.
+        DataError: The state is of other images.
+        CheckpointError: The state is damaged or has other tensors.
     """
     metadata = read_metadata(path)
     if metadata.get("settings") != settings.model_dump_json():
-        raise SettingsError(f"{path}: expected the state of this recipe, got other settings")
+        raise SettingsError(
+            f"{path}: expected the state of this recipe and seed, got other settings"
+        )
+    if metadata.get("data") != data:
+        raise DataError(f"{path}: expected the state of {SAME_DATA}")
     trained.create_moments()
     targets = trained.tensors()
     tensors = read_tensors(path, targets)
@@ -127,15 +154,38 @@ def load_state(path: Path, trained: TrainedState, settings: Settings) -> Progres
     return _progress(path, metadata)
 
 
+SAME_DATA = "a run on these images, labels, groups and parts, which have changed"
+
+
+def check_stored_state(path: Path, resume: bool, restart: bool) -> None:
+    """Refuses a stored state that a run would neither continue nor discard.
+
+    Raises:
+        OutputPathError: There is such a state.
+    """
+    if path.exists() and not (resume or restart):
+        raise OutputPathError(
+            f"{path}: expected no stored state, got one of an earlier run; use --resume to "
+            "continue that run, or --restart to discard it"
+        )
+
+
 def stored_steps(path: Path) -> int:
-    """Returns the steps of a stored state. Raises CheckpointError if missing or damaged."""
+    """Returns the steps of a stored state.
+
+    Raises:
+        CheckpointError: If missing or damaged.
+    """
     return _progress(path, read_metadata(path)).step
 
 
 @torch.no_grad()
 def round_parameters(parameters: Iterable[tuple[str, nn.Parameter]], dtype: torch.dtype) -> None:
-    """Rounds parameters in place to the type that is stored, so that evaluation measures the
-    stored weights. Raises NonFiniteError for a value out of range.
+    """Rounds parameters in place to the type that is stored, so that evaluation measures the stored
+    weights.
+
+    Raises:
+        NonFiniteError: For a value out of range.
     """
     for name, parameter in parameters:
         parameter.copy_(parameter.to(dtype).float())
@@ -157,8 +207,11 @@ Tracker = Literal["tensorboard", "mlflow", "wandb", "trackio"]
 class Tracking:
     """What records the curves of a run.
 
-    folder: of TensorBoard's and Weights & Biases' files. run: name of the run. settings: the keys
-    of its recipe. The other trackers write where their environment variables say.
+    Attributes:
+        folder: Of TensorBoard's and Weights & Biases' files.
+        run: Name of the run.
+        settings: The keys of its recipe. The other trackers write where their environment variables
+            say.
     """
 
     trackers: tuple[Tracker, ...]
@@ -180,16 +233,21 @@ class Tracking:
 class Run:
     """Where and how an optimisation runs.
 
-    seed: seed of the data's order, the augmentation and the objective's draws. recipe: all
-    settings that the run depends on; its state continues no other. state: the file that stores
-    the state of the unfinished run. resume: continue from that file if it exists. tracking:
-    of the training curves. name: prefix of progress lines.
+    Attributes:
+        seed: Seed of the data's order, the augmentation and the objective's draws.
+        recipe: All settings that the run depends on; its state continues no other.
+        data: `data_digest` of its images, likewise.
+        state: The file that stores the state of the unfinished run.
+        resume: Continue from that file if it exists.
+        tracking: Of the training curves.
+        name: Prefix of progress lines.
     """
 
     accelerator: Accelerator
     seed: int
     recipe: Settings
     state: Path
+    data: str = ""
     resume: bool = False
     tracking: Tracking | None = None
     name: str = ""
@@ -204,8 +262,11 @@ class Run:
 class RunResult:
     """The result of a run.
 
-    precision: of the forward pass. images_per_second: over all processes. waiting_share: fraction
-    of the time spent waiting for data. final_loss: mean of the last epoch.
+    Attributes:
+        precision: Of the forward pass.
+        images_per_second: Over all processes.
+        waiting_share: Fraction of the time spent waiting for data.
+        final_loss: Mean of the last epoch.
     """
 
     steps: int

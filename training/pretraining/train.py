@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from training.data.augmentation import (
     everyday_view,
     seeded,
 )
+from training.data.copies import data_digest, image_digests
 from training.data.datasets import read_dataset, read_unlabelled
 from training.data.images import (
     ImageParts,
@@ -34,6 +36,7 @@ from training.optimisation.run import (
     Run,
     Tracking,
     accelerator_on,
+    check_stored_state,
     data_provenance,
     round_parameters,
     run_provenance,
@@ -50,14 +53,21 @@ def pretrain(
     resume: bool = False,
     skip_bad: bool = False,
     tracking: Tracking | None = None,
+    restart: bool = False,
 ) -> None:
     """Trains the recipe's backbone and writes its averaged weights to `out/backbone.safetensors`.
 
     The file's metadata holds the recipe, the data sets, top-1 accuracy on their test parts, the
     number of images processed, and the time. Each stage stores its state in `out` until the
-    backbone is written; `resume` continues from these states. skip_bad: skip unusable images and
-    list them on stderr and in the metadata. tracking: of the stages' curves.
+    backbone is written; `resume` continues from these states if recipe, seed and images are the
+    same, `restart` discards them; without either they are refused.
+
+    `skip_bad`: skip unusable images and list them on stderr and in the metadata. `tracking`: of the
+    stages' curves.
     """
+    states = [stage_state_file(out, index) for index in range(len(recipe.stages))]
+    for state in states:
+        check_stored_state(state, resume, restart)
     images = PretrainingImages(
         [read_dataset(settings, data, skip_bad) for settings in recipe.data],
         [read_unlabelled(settings, data, skip_bad) for settings in recipe.unlabelled],
@@ -66,19 +76,22 @@ def pretrain(
     accelerator = accelerator_on(device)
     if accelerator.is_main_process:
         report_skipped(*images.labelled, *images.unlabelled)
+        for state in () if resume else states:
+            state.unlink(missing_ok=True)
     runs = [
         Run(
             accelerator,
             seed=recipe.seed + index,
             recipe=recipe.without_source,
-            state=stage_state_file(out, index),
+            state=state,
+            data=images.digest,
             resume=resume,
             tracking=None
             if tracking is None
             else replace(tracking, run=f"{tracking.run}-stage-{index + 1}"),
             name=f"stage {index + 1}/{len(recipe.stages)}",
         )
-        for index in range(len(recipe.stages))
+        for index, state in enumerate(states)
     ]
     model, facts = _train_stages(recipe, images, start, runs)
     if accelerator.is_main_process:
@@ -97,8 +110,10 @@ def stage_state_file(out: Path, stage: int) -> Path:
 class PretrainingSet:
     """The images of a set and how a run shows them.
 
-    images: with labels as in `mixed_batches`. views: as in `PretrainingData`. shown: views of an
-    image in a batch.
+    Attributes:
+        images: With labels as in `mixed_batches`.
+        views: As in `PretrainingData`.
+        shown: Views of an image in a batch.
     """
 
     images: Sequence[LabelledImage]
@@ -112,6 +127,14 @@ class PretrainingImages:
 
     labelled: Sequence[ImageParts]
     unlabelled: Sequence[OodSet]
+
+    @cached_property
+    def digest(self) -> str:
+        """`data_digest` of the images that are trained on."""
+        parts = {f"labelled {i}": one.parts["train"] for i, one in enumerate(self.labelled)}
+        parts |= {f"unlabelled {i}": one.images for i, one in enumerate(self.unlabelled)}
+        classes = [name for images in self.labelled for name in images.class_names]
+        return data_digest(parts, classes, {part: image_digests(parts[part]) for part in parts})
 
     @property
     def classes(self) -> list[int]:

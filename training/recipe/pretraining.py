@@ -2,11 +2,13 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from eulerlora.settings import BackboneSettings
-from eulerlora_contract.settings import PositiveInt, Settings
-from training.recipe.schema import DataSettings, OptimisationSettings, Recipe, Split
+from eulerlora_contract.settings import PositiveInt
+from training.data.dataset import DataSettings
+from training.data.registry import UnlabelledData, known_data
+from training.recipe.schema import OptimisationSettings, Recipe
 
 PretrainingView = Literal["natural", "cameras", "half-cameras"]
 
@@ -19,16 +21,6 @@ class PretrainingData(DataSettings):
     `half-cameras` for such views of half of the images, which `training.augmentation` of an adapter
     recipe calls `cameras`.
     """
-
-
-class UnlabelledData(Settings):
-    """Images without labels, for the contrastive loss; their views are those of `cameras`."""
-
-    kind: Literal["images", "ham10000"]
-    """`images` for any images, or `ham10000` for the train part of `split`, without its labels."""
-    path: str = "."
-    """A folder or an archive in the data directory."""
-    split: Split = "lesion"
 
 
 class PretrainingStage(OptimisationSettings):
@@ -68,7 +60,9 @@ class PretrainingRecipe(Recipe):
     Supervised on `data`; contrastive on `unlabelled`, where two views of an image are one class.
     """
 
-    data: Annotated[tuple[PretrainingData, ...], Field(min_length=1)]
+    data: Annotated[
+        tuple[Annotated[PretrainingData, AfterValidator(known_data)], ...], Field(min_length=1)
+    ]
     unlabelled: tuple[UnlabelledData, ...] = ()
     backbone: BackboneSettings | None = None
     """The shape of a backbone that is trained from scratch."""

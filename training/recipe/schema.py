@@ -14,8 +14,9 @@ from eulerlora.settings import ColourConstancy
 from eulerlora_contract.answers import TargetClasses
 from eulerlora_contract.sampling import AUTO, Auto, PrecisionChoice, Sampler, Views
 from eulerlora_contract.settings import PositiveInt, Settings, optional
+from training.data.images import Augmentation
+from training.data.registry import Data, OodSettings, OutlierSettings
 
-Augmentation = Literal["paper", "dermoscopy", "cameras", "natural"]
 Head = Literal["random", "linear-probe", "bootstrap-probes"]
 
 
@@ -59,8 +60,11 @@ class OptimisationSettings(Settings):
     """Processes that load and augment images; 0 uses the main process."""
 
     def draw_once_per_batch(self, key: str) -> Self:
-        """Returns the settings. Raises ValueError if `key` is not 0 and passes are split or
-        repeated, in which its random numbers would differ.
+        """Returns the settings.
+
+        Raises:
+            ValueError: If `key` is not 0 and passes are split or repeated, in which its random
+                numbers would differ.
         """
         repeated = self.micro_batch_rows is not None or self.activation_checkpointing
         if getattr(self, key) and repeated:
@@ -182,78 +186,7 @@ class WholeNetworkSettings(Settings):
 StoredDtype = Literal["float32", "float16", "bfloat16"]
 CALIBRATED_SAMPLES: tuple[int | Auto, ...] = (1, 2, 4, 8, 16, AUTO)
 """Default samples per adapter for which calibration sets thresholds."""
-Split = Literal["lesion", "lesion-validation", "lesion-best-epoch", "paper"]
-Part = Literal["train", "validation", "calibration", "test"]
-OodGroup = Literal["far", "near", "shifted"]
 RecipeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
-
-
-class DataSettings(Settings):
-    """The images of a data set and their split."""
-
-    kind: Literal["ham10000", "tiny-imagenet", "imagefolder", "cifar10", "cifar100", "svhn"]
-    """`ham10000` and `tiny-imagenet` (published layouts), `imagefolder` (one folder per class), or
-    a data set that torchvision downloads.
-    """
-    path: str = "."
-    """A folder or, for imagefolder, a tar archive in the data directory; "." is the directory
-    itself.
-    """
-    split: Split = "lesion"
-    """`lesion`, the default, reserves a tenth of the training images for calibration; in ham10000,
-    all images of a lesion are in one part. `lesion-validation`, for choosing settings, drops the
-    test part and uses a tenth of the training images (ham10000: lesions) instead;
-    `lesion-best-epoch` keeps the test part, and has the same tenth as the part `validation`.
-    `paper` trains on all training images of the published (ham10000: the paper's) split, without a
-    calibration part unless `val/` is given beside `test/`.
-    """
-    classes: dict[str, str] = {}
-    """For imagefolder, descriptions by class name; if given, these are the exact classes."""
-    ignore_columns: bool = False
-    """Ignore columns of `labels.csv` other than path, label, group and split, as with
-    `--ignore-columns`.
-    """
-    at_most: dict[Part, PositiveInt] = {}
-    """Maximum number of images by part; a smaller part is a stratified subset, the same for every
-    seed.
-    """
-
-    @model_validator(mode="after")
-    def _only_folders_name_their_classes(self) -> Self:
-        if self.classes and self.kind != "imagefolder":
-            raise ValueError(f"expected classes only with kind imagefolder, got kind {self.kind}")
-        return self
-
-
-class OodSettings(Settings):
-    """A set of out-of-distribution images."""
-
-    kind: Literal["images", "ham10000", "cifar10", "cifar100", "svhn"]
-    """`images` for any images, or a data set, whose test part is used."""
-    path: str = "."
-    """A folder in the data directory, or for `images` also an archive."""
-    group: OodGroup = "far"
-    """`far` for other subjects, `near` for similar ones that belong to no class, `shifted` for
-    images of the classes from another camera or under other conditions.
-    """
-
-
-class OutlierSettings(Settings):
-    """Outliers, trained towards equal probabilities of all classes.
-
-    Outlier exposure, Hendrycks, Mazeika and Dietterich, ICLR 2019.
-    """
-
-    path: str
-    """A folder or an archive of any images in the data directory, disjoint from `evaluation.ood`.
-    If it contains `train/`, only those images are used.
-    """
-    images: PositiveInt | None = None
-    """Maximum number, evenly spaced; None uses all."""
-    weight: Annotated[float, Field(gt=0)] = 0.5
-    """Loss weight of an outlier. A training image has weight 1, or its class's weight divided by
-    the mean class weight.
-    """
 
 
 class BackboneSource(Settings):
@@ -309,6 +242,10 @@ class EvaluationSettings(Settings):
     calibrated: Annotated[tuple[PositiveInt | Auto, ...], Field(min_length=1)] = CALIBRATED_SAMPLES
     """Samples per adapter, or `auto`, for which stoch gets an OOD threshold; det always gets one.
     """
+    temperature: bool = optional(True)
+    """Fit a temperature of each mode to the calibration part, if that has enough groups of each
+    class. An ensemble of whole networks has none.
+    """
     ood: tuple[OodSettings, ...] = ()
     """Out-of-distribution images."""
     ood_images: PositiveInt | None = None
@@ -318,7 +255,7 @@ class EvaluationSettings(Settings):
 class AdapterRecipe(Recipe):
     """Trains adapters on a frozen backbone, or whole networks."""
 
-    data: DataSettings
+    data: Data
     """The images."""
     target: TargetClasses | None = optional(None)
     """The classes that count for triage and have a joint sensitivity in reports."""

@@ -13,12 +13,14 @@ from eulerlora.settings import Provenance
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import atomic_write
 from eulerlora_contract.progress import format_duration
-from training.data.local_images import archive_names
+from training.data.dataset import DataSet
+from training.data.registry import DATA_SETS
 from training.evaluation.intervals import CONFIDENCE
 from training.evaluation.ood_sets import GENERATED
 from training.evaluation.report_schema import Report, read_report
+from training.recipe.archives import archive_names
 from training.recipe.file import RECIPES
-from training.reporting.card_texts import LICENCES, CardTexts, front_matter, texts_of
+from training.reporting.card_texts import LICENCES, front_matter
 from training.reporting.charts import RELIABILITY
 from training.reporting.report import result_sections, summary_sections
 from training.reporting.tables import enumeration
@@ -39,7 +41,6 @@ DIRECTIONS = (
     "has an alarm, when confirmed outcomes show more misses than stated, or after a change of "
     "camera, population or model revision, until it is evaluated again."
 )
-LICENSED_KINDS = LICENCES.keys() - {"imagefolder"}
 
 REPEATED_EVALUATION = (
     "`eulerlora evaluate` with these weights gives the results above: batches are fixed, and the "
@@ -52,9 +53,11 @@ def write_model_card(
 ) -> None:
     """Writes the model card of the checkpoint in `folder`, and its chart, from a report.
 
-    comparison: Markdown of a section on other methods. performance: Markdown of
-    `eulerlora policy show --performance`. Raises DataError for a report or a performance of another
-    revision of the checkpoint.
+    `comparison`: markdown of a section on other methods. `performance`: markdown of `eulerlora
+    policy show --performance`.
+
+    Raises:
+        DataError: For a report or a performance of another revision of the checkpoint.
     """
     report = read_report(report_folder)
     revision = stored_revision(folder)
@@ -79,9 +82,9 @@ def model_card(
     """Returns front matter and Markdown: use, directions and misuse, results (if there is a
     report), limits, data, origin.
 
-    performance: as in `write_model_card`; if given, it is the first section.
+    `performance`: as in `write_model_card`; if given, it is the first section.
     """
-    texts = texts_of(config.provenance["recipe"]["data"]["kind"])
+    texts = DATA_SETS[config.provenance["recipe"]["data"]["kind"]]
     sections: list[Section] = [
         *([("Known weakness", f"{WEAKNESS}\n\n{performance.strip()}")] if performance else []),
         *site_sections(config),
@@ -163,7 +166,7 @@ def _missed(report: Report) -> list[str]:
     return [f"**The model misclassifies all test images of {enumeration(names, 'and')}.**"]
 
 
-def _data(config: CheckpointConfig, texts: CardTexts) -> str:
+def _data(config: CheckpointConfig, texts: DataSet) -> str:
     count = config.provenance.get("skipped", {}).get("count", 0)
     skipped = f"; {count:,} unusable images were left out" if count else ""
     if _trained_elsewhere(config):
@@ -198,7 +201,10 @@ def _backbone_data(config: CheckpointConfig) -> Iterator[str]:
 
 
 def _licence(kind: str, path: str) -> str | None:
-    return LICENCES.get(kind if kind in LICENSED_KINDS else PurePosixPath(path).stem)
+    data_set = DATA_SETS.get(kind)
+    if data_set is not None and data_set.published:
+        return data_set.licence
+    return LICENCES.get(PurePosixPath(path).stem)
 
 
 def _list(items: Sequence[str]) -> str:
@@ -242,8 +248,9 @@ def reproduction_steps(
 
     Of a checkpoint that was trained elsewhere, those of results and card.
 
-    compared, measured: True if the card has a comparison, or the performance of a policy, which
-    come from separate files.
+    `compared`: true if the card has a comparison, or the performance of a policy, which come from
+    separate files. `measured`: true if the card has a comparison, or the performance of a policy,
+    which come from separate files.
     """
     if _trained_elsewhere(config):
         lines: list[str] = []
@@ -299,7 +306,8 @@ def tolerances(config: CheckpointConfig) -> Iterator[str]:
 def site_calibration(site: Mapping[str, Any]) -> str:
     """Returns Markdown on the local pictures that the thresholds were fitted on.
 
-    site: `provenance["site"]`, written by `eulerlora site fit`.
+    Args:
+        site: `provenance["site"]`, written by `eulerlora site fit`.
     """
     lesions = ", ".join(f"{count} of `{name}`" for name, count in site["lesions"].items())
     unit = "lesions" if site["unit"] == "lesion" else "every image counts as a lesion"

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from eulerlora.scores.ood_scores import SCORES
 from eulerlora_contract.output_files import atomic_write
+from eulerlora_contract.printable import printable
 from training.evaluation.evaluate import EvaluatedSet, Evaluation
 from training.evaluation.inference import SetPredictions
 from training.evaluation.report_schema import JSON, ModeReport, ProbeComparison, Report, report_json
@@ -100,7 +101,8 @@ def markdown(report: Report) -> str:
 def summary_sections(report: Report) -> list[str]:
     """Returns the paragraphs on the test part: data, metrics, differences between modes, notes."""
     first, *others = report.modes
-    sections = [data_summary(report), metrics_table(report)]
+    notes = "\n".join(f"- {printable(note)}" for note in report.notes)
+    sections = [data_summary(report), notes, metrics_table(report)]
     sections += [_difference(first, mode) for mode in others]
     if report.probe is not None:
         sections.append(probe_note(report.probe))

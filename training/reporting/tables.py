@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
 from eulerlora.scores.ood_scores import ScoreName
+from training.data.images import OodGroup
 from training.evaluation.intervals import MIN_CLUSTERS, RESAMPLES, Estimate, Proportion
 from training.evaluation.metrics import MEAN_LOGITS
 from training.evaluation.report_schema import (
@@ -15,7 +16,6 @@ from training.evaluation.report_schema import (
     SetCoverage,
     Subset,
 )
-from training.recipe.schema import OodGroup
 
 METRICS = {
     "accuracy": "accuracy",
@@ -131,7 +131,8 @@ def group_table(report: Report, mode: ModeReport) -> str:
 def prediction_set_table(sets: Sequence[SetCoverage]) -> str:
     """Returns covered lesions and mean set size by class, with columns for each coverage.
 
-    sets: of the same images.
+    Args:
+        sets: Of the same images.
     """
     if not sets:
         return "not calibrated"
@@ -205,7 +206,7 @@ def _counts(proportion: Proportion | None, clustered: bool) -> list[str]:
 def cell(value: Estimate | Proportion | float | None, form: str = ".3f") -> str:
     """Returns a figure with its interval, and with its counts if it is a share; "n/a" for None.
 
-    form: format of the numbers.
+    `form`: format of the numbers.
     """
     if value is None:
         return "n/a"
@@ -277,7 +278,10 @@ def ood_groups(report: Report) -> dict[str, list[str]]:
 
 
 def _by_group(report: Report, cells: Callable[[str], list[str]]) -> Iterator[list[str]]:
-    """Yields a row for each group and set. cells: of a set, by its name."""
+    """Yields a row for each group and set.
+
+    `cells`: of a set, by its name.
+    """
     for group, names in ood_groups(report).items():
         yield [f"**{group}**", *("" for _ in cells(names[0]))]
         yield from ([name, *cells(name)] for name in names)

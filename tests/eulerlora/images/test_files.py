@@ -9,30 +9,13 @@ import torch
 from PIL import Image
 
 from eulerlora.images.decode import jpeg_reduction
-from eulerlora.images.files import image_files, read_pixels, unread_file
+from eulerlora.images.files import read_pixels, unread_file
 from eulerlora.model import EulerLoRA, rgb_images
 from eulerlora_contract.errors import ImageError
 from tests.damaged_images import contradictory_images
 
 EXAMPLE = Path(__file__).parents[3] / "docs/images/example-lesion.jpg"
 MAX_PROBABILITY_CHANGE = 0.005
-
-
-def test_images_below_folders_and_links_are_listed_in_order(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    folder = tmp_path / "folder"
-    elsewhere.mkdir()
-    folder.mkdir()
-    for path in (elsewhere / "c.png", folder / "b.JPG", folder / "a.webp", folder / "notes.txt"):
-        path.touch()
-    (folder / "linked").symlink_to(elsewhere)
-    assert image_files(folder) == [folder / "a.webp", folder / "b.JPG", folder / "linked" / "c.png"]
-
-
-def test_a_link_to_a_parent_folder_lists_no_file_twice(tmp_path: Path) -> None:
-    (tmp_path / "a.png").touch()
-    (tmp_path / "up").symlink_to(tmp_path)
-    assert image_files(tmp_path) == [tmp_path / "a.png"]
 
 
 @pytest.mark.parametrize(

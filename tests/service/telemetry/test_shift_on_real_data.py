@@ -13,7 +13,7 @@ from eulerlora_client.monitoring import ShiftMonitor
 from service.telemetry.shift_monitor import FEATURE_DISTANCE, MSP, ExpectedRates
 from training.data.datasets import checkpoint_dataset, read_ood_set
 from training.data.images import LabelledImage, pixels_of
-from training.recipe.schema import OodSettings
+from training.data.registry import OodSettings
 
 pytestmark = [pytest.mark.data, pytest.mark.slow]
 

@@ -31,13 +31,14 @@ from training.adaptation.objective import (
     trajectory_losses,
 )
 from training.data.augmentation import training_view
+from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset
 from training.data.images import OUTSIDE
 from training.optimisation.batches import IGNORED, LoadedBatches
 from training.optimisation.loop import optimise
 from training.optimisation.run import Run
 from training.optimisation.step import Optimisation, Step
-from training.recipe.schema import AdapterTraining, DataSettings
+from training.recipe.schema import AdapterTraining
 
 WEIGHTS = torch.tensor([0.2, 0.5, 0.3])
 TRAINING = AdapterTraining(

@@ -32,7 +32,7 @@ def test_classes_and_groups_are_counted_by_part() -> None:
         "train": images(0, 0, 1, groups="aab"),
         "calibration": images(1, groups="e"),
     }
-    lines = data_lines(ImageParts("clinic", CLASSES, parts, notes=("a remark",)))
+    lines = data_lines(ImageParts("clinic", CLASSES, parts))
     assert [line.split() for line in lines] == [
         ["data:", "clinic;", "2", "classes"],
         ["class", "train", "calibration", "test"],
@@ -40,7 +40,6 @@ def test_classes_and_groups_are_counted_by_part() -> None:
         ["nv", "1", "1", "1"],
         ["images", "3", "1", "2"],
         ["groups", "2", "1", "2", "no", "group", "is", "in", "two", "parts"],
-        ["note:", "a", "remark"],
     ]
     end = lines[1].index("train") + len("train")
     assert [line[end - 1] for line in lines[1:6]] == ["n", "2", "1", "3", "2"]  # right-aligned

@@ -14,13 +14,13 @@ from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, load_checkpoint, read
 from eulerlora.checkpoint.weights import save_backbone
 from tests.conftest import random_backbone, random_network
 from tests.program import refusal, run, succeed
-from tests.training.conftest import PER_CLASS, set_options, write_image, write_recipe
+from tests.training.conftest import COLOURS, PER_CLASS, set_options, write_image, write_recipe
 from training.adaptation.objective import AdapterDraw, AdapterObjective
 from training.adaptation.train import train_adapters
 from training.data.copies import images_in_training
 from training.data.datasets import dataset_settings, read_dataset
 from training.data.images import ImageParts
-from training.evaluation.report_schema import read_report
+from training.evaluation.report_schema import Report, read_report
 from training.optimisation.run import Run, accelerator_on
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
@@ -114,6 +114,34 @@ def test_evaluate_repeats_the_report_of_training_and_the_card_follows_from_it(
         file.unlink()
     write_model_card(trained_copy, out)
     assert [file.read_bytes() for file in files] == before
+
+
+def test_an_evaluation_tests_on_all_images_of_another_folder_only(
+    trained: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    other, noise = tmp_path / "other", np.random.default_rng(9)
+    for part, count in (("Train", 5), ("Test", 4)):
+        for name, colour in COLOURS.items():
+            (other / part / name).mkdir(parents=True)
+            for index in range(count):
+                write_image(other / part / name / f"{index}.png", colour, noise)
+    (other / "Test" / "red" / "x.bmp").write_bytes(b"BM" + bytes(20))
+    renamed, same = tmp_path / "renamed", tmp_path / "data" / "set"
+    for part in ("train", "test"):
+        shutil.copytree(image_folder / part, renamed / part)
+    shutil.copytree(other, same)
+
+    def tested(data: Path) -> Report:
+        report = tmp_path / "report"
+        succeed("evaluate", trained, "--data", data, "--mode", "det", "--out", report)
+        return read_report(report)
+
+    whole = tested(other)
+    assert (whole.images, whole.data) == (27, "other, image folder, all images")
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "BMP" in text and "none was in the training" in text
+    assert tested(renamed).images == 3 * PER_CLASS["test"]  # seen in the training
+    assert tested(same.parent).images == 12  # of the name of the training's
 
 
 def test_calibrate_repeats_the_thresholds_of_training_and_sets_the_sampler(
@@ -225,6 +253,22 @@ def _train_until_step(step: int, recipe: AdapterRecipe, images: ImageParts, run_
 
     with patch.object(AdapterObjective, "draw", draw_or_stop):
         train_adapters(random_network(), recipe, images, None, run_)
+
+
+def test_a_finished_run_is_resumed_on_its_data_and_seed_only(
+    trained_copy: Path, recipe_file: Path, labelled: Path, tmp_path: Path
+) -> None:
+    data = Path(shutil.copytree(labelled, tmp_path / "data"))
+    command = ("train", recipe_file, "--data", data, "--out", trained_copy, "--resume",
+               "--set", "data.path=set")  # fmt: skip
+    weights = (trained_copy / "adapters.safetensors").read_bytes()
+    assert str(trained_copy) in refusal(*command, "--seed", "9")
+    picture = data / "set" / "test" / "red" / "00.png"
+    picture.rename(picture.with_name("new.png"))
+    assert str(trained_copy) in refusal(*command)
+    picture.with_name("new.png").rename(picture)
+    succeed(*command)
+    assert (trained_copy / "adapters.safetensors").read_bytes() == weights
 
 
 def test_no_epoch_leaves_the_probe_that_starts_a_training(

@@ -28,6 +28,7 @@ from eulerlora_contract.policy.policy import (
     read_policy,
 )
 from tests.conftest import MARGINS
+from tests.training.conftest import list_images
 from training.calibration.policy import (
     PolicyFile,
     PolicyFit,
@@ -41,7 +42,6 @@ from training.calibration.policy import (
     round_up,
     score_images,
 )
-from training.data.cache import list_images
 from training.data.images import LabelledImage
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.intervals import Floats, lower_bound

@@ -16,6 +16,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from eulerlora_contract.errors import DataError
 from tests.conftest import config_of, random_network
+from tests.training.conftest import list_images
 from training.calibration.calibrate import calibrate
 from training.calibration.parts import calibrated_parts
 from training.calibration.thresholds import (
@@ -25,9 +26,8 @@ from training.calibration.thresholds import (
     data_sha256,
     with_prediction_sets,
 )
-from training.data.cache import list_images
+from training.data.ham10000 import METADATA, read_rows, split_rows
 from training.data.images import ImageParts, LabelledImage
-from training.data.published import METADATA, read_rows, split_rows
 from training.evaluation.inference import ModelOutputs
 from training.evaluation.prediction_sets import Lesions, coverage_by_class
 

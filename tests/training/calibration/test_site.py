@@ -386,6 +386,35 @@ def test_other_classes_can_be_the_target_and_what_is_not_established_is_stored_a
     assert (f"trained on {trained} of the pictures" in done.output) is (trained > 0)
 
 
+def test_copies_in_two_classes_are_refused_with_the_whole_list_and_those_of_one_are_a_lesion(
+    site_source: Path, local_folder: Path, policy: Path, tmp_path: Path
+) -> None:
+    data = Path(shutil.copytree(local_folder, tmp_path / "clinic"))
+    for number in range(2):
+        shutil.copy(data / f"nevus-{number}-0.png", data / f"copy-{number}.png")
+    (data / "labels.csv").unlink()
+    rows = [
+        f"{path.name},{path.name.split('-')[0]}"
+        for path in sorted(data.glob("*-0.png"))
+        if not path.name.startswith("copy")
+    ]
+    columns = ("--path-column", "file", "--label-column", "dx")
+
+    def fitted(label: str, out: str) -> Result:
+        copies = [f"copy-{number}.png,{label}" for number in range(2)]
+        (data / "labels.csv").write_text("\n".join(["file,dx", *rows, *copies]))
+        return fit(site_source, "--data", data, "--out", tmp_path / out, *NEVUS, *columns,
+                   "--policy", policy, "--mode", "det")  # fmt: skip
+
+    refused = fitted("bkl", "refused")
+    assert refused.exit_code != 0 and not (tmp_path / "refused").exists()
+    assert all(f"copy-{number}.png (pictures, bkl)" in refused.output for number in range(2))
+    done = fitted("nevus", "out")
+    assert done.exit_code == 0, done.output
+    assert "2 copies" in done.output
+    assert "every image counts as a lesion" in done.output  # no groups are stated
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -20,8 +20,9 @@ from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, MIN_IMAGES, StoppingRule
 from eulerlora.settings import UNSCALED
 from eulerlora_contract.answers import Threshold
-from eulerlora_contract.sampling import MODES, Auto, Precision
+from eulerlora_contract.sampling import MODES, Auto, Precision, Views
 from tests.conftest import config_of, random_network
+from tests.training.conftest import list_images
 from training.calibration.calibrate import calibrate, calibrate_auto
 from training.calibration.thresholds import (
     CalibrationOutputs,
@@ -31,7 +32,6 @@ from training.calibration.thresholds import (
     precision_changes,
     with_thresholds,
 )
-from training.data.cache import list_images
 from training.data.images import ImageParts, LabelledImage
 from training.evaluation.inference import ModelOutputs
 from training.recipe.schema import CALIBRATED_SAMPLES
@@ -155,14 +155,18 @@ def test_calibration_keeps_the_sampler_unless_another_is_given(
     assert read_config(checkpoint_copy).sampler == "independent"
 
 
-def test_a_calibration_with_views_fits_the_temperatures_before_the_thresholds(
-    checkpoint_copy: Path, images: list[LabelledImage], paths: list[Path]
+@pytest.mark.parametrize("views", [1, 8])
+def test_a_calibration_fits_the_temperatures_before_the_thresholds(
+    checkpoint_copy: Path, images: list[LabelledImage], paths: list[Path], views: Views
 ) -> None:
     labels = torch.arange(len(images)) % 3
     shown = [replace(i, label=int(y)) for i, y in zip(images, labels, strict=True)]
-    parts, cpu = ImageParts("squares", (), {"train": shown, "test": shown}), torch.device("cpu")
-    config = calibrate(checkpoint_copy, parts, cpu, [2, 4], "balanced", views=8)
-    assert config.views == 8
+    parts, cpu = (
+        ImageParts("squares", (), {"train": shown, "calibration": shown}),
+        torch.device("cpu"),
+    )
+    config = calibrate(checkpoint_copy, parts, cpu, [2, 4], "balanced", views=views)
+    assert config.views == views
     model = EulerLoRA.load(checkpoint_copy, "cpu")
     unscaled = replace(
         load_checkpoint(checkpoint_copy),
@@ -183,8 +187,20 @@ def test_a_calibration_with_views_fits_the_temperatures_before_the_thresholds(
     known = read_known_answer(checkpoint_copy, config)
     outputs = predict_known_answer(model.network, known.pixels, known.draws, config.temperatures)
     assert known.fault(outputs, "float32") is None
-    again = calibrate(checkpoint_copy, parts, cpu, [2, 4], views=1)
-    assert (again.views, again.temperatures) == (1, UNSCALED)
+    again = calibrate(checkpoint_copy, parts, cpu, [2, 4], temperature=False)
+    assert again.temperatures == UNSCALED
+
+
+@pytest.mark.parametrize(
+    ("part", "rare"), [("test", 6), ("calibration", 4)], ids=["test part", "few lesions"]
+)
+def test_no_temperature_is_fitted_to_a_test_part_or_to_few_lesions_of_a_class(
+    checkpoint_copy: Path, images: list[LabelledImage], part: str, rare: int
+) -> None:
+    labels = [2] * rare + [index % 2 for index in range(len(images) - rare)]
+    shown = [replace(i, label=label) for i, label in zip(images, labels, strict=True)]
+    parts = ImageParts("squares", (), {"train": shown, part: shown})
+    assert calibrate(checkpoint_copy, parts, torch.device("cpu"), [2]).temperatures == UNSCALED
 
 
 def test_pictures_of_a_patient_stay_together_in_the_fit_of_a_temperature(

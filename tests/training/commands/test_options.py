@@ -37,7 +37,7 @@ def state_of_step(path: Path, step: int) -> Path:
     module(torch.ones(1, 1)).sum().backward()
     optimiser.step()
     settings = OptimisationSettings(epochs=1)
-    save_state(path, TrainedState(module, optimiser), Progress(step=step), settings)
+    save_state(path, TrainedState(module, optimiser), Progress(step=step), settings, "data")
     return path
 
 

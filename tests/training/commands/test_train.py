@@ -1,5 +1,6 @@
 """`eulerlora train`: interruptions, resumption, and errors."""
 
+import csv
 import json
 import os
 import shutil
@@ -126,6 +127,34 @@ def test_a_non_finite_loss_ends_a_run_with_a_line_that_names_the_state(
     assert f"the state after step 2 is stored in {state_file(out)}" in error
 
 
+def test_a_stored_state_is_continued_on_its_data_and_seed_only_or_discarded_by_a_flag(
+    recipe_file: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    data = Path(shutil.copytree(image_folder / "train", tmp_path / "data"))
+    state = state_file(tmp_path / "run")
+    command = ("train", recipe_file, "--data", data, "--out", tmp_path / "run", *set_options(
+        ("evaluation.ood=[]", "training.state_every_s=0", "training.learning_rate=1e30")
+    ))  # fmt: skip
+    assert "step 2" in refusal(*command)
+    stored = state.read_bytes()
+    assert "--restart" in refusal(*command, status=2)
+    assert run(*command, "--resume", "--restart").status == 2
+    assert str(state) in refusal(*command, "--resume", "--seed", "9")
+
+    picture = data / "red" / "03.png"
+    before = picture.read_bytes()
+    shutil.copy(image_folder / "other" / "0.png", picture)
+    assert str(state) in refusal(*command, "--resume")
+    picture.write_bytes(before)
+    picture.rename(data / "blue" / "33.png")  # another label
+    assert str(state) in refusal(*command, "--resume")
+    (data / "blue" / "33.png").rename(picture)
+    assert state.read_bytes() == stored
+
+    assert "is nan" in refusal(*command, "--resume")
+    assert "step 2" in refusal(*command, "--restart")
+
+
 def test_a_non_empty_output_folder_is_refused_before_training(
     recipe_file: Path, image_folder: Path
 ) -> None:
@@ -158,6 +187,47 @@ def test_a_check_refuses_what_a_training_refuses_and_writes_nothing(
         assert "train/red/00.png" in shown
         assert "test/red/copy.png (test, red)" in shown
     assert not out.exists()
+
+
+def test_all_copies_of_a_set_are_listed_and_those_of_a_class_are_no_obstacle(
+    recipe_file: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    data, table = Path(shutil.copytree(image_folder / "train", tmp_path / "data")), tmp_path / "c"
+    for number in range(0, 20, 2):
+        shutil.copy(data / "red" / f"{number:02}.png", data / "red" / f"copy{number}.png")
+    command = ("train", recipe_file, "--data", data, *set_options(("evaluation.ood=[]",)))
+    done = run(*command, "--check", "--copies", table)
+    assert done.status == 0, done.err
+    rows = list(csv.DictReader(table.open()))
+    assert {row["other_file"] for row in rows} == {f"red/copy{n}.png" for n in range(0, 20, 2)}
+    assert all(f"copy{number}.png" in done.out for number in range(0, 20, 2))
+
+    for number in range(3):
+        shutil.copy(data / "blue" / f"{number:02}.png", data / "green" / f"copy{number}.png")
+    done = run(*command, "--check", "--copies", table)
+    assert (done.status, len(list(csv.DictReader(table.open())))) == (1, 13)
+    done = run(*command, "--out", tmp_path / "run")
+    assert done.status == 1
+    assert all(f"green/copy{number}.png" in done.out for number in range(3))
+    assert run(*command, "--out", tmp_path / "run", "--copies", table).status == 2
+
+
+def test_the_columns_of_a_table_are_named_by_options_and_kept_in_the_recipe(
+    recipe_file: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    data = Path(shutil.copytree(image_folder / "train", tmp_path / "data"))
+    files = sorted(data.rglob("*.png"))
+    rows = [f"{i},{f.relative_to(data)},{f.parent.name},p{i // 2}" for i, f in enumerate(files)]
+    (data / "labels.csv").write_text("\n".join([",File Name,dx,patient", *rows]))
+    out = tmp_path / "run"
+    command = ("train", recipe_file, "--data", data, *set_options(
+        ("evaluation.ood=[]", "training.epochs=0", "evaluation.calibrated=[1]")
+    ))  # fmt: skip
+    columns = ("--path-column", "file name", "--label-column", "dx", "--group-column", "patient")
+    assert "--path-column" in refusal(*command, "--check")
+    assert "groups" in succeed(*command, *columns, "--check").out
+    assert run(*command, *columns, "--out", out).status == 0
+    assert run("evaluate", out, "--data", data, "--mode", "det").status == 0
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from training.data.augmentation import (
     seeded,
     training_view,
 )
-from training.recipe.schema import Augmentation
+from training.data.images import Augmentation
 
 PIXELS = torch.arange(3 * 20 * 28, dtype=torch.uint8).reshape(3, 20, 28)
 

@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from eulerlora_contract.errors import DataError
+from tests.training.conftest import list_images
 from training.data import cache as pixel_cache
-from training.data.cache import INDEX, PIXELS, decoded_images, list_images
+from training.data.cache import INDEX, PIXELS, decoded_images
 from training.data.images import LabelledImage, pixels_of
 from training.optimisation.batches import ImageDataset
 
@@ -117,14 +119,14 @@ def test_bad_images_are_cached_with_their_reasons(
     unopened, truncated, missing = first.bad.values()
     assert unopened.startswith("expected a JPEG")
     assert "truncated" in truncated
-    assert missing.startswith("cannot be read")
+    assert "broken link" in missing
     assert not first.sources.keys() & first.bad.keys()
 
 
 def test_an_interrupted_build_leaves_no_files_and_the_next_one_succeeds(
     folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(_: Path):
+    def interrupted(*_: object):
         yield "red/00.png", torch.zeros(3, 2, 2, dtype=torch.uint8)
         raise KeyboardInterrupt
 
@@ -178,3 +180,55 @@ def test_worker_processes_read_the_cache_and_cannot_change_its_file(
 
 def blackened(_: int, pixels: torch.Tensor) -> torch.Tensor:
     return pixels.zero_()
+
+
+def test_an_archive_with_links_pipes_devices_and_system_files_is_read_to_its_end(
+    folder: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "odd.tar"
+    with tarfile.open(path, "w") as file:
+        for name in ("red/00.png", "red/._00.png", "__MACOSX/red/00.png"):
+            file.add(folder / "red" / "00.png", name)
+        file.add(folder / "red" / "01.png", "notes.pdf")
+        for name, kind, target in (
+            ("red/link.png", tarfile.SYMTYPE, "00.png"),
+            ("red/hard.png", tarfile.LNKTYPE, "red/00.png"),
+            ("red/dangling.png", tarfile.SYMTYPE, "nowhere.png"),
+            ("red/itself.png", tarfile.SYMTYPE, "itself.png"),
+            ("red/pipe.png", tarfile.FIFOTYPE, ""),
+            ("red/device.png", tarfile.CHRTYPE, ""),
+            ("pipe", tarfile.FIFOTYPE, ""),
+        ):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, target
+            file.addfile(member)
+        file.add(folder / "red" / "02.png", "red/02.png")
+    images = decoded_images(path)
+    assert [*images.sources] == ["red/00.png", "red/02.png", "red/hard.png", "red/link.png"]
+    assert {name: reason.rpartition("got a ")[2] for name, reason in images.bad.items()} == {
+        "red/dangling.png": "broken link",
+        "red/device.png": "pipe or device",
+        "red/itself.png": "broken link",
+        "red/pipe.png": "pipe or device",
+    }
+    assert images.left_out.others == {"PNG (.pdf)": 1, "pipe or device": 1}
+    assert images.left_out.hidden == {"._*": 1, "__MACOSX": 1}
+    assert decoded_images(path).left_out == images.left_out  # from the cache
+
+
+def test_a_pipe_among_the_images_of_a_folder_or_in_its_place_is_not_opened(folder: Path) -> None:
+    os.mkfifo(folder / "red" / "pipe.png")
+    images = decoded_images(folder)
+    assert "pipe" in images.bad["red/pipe.png"]
+    assert len(images.sources) == 18
+    with pytest.raises(DataError, match="pipe"):
+        decoded_images(folder / "red" / "pipe.png")
+
+
+def test_new_files_of_other_kinds_are_counted_though_the_images_are_cached(folder: Path) -> None:
+    assert decoded_images(folder).left_out.notes == []
+    (folder / "red" / "a.bmp").write_bytes(b"BM" + bytes(20))
+    (folder / ".thumbnails").mkdir()
+    shutil.copy(folder / "red" / "00.png", folder / ".thumbnails")
+    left_out = decoded_images(folder).left_out
+    assert (left_out.others, left_out.hidden) == ({"BMP image (.bmp)": 1}, {".thumbnails": 1})

@@ -3,6 +3,7 @@
 Digests of training images: which copies they recognise, and their file.
 """
 
+import csv
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -19,12 +20,13 @@ from eulerlora.checkpoint.files import TRAINING_IMAGES_FILE
 from eulerlora_contract.answers import ClassName
 from eulerlora_contract.errors import CheckpointError, DataError
 from training.data.copies import (
-    Copies,
     DataCheck,
+    Pair,
     check_images,
     image_digests,
     images_in_training,
     named_with_seen,
+    write_copies,
 )
 from training.data.images import ImageParts, LabelledImage
 
@@ -51,8 +53,8 @@ def checked(*placed: tuple[str, int, Tensor]) -> DataCheck:
     return check_images(ImageParts("set", CLASSES, parts), SIDE)
 
 
-def names(found: Sequence[Copies]) -> list[list[str]]:
-    return [[entry.image.name for entry in copies] for copies in found]
+def names(found: Sequence[Pair]) -> list[list[str]]:
+    return [[entry.image.name for entry in pair] for pair in found]
 
 
 @pytest.mark.parametrize(
@@ -82,6 +84,24 @@ def test_copies_are_told_by_class_and_part(
     assert f"2 ({second[0]}, {'ab'[second[1]]})" in str(caught.value)
 
 
+def test_all_pairs_of_copies_are_written_to_a_table(tmp_path: Path) -> None:
+    check = checked(
+        ("train", 0, picture(0)),
+        ("train", 0, picture(0)),
+        ("train", 1, picture(0)),
+        ("test", 0, picture(0)),
+        ("test", 1, half(picture(1))),
+        ("train", 1, picture(1)),
+    )
+    write_copies(tmp_path / "copies.csv", check)
+    rows = list(csv.DictReader((tmp_path / "copies.csv").open()))
+    assert [(row["found"].rpartition(" ")[2], row["file"], row["other_file"]) for row in rows] == [
+        ("classes", "0", "2"), ("parts", "0", "3"), ("part", "0", "1"), ("parts", "5", "4"),
+    ]  # fmt: skip
+    assert {row["other_class"] for row in rows} == {"a", "b"}
+    assert {row["other_part"] for row in rows} == {"train", "test"}
+
+
 def test_resized_copies_in_another_part_or_class_are_similar() -> None:
     check = checked(
         ("train", 0, picture(0)),
@@ -98,7 +118,7 @@ def test_images_with_a_side_below_that_of_the_input_are_small() -> None:
     check = checked(
         ("train", 0, picture(0)[:, :31]), ("train", 1, picture(1)[:, :32]), ("test", 0, picture(2))
     )
-    assert names(check.small) == [["0"]]
+    assert [entry.image.name for entry in check.small] == ["0"]
 
 
 def encoded(pixels: np.ndarray, kind: str, **options: object) -> bytes:

@@ -2,15 +2,19 @@
 
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from PIL import Image
 
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from eulerlora_contract.errors import DataError
+from training.data.copies import check_images
+from training.data.dataset import DataSettings
 from training.data.datasets import pretraining_images, read_dataset, read_ood_set, read_unlabelled
 from training.data.images import ImageParts
-from training.recipe.pretraining import UnlabelledData
-from training.recipe.schema import DataSettings, OodSettings
+from training.data.registry import OodSettings, UnlabelledData
+from training.data.splits import Split
 
 CLASSES = {"blue": "blue", "green": "green", "red": "a red square"}
 SETTINGS = DataSettings(kind="imagefolder", classes=CLASSES)
@@ -89,7 +93,8 @@ def test_a_table_beside_the_images_gives_the_same_parts_as_folders(labelled: Pat
     ("name", "reason"),
     [
         ("train/red/absent.png", "no such file"),
-        ("notes.txt", r"expected an image \(.jpeg"),
+        ("notes.txt", r"expected an image \(.jfif"),
+        (".hidden/0.png", "hidden"),
         ("../other/0.png", "no such file|without .."),
         ("train/red/broken.png", "expected a JPEG"),
     ],
@@ -98,6 +103,8 @@ def test_a_row_without_a_usable_image_is_refused_or_skipped(
     labelled: Path, name: str, reason: str
 ) -> None:
     (labelled / "notes.txt").touch()
+    shutil.copytree(labelled / "test" / "red", labelled / ".hidden")
+    (labelled / ".hidden" / "0.png").touch()
     (labelled / "train" / "red" / "broken.png").write_bytes(b"broken")
     images = sorted(path.relative_to(labelled) for path in (labelled / "test").rglob("*.png"))
     rows = [f"{image.as_posix()},{image.parts[1]}" for image in images]
@@ -107,6 +114,48 @@ def test_a_row_without_a_usable_image_is_refused_or_skipped(
     data = read_dataset(SETTINGS, labelled, skip_bad=True)
     assert len(data.skipped) == 1
     assert sum(map(len, data.parts.values())) == 18
+
+
+@pytest.mark.parametrize("images", ["others", "none"])
+@pytest.mark.parametrize("skip_bad", [False, True])
+def test_the_first_missing_path_is_named_when_all_are_missing(
+    image_folder: Path, tmp_path: Path, images: str, skip_bad: bool
+) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    if images == "others":
+        shutil.copy(image_folder / "other" / "0.png", folder / "7.PNG")
+    rows = [f"pictures/{i}.png,{'red' if i % 2 else 'blue'}" for i in range(10)]
+    (folder / "labels.csv").write_text("\n".join(["path,label", *rows]))
+    with pytest.raises(DataError, match=r"pictures/\d.png: no such file") as caught:
+        read_dataset(DataSettings(kind="imagefolder", path="set"), tmp_path, skip_bad)
+    assert "line " in str(caught.value)
+
+
+def test_a_folder_without_images_names_the_kinds_that_it_has(tmp_path: Path) -> None:
+    for name in ("red", "blue"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (40, 40), name).save(tmp_path / name / "a.bmp")
+    with pytest.raises(DataError, match=r"BMP image \(.bmp\): 2"):
+        read_dataset(DataSettings(kind="imagefolder"), tmp_path)
+
+
+def test_the_own_split_of_a_set_with_many_copies_is_never_refused(
+    image_folder: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(image_folder / "train", tmp_path / "set"))
+    for picture in sorted(folder.rglob("*.png")):
+        if int(picture.stem) % 2:
+            shutil.copy(picture, picture.with_name(f"copy-{picture.name}"))
+    for split in get_args(Split):
+        images = read_dataset(DataSettings(kind="imagefolder", split=split), folder)
+        check = check_images(images, 32)
+        check.refuse_copies()
+        assert len(check.repeated) == sum(
+            image.name.split("/")[1].startswith("copy")
+            for members in images.parts.values()
+            for image in members
+        )
 
 
 def test_the_validation_split_tests_on_a_tenth_of_the_train_part(labelled: Path) -> None:

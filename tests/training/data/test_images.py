@@ -16,18 +16,13 @@ from torch.utils.data import Dataset
 
 from eulerlora_contract.errors import DataError
 from tests.icc_profiles import DISPLAY_P3, in_srgb, rgb_profile
-from training.data.cache import decode_all, decoded_images
+from training.data.cache import LeftOut, decode_all, decoded_images, encoded_images
 from training.data.images import load, pixels_of
 
 
-def test_paths_without_images_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
+def test_paths_that_are_no_folder_or_archive_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.tar").write_text("not an archive")
-    for name, reason in (
-        ("empty", "no images"),
-        ("absent", "no such"),
-        ("text.tar", "readable tar"),
-    ):
+    for name, reason in (("absent", "no such"), ("text.tar", "readable tar")):
         with pytest.raises(DataError, match=reason):
             decoded_images(tmp_path / name)
 
@@ -44,7 +39,7 @@ def test_a_colour_profile_that_is_ignored_is_reported_once_and_others_are_conver
     image.save(tmp_path / "a.png", icc_profile=b"broken")
     image.save(tmp_path / "b.png", icc_profile=rgb_profile(DISPLAY_P3))
     image.save(tmp_path / "c.png")
-    decoded = dict(decode_all(tmp_path))
+    decoded = dict(decode_all(tmp_path, encoded_images(tmp_path, LeftOut())))
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
     assert lines == ["warning: a.png: the colour profile is ignored: it is damaged"]
     assert torch.equal(decoded["a.png"], decoded["c.png"])

@@ -5,17 +5,28 @@ Splits keep groups whole and give every part every class.
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unicodedata import normalize
 
 import pytest
+import torch
 from sklearn.model_selection import train_test_split
 
 from eulerlora_contract.errors import DataError
-from training.data.labels import SplitLabels, folder_labels, read_labels, split_labels
-from training.data.splits import SPLIT_SEED, split_off
-from training.recipe.schema import DataSettings, Split
+from training.data.cache import DecodedImages
+from training.data.dataset import DataSettings, LabelTable
+from training.data.labels import (
+    Labels,
+    SplitLabels,
+    folder_labels,
+    part_of,
+    read_labels,
+    split_labels,
+)
+from training.data.splits import SPLIT_SEED, Split, split_off
 
 CLASSES = ("blue", "green", "red")
 
@@ -24,11 +35,26 @@ def names(*folders: str, count: int = 10) -> list[str]:
     return [f"{folder}/{index}.png" for folder in folders for index in range(count)]
 
 
+def decoded(images: Sequence[str], digests: Mapping[str, int] | None = None) -> DecodedImages:
+    """Returns images of these names; digests: of their pixels, different ones by default."""
+    pixels = torch.zeros(3, 1, 1, dtype=torch.uint8)
+    different = {name: index for index, name in enumerate(images)}
+    return DecodedImages(dict.fromkeys(images, pixels), {}, different | dict(digests or {}))
+
+
 def split(
-    folder: Path, images: Sequence[str], how: Split = "lesion", classes: Sequence[str] = ()
+    folder: Path,
+    images: Sequence[str],
+    how: Split = "lesion",
+    classes: Sequence[str] = (),
+    digests: Mapping[str, int] | None = None,
 ) -> SplitLabels:
     settings = DataSettings(kind="imagefolder", split=how, classes={name: name for name in classes})
-    return split_labels(settings, folder, images)
+    return split_labels(settings, folder, decoded(images, digests))
+
+
+def read(folder: Path, images: Sequence[str], **table: Any) -> Labels:
+    return read_labels(folder, decoded(images), LabelTable(**table))
 
 
 def table(folder: Path, rows: Sequence[str], header: str = "path,label,group,split") -> Path:
@@ -82,13 +108,14 @@ def test_the_class_is_the_first_folder_below_the_part(tmp_path: Path) -> None:
     assert list(labels.classes) == ["blue", "red"]
 
 
-def test_the_outer_folder_of_an_archive_is_no_class() -> None:
+def test_the_outer_folder_of_an_archive_is_no_class(tmp_path: Path) -> None:
     images = names("set/train/red", "set/train/blue", "set/test/red", "set/test/blue")
-    labels = folder_labels(images, packed=True)
+    labels, _ = folder_labels(tmp_path / "set.tar", images)
     assert Counter((row.part, row.label) for row in labels) == {
         (part, name): 10 for part in ("train", "test") for name in ("blue", "red")
     }
-    assert {row.label for row in folder_labels(images)} == {"set"}
+    labels, _ = folder_labels(tmp_path, images)
+    assert {row.label for row in labels} == {"set"}
 
 
 def test_every_part_has_every_class_even_a_small_one(tmp_path: Path) -> None:
@@ -229,7 +256,7 @@ def test_unknown_columns_are_refused_with_the_likely_name(
 def test_ignored_columns_are_named_and_the_known_ones_are_read(tmp_path: Path) -> None:
     rows = [f"{name}/{i}.png,p{i},{name},{i}" for name in ("blue", "red") for i in range(10)]
     table(tmp_path, rows, "path,patient,label,group")
-    labels = read_labels(tmp_path, names("blue", "red"), ignore_columns=True)
+    labels = read(tmp_path, names("blue", "red"), ignore_columns=True)
     assert (labels.rows[3].label, labels.rows[3].cluster) == ("blue", "3")
     assert labels.notes == ("ignored columns of labels.csv: patient",)
 
@@ -240,11 +267,190 @@ def test_other_separators_backslashes_and_byte_order_marks_are_read(
 ) -> None:
     rows = [f"a\\{i}.png,{label},g{i}".replace(",", separator) for i, label in enumerate(CLASSES)]
     table(tmp_path, rows, "\ufeffpath,label,group".replace(",", separator))
-    labels = read_labels(tmp_path, names("a", count=3))
+    labels = read(tmp_path, names("a", count=3))
     assert [(row.name, row.label, row.cluster) for row in labels.rows] == [
         (f"a/{i}.png", label, f"g{i}") for i, label in enumerate(CLASSES)
     ]
     assert len(labels.notes) == 1 + (separator != ",")
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("Train", "train"), ("TRAINING", "train"), ("trn", "train"), ("images_train", "train"),
+        ("train_set", "train"), ("trainset", "train"), ("TrainImages", "train"),
+        ("train2017", "train"), ("01-train", "train"), ("Val", "validation"),
+        ("valid", "validation"), ("Validation data", "validation"), ("dev", "validation"),
+        ("Testing", "test"), ("Test-2024", "test"), ("myTestSet", "test"),
+        ("nevus", None), ("trained", None), ("latest", None), ("contest", None),
+        ("invalid", None), ("value", None), ("device", None), ("train_test", None), ("", None),
+    ],
+)  # fmt: skip
+def test_a_part_is_a_word_of_a_name_in_any_case(name: str, part: str | None) -> None:
+    assert part_of(name) == part
+
+
+def test_folders_of_parts_have_any_usual_name_and_are_named(tmp_path: Path) -> None:
+    folders = {"images_train": "train", "valid_set": "calibration", "Test-2024": "test"}
+    images = names(*(f"{folder}/{name}" for folder in folders for name in CLASSES))
+    labels = split(tmp_path, images)
+    assert list(labels.classes) == [*CLASSES]
+    assert named(labels) == {
+        part: {name for name in images if name.startswith(folder)}
+        for folder, part in folders.items()
+    }
+    assert all(folder in labels.labels.notes[0] for folder in folders)
+
+
+@pytest.mark.parametrize(
+    ("folders", "named"),
+    [
+        (["Train/red", "Train/blue", "Exam/red", "Exam/blue"], "Exam"),  # a part of another name
+        (["train/red", "train/blue", "train_test/red", "test/red", "test/blue"], "train_test"),
+        (["train/red", "train/blue", "Test"], "Test"),  # a part without classes
+        (["A/red", "A/blue", "B/red", "B/blue"], "A, B"),
+        (["red/train", "red/test", "blue/train", "blue/test"], "blue, red"),
+        (["Training", "Testing"], "Testing, Training"),
+    ],
+)
+def test_a_part_that_would_be_left_out_or_be_a_class_is_refused(
+    tmp_path: Path, folders: list[str], named: str
+) -> None:
+    with pytest.raises(DataError, match=re.escape(named)):
+        split(tmp_path, names(*folders))
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [
+        ["red/a", "red/b", "blue/a"],  # other sub-folders
+        ["red/images", "blue/images"],
+        ["train", "bus", "car"],
+        ["bullet train/a", "bus/b"],
+    ],
+)
+def test_class_folders_may_have_sub_folders_and_words_of_parts(
+    tmp_path: Path, folders: list[str]
+) -> None:
+    labels = split(tmp_path, names(*folders))
+    assert set(labels.classes) == {folder.split("/")[0] for folder in folders}
+
+
+def test_stated_classes_with_equal_sub_folders_are_no_parts(tmp_path: Path) -> None:
+    images = names("left/red", "left/blue", "right/red", "right/blue")
+    assert len(split(tmp_path, images, classes=("left", "right")).classes) == 2
+
+
+def test_another_table_and_another_spelling_of_labels_csv_are_named(tmp_path: Path) -> None:
+    table(tmp_path, [f"{i}.png,{i % 2}" for i in range(4)], "path,label")
+    (tmp_path / "labels.csv").rename(tmp_path / "Labels.CSV")
+    (tmp_path / "metadata.csv").touch()
+    labels = read(tmp_path, [f"{i}.png" for i in range(4)])
+    assert ([row.label for row in labels.rows], len(labels.notes)) == (["0", "1", "0", "1"], 1)
+    (tmp_path / "Labels.CSV").unlink()
+    with pytest.raises(DataError, match=r"metadata.csv"):
+        split(tmp_path, ["0.png", "1.png"])
+    assert "metadata.csv" in split(tmp_path, names("blue", "red")).labels.notes[0]
+
+
+def test_two_tables_of_labels_are_refused(tmp_path: Path) -> None:
+    for name in ("labels.csv", "Labels.csv"):
+        (tmp_path / name).touch()
+    with pytest.raises(DataError, match=r"Labels.csv and labels.csv"):
+        read(tmp_path, ["a.png"])
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "Unnamed: 0.1"])
+def test_the_index_column_of_pandas_is_ignored_with_a_note(tmp_path: Path, name: str) -> None:
+    rows = [f"{i},{i}.png,{label}" for i, label in enumerate(CLASSES)]
+    images = [f"{i}.png" for i in range(3)]
+    labels = read(table(tmp_path, rows, f"{name},path,label"), images)
+    assert [row.label for row in labels.rows] == [*CLASSES]
+    assert len(labels.notes) == 1
+    with pytest.raises(DataError, match="line 1"):
+        read(table(tmp_path, [f"P{row}" for row in rows], f"{name},path,label"), ["0.png"])
+
+
+def test_columns_are_named_by_settings(tmp_path: Path) -> None:
+    rows = [f"P{i},{i}.png,{label},dev,x" for i, label in enumerate(CLASSES)]
+    table(tmp_path, rows, "Patient,File Name,DX,fold,site")
+    columns = {"path": "file name", "label": "dx", "group": "patient", "split": "Fold"}
+    with pytest.raises(DataError, match="site"):
+        read(tmp_path, ["0.png"], columns=columns)
+    labels = read(tmp_path, names(".", count=3), columns=columns, ignore_columns=True)
+    assert [(row.name, row.label, row.cluster, row.part) for row in labels.rows] == [
+        (f"{i}.png", label, f"P{i}", "validation") for i, label in enumerate(CLASSES)
+    ]
+    with pytest.raises(DataError, match="absent"):
+        read(tmp_path, ["0.png"], columns=columns | {"label": "absent"})
+
+
+def test_absolute_paths_and_other_unicode_forms_are_names_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    stored = [normalize("NFD", "Fälle/ä.png"), normalize("NFC", "Fälle/ö.png"), "b.png", "c.png"]
+    cells = [
+        normalize("NFC", stored[0]), normalize("NFD", stored[1]),
+        f"{tmp_path}/link/b.png", f"{tmp_path}/real/c.png",
+    ]  # fmt: skip
+    forms = [normalize("NFC", "Nävus"), normalize("NFD", "Nävus"), "other", "other"]
+    rows = [f"{cell},{label},{label}" for cell, label in zip(cells, forms, strict=True)]
+    labels = read(table(tmp_path / "link", rows, "path,label,group"), stored)
+    assert [row.name for row in labels.rows] == stored
+    assert len({row.label for row in labels.rows}) == len({row.cluster for row in labels.rows}) == 2
+
+
+def test_a_converted_picture_has_the_path_of_its_original(tmp_path: Path) -> None:
+    rows = ["a.bmp,red", "b.TIF,blue", "c.png,blue"]
+    labels = read(table(tmp_path, rows, "path,label"), ["a.bmp.png", "b.TIF.png", "c.png"])
+    assert [row.name for row in labels.rows] == ["a.bmp.png", "b.TIF.png", "c.png"]
+
+
+def test_class_folders_in_other_unicode_forms_are_one_class(tmp_path: Path) -> None:
+    forms = [f"train/{normalize('NFC', 'Nävus')}", f"test/{normalize('NFD', 'Nävus')}"]
+    images = names(*forms, "train/other", "test/other")
+    assert list(split(tmp_path, images).classes) == ["Nävus", "other"]
+
+
+@pytest.mark.parametrize("missing", ["", "nan", "NaN", "NA", "<NA>", "null"])
+def test_missing_labels_are_refused_and_missing_groups_are_none(
+    tmp_path: Path, missing: str
+) -> None:
+    labels = read(table(tmp_path, [f"0.png,red,{missing}"], "path,label,group"), ["0.png"])
+    assert labels.rows[0].cluster is None
+    with pytest.raises(DataError, match="line 2"):
+        read(table(tmp_path, [f"0.png,{missing},P1"], "path,label,group"), ["0.png"])
+
+
+def test_copies_of_a_class_are_one_group_of_the_split(tmp_path: Path) -> None:
+    images = names("blue", "red", count=40)
+    digests = {f"blue/{i}.png": -1 - i // 2 for i in range(40)}  # twenty pairs
+    labels = split(tmp_path, images, "lesion-best-epoch", digests=digests)
+    groups = {part: {image.cluster for image in members} for part, members in labels.parts.items()}
+    pairs = [{c for c in groups[part] if c is not None} for part in groups]
+    assert sum(map(len, pairs)) == len(set().union(*pairs)) == 20
+    assert labels.labels.notes[0].startswith("20 copies")
+    assert all(image.cluster is None for image in labels.parts["train"] if image.label == "red")
+
+
+def test_copies_unite_their_groups_and_those_of_other_classes_or_parts_do_not(
+    tmp_path: Path,
+) -> None:
+    rows = ["a.png,red,P1", "b.png,red,P2", "c.png,red,", "d.png,blue,P3", "e.png,red,P2",
+            *(f"{i}.png,{CLASSES[i % 2 * 2]},Q{i}" for i in range(30))]  # fmt: skip
+    copies = dict.fromkeys(["a.png", "b.png", "c.png", "d.png"], -1)
+    images = [row.split(",")[0] for row in rows]
+    labels = split(table(tmp_path, rows, "path,label,group"), images, digests=copies)
+    cluster = {row.name: row.cluster for row in labels.labels.rows}
+    assert len({cluster[name] for name in ("a.png", "b.png", "c.png", "e.png")}) == 1
+    assert cluster["d.png"] == "P3"
+
+    parts = [f"{part}/{name}" for part in ("train", "test") for name in CLASSES]
+    copies = dict.fromkeys(["train/red/0.png", "test/red/0.png"], -1)
+    assert all(
+        row.cluster is None
+        for row in split(tmp_path / "other", names(*parts), digests=copies).labels.rows
+    )
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,8 @@ import pytest
 from eulerlora_contract.errors import DataError, SettingsError
 from tests.training.conftest import write_image
 from training.data.images import OUTSIDE
-from training.data.local_images import (
-    LabelNames,
-    archive_names,
-    read_archive_labels,
-    read_local_images,
-)
+from training.data.local_images import LabelNames, read_local_images
+from training.recipe.archives import archive_names, read_archive_labels
 
 CLASSES = ("bkl", "mel", "nv")
 NEVUS = LabelNames(CLASSES, {"nevus": "nv"})

@@ -23,18 +23,23 @@ from torchvision import datasets
 
 from eulerlora_contract.errors import DataError
 from tests.training.conftest import write_image
+from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset, read_ood_set
-from training.data.images import ImageParts, class_counts
-from training.data.published import (
+from training.data.ham10000 import (
     METADATA,
     Ham10000Row,
     age_group,
-    read_ham10000,
     read_rows,
-    read_tiny_imagenet,
     split_rows,
 )
-from training.recipe.schema import DataSettings, OodSettings, Split
+from training.data.images import ImageParts, class_counts
+from training.data.registry import OodSettings
+from training.data.splits import Split
+
+
+def read_ham10000(folder: Path, split: Split, skip_bad: bool = False) -> ImageParts:
+    return read_dataset(DataSettings(kind="ham10000", split=split), folder, skip_bad)
+
 
 COUNTS = {"cifar10": (10, 20, 10), "cifar100": (100, 10, 1), "svhn": (10, 20, 3)}
 """Classes, and images per class in the train and test parts."""
@@ -235,7 +240,7 @@ def test_images_of_an_unknown_class_and_undecodable_ones_are_refused_or_skipped(
 def test_a_missing_table_is_named(tiny_imagenet: Path, absent: str) -> None:
     (tiny_imagenet / "tiny" / absent).unlink()
     with pytest.raises(DataError, match=Path(absent).name):
-        read_tiny_imagenet(tiny_imagenet / "tiny", "paper")
+        read_dataset(DataSettings(kind="tiny-imagenet", split="paper"), tiny_imagenet / "tiny")
 
 
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -386,9 +391,9 @@ def test_a_row_with_an_unusable_image_is_refused_or_skipped_without_changing_oth
     for split in SPLITS:
         with pytest.raises(DataError, match="ISIC_0000004"):
             read_ham10000(copied, split)
-        skipped: dict[str, str] = {}
-        names = names_by_part(read_ham10000(copied, split, skipped.__setitem__))
-        assert [Path(name).stem for name in skipped] == ["ISIC_0000004"]
+        rest = read_ham10000(copied, split, skip_bad=True)
+        names = names_by_part(rest)
+        assert [Path(name).stem for name in rest.skipped] == ["ISIC_0000004"]
         for part, whole in names_by_part(read_ham10000(ham10000, split)).items():
             assert names[part] == [name for name in whole if name != "ISIC_0000004"]
 

@@ -19,7 +19,7 @@ from eulerlora.checkpoint.files import TRAINING_IMAGES_FILE, load_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora_contract.answers import ClassName, ScoreThreshold, TargetClasses, Threshold
-from training.data.cache import list_images
+from tests.training.conftest import list_images
 from training.data.copies import image_digests
 from training.data.images import (
     ImageParts,

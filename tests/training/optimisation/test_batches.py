@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from tests.training.conftest import plain_view
+from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset
 from training.data.images import LabelledImage
 from training.optimisation.batches import IGNORED, LoadedBatches, RunLength, Shard
-from training.recipe.schema import AdapterTraining, DataSettings, OptimisationSettings
+from training.recipe.schema import AdapterTraining, OptimisationSettings
 
 WHOLE = Shard()
 SETTINGS = OptimisationSettings(epochs=1, batch_size=8, workers=0)

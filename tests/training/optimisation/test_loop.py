@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from eulerlora_contract.errors import NonFiniteError, SettingsError
 from tests.eulerlora_contract.test_progress import Terminal, on_terminal
 from tests.training.conftest import plain_view
+from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset
 from training.optimisation.batches import LoadedBatches, RunLength
 from training.optimisation.loop import Curves, ProgressDisplay, optimise, run_line
 from training.optimisation.run import Progress, Run, Tracker, Tracking
 from training.optimisation.step import Objective, Step
-from training.recipe.schema import DataSettings, OptimisationSettings
+from training.recipe.schema import OptimisationSettings
 
 SETTINGS = OptimisationSettings(
     epochs=2, batch_size=8, learning_rate=0.1, warmup_steps=1, weight_decay=0.0, workers=0

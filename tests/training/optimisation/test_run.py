@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from eulerlora_contract.errors import CheckpointError, NonFiniteError, SettingsError
+from eulerlora_contract.errors import CheckpointError, DataError, NonFiniteError, SettingsError
 from tests.conftest import random_network
 from training.optimisation import run
 from training.optimisation.run import (
@@ -50,21 +50,25 @@ def trained() -> TrainedState:
 def path(tmp_path: Path) -> Path:
     """Returns the path of a stored state."""
     path = tmp_path / "below" / "state.safetensors"
-    save_state(path, trained(), PROGRESS, SETTINGS)
+    save_state(path, trained(), PROGRESS, SETTINGS, "data")
     return path
 
 
 @pytest.mark.parametrize(
-    ("cut", "epochs", "error", "named"),
-    [(None, 4, SettingsError, "other settings"), (-9, 3, CheckpointError, r"state\.safetensors")],
+    ("cut", "epochs", "data", "error"),
+    [
+        (None, 4, "data", SettingsError),
+        (None, 3, "other", DataError),
+        (-9, 3, "data", CheckpointError),
+    ],
 )
-def test_a_state_of_other_settings_and_a_damaged_one_are_refused_and_remain(
-    path: Path, cut: int | None, epochs: int, error: type[Exception], named: str
+def test_a_state_of_other_settings_or_data_and_a_damaged_one_are_refused_and_remain(
+    path: Path, cut: int | None, epochs: int, data: str, error: type[Exception]
 ) -> None:
     content = path.read_bytes()[:cut]
     path.write_bytes(content)
-    with pytest.raises(error, match=named):
-        load_state(path, trained(), OptimisationSettings(epochs=epochs))
+    with pytest.raises(error, match=r"state\.safetensors"):
+        load_state(path, trained(), OptimisationSettings(epochs=epochs), data)
     assert path.read_bytes() == content
 
 

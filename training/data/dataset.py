@@ -1,0 +1,121 @@
+"""What a data set is: the keys that choose it, how it is read, and what reports say of it."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from eulerlora_contract.settings import PositiveInt, Settings, optional
+from training.data.images import ImageParts, OnBad
+from training.data.splits import Part, Split
+
+INTERVALS = (
+    "The confidence intervals cover the choice of test images. They do not cover another training "
+    "seed, another camera or another clinic."
+)
+IMAGENET = "a part of ImageNet (Deng et al., CVPR 2009), for non-commercial research."
+PHOTOGRAPHS, DERMATOSCOPY = "everyday photographs", "dermatoscopic images"
+
+
+Column = Literal["path", "label", "group", "split"]
+
+
+class LabelTable(Settings):
+    """How the table `labels.csv` is read; the keys of `DataSettings`."""
+
+    ignore_columns: bool = False
+    columns: dict[Column, str] = {}
+
+
+class DataSettings(Settings):
+    """The images of a data set and their split."""
+
+    kind: str
+    """A data set of `training.data.registry`: `ham10000`, `tiny-imagenet`, `cifar10`, `cifar100` or
+    `svhn` in their published layouts, or `imagefolder`, pictures of one's own.
+    """
+    path: str = "."
+    """A folder or, for imagefolder, a tar archive in the data directory; "." is the directory
+    itself.
+    """
+    split: Split = "lesion"
+    """`lesion`, the default, reserves a tenth of the training images for calibration; in ham10000,
+    all images of a lesion are in one part. `lesion-validation`, for choosing settings, drops the
+    test part and uses a tenth of the training images (ham10000: lesions) instead;
+    `lesion-best-epoch` keeps the test part, and has the same tenth as the part `validation`.
+    `paper` trains on all training images of the published (ham10000: the paper's) split, without a
+    calibration part unless `val/` is given beside `test/`.
+    """
+    classes: dict[str, str] = {}
+    """For imagefolder, descriptions by class name; if given, these are the exact classes."""
+    ignore_columns: bool = False
+    """Ignore columns of `labels.csv` other than path, label, group and split, as with
+    `--ignore-columns`.
+    """
+    columns: dict[Column, str] = optional({})
+    """Names of the columns of `labels.csv`, as with `--path-column`, where they have others than
+    path, label, group and split.
+    """
+    at_most: dict[Part, PositiveInt] = {}
+    """Maximum number of images by part; a smaller part is a stratified subset, the same for every
+    seed.
+    """
+
+    @property
+    def table(self) -> LabelTable:
+        return LabelTable(ignore_columns=self.ignore_columns, columns=self.columns)
+
+
+class DataSet(ABC):
+    """A labelled data set. A subclass is one file, and one line of `training.data.registry`.
+
+    Attributes:
+        kind: Its name in recipes.
+        title: Its name in reports.
+        licence: A sentence of the model card.
+        hub_licence: The Hub's identifier of the weights' licence, or `other`.
+        family: What its pictures show; a set of the same family is no independent
+            out-of-distribution set.
+        published: False for pictures of one's own, whose labels and parts are checked.
+        intended: A paragraph of the model card.
+        misuses: List items of the model card.
+        limits: List items of the model card.
+    """
+
+    kind: ClassVar[str]
+    title: ClassVar[str]
+    licence: ClassVar[str]
+    hub_licence: ClassVar[str] = "other"
+    family: ClassVar[str | None] = None
+    published: ClassVar[bool] = True
+    intended: ClassVar[str] = "Research on images similar to the training images."
+    misuses: ClassVar[tuple[str, ...]] = (
+        "applications in which a wrong prediction causes harm: validate the model on your own data "
+        "first;",
+        "images unlike the training images: the model always assigns one of its labels.",
+    )
+    limits: ClassVar[tuple[str, ...]] = (INTERVALS,)
+
+    @abstractmethod
+    def read(self, path: Path, settings: DataSettings, on_bad: OnBad) -> ImageParts:
+        """Returns the data set in a folder, split as the settings say.
+
+        Splitting precedes skipping, so that an unusable image changes no other part.
+
+        Args:
+            path: Of the folder or archive.
+            settings: Of the recipe.
+            on_bad: Called for each image or row that cannot be used; if it returns, the image is
+                left out.
+
+        Raises:
+            DataError: A file is missing, or there are too few images.
+        """
+
+    def named(self, split: Split) -> str:
+        """Returns the title with the split, which the default leaves out."""
+        return self.title + split_suffix(split)
+
+
+def split_suffix(split: Split) -> str:
+    """Returns the suffix of a data set's name; empty for the default split."""
+    return "" if split == "lesion" else f", {split} split"

@@ -1,0 +1,221 @@
+"""HAM10000 in its published layout, or with its images in one archive, and its splits."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from sklearn.model_selection import StratifiedGroupKFold, train_test_split
+
+from eulerlora_contract.answers import ClassName
+from eulerlora_contract.errors import DataError
+from training.data.cache import DecodedImages, decoded_images
+from training.data.dataset import DERMATOSCOPY, INTERVALS, DataSet, DataSettings
+from training.data.images import ImageParts, LabelledImage, OnBad, refuse
+from training.data.splits import SPLIT_SEED, Part, Split, SplitParts, parts_of
+
+METADATA = "HAM10000_metadata.csv"
+FOLDERS = ("HAM10000_images_part_1", "HAM10000_images_part_2", "HAM10000_images")
+ARCHIVE_PATTERN = "ham10000*.tar*"
+FOLDS: Mapping[Part, int] = {"test": 5, "calibration": 8, "validation": 10}
+"""Folds of the images that are in no earlier part, by lesion except in the split `paper`; one of
+them is the part.
+"""
+
+DESCRIPTIONS = {
+    "akiec": "actinic keratosis or intraepithelial carcinoma (Bowen's disease)",
+    "bcc": "basal cell carcinoma",
+    "bkl": "benign keratosis-like lesion (solar lentigo, seborrheic keratosis, lichen planus-like)",
+    "df": "dermatofibroma",
+    "mel": "melanoma",
+    "nv": "melanocytic nevus",
+    "vasc": "vascular lesion (angioma, angiokeratoma, pyogenic granuloma, haemorrhage)",
+}
+AGE_GROUPS = {39: "0 to 39", 59: "40 to 59", 200: "60 and over"}
+"""Age groups by their highest age in years."""
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, eq=False)
+class Ham10000Row:
+    """A row of the metadata.
+
+    Attributes:
+        label: Index of the classes in order of first appearance.
+        cluster: The lesion.
+        attributes: Sex, age group and body site; "unknown" if missing.
+    """
+
+    image_id: str
+    cluster: str
+    label: int
+    attributes: Mapping[str, str]
+
+
+class Ham10000(DataSet):
+    """HAM10000, from its metadata file and its image folders or archive.
+
+    `on_bad` is also called for each row with an unknown `dx`.
+    """
+
+    kind = "ham10000"
+    title = "HAM10000"
+    licence = (
+        "HAM10000 (Tschandl, Rosendahl and Kittler, Scientific Data 5, 180161, 2018), "
+        "CC BY-NC 4.0: these weights are for non-commercial use, with attribution."
+    )
+    hub_licence = "cc-by-nc-4.0"
+    family = DERMATOSCOPY
+    intended = (
+        "Demonstration and research on uncertainty estimation in image classification. The model "
+        "is not a medical device and has not been clinically validated."
+    )
+    misuses = (
+        "decisions about anyone's care, alone or as a second reader;",
+        "exclusion of melanoma or any other cancer: section By class gives the share of missed "
+        "images;",
+        "images other than dermatoscopic images, such as phone photographs, clinical photographs "
+        "or histology;",
+        "conditions outside the seven classes: the model always assigns one of the seven, and the "
+        "flags for out-of-distribution images miss some of them;",
+        "skin types, ages or body sites with few training images: HAM10000 is mostly from light "
+        "skin, and section By group gives the number of test images;",
+        "estimates of prevalence: the class frequencies are those of an archive, not of a clinic;",
+        "commercial use: the licence of the data forbids it.",
+    )
+    limits = (
+        "Test and training images come from the same two sites (Vienna and Queensland) and "
+        "cameras. Expect lower accuracy elsewhere.",
+        "53% of the HAM10000 labels are from histology; the others are from follow-up, expert "
+        "consensus or confocal microscopy, and almost all of these are `nv`.",
+        INTERVALS,
+        "Small classes and groups have wide intervals: read the interval before the value.",
+        "What an OOD threshold keeps of in-distribution images does not determine the share of "
+        "out-of-distribution images that it flags; section Out-of-distribution images gives "
+        "that share for the listed sets only, and says which of them resemble what training was "
+        "shown.",
+        "The flags miss some changes of camera and light: the sets of group `shifted` show "
+        "how the accuracy falls and how many images are flagged.",
+    )
+
+    def read(self, path: Path, settings: DataSettings, on_bad: OnBad) -> ImageParts:
+        split = settings.split
+        rows, names = read_rows(path / METADATA, on_bad)
+        images = _decoded_by_id(path)
+        try:
+            parts = split_rows(rows, split)
+        except ValueError as error:
+            raise DataError(
+                f"{path / METADATA}: expected enough rows of every class for the {split} split, "
+                f"got {len(rows)}"
+            ) from error
+        selected = {row for members in parts.values() for row in members}
+        for row in rows:
+            if row in selected and row.image_id in images.bad:
+                on_bad(f"{row.image_id}.jpg", images.bad[row.image_id])
+            elif row in selected and row.image_id not in images.sources:
+                on_bad(row.image_id, f"is in {METADATA}, but {row.image_id}.jpg is missing")
+        labelled = {
+            part: [
+                LabelledImage(
+                    row.image_id,
+                    images.sources[row.image_id],
+                    row.label,
+                    row.cluster,
+                    row.attributes,
+                )
+                for row in members
+                if row.image_id in images.sources
+            ]
+            for part, members in parts.items()
+        }
+        classes = tuple(ClassName(name=name, description=DESCRIPTIONS[name]) for name in names)
+        return ImageParts(f"{self.title}, {split} split", classes, labelled)
+
+
+def read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[Ham10000Row], list[str]]:
+    """Returns the rows in file order, and the class names in order of first appearance.
+
+    `on_bad`: called for each row with an unknown `dx`; if it returns, the row is skipped.
+
+    Raises:
+        DataError: For a file that is missing or lacks columns.
+    """
+    try:
+        with path.open(newline="") as file:
+            table = [(_row(cells), cells["dx"]) for cells in csv.DictReader(file)]
+    except (OSError, KeyError, ValueError, csv.Error) as error:
+        raise DataError(f"{path}: expected the metadata of HAM10000 ({error!r})") from error
+    known = []
+    for number, (row, dx) in enumerate(table, start=1):
+        if dx in DESCRIPTIONS:
+            known.append((row, dx))
+        else:
+            name = f"{METADATA} row {number} ({row.image_id})"
+            on_bad(name, f"expected dx to be one of {', '.join(DESCRIPTIONS)}, got {dx!r}")
+    names = list(dict.fromkeys(dx for _, dx in known))
+    return [replace(row, label=names.index(dx)) for row, dx in known], names
+
+
+def _row(cells: Mapping[str, str]) -> Ham10000Row:
+    """Returns a row without its label; the columns of the attributes are optional."""
+    attributes = {
+        "sex": cells.get("sex") or UNKNOWN,
+        "age": age_group(cells.get("age") or ""),
+        "body site": cells.get("localization") or UNKNOWN,
+    }
+    return Ham10000Row(cells["image_id"], cells["lesion_id"], -1, attributes)
+
+
+def age_group(years: str) -> str:
+    """Returns the group of an age in years; "unknown" for text that is no number or NaN."""
+    try:
+        age = float(years)
+    except ValueError:
+        return UNKNOWN
+    return next((group for highest, group in AGE_GROUPS.items() if age <= highest), UNKNOWN)
+
+
+def split_rows(rows: Sequence[Ham10000Row], split: Split) -> SplitParts[Ham10000Row]:
+    """Returns the parts of a split; stratified, and without a lesion in two parts but for `paper`.
+
+    lesion: about 70% train, 10% calibration, 20% test. The others as in `parts_of`; but `paper` is
+    the paper's image-level 80/20 split, of whose test images 38.7% show a lesion that the train
+    part contains too.
+
+    Raises:
+        ValueError: For too few rows.
+    """
+    if split != "paper":
+        return parts_of({"all": rows}, split, _lesion_fold)
+    labels = [row.label for row in rows]
+    train, test = train_test_split(
+        list(rows), test_size=1 / FOLDS["test"], stratify=labels, random_state=SPLIT_SEED
+    )
+    return {"train": train, "test": test}
+
+
+def _lesion_fold(
+    rows: Sequence[Ham10000Row], part: Part
+) -> tuple[list[Ham10000Row], list[Ham10000Row]]:
+    labels = np.array([row.label for row in rows])
+    lesions = np.array([row.cluster for row in rows])
+    splitter = StratifiedGroupKFold(FOLDS[part], shuffle=True, random_state=SPLIT_SEED)
+    rest, fold = next(splitter.split(labels, labels, lesions))
+    return [rows[index] for index in rest], [rows[index] for index in fold]
+
+
+def _decoded_by_id(folder: Path) -> DecodedImages:
+    paths = [folder / name for name in FOLDERS if (folder / name).is_dir()]
+    paths = paths or sorted(folder.glob(ARCHIVE_PATTERN))[:1]
+    if not paths:
+        raise DataError(
+            f"{folder}: expected images of HAM10000 in {', '.join(FOLDERS)} or "
+            f"{ARCHIVE_PATTERN}, got none"
+        )
+    decoded = [decoded_images(path) for path in paths]
+    return DecodedImages(
+        {Path(name).stem: source for images in decoded for name, source in images.sources.items()},
+        {Path(name).stem: reason for images in decoded for name, reason in images.bad.items()},
+    )
