@@ -562,10 +562,8 @@ def each_image(images: ImageFile | Iterable[ImageFile]) -> Iterator[ImageFile]:
     for image in [images] if is_one else images:  # type: ignore[union-attr]
         if isinstance(image, str | os.PathLike) and os.path.isdir(image):  # noqa: PTH112 - also NUL
             selection = select_files([image])
-            if selection.skipped:
-                logger.warning(
-                    "%s: %d files without an image extension skipped", image, selection.skipped
-                )
+            for note in selection.notes:
+                logger.warning("%s: %s", image, note)
             yield from selection.files
         else:
             yield image  # type: ignore[misc]
