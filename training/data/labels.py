@@ -337,8 +337,7 @@ def checked_classes(labels: Labels, expected: Collection[str], whole: bool = Fal
     """
     if not labels.rows:
         expected_rows = "rows" if labels.table else "images in a folder for each class"
-        notes = "".join(f"; {note}" for note in labels.notes)
-        raise DataError(f"{labels.path}: expected {expected_rows}, got none{notes}")
+        raise DataError(f"{labels.path}: expected {expected_rows}, got none{_notes(labels)}")
     _check_spelling(labels)
     classes = sorted({normalize("NFC", name) for name in expected or _label_names(labels)})
     if not expected and labels.table is None:
@@ -347,13 +346,17 @@ def checked_classes(labels: Labels, expected: Collection[str], whole: bool = Fal
     if len(classes) < 2:
         raise DataError(
             f"{labels.path}: expected two classes or more, got only {classes[0]!r}"
-            f"{_layout_hint(labels)}"
+            f"{_layout_hint(labels)}{_notes(labels)}"
         )
     _check_known(labels, classes)
     divided = _without_parts(labels) if whole else labels
     _check_parts(divided, classes)
     _check_groups(divided)
     return classes
+
+
+def _notes(labels: Labels) -> str:
+    return "".join(f"; {note}" for note in labels.notes)
 
 
 def _without_parts(labels: Labels) -> Labels:

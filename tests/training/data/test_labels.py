@@ -348,8 +348,9 @@ def test_another_table_and_another_spelling_of_labels_csv_are_named(tmp_path: Pa
     labels = read(tmp_path, [f"{i}.png" for i in range(4)])
     assert ([row.label for row in labels.rows], len(labels.notes)) == (["0", "1", "0", "1"], 1)
     (tmp_path / "Labels.CSV").unlink()
-    with pytest.raises(DataError, match=r"metadata.csv"):
-        split(tmp_path, ["0.png", "1.png"])
+    for images in (["0.png", "1.png"], names("images")):
+        with pytest.raises(DataError, match=r"metadata.csv"):
+            split(tmp_path, images)
     assert "metadata.csv" in split(tmp_path, names("blue", "red")).labels.notes[0]
 
 
