@@ -198,14 +198,14 @@ def test_all_copies_of_a_set_are_listed_and_those_of_a_class_are_no_obstacle(
     command = ("train", recipe_file, "--data", data, *set_options(("evaluation.ood=[]",)))
     done = run(*command, "--check", "--copies", table)
     assert done.status == 0, done.err
-    rows = list(csv.DictReader(table.open()))
+    rows = list(csv.DictReader(table.open(encoding="utf-8-sig")))
     assert {row["other_file"] for row in rows} == {f"red/copy{n}.png" for n in range(0, 20, 2)}
     assert all(f"copy{number}.png" in done.out for number in range(0, 20, 2))
 
     for number in range(3):
         shutil.copy(data / "blue" / f"{number:02}.png", data / "green" / f"copy{number}.png")
     done = run(*command, "--check", "--copies", table)
-    assert (done.status, len(list(csv.DictReader(table.open())))) == (1, 13)
+    assert (done.status, len(list(csv.DictReader(table.open(encoding="utf-8-sig"))))) == (1, 13)
     done = run(*command, "--out", tmp_path / "run")
     assert done.status == 1
     assert all(f"green/copy{number}.png" in done.out for number in range(3))

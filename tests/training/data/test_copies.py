@@ -94,7 +94,7 @@ def test_all_pairs_of_copies_are_written_to_a_table(tmp_path: Path) -> None:
         ("train", 1, picture(1)),
     )
     write_copies(tmp_path / "copies.csv", check)
-    rows = list(csv.DictReader((tmp_path / "copies.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "copies.csv").open(encoding="utf-8-sig")))
     assert [(row["found"].rpartition(" ")[2], row["file"], row["other_file"]) for row in rows] == [
         ("classes", "0", "2"), ("parts", "0", "3"), ("part", "0", "1"), ("parts", "5", "4"),
     ]  # fmt: skip
