@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from eulerlora.checkpoint.weights import load_backbone, tensors_sha256
 from eulerlora_contract.answers import ClassName
-from eulerlora_contract.errors import DataError, SettingsError
+from eulerlora_contract.errors import DataError, OutputPathError, SettingsError
 from tests.conftest import TINY_BACKBONE
 from training.data.images import ImageParts, LabelledImage
 from training.optimisation.batches import LoadedBatches
@@ -173,6 +173,13 @@ def test_states_of_finished_stages_remain_until_the_backbone_is_written(
         raise AssertionError("trained again")
 
     monkeypatch.setattr(ClassifierObjective, "loss", step)
+    with pytest.raises(OutputPathError, match="--restart"):
+        pretrain(recipe_of(data), data, tmp_path, CPU)
+    other = Path(shutil.copytree(data, tmp_path / "other"))
+    picture = other / "two" / "train" / "red" / "00.png"
+    picture.rename(other / "two" / "train" / "blue" / "99.png")
+    with pytest.raises(DataError, match="stage-1"):
+        pretrain(recipe_of(other), other, tmp_path, CPU, resume=True)
     pretrain(recipe_of(data), data, tmp_path, CPU, resume=True)
     assert weights(tmp_path / pretrained.name) == weights(pretrained)
 
