@@ -20,7 +20,7 @@ ENTRY_POINTS = "eulerlora.commands"
 POLICY_ENTRY_POINTS = "eulerlora.policy_commands"
 OTHER_DISTRIBUTION: Mapping[str, Mapping[str, Sequence[str]]] = {
     ENTRY_POINTS: {
-        "eulerlora": ("predict", "backbone", "export", "import"),
+        "eulerlora": ("predict", "convert", "backbone", "export", "import"),
         "eulerlora[serve]": ("demo", "serve", "keys", "audit"),
         "eulerlora[train]": (
             "train", "evaluate", "calibrate", "site", "pretrain", "card", "reproduce",
@@ -34,7 +34,7 @@ MAX_SHORT_HELP = 100  # characters
 
 SECTIONS = {
     "Use": ("demo", "predict", "triage", "export"),
-    "Train": ("train", "pretrain", "backbone", "import"),
+    "Train": ("train", "pretrain", "convert", "backbone", "import"),
     "Measure": ("evaluate", "calibrate", "policy", "site", "card", "reproduce"),
     "Operate": ("serve", "keys", "audit", "monitor"),
 }

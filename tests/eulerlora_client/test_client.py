@@ -359,7 +359,7 @@ def test_files_that_are_left_out_of_a_folder_are_counted(
     server.reply(prediction_reply())
     assert len(call_blocking(server.url, "predict_many", folder)) == 3
     (record,) = caplog.records
-    assert record.args == (folder, 1)
+    assert ".txt: 1" in record.getMessage()
 
 
 def test_one_image_in_place_of_many_is_one_image(call: Call, server: ScriptedServer) -> None:

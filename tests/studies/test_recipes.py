@@ -31,6 +31,7 @@ METHODS = {
     "fixed-rank": "rank-dropout",
     "scalabl": "gaussian-coefficients",
     "blob": "blob",
+    "bayeslora": "bayeslora",
     "ivon": "ivon",
     "dropkey": "dropkey",
     "batch-ensemble": "batch-ensemble",

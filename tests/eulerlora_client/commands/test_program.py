@@ -88,13 +88,12 @@ def test_a_deleted_working_directory_is_named(
 
 
 def test_control_characters_in_a_message_are_escaped(tmp_path: Path) -> None:
-    folder = tmp_path / "\x1b]0;title\x07\x9b1m\u202e"
-    folder.mkdir()
-    done = run("predict", tmp_path, folder)
+    missing = tmp_path / "\x1b]0;title\x07\x9b1m\u202e"
+    done = run("predict", missing, tmp_path)
     assert done.status == 1
     (line,) = done.err.splitlines()
     assert line.isprintable()
-    assert "\\x1b]0;title\\x07\\x9b1m\\u202e: contains no images" in line
+    assert "\\x1b]0;title\\x07\\x9b1m\\u202e" in line
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:

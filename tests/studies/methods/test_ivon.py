@@ -146,8 +146,8 @@ def test_the_state_of_ivon_continues_too(tmp_path: Path) -> None:
     stepped, loaded, settings = started(), started(), AdapterTraining()
     for _ in range(3):
         step(stepped)
-    save_state(tmp_path / "state.safetensors", stepped, Progress(), settings)
-    load_state(tmp_path / "state.safetensors", loaded, settings)
+    save_state(tmp_path / "state.safetensors", stepped, Progress(), settings, "data")
+    load_state(tmp_path / "state.safetensors", loaded, settings, "data")
     for trained in (loaded, stepped):
         step(trained)
     torch.testing.assert_close(dict(loaded.network), dict(stepped.network), atol=0, rtol=0)

@@ -48,7 +48,8 @@ def trained_copy(trained: Path, tmp_path: Path) -> Path:
 def test_a_recipe_gives_a_calibrated_checkpoint_that_classifies_the_test_images(
     trained: Path, labelled: Path
 ) -> None:
-    assert sorted(path.name for path in trained.iterdir()) == [
+    names = {path.name for path in trained.iterdir()} - {"auto.json"}  # only where bfloat16 is fast
+    assert sorted(names) == [
         "README.md",
         "adapters.safetensors",
         "backbone.safetensors",
@@ -148,7 +149,7 @@ def test_calibrate_repeats_the_thresholds_of_training_and_sets_the_sampler(
     trained_copy: Path, labelled: Path
 ) -> None:
     config = (trained_copy / "config.json").read_text()
-    done = succeed("calibrate", trained_copy, "--data", labelled, "--precision", "float32")
+    done = succeed("calibrate", trained_copy, "--data", labelled)
     assert (trained_copy / "config.json").read_text() == config
 
     done = succeed("calibrate", trained_copy, "--data", labelled, "--sampler", "balanced")
@@ -169,9 +170,7 @@ def test_calibrate_adds_prediction_sets_for_predict(trained_copy: Path, labelled
     done = succeed("calibrate", trained_copy, *options, "--precision", "bfloat16")
     config = read_config(trained_copy)
     fitted = {entry.precision for entry in (*config.thresholds, *config.prediction_sets)}
-    assert fitted == {"bfloat16"}
-    done = run("predict", trained_copy, labelled / "other", "--coverage", "0.5")
-    assert "calibrated in bfloat16 and the prediction is in float32" in done.err
+    assert fitted == {"float32", "bfloat16"}
     error = refusal("calibrate", trained_copy, "--data", labelled, "--coverage", "0.9")
     assert "expected at least 9 calibration images of each class" in error
 
