@@ -88,8 +88,10 @@ def test_a_deleted_working_directory_is_named(
 
 
 def test_control_characters_in_a_message_are_escaped(tmp_path: Path) -> None:
-    missing = tmp_path / "\x1b]0;title\x07\x9b1m\u202e"
-    done = run("predict", missing, tmp_path)
+    checkpoint = tmp_path / "\x1b]0;title\x07\x9b1m\u202e"
+    checkpoint.mkdir()
+    (tmp_path / "image.png").touch()
+    done = run("predict", checkpoint, tmp_path / "image.png")
     assert done.status == 1
     (line,) = done.err.splitlines()
     assert line.isprintable()
