@@ -54,8 +54,8 @@ class EulerLoRA:
 
     Attributes:
         classes: The class names, in the order of the probabilities.
-        precision: Of the matrix products, and why it was chosen.
-        precision_reason: Of the matrix products, and why it was chosen.
+        precision: Of the matrix products.
+        precision_reason: Why it was chosen.
     """
 
     def __init__(

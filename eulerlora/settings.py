@@ -99,8 +99,8 @@ class Preprocessing(Settings):
         resize: `squash` resizes the image to a square of `size` pixels; `crop` resizes its shorter
             side to `shorter_side` pixels and crops the central square. colour_constancy follows the
             resize.
-        mean: Of each channel; the network subtracts and divides last.
-        std: Of each channel; the network subtracts and divides last.
+        mean: Of each channel; the network subtracts it last.
+        std: Of each channel; the network then divides by it.
     """
 
     scale: Literal["1/255"] = "1/255"

@@ -116,8 +116,8 @@ class Timeouts(Settings):
 
     Attributes:
         connect_s: To make a connection.
-        read_s: Without progress of the response or of the request.
-        write_s: Without progress of the response or of the request.
+        read_s: Without progress of the response.
+        write_s: Without progress of the request.
     """
 
     connect_s: Annotated[float, Field(gt=0)] = 5

@@ -87,8 +87,8 @@ class RgbSpace:
     """A colour space of a matrix and a tone curve.
 
     Attributes:
-        primaries: As in `PRIMARIES` and `TRANSFERS`.
-        transfer: As in `PRIMARIES` and `TRANSFERS`.
+        primaries: As in `PRIMARIES`.
+        transfer: As in `TRANSFERS`.
         is_full_range: False if black and white are 16 and 235 of 255.
     """
 

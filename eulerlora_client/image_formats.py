@@ -168,8 +168,8 @@ class CodedImage:
             None if it is damaged.
         sampling: The horizontal and vertical factors of a JPEG's components.
         has_single_scan: Of a JPEG.
-        depth: Of a PNG, bits per sample and the chunk tRNS.
-        transparent: Of a PNG, bits per sample and the chunk tRNS.
+        depth: Bits per sample of a PNG.
+        transparent: The chunk tRNS of a PNG.
         has_colour_marker: Of a JPEG whose own markers say how colours are stored.
     """
 
@@ -301,8 +301,8 @@ class JpegSegment:
     """A segment of a JPEG (ITU-T T.81, B.1.1), as positions in the file.
 
     Attributes:
-        start: Of its content; equal for a marker without content, which has the two bytes before.
-        end: Of its content; equal for a marker without content, which has the two bytes before.
+        start: Of its content.
+        end: Of its content; equal to `start` for a marker without content.
         scan_end: End of the compressed pixels that follow, otherwise `end`.
     """
 

@@ -411,10 +411,9 @@ class OutcomeSummary:
 
     Attributes:
         counts: Lesions by outcome.
-        lower: One-sided bounds; each holds with the confidence of the promise, however often and
+        lower: One-sided lower bound; it holds with the confidence of the promise, however often and
             whenever it is computed.
-        upper: One-sided bounds; each holds with the confidence of the promise, however often and
-            whenever it is computed.
+        upper: The upper bound, likewise.
         alarm_at: Number of the assessed lesion at which the hypothesis was rejected; None if it was
             not.
     """

@@ -97,8 +97,8 @@ class FairQueue(Generic[Item]):
         """Returns the next item in fair order, or None.
 
         Args:
-            may_start: Of a client and an item; others are skipped and keep their turn.
-            is_allowed: Of a client and an item; others are skipped and keep their turn.
+            may_start: Of a client; others are skipped and keep their turn.
+            is_allowed: Of an item; others are skipped and keep their turn.
         """
         candidates = (
             next(filter(is_allowed, items), None)

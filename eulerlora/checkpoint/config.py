@@ -101,8 +101,8 @@ class PrecisionChange(Settings):
 
     Attributes:
         probabilities: Images with a probability that changes by more than `MAX_CHANGE`.
-        labels: Images with another label, and with another OOD flag of any score.
-        flags: Images with another label, and with another OOD flag of any score.
+        labels: Images with another label.
+        flags: Images with another OOD flag of any score.
         samples: Of `mode`.
         data: Describes the images.
     """

@@ -118,8 +118,8 @@ def round_answers(
 
     Args:
         trajectories: (n, adapters, samples, classes) probabilities.
-        samples: As in `RoundAnswer`; distances (n,).
-        distances: As in `RoundAnswer`; distances (n,).
+        samples: As in `RoundAnswer`.
+        distances: (n,), as in `RoundAnswer`.
     """
     exact = trajectories.double().flatten(1, 2).clamp_min(MIN_PROBABILITY)  # (n, rows, classes)
     summary = summarise(exact)

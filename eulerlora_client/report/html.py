@@ -262,9 +262,9 @@ class ClassBar:
     """One class: its probability as a bar, the probability of each trajectory as a point.
 
     Attributes:
-        probability: In [0, 1]; the last two over trajectories, None without them.
-        lowest: In [0, 1]; the last two over trajectories, None without them.
-        highest: In [0, 1]; the last two over trajectories, None without them.
+        probability: In [0, 1].
+        lowest: Over trajectories; None without them.
+        highest: Over trajectories; None without them.
         in_target: Whether the class is one of the target.
         points: SVG path data, "" for none.
     """

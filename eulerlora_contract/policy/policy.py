@@ -233,8 +233,8 @@ class MeasuredEvidence(Settings):
         images: All of them.
         lesions: All of them.
         referral_rate: Share of all images that are urgent, unfamiliar or referred.
-        critical: Lesions of the policy's critical and of all its target classes.
-        target: Lesions of the policy's critical and of all its target classes.
+        critical: Lesions of the policy's critical classes.
+        target: Lesions of its target classes.
         outside: Target lesions of none of the model's classes, if there are any.
     """
 
@@ -252,16 +252,12 @@ class Evidence(Settings):
     """What is known about the thresholds, written by `eulerlora policy fit`.
 
     Attributes:
-        model: What the thresholds apply to. With samples="auto" they were fitted to the number that
-            its rounds are compared with, and measured on its answers.
-        revision: What the thresholds apply to. With samples="auto" they were fitted to the number
-            that its rounds are compared with, and measured on its answers.
-        mode: What the thresholds apply to. With samples="auto" they were fitted to the number that
-            its rounds are compared with, and measured on its answers.
-        samples: What the thresholds apply to. With samples="auto" they were fitted to the number
-            that its rounds are compared with, and measured on its answers.
-        views: What the thresholds apply to. With samples="auto" they were fitted to the number that
-            its rounds are compared with, and measured on its answers.
+        model: That the thresholds apply to, by name.
+        revision: Of the model.
+        mode: That the thresholds apply to.
+        samples: With "auto", the thresholds were fitted to the number that its rounds are compared
+            with, and measured on its answers.
+        views: Of the model in this mode.
         precision: Of the predictions of the fit and of all measurements.
         wanted: Required sensitivity to the critical classes.
         confidence: Of all bounds and intervals.

@@ -110,9 +110,9 @@ class CompletedPrediction:
     """A prediction, and its disposition if a triage policy was applied.
 
     Attributes:
-        decode_s: Seconds of its stages: decoding, queue, and its batch.
-        queue_s: Seconds of its stages: decoding, queue, and its batch.
-        model_s: Seconds of its stages: decoding, queue, and its batch.
+        decode_s: Seconds of decoding.
+        queue_s: Seconds in the queue.
+        model_s: Seconds of its batch.
         at_ns: Completion time in nanoseconds since 1970.
     """
 
@@ -168,8 +168,8 @@ class Gauges:
     """Functions that return current values; called at every scrape.
 
     Attributes:
-        revisions: Of the served models by name.
-        precisions: Of the served models by name.
+        revisions: Of the served models, by name.
+        precisions: Likewise.
         shift: The states of their shift monitors; a model without thresholds has none.
     """
 

@@ -81,8 +81,8 @@ class BatchEnsembleFactors(BlockAdapters):
     """The factors of one block (BatchEnsemble, Wen, Tran and Ba, ICLR 2020).
 
     Attributes:
-        input_factors: (4, members, width), of Q, K, V and O: r and s in y = s * (W0 (r * x)) + b0.
-        output_factors: (4, members, width), of Q, K, V and O: r and s in y = s * (W0 (r * x)) + b0.
+        input_factors: (4, members, width), of Q, K, V and O: r in y = s * (W0 (r * x)) + b0.
+        output_factors: (4, members, width): s in that equation.
     """
 
     def __init__(self, width: int, members: int, settings: BatchEnsembleSettings) -> None:

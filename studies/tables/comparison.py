@@ -66,8 +66,8 @@ class EndpointResult:
         by_seed: One difference for each seed.
         low: 95% confidence interval.
         high: 95% confidence interval.
-        seeds_error: Standard errors from seeds and from lesions.
-        lesions_error: Standard errors from seeds and from lesions.
+        seeds_error: Standard error from seeds.
+        lesions_error: Standard error from lesions.
         freedom: Degrees of freedom of both together.
         p: Two-sided.
         adjusted_p: Corrected by Holm over all secondary endpoints; None for the primary one.

@@ -22,10 +22,9 @@ class EpochValidation:
     """Measures every epoch on the validation images; may keep the best adapters.
 
     Attributes:
-        samples: Also measures mode stoch with as many; with 0 samples only det. The draws of an
-            image are the same in every epoch.
-        views: Also measures mode stoch with as many; with 0 samples only det. The draws of an image
-            are the same in every epoch.
+        samples: Of mode stoch, which is measured too; with 0 only det. The draws of an image are
+            the same in every epoch.
+        views: Of mode stoch.
         keep_best: Keeps the adapters of the epoch with the lowest NLL in mode det.
         tensors: The state, which changes in place: the kept adapters, `MODE.METRIC.by_epoch`
             (epochs,), and `epoch`, the number of validated epochs.

@@ -144,8 +144,8 @@ class PolicyInputs:
     """The inputs of a policy for n images.
 
     Attributes:
-        scores: (n,) summed probability of the target and of the critical classes.
-        critical_scores: (n,) summed probability of the target and of the critical classes.
+        scores: (n,) summed probability of the target classes.
+        critical_scores: (n,) summed probability of the critical classes.
         entropy: (n,) predictive entropy in nats.
         flags: (n,) each, the reasons of the policy that rest on neither of them.
         critical: (n,) by the true label.

@@ -234,8 +234,8 @@ class SiteOffset:
         offset: (d,), of all pictures.
         by_picture: (n, d), from the pictures of other groups, by which the threshold of new
             pictures is set.
-        threshold_before: Of the distances without and with `by_picture`.
-        threshold_after: Of the distances without and with `by_picture`.
+        threshold_before: Of the distances without `by_picture`.
+        threshold_after: Of the distances with `by_picture`.
     """
 
     offset: Tensor
@@ -319,10 +319,8 @@ class SiteReport:
         in_training: Those of both that the checkpoint was trained on; None if it does not record
             its training images.
         parts: With results.
-        before: Results on the measured pictures of the old and the new checkpoint; None without
-            such pictures.
-        after: Results on the measured pictures of the old and the new checkpoint; None without such
-            pictures.
+        before: Results of the old checkpoint on the measured pictures; None without such pictures.
+        after: Results of the new checkpoint on them; None without.
         revision: Of the new checkpoint.
         policy: That was written, if any.
     """

@@ -145,9 +145,9 @@ class OodSet:
     a training, or unlabelled images of a pretraining.
 
     Attributes:
-        name: As in ImageParts. Images of none of the classes are labelled OUTSIDE.
-        skipped: As in ImageParts. Images of none of the classes are labelled OUTSIDE.
-        notes: As in ImageParts. Images of none of the classes are labelled OUTSIDE.
+        name: As in `ImageParts`. Images of none of the classes are labelled OUTSIDE.
+        skipped: As in `ImageParts`.
+        notes: As in `ImageParts`.
         group: How out-of-distribution images differ (`OodSettings`).
         generated: True for generated pictures, False for those of a folder or archive.
     """

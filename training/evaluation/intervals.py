@@ -63,8 +63,8 @@ class Proportion:
     """hits of images, which show `clusters` lesions or other independent units.
 
     Attributes:
-        low: Two-sided 95% confidence interval of the share, by `proportion`.
-        high: Two-sided 95% confidence interval of the share, by `proportion`.
+        low: Lower end of the two-sided 95% confidence interval of the share, by `proportion`.
+        high: Its upper end.
     """
 
     hits: int

@@ -192,8 +192,8 @@ def ood_metrics(inside: Floats, outside: Floats, weights: Weights) -> dict[str, 
     """Returns AUROC, AUPRC and FPR at 95% TPR of a score that is higher in distribution.
 
     Args:
-        inside: (n,), (m,) scores of in- and out-of-distribution images.
-        outside: (n,), (m,) scores of in- and out-of-distribution images.
+        inside: (n,) scores of in-distribution images.
+        outside: (m,) scores of out-of-distribution images.
         weights: (resamples, n + m). In-distribution is positive. AUPRC is the average precision.
             The FPR is the lowest among thresholds with TPR >= 0.95; equal scores are accepted
             together. All are NaN for a resample without in-distribution images.

@@ -195,8 +195,8 @@ class ProbeComparison:
         accuracy: Of the probe.
         images: Of the test part.
         groups: Of the test part.
-        nll_difference: Model minus probe, with paired intervals.
-        accuracy_difference: Model minus probe, with paired intervals.
+        nll_difference: Model minus probe, with a paired interval.
+        accuracy_difference: Model minus probe, with a paired interval.
     """
 
     accuracy: float
