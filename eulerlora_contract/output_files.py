@@ -1,44 +1,54 @@
-"""Files and folders that appear complete or not at all; one error for a full or failing disk."""
+"""Files and folders that appear complete or not at all; one error for a full or failing disk.
+
+All that the project writes passes through `atomic_write`, `new_folder` or `changed_folder`. Each of
+them prepares its files in a workspace, a folder `.NAME.XXXXXXXX.partial` beside the target, and
+puts them in place by one rename. A killed process leaves its workspace, which the next one that
+writes the same target removes.
+"""
 
 import errno
+import fcntl
 import os
+import re
+import secrets
 import shutil
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
-from eulerlora_contract.errors import CheckpointError, StorageError
+from eulerlora_contract.errors import CheckpointError, EulerLoRAError, StorageError
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NEXT = ".next"
+"""Subfolder with the files of a change that replaces several files of a folder."""
+MAX_READS = 10
+"""Attempts at reading a folder that another process changes."""
+
+Read = TypeVar("Read")
 
 
 @contextmanager
-def atomic_write(path: Path, private: bool = False) -> Iterator[Path]:
+def atomic_write(path: Path, mode: int = 0o644) -> Iterator[Path]:
     """Yields a temporary path that replaces `path` in one step when the block succeeds.
 
-    Until then an older file at `path` stays. After a failure the temporary file is removed.
+    Until then an older file at `path` stays, and no other user can read the new one. Of several
+    processes that write the same file, the last one wins.
 
     Args:
         path: Of the file; its folder must exist.
-        private: True for permissions 0600, which also hold while the file is written; False for
-            0644.
+        mode: Permissions.
 
     Raises:
         StorageError: For a full or failing disk.
     """
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with storage_errors(path):
-            _create_private(partial, path)
-            yield partial
-            partial.chmod(0o600 if private else 0o644)
-            _sync(partial)
-            partial.replace(path)
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+    with storage_errors(path), _workspace(path) as partial:
+        partial.touch()
+        yield partial
+        partial.chmod(mode)
+        _sync(partial)
+        partial.replace(path)
+        _sync_folder(path.parent)
 
 
 @contextmanager
@@ -57,7 +67,10 @@ def open_output(path: Path, private: bool = False) -> Iterator[TextIO]:
     """
     if is_replaceable(path):
         real = Path(os.path.realpath(path))  # unlike Path.resolve, accepts broken links
-        with atomic_write(real, private) as partial, _open_text(partial) as file:
+        with (
+            atomic_write(real, 0o600 if private else 0o644) as partial,
+            _open_text(partial) as file,
+        ):
             yield file
         return
     descriptor = open_descriptor(path)
@@ -82,21 +95,112 @@ def open_descriptor(path: Path) -> int | None:
 
 def check_free(folder: Path) -> None:
     """Raises CheckpointError unless `folder` is empty or does not exist."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or not _is_free(folder)):
         raise CheckpointError(folder, "expected an empty or new folder, got existing files")
 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yields a temporary folder that becomes `folder` when the block succeeds."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    """Yields a temporary folder that becomes `folder` when the block succeeds.
+
+    A volume, such as that of a container, cannot be renamed; its files appear as those of
+    `changed_folder`.
+
+    Raises:
+        StorageError: For a full or failing disk.
+    """
+    if folder.is_mount():
+        with changed_folder(folder) as partial:
+            yield partial
+        return
+    with storage_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _workspace(folder) as partial:
+            partial.mkdir()
+            yield partial
+            _sync_tree(partial)
+            partial.replace(folder)
+            _sync_folder(folder.parent)
+
+
+@contextmanager
+def changed_folder(folder: Path) -> Iterator[Path]:
+    """Yields a temporary folder whose files replace those of `folder` in one step.
+
+    The step is the rename of the temporary folder to `.next`, in which readers look first
+    (`current_file`). The files are then moved to `folder`, by this process or, if it is killed, by
+    the next one that changes the folder. `folder` itself stays, so that it can be a volume.
+
+    Raises:
+        StorageError: For a full or failing disk.
+    """
+    with storage_errors(folder), _workspace(folder / NEXT) as partial:
+        partial.mkdir()
         yield partial
-        partial.chmod(0o755)
-        partial.replace(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        _sync_tree(partial)
+        while True:
+            _finish_change(folder)
+            try:
+                partial.rename(folder / NEXT)
+            except OSError as error:  # another process was faster
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+            else:
+                break
+        _sync_folder(folder)
+        _finish_change(folder)
+
+
+def current_file(folder: Path, name: str) -> Path:
+    """Returns the path of a file in a folder that `changed_folder` changes."""
+    changed = folder / NEXT / name
+    return changed if os.path.lexists(changed) else folder / name
+
+
+def read_unchanged(folder: Path, read: Callable[[], Read]) -> Read:
+    """Returns `read()`, which reads several files of a folder, all from before a change or after.
+
+    It is repeated if another process changes the folder meanwhile.
+    """
+    for _ in range(MAX_READS - 1):
+        before = _entries(folder)
+        try:
+            result = read()
+        except (EulerLoRAError, OSError):
+            if _entries(folder) == before:
+                raise
+        else:
+            if _entries(folder) == before:
+                return result
+    return read()
+
+
+def _entries(folder: Path) -> list[tuple[int, int] | None]:
+    """Returns what differs after a file was added to a folder, removed from it or replaced."""
+    found: list[tuple[int, int] | None] = []
+    for path in (folder, folder / NEXT):
+        try:
+            stat = path.stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((stat.st_ino, stat.st_mtime_ns))
+    return found
+
+
+def _finish_change(folder: Path) -> None:
+    """Moves the files of a change to their places. Several processes can do so at once."""
+    changed = folder / NEXT
+    try:
+        names = sorted(os.listdir(changed))
+    except FileNotFoundError:
+        return
+    for name in names:
+        with suppress(FileNotFoundError):  # another process has moved it
+            (changed / name).replace(folder / name)
+    _sync_folder(folder)
+    with suppress(OSError):  # another process has removed it, or renamed its own to it
+        changed.rmdir()
 
 
 @contextmanager
@@ -124,17 +228,87 @@ def _open_text(path: Path | int) -> TextIO:
     )
 
 
-def _create_private(partial: Path, path: Path) -> None:
-    """Creates an empty file with permissions 0600, also over one of a killed run.
+@contextmanager
+def _workspace(path: Path) -> Iterator[Path]:
+    """Yields a path with the name of `path` in a new folder beside it, removed when the block ends.
 
-    An OSError names `path`.
+    The folder is private, and locked as long as the process lives; those of killed processes are
+    removed. Where folders cannot be locked, as on NFS, they stay.
+
+    Raises:
+        OSError: That names `path`.
     """
     try:
-        partial.unlink(missing_ok=True)
-        partial.touch(mode=0o600)
+        _remove_leftovers(path)
+        folder, descriptor = _locked_folder(path)
     except OSError as error:
         error.filename = str(path)
         raise
+    try:
+        yield folder / path.name
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _locked_folder(path: Path) -> tuple[Path, int]:
+    while True:
+        folder = path.with_name(f"{_prefix(path)}{secrets.token_hex(4)}.partial")
+        folder.mkdir(mode=0o700)
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:  # another process took it for a leftover before it was locked
+            continue
+        if _lock(descriptor) is not False and folder.exists():
+            return folder, descriptor
+        os.close(descriptor)
+
+
+def _remove_leftovers(path: Path) -> None:
+    try:
+        leftovers = _leftovers(path.parent, re.escape(_prefix(path)))
+    except PermissionError:  # a folder that can be written to, but not listed
+        return
+    for folder in leftovers:
+        with suppress(OSError):  # of another user, or gone
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if _lock(descriptor):
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name.removeprefix('.')}."
+
+
+def _leftovers(folder: Path, prefix: str) -> list[Path]:
+    """Returns the workspaces in a folder, also those of living processes."""
+    name = re.compile(rf"{prefix}[0-9a-f]{{8}}\.partial")
+    return [path for path in folder.iterdir() if name.fullmatch(path.name)]
+
+
+def _is_free(folder: Path) -> bool:
+    return len(_leftovers(folder, r"\..+\.")) == sum(1 for _ in folder.iterdir())
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Returns True if it locked a folder, False if a living process has, None if none can."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _sync_tree(folder: Path) -> None:
+    """Waits until a folder, which others can read from now on, is on the disk with its files."""
+    folder.chmod(0o755)
+    for path in (folder, *folder.rglob("*")):
+        (_sync_folder if path.is_dir() else _sync)(path)
 
 
 def _sync(path: Path) -> None:
@@ -144,3 +318,9 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Waits until the names in a folder are on the disk, where the file system can."""
+    with suppress(OSError):
+        _sync(folder)

@@ -162,6 +162,8 @@ class CheckpointConfig(Settings):
         stoch_temperature: The same for mode stoch; None for `temperature`.
         features: Describes the feature statistics; None if they were not fitted. margins, bfloat16,
             and those of `thresholds` for `auto`: as in `AutoRecord`.
+        training_images_sha256: Digest of `training_images.safetensors`; None without this file, and
+            in checkpoints of earlier versions.
     """
 
     format_version: Literal[1] = 1
@@ -181,6 +183,7 @@ class CheckpointConfig(Settings):
     features: FeatureConfig | None = None
     prediction_sets: tuple[PredictionSetCalibration, ...] = ()
     provenance: Provenance
+    training_images_sha256: Sha256 | None = optional(None)
     bfloat16: tuple[PrecisionChange, ...] = Field((), exclude=True)
 
     @model_validator(mode="after")

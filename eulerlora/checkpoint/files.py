@@ -4,7 +4,9 @@ Files: `config.json`, `adapters.safetensors`, `README.md`, `known_answer.png`, `
 `backbone.safetensors` unless the backbone is one of torchvision's published weights,
 `auto.json` (`eulerlora.checkpoint.config.AutoRecord`) if a calibration made it,
 `ood.safetensors` if feature statistics were fitted, and `training_images.safetensors` if the
-digests of the training images are known. No pickle in a checkpoint is ever read.
+digests of the training images are known. A checkpoint is data: no pickle in it is ever read, and
+only regular files are. A command that changes several of its files does so in one step
+(`eulerlora_contract.output_files.changed_folder`); readers find them with `current_file`.
 
 The known answer is an image with the probabilities that an intact model returns in float32 on a
 CPU: `known_answer.png` has smooth random colours, and `known_answer.json` has its SHA-256 and the
@@ -12,6 +14,9 @@ probabilities.
 """
 
 import hashlib
+import os
+import re
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -35,7 +40,9 @@ from eulerlora.checkpoint.config import (
 from eulerlora.checkpoint.weights import (
     BACKBONE_FILE,
     CARD_FILE,
+    MAX_READ_BYTES,
     check_digest,
+    file_kind,
     published_backbone,
     read_backbone_weights,
     read_tensors,
@@ -57,7 +64,14 @@ from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.settings import UNSCALED, Draw, Preprocessing, Provenance, Temperatures
 from eulerlora_contract.answers import ClassName
 from eulerlora_contract.errors import CheckpointError, ImageError, SettingsError
-from eulerlora_contract.output_files import atomic_write, check_free, new_folder, storage_errors
+from eulerlora_contract.output_files import (
+    NEXT,
+    atomic_write,
+    check_free,
+    current_file,
+    new_folder,
+    read_unchanged,
+)
 from eulerlora_contract.sampling import SAMPLERS, Precision
 from eulerlora_contract.settings import Probability, Settings, Sha256, first_error, validated
 
@@ -194,7 +208,7 @@ def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
         CheckpointError: With file and reason, if a file is missing or damaged, or if the image, the
             probabilities and the config do not match.
     """
-    image_path, expected_path = folder / IMAGE_FILE, folder / EXPECTED_FILE
+    image_path, expected_path = (current_file(folder, n) for n in (IMAGE_FILE, EXPECTED_FILE))
     try:
         stored = KnownAnswerFile.model_validate_json(_read(expected_path))
     except ValidationError as error:
@@ -235,11 +249,53 @@ def _png(pixels: Tensor) -> bytes:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(MAX_READ_BYTES + 1)
     except OSError as error:
         if not path.parent.is_dir():
             raise CheckpointError(path.parent, "there is no such folder") from error
         raise CheckpointError(path, f"cannot be read ({error.strerror})") from error
+    if len(content) > MAX_READ_BYTES:
+        raise CheckpointError(path, f"expected at most {MAX_READ_BYTES:,} bytes, got more")
+    return content
+
+
+BLOB = re.compile(r"[0-9a-f]{40,64}")
+"""Name of a file in the Hub's cache, to which the files of a snapshot are links."""
+
+
+def _check_kinds(folder: Path) -> None:
+    """Raises CheckpointError unless a checkpoint has only regular files and folders.
+
+    A link could show any file of the machine, and reading a pipe might never end. The links of a
+    snapshot in the Hub's cache lead to the folder `blobs` beside `snapshots`.
+    """
+    changed = folder / NEXT
+    for path in (*_listed(folder), *([] if changed.is_symlink() else _listed(changed))):
+        mode = path.lstat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or _is_blob(path)):
+            raise CheckpointError(path, f"expected a regular file, got {file_kind(mode)}")
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise CheckpointError(folder, f"cannot be read ({error.strerror})") from error
+
+
+def _is_blob(path: Path) -> bool:
+    """Returns True for a link of a snapshot in the Hub's cache to a regular file of the cache."""
+    snapshot, target = path.parent.resolve(), Path(os.path.realpath(path))
+    return (
+        path.is_symlink()
+        and snapshot.parent.name == "snapshots"
+        and target.parent == snapshot.parent.parent / "blobs"
+        and BLOB.fullmatch(target.name) is not None
+        and target.is_file()
+    )
 
 
 def _network_input(path: Path, content: bytes, preprocessing: Preprocessing) -> Tensor:
@@ -285,7 +341,11 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     Raises:
         CheckpointError: With file and reason, if the checkpoint is not intact.
     """
-    text, config = _read_config(folder / CONFIG_FILE)
+    return read_unchanged(folder, lambda: _load_checkpoint(folder))
+
+
+def _load_checkpoint(folder: Path) -> Checkpoint:
+    text, config = _read_config(folder)
     backbone = _read_backbone(folder, config)
     with torch.device("meta"):
         network = build_network(
@@ -296,8 +356,9 @@ def load_checkpoint(folder: Path) -> Checkpoint:
             config.method,
         )
     trained = dict(network.adapter_parameters())
-    tensors = read_tensors(folder / ADAPTERS_FILE, trained)
-    check_digest(folder / ADAPTERS_FILE, tensors, config.adapters.sha256)
+    path = current_file(folder, ADAPTERS_FILE)
+    tensors = read_tensors(path, trained)
+    check_digest(path, tensors, config.adapters.sha256)
     network.load_state_dict(tensors, strict=False, assign=True)
     distance = read_feature_distance(folder, config)
     return Checkpoint(network.eval(), config, _revision(text), distance, folder)
@@ -314,7 +375,7 @@ def stored_revision(folder: Path) -> str:
     Raises:
         CheckpointError: For a missing or damaged `config.json`.
     """
-    return _revision(_read_config(folder / CONFIG_FILE)[0])
+    return _revision(read_unchanged(folder, lambda: _read_config(folder))[0])
 
 
 def read_config(folder: Path) -> CheckpointConfig:
@@ -323,7 +384,7 @@ def read_config(folder: Path) -> CheckpointConfig:
     Raises:
         CheckpointError: For a missing or damaged `config.json`.
     """
-    return _read_config(folder / CONFIG_FILE)[1]
+    return read_unchanged(folder, lambda: _read_config(folder))[1]
 
 
 def save_checkpoint(
@@ -341,7 +402,8 @@ def save_checkpoint(
     Args:
         folder: Missing or empty.
         network: Its backbone is written unless the config names a published one.
-        config: Its digests must be those of the network's weights rounded to `dtype`.
+        config: Its digests must be those of the network's weights rounded to `dtype`; that of
+            `training_images` is added.
         card: Text of the model card, in Markdown.
         dtype: Of the stored weights.
         training_images: As in `read_training_images`.
@@ -351,7 +413,7 @@ def save_checkpoint(
         StorageError: For a full disk.
     """
     check_free(folder)
-    with storage_errors(folder), new_folder(folder) as partial:
+    with new_folder(folder) as partial:
         write_tensors(partial / ADAPTERS_FILE, dict(network.adapter_parameters()), dtype, {})
         if config.backbone.published is None:
             without_constancy = {"colour_constancy": "none"}  # a recipe chooses it
@@ -363,8 +425,10 @@ def save_checkpoint(
                 config.preprocessing.model_copy(update=without_constancy),
             )
         if training_images:
-            with atomic_write(partial / TRAINING_IMAGES_FILE) as file:
+            path = partial / TRAINING_IMAGES_FILE
+            with atomic_write(path) as file:
                 save_file(dict(training_images), file)
+            config = config.model_copy(update={"training_images_sha256": _file_sha256(path)})
         write_card(partial, card)
         write_config(partial, config)
         write_known_answer(partial, load_checkpoint(partial).network, config)
@@ -429,12 +493,21 @@ def read_training_images(folder: Path) -> dict[str, Tensor]:
     `backbone`; empty if they are not known.
 
     Raises:
-        CheckpointError: For a damaged file.
+        CheckpointError: For a damaged file, and for another one than `config.json` has the digest
+            of.
     """
-    path = folder / TRAINING_IMAGES_FILE
-    if not path.exists():
+    return read_unchanged(folder, lambda: _read_training_images(folder))
+
+
+def _read_training_images(folder: Path) -> dict[str, Tensor]:
+    path, expected = current_file(folder, TRAINING_IMAGES_FILE), None
+    if current_file(folder, CONFIG_FILE).exists():
+        expected = _read_config(folder)[1].training_images_sha256
+    if expected is None and not path.exists():
         return {}
     try:
+        if expected is not None and _file_sha256(path) != expected:
+            raise CheckpointError(path, f"its SHA-256 differs from that in {CONFIG_FILE}")
         digests = load_file(path)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(path, "not a readable safetensors file") from error
@@ -445,18 +518,27 @@ def read_training_images(folder: Path) -> dict[str, Tensor]:
 
 
 def write_config(folder: Path, config: CheckpointConfig) -> None:
-    """Replaces the folder's `config.json` in one step, after its `auto.json`."""
-    write_auto_record(folder, config)
+    """Writes `config.json` after `auto.json`, which is removed if the config has none of it."""
+    if config.auto == AutoRecord():
+        (folder / AUTO_FILE).unlink(missing_ok=True)
+    else:
+        write_auto_record(folder, config)
     _write(folder / CONFIG_FILE, _text(config))
 
 
 def write_auto_record(folder: Path, config: CheckpointConfig) -> None:
-    """Replaces the folder's `auto.json` in one step; removes it if the config has none of it."""
-    path = folder / AUTO_FILE
-    if config.auto == AutoRecord():
-        path.unlink(missing_ok=True)
-    else:
-        _write(path, config.auto.model_dump_json(indent=2) + "\n")
+    """Replaces the folder's `auto.json` in one step."""
+    _write(folder / AUTO_FILE, config.auto.model_dump_json(indent=2) + "\n")
+
+
+def stored_card(folder: Path) -> str:
+    """Returns the model card of the checkpoint in `folder`.
+
+    Raises:
+        CheckpointError: For a file that is missing, too large or not a regular one.
+    """
+    _check_kinds(folder)
+    return _read(current_file(folder, CARD_FILE)).decode("utf-8", errors="replace")
 
 
 def write_card(folder: Path, card: str) -> None:
@@ -477,9 +559,16 @@ def _revision(text: bytes) -> str:
     return f"sha256:{hashlib.sha256(text).hexdigest()}"
 
 
-def _read_config(path: Path) -> tuple[bytes, CheckpointConfig]:
+def _file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_config(folder: Path) -> tuple[bytes, CheckpointConfig]:
     """Returns the text of `config.json`, and the config with the fields of `auto.json`."""
-    text, auto_path = _read(path), path.with_name(AUTO_FILE)
+    _check_kinds(folder)
+    path, auto_path = current_file(folder, CONFIG_FILE), current_file(folder, AUTO_FILE)
+    text = _read(path)
     try:
         config = CheckpointConfig.model_validate_json(text)
     except ValidationError as error:
@@ -496,10 +585,10 @@ def _read_config(path: Path) -> tuple[bytes, CheckpointConfig]:
 def _read_backbone(folder: Path, config: CheckpointConfig) -> VisionTransformer:
     expected = config.backbone
     if expected.published is None:
-        path = folder / BACKBONE_FILE
+        path = current_file(folder, BACKBONE_FILE)
         backbone = read_backbone_weights(path, expected.settings)
     else:
-        path = folder / CONFIG_FILE
+        path = current_file(folder, CONFIG_FILE)
         try:
             backbone = published_backbone(expected.published)
         except (SettingsError, OSError) as error:
@@ -523,7 +612,7 @@ def read_feature_distance(folder: Path, config: CheckpointConfig) -> FeatureDist
     """
     if config.features is None:
         return None
-    path = folder / FEATURES_FILE
+    path = current_file(folder, FEATURES_FILE)
     width = FEATURES_PER_WIDTH * config.backbone.settings.width
     with torch.device("meta"):  # only the shapes matter
         expected = {

@@ -11,6 +11,7 @@ import os
 import pickle
 import re
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from torchvision.models import WeightsEnum
 
 BACKBONE_FILE, CARD_FILE = "backbone.safetensors", "README.md"
+MAX_READ_BYTES = 2**24
+"""Of a file of a checkpoint that is read whole, such as `config.json`."""
 STORED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -94,6 +97,7 @@ def read_metadata(path: Path) -> dict[str, str]:
     Raises:
         CheckpointError: If it is unreadable.
     """
+    _check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:
             return dict(file.metadata() or {})
@@ -114,6 +118,7 @@ def read_tensors(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor
         CheckpointError: With file and tensor, for an unreadable file, a missing or unexpected name,
             a wrong shape, a dtype that is not floating point, or a non-finite value.
     """
+    _check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:
             shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
@@ -143,6 +148,25 @@ def _finite(path: Path, name: str, tensor: Tensor) -> Tensor:
     if not tensor.isfinite().all():
         raise CheckpointError(path, f"{name}: expected finite values, got NaN or infinity")
     return tensor.to(torch.float32, copy=True)
+
+
+def file_kind(mode: int) -> str:
+    """Returns what a file of this mode is, with its article."""
+    named = {
+        stat.S_IFLNK: "a link",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFDIR: "a folder",
+        stat.S_IFREG: "a regular file",
+    }
+    return named.get(stat.S_IFMT(mode), "a device")
+
+
+def _check_regular(path: Path) -> None:
+    """Raises CheckpointError for a pipe or device, which would be read without end."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        kind = file_kind(path.stat().st_mode)
+        raise CheckpointError(path, f"not a readable safetensors file ({kind})")
 
 
 def _system_error(error: SafetensorError, path: Path) -> Exception:
@@ -339,21 +363,20 @@ def _copy(file: Path, cached: Path) -> None:
     """Copies a file to torch's hub cache in one step, unless the cache has it."""
     if cached.exists():
         return
-    partial = cached.with_name(f".{cached.name}.{os.getpid()}.partial")
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, partial)
-        partial.replace(cached)
+        with atomic_write(cached) as partial:
+            shutil.copyfile(file, partial)
     except OSError as error:
         raise SettingsError(f"{file} cannot be copied to {cached} ({error.strerror})") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _download(name: str, url: str, file: Path) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        torch.hub.download_url_to_file(url, str(file), _hash_prefix(url), sys.stderr.isatty())
+        with atomic_write(file) as partial:
+            prefix, progress = _hash_prefix(url), sys.stderr.isatty()
+            torch.hub.download_url_to_file(url, str(partial), prefix, progress)
     except RuntimeError as error:  # torch.hub: the hash differs
         raise SettingsError(
             f"{name}: the downloaded file has another hash; {_advice(url)}"

@@ -122,15 +122,15 @@ def write_clients(path: Path, clients: Sequence[Client]) -> None:
         StorageError: If the disk is full.
     """
     before = path.stat() if path.exists() else None
-    with atomic_write(path, private=True) as partial:
+    mode = PRIVATE if before is None else stat.S_IMODE(before.st_mode)
+    with atomic_write(path, mode) as partial:
         lines = (
             json.dumps(client.model_dump(mode="json", exclude_none=True)) for client in clients
         )
         partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    path.chmod(PRIVATE if before is None else stat.S_IMODE(before.st_mode))
-    if before is not None:
-        with suppress(PermissionError):  # only root can change the owner
-            os.chown(path, before.st_uid, before.st_gid)
+        if before is not None:
+            with suppress(PermissionError):  # only root can change the owner
+                os.chown(partial, before.st_uid, before.st_gid)
 
 
 @contextmanager

@@ -36,6 +36,7 @@ from eulerlora.model import EulerLoRA, PrecisionDecision
 from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_contract.errors import CheckpointError, SettingsError
+from eulerlora_contract.output_files import current_file, read_unchanged
 from eulerlora_contract.problems import OutOfMemory
 from service.inference.engine import InferenceItem, ServedModel
 
@@ -147,8 +148,7 @@ def load_checked(
         CheckpointError: For a checkpoint that is damaged or gives a wrong answer.
     """
     folder = source.folder
-    checkpoint = load_checkpoint(folder)
-    known = read_known_answer(folder, checkpoint.config)
+    checkpoint, known, card = read_unchanged(folder, lambda: _read(folder))
     name = source.name or checkpoint.config.name
     model = _in_precision(checkpoint, name, device, runtime, decide)
     share_backbone(model, others)
@@ -156,12 +156,17 @@ def load_checked(
     answers = predict_known_answer(
         uncompiled, known.pixels.to(device), known.draws, checkpoint.config.temperatures
     )
-    served = ServedModel(model, read_card(folder), source.url, source.name)
+    served = ServedModel(model, card, source.url, source.name)
     checked = CheckedModel(source, known, served)
     fault = checked.fault(answers)
     if fault is not None:
         raise CheckpointError(folder / EXPECTED_FILE, fault)
     return checked
+
+
+def _read(folder: Path) -> tuple[Checkpoint, KnownAnswer, str]:
+    checkpoint = load_checkpoint(folder)
+    return checkpoint, read_known_answer(folder, checkpoint.config), read_card(folder)
 
 
 def _in_precision(
@@ -190,7 +195,7 @@ def read_card(folder: Path) -> str:
     It is empty if it is missing or unreadable.
     """
     try:
-        with (folder / CARD_FILE).open("rb") as file:
+        with current_file(folder, CARD_FILE).open("rb") as file:
             text = file.read(MAX_CARD_BYTES).decode("utf-8", errors="replace")
     except OSError:
         return ""

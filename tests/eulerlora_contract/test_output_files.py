@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -10,7 +11,17 @@ from pathlib import Path
 import pytest
 
 from eulerlora_contract.errors import StorageError
-from eulerlora_contract.output_files import atomic_write, open_output, storage_errors
+from eulerlora_contract.output_files import (
+    NEXT,
+    atomic_write,
+    changed_folder,
+    check_free,
+    current_file,
+    new_folder,
+    open_output,
+    read_unchanged,
+    storage_errors,
+)
 from eulerlora_contract.printable import (
     NO_BREAK,
     csv_path,
@@ -31,14 +42,108 @@ def test_a_file_is_replaced_when_the_block_ends_and_is_private_until_then(
     path: Path, private: bool, mode: int
 ) -> None:
     path.write_text("old")
-    path.with_name(f".{path.name}.partial").touch(mode=0o666)  # what a killed process left
-    with atomic_write(path, private) as partial:
-        partial.write_text("new")
+    with open_output(path, private) as file:
+        file.write("new")
         assert path.read_text() == "old"
-        assert partial.stat().st_mode & 0o777 == 0o600
+        (workspace,) = path.parent.glob(".*")
+        assert workspace.stat().st_mode & 0o777 == 0o700
     assert path.read_text() == "new"
     assert stat.S_IMODE(path.stat().st_mode) == mode
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_of_two_writers_at_once_each_writes_a_whole_file(path: Path) -> None:
+    with atomic_write(path) as first, atomic_write(path) as second:
+        first.write_text("first" * 1000)
+        second.write_text("second")
+    assert path.read_text() == "first" * 1000  # which ends last
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("write", [atomic_write, new_folder])
+def test_the_next_writer_removes_what_a_killed_process_left(path: Path, write) -> None:
+    code = "import os; from pathlib import Path; from eulerlora_contract.output_files import *\n"
+    code += f"with {write.__name__}(Path({str(path)!r})): os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code], check=False)
+    (left,) = path.parent.iterdir()
+    (path.parent / f".{path.name}.unrelated").touch()
+    with write(path) as partial:
+        living = partial.parent
+        with write(path):
+            assert living.exists()
+            assert not left.exists()
+    assert {p.name for p in path.parent.iterdir()} == {path.name, f".{path.name}.unrelated"}
+
+
+def change(folder: Path, text: str) -> None:
+    with changed_folder(folder) as partial:
+        for name in ("a", "b"):
+            (partial / name).write_text(text)
+
+
+def read(folder: Path) -> str:
+    return "".join(current_file(folder, name).read_text() for name in ("a", "b"))
+
+
+def test_files_of_a_folder_are_replaced_in_one_step_and_others_stay(tmp_path: Path) -> None:
+    (tmp_path / "c").touch()
+    change(tmp_path, "1")
+    with changed_folder(tmp_path) as partial:
+        (partial / "a").write_text("2")
+        assert read(tmp_path) == "11"
+    assert read(tmp_path) == "21"
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("moved", [(), ("a",), ("a", "b")])
+def test_an_interrupted_change_is_read_as_done_and_the_next_one_finishes_it(
+    tmp_path: Path, moved: tuple[str, ...]
+) -> None:
+    change(tmp_path, "1")
+    (tmp_path / NEXT).mkdir()
+    for name in ("a", "b"):
+        (tmp_path / (name if name in moved else f"{NEXT}/{name}")).write_text("2")
+    assert read(tmp_path) == "22"
+    with changed_folder(tmp_path) as partial:
+        (partial / "c").touch()
+    assert [(tmp_path / name).read_text() for name in ("a", "b")] == ["2", "2"]
+    assert not (tmp_path / NEXT).exists()
+
+
+def test_a_reader_sees_no_mixture_while_a_folder_changes(tmp_path: Path) -> None:
+    change(tmp_path, "0")
+    done = threading.Event()
+
+    def write() -> None:
+        for number in range(10):
+            change(tmp_path, str(number))
+        done.set()
+
+    writers = [threading.Thread(target=write) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    seen = set()
+    while not done.is_set():
+        seen.add(read_unchanged(tmp_path, lambda: read(tmp_path)))
+    for writer in writers:
+        writer.join()
+    assert seen <= {f"{number}{number}" for number in range(10)}
+
+
+def test_a_volume_is_filled_and_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path)
+    inode = tmp_path.stat().st_ino
+    (tmp_path / ".next.0123abcd.partial").mkdir()  # of a killed process
+    check_free(tmp_path)
+    with new_folder(tmp_path) as partial:
+        (partial / "folder").mkdir()
+        (partial / "folder" / "a").touch()
+        check_free(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    assert (tmp_path / "folder" / "a").is_file()
+    assert tmp_path.stat().st_ino == inode
 
 
 def test_a_failed_block_does_not_change_the_older_file(path: Path) -> None:

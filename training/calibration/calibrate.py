@@ -26,6 +26,7 @@ from eulerlora.scores.ood_scores import (
 )
 from eulerlora.settings import RuntimeSettings
 from eulerlora_contract.errors import DataError
+from eulerlora_contract.output_files import changed_folder
 from eulerlora_contract.sampling import (
     AUTO,
     DEFAULT_SAMPLES,
@@ -129,10 +130,11 @@ def calibrate(
         fitted = with_prediction_sets(fitted, rounded, samples, coverage)
         changes = precision_changes(fitted, outputs, rounded, distance)
         fitted = fitted.model_copy(update={"bfloat16": changes})
-    write_config(folder, uncalibrated)  # a config never describes the statistics of another one
-    write_feature_statistics(folder, statistics)
-    write_known_answer(folder, checkpoint.network.cpu(), fitted)
-    write_config(folder, fitted)
+    with changed_folder(folder) as partial:
+        write_feature_statistics(partial, statistics)
+        write_known_answer(partial, checkpoint.network.cpu(), fitted)
+        write_config(partial, fitted)
+        write_auto_record(partial, fitted)  # also an empty one, which replaces an earlier one
     return fitted
 
 
@@ -167,7 +169,8 @@ def calibrate_auto(
         exact, rounded = compared
         changes = precision_changes(config, exact, rounded, checkpoint.feature_distance)
         config = config.model_copy(update={"bfloat16": changes})
-    write_auto_record(folder, config)
+    with changed_folder(folder) as partial:
+        write_auto_record(partial, config)
     return config
 
 

@@ -24,16 +24,22 @@ from eulerlora.checkpoint.files import (
     Checkpoint,
     load_checkpoint,
     revision_of,
+    stored_card,
     write_card,
     write_config,
     write_feature_statistics,
     write_known_answer,
 )
-from eulerlora.checkpoint.weights import BACKBONE_FILE, CARD_FILE, tensors_sha256
+from eulerlora.checkpoint.weights import BACKBONE_FILE, tensors_sha256
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora_contract.errors import DataError
-from eulerlora_contract.output_files import check_free, new_folder, storage_errors
+from eulerlora_contract.output_files import (
+    atomic_write,
+    check_free,
+    current_file,
+    new_folder,
+)
 from eulerlora_contract.policy.policy import Policy
 from eulerlora_contract.sampling import DEFAULT_SAMPLES, MODES, Precision, PrecisionChoice
 from training.calibration.parts import (
@@ -516,13 +522,14 @@ def write_site_checkpoint(
         StorageError: For a full disk.
     """
     config = checkpoint.config
-    with storage_errors(folder), new_folder(folder) as partial:
+    with new_folder(folder) as partial:
         for name in COPIED:
-            if (source / name).is_file():
-                shutil.copyfile(source / name, partial / name)
+            if (original := current_file(source, name)).is_file():
+                with atomic_write(partial / name) as copied:
+                    shutil.copyfile(original, copied)
         if checkpoint.feature_distance is not None:
             write_feature_statistics(partial, checkpoint.feature_distance.statistics)
-        write_card(partial, site_card((source / CARD_FILE).read_text(encoding="utf-8"), config))
+        write_card(partial, site_card(stored_card(source), config))
         write_config(partial, config)
         write_known_answer(partial, load_checkpoint(partial).network, config)
         if policy is not None:

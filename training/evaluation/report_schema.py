@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora_contract.errors import DataError
+from eulerlora_contract.output_files import current_file
 from eulerlora_contract.sampling import Mode, Precision, Sampler
 from eulerlora_contract.settings import first_error
 from training.data.images import OodGroup
@@ -257,7 +258,7 @@ def read_report(folder: Path) -> Report:
     Raises:
         DataError: If it is missing or invalid.
     """
-    path = folder / JSON
+    path = current_file(folder, JSON)
     try:
         return _JSON.validate_json(path.read_bytes())
     except OSError as error:

@@ -11,7 +11,7 @@ from eulerlora.checkpoint.files import read_config, stored_revision, write_card
 from eulerlora.methods.registry import DEFAULT_METHOD, method_type
 from eulerlora.settings import Provenance
 from eulerlora_contract.errors import DataError
-from eulerlora_contract.output_files import atomic_write
+from eulerlora_contract.output_files import atomic_write, changed_folder, current_file
 from eulerlora_contract.progress import format_duration
 from training.data.dataset import DataSet
 from training.data.registry import DATA_SETS
@@ -71,9 +71,10 @@ def write_model_card(
             f"expected the performance of a policy fitted to revision {revision[:15]}... of "
             f"{folder}, got another; run `eulerlora policy fit` again"
         )
-    with atomic_write(folder / RELIABILITY) as partial:
-        partial.write_bytes((report_folder / RELIABILITY).read_bytes())
-    write_card(folder, model_card(read_config(folder), report, comparison, performance))
+    with changed_folder(folder) as partial:
+        with atomic_write(partial / RELIABILITY) as chart:
+            chart.write_bytes(current_file(report_folder, RELIABILITY).read_bytes())
+        write_card(partial, model_card(read_config(folder), report, comparison, performance))
 
 
 def model_card(

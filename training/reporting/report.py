@@ -22,7 +22,7 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 from eulerlora.scores.ood_scores import SCORES
-from eulerlora_contract.output_files import atomic_write
+from eulerlora_contract.output_files import atomic_write, changed_folder
 from eulerlora_contract.printable import printable
 from training.evaluation.evaluate import EvaluatedSet, Evaluation
 from training.evaluation.inference import SetPredictions
@@ -75,19 +75,19 @@ SUMMARY = ("entropy", "expected_entropy", "mutual_information")
 def write_report(folder: Path, evaluation: Evaluation) -> None:
     """Writes `report.md`, charts, predictions and `report.json` to a folder; creates it if missing.
 
-    `report.json` is removed first and written last: if it exists, the folder is complete.
+    They replace those of an earlier report in one step.
     """
     report = evaluation.report
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / JSON).unlink(missing_ok=True)
     sections = [f"# {report.model} on {report.data}", markdown(report).strip(), "## Charts"]
-    for chart in chart_files(evaluation):
-        _write(folder / chart.name, png(chart.figure))
-        sections.append(f"![{chart.alt_text}]({chart.name})")
-    _write(folder / PREDICTIONS, predictions_csv(evaluation))
-    sections += ["## Predictions", f"`{PREDICTIONS}` has a row for each image, set and mode."]
-    _write(folder / MARKDOWN, ("\n\n".join(sections) + "\n").encode())
-    _write(folder / JSON, report_json(report))
+    folder.mkdir(parents=True, exist_ok=True)
+    with changed_folder(folder) as partial:
+        for chart in chart_files(evaluation):
+            _write(partial / chart.name, png(chart.figure))
+            sections.append(f"![{chart.alt_text}]({chart.name})")
+        _write(partial / PREDICTIONS, predictions_csv(evaluation))
+        sections += ["## Predictions", f"`{PREDICTIONS}` has a row for each image, set and mode."]
+        _write(partial / MARKDOWN, ("\n\n".join(sections) + "\n").encode())
+        _write(partial / JSON, report_json(report))
 
 
 def markdown(report: Report) -> str:
