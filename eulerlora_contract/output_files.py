@@ -51,6 +51,12 @@ def atomic_write(path: Path, mode: int = 0o644) -> Iterator[Path]:
         _sync_folder(path.parent)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Writes a UTF-8 text file as `atomic_write` does."""
+    with atomic_write(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
 @contextmanager
 def open_output(path: Path, private: bool = False) -> Iterator[TextIO]:
     """Opens a UTF-8 text file for writing without newline translation, as `atomic_write` does.
@@ -192,12 +198,12 @@ def _finish_change(folder: Path) -> None:
     """Moves the files of a change to their places. Several processes can do so at once."""
     changed = folder / NEXT
     try:
-        names = sorted(os.listdir(changed))
+        files = sorted(changed.iterdir())
     except FileNotFoundError:
         return
-    for name in names:
+    for file in files:
         with suppress(FileNotFoundError):  # another process has moved it
-            (changed / name).replace(folder / name)
+            file.replace(folder / file.name)
     _sync_folder(folder)
     with suppress(OSError):  # another process has removed it, or renamed its own to it
         changed.rmdir()

@@ -40,12 +40,12 @@ from eulerlora.checkpoint.config import (
 from eulerlora.checkpoint.weights import (
     BACKBONE_FILE,
     CARD_FILE,
-    MAX_READ_BYTES,
     check_digest,
     file_kind,
     published_backbone,
     read_backbone_weights,
     read_tensors,
+    read_whole,
     save_backbone,
     tensors_sha256,
     write_tensors,
@@ -71,6 +71,7 @@ from eulerlora_contract.output_files import (
     current_file,
     new_folder,
     read_unchanged,
+    write_text,
 )
 from eulerlora_contract.sampling import SAMPLERS, Precision
 from eulerlora_contract.settings import Probability, Settings, Sha256, first_error, validated
@@ -197,8 +198,7 @@ def write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConf
     )
     with atomic_write(folder / IMAGE_FILE) as partial:
         partial.write_bytes(image)
-    with atomic_write(folder / EXPECTED_FILE) as partial:
-        partial.write_text(stored.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    write_text(folder / EXPECTED_FILE, stored.model_dump_json(indent=2) + "\n")
 
 
 def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
@@ -248,16 +248,9 @@ def _png(pixels: Tensor) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_READ_BYTES + 1)
-    except OSError as error:
-        if not path.parent.is_dir():
-            raise CheckpointError(path.parent, "there is no such folder") from error
-        raise CheckpointError(path, f"cannot be read ({error.strerror})") from error
-    if len(content) > MAX_READ_BYTES:
-        raise CheckpointError(path, f"expected at most {MAX_READ_BYTES:,} bytes, got more")
-    return content
+    if not path.parent.is_dir():
+        raise CheckpointError(path.parent, "there is no such folder")
+    return read_whole(path)
 
 
 BLOB = re.compile(r"[0-9a-f]{40,64}")
@@ -523,12 +516,12 @@ def write_config(folder: Path, config: CheckpointConfig) -> None:
         (folder / AUTO_FILE).unlink(missing_ok=True)
     else:
         write_auto_record(folder, config)
-    _write(folder / CONFIG_FILE, _text(config))
+    write_text(folder / CONFIG_FILE, _text(config))
 
 
 def write_auto_record(folder: Path, config: CheckpointConfig) -> None:
     """Replaces the folder's `auto.json` in one step."""
-    _write(folder / AUTO_FILE, config.auto.model_dump_json(indent=2) + "\n")
+    write_text(folder / AUTO_FILE, config.auto.model_dump_json(indent=2) + "\n")
 
 
 def stored_card(folder: Path) -> str:
@@ -543,12 +536,7 @@ def stored_card(folder: Path) -> str:
 
 def write_card(folder: Path, card: str) -> None:
     """Replaces the folder's model card, `README.md`, in one step."""
-    _write(folder / CARD_FILE, card)
-
-
-def _write(path: Path, text: str) -> None:
-    with atomic_write(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+    write_text(folder / CARD_FILE, card)
 
 
 def _text(config: CheckpointConfig) -> str:

@@ -150,6 +150,22 @@ def _finite(path: Path, name: str, tensor: Tensor) -> Tensor:
     return tensor.to(torch.float32, copy=True)
 
 
+def read_whole(path: Path) -> bytes:
+    """Returns the content of a file.
+
+    Raises:
+        CheckpointError: For an unreadable file, and for more than `MAX_READ_BYTES`.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_READ_BYTES + 1)
+    except OSError as error:
+        raise CheckpointError(path, f"cannot be read ({error.strerror})") from error
+    if len(content) > MAX_READ_BYTES:
+        raise CheckpointError(path, f"expected at most {MAX_READ_BYTES:,} bytes, got more")
+    return content
+
+
 def file_kind(mode: int) -> str:
     """Returns what a file of this mode is, with its article."""
     named = {

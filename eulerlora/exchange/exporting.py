@@ -36,6 +36,7 @@ from eulerlora.methods.registry import DEFAULT_METHOD
 from eulerlora.nn.method import AttentionAdapters
 from eulerlora.settings import BackboneSettings, Preprocessing
 from eulerlora_contract.errors import NonFiniteError, SettingsError
+from eulerlora_contract.output_files import write_text
 
 State = dict[str, Tensor]
 TORCHVISION_USE = """```python
@@ -280,8 +281,8 @@ def export_torchvision(checkpoint: Checkpoint, folder: Path) -> None:
     }
     channels = settings.stem_channels
     use = TORCHVISION_USE + (STEM + ", ".join(map(str, channels)) + "." if channels else "")
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    (folder / CARD_FILE).write_text(readme(checkpoint, "torchvision", use), encoding="utf-8")
+    _write_json(folder / "config.json", config)
+    write_text(folder / CARD_FILE, readme(checkpoint, "torchvision", use))
 
 
 def _arguments(settings: BackboneSettings, classes: int) -> dict[str, int]:
@@ -349,7 +350,7 @@ def export_onnx(checkpoint: Checkpoint, folder: Path) -> float:
             f"ONNX Runtime: expected the checkpoint's probabilities within {MAX_DIFFERENCE}, got a "
             f"difference of {difference:.2g}"
         )
-    (folder / CARD_FILE).write_text(readme(checkpoint, "ONNX", ONNX_USE), encoding="utf-8")
+    write_text(folder / CARD_FILE, readme(checkpoint, "ONNX", ONNX_USE))
     return difference
 
 
@@ -435,7 +436,7 @@ def export_peft(
     for index, member in enumerate(exported):
         _write_adapter(checkpoint, member, folder / f"adapter_{index}", version, sampled)
     use = PEFT_USE.format(count=len(exported), version=version) + (SAMPLED_USE if sampled else "")
-    (folder / CARD_FILE).write_text(readme(checkpoint, "PEFT", use, sampled), encoding="utf-8")
+    write_text(folder / CARD_FILE, readme(checkpoint, "PEFT", use, sampled))
 
 
 def _write_backbone(checkpoint: Checkpoint, folder: Path) -> None:
@@ -533,4 +534,4 @@ def _processor(given: Preprocessing) -> dict[str, object]:
 
 
 def _write_json(path: Path, content: Mapping[str, object]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(content, indent=2) + "\n")

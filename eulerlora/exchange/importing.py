@@ -7,7 +7,6 @@ A source is such a folder, with its configuration and its tensors, or a reposito
 import hashlib
 import json
 import pickle
-import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from eulerlora.checkpoint.weights import (
     STORED_DTYPES,
     at_image_size,
     from_torchvision,
+    read_whole,
     save_backbone,
     with_weights,
 )
@@ -48,7 +48,7 @@ from eulerlora.exchange.onnx_weights import OnnxModel, read_onnx
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import Preprocessing, Provenance
 from eulerlora_contract.errors import CheckpointError, SettingsError
-from eulerlora_contract.output_files import check_free, new_folder
+from eulerlora_contract.output_files import check_free, new_folder, write_text
 from eulerlora_contract.settings import validated
 
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -60,7 +60,7 @@ WEIGHT_FILES = (
     "open_clip_pytorch_model.bin",
 )
 MAX_SHARDS = 1000
-LICENCE = re.compile(r"^license(?:_name)?:\s*[\"']?([^\"'\n]+?)[\"']?\s*$", re.MULTILINE)
+LICENCE_KEYS = ("license", "license_name")
 PILLOW_FILTERS = {2: "bilinear-antialias", 3: "bicubic-antialias"}
 """By Pillow's numbers, which `preprocessor_config.json` has."""
 PIXEL_LEVELS = 255
@@ -86,8 +86,8 @@ class WeightsSource:
         if not path.is_file():
             return None
         try:
-            content = json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
+            content = json.loads(read_whole(path))
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(path, "expected a readable JSON file") from error
         if not isinstance(content, dict):
             raise CheckpointError(path, "expected a JSON object")
@@ -99,9 +99,12 @@ class WeightsSource:
         card = self.folder / "README.md"
         if not card.is_file():
             return None
-        _, _, rest = card.read_text(encoding="utf-8", errors="replace").partition("---")
-        found = LICENCE.search(rest.partition("\n---")[0])
-        return found[1] if found else None
+        _, _, rest = read_whole(card).decode("utf-8", errors="replace").partition("---")
+        for line in rest.partition("\n---")[0].splitlines():
+            key, _, value = line.partition(":")
+            if key in LICENCE_KEYS and (stated := value.strip().strip("\"'")):
+                return stated
+        return None
 
     @cached_property
     def files(self) -> list[Path]:
@@ -280,7 +283,7 @@ def import_backbone(
         path = partial / BACKBONE_FILE
         backbone, origin = imported.backbone, imported.provenance
         save_backbone(path, backbone, origin, torch.float32, imported.preprocessing)
-        (partial / CARD_FILE).write_text(card(imported), encoding="utf-8")
+        write_text(partial / CARD_FILE, card(imported))
     return imported
 
 

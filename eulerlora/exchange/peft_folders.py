@@ -39,6 +39,7 @@ MODULE = re.compile(r"(?:^|\.)layers?\.(\d+)\.(.+)$")
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+NAME = re.compile(r"[\w.-]+")
 TENSOR = re.compile(r"^(.*)\.lora_([AB])(?:\.default)?\.weight$")
 HEAD = re.compile(r"^classifier(?:\.modules_to_save(?:\.default)?)?\.(weight|bias)$")
 UNSUPPORTED: Json = {"use_dora": False, "bias": "none", "fan_in_fan_out": False, "lora_bias": False}
@@ -210,13 +211,17 @@ def _scaling(config: Json, module: str, rank: int) -> float:
 
 
 def _matches(pattern: str, module: str) -> bool:
-    """Returns True if a key of `alpha_pattern` or `roles`, a regular expression, means a module."""
-    try:
-        return re.match(rf"(?:.*\.)?(?:{pattern})$", module) is not None
-    except re.error as error:
+    """Returns True if a key of `alpha_pattern` or `roles` is the end of a module's name.
+
+    PEFT reads a key as a regular expression, but one of a foreign file could run without end.
+    Points of a name may be escaped.
+    """
+    name = pattern.replace("\\.", ".")
+    if NAME.fullmatch(name) is None:
         raise SettingsError(
-            f"alpha_pattern, roles: expected a regular expression, got {pattern}"
-        ) from error
+            f"alpha_pattern, roles: expected the end of a module's name, got {pattern[:80]!r}"
+        )
+    return module == name or module.endswith(f".{name}")
 
 
 def import_peft(

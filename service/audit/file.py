@@ -27,6 +27,7 @@ MAX_LINE_BYTES = 1 << 20
 TRIAL_BYTES = 1 << 16  # as a batch of decisions
 HEADER, DECISION, REPAIR = "header", "decision", "repair"
 KINDS = (HEADER, DECISION, REPAIR)
+HEADER_START = b'{"format":%d,"hash":"' % FORMAT
 Record = dict[str, Any]
 logger = logging.getLogger(__name__)
 
@@ -114,8 +115,9 @@ class AuditFile:
         try:
             _lock(self._descriptor, path)
             self._size, torn = _size_of_lines(self._descriptor)
-            if self._file_size() == 0:
+            if self._size == 0 and HEADER_START.startswith(torn[: len(HEADER_START)]):
                 self._start(secret_id)
+                self._repair(torn)
             else:
                 self._continue(secret_id, torn)
         except BaseException:
@@ -163,6 +165,7 @@ class AuditFile:
         os.close(self._descriptor)
 
     def _start(self, secret_id: str) -> None:
+        self._truncate()  # an incomplete header
         self.append([{"kind": HEADER, "format": FORMAT, "secret_id": secret_id}])
         _sync_folder(self.path.parent)
 
@@ -179,6 +182,9 @@ class AuditFile:
             raise SettingsError(
                 f"{self.path}: was written with another secret or format; choose another file"
             )
+        self._repair(torn)
+
+    def _repair(self, torn: bytes) -> None:
         if torn:
             os.ftruncate(self._descriptor, self._size)
             digest = hashlib.sha256(torn).hexdigest()

@@ -30,7 +30,7 @@ from scipy.special import nctdtrinc, stdtr, stdtrit
 
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora_contract.errors import DataError
-from eulerlora_contract.output_files import atomic_write
+from eulerlora_contract.output_files import write_text
 from eulerlora_contract.sampling import Mode
 from studies.tables.results import COMPARED_SCORES, METRIC_NAMES, row_results, section
 from studies.tables.table import Difference, ResultTable, TableRun
@@ -406,8 +406,7 @@ def write_comparison(
         json.dumps(content), parse_float=lambda text: round(float(text), JSON_DIGITS)
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        file.write_text(f"{json.dumps(rounded, indent=1)}\n", encoding="utf-8")
+    write_text(path, f"{json.dumps(rounded, indent=1)}\n")
 
 
 def _cells(result: EndpointResult, comparison: TableComparison) -> list[str]:

@@ -22,7 +22,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import ROUNDS, SettledDecisions, last_rounds
 from eulerlora_contract.answers import Disposition, Reason, TargetClasses
 from eulerlora_contract.errors import DataError
-from eulerlora_contract.output_files import atomic_write
+from eulerlora_contract.output_files import write_text
 from eulerlora_contract.policy.policy import (
     DEFAULT_FILE,
     Evidence,
@@ -391,8 +391,7 @@ class PolicyFile:
         document["uncertainty"]["entropy_nats"] = policy.uncertainty.entropy_nats
         if policy.evidence is not None:
             document["evidence"] = policy.evidence.model_dump(mode="json", exclude_defaults=True)
-        with atomic_write(path) as partial:
-            partial.write_text(tomlkit.dumps(document), encoding="utf-8")
+        write_text(path, tomlkit.dumps(document))
 
 
 SPECIFICITY = 0.9

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import resource
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from eulerlora.checkpoint.config import BackboneConfig
@@ -18,14 +20,17 @@ from eulerlora.checkpoint.files import (
     EXPECTED_FILE,
     IMAGE_FILE,
     TOLERANCES,
+    TRAINING_IMAGES_FILE,
     Checkpoint,
     KnownAnswer,
     load_checkpoint,
     predict_known_answer,
     read_config,
     read_known_answer,
+    read_training_images,
     revision_of,
     save_checkpoint,
+    stored_card,
     stored_revision,
     write_config,
 )
@@ -142,6 +147,91 @@ def test_a_damaged_checkpoint_is_an_error_that_names_file_and_reason(
     assert reason in caught.value.reason
     assert str(checkpoint_copy / file) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def linked(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to("/proc/self/environ")
+
+
+def piped(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def bound(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(path))  # a long path would be refused
+
+
+@pytest.mark.parametrize("replace", [linked, piped, bound])
+@pytest.mark.parametrize(
+    "name",
+    ["README.md", CONFIG, "auto.json", "adapters.safetensors", EXPECTED_FILE, ".next/README.md"],
+)
+def test_only_regular_files_are_read(
+    checkpoint_copy: Path, name: str, replace: Callable[[Path], None]
+) -> None:
+    (checkpoint_copy / "report").mkdir()
+    load_checkpoint(checkpoint_copy)
+    (checkpoint_copy / name).parent.mkdir(exist_ok=True)
+    replace(checkpoint_copy / name)
+    for read in (load_checkpoint, read_config, stored_card, read_training_images):
+        with pytest.raises(CheckpointError) as caught:
+            read(checkpoint_copy)
+        assert caught.value.path == checkpoint_copy / name
+
+
+def test_a_snapshot_in_the_cache_of_the_hub_links_to_its_blobs_only(
+    checkpoint_copy: Path, tmp_path: Path
+) -> None:
+    snapshot, blobs = tmp_path / "snapshots" / "0123", tmp_path / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for file in checkpoint_copy.iterdir():
+        blob = blobs / hashlib.sha256(file.read_bytes()).hexdigest()
+        file.rename(blob)
+        (snapshot / file.name).symlink_to(f"../../blobs/{blob.name}")
+    expected = load_checkpoint(snapshot).revision
+    current = tmp_path / "current"
+    current.symlink_to(snapshot)  # the user's own link
+    assert load_checkpoint(current).revision == expected
+    (tmp_path / "secret").touch()
+    for target in ("../../secret", "/proc/self/environ", "../../blobs/environ"):
+        (snapshot / "README.md").unlink()
+        (snapshot / "README.md").symlink_to(target)
+        with pytest.raises(CheckpointError):
+            load_checkpoint(snapshot)
+
+
+@pytest.mark.parametrize("name", [CONFIG, "README.md", EXPECTED_FILE, IMAGE_FILE])
+def test_a_file_that_is_read_whole_has_a_limit(checkpoint_copy: Path, name: str) -> None:
+    config = read_config(checkpoint_copy)
+    os.truncate(checkpoint_copy / name, 2**40)  # a sparse file
+    with pytest.raises(CheckpointError) as caught:
+        stored_card(checkpoint_copy)
+        read_known_answer(checkpoint_copy, config)
+        load_checkpoint(checkpoint_copy)
+    assert caught.value.path == checkpoint_copy / name
+
+
+def test_digests_of_training_images_are_verified_where_the_config_has_theirs(
+    make_network, make_config, tmp_path: Path
+) -> None:
+    network, folder = make_network(), tmp_path / "saved"
+    digests = {"adapters": torch.arange(4)}
+    config = make_config(network)
+    save_checkpoint(folder, network, config, CARD, training_images=digests)
+    assert torch.equal(read_training_images(folder)["adapters"], digests["adapters"])
+    save_file({"adapters": torch.arange(3)}, folder / TRAINING_IMAGES_FILE)
+    with pytest.raises(CheckpointError):
+        read_training_images(folder)
+    (folder / TRAINING_IMAGES_FILE).unlink()
+    with pytest.raises(CheckpointError):
+        read_training_images(folder)
+    write_config(folder, config)
+    assert read_training_images(folder) == {}
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_adapters_of_peft_with_other_ranks_and_scalings_are_an_ensemble(
         {
             "r": 3, "lora_alpha": 6, "target_modules": ["q_proj", "o_proj"],
             "rank_pattern": {"layers.1.attention.q_proj": 4},
-            "alpha_pattern": {"layers.1.attention.q_proj": 2},
+            "alpha_pattern": {r"layers.1\.attention.q_proj": 2},
         },
         {"r": 1, "lora_alpha": 1, "target_modules": ["q_proj"], "modules_to_save": None},
     ]  # fmt: skip
@@ -199,7 +199,12 @@ def edit(folder: Path, **values: object) -> None:
             "expected peft_type LORA or EULERLORA, got IA3",
         ),
         ({"target_modules": ["q_proj"]}, {"bias": "all"}, "expected bias=none, got all"),
-        ({"target_modules": ["q_proj"]}, {"alpha_pattern": {"(": 1}}, "regular expression"),
+        ({"target_modules": ["q_proj"]}, {"alpha_pattern": {"(": 1}}, "end of a module's name"),
+        (
+            {"target_modules": ["q_proj"]},
+            {"alpha_pattern": {r"([a-z.]+)*\d\d\d": 1}},  # would run without end
+            "end of a module's name",
+        ),
     ],
 )
 def test_an_adapter_that_cannot_be_expressed_is_refused_and_nothing_is_written(

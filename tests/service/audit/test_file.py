@@ -63,6 +63,18 @@ def test_an_incomplete_line_is_removed_and_the_repair_recorded(
     assert str(path) in caplog.text
 
 
+def test_a_crash_at_any_byte_of_a_write_leaves_the_lines_before_it(path: Path) -> None:
+    write(path, "a", "b")
+    content = path.read_bytes()
+    for size in range(len(content)):
+        path.write_bytes(content[:size])
+        whole = content[:size].count(b"\n")
+        torn = not content[:size].endswith(b"\n") and size > 0
+        opened(path).close()
+        expected = ["header", "decision", "decision"][: max(whole, 1)]
+        assert kinds(path) == expected + ["repair"] * torn
+
+
 @pytest.mark.parametrize(
     "content", [b"{}\n", b"notes of mine\n", b"no line at all", b"\x89PNG\r\n\x1a\n\0\0"]
 )
