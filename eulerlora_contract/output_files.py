@@ -100,7 +100,12 @@ def open_descriptor(path: Path) -> int | None:
 
 
 def check_free(folder: Path) -> None:
-    """Raises CheckpointError unless `folder` is empty or does not exist."""
+    """Raises CheckpointError unless `folder` is empty or does not exist.
+
+    Removes what killed processes left beside it.
+    """
+    if folder.parent.is_dir():
+        remove_leftovers(folder)
     if folder.exists() and (not folder.is_dir() or not _is_free(folder)):
         raise CheckpointError(folder, "expected an empty or new folder, got existing files")
 
@@ -245,7 +250,7 @@ def _workspace(path: Path) -> Iterator[Path]:
         OSError: That names `path`.
     """
     try:
-        _remove_leftovers(path)
+        remove_leftovers(path)
         folder, descriptor = _locked_folder(path)
     except OSError as error:
         error.filename = str(path)
@@ -270,7 +275,8 @@ def _locked_folder(path: Path) -> tuple[Path, int]:
         os.close(descriptor)
 
 
-def _remove_leftovers(path: Path) -> None:
+def remove_leftovers(path: Path) -> None:
+    """Removes what killed processes left beside a file or folder that they wrote."""
     try:
         leftovers = _leftovers(path.parent, re.escape(_prefix(path)))
     except PermissionError:  # a folder that can be written to, but not listed

@@ -207,6 +207,8 @@ def train(
     for index, done in enumerate(finished):
         if done:
             _check_finished(shared, folders[index])
+            if main:  # it was stored before the checkpoint
+                state_file(folders[index]).unlink(missing_ok=True)
         else:
             _train_member(shared, index)
         accelerator.wait_for_everyone()

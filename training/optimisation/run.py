@@ -30,7 +30,7 @@ from eulerlora_contract.errors import (
     OutputPathError,
     SettingsError,
 )
-from eulerlora_contract.output_files import storage_errors
+from eulerlora_contract.output_files import remove_leftovers, storage_errors
 from eulerlora_contract.sampling import Precision
 from eulerlora_contract.settings import Settings
 from training.data.images import ImageParts, OodSet
@@ -160,9 +160,13 @@ SAME_DATA = "a run on these images, labels, groups and parts, which have changed
 def check_stored_state(path: Path, resume: bool, restart: bool) -> None:
     """Refuses a stored state that a run would neither continue nor discard.
 
+    Removes what killed runs left beside it.
+
     Raises:
         OutputPathError: There is such a state.
     """
+    if path.parent.is_dir():
+        remove_leftovers(path)
     if path.exists() and not (resume or restart):
         raise OutputPathError(
             f"{path}: expected no stored state, got one of an earlier run; use --resume to "
