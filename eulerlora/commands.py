@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eulerlora.cpu import available_cpus
+from eulerlora.images import MAX_PIXELS_VARIABLE
 from eulerlora_client.commands.program import SHARE, SamplesParameter
 from eulerlora_contract.errors import ImageError, OutputPathError
 from eulerlora_contract.output_files import open_output
@@ -110,6 +111,20 @@ def views_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
     )
 
 
+def _set_max_pixels(_context: click.Context, _option: click.Parameter, pixels: int | None) -> None:
+    if pixels is not None:
+        os.environ[MAX_PIXELS_VARIABLE] = str(pixels)  # also of worker processes
+
+
+max_pixels_option = click.option(
+    "--max-pixels",
+    type=click.IntRange(min=1),
+    expose_value=False,
+    callback=_set_max_pixels,
+    help="Read images of up to so many pixels. Default: 24,000,000, for a JPEG 64,000,000.",
+)
+
+
 @click.command(
     "predict",
     epilog="\b\nExample:\n  eulerlora predict checkpoint pictures/ --mode stoch --csv rows.csv",
@@ -151,6 +166,7 @@ def views_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
     show_default=True,
     help="Data type of the matrix products; auto: bfloat16 if it is fast and changes little.",
 )
+@max_pixels_option
 def predict_command(
     checkpoint: Path,
     images: tuple[Path, ...],

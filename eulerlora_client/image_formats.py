@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from eulerlora_contract.errors import ImageError, UnsupportedImageError
+from eulerlora_contract.errors import ImageError, ImageSizeError, UnsupportedImageError
 from eulerlora_contract.settings import PositiveInt, Settings
 
 Format = Literal["JPEG", "PNG", "WEBP", "DICOM"]
@@ -254,9 +254,9 @@ def read_image_file(data: bytes, limits: ImageLimits) -> CodedImage:
 
 
 def check_size(header: ImageHeader, limits: ImageLimits) -> None:
-    """Raises ImageError if the size is outside the limits for a file of this format."""
+    """Raises ImageSizeError if the size is outside the limits for a file of this format."""
     if min(header.size) < limits.min_side or max(header.size) > limits.max_side:
-        raise ImageError(
+        raise ImageSizeError(
             f"expected sides of {limits.min_side:,} to {limits.max_side:,} pixels; "
             f"the image is {header.width} x {header.height}"
         )
@@ -265,10 +265,12 @@ def check_size(header: ImageHeader, limits: ImageLimits) -> None:
 
 
 def check_pixels(size: tuple[int, int], max_pixels: int) -> None:
-    """Raises ImageError if width times height is over a limit."""
+    """Raises ImageSizeError if width times height is over a limit."""
     width, height = size
     if width * height > max_pixels:
-        raise ImageError(f"expected at most {max_pixels:,} pixels; the image is {width} x {height}")
+        raise ImageSizeError(
+            f"expected at most {max_pixels:,} pixels; the image is {width} x {height}"
+        )
 
 
 def broken(file_format: Format) -> ImageError:

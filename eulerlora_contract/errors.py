@@ -8,7 +8,8 @@ EulerLoRAError
 ├── PolicyError       a policy does not apply to a model
 ├── OutcomesError     a file of confirmed outcomes is invalid
 ├── ImageError        an image cannot be opened or converted to RGB
-│   └── UnsupportedImageError  its format, or its kind of JPEG, is not read
+│   ├── UnsupportedImageError  its format, or its kind of JPEG, is not read
+│   └── ImageSizeError         its file or its dimensions are outside the limits
 ├── CheckpointError   a checkpoint is missing, damaged or made for another model
 ├── DataError         a data set is missing, incomplete or has unexpected labels
 ├── NonFiniteError    a computation returned NaN or infinity
@@ -75,6 +76,10 @@ class ImageError(EulerLoRAError):
 
 class UnsupportedImageError(ImageError):
     """A file has a format, or a kind of JPEG, that is not read; it may be a sound image."""
+
+
+class ImageSizeError(ImageError):
+    """An image file, or the dimensions that it states, are outside the limits."""
 
 
 class CheckpointError(EulerLoRAError):

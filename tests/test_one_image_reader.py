@@ -1,6 +1,7 @@
 """Library, training, commands and service accept the same files, through the same function."""
 
 import os
+import tarfile
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -10,7 +11,12 @@ from PIL import EpsImagePlugin, Image
 
 from eulerlora.images.files import read_image
 from eulerlora.model import EulerLoRA
-from eulerlora_contract.errors import ImageError, UnsupportedImageError
+from eulerlora_contract.errors import (
+    ImageError,
+    ImageSizeError,
+    SettingsError,
+    UnsupportedImageError,
+)
 from eulerlora_contract.problems import UnsupportedMedia, UnusableImage
 from service.decoding.decode import decode
 from service.settings import ImageSettings
@@ -102,3 +108,59 @@ def test_a_pipe_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
     with pytest.raises(ImageError, match="regular file"):
         read_image(tmp_path / "pipe.png", "pipe")
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "JPEG"])
+def test_library_training_and_service_have_the_same_limit_which_an_option_raises(
+    file_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EULERLORA_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "pictures" / "large.jpg"
+    path.parent.mkdir()
+    sides = (8000, 3200) if file_format == "PNG" else (8100, 8000)
+    Image.new("L", sides).save(path, file_format)
+    content = path.read_bytes()
+    with pytest.raises(UnusableImage):
+        decode(content, ImageSettings())
+    for source in (path, content, BytesIO(content)):
+        with pytest.raises(ImageSizeError) as caught:
+            read_image(source, "large")
+        assert str(caught.value).startswith("large: ")
+        assert "--max-pixels" in str(caught.value)
+    assert "--max-pixels" in decoded_images(path.parent).bad[path.name]
+    monkeypatch.setenv("EULERLORA_MAX_PIXELS", str(sides[0] * sides[1]))
+    assert read_image(path, "large").pixels.shape[1:] == sides[::-1]
+    assert decoded_images(path.parent).bad == {}  # not from the cache of the other limit
+
+
+@pytest.mark.parametrize("value", ["", "0", "-1", "1e7", "1000000000", "many"])
+def test_a_limit_that_is_no_number_of_pixels_is_refused(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EULERLORA_MAX_PIXELS", value)
+    with pytest.raises(SettingsError, match="EULERLORA_MAX_PIXELS"):
+        read_image(b"", "x")
+
+
+def test_a_file_that_no_image_within_the_limits_needs_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EULERLORA_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(ImageSizeError):
+        read_image(sparse(tmp_path / "zeros.png", 2**42), "zeros")
+    monkeypatch.setenv("EULERLORA_MAX_PIXELS", "1000")
+    archive = tmp_path / "pictures.tar.gz"
+    with tarfile.open(archive, "w:gz") as file:
+        file.add(sparse(tmp_path / "zeros.png", 2**25), "zeros.png")
+        link = tarfile.TarInfo("link.png")
+        link.type, link.linkname = tarfile.LNKTYPE, "zeros.png"
+        file.addfile(link)
+    reasons = decoded_images(archive).bad
+    assert reasons.keys() == {"zeros.png", "link.png"}
+    assert all("--max-pixels" in reason for reason in reasons.values())
+
+
+def sparse(path: Path, size: int) -> Path:
+    path.touch()
+    os.truncate(path, size)
+    return path

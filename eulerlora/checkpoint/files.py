@@ -265,7 +265,10 @@ def _check_kinds(folder: Path) -> None:
     """
     changed = folder / NEXT
     for path in (*_listed(folder), *([] if changed.is_symlink() else _listed(changed))):
-        mode = path.lstat().st_mode
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:  # another process changes the folder
+            continue
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or _is_blob(path)):
             raise CheckpointError(path, f"expected a regular file, got {file_kind(mode)}")
 

@@ -4,6 +4,7 @@ Library, command line, training and service read their images here, so that all 
 same files and see the same pixels.
 """
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -16,6 +17,7 @@ import torch
 from PIL import Image, ImageCms
 from torch import Tensor
 
+from eulerlora.images import MAX_PIXELS_VARIABLE
 from eulerlora_client.colours import (
     BT_709,
     Colours,
@@ -40,10 +42,12 @@ from eulerlora_client.image_formats import (
 )
 from eulerlora_client.images import PARSER_ERRORS, opened, upright
 from eulerlora_contract.answers import PredictionWarning, WarningCode
-from eulerlora_contract.errors import ImageError
+from eulerlora_contract.errors import ImageError, ImageSizeError, SettingsError
 
-LIMITS = ImageLimits(min_side=1, max_pixels=64_000_000)
-"""Of library and training, which also decode a JPEG of this size whole; the service has its own."""
+GREATEST_MAX_PIXELS = 178_000_000
+"""Above it, Pillow opens no image."""
+BYTES_PER_PIXEL, METADATA_BYTES = 8, 2**24
+"""Of the largest file with so many pixels: RGB and alpha of 16 bits without compression."""
 REDUCTIONS = (4, 2)
 MIN_REDUCED_SIDES = 3
 """A reduced image has at least this multiple of the network's input on its shorter side."""
@@ -94,7 +98,46 @@ class RgbImage:
     full_size: tuple[int, int] | None = None
 
 
-def decode(data: bytes, input_side: int | None = None, limits: ImageLimits = LIMITS) -> RgbImage:
+def local_limits() -> ImageLimits:
+    """Returns the limits of library and training: those of the service, but for small images.
+
+    `--max-pixels`, or the variable EULERLORA_MAX_PIXELS, replaces the limits on large ones.
+
+    Raises:
+        SettingsError: For another value than a number of pixels.
+    """
+    usual, given = ImageLimits(min_side=1), os.environ.get(MAX_PIXELS_VARIABLE)
+    if given is None:
+        return usual
+    if not (given.isdecimal() and 0 < int(given) <= GREATEST_MAX_PIXELS):
+        raise SettingsError(
+            f"{MAX_PIXELS_VARIABLE}: expected 1 to {GREATEST_MAX_PIXELS:,} pixels, got {given!r}"
+        )
+    pixels = int(given)
+    return ImageLimits(
+        min_side=1,
+        max_side=max(pixels, usual.max_side),
+        max_pixels=pixels,
+        max_jpeg_pixels=max(pixels, usual.max_jpeg_pixels),
+    )
+
+
+def max_file_bytes(limits: ImageLimits) -> int:
+    """Returns the size of the largest file that can have an image within the limits."""
+    return BYTES_PER_PIXEL * limits.max_pixels + METADATA_BYTES
+
+
+def check_file_size(size: int, limits: ImageLimits) -> None:
+    """Raises ImageSizeError for a file of more than `max_file_bytes`."""
+    if size > max_file_bytes(limits):
+        raise ImageSizeError(
+            f"expected a file of at most {max_file_bytes(limits):,} bytes, got {size:,}"
+        )
+
+
+def decode(
+    data: bytes, input_side: int | None = None, limits: ImageLimits | None = None
+) -> RgbImage:
     """Returns the upright sRGB image in a JPEG, PNG or WebP file.
 
     Colours are converted by the first of cICP, iCCP, sRGB, and gAMA with cHRM that is usable;
@@ -103,14 +146,17 @@ def decode(data: bytes, input_side: int | None = None, limits: ImageLimits = LIM
 
     Args:
         data: The file.
-        input_side: Of the network's input; a large JPEG is then reduced (`jpeg_reduction`).
-        limits: On the size in the header.
+        input_side: Of the network's input; a large JPEG is then reduced (`jpeg_reduction`). Without
+            it, a JPEG is decoded whole.
+        limits: On the size in the header; None for `local_limits`.
 
     Raises:
         UnsupportedImageError: The file has another format, or is a JPEG that is not read.
+        ImageSizeError: Its size is outside the limits.
         ImageError: The file is damaged where its pixels are, contradicts itself, is animated or
-            fully transparent, or its size is outside the limits.
+            fully transparent.
     """
+    limits = limits or local_limits()
     file = read_image_file(data, limits)
     try:
         if file.header.format == "JPEG":
@@ -172,7 +218,8 @@ def channels_first(rgb: Levels) -> Tensor:
 def _jpeg(file: CodedImage, input_side: int | None, limits: ImageLimits) -> RgbImage:
     width, height = file.header.size
     factor = 1 if input_side is None else jpeg_reduction(file.header.size, input_side)
-    check_pixels((-(-width // factor), -(-height // factor)), limits.max_pixels)
+    if input_side is not None:
+        check_pixels((-(-width // factor), -(-height // factor)), limits.max_pixels)
     mode = JPEG_MODES[len(file.sampling)]
     pixels = _jpeg_pixels(file, mode, factor)
     conversion = conversion_to_srgb(file.colours, mode)

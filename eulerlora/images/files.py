@@ -9,9 +9,17 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from torch import Tensor
 
-from eulerlora.images.decode import RgbImage, decode
-from eulerlora_contract.errors import ImageError
+from eulerlora.images import MAX_PIXELS_VARIABLE
+from eulerlora.images.decode import (
+    RgbImage,
+    check_file_size,
+    decode,
+    local_limits,
+    max_file_bytes,
+)
+from eulerlora_contract.errors import ImageError, ImageSizeError
 
+RAISED_BY = f"--max-pixels or {MAX_PIXELS_VARIABLE} raises the limit"
 EXTENSIONS = (".jfif", ".jpe", ".jpeg", ".jpg", ".png", ".webp")
 
 
@@ -33,6 +41,8 @@ def read_image(file: Path | BinaryIO | bytes, name: str, input_side: int | None 
     """
     try:
         return decode(_content(file), input_side)
+    except ImageSizeError as error:
+        raise ImageSizeError(f"{name}: {error}; {RAISED_BY}") from error
     except ImageError as error:
         raise type(error)(f"{name}: {error}") from error
     except OSError as error:
@@ -41,13 +51,18 @@ def read_image(file: Path | BinaryIO | bytes, name: str, input_side: int | None 
 
 
 def _content(file: Path | BinaryIO | bytes) -> bytes:
+    limits = local_limits()
     if isinstance(file, bytes):
-        return file
-    if not isinstance(file, Path):
-        return file.read()
-    if file.exists() and not file.is_file():  # reading a pipe might never end
-        raise ImageError("expected a regular file")
-    return file.read_bytes()
+        content = file
+    elif not isinstance(file, Path):
+        content = file.read(max_file_bytes(limits) + 1)
+    else:
+        if file.exists() and not file.is_file():  # reading a pipe might never end
+            raise ImageError("expected a regular file")
+        check_file_size(file.stat().st_size, limits)
+        content = file.read_bytes()
+    check_file_size(len(content), limits)
+    return content
 
 
 def unread_file(image: Image.Image) -> Path | None:

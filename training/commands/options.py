@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from eulerlora.commands import PRECISION_CHOICES
+from eulerlora.commands import PRECISION_CHOICES, max_pixels_option
 from eulerlora_contract.sampling import DEFAULT_SAMPLES, MAX_SAMPLES
 
 COLUMNS = ("path", "label", "group", "split")
@@ -54,7 +54,7 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def image_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    return skip_bad_option(table_options(device_option(command)))
+    return skip_bad_option(table_options(max_pixels_option(device_option(command))))
 
 
 def precision_option(default: str, purpose: str) -> Callable[[Command], Command]:

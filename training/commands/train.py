@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora.commands import configure_openmp
+from eulerlora.commands import configure_openmp, max_pixels_option
 from eulerlora_contract.errors import CheckpointError, NonFiniteError, StorageError
 from training.commands.options import (
     PATH,
@@ -52,6 +52,7 @@ def run_options(command: Command) -> Command:
             "--seed", type=click.IntRange(0, 2**32 - 1), help="Seed; replaces the recipe's."
         ),
         skip_bad_option,
+        max_pixels_option,
         click.option(
             "--track",
             "trackers",

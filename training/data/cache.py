@@ -30,7 +30,8 @@ from platformdirs import user_cache_path
 from torch import Tensor
 
 from eulerlora.cpu import available_cpus
-from eulerlora.images.files import EXTENSIONS, is_image_name
+from eulerlora.images.decode import check_file_size, local_limits, max_file_bytes
+from eulerlora.images.files import EXTENSIONS, RAISED_BY, is_image_name
 from eulerlora_client.image_formats import SNIFFED_BYTES
 from eulerlora_client.images import (
     FileSelection,
@@ -41,7 +42,7 @@ from eulerlora_client.images import (
     list_files,
 )
 from eulerlora_contract.answers import WarningCode
-from eulerlora_contract.errors import DataError
+from eulerlora_contract.errors import DataError, ImageSizeError
 from eulerlora_contract.printable import printable
 from eulerlora_contract.progress import track
 from training.data.copies import pixel_digest
@@ -129,6 +130,7 @@ def cache_folder() -> Path:
 def _file_facts(path: Path) -> Iterator[object]:
     """Yields what distinguishes two states of a path, without reading contents."""
     yield FORMAT
+    yield local_limits()
     selection = _listed(path) if path.is_dir() else FileSelection((path,), (), {})
     yield dict(selection.hidden)
     for file in (*selection.files, *selection.others):
@@ -272,8 +274,7 @@ def encoded_images(path: Path, left_out: LeftOut) -> Iterator[tuple[str, Encoded
                 if hidden is not None:
                     left_out.hidden.update([hidden] * is_image_name(name))
                 elif is_image_name(name):
-                    content = _content(archive, member)
-                    yield name, content.read() if not isinstance(content, str) else content
+                    yield name, _image(archive, member)
                 else:
                     left_out.others.update([_member_kind(archive, member)])
     except (tarfile.TarError, OSError, EOFError, LZMAError, zlib.error) as error:
@@ -288,6 +289,20 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes] | R
         return archive.extractfile(member) or "expected a file, got a pipe or device"
     except (KeyError, RecursionError):  # the link leads to nothing, or to itself
         return "expected a file, got a broken link"
+
+
+def _image(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Encoded | Reason:
+    """Returns the bytes of a member, or why it is not read."""
+    content, limits = _content(archive, member), local_limits()
+    if isinstance(content, str):
+        return content
+    try:
+        check_file_size(member.size, limits)  # before it is unpacked
+        data = content.read(max_file_bytes(limits) + 1)  # of another member, for a link
+        check_file_size(len(data), limits)
+    except ImageSizeError as error:
+        return f"{error}; {RAISED_BY}"
+    return data
 
 
 def _member_kind(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
