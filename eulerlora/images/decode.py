@@ -146,9 +146,9 @@ def decode(
 
     Args:
         data: The file.
-        input_side: Of the network's input; a large JPEG is then reduced (`jpeg_reduction`). Without
-            it, a JPEG is decoded whole.
-        limits: On the size in the header; None for `local_limits`.
+        input_side: Of the network's input; a large JPEG is then reduced (`jpeg_reduction`).
+        limits: On the size in the header, and on that of a reduced JPEG; None for `local_limits`,
+            within which any JPEG may be decoded whole.
 
     Raises:
         UnsupportedImageError: The file has another format, or is a JPEG that is not read.
@@ -156,11 +156,15 @@ def decode(
         ImageError: The file is damaged where its pixels are, contradicts itself, is animated or
             fully transparent.
     """
-    limits = limits or local_limits()
+    if limits is None:
+        limits = local_limits()
+        max_reduced = limits.max_jpeg_pixels
+    else:
+        max_reduced = limits.max_pixels
     file = read_image_file(data, limits)
     try:
         if file.header.format == "JPEG":
-            return _jpeg(file, input_side, limits)
+            return _jpeg(file, input_side, max_reduced)
         if file.depth == 16:
             return _wide_png(file)
         with opened(file) as image:
@@ -215,11 +219,10 @@ def channels_first(rgb: Levels) -> Tensor:
     return torch.from_numpy(rgb).permute(2, 0, 1).contiguous()
 
 
-def _jpeg(file: CodedImage, input_side: int | None, limits: ImageLimits) -> RgbImage:
+def _jpeg(file: CodedImage, input_side: int | None, max_pixels: int) -> RgbImage:
     width, height = file.header.size
     factor = 1 if input_side is None else jpeg_reduction(file.header.size, input_side)
-    if input_side is not None:
-        check_pixels((-(-width // factor), -(-height // factor)), limits.max_pixels)
+    check_pixels((-(-width // factor), -(-height // factor)), max_pixels)
     mode = JPEG_MODES[len(file.sampling)]
     pixels = _jpeg_pixels(file, mode, factor)
     conversion = conversion_to_srgb(file.colours, mode)
