@@ -17,12 +17,10 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from pydantic import BaseModel
 
-from eulerlora import EulerLoRA
 from eulerlora_client.commands.program import program
 from eulerlora_contract.problems import SENT_BY_SERVICE
-from service.app import create_service
-from service.inference.engine import ServedModel, ServedModels
-from service.lifecycle.phase import Lifecycle
+from service.app import create_app
+from service.lifecycle.lifecycle import Lifecycle
 from service.settings import NESTED, ServiceSettings
 from training.recipe.file import recipe_keys
 from training.recipe.schema import AdapterRecipe
@@ -153,9 +151,8 @@ def problems() -> Iterator[str]:
 
 def operations() -> Iterator[str]:
     """Yields a section for each operation of the OpenAPI document, then one for each schema."""
-    models = ServedModels([ServedModel(EulerLoRA.default())])
-    application = create_service(models, ServiceSettings(), Lifecycle()).application
-    document = application.openapi()
+    settings = ServiceSettings()
+    document = create_app(Lifecycle(settings), settings).openapi()
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             text = operation.get("description") or operation["summary"]

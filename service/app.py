@@ -1,38 +1,33 @@
 """The HTTP application, built from explicit arguments."""
 
-import asyncio
-import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
-from torch import Tensor
+from starlette.routing import compile_path
+from starlette.types import Scope
 
 from eulerlora_contract.policy.policy import Policy, default_policy
-from service.audit.log import AuditLog
 from service.auth.access import KeyCheck
 from service.auth.keys import Keys
-from service.decoding.pool import DecoderPool
 from service.decoding.slots import DecodingQuota, DecodingSlots
+from service.fair_sharing import client_of
 from service.http.middleware import (
-    AdmissionCheck,
     BodyLimits,
+    Check,
     HeaderChecks,
     HostRules,
     RequestMiddleware,
 )
 from service.http.responses import add_problem_handlers
-from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.inference.queue import RequestQueue, ThroughputEstimate
 from service.inference.workers import InferenceWorkers
-from service.lifecycle.phase import Lifecycle
-from service.lifecycle.supervisor import Service
+from service.lifecycle.lifecycle import Lifecycle
 from service.prediction.pipeline import Pipeline
 from service.routes.openapi import API_KEY, DESCRIPTION, complete_openapi
-from service.routes.page import documentation_files, file_routes, page_files
+from service.routes.page import PageFile, documentation_files, file_routes, page_files
 from service.routes.plugins import (
     Plugin,
     ServiceParts,
@@ -41,7 +36,7 @@ from service.routes.plugins import (
     problem_bodies,
 )
 from service.routes.predict import BATCH_PATH, PREDICT_PATH, predict_routes
-from service.routes.system import Readiness, metrics_routes, model_routes, probe_routes
+from service.routes.system import metrics_routes, model_routes, probe_routes
 from service.routes.triage import (
     TRIAGE_BATCH_PATH,
     TRIAGE_PATH,
@@ -71,65 +66,69 @@ class Options:
     Attributes:
         keys: API keys that requests must present; without keys, requests of the pages of other
             sites are refused.
-        audit: The log of decisions.
         traces: The provider of trace spans.
         policy: The triage policy.
         hosts: The names that requests may use for the service, None for all.
-        decoder: One whose start may have begun; None for a new one.
+        workers: The number of batches that run at the same time (`worker_count`).
         plugins: None for those of the installed distributions.
     """
 
     keys: Keys | None = None
-    audit: AuditLog | None = None
     traces: "TracerProvider | None" = None
     policy: Policy = field(default_factory=default_policy)
     hosts: frozenset[str] | None = None
-    decoder: DecoderPool | None = None
+    workers: int = 1
     plugins: Mapping[str, Plugin] | None = None
 
 
-def create_service(
-    models: ServedModels,
-    settings: ServiceSettings,
-    lifecycle: Lifecycle,
-    options: Options = Options(),
-) -> Service:
-    """Returns the service for `models`; a lost device is reported to the lifecycle."""
-    workers = min(served.workers for served in models.values())
-    queue = RequestQueue(settings, workers, ThroughputEstimate())
+def create_app(
+    lifecycle: Lifecycle, settings: ServiceSettings, options: Options = Options()
+) -> FastAPI:
+    """Returns the application, whose lifespan is that of the lifecycle; it runs once.
+
+    Its state has `metrics`, which also count problems that never reach it.
+    """
+    models, policy = lifecycle.models, options.policy
+    queue = RequestQueue(settings, options.workers, ThroughputEstimate())
     shift = ShiftMonitors(lambda: {name: served.model for name, served in models.items()})
-    decoder = options.decoder or DecoderPool(settings.images, settings.decoding)
-    readiness = Readiness(lifecycle, decoder, options.audit)
-    metrics = _create_metrics(models, queue, readiness, shift)
+    metrics = Metrics(
+        Gauges(
+            ready=lambda: lifecycle.fault is None,
+            queue_rows=lambda: queue.rows,
+            queue_items=lambda: queue.items,
+            revisions=lambda: {name: served.revision for name, served in models.items()},
+            precisions=lambda: {name: served.model.precision for name, served in models.items()},
+            shift=shift.states,
+        )
+    )
     inference = InferenceWorkers(
         queue,
         settings.max_batch_s,
         metrics.count_batch,
         lambda error: lifecycle.fail(str(error)),
-        workers,
+        options.workers,
     )
     quota = DecodingQuota(settings.decoding.client_s_per_minute)
     pipeline = Pipeline(
         models,
         settings,
-        decoder,
+        lifecycle.decoder,
         DecodingSlots(settings.decoding.workers, quota),
         queue,
         shift,
         record_prediction,
         metrics.count_problem,
-        options.audit,
+        lifecycle.audit,
     )
 
-    lifespan = _lifespan(decoder, inference, options.audit)
     app = FastAPI(
         **DESCRIPTION,
-        lifespan=lifespan,
+        lifespan=lambda _: lifecycle.running(inference),
         redirect_slashes=False,  # a redirect would send key and image to what Host names
     )
+    app.state.metrics = metrics
     plugins = load_plugins() if options.plugins is None else options.plugins
     add_problem_handlers(app, settings.overload_status, problem_bodies(plugins))
-    policy = options.policy
     formats = {
         name: one for plugin in plugins.values() for name, one in plugin.triage_formats.items()
     }
@@ -139,89 +138,41 @@ def create_service(
     keyed(policy_routes(policy))
     keyed(report_routes(ReportWriter(policy, settings)))
     keyed(model_routes(models, settings, shift))
-    app.include_router(probe_routes(readiness))
+    app.include_router(probe_routes(lifecycle))
     app.include_router(metrics_routes(metrics))
-    classes = models[models.default].model.classes
-    page = page_files(policy, classes, options.audit is not None)
-    app.include_router(file_routes("/", "/page", page))
-    app.include_router(file_routes("/docs", "/docs", documentation_files()))
-    parts = ServiceParts(pipeline, models, policy, readiness, settings)
+
+    def read_page() -> Mapping[str, PageFile]:
+        classes = models[models.default].model.classes
+        return page_files(policy, classes, lifecycle.audit is not None)
+
+    app.include_router(file_routes("/", "/page", read_page))
+    app.include_router(file_routes("/docs", "/docs", documentation_files))
+    parts = ServiceParts(pipeline, models, policy, lifecycle, settings)
     paths = list(served_paths(app))
+    uploads = [PREDICT_PATH, BATCH_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH]
     for name, plugin in plugins.items():
+        uploads += plugin.uploads
         if plugin.routes is not None:
             router = plugin.routes(parts)
             paths += plugin_paths(name, router, paths)
             keyed(router)
     complete_openapi(app, {one.schema_name: one.schema for one in formats.values()})
-    uploads = tuple(path for plugin in plugins.values() for path in plugin.uploads)
-    _add_middlewares(app, settings, queue, quota, metrics, options, paths, uploads)
 
-    max_rows_per_pass = max(served.max_rows_per_pass for served in models.values())
-    batch_rows = min(settings.max_batch_rows, max_rows_per_pass)
-    return Service(app, partial(_infer, inference), batch_rows, metrics.count_problem)
-
-
-async def _infer(inference: InferenceWorkers, served: ServedModel, item: InferenceItem) -> Tensor:
-    future = inference.submit(served, item, deadline=math.inf)
-    return (await asyncio.wrap_future(future)).output.log_probabilities
-
-
-def _create_metrics(
-    models: ServedModels, queue: RequestQueue, readiness: Readiness, shift: ShiftMonitors
-) -> Metrics:
-    return Metrics(
-        Gauges(
-            ready=lambda: readiness.fault() is None,
-            queue_rows=lambda: queue.rows,
-            queue_items=lambda: queue.items,
-            revisions=lambda: {name: served.revision for name, served in models.items()},
-            precisions=lambda: {name: served.model.precision for name, served in models.items()},
-            shift=shift.states,
-        )
-    )
-
-
-def _lifespan(
-    decoder: DecoderPool, inference: InferenceWorkers, audit: AuditLog | None
-) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """Returns the lifespan that starts and stops the decoder, the audit log and the workers."""
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        with ExitStack() as running:
-            running.callback(decoder.close)
-            await decoder.start()
-            if audit is not None:
-                running.enter_context(audit)
-            running.enter_context(inference.running())
-            yield
-
-    return lifespan
-
-
-def _add_middlewares(
-    app: FastAPI,
-    settings: ServiceSettings,
-    queue: RequestQueue,
-    quota: DecodingQuota,
-    metrics: Metrics,
-    options: Options,
-    paths: Sequence[str],
-    uploads: Sequence[str],
-) -> None:
-    """Adds the middlewares, innermost first.
-
-    `paths`: templates of all paths. `uploads`: of those of plug-ins whose requests hold an image.
-    """
-    batches = dict.fromkeys((BATCH_PATH, TRIAGE_BATCH_PATH), settings.bodies.max_batch_bytes)
-    uploads = (PREDICT_PATH, BATCH_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH, *uploads)
-    keys = [] if options.keys is None else [KeyCheck(options.keys)]
-    rules = HostRules(options.hosts, same_origin=options.keys is None)
+    # The middlewares, innermost first
+    checks = [lifecycle.check_request]
+    if options.keys is not None:
+        checks.append(KeyCheck(options.keys))
     app.add_middleware(
         RequestMiddleware,
-        header_checks=HeaderChecks(settings.connections, rules),
-        checks=[*keys, AdmissionCheck(queue, quota, uploads)],
-        bodies=BodyLimits(settings.bodies, batches),
+        header_checks=HeaderChecks(
+            settings.connections, HostRules(options.hosts, same_origin=options.keys is None)
+        ),
+        checks=[*checks, capacity_check(queue, quota, uploads)],
+        bodies=BodyLimits(
+            settings.bodies,
+            dict.fromkeys((BATCH_PATH, TRIAGE_BATCH_PATH), settings.bodies.max_batch_bytes),
+        ),
+        is_closing=lambda: lifecycle.phase != "ready",
     )
     app.add_middleware(ObservationMiddleware, metrics=metrics, paths=paths)
     if options.traces is not None:
@@ -229,3 +180,26 @@ def _add_middlewares(
 
         app.add_middleware(TracingMiddleware, provider=options.traces)
     app.add_middleware(RequestIdMiddleware)
+    return app
+
+
+def capacity_check(queue: RequestQueue, quota: DecodingQuota, paths: Iterable[str]) -> Check:
+    """Returns the check that refuses requests with images of a client without capacity for a row.
+
+    Under overload most requests end here, at minimal cost. The rows of an admitted request are
+    reserved later, by `RequestQueue.reserve`, when they are known.
+
+    Args:
+        queue: Of the rows; Overloaded if it has no capacity for the client.
+        quota: Of decoding time; QuotaExceeded if the client has used it up.
+        paths: Templates of the paths of such requests, with parameters in braces.
+    """
+    patterns = [compile_path(path)[0] for path in paths]
+
+    def check(scope: Scope) -> None:
+        if any(pattern.match(scope["path"]) for pattern in patterns):
+            client = client_of(scope)  # after the check of the key
+            quota.check(client)
+            queue.check_capacity(client)
+
+    return check

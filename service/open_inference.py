@@ -424,7 +424,7 @@ OUTCOMES = ("success", "fail", "queue", "compute_input", "compute_infer", "compu
 
 def open_inference_routes(parts: ServiceParts) -> APIRouter:
     """Returns the routes of the protocol."""
-    pipeline, models, readiness = parts.pipeline, parts.models, parts.readiness
+    pipeline, models, lifecycle = parts.pipeline, parts.models, parts.lifecycle
     router = APIRouter(include_in_schema=False)
     statistics: defaultdict[tuple[str, str], Statistics] = defaultdict(Statistics)
 
@@ -439,7 +439,7 @@ def open_inference_routes(parts: ServiceParts) -> APIRouter:
 
     @router.get(READY)
     async def ready() -> Response:
-        readiness.check()
+        lifecycle.check_ready()
         return json_response({"live": True, "ready": True})
 
     async def model_metadata(request: Request) -> Response:
@@ -447,7 +447,7 @@ def open_inference_routes(parts: ServiceParts) -> APIRouter:
 
     async def model_ready(request: Request) -> Response:
         served = requested_model(request, models)
-        readiness.check()
+        lifecycle.check_ready()
         return json_response({"name": served.name, "ready": True})
 
     async def infer(request: Request) -> Response:

@@ -5,17 +5,19 @@ import logging.config
 import os
 import socket
 import sys
-from collections.abc import Mapping
+import threading
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
-from typing import NoReturn
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 import uvicorn
-from starlette.routing import Router
+from fastapi import FastAPI
 
 from eulerlora.model import choose_device, decide_precision
 from eulerlora.settings import RuntimeSettings
@@ -24,17 +26,16 @@ from eulerlora_contract.policy.policy import default_policy, read_policy
 from eulerlora_contract.printable import printable
 from eulerlora_contract.sampling import PrecisionChoice
 from eulerlora_contract.settings import validated
-from service.app import Options, create_service
+from service.app import Options, create_app
 from service.audit.log import AuditLog, read_secret
 from service.auth.keys import Keys
-from service.decoding.pool import DecoderPool
 from service.http.middleware import MAX_HEADER_BYTES
 from service.http.protocol import protocol_of
+from service.inference.engine import worker_count
+from service.lifecycle.lifecycle import Lifecycle
 from service.lifecycle.loading import CheckpointSource, load_checked
-from service.lifecycle.phase import Gate, Lifecycle, Server
-from service.lifecycle.supervisor import Supervisor
-from service.routes.plugins import Plugin, load_plugins, problem_bodies
 from service.settings import (
+    STOP_MARGIN_S,
     LifeSettings,
     ServiceSettings,
     check_consistency,
@@ -42,6 +43,9 @@ from service.settings import (
 )
 from service.telemetry.logs import LogChoice, log_config, log_format
 from service.telemetry.stderr import exit_now
+
+if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace
+    from opentelemetry.sdk.trace import TracerProvider
 
 BACKLOG = 2048
 COMPILED_PASS_S = 1800.0
@@ -98,17 +102,19 @@ def run(options: ServeOptions) -> NoReturn:
     logging.config.dictConfig(log_config(chosen_format))
     # A collector reads records only.
     announce = logger.info if chosen_format == "json" else partial(click.echo, err=True)
-    lifecycle = Lifecycle()
-    plugins = load_plugins()
     with ExitStack() as resources:
-        gate = Gate(lifecycle, problem_bodies(plugins))
-        supervisor = supervisor_of(options, settings, gate, lifecycle, resources, plugins)
+        traces = None
+        if options.trace:
+            from service.telemetry.tracing import exported_traces  # noqa: PLC0415 - imports the SDK
+
+            traces = resources.enter_context(exported_traces())
+        lifecycle, app = service_of(options, settings, traces)
         listener = resources.enter_context(listen(options.host, options.port))
         url = server_url(options.host, listener.getsockname()[1])
-        supervisor.on_ready = lambda models: announce(f"serving {', '.join(models)} on {url}")
+        lifecycle.on_ready = lambda: announce(f"serving {', '.join(lifecycle.models)} on {url}")
         config = uvicorn.Config(
-            Router(default=gate, lifespan=supervisor.running),
-            http=protocol_of(settings.connections, gate.count_problem),
+            app,
+            http=protocol_of(settings.connections, app.state.metrics.count_problem),
             ws="none",
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             log_config=None,
@@ -119,19 +125,17 @@ def run(options: ServeOptions) -> NoReturn:
     _exit(lifecycle)
 
 
-def supervisor_of(
+def service_of(
     options: ServeOptions,
     settings: ServiceSettings,
-    gate: Gate,
-    lifecycle: Lifecycle,
-    resources: ExitStack,
-    plugins: Mapping[str, Plugin] | None = None,
-) -> Supervisor:
-    """Returns what loads, checks and serves the checkpoints.
+    traces: "TracerProvider | None" = None,
+    waits: bool = False,
+) -> tuple[Lifecycle, FastAPI]:
+    """Returns the application that serves the checkpoints, and its lifecycle.
 
     Logs a warning if the service needs no keys.
 
-    `resources`: closed after serving. `plugins`: as in `Options`. Raises as `run`.
+    `traces`: as in `Options`. `waits`: as in `Lifecycle`. Raises as `run`.
     """
     has_keys = options.keys is not None
     warning = check_exposure(options.host, has_keys, options.open_to_all)
@@ -140,39 +144,74 @@ def supervisor_of(
     device = choose_device(options.device)
     runtime = RuntimeSettings(compiler="inductor" if options.compiled else None)
     sources = [CheckpointSource.of(text) for text in options.checkpoints]
-    decoder = DecoderPool(settings.images, settings.decoding)
-    resources.callback(decoder.close)  # no lifespan closes it if loading fails
     audit = None
     if options.audit is not None:
         audit = AuditLog(options.audit, read_secret(options.audit_secret, os.environ))
-    traces = None
-    if options.trace:
-        from service.telemetry.tracing import exported_traces  # noqa: PLC0415 - imports the SDK
-
-        traces = resources.enter_context(exported_traces())
-    app_options = Options(
-        keys=None if options.keys is None else Keys(options.keys),
-        audit=audit,
-        traces=traces,
-        policy=default_policy() if options.policy is None else read_policy(options.policy),
-        hosts=allowed_hosts(options.host, has_keys, settings.allowed_hosts),
-        decoder=decoder,
-        plugins=plugins,
-    )
-    return Supervisor(
+    lifecycle = Lifecycle(
+        settings,
         sources=sources,
-        prepare=decoder.start,
         load=partial(
             load_checked,
             device=device,
             runtime=runtime,
             decide=lambda checkpoint: decide_precision(options.precision, checkpoint, device),
         ),
-        create=lambda models: create_service(models, settings, lifecycle, app_options),
-        gate=gate,
-        lifecycle=lifecycle,
-        settings=settings.life,
+        audit=audit,
+        waits=waits,
     )
+    app_options = Options(
+        keys=None if options.keys is None else Keys(options.keys),
+        traces=traces,
+        policy=default_policy() if options.policy is None else read_policy(options.policy),
+        hosts=allowed_hosts(options.host, has_keys, settings.allowed_hosts),
+        workers=worker_count(device, runtime),
+    )
+    return lifecycle, create_app(lifecycle, settings, app_options)
+
+
+class Server(uvicorn.Server):
+    """Stops at the first SIGTERM or SIGINT, or when the lifecycle is stopping.
+
+    The server accepts requests for the drain time (not after a failure); then uvicorn stops
+    listening, completes the accepted requests and ends the application's lifespan. It cancels
+    requests that are not complete shortly before the grace time has passed, which
+    `check_consistency` excludes for accepted ones. A second signal ends the process at once. A
+    timer ends the process if the shutdown is not complete after the grace time.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, lifecycle: Lifecycle, settings: LifeSettings
+    ) -> None:
+        complete_s = max(0, settings.grace_s - settings.drain_s - STOP_MARGIN_S)
+        config.timeout_graceful_shutdown = complete_s  # type: ignore[assignment]  # floats work too
+        super().__init__(config)
+        self._lifecycle = lifecycle
+        self._settings = settings
+        self._signalled = False
+        self._drain_ends: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Handles SIGTERM and SIGINT."""
+        if self._signalled:
+            exit_now(128 + sig)
+        self._signalled = True
+        self._lifecycle.stop()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Returns True if the server should stop; uvicorn calls it ten times per second."""
+        if self._lifecycle.phase == "stopping":
+            if self._drain_ends is None:
+                self._drain_ends = time.monotonic() + self._settings.drain_s
+                forced_exit = threading.Timer(self._settings.grace_s, self._force_exit)
+                forced_exit.daemon = True
+                forced_exit.start()
+            if self._lifecycle.failure is not None or time.monotonic() >= self._drain_ends:
+                self.should_exit = True
+        return await super().on_tick(counter)
+
+    def _force_exit(self) -> NoReturn:
+        self._lifecycle.fail("the shutdown did not complete in time")
+        _exit(self._lifecycle)
 
 
 def check_exposure(host: str, has_keys: bool, open_to_all: bool) -> str | None:
@@ -265,8 +304,8 @@ def server_url(host: str, port: int) -> str:
 def _exit(lifecycle: Lifecycle) -> NoReturn:
     """Ends the process; after a failure with status 1 and the reason.
 
-    Everything is closed by now. The interpreter's own exit would free the objects of torch for
-    seconds, and crash or wait if a thread still loads a model.
+    The interpreter's own exit would free the objects of torch for seconds, and crash or wait if a
+    thread still loads a model.
     """
     if lifecycle.failure is not None:
         reason = printable(" ".join(lifecycle.failure.split()), sys.stderr.encoding)

@@ -1,21 +1,18 @@
 """The service as an application of Ray Serve: `serve deploy deploy/ray/serve.yaml`.
 
-Each replica is what `eulerlora serve` runs behind its socket: the same gate, supervisor and
-application, with its own queue and batches. Ray counts requests, the queue counts rows. So a
-replica accepts as many requests as Ray sends, and refuses in its own way those that it cannot run.
+Each replica is what `eulerlora serve` runs behind its socket: the same application, with its own
+queue and batches. Ray counts requests, the queue counts rows. So a replica accepts as many requests
+as Ray sends, and refuses in its own way those that it cannot run.
 """
 
-import asyncio
 import logging.config
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import httpx
+from fastapi import FastAPI
 from ray import serve
 from ray.serve import Application
 from ray.serve.config import AutoscalingConfig
-from starlette.routing import Router
 from starlette.types import ASGIApp
 
 from eulerlora.commands import DEFAULT_NAME, configure_openmp
@@ -28,7 +25,6 @@ MAX_ONGOING_REQUESTS = 1024
 """Requests in a replica; more than a server has connections: the service refuses, not Ray."""
 ONGOING_REQUESTS = 8
 """Requests in a replica, on average, above which a replica is added."""
-POLL_S = 0.1
 
 
 class Arguments(Settings):
@@ -83,16 +79,17 @@ class Replica:
             raise RuntimeError(f"/readyz: expected status 200, got {response.status_code}")
 
 
-def create_replica(arguments: Arguments) -> Router:
-    """Returns the service behind its gate; its lifespan loads, and ends when it is not needed.
+def create_replica(arguments: Arguments) -> FastAPI:
+    """Returns the service, whose lifespan waits until it is ready.
 
-    The lifespan raises RuntimeError if a model cannot be loaded or fails its checks.
+    It raises RuntimeError if a model cannot be loaded or fails its checks.
     """
     configure_openmp()
-    # These import torch.
-    from service.lifecycle.phase import Gate, Lifecycle  # noqa: PLC0415
-    from service.process import ServeOptions, effective_settings, supervisor_of  # noqa: PLC0415
-    from service.routes.plugins import load_plugins, problem_bodies  # noqa: PLC0415
+    from service.process import (  # noqa: PLC0415 - imports torch
+        ServeOptions,
+        effective_settings,
+        service_of,
+    )
 
     options = ServeOptions(
         checkpoints=arguments.checkpoints or (DEFAULT_NAME,),
@@ -110,20 +107,6 @@ def create_replica(arguments: Arguments) -> Router:
         trace=False,
         drain_s=0.0,  # Ray stops sending requests before it stops a replica
     )
-    settings, lifecycle = effective_settings(drain_s=0.0, compiled=False), Lifecycle()
-    plugins = load_plugins()
-    gate = Gate(lifecycle, problem_bodies(plugins))
-
-    @asynccontextmanager
-    async def lifespan(_: object) -> AsyncIterator[None]:
-        with ExitStack() as resources:
-            supervisor = supervisor_of(options, settings, gate, lifecycle, resources, plugins)
-            async with supervisor.running():
-                while lifecycle.phase == "starting":
-                    await asyncio.sleep(POLL_S)
-                if lifecycle.failure is not None:
-                    raise RuntimeError(lifecycle.failure)
-                yield
-                lifecycle.stop()
-
-    return Router(default=gate, lifespan=lifespan)
+    settings = effective_settings(drain_s=0.0, compiled=False)
+    _, app = service_of(options, settings, waits=True)
+    return app

@@ -1,17 +1,16 @@
 """The middleware that refuses requests before their body is read, limits bodies, answers defects.
 
-Its checks: headers and capacity of the client, here; the key of the client, in `auth.access`.
+Here is the check of headers; `app.py` adds those of the phase, of keys and of the capacity.
 """
 
 import asyncio
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eulerlora_contract.problems import (
@@ -25,10 +24,8 @@ from eulerlora_contract.problems import (
     UnsupportedMedia,
     UploadTooSlow,
 )
-from service.decoding.slots import DecodingQuota
 from service.fair_sharing import SharedCapacity, client_of
 from service.http.responses import on_defect, problem_response
-from service.inference.queue import RequestQueue
 from service.settings import BodySettings, ConnectionSettings
 from service.telemetry.observation import PROBES
 
@@ -55,15 +52,23 @@ class RequestMiddleware:
             time and close the connection. An exception after the start of a response is still
             raised. HEAD is answered as GET (RFC 9110, 9.3.2); the server omits the body. Must be
             the innermost middleware: the others record the method that was sent.
+        is_closing: Whether responses close their connection (RFC 9112, 9.6): a client would send
+            its next request on one that is about to close.
     """
 
     def __init__(
-        self, app: ASGIApp, header_checks: Check, checks: Sequence[Check], bodies: "BodyLimits"
+        self,
+        app: ASGIApp,
+        header_checks: Check,
+        checks: Sequence[Check],
+        bodies: "BodyLimits",
+        is_closing: Callable[[], bool] = lambda: False,
     ) -> None:
         self.app = app
         self._header_checks = header_checks
         self._checks = checks
         self._bodies = bodies
+        self._is_closing = is_closing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -72,7 +77,7 @@ class RequestMiddleware:
         closes: bool | None = True
         try:
             self._header_checks(scope)
-            closes = None  # as is usual for the problem
+            closes = self._is_closing() or None  # None: as is usual for the problem
             for check in self._checks:
                 check(scope)
             body = self._bodies.body_of(scope, receive)
@@ -86,7 +91,7 @@ class RequestMiddleware:
         async def tracking_send(message: Message) -> None:
             nonlocal started
             started = True
-            if body.overloaded and message["type"] == "http.response.start":
+            if message["type"] == "http.response.start" and (body.overloaded or self._is_closing()):
                 MutableHeaders(scope=message)["Connection"] = "close"
             await send(message)
 
@@ -96,7 +101,7 @@ class RequestMiddleware:
             if started:
                 raise
             response = await on_defect(Request(scope), error)
-            await response(scope, receive, send)
+            await response(scope, receive, tracking_send)
         finally:
             body.release()
             if "route" in inner:
@@ -151,28 +156,6 @@ class HeaderChecks:
         if scope["state"].get(OPEN_CONNECTIONS, 0) > self.settings.max_connections:
             raise Overloaded("too many open connections", RETRY_AFTER_S)
         self.rules.check(headers)
-
-
-class AdmissionCheck:
-    """Refuses requests with images whose client has no capacity for one more row.
-
-    Args:
-        paths: Templates of the paths of such requests, with parameters in braces. The response is
-            503; it is 429 for a client that has used up its decoding time. Under overload most
-            requests end here, at minimal cost. The rows of an admitted request are reserved later,
-            by `RequestQueue.reserve`, when they are known. Must follow the check of the key.
-    """
-
-    def __init__(self, queue: RequestQueue, quota: DecodingQuota, paths: Iterable[str]) -> None:
-        self._queue = queue
-        self._quota = quota
-        self._patterns = [compile_path(path)[0] for path in paths]
-
-    def __call__(self, scope: Scope) -> None:
-        if any(pattern.match(scope["path"]) for pattern in self._patterns):
-            client = client_of(scope)
-            self._quota.check(client)
-            self._queue.check_capacity(client)
 
 
 class BodyLimits:

@@ -90,18 +90,12 @@ def problem_document(problem: Problem, request_id: str) -> ProblemDocument:
     )
 
 
-def problem_response(
-    problem: Problem,
-    request_id: str,
-    closes: bool | None = None,
-    bodies: Mapping[str, ProblemBody] | None = None,
-) -> JSONResponse:
+def problem_response(problem: Problem, request_id: str, closes: bool | None = None) -> JSONResponse:
     """Returns the response to a problem, which is also an ASGI application for middlewares.
 
-    `closes`: as in `problem_headers`. `bodies`: as in `add_problem_handlers`; None for those of the
-    application.
+    `closes`: as in `problem_headers`.
     """
-    return _ProblemResponse(problem, request_id, problem_headers(problem, closes), bodies)
+    return _ProblemResponse(problem, request_id, problem_headers(problem, closes))
 
 
 def problem_headers(problem: Problem, closes: bool | None = None) -> dict[str, str]:
@@ -124,13 +118,9 @@ class _ProblemResponse(JSONResponse):
     """A problem document; stores its code in the request state for logs, metrics and traces."""
 
     def __init__(
-        self,
-        problem: Problem,
-        request_id: str,
-        headers: Mapping[str, str] | None = None,
-        bodies: Mapping[str, ProblemBody] | None = None,
+        self, problem: Problem, request_id: str, headers: Mapping[str, str] | None = None
     ) -> None:
-        self._document, self._bodies = problem_document(problem, request_id), bodies
+        self._document = problem_document(problem, request_id)
         super().__init__(None, self._document.status, headers, PROBLEM_JSON)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -141,8 +131,7 @@ class _ProblemResponse(JSONResponse):
             status = getattr(state, "overload_status", document.status)
             document = document.model_copy(update={"status": status})
         content: Mapping[str, Any] = document.model_dump(exclude_unset=True)
-        bodies = getattr(state, "problem_bodies", {}) if self._bodies is None else self._bodies
-        for prefix, body_of in bodies.items():
+        for prefix, body_of in getattr(state, "problem_bodies", {}).items():
             if f"{scope['path']}/".startswith(f"{prefix}/"):
                 content = body_of(document)
                 self.headers["Content-Type"] = JSONResponse.media_type

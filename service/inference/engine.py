@@ -12,7 +12,7 @@ from torch import Tensor
 
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import NetworkOutput, predict_images
-from eulerlora.settings import Draw
+from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import OutOfMemory, UnknownModel
 
@@ -81,7 +81,7 @@ class InferenceItem:
 class ServedModel:
     """One revision of a model, and batches of it on its device.
 
-    At most `workers` threads may call `infer` at the same time.
+    At most `worker_count` threads may call `infer` at the same time.
 
     Attributes:
         card: In Markdown, empty if there is none.
@@ -119,18 +119,6 @@ class ServedModel:
         """Maximum number of rows of one forward pass; a larger batch runs in several passes."""
         return self.model.runtime.max_rows_per_pass
 
-    @property
-    def workers(self) -> int:
-        """The number of worker threads that should run batches at the same time.
-
-        On a CPU, several batches with few cores each have a higher throughput than one batch
-        with all cores, which must synchronise after every operation. A compiled network is
-        specialised for one number of cores.
-        """
-        if self.model.device.type != "cpu" or self.model.runtime.compiled:
-            return 1
-        return min(torch.get_num_threads(), MAX_WORKERS)
-
     def infer(self, items: Sequence[InferenceItem]) -> list[NetworkOutput]:
         """Returns the output for each item, from one batch.
 
@@ -152,6 +140,18 @@ class ServedModel:
             )
 
         return with_device_errors(run)
+
+
+def worker_count(device: torch.device, runtime: RuntimeSettings) -> int:
+    """Returns the number of worker threads that should run batches at the same time.
+
+    On a CPU, several batches with few cores each have a higher throughput than one batch with all
+    cores, which must synchronise after every operation. A compiled network is specialised for one
+    number of cores.
+    """
+    if device.type != "cpu" or runtime.compiler is not None:
+        return 1
+    return min(torch.get_num_threads(), MAX_WORKERS)
 
 
 class CoreAllocation:
@@ -194,7 +194,7 @@ class ServedModels(Mapping[str, ServedModel]):
     Raises SettingsError if two models have the same name.
     """
 
-    def __init__(self, models: Iterable[ServedModel]) -> None:
+    def __init__(self, models: Iterable[ServedModel] = ()) -> None:
         by_name: dict[str, ServedModel] = {}
         for model in models:
             if model.name in by_name:
@@ -225,6 +225,7 @@ class ServedModels(Mapping[str, ServedModel]):
             return self._models[self.default if name is None else name]
         raise UnknownModel(f"the served models are: {', '.join(self._models)}")
 
-    def replace(self, served: ServedModel) -> None:
-        """Serves another revision of a model; requests that hold the old one keep it."""
-        self._models = {**self._models, served.name: served}  # atomic for concurrent readers
+    def replace(self, *models: ServedModel) -> None:
+        """Serves models, in place of those of the same name; requests that hold one keep it."""
+        by_name = {served.name: served for served in models}
+        self._models = {**self._models, **by_name}  # atomic for concurrent readers

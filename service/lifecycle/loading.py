@@ -34,13 +34,14 @@ from eulerlora.checkpoint.weights import CARD_FILE
 from eulerlora.commands import DEFAULT_NAME
 from eulerlora.model import EulerLoRA, PrecisionDecision
 from eulerlora.nn.runtime import Runtime
-from eulerlora.settings import Draw, RuntimeSettings
+from eulerlora.settings import DEFAULT_RUNTIME, Draw, RuntimeSettings
 from eulerlora_contract.errors import CheckpointError, SettingsError
 from eulerlora_contract.output_files import current_file, read_unchanged
 from eulerlora_contract.problems import OutOfMemory
 from service.inference.engine import InferenceItem, ServedModel
 
 MAX_CARD_BYTES = 1_000_000
+CPU = torch.device("cpu")
 WAITS_PER_TIMEOUT = 4  # of a health check
 FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
 """Of a model card: metadata for the Hugging Face Hub."""
@@ -128,8 +129,8 @@ Load = Callable[[CheckpointSource, Iterable[EulerLoRA]], CheckedModel]
 def load_checked(
     source: CheckpointSource,
     others: Iterable[EulerLoRA],
-    device: torch.device,
-    runtime: RuntimeSettings,
+    device: torch.device = CPU,
+    runtime: RuntimeSettings = DEFAULT_RUNTIME,
     decide: Decide | None = None,
 ) -> CheckedModel:
     """Loads the model of a checkpoint and checks its known answer in every mode.

@@ -1,12 +1,13 @@
 """The page (`GET /` and `/page/{name}`) and the documentation of the interface (`GET /docs`).
 
-Files are read once, at start.
+Files are read once, for the first request.
 """
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import PurePath
 from typing import Self
@@ -91,20 +92,24 @@ class MeasuredRow:
     helps: bool
 
 
-def file_routes(index: str, folder: str, by_name: Mapping[str, PageFile]) -> APIRouter:
-    """Returns the routes of a page at the path `index` and of its files in `folder`."""
+def file_routes(index: str, folder: str, read: Callable[[], Mapping[str, PageFile]]) -> APIRouter:
+    """Returns the routes of a page at the path `index` and of its files in `folder`.
+
+    `read`: returns the files by name; called once, by the first request.
+    """
     router = APIRouter(include_in_schema=False)
+    by_name = cache(read)
 
     @router.get(index)
     async def page(request: Request) -> Response:
-        return file_response(request, by_name[INDEX])
+        return file_response(request, by_name()[INDEX])
 
     @router.get(f"{folder}/{{name}}")
     async def page_file(request: Request, name: str) -> Response:
         """Returns a file that the page uses."""
-        if name not in by_name or name == INDEX:
+        if name not in by_name() or name == INDEX:
             raise HTTPException(404)
-        return file_response(request, by_name[name])
+        return file_response(request, by_name()[name])
 
     return router
 

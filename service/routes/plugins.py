@@ -17,8 +17,8 @@ from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.policy.policy import Policy
 from service.http.responses import ProblemBody
 from service.inference.engine import ServedModels
+from service.lifecycle.lifecycle import Lifecycle
 from service.prediction.pipeline import Pipeline
-from service.routes.system import Readiness
 from service.settings import ServiceSettings
 
 ENTRY_POINTS = "eulerlora.routes"
@@ -31,7 +31,7 @@ class ServiceParts:
     pipeline: Pipeline
     models: ServedModels
     policy: Policy
-    readiness: Readiness
+    lifecycle: Lifecycle
     settings: ServiceSettings
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
@@ -19,11 +18,9 @@ from eulerlora_contract.answers import (
 )
 from eulerlora_contract.problems import NotReady, UnknownModel
 from eulerlora_contract.sampling import MAX_SAMPLES
-from service.audit.log import AuditLog
-from service.decoding.pool import DecoderPool
 from service.http.responses import json_response
 from service.inference.engine import ServedModel, ServedModels
-from service.lifecycle.phase import Lifecycle
+from service.lifecycle.lifecycle import Lifecycle
 from service.routes.openapi import (
     KEYED_PROBLEMS,
     MODELS,
@@ -149,36 +146,7 @@ def _set_options(
     )
 
 
-@dataclass(frozen=True)
-class Readiness:
-    """The conditions under which requests with images are answered.
-
-    Attributes:
-        audit: None without a log.
-    """
-
-    lifecycle: Lifecycle
-    decoder: DecoderPool
-    audit: AuditLog | None = None
-
-    def fault(self) -> str | None:
-        """Returns the reason why requests are refused, or None."""
-        if self.lifecycle.phase != "ready":
-            return "the models are not served"
-        if not self.decoder.is_working:
-            return "the image decoder does not work"
-        if self.audit is not None and not self.audit.is_writable:
-            return "the audit log cannot be written, so that every decision is refused"
-        return None
-
-    def check(self) -> None:
-        """Raises NotReady with the reason."""
-        fault = self.fault()
-        if fault is not None:
-            raise NotReady(fault)
-
-
-def probe_routes(readiness: Readiness) -> APIRouter:
+def probe_routes(lifecycle: Lifecycle) -> APIRouter:
     """Returns the liveness and readiness probes."""
     router = APIRouter(tags=[OPERATIONS])
 
@@ -190,7 +158,7 @@ def probe_routes(readiness: Readiness) -> APIRouter:
     @router.get("/readyz", responses=documented("readyz", (*OPEN_PROBLEMS, NotReady)))
     async def readyz() -> ServiceStatus:
         """Returns 200 while requests with images are answered; otherwise 503 with the reason."""
-        readiness.check()
+        lifecycle.check_ready()
         return ServiceStatus(status="ready")
 
     return router

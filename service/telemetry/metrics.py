@@ -13,7 +13,6 @@ from typing import Literal
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    Gauge,
     GCCollector,
     Histogram,
     PlatformCollector,
@@ -37,7 +36,6 @@ ClientClass = Literal["anonymous", "keyed"]
 """The class of a client in the metrics, which do not contain names."""
 
 CLIENT_CLOSED_REQUEST = 499  # the status that nginx logs for a disconnected client
-READY_HELP = "1 while the service is ready, otherwise 0."
 DURATIONS_S = (.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30)  # fmt: skip
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 BODY_BYTES = (0, 1e3, 1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7, 3e7)
@@ -189,7 +187,9 @@ class GaugeCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         gauges = self._gauges
-        yield GaugeMetricFamily("eulerlora_ready", READY_HELP, gauges.ready())
+        yield GaugeMetricFamily(
+            "eulerlora_ready", "1 while the service is ready, otherwise 0.", gauges.ready()
+        )
         yield GaugeMetricFamily("eulerlora_queue_rows", "Rows in the queue.", gauges.queue_rows())
         yield GaugeMetricFamily(
             "eulerlora_queue_questions", "Images in the queue.", gauges.queue_items()
@@ -240,36 +240,6 @@ class Exposition:
     written_s: float
 
 
-class Expositions:
-    """Returns all metrics of a registry in the text format of Prometheus, or as OpenMetrics.
-
-    The text is at most `CACHE_S` old.
-    """
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-        self._latest: dict[str, Exposition] = {}  # by content type
-
-    def __call__(self, accept: str) -> Exposition:
-        """Returns the text in the format that an Accept header asks for."""
-        encoder, content_type = _encoder(accept)
-        cached = self._latest.get(content_type)
-        now_s = time.monotonic()
-        if cached is None or now_s - cached.written_s >= CACHE_S:
-            cached = Exposition(encoder(self._registry), content_type, now_s)
-            self._latest[content_type] = cached
-        return cached
-
-
-def start_metrics() -> Expositions:
-    """Returns the metrics of a process whose models are being loaded."""
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    registry.register(LogCollector())
-    Gauge("eulerlora_ready", READY_HELP, registry=registry).set(0)
-    return Expositions(registry)
-
-
 class Metrics:
     """The metrics of one application, in a separate registry."""
 
@@ -279,7 +249,7 @@ class Metrics:
             collector(registry=registry)
         registry.register(GaugeCollector(gauges))
         registry.register(LogCollector())
-        self.exposition = Expositions(registry)
+        self._expositions: dict[str, Exposition] = {}  # the latest, by content type
         self._counters = {
             name: Counter(f"eulerlora_{name}", text, labels, registry=registry)
             for name, (text, labels) in COUNTERS.items()
@@ -290,6 +260,19 @@ class Metrics:
         }
         for reason in PROBLEM_CODES:
             self._count("refusals", 0, reason=reason)  # so that the first problem is an increase
+
+    def exposition(self, accept: str) -> Exposition:
+        """Returns all metrics in the text format that an Accept header asks for.
+
+        It is that of Prometheus or OpenMetrics; the text is at most `CACHE_S` old.
+        """
+        encoder, content_type = _encoder(accept)
+        cached = self._expositions.get(content_type)
+        now_s = time.monotonic()
+        if cached is None or now_s - cached.written_s >= CACHE_S:
+            cached = Exposition(encoder(self.registry), content_type, now_s)
+            self._expositions[content_type] = cached
+        return cached
 
     def count_request(self, request: RequestObservation) -> None:
         """Counts a completed request, its predictions, and the problem of its response."""

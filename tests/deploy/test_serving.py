@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from eulerlora.model import EulerLoRA
-from service.app import create_service
+from service.app import create_app
 from service.commands import serve_command
-from service.inference.engine import ServedModel, ServedModels
-from service.lifecycle.phase import Lifecycle
+from service.lifecycle.lifecycle import Lifecycle
 from service.process import effective_settings
 from service.settings import PREFIX, ServiceSettings, variables
 
@@ -57,11 +55,9 @@ def test_every_variable_is_a_setting_of_the_server(environments: list[dict[str, 
         assert {name for name in environment if name.startswith(PREFIX)} <= known
 
 
-def test_every_probed_path_is_a_route(
-    container: dict[str, Any], manifests: dict[str, Any], checkpoint_folder: Path
-) -> None:
-    models = ServedModels([ServedModel(EulerLoRA.load(checkpoint_folder, "cpu"))])
-    app = create_service(models, ServiceSettings(), Lifecycle()).application
+def test_every_probed_path_is_a_route(container: dict[str, Any], manifests: dict[str, Any]) -> None:
+    settings = ServiceSettings()
+    app = create_app(Lifecycle(settings), settings)
     paths = {container[f"{probe}Probe"]["httpGet"]["path"] for probe in ("startup", "readiness")}
     paths |= {container["livenessProbe"]["httpGet"]["path"]}
     paths |= {endpoint["path"] for endpoint in manifests["ServiceMonitor"]["spec"]["endpoints"]}

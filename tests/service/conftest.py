@@ -14,10 +14,11 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from eulerlora.model import EulerLoRA
-from service.app import Options, create_service
+from service.app import Options, create_app
+from service.audit.log import AuditLog
 from service.auth.keys import Keys, write_clients
 from service.inference.engine import ServedModel, ServedModels
-from service.lifecycle.phase import Lifecycle
+from service.lifecycle.lifecycle import Lifecycle
 from service.settings import ServiceSettings
 from service.telemetry import metrics
 from tests.service.key_clients import client as client_with
@@ -130,19 +131,20 @@ def live(model: EulerLoRA) -> Iterator[int]:
 def app_of(
     *models: EulerLoRA | ServedModel,
     options: Options = Options(),  # noqa: B008 - frozen
+    audit: AuditLog | None = None,
     **settings: object,
 ) -> FastAPI:
     """Returns an app that serves models; its lifespan can run once.
 
     The time limits are long and one process decodes, unless the settings say otherwise.
     """
-    lifecycle = Lifecycle()
-    lifecycle.become_ready()
     chosen = ServiceSettings.model_validate(with_long_timeouts(settings))
     served = ServedModels(
         model if isinstance(model, ServedModel) else ServedModel(model) for model in models
     )
-    return create_service(served, chosen, lifecycle, options).application
+    lifecycle = Lifecycle(chosen, audit=audit, waits=True)
+    lifecycle.serve(served)
+    return create_app(lifecycle, chosen, options)
 
 
 @pytest.fixture(scope="session")

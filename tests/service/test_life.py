@@ -1,15 +1,14 @@
 """A real server process: start, signals, reloads under load, and failures."""
 
-import asyncio
 import os
 import signal
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -17,14 +16,12 @@ from typing import Any, NoReturn
 import httpx
 import pytest
 import torch
-from fastapi import FastAPI
 
 from eulerlora.checkpoint.files import save_checkpoint, stored_revision
 from service import process
+from service.decoding.pool import DecoderPool
 from service.inference import engine
-from service.lifecycle import phase as server_module
-from service.lifecycle import supervisor
-from service.lifecycle.supervisor import Service
+from service.lifecycle import lifecycle
 from service.settings import NESTED, PREFIX, STOP_MARGIN_S
 from tests.server_process import END_S, START_S, ServerProcess, serving, wait_until
 
@@ -55,13 +52,13 @@ def drain_until_sigusr1() -> None:
         monotonic=lambda: time.monotonic() + (DRAIN_S if signalled.is_set() else 0)
     )
     signal.signal(signal.SIGUSR1, lambda *_: signalled.set())
-    server_module.time = clock  # type: ignore[assignment]
+    process.time = clock  # type: ignore[assignment]
     set_life(drain_s=DRAIN_S, grace_s=2 * DRAIN_S)
 
 
 def lose_the_device() -> None:
     """Makes the server's device fail after the warm-up."""
-    warm_up = supervisor.warm_up
+    warm_up = lifecycle.warm_up
 
     def fail(*_: Any) -> NoReturn:
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
@@ -70,25 +67,16 @@ def lose_the_device() -> None:
         await warm_up(*arguments)
         engine.predict_images = fail
 
-    supervisor.warm_up = warm_up_and_fail  # type: ignore[assignment]
+    lifecycle.warm_up = warm_up_and_fail  # type: ignore[assignment]
 
 
 def never_end() -> None:
     """Makes the shutdown of the server's application hang."""
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        try:
-            print("started", file=sys.stderr, flush=True)
-            yield
-        finally:
-            threading.Event().wait()
-
+    DecoderPool.close = lambda _: threading.Event().wait()  # type: ignore[method-assign]
     for name in ("DEADLINE_S", "BODIES__UPLOAD_TIMEOUT_S"):
         os.environ[PREFIX + name] = "0.1"
     set_life(grace_s=STOP_MARGIN_S + 1)
-    service = Service(FastAPI(lifespan=lifespan), lambda *_: asyncio.Event().wait(), 1, print)
-    process.create_service = lambda *_: service  # type: ignore[assignment]
 
 
 def unread_stderr() -> None:
@@ -254,7 +242,7 @@ def test_a_second_signal_ends_the_process_at_once(checkpoint_folder: Path) -> No
 
 def test_a_shutdown_that_hangs_is_forced_with_status_1(checkpoint_folder: Path) -> None:
     with serving(checkpoint_folder, change=never_end) as server:
-        wait_until(lambda: "started" in server.log, START_S)
+        server.wait_for("/readyz", 200)
         server.signal(signal.SIGTERM)
         status, log = server.wait_for_exit()
     assert status == 1

@@ -23,9 +23,9 @@ from pathlib import Path
 from fastapi.testclient import TestClient
 from eulerlora_client.commands.program import program
 from eulerlora.model import EulerLoRA
-from service.app import create_service
+from service.app import create_app
 from service.inference.engine import ServedModel, ServedModels
-from service.lifecycle.phase import Lifecycle
+from service.lifecycle.lifecycle import Lifecycle
 from service.settings import ServiceSettings
 
 recipe, images, out, photo = sys.argv[1:]
@@ -37,11 +37,10 @@ def run(*arguments):
 run("train", recipe, "--out", out)
 run("calibrate", out)
 run("evaluate", out, "--out", out + "-report", "--samples", "2")
-lifecycle = Lifecycle()
-lifecycle.become_ready()
-served = ServedModels([ServedModel(EulerLoRA.load(out, "cpu"))])
-service = create_service(served, ServiceSettings(deadline_s=120), lifecycle)
-with TestClient(service.application) as client:
+settings = ServiceSettings(deadline_s=120)
+lifecycle = Lifecycle(settings, waits=True)
+lifecycle.serve(ServedModels([ServedModel(EulerLoRA.load(out, "cpu"))]))
+with TestClient(create_app(lifecycle, settings)) as client:
     query = {"mode": "stoch", "samples": 2, "seed": 1}
     png = {"content-type": "image/png"}
     answer = client.post("/predict", params=query, content=Path(photo).read_bytes(), headers=png)

@@ -14,9 +14,9 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from eulerlora_contract.problems import ForeignOrigin, Problem
-from service.app import Options
+from service.app import Options, capacity_check
 from service.decoding.slots import DecodingQuota
-from service.http.middleware import AdmissionCheck, BodyLimits, BodySettings, HostRules
+from service.http.middleware import BodyLimits, BodySettings, HostRules
 from service.http.responses import add_problem_handlers
 from service.inference.queue import RequestQueue, ThroughputEstimate
 from service.settings import ServiceSettings
@@ -200,7 +200,7 @@ def client(queue: RequestQueue, quota: DecodingQuota, bodies_read: list[str]) ->
         return PlainTextResponse(f"{len(await request.body())} bytes")
 
     routes = [Route(path, respond, methods=["POST"]) for path in ("/predict", "/other")]
-    admission = AdmissionCheck(queue, quota, ("/predict",))
+    admission = capacity_check(queue, quota, ("/predict",))
     return TestClient(guarded(Starlette(routes=routes), admission))
 
 

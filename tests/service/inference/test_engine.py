@@ -6,14 +6,13 @@ import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 import torch
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora.settings import Draw
+from eulerlora.settings import DEFAULT_RUNTIME, Draw, RuntimeSettings
 from eulerlora_contract.problems import OutOfMemory
 from service.inference.engine import (
     MAX_WORKERS,
@@ -23,6 +22,7 @@ from service.inference.engine import (
     ServedModel,
     ServedModels,
     with_device_errors,
+    worker_count,
 )
 
 OUT_OF_MEMORY = [
@@ -143,14 +143,14 @@ def test_batches_that_run_at_the_same_time_do_not_affect_each_other(
 
 
 def test_a_cpu_has_a_worker_per_core_but_one_for_a_compiled_network(
-    checkpoint_folder: Path, model: EulerLoRA, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    compiled = EulerLoRA.load(checkpoint_folder, "cpu", compiler="eager")
-    workers = []
-    for cores in (1, 2, 64):
+    cpu, compiled = torch.device("cpu"), RuntimeSettings(compiler="eager")
+    for cores, workers in ((1, 1), (2, 2), (64, MAX_WORKERS)):
         monkeypatch.setattr(torch, "get_num_threads", lambda cores=cores: cores)
-        workers.append((ServedModel(model).workers, ServedModel(compiled).workers))
-    assert workers == [(1, 1), (2, 1), (MAX_WORKERS, 1)]
+        assert worker_count(cpu, DEFAULT_RUNTIME) == workers
+        assert worker_count(cpu, compiled) == 1
+        assert worker_count(torch.device("cuda"), DEFAULT_RUNTIME) == 1
 
 
 def test_a_single_pass_gets_all_cores_and_concurrent_ones_an_equal_part() -> None:

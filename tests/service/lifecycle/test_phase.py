@@ -1,97 +1,97 @@
-"""The phases of the process, and which requests the gate forwards in each."""
+"""The phases of the process, and which requests the application answers in each."""
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from service.lifecycle.phase import Gate, Lifecycle
+from eulerlora.model import EulerLoRA
+from service.app import create_app
+from service.inference.engine import ServedModel, ServedModels
+from service.lifecycle.lifecycle import Lifecycle
+from service.settings import ServiceSettings
 
 
-def test_a_stopping_process_does_not_become_ready() -> None:
-    lifecycle = Lifecycle()
+class Decoder:
+    """Stands for decoders that work."""
+
+    is_working = True
+
+
+@pytest.fixture
+def lifecycle() -> Lifecycle:
+    decoder: Any = Decoder()
+    return Lifecycle(ServiceSettings(), decoder=decoder)
+
+
+@pytest.fixture
+def app(lifecycle: Lifecycle) -> FastAPI:
+    return create_app(lifecycle, ServiceSettings())
+
+
+@pytest.fixture
+def serve(lifecycle: Lifecycle, model: EulerLoRA) -> Callable[[], None]:
+    return lambda: lifecycle.serve(ServedModels([ServedModel(model)]))
+
+
+def test_a_stopping_process_does_not_become_ready(lifecycle, serve) -> None:
     lifecycle.stop()
-    lifecycle.become_ready()
+    serve()
     assert lifecycle.phase == "stopping"
 
 
-def test_only_the_first_failure_is_stored() -> None:
-    lifecycle = Lifecycle()
-    lifecycle.become_ready()
+def test_only_the_first_failure_is_stored(lifecycle, serve) -> None:
+    serve()
     lifecycle.fail("first")
     lifecycle.fail("second")
     assert (lifecycle.phase, lifecycle.failure) == ("stopping", "first")
 
 
-PATHS = ("/livez", "/readyz", "/predict")
-
-
-@pytest.fixture
-def lifecycle() -> Lifecycle:
-    return Lifecycle()
-
-
-@pytest.fixture
-def gate(lifecycle: Lifecycle) -> Gate:
-    return Gate(lifecycle)
-
-
-def ignore(_: str) -> None:
-    """Counts nothing."""
-
-
-def open_gate(gate: Gate) -> None:
-    """Opens the gate to an application that answers all of PATHS."""
-
-    async def respond(_: object) -> PlainTextResponse:
-        return PlainTextResponse("forwarded")
-
-    gate.open(Starlette(routes=[Route(path, respond) for path in (*PATHS, "/metrics")]), ignore)
-
-
 @pytest.mark.parametrize(
-    ("is_open", "events", "statuses", "connection"),
+    ("is_served", "events", "statuses", "connection"),
     [
         (False, [], (200, 503, 503), "close"),
-        (True, [], (200, 503, 503), "close"),  # before the health check
-        (True, [Lifecycle.become_ready], (200, 200, 200), None),
-        (True, [Lifecycle.become_ready, Lifecycle.stop], (200, 200, 200), "close"),
+        (True, [], (200, 200, 200), None),
+        (True, [Lifecycle.stop], (200, 503, 200), "close"),
         (False, [Lifecycle.stop], (200, 503, 503), "close"),
-        (True, [Lifecycle.become_ready, lambda one: one.fail("secret")], (200, 503, 503), "close"),
+        (True, [lambda one: one.fail("secret")], (200, 503, 503), "close"),
     ],
-    ids=["loading", "open", "ready", "stopping", "stopped while loading", "failed"],
+    ids=["loading", "ready", "stopping", "stopped while loading", "failed"],
 )
-def test_the_phase_decides_which_requests_are_forwarded(
-    gate, lifecycle, is_open, events, statuses, connection
+def test_the_phase_decides_which_requests_are_answered(
+    app, lifecycle, serve, is_served, events, statuses, connection
 ) -> None:
-    if is_open:
-        open_gate(gate)
+    if is_served:
+        serve()
     for event in events:
         event(lifecycle)
-    client = TestClient(gate)
-    responses = [client.get(path) for path in PATHS]
+    client = TestClient(app)
+    responses = [client.get(path) for path in ("/livez", "/readyz", "/models")]
     assert tuple(response.status_code for response in responses) == statuses
-    assert responses[-1].headers.get("Connection") == connection
-    assert "secret" not in responses[-1].text
+    assert {response.headers.get("Connection") for response in responses} == {connection}
+    assert "secret" not in "".join(response.text for response in responses)
 
 
-def test_the_metrics_of_a_service_that_is_loading_say_that_it_is_not_ready(gate) -> None:
-    response = TestClient(gate).get("/metrics")
-    assert response.status_code == 200
-    ready = [line for line in response.text.splitlines() if line.startswith("eulerlora_ready")]
-    assert ready == ["eulerlora_ready 0.0"]
+def test_the_metrics_have_readiness_and_refusals_in_every_phase(app, lifecycle, serve) -> None:
+    client = TestClient(app)
 
+    def scraped() -> list[str]:
+        assert client.get("/models").status_code == (503 if lifecycle.fault else 200)
+        wanted = ("eulerlora_ready", 'eulerlora_refusals_total{reason="not_ready"}')
+        lines = client.get("/metrics").text.splitlines()
+        return [line.split()[-1] for line in lines if line.startswith(wanted)]
 
-def test_the_metrics_of_the_service_are_served_until_it_ends(gate, lifecycle) -> None:
-    open_gate(gate)
-    lifecycle.become_ready()
+    assert scraped() == ["0.0", "1.0"]
+    serve()
+    assert scraped() == ["1.0", "1.0"]
     lifecycle.fail("deliberate")
-    assert TestClient(gate).get("/metrics").text == "forwarded"
+    assert scraped() == ["0.0", "2.0"]
 
 
-def test_a_refusal_is_a_problem_with_retry_after_and_the_request_id(gate) -> None:
-    response = TestClient(gate).post("/predict", headers={"X-Request-ID": "mine"}, content=b"x")
+def test_a_refusal_is_a_problem_with_retry_after_and_the_request_id(app) -> None:
+    response = TestClient(app).post("/predict", headers={"X-Request-ID": "mine"}, content=b"x")
     assert response.headers["Content-Type"] == "application/problem+json"
     assert int(response.headers["Retry-After"]) >= 1
     body = response.json()
@@ -99,11 +99,9 @@ def test_a_refusal_is_a_problem_with_retry_after_and_the_request_id(gate) -> Non
     assert response.headers["X-Request-ID"] == "mine"
 
 
-def test_a_request_in_flight_when_the_service_stops_closes_its_connection(gate, lifecycle) -> None:
-    async def respond(_: object) -> PlainTextResponse:
-        lifecycle.stop()
-        return PlainTextResponse("forwarded")
-
-    gate.open(Starlette(routes=[Route("/predict", respond)]), ignore)
-    lifecycle.become_ready()
-    assert TestClient(gate).get("/predict").headers["Connection"] == "close"
+def test_a_request_in_flight_when_the_service_stops_closes_its_connection(
+    app, lifecycle, serve
+) -> None:
+    serve()
+    app.add_api_route("/slow", lifecycle.stop)
+    assert TestClient(app).get("/slow").headers["Connection"] == "close"

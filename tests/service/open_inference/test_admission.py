@@ -8,12 +8,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from eulerlora_contract.problems import Overloaded
+from service.app import capacity_check, create_app
 from service.decoding.slots import DecodingQuota
-from service.http.middleware import AdmissionCheck
 from service.inference.queue import RequestQueue
-from service.lifecycle.phase import Gate, Lifecycle
+from service.lifecycle.lifecycle import Lifecycle
 from service.open_inference import INFER_PATHS
-from service.routes.plugins import load_plugins, problem_bodies
+from service.settings import ServiceSettings
 from tests.service.conftest import app_of
 
 INFER = "/v2/models/tiny/infer"
@@ -42,7 +42,7 @@ def test_requests_with_images_are_checked_for_every_model(path, is_checked) -> N
             raise Overloaded("busy")
 
     queue: Any = FullQueue()
-    check = AdmissionCheck(queue, DecodingQuota(1), ("/predict", *INFER_PATHS))
+    check = capacity_check(queue, DecodingQuota(1), ("/predict", *INFER_PATHS))
     with pytest.raises(Overloaded) if is_checked else nullcontext():
         check({"path": path})
 
@@ -100,8 +100,9 @@ def test_a_request_is_counted_under_its_template(client, png) -> None:
     assert counted(200) == before + 1
 
 
-def test_the_gate_answers_liveness_while_the_models_load() -> None:
-    client = TestClient(Gate(Lifecycle(), problem_bodies(load_plugins())))
+def test_liveness_is_answered_while_the_models_load() -> None:
+    settings = ServiceSettings()
+    client = TestClient(create_app(Lifecycle(settings), settings))
     assert client.get("/v2/health/live").json() == {"live": True}
     for path in ("/v2/health/ready", "/v2/models/tiny/ready"):
         response = client.get(path)

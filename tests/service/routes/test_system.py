@@ -1,6 +1,7 @@
 """The routes that describe the models, probes, and metrics."""
 
 import asyncio
+from typing import Any
 
 import httpx
 import pytest
@@ -14,10 +15,10 @@ from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_contract.answers import Threshold
 from service.http.responses import add_problem_handlers
-from service.inference.engine import ServedModel
-from service.lifecycle.phase import Lifecycle
-from service.routes.system import SCRAPE_INTERVAL_S, Readiness, probe_routes
-from service.settings import ImageSettings
+from service.inference.engine import ServedModel, ServedModels
+from service.lifecycle.lifecycle import Lifecycle
+from service.routes.system import SCRAPE_INTERVAL_S, probe_routes
+from service.settings import ImageSettings, ServiceSettings
 from service.telemetry.logs import RequestIdMiddleware
 from tests.service.conftest import app_of, encoded
 from tests.service.observed import GaugeValues, count_everything, observed_app
@@ -112,11 +113,13 @@ def test_two_models_are_served_by_name(make_network, make_config, photo) -> None
 
 
 def test_the_service_is_ready_while_models_decoder_and_audit_log_work() -> None:
-    lifecycle, decoder, audit = Lifecycle(), Part(), Part()
+    decoder: Any = Part()
+    audit: Any = Part()
+    lifecycle = Lifecycle(ServiceSettings(), audit=audit, decoder=decoder)
     app = FastAPI()
     app.add_middleware(RequestIdMiddleware)
     add_problem_handlers(app)
-    app.include_router(probe_routes(Readiness(lifecycle, decoder, audit)))  # type: ignore[arg-type]
+    app.include_router(probe_routes(lifecycle))
     client = TestClient(app)
 
     def statuses() -> tuple[int, int]:
@@ -125,7 +128,7 @@ def test_the_service_is_ready_while_models_decoder_and_audit_log_work() -> None:
         return client.get("/livez").status_code, response.status_code
 
     assert statuses() == (200, 503)
-    lifecycle.become_ready()
+    lifecycle.serve(ServedModels())
     assert statuses() == (200, 200)
     for part in (decoder, audit):
         part.works = False

@@ -66,7 +66,7 @@ def with_distance_threshold(checkpoint: Checkpoint, threshold: float) -> EulerLo
 
 
 def app_of(model: EulerLoRA, chosen: Policy, audit: AuditLog | None = None) -> Any:
-    return conftest.app_of(model, options=Options(policy=chosen, audit=audit))
+    return conftest.app_of(model, options=Options(policy=chosen), audit=audit)
 
 
 @pytest.fixture(scope="module")

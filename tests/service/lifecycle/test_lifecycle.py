@@ -1,97 +1,113 @@
-"""The supervisor from loading to shutdown, with a fake service."""
+"""The lifecycle from loading to shutdown, with fake decoders and inference workers."""
 
 import asyncio
 import gc
 import logging
+import math
 import shutil
 import signal
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 import torch
-from fastapi import FastAPI
 from torch import Tensor
 
 from eulerlora.checkpoint.files import save_checkpoint, stored_revision
-from eulerlora.settings import DEFAULT_RUNTIME
 from eulerlora_contract.errors import CheckpointError
-from service.inference.engine import InferenceItem, ServedModel, ServedModels
-from service.lifecycle import supervisor
+from service.inference.engine import InferenceItem, ServedModel
+from service.lifecycle.lifecycle import Lifecycle
 from service.lifecycle.loading import CheckpointSource, load_checked, newer_revision
-from service.lifecycle.phase import Gate, Lifecycle
-from service.lifecycle.supervisor import Service, Supervisor
-from service.settings import LifeSettings
+from service.settings import LifeSettings, ServiceSettings
 from tests.conftest import predict_rows
 from tests.damaged_checkpoints import DAMAGES
 
 pytestmark = pytest.mark.anyio
 
 TIMEOUT_S = 120
+Infer = Callable[[ServedModel, InferenceItem], Awaitable[Tensor]]
 
 
 async def infer(served: ServedModel, item: InferenceItem) -> Tensor:
     return predict_rows(served.model.runtime, item.pixels[None], [item.draw])[0]
 
 
-@dataclass
-class SupervisorHarness:
-    """A supervisor with a fake service, which records what happens.
+class Inference:
+    """Stands for the inference workers; records their start and end in `events`."""
 
-    events: creation, readiness and end of the service. counted: codes of counted problems.
+    def __init__(self, infer: Infer, events: list[str]) -> None:
+        self.infer = infer
+        self.events = events
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self.events.append("started")
+        try:
+            yield
+        finally:
+            self.events.append("ended")
+
+    def submit(self, served: ServedModel, item: InferenceItem, deadline: float) -> Future[Any]:
+        assert deadline == math.inf
+
+        async def result() -> Any:
+            answer = await self.infer(served, item)
+            return SimpleNamespace(output=SimpleNamespace(log_probabilities=answer))
+
+        return asyncio.run_coroutine_threadsafe(result(), asyncio.get_running_loop())
+
+
+class Decoder:
+    """Stands for the decoders, which work."""
+
+    is_working = True
+
+    async def start(self) -> None:
+        """Starts nothing."""
+
+    def close(self) -> None:
+        """Ends nothing."""
+
+
+@dataclass
+class Harness:
+    """A lifecycle without decoders, and its application.
+
+    events: start and end of inference, and readiness.
     """
 
-    lifecycle: Lifecycle = field(default_factory=Lifecycle)
     events: list[str] = field(default_factory=list)
-    counted: list[str] = field(default_factory=list)
-    models: Any = None
-    infer: Callable[[ServedModel, InferenceItem], Awaitable[Tensor]] = infer
-    gate: Gate = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.gate = Gate(self.lifecycle)
+    infer: Infer = infer
+    lifecycle: Lifecycle = field(init=False)
 
     def revision(self, name: str) -> str:
-        return str(self.models[name].model.revision)
+        return self.lifecycle.models[name].revision
 
-    def supervise(
+    @asynccontextmanager
+    async def running(
         self, *sources: Path | CheckpointSource, probe_interval_s: float = 1000, **parts: Any
-    ) -> Supervisor:
-        chosen: dict[str, Any] = {
-            "prepare": self.prepare,
-            "load": partial(load_checked, device=torch.device("cpu"), runtime=DEFAULT_RUNTIME),
-            "create": self.create,
-        }
-        settings = LifeSettings(probe_interval_s=probe_interval_s, probe_timeout_s=TIMEOUT_S)
-        return Supervisor(
+    ) -> AsyncIterator[Lifecycle]:
+        life = LifeSettings(probe_interval_s=probe_interval_s, probe_timeout_s=TIMEOUT_S)
+        decoder: Any = Decoder()
+        self.lifecycle = Lifecycle(
+            ServiceSettings(life=life, max_batch_rows=1),
             [CheckpointSource(one) if isinstance(one, Path) else one for one in sources],
-            **chosen | parts,
-            gate=self.gate,
-            lifecycle=self.lifecycle,
-            settings=settings,
-            on_ready=lambda models: self.events.append(f"ready with {', '.join(models)}"),
+            decoder=decoder,
+            **parts,
         )
-
-    async def prepare(self) -> None:
-        self.events.append("prepared")
-
-    def create(self, models: ServedModels) -> Service:
-        @asynccontextmanager
-        async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-            self.events.append("started")
-            try:
-                yield
-            finally:
-                self.events.append("ended")
-
-        self.models = models
-        return Service(FastAPI(lifespan=lifespan), self.infer, 1, self.counted.append)
+        self.lifecycle.on_ready = lambda: self.events.append(
+            f"ready with {', '.join(self.lifecycle.models)}"
+        )
+        inference: Any = Inference(self.infer, self.events)
+        async with self.lifecycle.running(inference):
+            yield self.lifecycle
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -101,8 +117,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def harness() -> SupervisorHarness:
-    return SupervisorHarness()
+def harness() -> Harness:
+    return Harness()
 
 
 @pytest.fixture
@@ -114,26 +130,22 @@ def successor(make_network, make_config, tmp_path: Path) -> Path:
 
 
 async def test_the_service_is_ready_after_the_health_checks_and_the_warm_up(
-    harness: SupervisorHarness, checkpoint_folder: Path
+    harness: Harness, checkpoint_folder: Path
 ) -> None:
     phases = []
 
     async def infer_and_record(served: ServedModel, item: InferenceItem) -> Tensor:
         phases.append(harness.lifecycle.phase)
-        assert not harness.gate.is_open
+        assert not harness.lifecycle.models
         return await infer(served, item)
 
     harness.infer = infer_and_record
 
-    async with harness.supervise(checkpoint_folder).running():
-        assert harness.lifecycle.phase == "starting"
-        harness.gate.count_problem("before the gate is open")
-        await until(lambda: harness.lifecycle.phase != "starting")
-        assert harness.lifecycle.phase == "ready"
-        assert harness.gate.is_open
-        harness.gate.count_problem("some_code")
-    assert harness.events == ["prepared", "started", "ready with tiny", "ended"]
-    assert harness.counted == ["some_code"]
+    async with harness.running(checkpoint_folder) as lifecycle:
+        assert lifecycle.phase == "starting"
+        await until(lambda: lifecycle.phase != "starting")
+        assert lifecycle.phase == "ready"
+    assert harness.events == ["started", "ready with tiny", "ended"]
     assert phases == ["starting"] * 4  # det, stoch twice, the warm-up
 
 
@@ -141,39 +153,39 @@ async def infer_wrongly(served: ServedModel, item: InferenceItem) -> Tensor:
     return (await infer(served, item)).roll(1, dims=1)
 
 
-def create_nothing(_: object) -> Service:
+def load_nothing(*_: object) -> NoReturn:
     raise ZeroDivisionError
 
 
 @pytest.mark.parametrize(
-    ("damage", "infer", "parts", "events", "failure"),
+    ("damage", "infer", "parts", "failure"),
     [
-        ("a wrong known answer", infer, {}, ["prepared"], "known_answer.json: "),
-        (None, infer_wrongly, {}, ["prepared", "started", "ended"], "model tiny: "),
-        (None, infer, {"create": create_nothing}, ["prepared"], "ZeroDivisionError"),
+        ("a wrong known answer", infer, {}, "known_answer.json: "),
+        (None, infer_wrongly, {}, "model tiny: "),
+        (None, infer, {"load": load_nothing}, "ZeroDivisionError"),
     ],
     ids=["the checkpoint", "the health check", "a defect"],
 )
 async def test_a_fault_at_the_start_is_a_failure_with_its_cause(
-    harness: SupervisorHarness, checkpoint_copy: Path, damage, infer, parts, events, failure
+    harness: Harness, checkpoint_copy: Path, damage, infer, parts, failure
 ) -> None:
     if damage is not None:
         DAMAGES[damage].apply(checkpoint_copy)
     harness.infer = infer
 
-    async with harness.supervise(checkpoint_copy, **parts).running():
-        await until(lambda: harness.lifecycle.phase == "stopping")
-    assert failure in str(harness.lifecycle.failure)
-    assert harness.events == events
+    async with harness.running(checkpoint_copy, **parts) as lifecycle:
+        await until(lambda: lifecycle.phase == "stopping")
+    assert failure in str(lifecycle.failure)
+    assert harness.events == ["started", "ended"]
 
 
 async def test_a_model_that_breaks_later_fails_the_next_probe(
-    harness: SupervisorHarness, checkpoint_copy: Path
+    harness: Harness, checkpoint_copy: Path
 ) -> None:
-    async with harness.supervise(checkpoint_copy, probe_interval_s=0.02).running():
+    async with harness.running(checkpoint_copy, probe_interval_s=0.02):
         await until(lambda: harness.lifecycle.phase == "ready")
         with torch.no_grad():
-            harness.models["tiny"].model.network.heads.bias[:, 0] += 3
+            harness.lifecycle.models["tiny"].model.network.heads.bias[:, 0] += 3
         await until(lambda: harness.lifecycle.phase == "stopping")
         assert harness.events[-1] != "ended"  # accepted requests still get a response
     assert "model tiny: the known answer is wrong" in str(harness.lifecycle.failure)
@@ -186,7 +198,7 @@ def replace_folder(folder: Path, new: Path) -> None:
 
 
 async def test_sighup_serves_and_logs_the_new_revision(
-    harness: SupervisorHarness, checkpoint_copy: Path, successor: Path, caplog
+    harness: Harness, checkpoint_copy: Path, successor: Path, caplog
 ) -> None:
     caplog.set_level(logging.INFO, "service")
     before, after = stored_revision(checkpoint_copy), stored_revision(successor)
@@ -198,7 +210,7 @@ async def test_sighup_serves_and_logs_the_new_revision(
 
     harness.infer = infer_and_record
 
-    async with harness.supervise(checkpoint_copy, probe_interval_s=0.02).running():
+    async with harness.running(checkpoint_copy, probe_interval_s=0.02):
         await until(lambda: harness.lifecycle.phase == "ready")
         replace_folder(checkpoint_copy, successor)
         signal.raise_signal(signal.SIGHUP)
@@ -210,17 +222,17 @@ async def test_sighup_serves_and_logs_the_new_revision(
 
 
 async def test_a_checkpoint_is_served_under_the_name_that_it_is_given(
-    harness: SupervisorHarness, checkpoint_folder: Path
+    harness: Harness, checkpoint_folder: Path
 ) -> None:
     given = CheckpointSource(checkpoint_folder, "given")
-    async with harness.supervise(checkpoint_folder, given).running():
+    async with harness.running(checkpoint_folder, given):
         await until(lambda: harness.lifecycle.phase == "ready")
-        assert list(harness.models) == ["tiny", "given"]
+        assert list(harness.lifecycle.models) == ["tiny", "given"]
         assert harness.revision("tiny") == harness.revision("given")
 
 
 async def test_sighup_without_a_new_revision_verifies_the_files_and_replaces_nothing(
-    harness: SupervisorHarness, checkpoint_copy: Path, monkeypatch
+    harness: Harness, checkpoint_copy: Path, monkeypatch
 ) -> None:
     loaded: list[CheckpointSource] = []
     newer: list[object] = []
@@ -229,18 +241,18 @@ async def test_sighup_without_a_new_revision_verifies_the_files_and_replaces_not
         newer.append(newer_revision(*arguments))
         return newer[-1]
 
-    monkeypatch.setattr(supervisor, "newer_revision", newer_revision_recorded)
+    monkeypatch.setattr("service.lifecycle.lifecycle.newer_revision", newer_revision_recorded)
 
     def load(source: CheckpointSource, others: Any) -> Any:
         loaded.append(source)
-        return load_checked(source, others, torch.device("cpu"), DEFAULT_RUNTIME)
+        return load_checked(source, others)
 
-    async with harness.supervise(checkpoint_copy, load=load).running():
+    async with harness.running(checkpoint_copy, load=load):
         await until(lambda: harness.lifecycle.phase == "ready")
-        served = harness.models["tiny"]
+        served = harness.lifecycle.models["tiny"]
         signal.raise_signal(signal.SIGHUP)
         await until(lambda: newer == [None])
-        assert harness.models["tiny"] is served
+        assert harness.lifecycle.models["tiny"] is served
     assert loaded == [CheckpointSource(checkpoint_copy)] * 2
 
 
@@ -253,18 +265,18 @@ def no_automatic_collection() -> Iterator[None]:
 
 
 async def test_failed_reloads_leave_no_model_in_memory(
-    harness: SupervisorHarness, checkpoint_copy: Path, caplog, no_automatic_collection
+    harness: Harness, checkpoint_copy: Path, caplog, no_automatic_collection
 ) -> None:
     loaded: list[weakref.ref[Any]] = []
 
     def load(source: CheckpointSource, others: Any) -> Any:
-        checked = load_checked(source, others, torch.device("cpu"), DEFAULT_RUNTIME)
+        checked = load_checked(source, others)
         loaded.append(weakref.ref(checked.model))
         if len(loaded) > 1:
             raise CheckpointError(source.folder, "deliberate")
         return checked
 
-    async with harness.supervise(checkpoint_copy, load=load).running():
+    async with harness.running(checkpoint_copy, load=load):
         await until(lambda: harness.lifecycle.phase == "ready")
         for reloads in range(1, 4):
             signal.raise_signal(signal.SIGHUP)
@@ -273,7 +285,7 @@ async def test_failed_reloads_leave_no_model_in_memory(
 
 
 async def test_a_new_revision_that_fails_its_health_check_is_not_served(
-    harness: SupervisorHarness, checkpoint_copy: Path, successor: Path, caplog
+    harness: Harness, checkpoint_copy: Path, successor: Path, caplog
 ) -> None:
     before, after = stored_revision(checkpoint_copy), stored_revision(successor)
 
@@ -283,7 +295,7 @@ async def test_a_new_revision_that_fails_its_health_check_is_not_served(
 
     harness.infer = infer_and_record
 
-    async with harness.supervise(checkpoint_copy).running():
+    async with harness.running(checkpoint_copy):
         await until(lambda: harness.lifecycle.phase == "ready")
         replace_folder(checkpoint_copy, successor)
         signal.raise_signal(signal.SIGHUP)
@@ -294,7 +306,7 @@ async def test_a_new_revision_that_fails_its_health_check_is_not_served(
 
 
 async def test_a_bad_folder_does_not_prevent_the_reload_of_another(
-    harness: SupervisorHarness,
+    harness: Harness,
     checkpoint_copy: Path,
     successor: Path,
     make_network,
@@ -305,7 +317,7 @@ async def test_a_bad_folder_does_not_prevent_the_reload_of_another(
     other = checkpoint_copy.with_name("other")
     save_checkpoint(other, network, make_config(network, name="other"), "# card\n")
 
-    async with harness.supervise(other, checkpoint_copy).running():
+    async with harness.running(other, checkpoint_copy):
         await until(lambda: harness.lifecycle.phase == "ready")
         before = harness.revision("other")
         shutil.rmtree(other)
@@ -318,7 +330,7 @@ async def test_a_bad_folder_does_not_prevent_the_reload_of_another(
 
 
 async def test_a_shutdown_while_loading_does_not_wait_for_the_load(
-    harness: SupervisorHarness, checkpoint_folder: Path
+    harness: Harness, checkpoint_folder: Path
 ) -> None:
     started, gate = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
@@ -327,8 +339,8 @@ async def test_a_shutdown_while_loading_does_not_wait_for_the_load(
         loop.call_soon_threadsafe(started.set)
         assert gate.wait(TIMEOUT_S)
 
-    async with harness.supervise(checkpoint_folder, load=load).running():
+    async with harness.running(checkpoint_folder, load=load):
         await started.wait()
     gate.set()
-    assert harness.events == ["prepared"]
+    assert harness.events == ["started", "ended"]
     assert harness.lifecycle.failure is None

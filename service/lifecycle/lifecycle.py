@@ -1,0 +1,273 @@
+"""The life of the service: start, health checks, reloads and the end."""
+
+import asyncio
+import gc
+import logging
+import math
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from functools import partial
+from typing import Literal
+
+from starlette.types import Scope
+from torch import Tensor
+
+from eulerlora.model import EulerLoRA
+from eulerlora_contract.errors import CheckpointError, EulerLoRAError
+from eulerlora_contract.problems import NotReady
+from service.audit.log import AuditLog
+from service.decoding.pool import DecoderPool
+from service.inference.engine import InferenceItem, ServedModel, ServedModels
+from service.inference.workers import InferenceWorkers
+from service.lifecycle.loading import (
+    CheckedModel,
+    CheckpointSource,
+    Load,
+    health_check,
+    load_checked,
+    newer_revision,
+    run_in_daemon_thread,
+    warm_up,
+)
+from service.settings import ServiceSettings
+from service.telemetry.observation import PROBES
+
+Phase = Literal["starting", "ready", "stopping"]
+RETRY_AFTER_S = 5
+
+logger = logging.getLogger(__name__)
+
+
+class Lifecycle:
+    """Loads the models, starts what answers requests, checks its health, reloads, and stops it.
+
+    The phase only advances: starting, ready, stopping. Every failure is stored and ends the
+    process. `phase`, `failure`, `stop` and `fail` are thread-safe.
+
+    Args:
+        sources: Of the checkpoints, which are served once all of them are healthy.
+        load: Loads and checks the model of a source; by default on the CPU.
+        audit: The log of decisions; None for none.
+        decoder: None for a new one.
+        waits: `running` waits until the service is ready, and raises RuntimeError if that fails.
+            Otherwise requests are refused meanwhile.
+
+    Attributes:
+        models: The served ones; empty during the start.
+        on_ready: Called once, when the service is ready.
+    """
+
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        sources: Sequence[CheckpointSource] = (),
+        load: Load = load_checked,
+        audit: AuditLog | None = None,
+        decoder: DecoderPool | None = None,
+        waits: bool = False,
+    ) -> None:
+        self.models = ServedModels()
+        self.audit = audit
+        self.decoder = decoder or DecoderPool(settings.images, settings.decoding)
+        self.on_ready: Callable[[], None] = lambda: None
+        self._settings = settings
+        self._sources = sources
+        self._load = load
+        self._waits = waits
+        self._checked: list[CheckedModel] = []
+        self._started, self._reload = asyncio.Event(), asyncio.Event()
+        self._phase: Phase = "starting"
+        self._failure: str | None = None
+        self._lock = threading.RLock()  # a signal handler may run while this thread holds it
+
+    @property
+    def phase(self) -> Phase:
+        """The current phase."""
+        return self._phase
+
+    @property
+    def failure(self) -> str | None:
+        """The reason of the first failure, or None."""
+        return self._failure
+
+    @property
+    def fault(self) -> str | None:
+        """The reason why the service is not ready for requests with images, or None."""
+        if self._failure is not None:
+            return "a health check failed; the service is stopping"
+        if self._phase == "starting":
+            return "the models are being loaded"
+        if self._phase == "stopping":
+            return "the service is stopping"
+        if not self.decoder.is_working:
+            return "the image decoder does not work"
+        if self.audit is not None and not self.audit.is_writable:
+            return "the audit log cannot be written, so that every decision is refused"
+        return None
+
+    def check_ready(self) -> None:
+        """Raises NotReady with the fault."""
+        if self.fault is not None:
+            raise NotReady(self.fault, RETRY_AFTER_S)
+
+    def check_request(self, scope: Scope) -> None:
+        """Raises NotReady for a request, except of a probe, that no model can answer.
+
+        During a normal stop the models still answer.
+        """
+        if (not self.models or self._failure is not None) and scope["path"] not in PROBES:
+            self.check_ready()
+
+    def serve(self, models: ServedModels) -> None:
+        """Serves loaded models from now on; ends the start."""
+        self.models.replace(*models.values())
+        with self._lock:
+            if self._phase == "starting":
+                self._phase = "ready"
+
+    def stop(self) -> None:
+        """Requests a normal exit."""
+        with self._lock:
+            self._phase = "stopping"
+
+    def fail(self, reason: str) -> None:
+        """Requests an exit with an error. Only the first reason is stored."""
+        with self._lock:
+            self._phase = "stopping"
+            self._failure = self._failure or reason
+
+    @asynccontextmanager
+    async def running(self, inference: InferenceWorkers) -> AsyncIterator[None]:
+        """Runs the service while the context is open; in the main thread, SIGHUP reloads.
+
+        Raises:
+            RuntimeError: With `waits`, for a failure of the start.
+        """
+        loop = asyncio.get_running_loop()
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main:
+            loop.add_signal_handler(signal.SIGHUP, self._reload.set)
+        task = asyncio.create_task(self._run(inference))
+        try:
+            if self._waits:
+                await self._started.wait()
+                if self._failure is not None:
+                    raise RuntimeError(self._failure)
+            yield
+        finally:
+            self.stop()
+            if is_main:
+                loop.remove_signal_handler(signal.SIGHUP)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self, inference: InferenceWorkers) -> None:
+        try:
+            with ExitStack() as parts:
+                parts.callback(self.decoder.close)
+                if self.audit is not None:
+                    parts.enter_context(self.audit)
+                parts.enter_context(inference.running())
+                _, models = await asyncio.gather(self.decoder.start(), self._load_models())
+                if await self._check_health(inference, timeout_s=None):
+                    for checked in self._checked:
+                        await self._warm_up(checked, inference)
+                    if self._sources:
+                        parts.enter_context(frozen_gc())
+                    self.serve(models)
+                    self.on_ready()
+                    self._started.set()
+                    await asyncio.gather(
+                        self._probe_forever(inference), self._reload_forever(inference)
+                    )
+        except (EulerLoRAError, OSError) as error:
+            self.fail(str(error))
+        except Exception as error:
+            logger.exception("the service failed")
+            self.fail(f"{type(error).__name__}: {error}")
+        finally:
+            self._started.set()
+
+    async def _load_models(self) -> ServedModels:
+        for source in self._sources:
+            load = partial(self._load, source, self._loaded)
+            self._checked.append(await run_in_daemon_thread(load))
+        return ServedModels(checked.served for checked in self._checked)
+
+    @property
+    def _loaded(self) -> list[EulerLoRA]:
+        return [checked.model for checked in self._checked]
+
+    async def _check_health(self, inference: InferenceWorkers, timeout_s: float | None) -> bool:
+        """Returns True if all models are healthy; otherwise stores the failure."""
+        for checked in tuple(self._checked):
+            fault = await health_check(
+                checked, partial(_infer, inference, checked.served), timeout_s
+            )
+            if fault is not None:
+                self.fail(fault)
+                return False
+        return True
+
+    async def _warm_up(self, checked: CheckedModel, inference: InferenceWorkers) -> None:
+        rows = min(self._settings.max_batch_rows, checked.served.max_rows_per_pass)
+        await warm_up(checked, partial(_infer, inference, checked.served), rows)
+
+    async def _probe_forever(self, inference: InferenceWorkers) -> None:
+        life, healthy = self._settings.life, True
+        while healthy:
+            await asyncio.sleep(life.probe_interval_s)
+            healthy = await self._check_health(inference, life.probe_timeout_s)
+
+    async def _reload_forever(self, inference: InferenceWorkers) -> None:
+        while True:
+            await self._reload.wait()
+            self._reload.clear()
+            for index in range(len(self._checked)):
+                await self._reload_model(index, inference)
+
+    async def _reload_model(self, index: int, inference: InferenceWorkers) -> None:
+        """Serves the new revision in a folder; keeps the current one if that fails."""
+        old = self._checked[index]
+        try:
+            new = await run_in_daemon_thread(lambda: newer_revision(old, self._load, self._loaded))
+            if new is None:
+                logger.info("model %s: revision %s, verified", old.name, old.model.revision)
+                return
+            fault = await health_check(new, partial(_infer, inference, new.served), timeout_s=None)
+            if fault is not None:
+                raise CheckpointError(new.source.folder, fault)
+            await self._warm_up(new, inference)
+            self.models.replace(new.served)
+        except Exception as error:
+            is_defect = not isinstance(error, EulerLoRAError | OSError)
+            consequence = f"model {old.name}: still serving revision {old.model.revision}"
+            logger.error("%s; %s", consequence, str(error), exc_info=is_defect)
+            error.__traceback__ = None  # it holds the new model, in a cycle with the error
+            return
+        self._checked[index] = new
+        logger.info("model %s: revision %s -> %s", old.name, old.model.revision, new.model.revision)
+
+
+async def _infer(inference: InferenceWorkers, served: ServedModel, item: InferenceItem) -> Tensor:
+    """Returns the log-probabilities (trajectories, classes), through the queue of requests."""
+    future = inference.submit(served, item, deadline=math.inf)
+    return (await asyncio.wrap_future(future)).output.log_probabilities
+
+
+@contextmanager
+def frozen_gc() -> Iterator[None]:
+    """Excludes all existing objects from garbage collection while the context is open.
+
+    Libraries hold about 350,000 objects until exit. A full collection of them takes a quarter of
+    a second, during which no request is answered, every few hundred requests. A replaced model
+    is freed by its reference count.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
