@@ -18,7 +18,6 @@ from service.http.middleware import (
     BodyLimits,
     Check,
     HeaderChecks,
-    HostRules,
     RequestMiddleware,
 )
 from service.http.responses import add_problem_handlers
@@ -51,7 +50,6 @@ from service.telemetry.metrics import Gauges, Metrics
 from service.telemetry.observation import (
     ObservationMiddleware,
     record_prediction,
-    served_paths,
 )
 from service.telemetry.shift_monitor import ShiftMonitors
 
@@ -148,7 +146,7 @@ def create_app(
     app.include_router(file_routes("/", "/page", read_page))
     app.include_router(file_routes("/docs", "/docs", documentation_files))
     parts = ServiceParts(pipeline, models, policy, lifecycle, settings)
-    paths = list(served_paths(app))
+    paths = [*app.openapi()["paths"], *filter(None, [app.openapi_url])]
     uploads = [PREDICT_PATH, BATCH_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH]
     for name, plugin in plugins.items():
         uploads += plugin.uploads
@@ -164,15 +162,13 @@ def create_app(
         checks.append(KeyCheck(options.keys))
     app.add_middleware(
         RequestMiddleware,
-        header_checks=HeaderChecks(
-            settings.connections, HostRules(options.hosts, same_origin=options.keys is None)
-        ),
+        header_checks=HeaderChecks(settings.connections, options.hosts, options.keys is None),
         checks=[*checks, capacity_check(queue, quota, uploads)],
         bodies=BodyLimits(
             settings.bodies,
             dict.fromkeys((BATCH_PATH, TRIAGE_BATCH_PATH), settings.bodies.max_batch_bytes),
         ),
-        is_closing=lambda: lifecycle.phase != "ready",
+        is_closing=lifecycle.is_closing,
     )
     app.add_middleware(ObservationMiddleware, metrics=metrics, paths=paths)
     if options.traces is not None:

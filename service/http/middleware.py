@@ -77,11 +77,12 @@ class RequestMiddleware:
         closes: bool | None = True
         try:
             self._header_checks(scope)
-            closes = self._is_closing() or None  # None: as is usual for the problem
+            closes = None  # as is usual for the problem
             for check in self._checks:
                 check(scope)
             body = self._bodies.body_of(scope, receive)
         except Problem as problem:
+            closes = closes or self._is_closing() or None
             refusal = problem_response(problem, scope["state"]["request_id"], closes)
             await refusal(scope, receive, send)
             return
@@ -109,43 +110,29 @@ class RequestMiddleware:
 
 
 @dataclass(frozen=True)
-class HostRules:
-    """The hosts and origins that requests may name; the probes are exempt.
-
-    Attributes:
-        hosts: Names without a port, in lower case; None for all.
-        same_origin: Refuse requests that another site's page sends through a visitor's browser,
-            which needs no key to do so.
-    """
-
-    hosts: Collection[str] | None = None
-    same_origin: bool = False
-
-    def check(self, headers: Headers) -> None:
-        """Raises MisdirectedRequest or ForeignOrigin for the headers Host and Origin."""
-        host, origins = headers.get("host", "").lower(), headers.getlist("origin")
-        if self.hosts is not None and hostname(host) not in self.hosts:
-            raise MisdirectedRequest("expected a host name of this service (setting ALLOWED_HOSTS)")
-        if self.same_origin and not all(_is_origin_of(origin.lower(), host) for origin in origins):
-            raise ForeignOrigin("expected a request from the page of this service")
-
-
-@dataclass(frozen=True)
 class HeaderChecks:
     """Checks of what every request has: its headers, and the connection that it arrived on.
 
     431: too large; h11 limits only incomplete headers, so that headers that arrive in one piece are
     checked here. 400: two lengths of the body, of which a proxy may have used the other one (RFC
-    9112, 6.3). 415: a compressed body. 421 and 403: `HostRules`. 503: too many connections, except
-    for probes.
+    9112, 6.3). 415: a compressed body. Except for probes, 503: too many connections; 421 and 403:
+    the host and the origin.
+
+    Attributes:
+        hosts: Names without a port that requests may use, in lower case; None for all.
+        same_origin: Refuse requests that another site's page sends through a visitor's browser,
+            which needs no key to do so.
     """
 
     settings: ConnectionSettings
-    rules: HostRules = HostRules()
+    hosts: Collection[str] | None = None
+    same_origin: bool = False
 
     def __call__(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
-        if header_bytes(scope) > MAX_HEADER_BYTES:
+        target_bytes = len(scope["raw_path"]) + len(scope["query_string"])
+        header_bytes = sum(len(name) + len(value) for name, value in headers.raw)
+        if target_bytes + header_bytes > MAX_HEADER_BYTES:
             raise HeadersTooLarge(TOO_LARGE)
         if "content-length" in headers and "transfer-encoding" in headers:
             raise MalformedRequest("expected Content-Length or Transfer-Encoding, got both")
@@ -155,7 +142,11 @@ class HeaderChecks:
             return
         if scope["state"].get(OPEN_CONNECTIONS, 0) > self.settings.max_connections:
             raise Overloaded("too many open connections", RETRY_AFTER_S)
-        self.rules.check(headers)
+        host, origins = headers.get("host", "").lower(), headers.getlist("origin")
+        if self.hosts is not None and hostname(host) not in self.hosts:
+            raise MisdirectedRequest("expected a host name of this service (setting ALLOWED_HOSTS)")
+        if self.same_origin and not all(_is_origin_of(origin.lower(), host) for origin in origins):
+            raise ForeignOrigin("expected a request from the page of this service")
 
 
 class BodyLimits:
@@ -179,7 +170,10 @@ class BodyLimits:
         Raises:
             BodyTooLarge: If its announced size is too large.
         """
-        declared = _declared_bytes(scope)
+        headers, declared = Headers(scope=scope), None  # unknown
+        if "transfer-encoding" not in headers:
+            length = headers.get("content-length", "0")
+            declared = int(length) if length.isascii() and length.isdigit() else None
         max_bytes = self._max_bytes_by_path.get(scope["path"], self._settings.max_bytes)
         if declared is not None and declared > max_bytes:
             raise _too_large(max_bytes)
@@ -246,12 +240,6 @@ class Body:
             raise UploadTooSlow("the body did not arrive in time") from error
 
 
-def header_bytes(scope: Scope) -> int:
-    """Returns the total size of target, header names and header values."""
-    target = len(scope["raw_path"]) + len(scope["query_string"])
-    return target + sum(len(name) + len(value) for name, value in scope["headers"])
-
-
 def hostname(host: str) -> str:
     """Returns a Host header without its port and without the brackets of an IPv6 address."""
     name = host.partition("]")[0] if host.startswith("[") else host.partition(":")[0]
@@ -277,15 +265,6 @@ def _host_and_port(authority: str, default_port: str) -> tuple[str, str] | None:
     if match is None:
         return None
     return hostname(match[1]), match[2] or default_port
-
-
-def _declared_bytes(scope: Scope) -> int | None:
-    """Returns the declared length of the body; 0 without a body, None if it is unknown."""
-    headers = Headers(scope=scope)
-    if "transfer-encoding" in headers:
-        return None
-    length = headers.get("content-length", "0")
-    return int(length) if length.isascii() and length.isdigit() else None
 
 
 def _too_large(max_bytes: int) -> BodyTooLarge:

@@ -117,8 +117,13 @@ class Lifecycle:
 
         During a normal stop the models still answer.
         """
-        if (not self.models or self._failure is not None) and scope["path"] not in PROBES:
+        answers = self._phase == "ready" or (self.models and self._failure is None)
+        if not answers and scope["path"] not in PROBES:
             self.check_ready()
+
+    def is_closing(self) -> bool:
+        """Returns True unless ready: then responses close their connection."""
+        return self._phase != "ready"
 
     def serve(self, models: ServedModels) -> None:
         """Serves loaded models from now on; ends the start."""

@@ -297,13 +297,12 @@ async def warm_up(checked: CheckedModel, infer: Infer, rows: int) -> None:
 
 
 async def _known_answers(checked: CheckedModel, infer: Infer) -> list[Tensor]:
-    items = (InferenceItem(checked.known.pixels, draw) for draw in checked.known.draws)
-    return [await _retry_out_of_memory(infer, item) for item in items]
-
-
-async def _retry_out_of_memory(infer: Infer, item: InferenceItem) -> Tensor:
-    while True:
+    answers: list[Tensor] = []
+    draws = checked.known.draws
+    while len(answers) < len(draws):
         try:
-            return await infer(item)
+            item = InferenceItem(checked.known.pixels, draws[len(answers)])
+            answers.append(await infer(item))
         except OutOfMemory:
             await asyncio.sleep(RETRY_INTERVAL_S)
+    return answers

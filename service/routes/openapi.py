@@ -117,7 +117,8 @@ def documented(
     if content or example is not None:
         in_json = {} if example is None else {JSON: {"example": example}}
         success["content"] = {**in_json, **content}
-    by_status = groupby(sorted(set(kinds), key=_status_and_code), key=lambda kind: kind.status)
+    ordered = sorted(set(kinds), key=lambda kind: (kind.status or 0, kind.code))
+    by_status = groupby(ordered, key=lambda kind: kind.status)
     return {200: success, **{status or 0: _problems(list(same)) for status, same in by_status}}
 
 
@@ -171,10 +172,6 @@ def _problem_example(kind: type[Problem]) -> dict[str, Any]:
 def _described(headers: Iterable[str]) -> dict[str, Any]:
     schema = {"schema": {"type": "string"}}
     return {name: {"description": HEADER_DESCRIPTIONS[name], **schema} for name in headers}
-
-
-def _status_and_code(kind: type[Problem]) -> tuple[int, str]:
-    return kind.status or 0, kind.code
 
 
 @cache

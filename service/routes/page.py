@@ -126,21 +126,21 @@ def page_files(
     """
     by_name = dict(_read())
     index = by_name[INDEX]
-    page = (
-        _environment()
-        .from_string(index.content.decode())
-        .render(
-            applies=set(policy.target.classes) <= set(classes),
-            of_skin=policy.target.classes == default_policy().target.classes,
-            is_audited=is_audited,
-            policy=policy,
-            file_kinds={"length": SNIFFED_BYTES, "kinds": [asdict(kind) for kind in KINDS]},
-            modules=sorted(name for name in by_name if name.endswith(".js")),
-            measured=measured_rows(policy),
-            performance=texts.performance(policy),
-            texts=texts,
-            WARNING=WARNING,
-        )
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(percent=percent, data_name=data_name)
+    page = environment.from_string(index.content.decode()).render(
+        applies=set(policy.target.classes) <= set(classes),
+        of_skin=policy.target.classes == default_policy().target.classes,
+        is_audited=is_audited,
+        policy=policy,
+        file_kinds={"length": SNIFFED_BYTES, "kinds": [asdict(kind) for kind in KINDS]},
+        modules=sorted(name for name in by_name if name.endswith(".js")),
+        measured=measured_rows(policy),
+        performance=texts.performance(policy),
+        texts=texts,
+        WARNING=WARNING,
     )
     return by_name | {INDEX: PageFile.of(page.encode(), index.media_type)}
 
@@ -150,14 +150,12 @@ def measured_rows(policy: Policy) -> list[MeasuredRow]:
     measured = () if policy.evidence is None else policy.evidence.measured
     return [
         MeasuredRow(
-            one, IMAGES.get(_first_word(one.data), ""), one.others.specificity >= FEW_SPARED
+            one,
+            IMAGES.get(one.data.replace(",", " ").split()[0], ""),
+            one.others.specificity >= FEW_SPARED,
         )
         for one in measured
     ]
-
-
-def _first_word(name: str) -> str:
-    return name.replace(",", " ").split()[0]
 
 
 def _read() -> Iterator[tuple[str, PageFile]]:
@@ -166,14 +164,6 @@ def _read() -> Iterator[tuple[str, PageFile]]:
         media_type = TYPES_BY_EXTENSION.get(PurePath(file.name).suffix)
         if media_type is not None:  # skips folders, and files left by editors and desktops
             yield file.name, PageFile.of(file.read_bytes(), media_type)
-
-
-def _environment() -> Environment:
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(percent=percent, data_name=data_name)
-    return environment
 
 
 def data_name(text: str) -> str:

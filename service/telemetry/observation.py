@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 
-from fastapi import FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -42,11 +41,6 @@ _current: ContextVar[RequestObservation] = ContextVar("observation")
 def record_prediction(completed: CompletedPrediction) -> None:
     """Adds a prediction to the observed request that the current task belongs to."""
     _current.get().predictions.append(completed)
-
-
-def served_paths(app: FastAPI) -> tuple[str, ...]:
-    """Returns the path templates of an application whose routes are complete."""
-    return (*app.openapi()["paths"], *filter(None, [app.openapi_url]))
 
 
 class ObservationMiddleware:
@@ -131,7 +125,11 @@ def _log(request: RequestObservation, path: str) -> None:
     level = logging.DEBUG if request.route in PROBES else logging.INFO
     if not logger.isEnabledFor(level):
         return
-    unknown = _printable_path(path) if request.route == OTHER else None
+    unknown = None
+    if request.route == OTHER:
+        unknown = printable(path[: MAX_PATH_CHARACTERS + 1])
+        if len(unknown) > MAX_PATH_CHARACTERS:
+            unknown = unknown[: MAX_PATH_CHARACTERS - 1] + "…"
     parts = (request.method, unknown or request.route, request.status, request.problem)
     fields = {
         "client": request.key_name,
@@ -151,8 +149,3 @@ def _log(request: RequestObservation, path: str) -> None:
         *(part for part in parts if part is not None),
         extra={name: value for name, value in fields.items() if value is not None},
     )
-
-
-def _printable_path(path: str) -> str:
-    shown = printable(path[: MAX_PATH_CHARACTERS + 1])
-    return shown if len(shown) <= MAX_PATH_CHARACTERS else shown[: MAX_PATH_CHARACTERS - 1] + "…"

@@ -16,10 +16,10 @@ from starlette.testclient import TestClient
 from eulerlora_contract.problems import ForeignOrigin, Problem
 from service.app import Options, capacity_check
 from service.decoding.slots import DecodingQuota
-from service.http.middleware import BodyLimits, BodySettings, HostRules
+from service.http.middleware import BodyLimits, BodySettings, HeaderChecks
 from service.http.responses import add_problem_handlers
 from service.inference.queue import RequestQueue, ThroughputEstimate
-from service.settings import ServiceSettings
+from service.settings import ConnectionSettings, ServiceSettings
 from service.telemetry.logs import RequestIdMiddleware
 from tests.service.conftest import app_of
 from tests.service.fake_engine import FakeEngine
@@ -39,12 +39,18 @@ from tests.service.real_server import (
 pytestmark = pytest.mark.anyio
 
 HOSTS = frozenset({"clinic.example", "::1"})
-SAME_ORIGIN = HostRules(same_origin=True)
+OPEN = HeaderChecks(ConnectionSettings())
+SAME_ORIGIN = HeaderChecks(ConnectionSettings(), same_origin=True)
 
 
-def code(rules: HostRules, **headers: str) -> str | None:
+def scope_of(headers: Headers) -> dict[str, Any]:
+    scope = {"path": "/predict", "raw_path": b"/predict", "query_string": b"", "state": {}}
+    return {"type": "http", "headers": headers.raw, **scope}
+
+
+def code(checks: HeaderChecks, **headers: str) -> str | None:
     try:
-        rules.check(Headers(headers))
+        checks(scope_of(Headers(headers)))
     except Problem as problem:
         return problem.code
     return None
@@ -57,8 +63,9 @@ def code(rules: HostRules, **headers: str) -> str | None:
      ("", False), ("[::2]", False)],
 )  # fmt: skip
 def test_only_named_hosts_are_accepted(host: str, accepted: bool) -> None:
-    assert code(HostRules(HOSTS), host=host) == (None if accepted else "misdirected_request")
-    assert code(HostRules(None), host=host) is None
+    checks = HeaderChecks(ConnectionSettings(), HOSTS)
+    assert code(checks, host=host) == (None if accepted else "misdirected_request")
+    assert code(OPEN, host=host) is None
 
 
 @pytest.mark.parametrize(
@@ -77,7 +84,7 @@ def test_only_pages_of_the_service_itself_may_use_it_through_a_browser(origin, a
     sent = {} if origin is None else {"origin": origin}
     expected = None if accepted else "foreign_origin"
     assert code(SAME_ORIGIN, host="clinic.example", **sent) == expected
-    assert code(HostRules(), host="clinic.example", **sent) is None
+    assert code(OPEN, host="clinic.example", **sent) is None
 
 
 @pytest.mark.parametrize(
@@ -97,7 +104,7 @@ def test_every_one_of_several_origins_must_be_that_of_the_service() -> None:
     own, other = (b"origin", b"http://clinic.example"), (b"origin", b"http://evil.example")
     for origins in ([own, other], [other, own]):
         with pytest.raises(ForeignOrigin):
-            SAME_ORIGIN.check(Headers(raw=[(b"host", b"clinic.example"), *origins]))
+            SAME_ORIGIN(scope_of(Headers(raw=[(b"host", b"clinic.example"), *origins])))
 
 
 @pytest.fixture(scope="module")
