@@ -1,7 +1,6 @@
 """The HTTP application, built from explicit arguments."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,6 @@ from service.prediction.pipeline import Pipeline
 from service.routes.openapi import API_KEY, DESCRIPTION, complete_openapi
 from service.routes.page import PageFile, documentation_files, file_routes, page_files
 from service.routes.plugins import (
-    Plugin,
     ServiceParts,
     load_plugins,
     plugin_paths,
@@ -57,37 +55,35 @@ if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace
     from opentelemetry.sdk.trace import TracerProvider
 
 
-@dataclass(frozen=True)
-class Options:
-    """Optional parts of the service.
-
-    Attributes:
-        keys: API keys that requests must present; without keys, requests of the pages of other
-            sites are refused.
-        traces: The provider of trace spans.
-        policy: The triage policy.
-        hosts: The names that requests may use for the service, None for all.
-        workers: The number of batches that run at the same time (`worker_count`).
-        plugins: None for those of the installed distributions.
-    """
-
-    keys: Keys | None = None
-    traces: "TracerProvider | None" = None
-    policy: Policy = field(default_factory=default_policy)
-    hosts: frozenset[str] | None = None
-    workers: int = 1
-    plugins: Mapping[str, Plugin] | None = None
-
-
 def create_app(
-    lifecycle: Lifecycle, settings: ServiceSettings, options: Options = Options()
+    lifecycle: Lifecycle,
+    settings: ServiceSettings,
+    *,
+    keys: Keys | None = None,
+    policy: Policy | None = None,
+    hosts: Collection[str] | None = None,
+    workers: int = 1,
+    traces: "TracerProvider | None" = None,
 ) -> FastAPI:
     """Returns the application, whose lifespan is that of the lifecycle; it runs once.
 
     Its state has `metrics`, which also count problems that never reach it.
+
+    Args:
+        lifecycle: Has the models, the decoders and the audit log.
+        settings: The limits.
+        keys: API keys that requests must present; without keys, requests of the pages of other
+            sites are refused.
+        policy: The triage policy; None for the packaged one.
+        hosts: The names that requests may use for the service, None for all.
+        workers: The number of batches that run at the same time (`worker_count`).
+        traces: The provider of trace spans.
+
+    Raises:
+        SettingsError: For a plug-in that cannot be used.
     """
-    models, policy = lifecycle.models, options.policy
-    queue = RequestQueue(settings, options.workers, ThroughputEstimate())
+    models, policy = lifecycle.models, policy or default_policy()
+    queue = RequestQueue(settings, workers, ThroughputEstimate())
     shift = ShiftMonitors(lambda: {name: served.model for name, served in models.items()})
     metrics = Metrics(
         Gauges(
@@ -104,7 +100,7 @@ def create_app(
         settings.max_batch_s,
         metrics.count_batch,
         lambda error: lifecycle.fail(str(error)),
-        options.workers,
+        workers,
     )
     quota = DecodingQuota(settings.decoding.client_s_per_minute)
     pipeline = Pipeline(
@@ -125,12 +121,12 @@ def create_app(
         redirect_slashes=False,  # a redirect would send key and image to what Host names
     )
     app.state.metrics = metrics
-    plugins = load_plugins() if options.plugins is None else options.plugins
+    plugins = load_plugins()
     add_problem_handlers(app, settings.overload_status, problem_bodies(plugins))
     formats = {
         name: one for plugin in plugins.values() for name, one in plugin.triage_formats.items()
     }
-    keyed = partial(app.include_router, dependencies=API_KEY if options.keys is not None else ())
+    keyed = partial(app.include_router, dependencies=API_KEY if keys is not None else ())
     keyed(predict_routes(pipeline))
     keyed(triage_routes(pipeline, models, policy, formats))
     keyed(policy_routes(policy))
@@ -158,11 +154,11 @@ def create_app(
 
     # The middlewares, innermost first
     checks = [lifecycle.check_request]
-    if options.keys is not None:
-        checks.append(KeyCheck(options.keys))
+    if keys is not None:
+        checks.append(KeyCheck(keys))
     app.add_middleware(
         RequestMiddleware,
-        header_checks=HeaderChecks(settings.connections, options.hosts, options.keys is None),
+        header_checks=HeaderChecks(settings.connections, hosts, keys is None),
         checks=[*checks, capacity_check(queue, quota, uploads)],
         bodies=BodyLimits(
             settings.bodies,
@@ -171,10 +167,10 @@ def create_app(
         is_closing=lifecycle.is_closing,
     )
     app.add_middleware(ObservationMiddleware, metrics=metrics, paths=paths)
-    if options.traces is not None:
+    if traces is not None:
         from service.telemetry.tracing import TracingMiddleware  # noqa: PLC0415
 
-        app.add_middleware(TracingMiddleware, provider=options.traces)
+        app.add_middleware(TracingMiddleware, provider=traces)
     app.add_middleware(RequestIdMiddleware)
     return app
 

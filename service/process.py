@@ -22,11 +22,11 @@ from fastapi import FastAPI
 from eulerlora.model import choose_device, decide_precision
 from eulerlora.settings import RuntimeSettings
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.policy.policy import default_policy, read_policy
+from eulerlora_contract.policy.policy import read_policy
 from eulerlora_contract.printable import printable
 from eulerlora_contract.sampling import PrecisionChoice
 from eulerlora_contract.settings import validated
-from service.app import Options, create_app
+from service.app import create_app
 from service.audit.log import AuditLog, read_secret
 from service.auth.keys import Keys
 from service.http.middleware import MAX_HEADER_BYTES
@@ -135,7 +135,7 @@ def service_of(
 
     Logs a warning if the service needs no keys.
 
-    `traces`: as in `Options`. `waits`: as in `Lifecycle`. Raises as `run`.
+    `traces`: as in `create_app`. `waits`: as in `Lifecycle`. Raises as `run`.
     """
     has_keys = options.keys is not None
     warning = check_exposure(options.host, has_keys, options.open_to_all)
@@ -159,14 +159,15 @@ def service_of(
         audit=audit,
         waits=waits,
     )
-    app_options = Options(
+    return lifecycle, create_app(
+        lifecycle,
+        settings,
         keys=None if options.keys is None else Keys(options.keys),
-        traces=traces,
-        policy=default_policy() if options.policy is None else read_policy(options.policy),
+        policy=None if options.policy is None else read_policy(options.policy),
         hosts=allowed_hosts(options.host, has_keys, settings.allowed_hosts),
         workers=worker_count(device, runtime),
+        traces=traces,
     )
-    return lifecycle, create_app(lifecycle, settings, app_options)
 
 
 class Server(uvicorn.Server):

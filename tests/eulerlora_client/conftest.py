@@ -11,7 +11,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from eulerlora.model import EulerLoRA
-from service.app import Options
 from tests.eulerlora_contract.policy_inputs import PREDICTION
 from tests.service.conftest import (  # noqa: F401 - fixtures
     LIVE_BODY_BYTES,
@@ -64,7 +63,7 @@ def live(model: EulerLoRA) -> Iterator[int]:  # noqa: F811 - the fixture above
     from tests.eulerlora_client.runs import mel_policy  # noqa: PLC0415 - imports this module
 
     bodies = {"max_bytes": LIVE_BODY_BYTES}
-    with run_server(app_of(model, options=Options(policy=mel_policy()), bodies=bodies)) as port:
+    with run_server(app_of(model, policy=mel_policy(), bodies=bodies)) as port:
         yield port
 
 

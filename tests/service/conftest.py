@@ -2,7 +2,7 @@
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from eulerlora.model import EulerLoRA
-from service.app import Options, create_app
+from eulerlora_contract.policy.policy import Policy
+from service.app import create_app
 from service.audit.log import AuditLog
 from service.auth.keys import Keys, write_clients
 from service.inference.engine import ServedModel, ServedModels
@@ -130,8 +131,10 @@ def live(model: EulerLoRA) -> Iterator[int]:
 
 def app_of(
     *models: EulerLoRA | ServedModel,
-    options: Options = Options(),  # noqa: B008 - frozen
     audit: AuditLog | None = None,
+    keys: Keys | None = None,
+    policy: Policy | None = None,
+    hosts: Collection[str] | None = None,
     **settings: object,
 ) -> FastAPI:
     """Returns an app that serves models; its lifespan can run once.
@@ -144,7 +147,7 @@ def app_of(
     )
     lifecycle = Lifecycle(chosen, audit=audit, waits=True)
     lifecycle.serve(served)
-    return create_app(lifecycle, chosen, options)
+    return create_app(lifecycle, chosen, keys=keys, policy=policy, hosts=hosts)
 
 
 @pytest.fixture(scope="session")
@@ -152,7 +155,7 @@ def keyed(model: EulerLoRA, tmp_path_factory: pytest.TempPathFactory) -> TestCli
     """A client without a key of a service that requires `clinic-key`."""
     path = tmp_path_factory.mktemp("keys") / "keys.jsonl"
     write_clients(path, [client_with("clinic", "clinic-key")])
-    return TestClient(app_of(model, options=Options(keys=Keys(path))))
+    return TestClient(app_of(model, keys=Keys(path)))
 
 
 def with_long_timeouts(settings: Mapping[str, Any]) -> dict[str, Any]:

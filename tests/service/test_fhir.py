@@ -21,7 +21,6 @@ from eulerlora_contract.answers import Reason, TriageResult
 from eulerlora_contract.policy.policy import default_policy
 from eulerlora_contract.policy.results import WARNING
 from eulerlora_contract.problems import NotAcceptable
-from service.app import Options
 from service.fhir import FHIR_JSON, FHIR_VERSIONS, SCHEMA, triage_bundle
 from service.http.requests import chosen_media_type
 from service.http.responses import JSON
@@ -46,8 +45,8 @@ def triage_app(model: EulerLoRA, **settings: object) -> FastAPI:
     """Returns a service whose policy has one malignant class of the model."""
     packaged = default_policy()
     target = packaged.target.model_copy(update={"classes": ("mel",), "urgent": 1e-9})
-    options = Options(policy=packaged.model_copy(update={"target": target}))
-    return app_of(ServedModel(model, CARD), options=options, **settings)
+    policy = packaged.model_copy(update={"target": target})
+    return app_of(ServedModel(model, CARD), policy=policy, **settings)
 
 
 @pytest.fixture(scope="module")

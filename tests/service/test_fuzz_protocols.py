@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pytest
 from starlette.testclient import TestClient
 
-from service.app import Options
 from tests.eulerlora_client.runs import mel_policy
 from tests.service.conftest import PROBLEM_KEYS, app_of
 
@@ -18,7 +17,7 @@ STATUSES = {200, 400, 413, 415, 422}
 def dicom_client(model) -> Iterator[TestClient]:
     """A client of a service that accepts DICOM files, with a policy for the tiny model."""
     limits = {"images": {"dicom": True}, "decoding": {"client_s_per_minute": 10_000}}
-    with TestClient(app_of(model, options=Options(policy=mel_policy()), **limits)) as client:
+    with TestClient(app_of(model, policy=mel_policy(), **limits)) as client:
         yield client
 
 

@@ -16,7 +16,6 @@ import httpx
 import pytest
 
 from eulerlora.model import EulerLoRA
-from service.app import Options
 from service.inference.engine import ServedModel
 from tests.eulerlora_client.runs import mel_policy
 from tests.service.conftest import app_of
@@ -47,7 +46,7 @@ SUCCESS = {
 @pytest.fixture(scope="module")
 def url(model: EulerLoRA) -> Iterator[str]:
     """The address of a service with a policy for the tiny model."""
-    app = app_of(ServedModel(model, "# Tiny\n"), options=Options(policy=mel_policy()))
+    app = app_of(ServedModel(model, "# Tiny\n"), policy=mel_policy())
     with run_server(app) as port:
         yield f"http://127.0.0.1:{port}"
 

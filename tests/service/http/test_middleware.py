@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from eulerlora_contract.problems import ForeignOrigin, Problem
-from service.app import Options, capacity_check
+from service.app import capacity_check
 from service.decoding.slots import DecodingQuota
 from service.http.middleware import BodyLimits, BodySettings, HeaderChecks
 from service.http.responses import add_problem_handlers
@@ -110,7 +110,7 @@ def test_every_one_of_several_origins_must_be_that_of_the_service() -> None:
 @pytest.fixture(scope="module")
 def port(model) -> Iterator[int]:
     """The port of a keyless service that is called `localhost`."""
-    with run_server(app_of(model, options=Options(hosts=frozenset({"localhost"})))) as port:
+    with run_server(app_of(model, hosts=frozenset({"localhost"}))) as port:
         yield port
 
 

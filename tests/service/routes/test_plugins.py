@@ -9,7 +9,6 @@ from starlette.testclient import TestClient
 from eulerlora.model import EulerLoRA
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import Overloaded
-from service.app import Options
 from service.auth.keys import Keys, write_clients
 from service.inference.queue import RequestQueue
 from service.routes.plugins import load_plugins
@@ -82,20 +81,15 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return distribution
 
 
-@pytest.fixture
-def policy() -> Options:
-    return Options(policy=mel_policy())
-
-
 def test_the_protocols_of_this_distribution_are_found_in_the_same_way() -> None:
     assert {"fhir", "open-inference"} <= load_plugins().keys()
 
 
 def test_a_protocol_of_another_distribution_answers_with_the_service_s_predictions(
-    model: EulerLoRA, install: Install, png: bytes, policy: Options
+    model: EulerLoRA, install: Install, png: bytes
 ) -> None:
     install("clinic_protocol:plugin")
-    with TestClient(app_of(model, options=policy)) as client:
+    with TestClient(app_of(model, policy=mel_policy())) as client:
         expected = client.post("/predict", content=png, headers=PNG).json()
         answer = client.post("/plain/tiny", content=png, headers=PNG)
         assert (answer.text, answer.headers["X-Request-ID"] != "") == (expected["label"], True)
@@ -121,7 +115,7 @@ def test_requests_of_a_protocol_need_keys_and_are_refused_before_their_body(
 ) -> None:
     install("clinic_protocol:plugin")
     write_clients(tmp_path / "keys", [client_with("clinic", "clinic-key")])
-    client = TestClient(app_of(model, options=Options(keys=Keys(tmp_path / "keys"))))
+    client = TestClient(app_of(model, keys=Keys(tmp_path / "keys")))
     refused = client.post("/plain/tiny", headers=PNG)
     assert (refused.status_code, refused.json()) == (401, {"wrong": "not_authenticated"})
 

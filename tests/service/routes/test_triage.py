@@ -18,7 +18,6 @@ from eulerlora_contract.answers import ClassName, PolicyDescription, Reason, Sco
 from eulerlora_contract.policy.policy import Policy, default_policy, policy_of
 from eulerlora_contract.policy.quality import measure_quality
 from eulerlora_contract.policy.results import NOT_FITTED, TITLES, WARNING, reason_words
-from service.app import Options
 from service.audit.file import records
 from service.audit.log import AuditLog
 from service.http.responses import rounded
@@ -66,7 +65,7 @@ def with_distance_threshold(checkpoint: Checkpoint, threshold: float) -> EulerLo
 
 
 def app_of(model: EulerLoRA, chosen: Policy, audit: AuditLog | None = None) -> Any:
-    return conftest.app_of(model, options=Options(policy=chosen), audit=audit)
+    return conftest.app_of(model, policy=chosen, audit=audit)
 
 
 @pytest.fixture(scope="module")
