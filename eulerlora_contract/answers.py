@@ -295,7 +295,7 @@ class ImageQuality(WireModel):
     """Share of pixels with a luma of at most 5 of 255."""
     bright_share: Probability
     """Share of pixels with a luma of at least 250 of 255."""
-    sharpness: Annotated[float, Field(ge=0)]
+    sharpness: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     """Variance of the Laplacian of the luma, in squared levels of 255; 0 for a uniform image."""
 
 

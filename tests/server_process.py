@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 
 import httpx
 
+from service.decoding.fork_server import FORK_SERVER
 from service.settings import PREFIX
 
 START_S = 300
@@ -111,7 +112,8 @@ def serving(
         words += ["--port", str(port)]
         log = Path(folder, "stderr")
         log.touch()
-        process = FORKS.Process(target=_serve, args=(words, log, change))
+        control = FORK_SERVER.start()  # imports torch once for the decoders of all servers
+        process = FORKS.Process(target=_serve, args=(words, log, change, control))
         process.start()
         try:
             yield ServerProcess(process, port, log)
@@ -120,9 +122,12 @@ def serving(
             process.join()
 
 
-def _serve(words: list[str], log: Path, change: Callable[[], object]) -> None:
+def _serve(
+    words: list[str], log: Path, change: Callable[[], object], control: socket.socket
+) -> None:
     from eulerlora_client.commands.program import main  # noqa: PLC0415 - only in the server
 
+    FORK_SERVER._control = control
     os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), sys.stderr.fileno())
     sys.argv = words
     os.environ.update({PREFIX + name: value for name, value in LONG_TIMEOUTS.items()})

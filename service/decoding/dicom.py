@@ -5,6 +5,7 @@ and transfer syntax must be known ones, so that no deflated data set is ever exp
 contains a value of the file.
 """
 
+import codecs
 import logging
 import warnings
 from collections.abc import Iterator
@@ -126,7 +127,10 @@ def image_file(data: bytes, limits: ImageSettings) -> bytes:
 def load_library() -> None:
     """Imports pydicom and silences it: its messages have values of the file."""
     import pydicom.encaps  # noqa: F401, PLC0415 - an optional dependency
+    from pydicom.charset import python_encoding  # noqa: PLC0415
 
+    for encoding in python_encoding.values():
+        codecs.lookup(encoding)  # imports it, which a decoder in its sandbox cannot
     logging.getLogger("pydicom").setLevel(logging.CRITICAL + 1)
 
 

@@ -1,22 +1,23 @@
 """A pool of decoder processes: an image that hangs or kills its decoder fails only its own request.
 
 Every process decodes at most one image at a time; the event loop waits for its result without a
-thread. It is forked by multiprocessing's fork server, which has imported only the decoder, and
-never by the service's process with its threads and its device.
+thread. It is forked by the `ForkServer`, and never by the service's process with its threads, its
+device and its secrets. Whatever it sends is checked, because an image may have taken it over.
 """
 
 import asyncio
-import atexit
+import json
 import logging
 import math
-import multiprocessing
 import os
-import pickle
 import signal
 import socket
+import struct
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from io import BytesIO
@@ -26,27 +27,30 @@ from typing import Any, TypeVar
 from PIL import Image
 
 from eulerlora.settings import Preprocessing
+from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import NotReady, Problem, UnusableImage
 from service.decoding.decode import Declared
-from service.decoding.worker import (
-    LENGTH,
-    READY,
+from service.decoding.fork_server import FORK_SERVER, NUMBER, START_TIMEOUT_S, ForkServer
+from service.decoding.messages import (
+    HEADER,
+    MAX_FIELDS_BYTES,
     DecodedInput,
-    DecodeFailure,
     DecodeJob,
-    OutOfDecodingMemoryError,
-    message_of,
-    run_worker,
+    Failure,
+    job_message,
+    message_bytes,
+    result_of,
 )
+from service.decoding.sandbox import Sandbox
 from service.settings import DecodingSettings, ImageSettings
 
-START_TIMEOUT_S = 120.0  # the first start imports torch, possibly from a slow disk
 STOPPED_STATES = {"T", "t", "Z", "X"}  # stopped, traced, zombie, dead (proc_pid_stat(5))
 TEST_SIDE_PX = 1024  # of the test image; takes as much memory as a small photograph
 TEST_INPUT = Preprocessing(size=32)
 ATTEMPTS = 2
 RESTART_DELAY_S = 1.0
 RETRY_AFTER_S = 1.0
+CPU_CLOCK = 2  # of a whole process, by the scheduler
 RECEIVE_BYTES = 2**20  # larger than the result for an input of 224 pixels
 STOP_CHECK_INTERVAL_S = 1.0
 TEST_INTERVAL_S = 10.0
@@ -59,7 +63,7 @@ class LossCause(Enum):
 
     CPU_TIME = auto()  # the image exceeded its budget
     TIME = auto()  # no result within the time limit, with CPU time to spare
-    CRASH = auto()  # of the decoder, possibly because of the image
+    CRASH = auto()  # of the decoder, possibly because of the image; or it sent no valid message
     KILLED = auto()  # or stopped, from outside
 
 
@@ -77,13 +81,12 @@ CAUSES: dict[int, LossCause] = {
 
 @dataclass(frozen=True)
 class WorkerLoss:
-    """The outcome of a job whose process was lost; cpu_s is an upper bound."""
+    """The outcome of a job whose process was lost."""
 
     cause: LossCause
-    cpu_s: float
 
 
-DecodeOutcome = DecodedInput | DecodeFailure | WorkerLoss
+DecodeOutcome = DecodedInput | Failure | WorkerLoss
 
 
 class DecodingProcess:
@@ -91,39 +94,32 @@ class DecodingProcess:
 
     The constructor returns when the process is ready; it raises RuntimeError, and OSError if the
     system cannot start a process. It and `end` may block. `run` is for use in one event loop.
+
+    Attributes:
+        pid: The process id.
+        sandbox: What restricts the process.
+        exit_code: The negative number of the signal that ended the process; None before `end`.
     """
 
-    def __init__(self, limits: ImageSettings, settings: DecodingSettings) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([run_worker.__module__])
+    def __init__(
+        self, limits: ImageSettings, settings: DecodingSettings, forks: ForkServer
+    ) -> None:
         self._settings = settings
         self._buffer = bytearray(RECEIVE_BYTES)  # reused, which saves page faults
-        connection, remote = context.Pipe()
-        self._socket = socket.socket(fileno=os.dup(connection.fileno()))
-        self._process = context.Process(
-            target=run_worker, args=(remote, limits, settings), name="decoding"
-        )
-        self._process.start()
-        remote.close()
+        self._ending = threading.Lock()
+        self.exit_code: int | None = None
+        request = {"images": limits.model_dump(), "decoding": settings.model_dump()}
+        fork = forks.fork(json.dumps(request).encode())
+        self.pid, self._socket, self._exit_status = fork.pid, fork.connection, fork.exit_status
+        self._socket.settimeout(START_TIMEOUT_S)
         try:
-            with connection:
-                is_ready = connection.poll(START_TIMEOUT_S) and connection.recv() == READY
-        except (EOFError, OSError):
-            is_ready = False
-        if not is_ready:
+            header = HEADER.unpack(self._socket.recv(HEADER.size, socket.MSG_WAITALL))
+            report = self._socket.recv(min(header[0], MAX_FIELDS_BYTES), socket.MSG_WAITALL)
+            self.sandbox = Sandbox(**json.loads(report))
+        except (OSError, ValueError, struct.error):
             self.end()
-            raise RuntimeError("a decoder process did not start")
+            raise RuntimeError("a decoder process did not start") from None
         self._socket.setblocking(False)
-
-    @property
-    def pid(self) -> int | None:
-        """The process id."""
-        return self._process.pid
-
-    @property
-    def exit_code(self) -> int | None:
-        """The negative number of the signal that ended the process; None while it exists."""
-        return self._process.exitcode
 
     @property
     def is_usable(self) -> bool:
@@ -132,8 +128,8 @@ class DecodingProcess:
             return False
         try:
             status = Path(f"/proc/{self.pid}/stat").read_text()
-        except OSError:
-            return False
+        except OSError:  # it has ended, or /proc shows only what may be traced (hidepid)
+            return not self.has_ended
         return status.rpartition(")")[2].split()[0] not in STOPPED_STATES
 
     @property
@@ -146,56 +142,81 @@ class DecodingProcess:
         except OSError:  # the socket is closed or reset
             return True
 
-    async def run(self, job: DecodeJob) -> DecodeOutcome:
-        """Returns the outcome of a job; after a WorkerLoss, the process has ended."""
-        started_at, cause = time.monotonic(), LossCause.TIME
-        outcome: DecodedInput | DecodeFailure | None = None
+    async def run(self, job: DecodeJob) -> tuple[DecodeOutcome, float]:
+        """Returns the outcome of a job, and the CPU seconds that it took, or an upper bound.
+
+        After a WorkerLoss, the process has ended.
+        """
+        started_at, started_at_cpu_s = time.monotonic(), self._cpu_s()
+        outcome: DecodeOutcome = WorkerLoss(LossCause.TIME)
         try:
             async with asyncio.timeout(self._settings.timeout_s):
                 loop = asyncio.get_running_loop()
-                await loop.sock_sendall(self._socket, message_of(job))
-                outcome = await self._receive()
+                await loop.sock_sendall(self._socket, job_message(job))
+                outcome = await self._receive(job)
         except TimeoutError:
             pass
-        except Exception:  # the process has ended, or its message is damaged
+        except ValueError as error:
+            logger.error("decoder process %s sent no valid message: %s", self.pid, error)
+            outcome = WorkerLoss(LossCause.CRASH)
+        except (EOFError, OSError):  # the process has ended
             await asyncio.to_thread(self.end)
-            cause = CAUSES.get(-(self.exit_code or 0), LossCause.KILLED)
-        failure = outcome.error if isinstance(outcome, DecodeFailure) else None
-        if outcome is None or isinstance(failure, OutOfDecodingMemoryError):
-            await asyncio.to_thread(self.end)  # after the latter, its heap is fragmented
-        if outcome is not None:
-            return outcome
-        budget_s = self._settings.cpu_budget_s(len(job.content))
-        return WorkerLoss(cause, min(time.monotonic() - started_at, budget_s))
+            outcome = WorkerLoss(CAUSES.get(-(self.exit_code or 0), LossCause.KILLED))
+        cpu_s = self._cpu_s() - started_at_cpu_s  # NaN if the process has ended
+        if math.isnan(cpu_s):
+            budget_s = self._settings.cpu_budget_s(len(job.content))
+            cpu_s = min(time.monotonic() - started_at, budget_s)
+        # After out of memory, the heap of the process is fragmented.
+        is_out_of_memory = isinstance(outcome, Failure) and outcome.kind == "out_of_memory"
+        if isinstance(outcome, WorkerLoss) or is_out_of_memory:
+            await asyncio.to_thread(self.end)
+        return outcome, cpu_s
 
-    async def _receive(self) -> Any:
-        """Returns the next message.
+    async def _receive(self, job: DecodeJob) -> DecodedInput | Failure:
+        """Returns the result of a job.
 
         Raises:
             EOFError: If the process ends before.
+            ValueError: For what is not the message of a result of this job.
         """
         loop = asyncio.get_running_loop()
-        end, size = 0, LENGTH.size
+        end, size = 0, HEADER.size
         while end < size:
             received = await loop.sock_recv_into(self._socket, memoryview(self._buffer)[end:])
             if not received:
                 raise EOFError
             end += received
-            if size == LENGTH.size <= end:
-                size += LENGTH.unpack_from(self._buffer)[0]
+            if size == HEADER.size <= end:
+                size = message_bytes(memoryview(self._buffer)[: HEADER.size], job)
                 if size > len(self._buffer):
                     self._buffer = self._buffer + bytes(size - len(self._buffer))
-        return pickle.loads(memoryview(self._buffer)[LENGTH.size : size])
+        if end > size:
+            raise ValueError("expected one message, got more")
+        return result_of(memoryview(self._buffer)[:size], job)
+
+    def _cpu_s(self) -> float:
+        """Returns the CPU seconds of the process, by its clock in the kernel; NaN without one."""
+        try:
+            return time.clock_gettime(~self.pid << 3 | CPU_CLOCK)  # as clock_getcpuclockid(3)
+        except OSError:
+            return math.nan
 
     def kill(self) -> None:
         """Kills the process; a `run` then returns a WorkerLoss."""
-        self._process.kill()
+        if self.exit_code is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
     def end(self) -> None:
         """Kills the process and waits until it has ended; no `run` may be waiting for it."""
-        self.kill()
-        self._process.join()
-        self._socket.close()
+        with self._ending:
+            if self.exit_code is not None:
+                return
+            self.kill()
+            status = self._exit_status.recv(NUMBER.size)  # none if the fork server has ended
+            self.exit_code = NUMBER.unpack(status)[0] if status else -signal.SIGKILL
+            self._exit_status.close()
+            self._socket.close()
 
 
 def health_check_image(limits: ImageSettings) -> bytes:
@@ -215,11 +236,25 @@ class DecoderPool:
 
     An image waits for an idle worker. A worker that was lost or stopped is replaced. While no other
     image is decoded, a test image is.
+
+    Args:
+        require_sandbox: Start no decoder that the kernel restricts only in part.
+        forks: From which decoders are forked.
     """
 
-    def __init__(self, limits: ImageSettings, settings: DecodingSettings) -> None:
+    def __init__(
+        self,
+        limits: ImageSettings,
+        settings: DecodingSettings,
+        *,
+        require_sandbox: bool = False,
+        forks: ForkServer = FORK_SERVER,
+    ) -> None:
         self._limits = limits
         self._settings = settings
+        self._require_sandbox = require_sandbox
+        self._forks = forks
+        self.sandbox = Sandbox()  # of the workers; the same for all
         self._running = False
         self._start: asyncio.Task[None] | None = None
         self._workers: set[DecodingProcess] = set()
@@ -233,15 +268,19 @@ class DecoderPool:
         """Starts the workers and decodes a test image; takes seconds.
 
         A second call waits for the first one.
+
+        Raises:
+            SettingsError: If the sandbox is required and the kernel does not offer all of it.
         """
         if self._start is None:
             self._start = self._in_background(self._start_workers())
         await asyncio.shield(self._start)
 
     async def _start_workers(self) -> None:
-        atexit.register(self.close)  # otherwise multiprocessing waits for the workers at exit
         self._running = True
         await asyncio.gather(*(self._add_worker() for _ in range(self._settings.workers)))
+        level = logging.WARNING if self.sandbox.missing else logging.INFO
+        logger.log(level, "decoders: %s", self.sandbox)
         self._in_background(self._replace_stopped_forever())
         await self._test()
         self._in_background(self._test_forever())
@@ -258,7 +297,6 @@ class DecoderPool:
         for worker in self._workers:
             worker.end()
         self._workers.clear()
-        atexit.unregister(self.close)
 
     @property
     def is_working(self) -> bool:
@@ -302,7 +340,7 @@ class DecoderPool:
             outcome = await asyncio.shield(self._in_background(self._run(worker, job, on_cpu_s)))
             if isinstance(outcome, DecodedInput):
                 return outcome
-            if isinstance(outcome, DecodeFailure):
+            if isinstance(outcome, Failure):
                 raise outcome.error
             if outcome.cause in FINAL_CAUSES or attempts == ATTEMPTS:
                 raise _problem_of(outcome.cause)
@@ -310,8 +348,8 @@ class DecoderPool:
     async def _run(
         self, worker: DecodingProcess, job: DecodeJob, on_cpu_s: Callable[[float], None]
     ) -> DecodeOutcome:
-        outcome = await worker.run(job)
-        on_cpu_s(outcome.cpu_s)
+        outcome, cpu_s = await worker.run(job)
+        on_cpu_s(cpu_s)
         self._decoded += isinstance(outcome, DecodedInput)
         self._return(worker, not worker.has_ended)
         return outcome
@@ -343,8 +381,12 @@ class DecoderPool:
         self._idle.put_nowait(await self._in_thread(self._started_worker))
 
     def _started_worker(self) -> DecodingProcess:
-        worker = DecodingProcess(self._limits, self._settings)
+        worker = DecodingProcess(self._limits, self._settings, self._forks)
+        if self._require_sandbox and worker.sandbox.missing:
+            worker.end()
+            raise SettingsError(f"--require-sandbox: decoders: {worker.sandbox}")
         self._workers.add(worker)
+        self.sandbox = worker.sandbox
         return worker
 
     async def _replace_stopped_forever(self) -> None:

@@ -1,144 +1,173 @@
-"""The code of a decoder process: decodes images one at a time, with limits on memory and time.
+"""The code of a decoder process: decodes images one at a time, and can do nothing else.
 
-The kernel enforces the limits on time, because no code in Python runs while a library decodes.
+The kernel enforces the limits on time, because no code in Python runs while a library decodes, and
+what the process may do (`sandbox`), because a damaged image may make a library run foreign code.
 """
 
+import json
 import os
-import pickle
 import resource
+import select
 import signal
-import struct
+import socket
+import sys
 import time
 import traceback
 import warnings
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict
+from functools import cache
 from io import BytesIO
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from PIL import Image
+from PIL import ExifTags, Image, ImageCms
 
 from eulerlora.images.decode import RgbImage
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.settings import Preprocessing
-from eulerlora_client.image_formats import FORMATS
-from eulerlora_contract.answers import ImageQuality, PredictionWarning
+from eulerlora_contract.answers import ImageQuality
 from eulerlora_contract.policy.quality import measure_quality
-from eulerlora_contract.problems import UnusableImage
+from eulerlora_contract.problems import UnsupportedMedia, UnusableImage
+from service.decoding import dicom, sandbox
 from service.decoding.decode import Declared, decode
-from service.decoding.dicom import load_library
+from service.decoding.fork_server import MAX_REQUEST_BYTES, NUMBER
+from service.decoding.messages import (
+    HEADER,
+    MAX_TRACEBACK,
+    DecodedInput,
+    DecodeJob,
+    Failure,
+    job_of,
+    message,
+    result_message,
+)
 from service.settings import DecodingSettings, ImageSettings
 
-LENGTH = struct.Struct("!i")
-"""The length that `multiprocessing.connection.Connection` sends before a message."""
-
-READY = "ready"
-"""The first message of a process; a `DecodedInput` or `DecodeFailure` follows for every job."""
+CONNECTION = sandbox.LAST_DESCRIPTOR
+"""The descriptor of the socket to the service."""
 
 
-@dataclass(frozen=True)
-class DecodeJob:
-    """An image file to decode.
+def serve_forks(control: socket.socket) -> None:
+    """Forks a decoder for every request, until the service closes `control`.
 
-    Attributes:
-        preprocessing: Of the model.
-        sampling_digest: Of the model, for the content seed.
-        with_quality: Also measure the image quality.
+    A request is a JSON object of the settings, with two descriptors: the decoder's connection, and
+    a socket that gets its process id and later its exit code, as a `NUMBER`.
     """
-
-    content: bytes
-    declared: Declared
-    preprocessing: Preprocessing
-    sampling_digest: str
-    with_quality: bool = False
-
-
-@dataclass(frozen=True)
-class DecodedInput:
-    """The network's input of a decoded image, and what is measured on the image.
-
-    Attributes:
-        pixels: (3, size, size) float32 in [0, 1].
-        content_seed: A seed derived from the decoded image and the model's sampling digest.
-        warnings: For the user.
-        decode_s: Seconds from bytes to pixels.
-        quality: Of the whole image, None if not measured.
-        cpu_s: CPU seconds of the whole job.
-    """
-
-    pixels: npt.NDArray[np.float32]
-    content_seed: int
-    warnings: tuple[PredictionWarning, ...]
-    decode_s: float
-    quality: ImageQuality | None = None
-    cpu_s: float = 0
-
-
-@dataclass(frozen=True)
-class DecodeFailure:
-    """A job without a result.
-
-    Attributes:
-        error: A Problem, or a defect with its traceback as a note.
-    """
-
-    error: Exception
-    cpu_s: float
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with suppress(OSError):  # each decoder reports it
+        sandbox.protect_memory()
+    warnings.simplefilter("ignore")  # Pillow's warnings about metadata; the result has its own
+    torch.set_num_threads(1)
+    ended, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    children: dict[int, int] = {}
+    sources: list[socket.socket | int] = [control, ended]
+    while True:
+        readable, _, _ = select.select(sources, [], [])
+        if ended in readable:
+            os.read(ended, MAX_REQUEST_BYTES)
+            _report_ends(children)
+        if control in readable:
+            request, descriptors, _, _ = socket.recv_fds(control, MAX_REQUEST_BYTES, 2)
+            if not request:
+                return
+            connection, exit_status = descriptors
+            fields = json.loads(request)
+            limits = ImageSettings(**fields["images"])
+            _warm_up(limits)
+            try:
+                pid = os.fork()
+            except OSError:  # no memory or processes are left; the service tries again
+                os.close(exit_status)
+            else:
+                if not pid:
+                    run_worker(connection, limits, DecodingSettings(**fields["decoding"]))
+                children[pid] = exit_status
+                with suppress(OSError):  # the service has closed it
+                    os.write(exit_status, NUMBER.pack(pid))
+            os.close(connection)
 
 
-class OutOfDecodingMemoryError(UnusableImage):
-    """Decoding the image needs more memory than the limit."""
+def _report_ends(children: dict[int, int]) -> None:
+    """Writes the exit codes of the ended children, and forgets them."""
+    while children:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        exit_status = children.pop(pid)
+        with suppress(OSError):  # the service has closed it
+            os.write(exit_status, NUMBER.pack(os.waitstatus_to_exitcode(status)))
+        os.close(exit_status)
 
 
-def run_worker(connection: Connection, limits: ImageSettings, settings: DecodingSettings) -> None:
-    """Reports that the worker is ready, then runs jobs until the connection is closed.
+def run_worker(connection: int, limits: ImageSettings, settings: DecodingSettings) -> NoReturn:
+    """Enters the sandbox and reports it, then runs jobs until the connection is closed.
 
     The kernel kills a worker whose job exceeds its CPU time, with SIGPROF, or twice the time limit,
-    with SIGALRM, even if the parent process is gone. The worker ignores the signals that a terminal
-    sends to the process group.
+    with SIGALRM, even if the parent process is gone.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    warnings.simplefilter("ignore")  # Pillow's warnings about metadata; the result has its own
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    torch.set_num_threads(1)
-    _warm_up(limits)
-    _limit_memory(settings.memory_bytes)
-    connection.send(READY)
-    while True:
-        try:
-            job = connection.recv()
-        except (EOFError, ConnectionResetError):  # the service closed the connection or ended
-            return
-        signal.setitimer(signal.ITIMER_REAL, 2 * settings.timeout_s)
-        signal.setitimer(signal.ITIMER_PROF, settings.cpu_budget_s(len(job.content)))
-        _send(connection, run_job(job, limits))
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGALRM, signal.SIGPROF):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        with suppress(OSError):  # it then ends when the service closes the connection
+            sandbox.end_with_parent(signal.SIGKILL)
+        _limit_memory(settings.memory_bytes)
+        _keep_only(connection)
+        stream = socket.socket(fileno=CONNECTION)
+        _send(message(json.dumps(asdict(sandbox.enter_sandbox()))))
+        while job := _received_job(stream):
+            signal.setitimer(signal.ITIMER_REAL, 2 * settings.timeout_s)
+            signal.setitimer(signal.ITIMER_PROF, settings.cpu_budget_s(len(job.content)))
+            _send(result_message(run_job(job, limits)))
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except Exception:
+        traceback.print_exc()
+    finally:
+        os._exit(0)
 
 
-def message_of(value: object) -> bytes:
-    """Returns a message that `Connection.recv` reads, with its length, to send in one call."""
-    content = pickle.dumps(value)
-    return LENGTH.pack(len(content)) + content
+def _keep_only(connection: int) -> None:
+    """Moves the connection to its descriptor, and closes all others but the standard streams.
+
+    Those lead nowhere: what a library prints, or foreign code, is not a line of the log.
+    """
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in range(CONNECTION):
+        os.dup2(null, stream)
+    os.dup2(connection, CONNECTION)
+    for path in Path("/proc/self/fd").iterdir():
+        if int(path.name) > CONNECTION:
+            with suppress(OSError):  # that of the folder is closed already
+                os.close(int(path.name))
 
 
-def _send(connection: Connection, result: DecodedInput | DecodeFailure) -> None:
-    """Sends a result. `Connection.send` would wake the service twice, for length and content."""
-    message = memoryview(message_of(result))
-    while message:
-        message = message[os.write(connection.fileno(), message) :]
+def _received_job(stream: socket.socket) -> DecodeJob | None:
+    """Returns the next job; None if the service closed the connection or ended."""
+    header = stream.recv(HEADER.size, socket.MSG_WAITALL)
+    if len(header) < HEADER.size:
+        return None
+    fields_bytes, content_bytes = HEADER.unpack(header)
+    fields = stream.recv(fields_bytes, socket.MSG_WAITALL)
+    content = stream.recv(content_bytes, socket.MSG_WAITALL)
+    return job_of(fields, content) if len(content) == content_bytes else None
 
 
-def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | DecodeFailure:
+def _send(content: bytes) -> None:
+    unsent = memoryview(content)
+    while unsent:
+        unsent = unsent[os.write(CONNECTION, unsent) :]
+
+
+def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | Failure:
     """Returns the result of a job, or why it has none."""
-    started_at, started_at_cpu_s = time.monotonic(), time.process_time()
+    started_at = time.monotonic()
     try:
         image = decode(job.content, limits, job.declared, job.preprocessing.input_side)
         return DecodedInput(
@@ -147,15 +176,15 @@ def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | DecodeFailu
             warnings=image.warnings,
             decode_s=time.monotonic() - started_at,
             quality=_quality(image) if job.with_quality else None,
-            cpu_s=time.process_time() - started_at_cpu_s,
         )
+    except UnsupportedMedia as problem:
+        return Failure(kind="unsupported_media", text=problem.detail)
+    except UnusableImage as problem:
+        return Failure(kind="unusable_image", text=problem.detail)
     except Exception as error:
-        failure = error
         if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
-            failure = OutOfDecodingMemoryError("decoding the image takes too much memory")
-        else:
-            error.add_note(traceback.format_exc())  # unlike a traceback, a note survives pickling
-        return DecodeFailure(failure, time.process_time() - started_at_cpu_s)
+            return Failure(kind="out_of_memory", text="decoding the image takes too much memory")
+        return Failure(kind="defect", text=traceback.format_exc()[-MAX_TRACEBACK:])
 
 
 def _quality(image: RgbImage) -> ImageQuality:
@@ -165,15 +194,43 @@ def _quality(image: RgbImage) -> ImageQuality:
     return quality.model_copy(update={"width": width, "height": height})
 
 
+@cache
 def _warm_up(limits: ImageSettings) -> None:
-    """Decodes an image of each format, so that lazy imports do not count as memory of a job."""
+    """Decodes images of each kind, because a decoder can import no module and read no file.
+
+    What is imported here does not count as memory of a job.
+    """
+    Image.init()  # imports the plugins of Pillow
     if limits.dicom:
-        load_library()
+        dicom.load_library()
     side = limits.min_side
-    for file_format in FORMATS:
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    turned = Image.Exif()
+    turned[ExifTags.Base.Orientation] = 6
+    squash = Preprocessing(size=side)
+    crop = Preprocessing(
+        size=side,
+        resize="crop",
+        shorter_side=2 * side,
+        interpolation="bicubic-antialias",
+        colour_constancy="shades-of-gray",
+    )
+    for mode, file_format, options in (
+        ("RGB", "JPEG", {"icc_profile": profile, "exif": turned}),
+        ("CMYK", "JPEG", {}),
+        ("L", "JPEG", {"progressive": True}),
+        ("RGBA", "PNG", {"icc_profile": profile, "exif": turned}),
+        ("P", "PNG", {"transparency": 3}),
+        ("I;16", "PNG", {}),
+        ("RGB", "WEBP", {"icc_profile": profile, "exif": turned}),
+        ("RGBA", "WEBP", {}),
+    ):
         file = BytesIO()
-        Image.new("RGB", (side, side)).save(file, file_format)
-        run_job(DecodeJob(file.getvalue(), Declared(), Preprocessing(size=side), ""), limits)
+        Image.new(mode, (side, side)).save(file, file_format, **options)
+        for preprocessing in (squash, crop):
+            for content in (file.getvalue(), file.getvalue()[:-side]):  # as sent, and truncated
+                job = DecodeJob(content, Declared("image/png", "a.jpg"), preprocessing, "", True)
+                result_message(run_job(job, limits))
 
 
 def _limit_memory(additional_bytes: int) -> None:
@@ -184,3 +241,8 @@ def _limit_memory(additional_bytes: int) -> None:
     used_bytes = 1024 * int(status["VmData"].split()[0])
     _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (used_bytes + additional_bytes, hard_limit))
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[1])) as service:
+        serve_forks(service)

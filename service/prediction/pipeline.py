@@ -36,9 +36,9 @@ from eulerlora_contract.problems import (
 from eulerlora_contract.queries import PredictQuery
 from eulerlora_contract.sampling import AUTO
 from service.audit.log import AuditEntry, AuditLog
+from service.decoding.messages import DecodedInput, DecodeJob
 from service.decoding.pool import DecoderPool
 from service.decoding.slots import DecodingSlots
-from service.decoding.worker import DecodedInput, DecodeJob
 from service.fair_sharing import client_of
 from service.http.requests import Upload, read_file, read_files, while_connected
 from service.http.responses import problem_document

@@ -17,8 +17,8 @@ from eulerlora_contract.answers import Prediction
 from eulerlora_contract.queries import PredictQuery
 from service.audit.log import AuditEntry
 from service.decoding.decode import decode
+from service.decoding.messages import DecodedInput, DecodeJob
 from service.decoding.slots import DecodingQuota, DecodingSlots
-from service.decoding.worker import DecodedInput, DecodeJob
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.inference.queue import RequestQueue, ThroughputEstimate
 from service.inference.workers import InferenceWorkers

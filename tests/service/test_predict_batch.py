@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from service.decoding.messages import DecodeJob
 from service.decoding.pool import DecoderPool
-from service.decoding.worker import DecodeJob
 from tests.service.conftest import PROBLEM_KEYS, app_of, encoded
 
 STOCH = {"mode": "stoch", "samples": 4}

@@ -1,7 +1,6 @@
 """Decoding in worker processes: results, problems, and the effect of a lost worker."""
 
 import asyncio
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -21,18 +20,20 @@ from PIL import Image
 from eulerlora.images.preprocess import content_seed, resize
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.problems import NotReady, UnusableImage
-from service.decoding import pool, worker
+from service.decoding import pool
 from service.decoding.decode import Declared, decode
+from service.decoding.fork_server import NUMBER, ForkServer
+from service.decoding.messages import DecodedInput, DecodeJob, job_message
 from service.decoding.pool import DecoderPool, DecodingProcess
-from service.decoding.worker import DecodedInput
 from service.settings import DecodingSettings, ImageSettings
+from tests.service.conftest import encoded
 
 LIMITS = ImageSettings()
 SIZE = 48
 INPUT = Preprocessing(size=SIZE)
-HANG_S = 600.0
 FAULTY_SETTINGS = DecodingSettings(workers=2, timeout_s=6.0, cpu_s=0.2)
 TIMEOUT_S = 120
+UNRESTRICTED = ForkServer("tests.service.decoding.unrestricted")
 RUNNER = asyncio.Runner()  # the decoders of all tests use one event loop
 
 
@@ -55,65 +56,16 @@ def decoder() -> Iterator[DecoderPool]:
 @pytest.fixture(scope="module")
 def faulty() -> Iterator[DecoderPool]:
     """Two workers with a time limit of a few seconds; the digest of a job selects a fault."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool, "run_worker", run_faulty_worker)
-        decoder = DecoderPool(LIMITS, FAULTY_SETTINGS)
-        RUNNER.run(decoder.start())
-        yield decoder
-        decoder.close()
-
-
-def run_faulty_worker(*args: Any) -> None:
-    """Runs a worker that fails as the digest of a job says.
-
-    With the path of a file in the digest, it fails once and then deletes the file.
-    """
-    run_job = worker.run_job
-
-    def run_faulty_job(
-        job: worker.DecodeJob, limits: ImageSettings
-    ) -> worker.DecodedInput | worker.DecodeFailure:
-        fault, _, path = job.sampling_digest.partition(":")
-        if path:
-            try:
-                Path(path).unlink()
-            except FileNotFoundError:
-                return run_job(job, limits)
-        if fault == "hang":
-            time.sleep(HANG_S)
-        if fault == "spin":
-            sum(range(10**15))
-        if fault in signal.Signals.__members__:
-            os.kill(os.getpid(), signal.Signals[fault])
-            time.sleep(HANG_S)  # SIGSTOP
-        if job.sampling_digest == "slow":
-            time.sleep(0.5)
-        if job.sampling_digest == "grow":
-            return run_with(lambda: bytearray(3 * 1024**3))
-        if job.sampling_digest == "device":
-            device = os.environ.get("CUDA_VISIBLE_DEVICES")
-            return worker.DecodeFailure(UnusableImage(repr(device)), 0)
-        if job.sampling_digest == "defect":
-            return run_with(lambda: 1 // 0)
-        return run_job(job, limits)
-
-    def run_with(fault: Callable[[], object]) -> worker.DecodedInput | worker.DecodeFailure:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(worker, "decode", lambda *_: fault())
-            return run_job(worker.DecodeJob(b"", Declared(), INPUT, ""), LIMITS)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "run_job", run_faulty_job)
-        RUN_WORKER(*args)
-
-
-RUN_WORKER = worker.run_worker
+    decoder = DecoderPool(LIMITS, FAULTY_SETTINGS, forks=UNRESTRICTED)
+    RUNNER.run(decoder.start())
+    yield decoder
+    decoder.close()
 
 
 def submit(
     decoder: DecoderPool, content: bytes, sampling_digest: str = "r", **options: Any
 ) -> Coroutine[Any, Any, DecodedInput]:
-    job = worker.DecodeJob(content, Declared("image/png", "a.png"), INPUT, sampling_digest)
+    job = DecodeJob(content, Declared("image/png", "a.png"), INPUT, sampling_digest)
     return decoder.decode(job, **options)
 
 
@@ -186,7 +138,7 @@ def test_a_dying_decoder_fails_one_request_and_no_other_in_flight(faulty, png) -
 
 @pytest.fixture
 def fault_flag(tmp_path: Path) -> str:
-    """A file that `run_faulty_worker` deletes when it fails."""
+    """A file that a decoder deletes when it fails."""
     (tmp_path / "flag").touch()
     return str(tmp_path / "flag")
 
@@ -290,9 +242,9 @@ def test_a_decoder_above_its_memory_limit_fails_one_request(faulty, png) -> None
 
 
 def test_an_unexpected_error_is_raised_with_its_traceback(faulty, png) -> None:
-    with pytest.raises(ZeroDivisionError) as defect:
+    with pytest.raises(RuntimeError) as defect:
         decode_with(faulty, png, "defect")
-    assert "in run_job" in defect.value.__notes__[0]
+    assert "ZeroDivisionError" in defect.value.__notes__[0]
 
 
 def test_workers_ignore_the_signals_of_the_terminal(decoder, png) -> None:
@@ -398,21 +350,26 @@ def test_the_decoder_works_without_assertions(program) -> None:
     assert output.split()[1:] == ["True", "1"]
 
 
-def test_a_worker_sees_no_gpu(faulty, png) -> None:
-    with pytest.raises(UnusableImage, match=r": ''$"):
-        decode_with(faulty, png, "device")
-
-
 def test_the_kernel_kills_a_hanging_worker_without_its_parent(png) -> None:
-    context = multiprocessing.get_context("forkserver")
-    ours, theirs = context.Pipe()
     settings = DecodingSettings(timeout_s=0.25)
-    process = context.Process(target=run_faulty_worker, args=(theirs, LIMITS, settings))
-    process.start()
-    assert ours.recv() == worker.READY
-    ours.send(worker.DecodeJob(png, Declared(), INPUT, "hang"))
-    process.join(timeout=TIMEOUT_S)
-    assert process.exitcode == -signal.SIGALRM
+    process = DecodingProcess(LIMITS, settings, UNRESTRICTED)
+    process._socket.setblocking(True)
+    process._socket.sendall(job_message(DecodeJob(png, Declared(), INPUT, "hang")))
+    (exit_code,) = NUMBER.unpack(process._exit_status.recv(NUMBER.size))
+    assert exit_code == -signal.SIGALRM
+    process.exit_code = exit_code
+    process._exit_status.close()
+    process._socket.close()
+
+
+def test_the_cpu_time_of_every_image_is_measured(decoder, photo) -> None:
+    used: list[float] = []
+    decode_with(decoder, encoded(photo.resize((3000, 3000)), "PNG"), on_cpu_s=used.append)
+    transparent = encoded(Image.new("RGBA", (3000, 3000)), "PNG")  # refused after decoding
+    with pytest.raises(UnusableImage):
+        decode_with(decoder, transparent, on_cpu_s=used.append)
+    assert len(used) == 2
+    assert all(0 < seconds < 60 for seconds in used)
 
 
 def photos_of_24_megapixels() -> Iterator[bytes]:
@@ -463,7 +420,7 @@ def test_an_image_larger_than_a_socket_buffer_is_decoded(decoder) -> None:
     noise = np.random.default_rng(5).integers(0, 256, (1000, 1000, 3), dtype=np.uint8)
     file = BytesIO()
     Image.fromarray(noise).save(file, "PNG", compress_level=0)
-    job = worker.DecodeJob(file.getvalue(), Declared(), Preprocessing(size=700), "r")
+    job = DecodeJob(file.getvalue(), Declared(), Preprocessing(size=700), "r")
     expected = resize(torch.from_numpy(noise).permute(2, 0, 1), 700)
     assert torch.equal(torch.from_numpy(RUNNER.run(decoder.decode(job)).pixels), expected)  # 5.9 MB
 

@@ -9,7 +9,7 @@ import pytest
 
 from eulerlora_contract.answers import ProblemDocument
 from eulerlora_contract.problems import QuotaExceeded
-from service.decoding.worker import DecodedInput, DecodeJob
+from service.decoding.messages import DecodedInput, DecodeJob
 from service.http.requests import FILES_PART
 from tests.service.harness import DET, FakeRequest, PipelineHarness, predict_one
 

@@ -1,0 +1,183 @@
+"""What the kernel takes from a process that is about to read untrusted bytes.
+
+A mechanism that the kernel, or the container around it, does not offer is reported and left out.
+The system calls are made with ctypes: the bindings on PyPI are unmaintained, need a library of the
+system, or start programs instead of restricting the present one.
+"""
+
+import ctypes
+import os
+import platform
+import resource
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+LAST_DESCRIPTOR = 3
+"""Standard streams, and the socket to the service."""
+
+# linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
+
+# linux/landlock.h
+CREATE_RULESET, RESTRICT_SELF, VERSION_FLAG = 444, 446, 1
+RULESET = struct.Struct("=QQQ")
+FILE_RIGHTS = {1: 2**13 - 1, 2: 2**14 - 1, 3: 2**15 - 1, 5: 2**16 - 1}
+"""All rights on files, by the first ABI with them."""
+NETWORK_ABI, NETWORK_RIGHTS = 4, 0b11  # bind and connect TCP
+SCOPE_ABI, SCOPES = 6, 0b11  # abstract Unix sockets, signals
+
+# linux/seccomp.h, linux/audit.h, linux/bpf_common.h
+SET_MODE_FILTER, ALL_THREADS = 1, 1
+ALLOW, DENY, KILL_PROCESS = 0x7FFF0000, 0x00050000 | 1, 0x80000000  # 1: EPERM
+LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
+NUMBER_AT, ARCHITECTURE_AT = 0, 4  # in seccomp_data
+INSTRUCTION = struct.Struct("=HBBI")
+ARCHITECTURES = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}
+"""Its number in audit records, and that of the system call seccomp."""
+ALLOWED_CALLS: dict[str, tuple[int, ...]] = {
+    # read, write, close, recvfrom; on the socket to the service alone
+    # mmap, mprotect, munmap, brk, mremap, madvise
+    # rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack, setitimer, restart_syscall
+    # getpid, gettimeofday, getrusage, sched_getaffinity, clock_gettime, getrandom
+    # futex, rseq, exit, exit_group
+    "x86_64": (
+        *(0, 1, 3, 45), *(9, 10, 11, 12, 25, 28), *(13, 14, 15, 131, 38, 219),
+        *(39, 96, 98, 204, 228, 318), *(202, 334, 60, 231),
+    ),
+    "aarch64": (
+        *(63, 64, 57, 207), *(222, 226, 215, 214, 216, 233), *(134, 135, 139, 132, 103, 128),
+        *(172, 169, 165, 123, 113, 278), *(98, 293, 93, 94),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """The mechanisms that restrict a process.
+
+    Attributes:
+        in_force: What each does, by its name.
+        missing: Why each of the others is not in force.
+    """
+
+    in_force: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def mechanisms(self) -> dict[str, bool]:
+        """True for every mechanism in force, False for the others."""
+        return dict.fromkeys(self.in_force, True) | dict.fromkeys(self.missing, False)
+
+    def __str__(self) -> str:
+        missing = (f"{name} is missing ({reason})" for name, reason in self.missing.items())
+        return ", ".join((*self.in_force.values(), *missing))
+
+
+class _FilterProgram(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+
+def enter_sandbox() -> Sandbox:
+    """Restricts this process for ever, as far as the kernel can; it must have one thread.
+
+    Afterwards it can compute, allocate memory, and use the descriptors that are open.
+    """
+    sandbox = Sandbox()
+    for name, restrict in MECHANISMS.items():
+        try:
+            sandbox.in_force[name] = restrict()
+        except OSError as error:
+            sandbox.missing[name] = error.strerror or str(error)
+    return sandbox
+
+
+def protect_memory() -> str:
+    """Makes memory, environment and files of this process unreadable for others of its user.
+
+    It also dumps no core.
+
+    Raises:
+        OSError: If the kernel refuses.
+    """
+    _call(LIBC.prctl, PR_SET_DUMPABLE, 0, 0, 0, 0)
+    return "not dumpable"
+
+
+def end_with_parent(signal: int) -> None:
+    """Makes the kernel send a signal to this process when its parent ends."""
+    _call(LIBC.prctl, PR_SET_PDEATHSIG, signal, 0, 0, 0)
+
+
+def _renounce_privileges() -> str:
+    _call(LIBC.prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    return "no new privileges"
+
+
+def _renounce_files() -> str:
+    abi = _call(LIBC.syscall, CREATE_RULESET, None, 0, VERSION_FLAG)
+    rights = FILE_RIGHTS[max(first for first in FILE_RIGHTS if first <= abi)]
+    network = NETWORK_RIGHTS if abi >= NETWORK_ABI else 0
+    rules = RULESET.pack(rights, network, SCOPES if abi >= SCOPE_ABI else 0)
+    size = 8 * (1 + (abi >= NETWORK_ABI) + (abi >= SCOPE_ABI))
+    ruleset = _call(LIBC.syscall, CREATE_RULESET, rules, size, 0)
+    try:
+        _call(LIBC.syscall, RESTRICT_SELF, ruleset, 0)
+    finally:
+        os.close(ruleset)
+    return f"no files (Landlock ABI {abi})"
+
+
+def _limit_resources() -> str:
+    for limit, value in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_NOFILE, LAST_DESCRIPTOR + 1),
+    ):
+        resource.setrlimit(limit, (value, value))
+    return "no new files, processes or core dumps (limits)"
+
+
+def _filter_calls() -> str:
+    machine = platform.machine()
+    if machine not in ARCHITECTURES:
+        raise OSError(0, f"no filter for {machine}")
+    architecture, seccomp = ARCHITECTURES[machine]
+    calls = ALLOWED_CALLS[machine]
+    content = b"".join(
+        INSTRUCTION.pack(*instruction)
+        for instruction in (
+            (LOAD, 0, 0, ARCHITECTURE_AT),
+            (JUMP_IF_EQUAL, 1, 0, architecture),
+            (RETURN, 0, 0, KILL_PROCESS),
+            (LOAD, 0, 0, NUMBER_AT),
+            *((JUMP_IF_EQUAL, len(calls) - at, 0, call) for at, call in enumerate(calls)),
+            (RETURN, 0, 0, DENY),
+            (RETURN, 0, 0, ALLOW),
+        )
+    )
+    program = _FilterProgram(len(content) // INSTRUCTION.size, content)
+    if _call(LIBC.syscall, seccomp, SET_MODE_FILTER, ALL_THREADS, ctypes.byref(program)):
+        raise OSError(0, "a thread has another filter")
+    return "no network, programs or other processes (seccomp)"
+
+
+MECHANISMS: dict[str, Callable[[], str]] = {
+    "no_new_privileges": _renounce_privileges,
+    "not_dumpable": protect_memory,
+    "landlock": _renounce_files,
+    "limits": _limit_resources,
+    "seccomp": _filter_calls,
+}
+"""In this order: Landlock needs a descriptor, and seccomp forbids the calls of all others."""
+
+
+def _call(function: Callable[..., int], *arguments: object) -> int:
+    """Returns the result of a call of the C library. Raises OSError."""
+    result = function(*(ctypes.c_long(one) if isinstance(one, int) else one for one in arguments))
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result

@@ -1,0 +1,110 @@
+"""The messages of a decoder that foreign code may have written."""
+
+import json
+import os
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eulerlora.settings import Preprocessing
+from service.decoding.decode import Declared
+from service.decoding.messages import (
+    HEADER,
+    MAX_FIELDS_BYTES,
+    DecodedInput,
+    DecodeJob,
+    Failure,
+    job_message,
+    job_of,
+    message,
+    message_bytes,
+    result_message,
+    result_of,
+)
+from service.decoding.worker import run_job
+from service.settings import ImageSettings
+
+JOB = DecodeJob(b"", Declared(None, "\udcff.png"), Preprocessing(size=8), "r")
+QUALITY = {"width": 9, "height": 9, "brightness": 0.5, "dark_share": 0, "bright_share": 0}
+FIELDS: dict[str, Any] = {"content_seed": 1, "warnings": [], "decode_s": 0.1, "quality": None}
+
+
+def pixels(value: float = 0.5) -> bytes:
+    return np.full(JOB.shape, value, np.float32).tobytes()
+
+
+def answer(data: bytes, **fields: object) -> bytes:
+    return message(json.dumps(FIELDS | fields), data)
+
+
+class Executed:
+    """Ends the process that unpickles it."""
+
+    def __reduce__(self) -> tuple[Any, tuple[int]]:
+        return os._exit, (9,)
+
+
+def received(content: bytes, job: DecodeJob = JOB) -> DecodedInput | Failure:
+    """Returns the result in a message, read as by the service."""
+    size = message_bytes(content[: HEADER.size], job)
+    if size != len(content):
+        raise ValueError("expected the message and no more")
+    return result_of(memoryview(content), job)
+
+
+def test_a_job_and_its_result_survive_the_way(png) -> None:
+    job = DecodeJob(png, Declared("image/jpeg", "\udcff.png"), Preprocessing(size=8), "r", True)
+    sent = job_message(job)
+    fields_bytes, content_bytes = HEADER.unpack(sent[: HEADER.size])
+    fields = sent[HEADER.size : HEADER.size + fields_bytes]
+    assert job_of(fields, sent[-content_bytes:]) == job
+    result = run_job(job, ImageSettings())
+    assert isinstance(result, DecodedInput)
+    back = received(result_message(result), job)
+    assert isinstance(back, DecodedInput)
+    assert np.array_equal(back.pixels, result.pixels)
+    assert back.__dict__ | {"pixels": None} == result.__dict__ | {"pixels": None}
+    failure = Failure(kind="unsupported_media", text="no")
+    assert received(result_message(failure), job) == failure
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pickle.dumps(Executed()),
+        message(pickle.dumps(Executed()).decode("latin-1"), pixels()),
+        HEADER.pack(2, 2**32) + b"{}",
+        HEADER.pack(MAX_FIELDS_BYTES + 1, 0) + bytes(MAX_FIELDS_BYTES + 1),
+        HEADER.pack(0, 0),
+        answer(pixels()[:-4]),
+        answer(pixels() + bytes(4)),
+        answer(pixels()) + b"{}",
+        answer(b""),
+        answer(pixels(np.nan)),
+        answer(pixels(np.inf)),
+        answer(pixels(-1)),
+        answer(pixels(), content_seed=-1),
+        answer(pixels(), content_seed=2**32),
+        answer(pixels(), decode_s=float("nan")),
+        answer(pixels(), decode_s=1e9),
+        answer(pixels(), warnings=[{"code": "c"}]),
+        answer(pixels(), quality=QUALITY | {"sharpness": 1}),
+        answer(pixels(), another=1),
+        message('{"kind": "defect", "text": ""}', pixels()),
+        message('{"kind": "defect", "text": "%s"}' % ("x" * 5000)),
+        message('{"kind": "not_ready", "text": ""}'),
+        message("[" * 10_000),
+    ],
+)  # fmt: skip
+def test_a_message_that_no_decoder_sends_is_refused_before_it_is_used(content: bytes) -> None:
+    with pytest.raises(ValueError):
+        received(content)
+
+
+@pytest.mark.parametrize("quality", [None, QUALITY | {"sharpness": float("inf")}])
+def test_a_quality_that_was_not_measured_is_refused(quality) -> None:
+    job = DecodeJob(b"", Declared(), JOB.preprocessing, "r", with_quality=True)
+    with pytest.raises(ValueError):
+        received(answer(pixels(), quality=quality), job)

@@ -1,0 +1,189 @@
+"""What foreign code can do in a decoder, with and without the restrictions of the kernel."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import ExifTags, Image
+
+from eulerlora.settings import Preprocessing
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.problems import UnusableImage
+from service.decoding.decode import Declared
+from service.decoding.fork_server import FORK_SERVER, ForkServer
+from service.decoding.messages import DecodedInput, DecodeJob, Failure
+from service.decoding.pool import DecoderPool, DecodingProcess
+from service.decoding.sandbox import MECHANISMS
+from service.decoding.worker import run_job
+from service.settings import DecodingSettings, ImageSettings
+from tests.icc_profiles import DISPLAY_P3, rgb_profile
+from tests.service.conftest import encoded
+from tests.service.decoding.hostile import ATTACKS
+from tests.service.decoding.test_dicom import IMPLICIT, J2K, JPEG, compressed, dicom_file
+
+SETTINGS = DecodingSettings(workers=1, timeout_s=120, cpu_s=60, client_s_per_minute=600)
+LIMITS = ImageSettings()
+FORKS = {name: ForkServer(f"tests.service.decoding.{name}") for name in ("hostile", "unrestricted")}
+SECRET = "EULERLORA_SERVE_AUDIT_SECRET"
+INPUT = Preprocessing(size=32)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def secret() -> Iterator[None]:
+    """A secret in the environment of the service."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SECRET, "the secret")
+        yield
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[dict[str, DecodingProcess]]:
+    """Decoders in which foreign code runs."""
+    started = {name: DecodingProcess(LIMITS, SETTINGS, forks) for name, forks in FORKS.items()}
+    yield started
+    for process in started.values():
+        process.end()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def offered(processes) -> None:
+    """Skips the tests on a kernel that does not offer all mechanisms."""
+    if missing := processes["hostile"].sandbox.missing:
+        pytest.skip(f"needs a kernel with {', '.join(missing)}")
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """What the attacks are aimed at, by their names."""
+    file = tmp_path / "secret"
+    file.write_text("secret")
+    with (
+        subprocess.Popen(["sleep", "600"]) as victim,
+        socket.create_server(("127.0.0.1", 0)) as server,
+    ):
+        pid, path = str(victim.pid), str(file)
+        yield {
+            "read": path,
+            "write": path,
+            "rename": path,
+            "list": str(tmp_path),
+            "connect": str(server.getsockname()[1]),
+            "execute": "/bin/true",
+            **dict.fromkeys(("signal", "trace", "memory"), pid),
+        }
+        victim.kill()
+
+
+def outcome(process: DecodingProcess, png: bytes, digest: str) -> DecodedInput | Failure:
+    result, _ = asyncio.run(process.run(DecodeJob(png, Declared(), INPUT, digest)))
+    assert isinstance(result, DecodedInput | Failure)
+    return result
+
+
+def report(process: DecodingProcess, png: bytes, digest: str) -> str:
+    result = outcome(process, png, digest)
+    assert isinstance(result, Failure)
+    return result.text
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_foreign_code_in_a_decoder_reaches_nothing_but_its_image(
+    processes, arguments, png, name
+) -> None:
+    digest = f"{name}:{arguments.get(name, '')}"
+    assert report(processes["unrestricted"], png, digest) == "done"
+    refused = report(processes["hostile"], png, digest)
+    assert refused in {"Operation not permitted", "Permission denied", "Too many open files"}
+    assert isinstance(outcome(processes["hostile"], png, ""), DecodedInput)
+
+
+def image_files(photo: Image.Image) -> Iterator[bytes]:
+    """Yields a file of every kind that another part of a library decodes, good and damaged."""
+    profile = rgb_profile(DISPLAY_P3)
+    turned = Image.Exif()
+    turned[ExifTags.Base.Orientation] = 6
+    for mode, file_format, options in (
+        ("RGB", "JPEG", {"icc_profile": profile, "exif": turned}),
+        ("RGB", "JPEG", {"progressive": True}),
+        ("RGB", "JPEG", {"icc_profile": b"no profile"}),
+        ("CMYK", "JPEG", {}),
+        ("L", "JPEG", {}),
+        ("RGB", "PNG", {"icc_profile": profile}),
+        ("RGBA", "PNG", {"exif": turned}),
+        ("P", "PNG", {"transparency": 3}),
+        ("LA", "PNG", {}),
+        ("I;16", "PNG", {"icc_profile": profile}),
+        ("RGB", "WEBP", {"icc_profile": profile, "exif": turned}),
+        ("RGBA", "WEBP", {"lossless": True}),
+        ("RGB", "GIF", {}),
+    ):
+        image = photo.convert("RGB").convert("I" if mode == "I;16" else mode)
+        if mode == "I;16":
+            image = Image.fromarray(np.asarray(image).astype(np.uint16) * 257)
+        content = encoded(image, file_format, **options)
+        yield content
+        yield content[: 3 * len(content) // 4]
+    for charset in ("ISO_IR 192", "ISO 2022 IR 87", "ISO_IR 166", "UNKNOWN"):
+        yield dicom_file(photo.tobytes(), SpecificCharacterSet=charset, PatientName=None)
+    yield dicom_file(photo.tobytes(), IMPLICIT, ICCProfile=profile)
+    yield compressed(photo, "JPEG", JPEG, PhotometricInterpretation="YBR_FULL_422")
+    yield compressed(photo, "JPEG2000", J2K)
+    yield compressed(photo, "JPEG2000", J2K)[:-200]
+
+
+def test_a_decoder_in_its_sandbox_decodes_and_refuses_as_this_process(photo) -> None:
+    limits = ImageSettings(dicom=True)
+    process = DecodingProcess(limits, SETTINGS, FORK_SERVER)
+    for number, content in enumerate(image_files(photo)):
+        job = DecodeJob(content, Declared("image/png", "a.jpg"), INPUT, "r", with_quality=True)
+        result, _ = asyncio.run(process.run(job))
+        expected = run_job(job, limits)
+        assert type(result) is type(expected), (number, result, expected)
+        if isinstance(expected, Failure):
+            assert result == expected
+            continue
+        assert np.array_equal(result.pixels, expected.pixels)
+        changes = {"pixels": expected.pixels, "decode_s": expected.decode_s}
+        assert replace(result, **changes) == expected, number
+    process.end()
+
+
+@pytest.mark.parametrize("kind", ["a pickle", "4 GB", "two messages"])
+def test_a_decoder_that_sends_no_message_is_lost(png, kind) -> None:
+    decoder = DecoderPool(LIMITS, SETTINGS, forks=FORKS["hostile"])
+
+    async def story() -> None:
+        await decoder.start()
+        job = DecodeJob(png, Declared(), INPUT, f"forge:{kind}")
+        with pytest.raises(UnusableImage):
+            await decoder.decode(job)
+        assert (await decoder.decode(replace(job, sampling_digest=""))).pixels.any()
+        decoder.close()
+
+    asyncio.run(story())
+
+
+def test_a_required_sandbox_that_is_missing_prevents_the_start() -> None:
+    decoder = DecoderPool(LIMITS, SETTINGS, require_sandbox=True, forks=FORKS["unrestricted"])
+    with pytest.raises(SettingsError) as refusal:
+        asyncio.run(decoder.start())
+    assert all(name in str(refusal.value) for name in MECHANISMS)
+    decoder.close()
+
+
+def test_a_decoder_has_no_secret_descriptor_or_gpu_of_the_service(processes, png) -> None:
+    assert SECRET in os.environ
+    environment = json.loads(report(processes["hostile"], png, "environment"))
+    assert environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert not [name for name in environment if name.startswith("EULERLORA")]
+    open_files = json.loads(report(processes["unrestricted"], png, "descriptors"))
+    assert open_files[:3] == 3 * ["/dev/null"]
+    (connection,) = open_files[3:]
+    assert connection.startswith("socket:")
