@@ -93,6 +93,7 @@ def create_app(
             revisions=lambda: {name: served.revision for name, served in models.items()},
             precisions=lambda: {name: served.model.precision for name, served in models.items()},
             shift=shift.states,
+            sandbox=lambda: lifecycle.decoder.sandbox.mechanisms,
         )
     )
     inference = InferenceWorkers(

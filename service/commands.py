@@ -1,29 +1,21 @@
 """The command `eulerlora serve`. Importing this module must stay cheap: `--help` needs it."""
 
 import gc
-import multiprocessing
-import os
 import signal
 import sys
-from multiprocessing import forkserver
+from contextlib import suppress
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any, NoReturn
 
 import click
 
 from eulerlora.commands import DEFAULT_NAME, PRECISION_CHOICES, configure_openmp
-from eulerlora_contract.errors import SettingsError
+from service.decoding.fork_server import FORK_SERVER
+from service.decoding.sandbox import protect_memory
 from service.telemetry.stderr import protect_stderr
 
 PATH = click.Path(path_type=Path)
 LOG_FORMATS = ("auto", "json", "text")
-
-MAX_TMPDIR_BYTES = 107 - len("/pymp-01234567/listener-01234567")
-"""The path of a Unix socket has at most 107 bytes on Linux."""
-
-DECODER_MODULE = "service.decoding.worker"
-"""What a decoder process runs; not imported here, because it imports torch."""
 
 
 @click.command(
@@ -69,6 +61,11 @@ DECODER_MODULE = "service.decoding.worker"
     type=click.FloatRange(min=0),
     help="Seconds for which requests are accepted after SIGTERM.",
 )
+@click.option(
+    "--require-sandbox",
+    is_flag=True,
+    help="Refuse to start if the kernel cannot restrict the decoders of images fully.",
+)
 @click.option("--trace", is_flag=True, help="Export traces to the collector of OTEL_EXPORTER_*.")
 def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
     """Serve one or more checkpoints over HTTP; by default the embedded one.
@@ -84,34 +81,16 @@ def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
     configure_openmp()
     signal.signal(signal.SIGTERM, _exit_cleanly)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are checkpoints to reload
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    start_fork_server()
     signal.signal(signal.SIGINT, _exit_cleanly)
+    with suppress(OSError):
+        protect_memory()  # keys, secrets and pictures
+    FORK_SERVER.start()  # imports the decoder while this process imports its own modules
     gc.disable()  # nearly all objects of the imports exist until exit
     from service.process import ServeOptions, run  # noqa: PLC0415 - imports torch and uvicorn
 
     gc.freeze()
     gc.enable()
     run(ServeOptions(checkpoints=checkpoints or (DEFAULT_NAME,), **options))
-
-
-def start_fork_server() -> None:
-    """Starts the process from which decoders are forked.
-
-    It imports their modules while this process imports its own and loads the checkpoints. It
-    ignores the signals that this process ignores at present.
-
-    Raises:
-        SettingsError: If the path of the folder for temporary files is too long for its socket.
-    """
-    multiprocessing.set_forkserver_preload([DECODER_MODULE])
-    length = len(os.fsencode(gettempdir()))
-    if length > MAX_TMPDIR_BYTES:
-        raise SettingsError(
-            f"TMPDIR: expected a path of at most {MAX_TMPDIR_BYTES} bytes, got {length}: "
-            "the path of a socket in it would be too long"
-        )
-    forkserver.ensure_running()
 
 
 def _exit_cleanly(*_: object) -> NoReturn:

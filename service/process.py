@@ -29,6 +29,7 @@ from eulerlora_contract.settings import validated
 from service.app import create_app
 from service.audit.log import AuditLog, read_secret
 from service.auth.keys import Keys
+from service.decoding.pool import DecoderPool
 from service.http.middleware import MAX_HEADER_BYTES
 from service.http.protocol import protocol_of
 from service.inference.engine import worker_count
@@ -71,6 +72,7 @@ class ServeOptions:
         policy: A triage policy file.
         trace: Export traces.
         drain_s: Overrides the setting LIFE__DRAIN_S.
+        require_sandbox: Refuse to start if the kernel does not restrict decoders fully.
     """
 
     checkpoints: tuple[str, ...]
@@ -87,6 +89,7 @@ class ServeOptions:
     log_format: LogChoice
     trace: bool
     drain_s: float | None
+    require_sandbox: bool
 
 
 def run(options: ServeOptions) -> NoReturn:
@@ -157,6 +160,9 @@ def service_of(
             decide=lambda checkpoint: decide_precision(options.precision, checkpoint, device),
         ),
         audit=audit,
+        decoder=DecoderPool(
+            settings.images, settings.decoding, require_sandbox=options.require_sandbox
+        ),
         waits=waits,
     )
     return lifecycle, create_app(

@@ -106,6 +106,7 @@ def create_replica(arguments: Arguments) -> FastAPI:
         log_format="json",
         trace=False,
         drain_s=0.0,  # Ray stops sending requests before it stops a replica
+        require_sandbox=False,
     )
     settings = effective_settings(drain_s=0.0, compiled=False)
     _, app = service_of(options, settings, waits=True)

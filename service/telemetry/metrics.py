@@ -169,6 +169,7 @@ class Gauges:
         revisions: Of the served models, by name.
         precisions: Likewise.
         shift: The states of their shift monitors; a model without thresholds has none.
+        sandbox: True for every mechanism in force that restricts the decoders, by its name.
     """
 
     ready: Callable[[], bool]
@@ -177,6 +178,7 @@ class Gauges:
     revisions: Callable[[], Mapping[str, str]]
     precisions: Callable[[], Mapping[str, str]]
     shift: Callable[[], Mapping[str, ModelShift]]
+    sandbox: Callable[[], Mapping[str, bool]]
 
 
 class GaugeCollector(Collector):
@@ -199,6 +201,14 @@ class GaugeCollector(Collector):
         for model, revision in gauges.revisions().items():
             served.add_metric([model], {"revision": revision, "precision": precisions[model]})
         yield served
+        sandbox = GaugeMetricFamily(
+            "eulerlora_decoder_sandbox",
+            "1 for a mechanism in force that restricts the decoders of images, otherwise 0.",
+            labels=["mechanism"],
+        )
+        for mechanism, in_force in gauges.sandbox().items():
+            sandbox.add_metric([mechanism], in_force)
+        yield sandbox
         yield from self._shift()
 
     def _shift(self) -> Iterator[Metric]:

@@ -68,6 +68,7 @@ class GaugeValues:
                 revisions=lambda: self.revisions,
                 precisions=lambda: dict.fromkeys(self.revisions, "bfloat16"),
                 shift=lambda: self.shift,
+                sandbox=lambda: {"landlock": True, "seccomp": False},
             )
         )
 

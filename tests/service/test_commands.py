@@ -3,7 +3,6 @@
 import json
 import signal
 import socket
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from eulerlora_contract.errors import SettingsError
+from service.decoding.fork_server import FORK_SERVER
+from service.decoding.sandbox import LIBC
 from service.process import (
     allowed_hosts,
     check_exposure,
@@ -23,6 +24,7 @@ from tests.program import run
 from tests.server_process import END_S, serving, wait_until
 
 CLIENTS = 16
+PR_GET_DUMPABLE = 3
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -130,12 +132,23 @@ def test_a_port_in_use_is_one_line_and_status_1(checkpoint_folder: Path, refusal
     assert "in use" in line
 
 
-def test_a_folder_for_temporary_files_with_a_long_path_is_named(
-    tmp_path: Path, refusal, monkeypatch: pytest.MonkeyPatch
+def without_sandbox() -> None:
+    """Lets the decoders run as on a kernel that restricts nothing."""
+    FORK_SERVER.__init__("tests.service.decoding.unrestricted")  # type: ignore[misc]
+
+
+def test_a_required_sandbox_that_is_missing_is_one_line_and_status_1(
+    checkpoint_folder: Path,
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 100)))
-    status, line = refusal("--port", "0")
-    assert (status, "TMPDIR: " in line) == (1, True)
+    with serving(checkpoint_folder, "--require-sandbox", change=without_sandbox) as server:
+        status, log = server.wait_for_exit()
+    (line,) = error_lines(log)
+    assert (status, "landlock" in line) == (1, True)
+
+
+def test_other_processes_of_the_user_cannot_read_the_memory_of_the_service(refusal) -> None:
+    refusal("--port", "0", "--policy", "missing")
+    assert LIBC.prctl(PR_GET_DUMPABLE) == 0
 
 
 def test_an_invalid_policy_is_refused_with_its_file(

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from eulerlora.checkpoint.files import save_checkpoint, stored_revision
 from eulerlora_contract.errors import CheckpointError
+from service.decoding.sandbox import Sandbox
 from service.inference.engine import InferenceItem, ServedModel
 from service.lifecycle.lifecycle import Lifecycle
 from service.lifecycle.loading import CheckpointSource, load_checked, newer_revision
@@ -68,6 +69,7 @@ class Decoder:
     """Stands for the decoders, which work."""
 
     is_working = True
+    sandbox = Sandbox()
 
     async def start(self) -> None:
         """Starts nothing."""

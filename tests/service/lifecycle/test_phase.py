@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 
 from eulerlora.model import EulerLoRA
 from service.app import create_app
+from service.decoding.sandbox import Sandbox
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.lifecycle import Lifecycle
 from service.settings import ServiceSettings
@@ -18,6 +19,7 @@ class Decoder:
     """Stands for decoders that work."""
 
     is_working = True
+    sandbox = Sandbox()
 
 
 @pytest.fixture
