@@ -13,6 +13,7 @@ from service.telemetry.observation import PROBES
 QUOTA_WINDOW_S = 60.0
 OPEN_PATHS = PROBES | {"/", "/docs", "/openapi.json"}
 OPEN_FOLDERS = ("/page/", "/docs/")
+KEY_HEADERS = {b"authorization", b"x-api-key"}
 
 
 class KeyCheck:
@@ -28,10 +29,15 @@ class KeyCheck:
         self._quotas = Quotas()
 
     def __call__(self, scope: Scope) -> None:
-        """Raises NotAuthenticated and QuotaExceeded."""
+        """Raises NotAuthenticated and QuotaExceeded; removes the key from the scope.
+
+        The memory of the process is to hold a key no longer than its check.
+        """
+        headers = scope["headers"]
+        scope["headers"] = [header for header in headers if header[0] not in KEY_HEADERS]
         if not needs_key(scope["path"]):
             return
-        client = self._keys.client_with(sent_key(scope["headers"]))
+        client = self._keys.client_with(sent_key(headers))
         if client is None:
             raise NotAuthenticated("the key is unknown")
         self._quotas.count(client)

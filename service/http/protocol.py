@@ -81,7 +81,7 @@ class Protocol(H11Protocol):
     """A connection with timeouts for headers, for the unread rest of a body, and for responses.
 
     Relies on these internal names of uvicorn: `conn`, `app`, `connections`, `cycle`, `flow`,
-    `handle_events`, `send_400_response`, `on_response_complete`, `timeout_keep_alive`,
+    `headers`, `handle_events`, `send_400_response`, `on_response_complete`, `timeout_keep_alive`,
     `timeout_keep_alive_task`, `timeout_keep_alive_handler` and `_unset_keepalive_if_required`.
     """
 
@@ -142,6 +142,7 @@ class Protocol(H11Protocol):
 
     def handle_events(self) -> None:
         super().handle_events()
+        self.headers = []  # only the scope keeps them, without the key once it is checked
         if self.conn.our_state not in (h11.IDLE, h11.DONE):
             self._stop_read_timer()
         elif self.timeout_keep_alive_task is None and self._read_timer is None:

@@ -1,6 +1,7 @@
 """Authentication and rate limits, decided before the body is read."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
-from eulerlora_contract.problems import QuotaExceeded
+from eulerlora_contract.problems import NotAuthenticated, QuotaExceeded
 from service.auth import access
 from service.auth.access import KeyCheck, Quotas
 from service.auth.keys import Keys, write_clients
@@ -60,6 +61,20 @@ def clock(monkeypatch) -> SimpleNamespace:
 def test_a_known_key_passes_and_sets_the_client(get: Get, headers) -> None:
     response = get(headers=headers)
     assert (response.status_code, response.json()) == (200, {"client": "clinic"})
+
+
+@pytest.mark.parametrize("path", ["/predict", "/livez"])
+@pytest.mark.parametrize("headers", [BEARER, {"X-API-Key": "clinic-key"}, {"X-API-Key": "wrong"}])
+def test_a_key_is_removed_from_the_request_once_it_is_checked(
+    tmp_path: Path, path: str, headers
+) -> None:
+    file = tmp_path / "keys.jsonl"
+    write_clients(file, [client_with("clinic", "clinic-key")])
+    pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    scope = {"path": path, "headers": [*pairs, (b"accept", b"*/*")], "state": {}}
+    with suppress(NotAuthenticated):
+        KeyCheck(Keys(file))(scope)
+    assert scope["headers"] == [(b"accept", b"*/*")]
 
 
 def test_another_authorization_scheme_beside_the_key_is_ignored(get: Get) -> None:
