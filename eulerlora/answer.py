@@ -1,56 +1,27 @@
-"""From the network's outputs for images to their answers: uncertainty, scores, flags and sets.
+"""From the trajectories of images to their answers: uncertainty, scores, flags and sets.
 
 `answer` computes them for n images; `response_fields` states one of them in a response body.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from eulerlora.nn.network import NetworkOutput
-from eulerlora.scores.ood_scores import (
-    ScoredByName,
-    ScoreName,
-    ood_scores,
-    score_values,
-)
+from eulerlora.scores.ood_scores import FeatureDistance, ScoredByName
 from eulerlora.scores.prediction_sets import (
     PredictionSetCalibration,
     PredictionSets,
     prediction_sets,
 )
-from eulerlora.scores.uncertainty import (
-    Uncertainty,
-    Variance,
-    joined,
-    summarise,
-    variance_of,
-)
+from eulerlora.scores.trajectories import Trajectories
+from eulerlora.scores.uncertainty import Uncertainty, Variance
 from eulerlora_contract import answers as contract
 from eulerlora_contract.answers import PredictionWarning, Threshold, WarningCode
-from eulerlora_contract.errors import NonFiniteError
-from eulerlora_contract.sampling import AUTO, Auto, Mode, Precision, Sampler, Views
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """The options of a prediction, which its prediction sets must have been calibrated for."""
-
-    mode: Mode
-    samples: int | Auto
-    sampler: Sampler
-    precision: Precision
-    views: Views = 1
-
-    def __str__(self) -> str:
-        sampled = f", {self.samples} samples, {self.sampler}" if self.mode == "stoch" else ""
-        views = f", {self.views} views" if self.views > 1 else ""
-        return f"{self.mode}{sampled}{views}, {self.precision}"
+from eulerlora_contract.sampling import AUTO, Options, Precision
 
 
 @dataclass(frozen=True)
@@ -94,46 +65,38 @@ class Predictions(Uncertainty):
 
 
 def answer(
-    outputs: Sequence[NetworkOutput],
+    trajectories: Trajectories,
     config: CheckpointConfig,
-    options: RunOptions,
+    options: Options,
+    distance: FeatureDistance | None,
     coverage: float | None = None,
 ) -> Predictions:
-    """Returns the answer for the images of `outputs`, in order.
+    """Returns the answer for n images.
 
     Args:
-        outputs: With feature distances if the checkpoint has feature statistics.
-        config: Of the checkpoint; its thresholds and prediction sets for these options are used.
+        trajectories: Of the network, with these options.
+        config: Of the checkpoint; its thresholds and prediction sets for the options are used.
         options: Of the prediction.
+        distance: Of the features; None without feature statistics.
         coverage: Adds prediction sets; None for none.
 
     Raises:
         NonFiniteError: For NaN or infinite logits.
     """
-    adapters = config.adapters.settings.adapters
-    classes = config.class_names
-    groups = _groups(outputs, adapters, len(classes), options.samples)
-    if not all(group.probabilities.isfinite().all() for group in groups):
-        raise NonFiniteError("expected finite logits from the network, got NaN or infinity")
-    summary = joined([summarise(group.probabilities.flatten(1, 2)) for group in groups])
-    thresholds = config.threshold(options.mode, options.samples, options.sampler, options.views)
-    scores = ood_scores(_score_values(outputs, summary.msp), thresholds)
-    counts = torch.cat([torch.full(group.views.shape[:1], group.count) for group in groups])
-    samples = torch.ones_like(counts) if options.mode == "det" else counts
-    most = max(group.count for group in groups)
-    padded = [group.padded(most) for group in groups]
+    summary = trajectories.summary(distance, config.threshold(options))
+    scores, samples = summary.scores, trajectories.samples
     predictions = Predictions(
-        **vars(summary),
+        **{field.name: getattr(summary, field.name) for field in fields(Uncertainty)},
         ood=scores["msp"].flagged,
         unfamiliar=scores["feature_distance"].flagged if "feature_distance" in scores else None,
         ood_scores=scores,
-        samples=samples,
-        rows=adapters * counts if options.samples == AUTO else None,
+        samples=torch.ones_like(samples) if options.mode == "det" else samples,
+        rows=trajectories.views.shape[1] * samples if options.samples == AUTO else None,
         views=torch.full_like(samples, options.views),
-        variance=joined([variance_of(group.probabilities, group.views) for group in groups]),
-        trajectories=torch.cat([group.probabilities for group in padded]).flatten(1, 2),
-        trajectory_views=torch.cat([group.views for group in padded]).flatten(1, 2),
-        labels=tuple(classes[k] for k in summary.probabilities.argmax(dim=-1).tolist()),
+        variance=summary.variance,
+        trajectories=trajectories.by_image.exp(),
+        trajectory_views=trajectories.views.flatten(1),
+        labels=tuple(config.class_names[label] for label in summary.labels.tolist()),
         coverage=coverage,
         warnings=tuple(_missing_thresholds(scores, options, config.thresholds)),
     )
@@ -188,7 +151,7 @@ def response_fields(predictions: Predictions, index: int, classes: Sequence[str]
 
 
 def _missing_thresholds(
-    scores: ScoredByName, options: RunOptions, thresholds: Sequence[Threshold]
+    scores: ScoredByName, options: Options, thresholds: Sequence[Threshold]
 ) -> Iterator[PredictionWarning]:
     """Yields the reason of every null flag; a missing threshold of the MSP explains all of them."""
     missing = [name for name, score in scores.items() if score.flagged is None]
@@ -207,7 +170,7 @@ def _missing_thresholds(
 
 
 def _with_prediction_sets(
-    predictions: Predictions, coverage: float, options: RunOptions, config: CheckpointConfig
+    predictions: Predictions, coverage: float, options: Options, config: CheckpointConfig
 ) -> Predictions:
     """Returns the predictions with their sets, or with a warning if there is no calibration."""
     calibration = calibration_for(config, coverage, options)
@@ -223,81 +186,6 @@ def _with_prediction_sets(
     return replace(predictions, prediction_sets=sets, warnings=(*predictions.warnings, warning))
 
 
-@dataclass(frozen=True)
-class _Trajectories:
-    """The trajectories of n images with equal numbers of them.
-
-    Attributes:
-        probabilities: (n, adapters, count, classes).
-        views: (n, adapters, count).
-    """
-
-    probabilities: Tensor
-    views: Tensor
-
-    @classmethod
-    def of(cls, outputs: Sequence[NetworkOutput], adapters: int) -> "_Trajectories":
-        probabilities = torch.stack([output.log_probabilities.exp() for output in outputs])
-        image_itself = torch.zeros(probabilities.shape[1], dtype=torch.int64)  # view 0
-        views = [image_itself if output.views is None else output.views for output in outputs]
-        return cls(
-            probabilities.unflatten(1, (adapters, -1)),
-            torch.stack(views).unflatten(1, (adapters, -1)),
-        )
-
-    @property
-    def count(self) -> int:
-        return self.views.shape[2]
-
-    def padded(self, count: int) -> "_Trajectories":
-        missing = count - self.count
-        return _Trajectories(
-            F.pad(self.probabilities, (0, 0, 0, missing), value=torch.nan),
-            F.pad(self.views, (0, missing)),
-        )
-
-
-def _groups(
-    outputs: Sequence[NetworkOutput], adapters: int, classes: int, samples: int | Auto
-) -> list[_Trajectories]:
-    """Returns the trajectories in groups, in order.
-
-    All images are one group, unless their numbers of samples may differ: then each is a group.
-    """
-    if not outputs:
-        shape = (0, adapters, 1 if samples == AUTO else samples)
-        empty = torch.empty(*shape, classes, dtype=torch.float64)
-        return [_Trajectories(empty, torch.empty(shape, dtype=torch.int64))]
-    groups = [[output] for output in outputs] if samples == AUTO else [outputs]
-    return [_Trajectories.of(group, adapters) for group in groups]
-
-
-def _score_values(outputs: Sequence[NetworkOutput], msp: Tensor) -> dict[ScoreName, Tensor]:
-    """Returns the scores (n,) of images by name, from their outputs and their MSP (n,)."""
-    if not outputs:
-        return score_values(msp, msp, None)
-    distances = [output.distance for output in outputs if output.distance is not None]
-    return score_values(
-        msp,
-        torch.stack([output.log_partition.mean() for output in outputs]),
-        torch.stack(distances) if distances else None,
-    )
-
-
-def calibrations_for(
-    config: CheckpointConfig, options: RunOptions
-) -> list[PredictionSetCalibration]:
-    """Returns the checkpoint's calibrations for predictions with these options.
-
-    The sampler matters in mode `stoch` only. A calibration in another precision stands in for a
-    missing one (`precision_mismatch`).
-    """
-    if not config.is_fitted_to(options.mode, views=options.views):
-        return []
-    entries = config.in_precision(options.precision).prediction_sets
-    return [entry for entry in entries if _applies(entry, options)]
-
-
 def precision_mismatch(calibration: PredictionSetCalibration, precision: Precision) -> str | None:
     """Returns a warning if a calibration is of another precision than a prediction; else None."""
     if calibration.precision == precision:
@@ -309,37 +197,20 @@ def precision_mismatch(calibration: PredictionSetCalibration, precision: Precisi
 
 
 def calibration_for(
-    config: CheckpointConfig, coverage: float, options: RunOptions
+    config: CheckpointConfig, coverage: float, options: Options
 ) -> PredictionSetCalibration | None:
     """Returns the checkpoint's calibration for a coverage; None if it has none for the options."""
-    entries = calibrations_for(config, options)
-    return next((entry for entry in entries if entry.coverage == coverage), None)
+    fitting = config.fitted_for(config.prediction_sets, options)
+    return next((entry for entry in fitting if entry.coverage == coverage), None)
 
 
-def missing_calibration(config: CheckpointConfig, coverage: float, options: RunOptions) -> str:
+def missing_calibration(config: CheckpointConfig, coverage: float, options: Options) -> str:
     """Returns why there is no prediction set, and for which options there are some."""
-    available = _descriptions(config)
-    known = f"it has {'; '.join(available)}" if available else "it has none"
+    available: dict[Options, list[str]] = {}
+    for entry in config.prediction_sets:
+        available.setdefault(config.fitted_options(entry), []).append(f"{entry.coverage:g}")
+    known = "; ".join(f"{' and '.join(of)} for {fitted}" for fitted, of in available.items())
     return (
-        f"the checkpoint has no prediction sets with coverage {coverage:g} for {options}; {known}"
+        f"the checkpoint has no prediction sets with coverage {coverage:g} for {options}; it has "
+        f"{known or 'none'}"
     )
-
-
-def _applies(calibration: PredictionSetCalibration, options: RunOptions) -> bool:
-    sampled = (calibration.samples, calibration.sampler) == (options.samples, options.sampler)
-    return calibration.mode == options.mode and (options.mode == "det" or sampled)
-
-
-def _descriptions(config: CheckpointConfig) -> list[str]:
-    """Returns the options of the checkpoint's calibrations, each with its coverages."""
-    coverages: dict[RunOptions, list[str]] = {}
-    for calibration in config.prediction_sets:
-        options = RunOptions(
-            calibration.mode,
-            calibration.samples,
-            calibration.sampler,
-            calibration.precision,
-            config.default_views(calibration.mode),
-        )
-        coverages.setdefault(options, []).append(f"{calibration.coverage:g}")
-    return [f"{' and '.join(values)} for {options}" for options, values in coverages.items()]

@@ -1,7 +1,7 @@
 """`EulerLoRA`: a checkpoint on a device, ready to predict; and the choice of its precision."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -12,29 +12,29 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from eulerlora.answer import Predictions, RunOptions, answer
+from eulerlora.answer import Predictions, answer
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint
 from eulerlora.checkpoint.hub import Repository, download, upload
 from eulerlora.images.decode import RgbImage, channels_first, upright_rgb
 from eulerlora.images.files import read_image, unread_file
 from eulerlora.images.preprocess import content_seed, network_input
-from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput, predict_images
+from eulerlora.nn.network import FEATURES_PER_WIDTH, AdaptedVisionTransformer, predict_images
 from eulerlora.nn.runtime import Runtime, predict_adaptively
-from eulerlora.sampling.adaptive import ROUNDS
+from eulerlora.sampling.adaptive import StoppingRule
+from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import DEFAULT_RUNTIME, Draw, RuntimeSettings
 from eulerlora_contract.answers import PredictionWarning
 from eulerlora_contract.errors import ImageError, SettingsError
 from eulerlora_contract.sampling import (
     AUTO,
-    DEFAULT_SAMPLES,
     Auto,
     Mode,
+    Options,
     Precision,
     PrecisionChoice,
     Sampler,
     Views,
 )
-from eulerlora_contract.settings import validated
 
 RgbArray = npt.NDArray[np.uint8]
 """(height, width, 3), RGB."""
@@ -218,67 +218,100 @@ class EulerLoRA:
         """
         if batch_size is not None and batch_size < 1:
             raise SettingsError(f"batch_size: expected at least 1, got {batch_size}")
-        if mode != "stoch" and samples is not None:
-            raise SettingsError(f"samples: expected none in mode {mode}, got {samples}")
         if coverage is not None and not 0 < coverage < 1:
             raise SettingsError(f"coverage: expected a number between 0 and 1, got {coverage}")
-        adaptive = samples == AUTO
-        if adaptive:
-            self.config.check_adaptive(sampler, views)
-        count = ROUNDS[0] if adaptive else DEFAULT_SAMPLES if samples is None else samples
-        draw = validated(
-            Draw,
-            {
-                "mode": mode,
-                "samples": 1 if mode == "det" else count,
-                "seed": seed or 0,
-                "sampler": sampler or self.config.sampler,
-                "views": self.config.default_views(mode) if views is None else views,
-            },
-        )
+        options = self.options(mode, samples, sampler, views)
         digest = self.config.sampling_digest
         conversions: list[PredictionWarning] = []
 
-        def prepared(index: int, image: RgbImage) -> tuple[Tensor, Draw]:
-            """Returns the network's input and its draw."""
-            conversions.extend(
-                PredictionWarning(code=warning.code, message=f"image {index}: {warning.message}")
-                for warning in image.warnings
-            )
-            image_draw = draw
-            if seed is None and mode == "stoch":
-                image_draw = draw.model_copy(update={"seed": content_seed(image.pixels, digest)})
-            return network_input(image.pixels, self.config.preprocessing), image_draw
+        def inputs() -> Iterator[tuple[Tensor, int]]:
+            side = self.config.preprocessing.input_side
+            for index, image in enumerate(rgb_images(images, side)):
+                for warning in image.warnings:
+                    message = f"image {index}: {warning.message}"
+                    conversions.append(PredictionWarning(code=warning.code, message=message))
+                of_image = seed
+                if of_image is None:
+                    of_image = content_seed(image.pixels, digest) if mode == "stoch" else 0
+                yield network_input(image.pixels, self.config.preprocessing), of_image
 
-        side = self.config.preprocessing.input_side
-        inputs = itertools.starmap(prepared, enumerate(rgb_images(images, side)))
-        outputs: list[NetworkOutput] = []
-        size = batch_size or self._images_per_pass(draw.count)
-        while batch := list(itertools.islice(inputs, size)):
-            pixels = torch.stack([image for image, _ in batch]).to(self.device)
-            outputs += self._outputs(pixels, [image_draw for _, image_draw in batch], adaptive)
-        run = RunOptions(
-            mode, AUTO if adaptive else draw.samples, draw.sampler, self.precision, draw.views
-        )
-        prediction = answer(outputs, self.config, run, coverage)
+        (trajectories,) = self.run(inputs(), [options], batch_size)
+        prediction = answer(trajectories, self.config, options, self.feature_distance, coverage)
         return replace(prediction, warnings=(*prediction.warnings, *conversions))
 
-    def _images_per_pass(self, count: int) -> int:
-        """Returns the number of images whose rows the runtime runs in one pass, at least 1.
+    def options(
+        self,
+        mode: Mode = "det",
+        samples: int | Auto | None = None,
+        sampler: Sampler | None = None,
+        views: Views | None = None,
+    ) -> Options:
+        """Returns the options of a prediction, as `CheckpointConfig.options`."""
+        return self.config.options(mode, samples, sampler, views, self.precision)
+
+    def run(
+        self,
+        inputs: Iterable[tuple[Tensor, int]],
+        options: Sequence[Options],
+        batch_size: int | None = None,
+        rule: StoppingRule | None = None,
+    ) -> list[Trajectories]:
+        """Returns the trajectories of the same images for each of `options`.
 
         Args:
-            count: Rows of an image and adapter.
+            inputs: The network's input (3, size, size) of each image, in [0, 1], and its seed; read
+                batch by batch.
+            options: At least one.
+            batch_size: Images per batch; None for as many as run in one pass, up to
+                `MAX_BATCH_IMAGES`.
+            rule: When the rounds of `auto` end; None for `CheckpointConfig.stopping_rule`.
+
+        Raises:
+            SettingsError: For a seed or an option out of range.
         """
-        rows = self.network.settings.adapters * count
+        for choice in options:
+            Draw.of(choice)  # raises before an image is read
+        rule = rule or self.config.stopping_rule(self.precision)
+        size = batch_size or max(self._images_per_pass(choice) for choice in options)
+        parts: list[list[Trajectories]] = [[] for _ in options]
+        remaining = iter(inputs)
+        while batch := list(itertools.islice(remaining, size)):
+            pixels = torch.stack([image for image, _ in batch]).to(self.device)
+            seeds = [seed for _, seed in batch]
+            for choice, of_choice in zip(options, parts, strict=True):
+                step = batch_size or self._images_per_pass(choice)
+                for start in range(0, len(seeds), step):
+                    part = slice(start, start + step)
+                    draws = [Draw.of(choice, seed) for seed in seeds[part]]
+                    of_choice.extend(self._batch(pixels[part], draws, choice, rule))
+        return [
+            Trajectories.cat(of_choice) if of_choice else self._none(choice)
+            for choice, of_choice in zip(options, parts, strict=True)
+        ]
+
+    def _batch(
+        self, pixels: Tensor, draws: list[Draw], options: Options, rule: StoppingRule
+    ) -> list[Trajectories]:
+        network, temperatures = self.runtime, self.config.temperatures
+        if options.samples != AUTO:
+            return predict_images(network, pixels, draws, temperatures)
+        distance = self.feature_distance
+        return predict_adaptively(network, pixels, draws, rule, temperatures, distance)
+
+    def _images_per_pass(self, options: Options) -> int:
+        """Returns the number of images whose rows the runtime runs in one pass, at least 1."""
+        rows = self.network.settings.adapters * Draw.of(options).count
         return max(1, min(MAX_BATCH_IMAGES, self.runtime.max_rows_per_pass // rows))
 
-    def _outputs(self, pixels: Tensor, draws: list[Draw], adaptive: bool) -> list[NetworkOutput]:
-        """Returns the output of the network for every image, in order."""
-        temperatures, distance = self.config.temperatures, self.feature_distance
-        if not adaptive:
-            return predict_images(self.runtime, pixels, draws, temperatures, distance)
-        rule = self.config.stopping_rule()
-        return predict_adaptively(self.runtime, pixels, draws, rule, temperatures, distance)
+    def _none(self, options: Options) -> Trajectories:
+        """Returns the trajectories of no image."""
+        shape = (0, self.network.settings.adapters, Draw.of(options).count)
+        width = FEATURES_PER_WIDTH * self.config.backbone.settings.width
+        return Trajectories.of(
+            torch.empty(*shape, len(self.classes), dtype=torch.float64),
+            torch.empty(*shape, width),
+            torch.empty(shape, dtype=torch.int64),
+        )
 
 
 def choose_device(name: str) -> torch.device:

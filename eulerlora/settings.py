@@ -1,12 +1,22 @@
 """Settings of backbone, input, runtime and draws; recipes and checkpoints share them."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora_contract.sampling import Mode, Precision, Sampler, Views
-from eulerlora_contract.settings import Positive, PositiveInt, Settings, optional
+from eulerlora_contract.sampling import (
+    AUTO,
+    AUTO_ROUNDS,
+    MAX_AUTO_SAMPLES,
+    Mode,
+    Options,
+    Precision,
+    Sampler,
+    Views,
+)
+from eulerlora_contract.settings import Positive, PositiveInt, Settings, optional, validated
 
 ColourConstancy = Literal["none", "shades-of-gray"]
 Activation = Literal["gelu", "gelu-tanh", "quick-gelu", "swiglu"]
@@ -176,6 +186,29 @@ class Draw(Settings):
     first: Annotated[int, Field(ge=0)] = 0
     drawn: int = optional(0, ge=0)
     views: Views = optional(1)
+
+    @classmethod
+    def of(cls, options: Options, seed: int = 0) -> Self:
+        """Returns the draw of one image; with `auto`, that of all samples that may run.
+
+        Raises:
+            SettingsError: For a value out of range.
+        """
+        values = {
+            "mode": options.mode,
+            "samples": MAX_AUTO_SAMPLES if options.samples == AUTO else options.samples,
+            "seed": seed,
+            "sampler": options.sampler,
+            "views": options.views,
+        }
+        return validated(cls, values)
+
+    def rounds(self) -> list[Self]:
+        """Returns the draws of the rounds of `auto` (`AUTO_ROUNDS`), which make up this one."""
+        return [
+            self.model_copy(update={"first": first, "samples": samples, "drawn": self.samples})
+            for first, samples in itertools.pairwise((0, *AUTO_ROUNDS))
+        ]
 
     @property
     def count(self) -> int:

@@ -614,11 +614,6 @@ class Threshold(Settings):
     precision: Precision = "float32"
     """Of the predictions that the thresholds were fitted to."""
 
-    @property
-    def options(self) -> tuple[str, int | str]:
-        """The predictions that the thresholds apply to, up to their precision."""
-        return self.mode, self.samples
-
 
 def missing_threshold(
     thresholds: Iterable[Threshold], mode: Mode, samples: int | Auto
@@ -627,7 +622,7 @@ def missing_threshold(
 
     `samples` is per adapter, 1 in mode det.
     """
-    known = {threshold.options: None for threshold in thresholds}
+    known = {(threshold.mode, threshold.samples): None for threshold in thresholds}
     if (mode, samples) in known:
         return None
     asked = mode if mode == "det" else f"{mode} with samples={samples}"

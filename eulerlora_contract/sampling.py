@@ -3,6 +3,7 @@
 Importing this module is fast.
 """
 
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Mode = Literal["det", "stoch"]
@@ -15,6 +16,9 @@ AUTO: Auto = "auto"
 
 MAX_SAMPLES = 64
 DEFAULT_SAMPLES = 4
+AUTO_ROUNDS = (1, 2, DEFAULT_SAMPLES)
+"""Samples per adapter after each round of `auto`."""
+MAX_AUTO_SAMPLES = AUTO_ROUNDS[-1]
 MAX_SEED = 2**32 - 1
 
 Sampler = Literal["independent", "balanced"]
@@ -29,3 +33,30 @@ Precision = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 PrecisionChoice = Precision | Auto
 """A precision, or `auto`: bfloat16 where `eulerlora.model` allows it."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a prediction, and of predictions that something was fitted to.
+
+    Attributes:
+        samples: Per adapter; 1 in mode det.
+        precision: Of the matrix products.
+    """
+
+    mode: Mode = "det"
+    samples: int | Auto = 1
+    sampler: Sampler = "independent"
+    views: Views = 1
+    precision: Precision = "float32"
+
+    def holds_for(self, others: "Options") -> bool:
+        """True if what was fitted to these options holds for others, up to their precision."""
+        if self.mode == "det":
+            return (others.mode, others.views) == ("det", self.views)
+        return replace(self, precision=others.precision) == others
+
+    def __str__(self) -> str:
+        sampled = f", {self.samples} samples, {self.sampler}" if self.mode == "stoch" else ""
+        views = f", {self.views} views" if self.views > 1 else ""
+        return f"{self.mode}{sampled}{views}, {self.precision}"

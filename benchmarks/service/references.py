@@ -38,15 +38,9 @@ def decode(model: EulerLoRA, data: bytes, mode: Mode) -> InferenceItem:
     """Decodes an image file; the seed is that of its content."""
     with Image.open(BytesIO(data)) as image:
         (rgb,) = rgb_images([image], model.config.preprocessing.input_side)
-    config = model.config
-    draw = Draw(
-        mode=mode,
-        samples=SAMPLES if mode == "stoch" else 1,
-        seed=content_seed(rgb.pixels, config.sampling_digest),
-        sampler=config.sampler,
-        views=config.default_views(mode),
-    )
-    return InferenceItem(network_input(rgb.pixels, config.preprocessing), draw)
+    options = model.options(mode, SAMPLES if mode == "stoch" else None)
+    draw = Draw.of(options, content_seed(rgb.pixels, model.config.sampling_digest))
+    return InferenceItem(network_input(rgb.pixels, model.config.preprocessing), draw)
 
 
 def predict(model: EulerLoRA, inputs: Sequence[InferenceItem]) -> list[Tensor]:
@@ -54,7 +48,7 @@ def predict(model: EulerLoRA, inputs: Sequence[InferenceItem]) -> list[Tensor]:
     pixels = torch.stack([item.pixels for item in inputs])
     draws = [item.draw for item in inputs]
     outputs = predict_images(model.runtime, pixels, draws, model.config.temperatures)
-    return [output.log_probabilities.exp() for output in outputs]
+    return [trajectories.by_image[0].exp() for trajectories in outputs]
 
 
 def body(model: EulerLoRA, trajectories: Tensor) -> dict[str, Any]:

@@ -2,30 +2,32 @@
 
 import hashlib
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import Field, field_serializer, model_validator
 
 from eulerlora.methods.registry import DEFAULT_METHOD, NamedMethod
-from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, DecisionMargins, StoppingRule
+from eulerlora.sampling.adaptive import DecisionMargins, StoppingRule
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from eulerlora.settings import BackboneSettings, Preprocessing, Provenance, Temperatures
 from eulerlora_contract.answers import ClassName, TargetClasses, Threshold
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.sampling import AUTO, Auto, Mode, Precision, Sampler, Views
+from eulerlora_contract.sampling import (
+    AUTO,
+    DEFAULT_SAMPLES,
+    MAX_AUTO_SAMPLES,
+    Auto,
+    Mode,
+    Options,
+    Precision,
+    Sampler,
+    Views,
+)
 from eulerlora_contract.settings import PositiveInt, Probability, Settings, Sha256, optional
 
 FittedEntry = TypeVar("FittedEntry", Threshold, PredictionSetCalibration)
-
-
-def of_precision(entries: Sequence[FittedEntry], precision: Precision) -> tuple[FittedEntry, ...]:
-    """Returns the entries in a precision, and those in another one for the remaining options."""
-    chosen: dict[Hashable, FittedEntry] = {}
-    for entry in entries:
-        if entry.options not in chosen or entry.precision == precision:
-            chosen[entry.options] = entry
-    return tuple(chosen.values())
 
 
 MAX_PARAMETERS = 2**33
@@ -194,8 +196,8 @@ class CheckpointConfig(Settings):
         unknown = set() if self.target is None else set(self.target.classes) - set(names)
         if unknown:
             raise ValueError(f"expected target classes of {', '.join(names)}, got {unknown.pop()}")
-        keys = [(entry.options, entry.precision) for entry in self.thresholds]
-        if len(set(keys)) != len(keys):
+        fitted = [self.fitted_options(entry) for entry in self.thresholds]
+        if len(set(fitted)) != len(fitted):
             raise ValueError("two thresholds are for the same mode, samples and precision")
         self._check_counts(len(names))
         if self.preprocessing.size != self.backbone.settings.image_size:
@@ -219,7 +221,7 @@ class CheckpointConfig(Settings):
 
     @model_validator(mode="after")
     def _different_prediction_sets(self) -> Self:
-        keys = [(sets.options, sets.precision) for sets in self.prediction_sets]
+        keys = [(sets.coverage, self.fitted_options(sets)) for sets in self.prediction_sets]
         if len(set(keys)) != len(keys):
             raise ValueError("two prediction_sets are for the same coverage and options")
         return self
@@ -267,10 +269,20 @@ class CheckpointConfig(Settings):
 
         An entry of another precision stays where this one has none.
         """
+        thresholds: dict[Hashable, Threshold] = {}
+        sets: dict[Hashable, PredictionSetCalibration] = {}
+        for threshold in self.thresholds:
+            options = replace(self.fitted_options(threshold), precision=precision)
+            if options not in thresholds or threshold.precision == precision:
+                thresholds[options] = threshold
+        for entry in self.prediction_sets:
+            options = replace(self.fitted_options(entry), precision=precision)
+            if (entry.coverage, options) not in sets or entry.precision == precision:
+                sets[entry.coverage, options] = entry
         return self.model_copy(
             update={
-                "thresholds": of_precision(self.thresholds, precision),
-                "prediction_sets": of_precision(self.prediction_sets, precision),
+                "thresholds": tuple(thresholds.values()),
+                "prediction_sets": tuple(sets.values()),
             }
         )
 
@@ -294,43 +306,69 @@ class CheckpointConfig(Settings):
         """Returns the number of views of a prediction that does not ask for another one."""
         return 1 if mode == "det" else self.views
 
-    def is_fitted_to(
-        self, mode: Mode, sampler: Sampler | None = None, views: int | None = None
-    ) -> bool:
-        """True if what was fitted to a mode applies to this sampler and number of views.
-
-        None stands for the checkpoint's. The sampler matters in mode stoch only.
-        """
-        same_sampler = mode == "det" or sampler in (None, self.sampler)
-        return same_sampler and views in (None, self.default_views(mode))
-
-    def threshold(
+    def options(
         self,
-        mode: Mode,
-        samples: int | Auto,
+        mode: Mode = "det",
+        samples: int | Auto | None = None,
         sampler: Sampler | None = None,
-        views: int | None = None,
-    ) -> Threshold | None:
-        """Returns the OOD thresholds; None if these options were not calibrated.
+        views: Views | None = None,
+        precision: Precision = "float32",
+    ) -> Options:
+        """Returns the options of a prediction; None stands for the default.
 
-        They are of the first precision of the config; `in_precision` chooses another one.
-
-        Args:
-            mode: Of the prediction.
-            samples: Per adapter; ignored in mode det.
-            sampler: As in `is_fitted_to`.
-            views: As in `is_fitted_to`.
+        Raises:
+            SettingsError: For samples in mode det; for `auto` without margins, or with another
+                sampler or other views than those of the margins.
         """
-        if not self.is_fitted_to(mode, sampler, views):
-            return None
-        for threshold in self.thresholds:
-            if (threshold.mode, threshold.samples) == (mode, samples):
-                return threshold
-        return None
+        if mode == "det" and samples is not None:
+            raise SettingsError(f"samples: expected none in mode det, got {samples}")
+        chosen = Options(
+            mode=mode,
+            samples=1 if mode == "det" else DEFAULT_SAMPLES if samples is None else samples,
+            sampler=self.sampler if sampler is None else sampler,
+            views=self.default_views(mode) if views is None else views,
+            precision=precision,
+        )
+        if samples != AUTO:
+            return chosen
+        if self.margins is None:
+            raise SettingsError(
+                "samples: expected a number, because the model has no decision margins for auto; "
+                "eulerlora calibrate fits them"
+            )
+        if (chosen.sampler, chosen.views) != (self.sampler, self.views):
+            raise SettingsError(
+                f"samples=auto: expected the model's sampler and views, {self.sampler} and "
+                f"{self.views}, got {chosen.sampler} and {chosen.views}"
+            )
+        return chosen
 
-    def stopping_rule(self) -> StoppingRule:
+    def fitted_options(self, entry: Threshold | PredictionSetCalibration) -> Options:
+        """Returns the options of the predictions that an entry was fitted to."""
+        return Options(
+            entry.mode,
+            entry.samples,
+            entry.sampler if isinstance(entry, PredictionSetCalibration) else self.sampler,
+            self.default_views(entry.mode),
+            entry.precision,
+        )
+
+    def fitted_for(self, entries: Sequence[FittedEntry], options: Options) -> list[FittedEntry]:
+        """Returns the entries that hold for predictions with these options, best ones first.
+
+        An entry of another precision stands in for a missing one.
+        """
+        fitting = [entry for entry in entries if self.fitted_options(entry).holds_for(options)]
+        return sorted(fitting, key=lambda entry: entry.precision != options.precision)
+
+    def threshold(self, options: Options) -> Threshold | None:
+        """Returns the OOD thresholds; None if these options were not calibrated."""
+        return next(iter(self.fitted_for(self.thresholds, options)), None)
+
+    def stopping_rule(self, precision: Precision = "float32") -> StoppingRule:
         """Returns the rule without a policy, with the flags of `MAX_AUTO_SAMPLES` samples."""
-        threshold = self.threshold("stoch", MAX_AUTO_SAMPLES)
+        options = self.options("stoch", MAX_AUTO_SAMPLES, precision=precision)
+        threshold = self.threshold(options)
         if threshold is None:
             return StoppingRule(margins=self.margins)
         distance = threshold.feature_distance
@@ -339,14 +377,3 @@ class CheckpointConfig(Settings):
             feature_distance=None if distance is None else distance.threshold,
             margins=self.margins,
         )
-
-    def check_adaptive(self, sampler: Sampler | None = None, views: int | None = None) -> None:
-        """Raises SettingsError if `samples=auto` has no margins for this sampler and these views.
-
-        sampler, views: as in `is_fitted_to`.
-        """
-        if self.margins is None or not self.is_fitted_to("stoch", sampler, views):
-            raise SettingsError(
-                "samples=auto: expected a checkpoint with decision margins, and its own sampler "
-                "and views; `eulerlora calibrate` fits them"
-            )

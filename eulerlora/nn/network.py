@@ -24,7 +24,7 @@ from eulerlora.nn.method import (
 )
 from eulerlora.nn.rows import DistinctRows, Rows, ViewedRows, view_order
 from eulerlora.sampling.masks import AdapterSettings
-from eulerlora.scores.ood_scores import FeatureDistance
+from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import UNSCALED, Draw, Preprocessing, Temperatures
 
 MIN_STANDARD_DEVIATION = 1e-3
@@ -34,15 +34,10 @@ FEATURES_PER_WIDTH = 3
 
 
 class NetworkOutput(NamedTuple):
-    """Logits and features of the rows of a pass, or of one image (`predict_images`).
-
-    For one image, all tensors are on the CPU, and there may be distance: of its mean features, ()
-    float64, None without feature statistics; and views: (rows,) int64, of its rows, None if all see
-    the image itself.
+    """Logits and features of the rows of a pass.
 
     Attributes:
-        logits: (rows, classes), float32; those of one image are float64 and divided by the
-            temperature.
+        logits: (rows, classes), float32.
         features: (rows, 3 * width) float32, for `eulerlora.scores.ood_scores`: the pooled features
             of the backbone; the mean patch token after the first block; and the logarithm of the
             standard deviation of the patch embeddings, which is low for an image without structure.
@@ -51,20 +46,6 @@ class NetworkOutput(NamedTuple):
 
     logits: Tensor
     features: Tensor
-    distance: Tensor | None = None
-    views: Tensor | None = None
-
-    @property
-    def log_probabilities(self) -> Tensor:
-        """(rows, classes) float64; a row with a logit that is not finite is NaN."""
-        exact = self.logits.double()
-        unusable = ~exact.isfinite().all(dim=-1, keepdim=True)
-        return exact.log_softmax(dim=-1).masked_fill(unusable, torch.nan)
-
-    @property
-    def log_partition(self) -> Tensor:
-        """(rows,) float64, log-sum-exp of the logits."""
-        return self.logits.double().logsumexp(dim=-1)
 
 
 Block = Callable[[Tensor, nn.Module, nn.Module, BlockRows], Tensor]
@@ -300,9 +281,8 @@ def predict_images(
     images: Tensor,
     draws: Sequence[Draw],
     temperatures: Temperatures = UNSCALED,
-    distance: FeatureDistance | None = None,
-) -> list[NetworkOutput]:
-    """Returns the output of the network for every image.
+) -> list[Trajectories]:
+    """Returns the trajectories of every image, from one batch.
 
     Args:
         network: In evaluation mode, as loaded.
@@ -310,53 +290,25 @@ def predict_images(
         draws: One per image; the rows of an image depend on its draw only, so that its result does
             not depend on the other images of the batch.
         temperatures: Of the logits.
-        distance: Adds the feature distances.
     """
     adapters = network.settings.adapters
-    seen = _seen(images, draws, adapters)
+    views = [view_order(draw, adapters) for draw in draws]
+    rows = Rows.of([draw.count for draw in draws], adapters)
+    seen = ViewedRows(images, rows)
+    if any(draw.views > 1 for draw in draws):
+        seen = rows.with_views(images, torch.cat([of_image.flatten() for of_image in views]))
     drawn = network.draw_rows(draws).to(images)
     output = network.outputs(seen.images, seen.rows.to(images.device), drawn)
-    return _image_outputs(output, draws, adapters, temperatures, distance)
-
-
-def _seen(images: Tensor, draws: Sequence[Draw], adapters: int) -> ViewedRows:
-    """Returns what the rows of the draws see, with the rows on the CPU."""
-    rows = Rows.of([draw.count for draw in draws], adapters)
-    if all(draw.views == 1 for draw in draws):
-        return ViewedRows(images, rows)
-    views = torch.cat([view_order(draw, adapters).flatten() for draw in draws])
-    return rows.with_views(images, views)
-
-
-def _image_outputs(
-    output: NetworkOutput,
-    draws: Sequence[Draw],
-    adapters: int,
-    temperatures: Temperatures,
-    distance: FeatureDistance | None,
-) -> list[NetworkOutput]:
     counts = [adapters * draw.count for draw in draws]
     logits = output.logits.to("cpu", torch.float64).split(counts)
     features = output.features.to("cpu", torch.float32).split(counts)
-    outputs = [
-        NetworkOutput(
-            image_logits / temperatures[draw.mode],
-            image_features,
-            views=None if draw.views == 1 else view_order(draw, adapters).flatten(),
+    return [
+        Trajectories.of(
+            (of_logits / temperatures[draw.mode]).view(1, adapters, draw.count, -1),
+            of_features.view(1, adapters, draw.count, -1),
+            of_views.view(1, adapters, draw.count),
         )
-        for draw, image_logits, image_features in zip(draws, logits, features, strict=True)
+        for draw, of_logits, of_features, of_views in zip(
+            draws, logits, features, views, strict=True
+        )
     ]
-    return with_distances(outputs, distance)
-
-
-def with_distances(
-    outputs: Sequence[NetworkOutput], distance: FeatureDistance | None
-) -> list[NetworkOutput]:
-    """Returns the outputs of images with their feature distances; unchanged without `distance`.
-
-    Together they cost little more than a single one, which reads the whole covariance.
-    """
-    if distance is None or not outputs:
-        return list(outputs)
-    values = distance(torch.stack([output.features.mean(dim=0) for output in outputs]))
-    return [output._replace(distance=value) for output, value in zip(outputs, values, strict=True)]

@@ -4,7 +4,6 @@
 one image, and `predict_adaptively` runs those of a batch.
 """
 
-import itertools
 import math
 import sys
 from bisect import bisect_left
@@ -21,13 +20,14 @@ from eulerlora.nn.network import (
     RowNetwork,
     predict_images,
     round_products,
-    with_distances,
 )
 from eulerlora.nn.rows import Rows
-from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, ROUNDS, StoppingRule, round_answers
+from eulerlora.sampling.adaptive import StoppingRule
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.ood_scores import FeatureDistance
+from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import DEFAULT_RUNTIME, UNSCALED, Draw, RuntimeSettings, Temperatures
+from eulerlora_contract.errors import NonFiniteError
 
 ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 96, 128)
 """Row counts for which a network is compiled; a pass is padded to the next of them."""
@@ -169,82 +169,46 @@ def row_counts(max_rows: int, device: torch.device) -> Sequence[int]:
     return counts[: bisect_left(counts, max_rows) + 1]
 
 
-def round_draws(draw: Draw) -> list[Draw]:
-    """Returns the draw of each round of `samples="auto"`; of `draw`, the samples are ignored."""
-    return [
-        draw.model_copy(update={"first": first, "samples": samples, "drawn": MAX_AUTO_SAMPLES})
-        for first, samples in itertools.pairwise((0, *ROUNDS))
-    ]
-
-
 class AdaptiveSampling:
-    """The rounds of one image, without I/O: the caller runs each draw and adds its output.
+    """The rounds of one image, without I/O: the caller runs each draw and adds its trajectories.
 
-        sampling = AdaptiveSampling(draw, adapters, rule, distance)
+        sampling = AdaptiveSampling(draw, rule, distance)
         while sampling.next_draw is not None:
             sampling.add(run(sampling.next_draw))
 
     Args:
-        draw: In mode `stoch`; its number of samples is ignored: each round runs the samples of a
-            draw of `MAX_AUTO_SAMPLES` that follow those of the previous round.
-        adapters: Number of adapters.
+        draw: Of all samples that may run; each round runs those that follow the previous one.
         rule: With margins.
         distance: Of the features, None without statistics.
     """
 
     def __init__(
-        self,
-        draw: Draw,
-        adapters: int,
-        rule: StoppingRule,
-        distance: FeatureDistance | None = None,
+        self, draw: Draw, rule: StoppingRule, distance: FeatureDistance | None = None
     ) -> None:
-        assert rule.margins is not None
-        self._adapters, self._rule, self._distance = adapters, rule, distance
-        self._remaining = iter(round_draws(draw))
-        self._output: NetworkOutput | None = None
+        self._rule, self._distance = rule, distance
+        self._remaining = iter(draw.rounds())
+        self._trajectories: Trajectories | None = None
         self.next_draw: Draw | None = next(self._remaining)
 
-    def add(self, output: NetworkOutput) -> None:
-        """Adds the output of `next_draw` and selects the next round."""
+    def add(self, trajectories: Trajectories) -> None:
+        """Adds the trajectories of `next_draw` and selects the next round."""
         assert self.next_draw is not None
-        if self._output is not None:
-            output = self._samples_of_both(self._output, output)
-            (output,) = with_distances([output], self._distance)
-        self._output = output
-        ends = self._ends(self.next_draw.samples)
-        self.next_draw = None if ends else next(self._remaining, None)
+        earlier = self._trajectories
+        self._trajectories = trajectories if earlier is None else earlier.then(trajectories)
+        self.next_draw = None if self._ends() else next(self._remaining, None)
 
-    def _samples_of_both(self, earlier: NetworkOutput, later: NetworkOutput) -> NetworkOutput:
-        """Returns the rows of both, adapter by adapter."""
-
-        def join(*parts: Tensor) -> Tensor:
-            by_adapter = [part.unflatten(0, (self._adapters, -1)) for part in parts]
-            return torch.cat(by_adapter, dim=1).flatten(0, 1)
-
-        views = None
-        if earlier.views is not None and later.views is not None:
-            views = join(earlier.views, later.views)
-        return NetworkOutput(
-            join(earlier.logits, later.logits),
-            join(earlier.features, later.features),
-            views=views,
-        )
-
-    def _ends(self, samples: int) -> bool:
-        output = self.output
-        probabilities = output.log_probabilities.exp().unflatten(0, (self._adapters, -1))
-        if probabilities.isnan().any():
+    def _ends(self) -> bool:
+        try:
+            summary = self.trajectories.summary(self._distance)
+        except NonFiniteError:  # which the answer reports
             return True
-        distances = None if output.distance is None else output.distance[None]
-        (answer,) = round_answers(probabilities[None], samples, distances)
-        return self._rule.ends(answer)
+        return bool(self._rule.ends(summary, int(self.trajectories.samples)))
 
     @property
-    def output(self) -> NetworkOutput:
-        """The output of the rounds so far, with their samples in order."""
-        assert self._output is not None
-        return self._output
+    def trajectories(self) -> Trajectories:
+        """Those of the rounds so far, with their samples in order."""
+        assert self._trajectories is not None
+        return self._trajectories
 
 
 def predict_adaptively(
@@ -254,22 +218,21 @@ def predict_adaptively(
     rule: StoppingRule,
     temperatures: Temperatures = UNSCALED,
     distance: FeatureDistance | None = None,
-) -> list[NetworkOutput]:
-    """Returns the output of the network for every image, for `samples="auto"`.
+) -> list[Trajectories]:
+    """Returns the trajectories of every image, for `samples="auto"`.
 
     Each round runs the images that have not ended. Network, images and temperatures are as in
     `predict_images`; draws, rule and distance as in `AdaptiveSampling`.
     """
-    adapters = network.settings.adapters
-    samplings = [AdaptiveSampling(draw, adapters, rule, distance) for draw in draws]
+    samplings = [AdaptiveSampling(draw, rule, distance) for draw in draws]
     while pending := {
         index: sampling.next_draw
         for index, sampling in enumerate(samplings)
         if sampling.next_draw is not None
     }:
         outputs = predict_images(
-            network, images[list(pending)], list(pending.values()), temperatures, distance
+            network, images[list(pending)], list(pending.values()), temperatures
         )
-        for index, output in zip(pending, outputs, strict=True):
-            samplings[index].add(output)
-    return [sampling.output for sampling in samplings]
+        for index, trajectories in zip(pending, outputs, strict=True):
+            samplings[index].add(trajectories)
+    return [sampling.trajectories for sampling in samplings]

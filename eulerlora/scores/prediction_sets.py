@@ -13,7 +13,7 @@ over both the calibration lesions and the new lesion.
 """
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Literal
@@ -34,10 +34,8 @@ class PredictionSetCalibration(Settings):
 
     Attributes:
         coverage: Stated probability that a set contains the true class.
-        mode: The predictions that the thresholds apply to.
-        samples: The predictions that the thresholds apply to.
-        sampler: The predictions that the thresholds apply to.
-        precision: The predictions that the thresholds apply to.
+        mode: Of the predictions that the thresholds apply to; as samples, sampler and precision
+            (`eulerlora_contract.sampling.Options`).
         thresholds: One per class; a class with probability p is in the set if 1 - p is at most its
             threshold, and always if that is 1.
         units: Number of calibration units of each class, which are lesions or images.
@@ -54,11 +52,6 @@ class PredictionSetCalibration(Settings):
     units: tuple[Annotated[int, Field(ge=0)], ...]
     data: str
     data_sha256: Sha256
-
-    @property
-    def options(self) -> Hashable:
-        """The coverage, and the predictions that it holds for, up to their precision."""
-        return self.coverage, self.mode, self.samples, self.sampler
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
 """Mean over trajectories: its entropy, mutual information, maximum and parts of its variance."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import TypeVar
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -119,15 +117,4 @@ def variance_of(trajectories: Tensor, views: Tensor) -> Variance:
         between_views=between_views,
         between_samples=(within_adapters - between_views).clamp_min(0),
         within=(exact * (1 - exact)).sum(dim=-1).mean(dim=(1, 2)).clamp_min(0),
-    )
-
-
-Summary = TypeVar("Summary", Uncertainty, Variance)
-
-
-def joined(parts: Sequence[Summary]) -> Summary:
-    """Returns the summary of the images of all parts, of which there is at least one."""
-    names = [field.name for field in fields(parts[0])]
-    return type(parts[0])(
-        **{name: torch.cat([getattr(part, name) for part in parts]) for name in names}
     )

@@ -152,12 +152,12 @@ async def _model_and_policy(session: Session) -> tuple[ModelDetails, Policy]:
 
 def _with_defaults(options: TriageOptions, policy: Policy) -> TriageOptions:
     """Returns the options with the mode and samples that the policy's threshold was set for."""
-    sampling = default_sampling(policy.evidence, options.get("mode"), options.get("samples"))
-    if sampling.mode != "stoch" and sampling.samples is not None:
+    mode, samples = default_sampling(policy.evidence, options.get("mode"), options.get("samples"))
+    if mode != "stoch" and samples is not None:
         raise click.UsageError(
-            f"expected --samples only with --mode stoch, got mode {sampling.mode} of the policy"
+            f"expected --samples only with --mode stoch, got mode {mode} of the policy"
         )
-    return {**options, "mode": sampling.mode, "samples": sampling.samples}
+    return {**options, "mode": mode, "samples": samples}
 
 
 async def _send(

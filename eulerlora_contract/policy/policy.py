@@ -73,22 +73,22 @@ RULES: Mapping[Disposition, tuple[Reason, ...]] = {
 """The first disposition with a reason that applies decides; without any, it is routine."""
 
 Flags = Any
-"""A bool, or a numpy array of bools with one for each image."""
+"""A bool, or an array with one for each image; NaN in place of one that is unknown."""
 
 
-def dispositions(reasons: Mapping[Reason, Flags | None]) -> dict[Disposition, Flags]:
+def dispositions(reasons: Mapping[Reason, Flags]) -> dict[Disposition, Flags]:
     """Returns for every disposition whether it is possible; one is if all reasons are known.
 
     Args:
-        reasons: True if a reason applies, None if that is unknown. A reason that is missing does
+        reasons: True if a reason applies, NaN if that is unknown. A reason that is missing does
             not apply.
     """
     undecided: Flags = True  # no earlier rule certainly applies
     possible = {}
     for disposition, causes in RULES.items():
         states = [reasons.get(cause, False) for cause in causes]
-        may_apply = reduce(or_, (True if state is None else state for state in states))
-        applies = reduce(or_, (False if state is None else state for state in states))
+        may_apply = reduce(or_, (state != 0 for state in states))
+        applies = reduce(or_, (state == 1 for state in states))
         possible[disposition] = undecided & may_apply
         undecided &= applies ^ True  # `not`, also of an array
     return {**possible, Disposition.ROUTINE: undecided}
@@ -380,17 +380,9 @@ class Policy(Settings):
             yield Reason.BLURRED
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """The mode of a request, and its samples per adapter; None for modes without samples."""
-
-    mode: Mode
-    samples: int | Auto | None
-
-
 def default_sampling(
     evidence: Evidence | None, mode: Mode | None = None, samples: int | Auto | None = None
-) -> Sampling:
+) -> tuple[Mode, int | Auto | None]:
     """Returns the mode and samples of a triage request: given values, or those of the evidence.
 
     Without evidence, the default is mode det, as for predictions.
@@ -402,7 +394,7 @@ def default_sampling(
             samples = evidence.samples
         else:
             samples = DEFAULT_SAMPLES
-    return Sampling(mode, samples)
+    return mode, samples
 
 
 DEFAULT_FILE = "policy.toml"

@@ -208,12 +208,12 @@ def measured_performance(policy: Policy) -> tuple[PolicyPerformance, ...]:
 
 def policy_description(policy: Policy) -> PolicyDescription:
     """Returns the answer of `/triage/policy`."""
-    sampling = default_sampling(policy.evidence)
+    mode, samples = default_sampling(policy.evidence)
     return PolicyDescription(
         version=policy.version,
         hash=policy.hash,
-        mode=sampling.mode,
-        samples=sampling.samples,
+        mode=mode,
+        samples=samples,
         policy=policy.model_dump(mode="json"),
         dispositions=tuple(
             DispositionText(

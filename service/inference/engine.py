@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from eulerlora.model import EulerLoRA
-from eulerlora.nn.network import NetworkOutput, predict_images
+from eulerlora.nn.network import predict_images
+from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import OutOfMemory, UnknownModel
@@ -119,11 +120,10 @@ class ServedModel:
         """Maximum number of rows of one forward pass; a larger batch runs in several passes."""
         return self.model.runtime.max_rows_per_pass
 
-    def infer(self, items: Sequence[InferenceItem]) -> list[NetworkOutput]:
-        """Returns the output for each item, from one batch.
+    def infer(self, items: Sequence[InferenceItem]) -> list[Trajectories]:
+        """Returns the trajectories of each item, from one batch.
 
-        Items of different modes and numbers of samples share the batch. The outputs have feature
-        distances if the model has feature statistics.
+        Items of different modes and numbers of samples share the batch.
 
         Raises:
             OutOfMemory: If the device is lost.
@@ -131,13 +131,10 @@ class ServedModel:
         """
         model = self.model
 
-        def run() -> list[NetworkOutput]:
+        def run() -> list[Trajectories]:
             pixels = torch.stack([item.pixels for item in items]).to(model.device)
             draws = [item.draw for item in items]
-            temperatures = model.config.temperatures
-            return predict_images(
-                model.runtime, pixels, draws, temperatures, model.feature_distance
-            )
+            return predict_images(model.runtime, pixels, draws, model.config.temperatures)
 
         return with_device_errors(run)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from eulerlora.nn.network import NetworkOutput
+from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw
 from eulerlora_contract.problems import DeadlinePassed, NotReady, Overloaded, Problem
 from service.fair_sharing import INTERNAL, FairQueue, RecentClients, SharedCapacity
@@ -26,14 +26,14 @@ ALONE_FACTOR = 8  # multiplies max_pass_ms while one client is active alone
 
 @dataclass(frozen=True)
 class InferenceResult:
-    """The network's output for one item, its draw, and its times in seconds.
+    """The trajectories of one item, its draw, and its times in seconds.
 
     Attributes:
         queued_s: In the queue.
         ran_s: Of its batch.
     """
 
-    output: NetworkOutput
+    trajectories: Trajectories
     draw: Draw
     queued_s: float
     ran_s: float

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
-from eulerlora.nn.network import NetworkOutput
+from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.problems import ModelFailure, OutOfMemory, Problem
 from service.inference.engine import CoreAllocation, DeviceFailed, InferenceItem, ServedModel
 from service.inference.queue import Batch, InferenceResult, RequestQueue, Ticket
@@ -25,10 +25,10 @@ CHECKS_PER_LIMIT = 10  # checks for hung passes per `max_batch_s`
 
 
 def run_with_retry(
-    infer: Callable[[Sequence[Item]], list[NetworkOutput]],
+    infer: Callable[[Sequence[Item]], list[Trajectories]],
     items: Sequence[Item],
     may_split: bool = True,
-) -> list[NetworkOutput | Problem]:
+) -> list[Trajectories | Problem]:
     """Returns the output of `infer` or a problem for each item, in order.
 
     A batch that is out of memory is split in two once. A batch that fails otherwise is run again
@@ -143,7 +143,7 @@ class InferenceWorkers:
                 queued_s, draw = started_at - ticket.queued_at, ticket.queued_item.draw
                 ticket.resolve(InferenceResult(output, draw, queued_s, seconds))
 
-    def _infer(self, tickets: Sequence[Ticket]) -> list[NetworkOutput]:
+    def _infer(self, tickets: Sequence[Ticket]) -> list[Trajectories]:
         thread_id = threading.get_ident()
         self._pass_started_at[thread_id] = time.monotonic()
         try:

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from fastapi import Request
 
-from eulerlora.answer import RunOptions, answer, response_fields
-from eulerlora.nn.runtime import AdaptiveSampling, round_draws
+from eulerlora.answer import answer, response_fields
+from eulerlora.nn.runtime import AdaptiveSampling
 from eulerlora.sampling.adaptive import StoppingRule
+from eulerlora.settings import Draw
 from eulerlora_contract.answers import (
     Prediction,
     PredictionWarning,
@@ -48,7 +49,7 @@ from service.prediction.request import (
     PredictRequest,
     RequestImage,
     images_of,
-    requested_samples,
+    options_of,
     rule_of,
 )
 from service.settings import ServiceSettings
@@ -151,7 +152,7 @@ class Pipeline:
         """Returns the result of every image of a request: the way of a request up to its images."""
         served = self._models.named(query.model)
         check_policy(policy, served)
-        samples = requested_samples(query, served)  # refuses parameters before the body is read
+        options = options_of(query, served)  # refuses parameters before the body is read
 
         # Read
         uploads = await read(request)
@@ -165,7 +166,7 @@ class Pipeline:
             PredictRequest(
                 query=query,
                 served=served,
-                samples=samples,
+                options=options,
                 request_id=request_id_of(request),
                 client=client,
                 key_name=getattr(request.state, "key_name", None),
@@ -180,8 +181,8 @@ class Pipeline:
         decoding_s = self._slots.wait_s(client, sum(image.estimated_s for image in images))
         if decoding_s > self._settings.deadline_s:
             raise Overloaded("decoding the images takes longer than the deadline", decoding_s)
-        draw = requests[0].draw(seed=0)
-        rounds = round_draws(draw) if samples == AUTO else [draw]
+        draw = Draw.of(options)
+        rounds = draw.rounds() if options.samples == AUTO else [draw]
         rows = [served.adapters * part.count for part in rounds]
         tickets_rows = [count for count in rows for _ in images]
         with self._queue.reserve(client, served, tickets_rows) as tickets:
@@ -212,7 +213,7 @@ class Pipeline:
 
         # Infer
         seed = decoded.content_seed if request.query.seed is None else request.query.seed
-        item = InferenceItem(torch.from_numpy(decoded.pixels), request.draw(seed))
+        item = InferenceItem(torch.from_numpy(decoded.pixels), Draw.of(request.options, seed))
         rule = rule_of(request, decoded.quality)
         if rule is None:
             (ticket,) = tickets
@@ -312,8 +313,8 @@ async def infer_in_rounds(
     of rounds that do not run are released. The deadline is as in `infer`; a result from fewer
     rounds would depend on the load. The rule is as in `AdaptiveSampling`.
     """
-    served, queued_at = tickets[0].served, time.monotonic()
-    sampling = AdaptiveSampling(item.draw, served.adapters, rule, served.model.feature_distance)
+    queued_at = time.monotonic()
+    sampling = AdaptiveSampling(item.draw, rule, tickets[0].served.model.feature_distance)
     results: list[InferenceResult] = []
     for ticket in tickets:
         if sampling.next_draw is None:
@@ -321,10 +322,10 @@ async def infer_in_rounds(
         else:
             round_item = replace(item, draw=sampling.next_draw)
             results.append(await infer(queue, round_item, deadline, ticket, queued_at))
-            sampling.add(results[-1].output)
+            sampling.add(results[-1].trajectories)
     ran_s = sum(result.ran_s for result in results)
     queued_s = results[-1].queued_s - (ran_s - results[-1].ran_s)  # counts from the first round
-    return InferenceResult(sampling.output, item.draw, queued_s, ran_s)
+    return InferenceResult(sampling.trajectories, item.draw, queued_s, ran_s)
 
 
 def check_policy(policy: Policy | None, served: ServedModel) -> None:
@@ -348,11 +349,10 @@ def response_body(
     Raises:
         ModelFailure: If the network's output is not finite.
     """
-    served, query, draw = request.served, request.query, result.draw
-    model, output = served.model, result.output
-    options = RunOptions(query.mode, request.samples, draw.sampler, model.precision, request.views)
+    served, query, trajectories = request.served, request.query, result.trajectories
+    model, options, distance = served.model, request.options, served.model.feature_distance
     try:
-        answered = answer([output], model.config, options, query.coverage)
+        answered = answer(trajectories, model.config, options, distance, query.coverage)
     except NonFiniteError as error:
         reason = "the output of the model for this image is not finite"
         raise ModelFailure(reason) from error
@@ -369,8 +369,8 @@ def response_body(
         model=served.name,
         revision=served.revision,
         mode=query.mode,
-        trajectories=len(output.logits),
-        seed=draw.seed,
+        trajectories=answered.trajectories.shape[1],
+        seed=result.draw.seed,
         warnings=(*warnings, *answered.warnings, *request.warnings),
         **fields,
     )

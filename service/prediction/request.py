@@ -1,13 +1,13 @@
 """A validated prediction request and its images."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, SettledDecisions, StoppingRule
-from eulerlora.settings import Draw
+from eulerlora.sampling.adaptive import StoppingRule
 from eulerlora_client.image_formats import ImageHeader
 from eulerlora_contract.answers import ImageQuality, PredictionWarning
-from eulerlora_contract.policy.policy import Policy, dispositions
+from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.policy.policy import Policy
 from eulerlora_contract.problems import (
     BodyTooLarge,
     InvalidParameter,
@@ -15,7 +15,7 @@ from eulerlora_contract.problems import (
     Problem,
 )
 from eulerlora_contract.queries import PredictQuery
-from eulerlora_contract.sampling import AUTO, DEFAULT_SAMPLES, Auto, Views
+from eulerlora_contract.sampling import AUTO, Options
 from service.decoding.decode import estimated_s, header_of
 from service.http.requests import Upload
 from service.inference.engine import ServedModel
@@ -86,7 +86,7 @@ class PredictRequest:
 
     query: PredictQuery
     served: ServedModel
-    samples: int | Auto
+    options: Options
     request_id: str
     client: str
     key_name: str | None
@@ -96,40 +96,17 @@ class PredictRequest:
     warnings: tuple[PredictionWarning, ...]
     index: int | None
 
-    @property
-    def views(self) -> Views:
-        """The views that the trajectories of an image share between them."""
-        return self.query.views or self.served.model.config.default_views(self.query.mode)
 
-    def draw(self, seed: int) -> Draw:
-        """Returns the draw for one image; if it runs in rounds, of all that may run."""
-        return Draw(
-            mode=self.query.mode,
-            samples=MAX_AUTO_SAMPLES if self.samples == AUTO else self.samples,
-            seed=seed,
-            sampler=self.served.model.config.sampler,
-            views=self.views,
-        )
-
-
-def requested_samples(query: PredictQuery, served: ServedModel) -> int | Auto:
-    """Returns the samples per adapter: 1 in mode det, otherwise as requested or the default.
+def options_of(query: PredictQuery, served: ServedModel) -> Options:
+    """Returns the options of a request.
 
     Raises:
-        InvalidParameter: For samples in mode det, and for `auto` if the model has no decision
-            margins or other views.
+        InvalidParameter: As `CheckpointConfig.options`.
     """
-    if query.mode == "det" and query.samples is not None:
-        raise InvalidParameter("samples: expected only with mode=stoch")
-    config = served.model.config
-    if query.samples == AUTO and config.margins is None:
-        raise InvalidParameter(
-            "samples: expected a number, because the model has no decision margins for auto; "
-            "eulerlora calibrate fits them"
-        )
-    if query.samples == AUTO and query.views not in (None, config.views):
-        raise InvalidParameter(f"views: expected {config.views}, the model's, with samples=auto")
-    return 1 if query.mode == "det" else query.samples or DEFAULT_SAMPLES
+    try:
+        return served.model.options(query.mode, query.samples, views=query.views)
+    except SettingsError as error:
+        raise InvalidParameter(str(error)) from error
 
 
 def rule_of(request: PredictRequest, quality: ImageQuality | None) -> StoppingRule | None:
@@ -138,18 +115,10 @@ def rule_of(request: PredictRequest, quality: ImageQuality | None) -> StoppingRu
     With a policy, `quality` is that of the image, and the rounds end when the disposition is
     settled.
     """
-    if request.samples != AUTO:
+    if request.options.samples != AUTO:
         return None
-    config = request.served.model.config
-    rule = config.stopping_rule()
-    if request.policy is None or quality is None:
+    model, policy = request.served.model, request.policy
+    rule = model.config.stopping_rule(model.precision)
+    if policy is None or quality is None:
         return rule
-    rules, classes = request.policy, request.served.model.classes
-    target = [classes.index(name) for name in rules.target.classes]
-    poor = dict.fromkeys(rules.quality_reasons(quality), True)
-
-    def settled(decisions: SettledDecisions) -> bool:
-        states = rule.states(decisions, target, rules.target.urgent, rules.uncertainty.entropy_nats)
-        return sum(dispositions(poor | states).values()) == 1
-
-    return replace(rule, policy=settled)
+    return rule.of_policy(policy, model.classes, tuple(policy.quality_reasons(quality)))

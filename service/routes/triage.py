@@ -249,12 +249,12 @@ def report_routes(writer: ReportWriter) -> APIRouter:
 
 def triage_query(policy: Policy) -> type[TriageQuery]:
     """Returns the type of the query whose default mode, in the documentation, is the policy's."""
-    sampling = default_sampling(policy.evidence)
-    samples = "" if sampling.samples is None else f" with {sampling.samples} samples"
-    described = f"{TriageQuery.model_fields['mode'].description} Here: {sampling.mode}{samples}."
+    default_mode, count = default_sampling(policy.evidence)
+    samples = "" if count is None else f" with {count} samples"
+    described = f"{TriageQuery.model_fields['mode'].description} Here: {default_mode}{samples}."
 
     class DocumentedQuery(TriageQuery):
-        mode: Annotated[Mode, Field(description=described)] = sampling.mode
+        mode: Annotated[Mode, Field(description=described)] = default_mode
 
     return DocumentedQuery
 
@@ -264,6 +264,6 @@ def prediction_query(query: TriageQuery, policy: Policy) -> PredictQuery:
 
     Values that are not given are those that the policy's threshold was set for.
     """
-    sampling = default_sampling(policy.evidence, query.mode, query.samples)
-    values = {**query.model_dump(), "mode": sampling.mode, "samples": sampling.samples}
+    mode, samples = default_sampling(policy.evidence, query.mode, query.samples)
+    values = {**query.model_dump(), "mode": mode, "samples": samples}
     return PredictQuery(**values, detail="trajectories")

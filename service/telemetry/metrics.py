@@ -27,9 +27,9 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from eulerlora.sampling.adaptive import ROUNDS
 from eulerlora_contract.answers import Disposition, ModelShift, Prediction
 from eulerlora_contract.problems import SENT_BY_SERVICE
+from eulerlora_contract.sampling import AUTO_ROUNDS
 from service.telemetry.stderr import dropped_lines
 
 ClientClass = Literal["anonymous", "keyed"]
@@ -74,7 +74,7 @@ HISTOGRAMS: Mapping[str, tuple[str, Labels, tuple[float, ...]]] = {
     ),
     "msp_ratio": ("Probability of the most likely class.", BY_MODE, PROBABILITIES),
     "auto_samples": (
-        "Samples per adapter with samples=auto.", BY_MODEL, ROUNDS,
+        "Samples per adapter with samples=auto.", BY_MODEL, AUTO_ROUNDS,
     ),
     "decode_seconds": ("Time from file to network input.", BY_MODEL, DURATIONS_S),
     "queue_wait_seconds": (

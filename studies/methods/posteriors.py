@@ -71,13 +71,13 @@ def predicted_probabilities(
         for seed in range(len(pixels))
     ]
     outputs = [
-        output.log_probabilities.exp().mean(dim=0)
+        trajectories.by_image.exp().mean(dim=1)
         for start in range(0, len(pixels), FIT_BATCH)
-        for output in predict_images(
+        for trajectories in predict_images(
             network, pixels[start : start + FIT_BATCH], draws[start : start + FIT_BATCH]
         )
     ]
-    return torch.stack(outputs)
+    return torch.cat(outputs)
 
 
 class FittedMethod(GaussianWeightsMethod[SettingsType_co]):

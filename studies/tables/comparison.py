@@ -35,7 +35,7 @@ from eulerlora_contract.sampling import Mode
 from studies.tables.results import COMPARED_SCORES, METRIC_NAMES, row_results, section
 from studies.tables.table import Difference, ResultTable, TableRun
 from training.adaptation.train import REPORT
-from training.evaluation.inference import familiarity
+from training.evaluation.evaluate import familiarity
 from training.evaluation.intervals import (
     CONFIDENCE,
     Floats,

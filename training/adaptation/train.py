@@ -50,7 +50,7 @@ from training.adaptation.summary import (
     run_lines,
 )
 from training.calibration.calibrate import calibrate, has_temperature
-from training.calibration.thresholds import at_temperature, fit_temperature
+from training.calibration.thresholds import fit_temperature
 from training.data.copies import check_images, data_digest, image_digests, write_copies
 from training.data.datasets import pretraining_images, read_dataset, read_ood_set, read_outliers
 from training.data.images import (
@@ -63,7 +63,6 @@ from training.data.images import (
 )
 from training.data.registry import DATA_SETS
 from training.evaluation.evaluate import evaluate
-from training.evaluation.inference import SamplingOptions
 from training.evaluation.intervals import cluster_indices
 from training.optimisation.batches import LoadedBatches, RunLength
 from training.optimisation.loop import optimise
@@ -398,7 +397,7 @@ def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:
             temperature=has_temperatures,
         )
     model, *others = [EulerLoRA(load_checkpoint(folder), device) for folder in folders]
-    options = [SamplingOptions("det"), SamplingOptions("stoch", settings.samples)]
+    options = [model.options("det"), model.options("stoch", settings.samples)]
     evaluation = evaluate(
         model, images, shared.ood, options, settings.ood_images, others=others, folder=folders[0]
     )
@@ -412,7 +411,7 @@ def _evaluate_checkpoints(shared: _SharedRun, out: Path) -> None:
                 torch.tensor([image.label for image in held_out]),
                 cluster_indices([image.cluster_name for image in held_out]),
             )
-            tested = at_temperature(tested, fit.temperature)
+            tested = (tested / fit.temperature).log_softmax(dim=-1)
         probe = compare_with_probe(evaluation.test, tested)
         evaluation = replace(evaluation, report=replace(evaluation.report, probe=probe))
     write_report(out / REPORT, evaluation)

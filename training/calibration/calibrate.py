@@ -17,7 +17,6 @@ from eulerlora.checkpoint.files import (
 )
 from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.model import EulerLoRA, fastest_precision
-from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES
 from eulerlora.scores.ood_scores import (
     SHRINKAGE,
     FeatureDistance,
@@ -30,6 +29,7 @@ from eulerlora_contract.output_files import changed_folder
 from eulerlora_contract.sampling import (
     AUTO,
     DEFAULT_SAMPLES,
+    MAX_AUTO_SAMPLES,
     MODES,
     PRECISIONS,
     Auto,
@@ -49,7 +49,7 @@ from training.calibration.thresholds import (
     with_thresholds,
 )
 from training.data.images import ImageParts, evenly_spaced
-from training.evaluation.inference import SamplingOptions, predict_all
+from training.evaluation.inference import predict_all
 from training.evaluation.prediction_sets import Lesions
 from training.recipe.schema import CALIBRATED_SAMPLES
 
@@ -151,7 +151,7 @@ def calibrate_auto(
     """
     checkpoint = load_checkpoint(folder)
     config = checkpoint.config.with_auto(AutoRecord())
-    if config.threshold("stoch", MAX_AUTO_SAMPLES) is None:
+    if config.threshold(config.options("stoch", MAX_AUTO_SAMPLES)) is None:
         raise DataError(
             f"{folder}: expected thresholds for {MAX_AUTO_SAMPLES} samples, got none; calibrate it "
             "without --auto-only"
@@ -201,9 +201,9 @@ def compute_feature_statistics(
 ) -> tuple[FeatureStatistics, FeatureConfig]:
     """Returns the statistics of the training part in mode `det`, and their description."""
     train = evenly_spaced(images.parts["train"], MAX_FEATURE_IMAGES)
-    (outputs,) = predict_all(model, train, [SamplingOptions("det")], "features")
+    (trajectories,) = predict_all(model, train, [model.options("det")], "features")
     labels = torch.tensor([image.label for image in train])
-    features = outputs.features.mean(dim=(1, 2))
+    features = trajectories.features.mean(dim=(1, 2))
     statistics = fit_feature_statistics(features, labels, len(model.classes))
     return statistics, FeatureConfig(
         sha256=tensors_sha256(statistics.tensors),

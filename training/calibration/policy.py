@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 import tomlkit
+import torch
 from numpy.typing import NDArray
 
 from eulerlora.model import EulerLoRA
-from eulerlora.sampling.adaptive import ROUNDS, SettledDecisions, last_rounds
+from eulerlora.scores.trajectories import Summary
 from eulerlora_contract.answers import Disposition, Reason, TargetClasses
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import write_text
@@ -39,17 +40,11 @@ from eulerlora_contract.policy.policy import (
     parse_policy,
     read_policy_text,
 )
-from eulerlora_contract.sampling import AUTO
-from training.calibration.thresholds import answers_by_round
+from eulerlora_contract.sampling import AUTO, MAX_AUTO_SAMPLES, Options
 from training.data.copies import named_with_seen
 from training.data.images import OUTSIDE, LabelledImage, report_skipped
 from training.data.local_images import LabelNames, read_local_images
-from training.evaluation.inference import (
-    ModelOutputs,
-    SamplingOptions,
-    SetPredictions,
-    predict_all,
-)
+from training.evaluation.inference import predict_all
 from training.evaluation.intervals import (
     CONFIDENCE,
     Bools,
@@ -177,99 +172,56 @@ def check_classes(model: EulerLoRA, target: TargetClasses) -> None:
 def score_images(
     model: EulerLoRA,
     images: Sequence[LabelledImage],
-    options: SamplingOptions,
+    options: Options,
     target: TargetClasses,
     label: str,
     policy: Policy | None = None,
 ) -> PolicyInputs:
     """Returns a model's scores of labelled images.
 
-    `label`: name of the progress bar. `policy`: whose decisions end the rounds of adaptive options;
-    None scores all of their samples.
+    `label`: name of the progress bar. `policy`: whose dispositions end the rounds of `auto`; None
+    scores all of its samples.
 
     Raises:
         DataError: As `check_classes`.
-        SettingsError: For adaptive options and a checkpoint without decision margins.
     """
     check_classes(model, target)
-    if options.adaptive:
-        model.config.check_adaptive(options.sampler, options.views)
-    (outputs,) = predict_all(model, images, [options], label)
-    if options.adaptive and policy is not None:
-        return _at_last_rounds(model, outputs, images, policy)
-    thresholds = model.config.threshold(options.mode, options.samples)
-    predictions = SetPredictions.of([outputs], [model.feature_distance], thresholds)
-    return policy_inputs(model, predictions, images, target)
-
-
-def _at_last_rounds(
-    model: EulerLoRA, outputs: ModelOutputs, images: Sequence[LabelledImage], policy: Policy
-) -> PolicyInputs:
-    """Returns the scores of the answers of `samples=auto`, as the service gives them."""
-    rule, rules = model.config.stopping_rule(), policy.target
-    target = [model.classes.index(name) for name in rules.classes]
-
-    def settled(decisions: SettledDecisions) -> bool:
-        entropy_nats = policy.uncertainty.entropy_nats
-        states = rule.states(decisions, target, rules.urgent, entropy_nats)
-        return sum(dispositions(states).values()) == 1
-
-    distance, thresholds = model.feature_distance, model.config.threshold("stoch", AUTO)
-    ends = last_rounds(answers_by_round(outputs, distance), replace(rule, policy=settled))
-    of_image = [ROUNDS.index(end) for end in ends], range(len(images))
-    by_round = [
-        policy_inputs(
-            model,
-            SetPredictions.of([outputs.first(samples)], [distance], thresholds),
-            images,
-            rules,
-        )
-        for samples in ROUNDS
-    ]
-
-    def at_end(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        chosen: NDArray[Any] = np.stack(values)[of_image]
-        return chosen
-
-    return replace(
-        by_round[-1],
-        scores=at_end([inputs.scores for inputs in by_round]),
-        critical_scores=at_end([inputs.critical_scores for inputs in by_round]),
-        entropy=at_end([inputs.entropy for inputs in by_round]),
-        flags={
-            reason: at_end([inputs.flags[reason] for inputs in by_round])
-            for reason in by_round[-1].flags
-        },
-    )
+    rule = model.config.stopping_rule(model.precision)
+    if policy is not None:
+        rule = rule.of_policy(policy, model.classes)
+    elif options.samples == AUTO:
+        options = replace(options, samples=MAX_AUTO_SAMPLES)
+    (trajectories,) = predict_all(model, images, [options], label, rule)
+    thresholds = model.config.threshold(options)
+    summary = trajectories.summary(model.feature_distance, thresholds)
+    return policy_inputs(model, summary, images, target)
 
 
 def policy_inputs(
     model: EulerLoRA,
-    predictions: SetPredictions,
+    summary: Summary,
     images: Sequence[LabelledImage],
     target: TargetClasses,
 ) -> PolicyInputs:
-    """Returns the scores from a model's predictions for labelled images.
+    """Returns the scores from the summary of a model's predictions for labelled images.
 
     An image without a cluster is a lesion by itself. Images labelled OUTSIDE show target lesions
     of none of the classes.
     """
     group = [model.classes.index(name) for name in target.classes]
     critical = [model.classes.index(name) for name in target.critical.classes]
-    probabilities = predictions.uncertainty.probabilities
-    labels = predictions.log_probabilities.argmax(dim=-1)  # (n, trajectories)
-    disagree = (labels != labels[:, :1]).any(dim=1).numpy()
+    probabilities, flags = summary.probabilities, summary.flags
     true_labels = np.array([image.label for image in images])
-    flags, unflagged = predictions.flags, np.zeros(len(images), bool)
+    unflagged = torch.zeros(len(images), dtype=torch.bool)
     return PolicyInputs(
         scores=probabilities[:, group].sum(dim=1).numpy(),
         critical_scores=probabilities[:, critical].sum(dim=1).numpy(),
-        entropy=predictions.uncertainty.entropy.numpy(),
+        entropy=summary.entropy.numpy(),
         flags={
-            Reason.UNFAMILIAR: flags.get("feature_distance", unflagged),
-            Reason.OUT_OF_DISTRIBUTION: flags.get("msp", unflagged),
+            Reason.UNFAMILIAR: flags.get("feature_distance", unflagged).numpy(),
+            Reason.OUT_OF_DISTRIBUTION: flags.get("msp", unflagged).numpy(),
             Reason.OOD_UNKNOWN: np.full(len(images), "msp" not in flags),
-            Reason.TRAJECTORIES_DISAGREE: disagree,
+            Reason.TRAJECTORIES_DISAGREE: (summary.agreement < 0).numpy(),
         },
         critical=np.isin(true_labels, critical),
         target=np.isin(true_labels, group),
@@ -542,7 +494,7 @@ def measure_archive(
     folder: Path,
     archive: Path,
     labels: ArchiveLabels,
-    options: SamplingOptions,
+    options: Options,
     policy: Policy,
     skip_bad: bool = False,
 ) -> PolicyMeasurement:
@@ -567,7 +519,7 @@ def measure_archive(
 
 def evidence_of(
     model: EulerLoRA,
-    options: SamplingOptions,
+    options: Options,
     fit: PolicyFit,
     data: str,
     measured: Sequence[PolicyMeasurement],
@@ -583,8 +535,8 @@ def evidence_of(
         revision=model.revision,
         precision=model.precision,
         mode=options.mode,
-        samples=AUTO if options.adaptive else options.samples,
-        views=model.config.default_views(options.mode),
+        samples=options.samples,
+        views=options.views,
         wanted=fit.critical.required,
         confidence=CONFIDENCE,
         fit=FitEvidence(

@@ -41,7 +41,14 @@ from eulerlora_contract.output_files import (
     new_folder,
 )
 from eulerlora_contract.policy.policy import Policy
-from eulerlora_contract.sampling import DEFAULT_SAMPLES, MODES, Precision, PrecisionChoice
+from eulerlora_contract.sampling import (
+    DEFAULT_SAMPLES,
+    MODES,
+    Mode,
+    Options,
+    Precision,
+    PrecisionChoice,
+)
 from training.calibration.parts import (
     FEATURES,
     OOD,
@@ -77,7 +84,7 @@ from training.data.copies import images_in_training
 from training.data.images import LabelledImage
 from training.data.local_images import LocalImages
 from training.data.splits import SPLIT_SEED, split_off
-from training.evaluation.inference import SamplingOptions, SetPredictions, predict_all
+from training.evaluation.inference import predict_all
 from training.evaluation.intervals import Ints, cluster_indices, proportion
 from training.evaluation.prediction_sets import Lesions, set_coverages
 from training.recipe.schema import CALIBRATED_SAMPLES
@@ -94,7 +101,8 @@ class SiteSettings:
     Attributes:
         sensitivity: Required of the urgent threshold.
         coverage: Of the prediction sets.
-        options: Of the predictions that the policy applies to, whose NLL the temperature lowers.
+        mode: Of the predictions that the policy applies to, whose NLL the temperature lowers.
+        samples: Of the same, per adapter; None for the default.
         policy: To start from.
         hold_out: Share of the lesions to measure on; None fits on all.
         precision: Of all predictions, which the new checkpoint records.
@@ -102,7 +110,8 @@ class SiteSettings:
 
     sensitivity: float
     coverage: CoverageSettings
-    options: SamplingOptions
+    mode: Mode
+    samples: int | None
     policy: PolicyFile
     hold_out: float | None = None
     precision: PrecisionChoice = "float32"
@@ -151,7 +160,7 @@ def fit_site(
         EulerLoRA.of(source, device, precision), images, data, CALIBRATED_SAMPLES
     )
     fit = SiteFit(checkpoint.config, checkpoint.feature_distance, outputs, parts)
-    fit = _with_temperature(fit, settings.options)
+    fit = _with_temperature(fit, settings.mode, settings.samples or DEFAULT_SAMPLES)
     fit = _with_feature_means(fit)
     if parts[OOD].met:
         config = fit.config.model_copy(update={"thresholds": (), "margins": None})
@@ -162,19 +171,18 @@ def fit_site(
     return _with_prediction_sets(fit, settings.coverage)
 
 
-def _with_temperature(fit: SiteFit, options: SamplingOptions) -> SiteFit:
+def _with_temperature(fit: SiteFit, chosen: Mode, samples: int) -> SiteFit:
     """Returns the fit at its new temperature; fit: with outputs at temperature 1.
 
     A checkpoint that samples views has a temperature for each mode.
     """
     config, temperatures = fit.config, dict(fit.config.temperatures)
     if fit.parts[TEMPERATURE].met:
-        samples = options.samples if options.mode == "stoch" else DEFAULT_SAMPLES
         fits = {
             mode: fit.outputs.temperature(mode, samples)
-            for mode in (MODES if config.views > 1 else (options.mode,))
+            for mode in (MODES if config.views > 1 else (chosen,))
         }
-        temperatures = {mode: fits.get(mode, fits[options.mode]).temperature for mode in MODES}
+        temperatures = {mode: fits.get(mode, fits[chosen]).temperature for mode in MODES}
         fit = fit.with_result(TEMPERATURE, "; ".join(scaling.summary for scaling in fits.values()))
     det, stoch = temperatures["det"], temperatures["stoch"]
     update: dict[str, object] = {
@@ -359,7 +367,7 @@ def calibrate_site(
         DataError: For too few lesions for any part or a policy with other classes.
     """
     check_free(out)
-    checkpoint, policy, options = load_checkpoint(source), settings.policy.policy, settings.options
+    checkpoint, policy = load_checkpoint(source), settings.policy.policy
     images, held_out = split_images(local.images, settings.hold_out)
     names = checkpoint.config.class_names
     lesions = dict(zip(names, Lesions.of(images).counts(len(names)), strict=True))
@@ -367,6 +375,7 @@ def calibrate_site(
     data = f"{local.name}, {ALL if settings.hold_out is None else FIT}"
     seen = images_in_training(source, local.images)
     old = EulerLoRA.of(checkpoint, device, settings.precision)
+    options = old.options(settings.mode, settings.samples)
     with_policy = parts[URGENT].met
     if with_policy:
         check_classes(old, policy.target)
@@ -460,7 +469,7 @@ def split_images(
 def measure_site(
     model: EulerLoRA,
     images: Sequence[LabelledImage],
-    options: SamplingOptions,
+    options: Options,
     policy: Policy | None,
     data: str,
 ) -> SiteMeasurement:
@@ -473,12 +482,12 @@ def measure_site(
         policy: None leaves out what depends on a policy.
         data: Name of the pictures.
     """
-    (outputs,) = predict_all(model, images, [options], "measure")
-    thresholds = model.config.threshold(options.mode, options.samples)
-    predictions = SetPredictions.of([outputs], [model.feature_distance], thresholds)
+    (trajectories,) = predict_all(model, images, [options], "measure")
+    thresholds = model.config.threshold(options)
+    summary = trajectories.summary(model.feature_distance, thresholds)
     measured, results = None, dict[str, str]()
     if policy is not None:
-        inputs = policy_inputs(model, predictions, images, policy.target)
+        inputs = policy_inputs(model, summary, images, policy.target)
         if inputs.critical.any() and not inputs.target.all():
             measured = measure_policy(inputs, policy, data)
             critical = measured.evidence.critical
@@ -492,12 +501,11 @@ def measure_site(
                 **measured.results,
             }
     clusters = cluster_indices([image.cluster_name for image in images])
-    for score, flags in predictions.flags.items():
-        kept = proportion(~flags, clusters)
+    for score, flags in summary.flags.items():
+        kept = proportion((~flags).numpy(), clusters)
         assert kept is not None  # there is a picture
         results[f"kept by {score}"] = kept.text()
-    probabilities = predictions.uncertainty.probabilities
-    for sets in set_coverages(model, options, probabilities, images):
+    for sets in set_coverages(model, options, summary.probabilities, images):
         results[f"classes in a set of {sets.coverage:g}"] = f"{sets.mean_size:.2f}"
         for name, covered in sets.classes.items():
             results[f"coverage of {sets.coverage:g} for {name}"] = covered.lesions.text()

@@ -11,7 +11,7 @@ least KEPT_SHARE of new lesions have no image beyond it, with 95% confidence.
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -23,15 +23,8 @@ from torch import Tensor
 
 from eulerlora.checkpoint.config import MAX_CHANGE, CheckpointConfig, PrecisionChange
 from eulerlora.model import EulerLoRA
-from eulerlora.sampling.adaptive import (
-    MAX_AUTO_SAMPLES,
-    ROUNDS,
-    RoundAnswers,
-    fit_margins,
-    last_rounds,
-    round_answers,
-)
-from eulerlora.scores.ood_scores import FeatureDistance, ScoreName, ood_scores
+from eulerlora.sampling.adaptive import fit_margins, last_rounds, summaries_by_round
+from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.scores.prediction_sets import (
     ALWAYS_INCLUDED,
     PredictionSetCalibration,
@@ -40,13 +33,22 @@ from eulerlora.scores.prediction_sets import (
     min_units,
     unit_scores,
 )
+from eulerlora.scores.trajectories import Summary, Trajectories
 from eulerlora.settings import Temperatures
 from eulerlora_contract.answers import ScoreThreshold, Threshold, Tolerance
 from eulerlora_contract.errors import DataError
-from eulerlora_contract.sampling import AUTO, DEFAULT_SAMPLES, Auto, Mode, Precision
+from eulerlora_contract.sampling import (
+    AUTO,
+    DEFAULT_SAMPLES,
+    MAX_AUTO_SAMPLES,
+    Auto,
+    Mode,
+    Options,
+    Precision,
+)
 from training.data.images import LabelledImage
 from training.data.splits import SPLIT_SEED
-from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
+from training.evaluation.inference import predict_all
 from training.evaluation.intervals import (
     Floats,
     Ints,
@@ -120,24 +122,9 @@ def fit_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> 
     )
 
 
-def outputs_at(outputs: ModelOutputs, temperature: float) -> ModelOutputs:
-    """Returns the outputs of the logits divided by `temperature`."""
-    logits = outputs.log_probabilities + outputs.log_partition.unsqueeze(-1)
-    return replace(
-        outputs,
-        log_probabilities=at_temperature(outputs.log_probabilities, temperature),
-        log_partition=(logits / temperature).logsumexp(dim=-1),
-    )
-
-
-def at_temperature(log_probabilities: Tensor, temperature: float) -> Tensor:
-    """Returns the log-probabilities of the logits divided by `temperature`, over the last axis."""
-    return (log_probabilities / temperature).log_softmax(dim=-1)
-
-
 def image_nll(log_probabilities: Tensor, labels: Tensor, temperature: float) -> Floats:
     """Returns (n,) the NLL of the mean probability of each image's trajectories, in nats."""
-    scaled = at_temperature(log_probabilities, temperature)
+    scaled = (log_probabilities / temperature).log_softmax(dim=-1)
     true = scaled[torch.arange(len(labels)), :, labels]  # (n, trajectories)
     nll: Floats = (math.log(true.shape[1]) - true.logsumexp(dim=1)).numpy()
     return nll
@@ -171,8 +158,8 @@ class CalibrationOutputs:
         data: Name of the images.
     """
 
-    det: ModelOutputs
-    stoch: ModelOutputs
+    det: Trajectories
+    stoch: Trajectories
     precision: Precision
     images: Sequence[LabelledImage]
     data: str
@@ -186,7 +173,7 @@ class CalibrationOutputs:
         samples: Sequence[int | Auto],
     ) -> "CalibrationOutputs":
         """Predicts the images, with the largest of `samples`."""
-        options = [SamplingOptions("det"), SamplingOptions("stoch", max(_fixed(samples)))]
+        options = [model.options("det"), model.options("stoch", max(_fixed(samples)))]
         det, stoch = predict_all(model, images, options, "calibrate")
         return cls(det, stoch, model.precision, images, data)
 
@@ -204,29 +191,26 @@ class CalibrationOutputs:
         """(n,) class indices of the images."""
         return torch.tensor([image.label for image in self.images])
 
-    def probabilities(self, samples: Sequence[int | Auto]) -> dict[SamplingOptions, Tensor]:
-        """Returns the mean probabilities (n, classes) of `det` and of every number of samples."""
-        return {
-            SamplingOptions("det"): self.det.probabilities(),
-            **{
-                SamplingOptions("stoch", count): self.stoch.probabilities(count)
-                for count in _fixed(samples)
-            },
-        }
+    def options(self, config: CheckpointConfig, mode: Mode, samples: int) -> Options:
+        """Returns the options of the outputs of a mode."""
+        views = config.default_views(mode)
+        return Options(mode, samples, config.sampler, views, self.precision)
+
+    def run(self, mode: Mode, samples: int) -> Trajectories:
+        """Returns the trajectories of a mode; those of `stoch` with so many samples."""
+        return self.det if mode == "det" else self.stoch.first(samples)
 
     def temperature(self, mode: Mode, samples: int) -> TemperatureFit:
         """Returns the fit of a mode's temperature to outputs at temperature 1.
 
         `samples` is per adapter, for mode `stoch` only.
         """
-        outputs, count = (self.det, 1) if mode == "det" else (self.stoch, samples)
-        trajectories = outputs.log_probabilities[:, :, :count].flatten(1, 2)
-        return fit_temperature(trajectories, self.labels, self.groups)
+        return fit_temperature(self.run(mode, samples).by_image, self.labels, self.groups)
 
     def at(self, temperatures: Temperatures) -> "CalibrationOutputs":
         """Returns the outputs at the temperature of each mode; these are at temperature 1."""
         det, stoch = temperatures["det"], temperatures["stoch"]
-        return replace(self, det=outputs_at(self.det, det), stoch=outputs_at(self.stoch, stoch))
+        return replace(self, det=self.det.at(det), stoch=self.stoch.at(stoch))
 
     def bound(self, scores: Tensor) -> ToleranceBound:
         """Returns the threshold of a score that is high in distribution.
@@ -249,12 +233,11 @@ def with_thresholds(
     With `auto`, also of the number of samples that it is compared with, and as
     `with_auto_threshold`. A `distance` of None leaves out its thresholds.
     """
-    det = _threshold("det", 1, _scored(outputs.det, distance, 1), outputs)
-    fixed = [
-        _threshold("stoch", count, _scored(outputs.stoch, distance, count), outputs)
-        for count in _fixed(samples)
+    fitted = [
+        _threshold(mode, count, outputs.run(mode, count).summary(distance), outputs)
+        for mode, count in _calibrated(samples)
     ]
-    config = config.model_copy(update={"thresholds": (*config.thresholds, det, *fixed)})
+    config = config.model_copy(update={"thresholds": (*config.thresholds, *fitted)})
     return with_auto_threshold(config, outputs, distance) if AUTO in samples else config
 
 
@@ -267,15 +250,15 @@ def with_auto_threshold(
     when they are settled. Unchanged without margins, which fewer than `MIN_IMAGES` images do not
     give.
     """
-    of_precision = config.in_precision(outputs.precision)
-    rule, compared = of_precision.stopping_rule(), of_precision.threshold("stoch", MAX_AUTO_SAMPLES)
-    answers = answers_by_round(outputs.stoch, distance)
-    margins = config.margins or fit_margins(answers, rule, outputs.data)
+    options = outputs.options(config, "stoch", MAX_AUTO_SAMPLES)
+    rule, compared = config.stopping_rule(outputs.precision), config.threshold(options)
+    margins = config.margins or fit_margins(outputs.stoch, distance, rule, outputs.data)
     if margins is None:
         return config
-    ends = last_rounds(answers, replace(rule, margins=margins))
-    images = _at_rounds(outputs.stoch, distance, ends)
-    thresholds = (*config.thresholds, _threshold("stoch", AUTO, images, outputs, compared))
+    rounds = summaries_by_round(outputs.stoch, distance)
+    ends = last_rounds(rounds, replace(rule, margins=margins))
+    summary = outputs.stoch.first(ends).summary(distance)
+    thresholds = (*config.thresholds, _threshold("stoch", AUTO, summary, outputs, compared))
     return config.model_copy(update={"thresholds": thresholds, "margins": margins})
 
 
@@ -295,26 +278,25 @@ def precision_changes(
         rounded: In bfloat16, for the same images.
         distance: None leaves out its flag.
     """
-    largest = exact.stoch.log_probabilities.shape[2]
-    options: tuple[tuple[Mode, int], ...] = (("det", 1), ("stoch", min(DEFAULT_SAMPLES, largest)))
+    largest = exact.stoch.views.shape[2]
     changes = []
-    for mode, samples in options:
-        probabilities, flags = [], []
-        for outputs in (exact, rounded):
-            run = outputs.det if mode == "det" else outputs.stoch
-            thresholds = config.in_precision(outputs.precision).threshold(mode, samples)
-            scores = ood_scores(run.scores(distance, samples), thresholds).values()
-            probabilities.append(run.probabilities(samples))
-            flags.append([score.flagged for score in scores if score.flagged is not None])
-        one, other = probabilities
-        changed = [flag != after for flag, after in zip(*flags, strict=True)]
+    for mode, samples in _calibrated([min(DEFAULT_SAMPLES, largest)]):
+        one, other = (
+            outputs.run(mode, samples).summary(
+                distance,
+                config.threshold(outputs.options(config, mode, samples)),
+            )
+            for outputs in (exact, rounded)
+        )
+        changed = [flag != other.flags[name] for name, flag in one.flags.items()]
+        difference = (one.probabilities - other.probabilities).abs().amax(dim=-1)
         changes.append(
             PrecisionChange(
                 mode=mode,
                 samples=samples,
-                images=len(one),
-                probabilities=int(((one - other).abs().amax(dim=-1) > MAX_CHANGE).sum()),
-                labels=int((one.argmax(dim=-1) != other.argmax(dim=-1)).sum()),
+                images=len(difference),
+                probabilities=int((difference > MAX_CHANGE).sum()),
+                labels=int((one.labels != other.labels).sum()),
                 flags=int(torch.stack(changed).any(dim=0).sum()) if changed else 0,
                 data=exact.data,
             )
@@ -380,17 +362,19 @@ def with_prediction_sets(
     fitted = [
         PredictionSetCalibration(
             coverage=coverage,
-            mode=options.mode,
-            samples=options.samples,
+            mode=mode,
+            samples=count,
             sampler=config.sampler,
             precision=outputs.precision,
-            thresholds=_class_thresholds(probabilities, outputs, coverage),
+            thresholds=_class_thresholds(
+                outputs.run(mode, count).summary().probabilities, outputs, coverage
+            ),
             unit=lesions.unit,
             units=lesions.counts(len(classes)),
             data=outputs.data,
             data_sha256=digest,
         )
-        for options, probabilities in outputs.probabilities(samples).items()
+        for mode, count in _calibrated(samples)
         for coverage in settings.coverages
     ]
     return config.model_copy(update={"prediction_sets": (*config.prediction_sets, *fitted)})
@@ -419,21 +403,9 @@ def upper_quantile(scores: Tensor, share: float) -> float:
     return float(scores.sort().values[math.ceil(share * len(scores)) - 1])
 
 
-def answers_by_round(outputs: ModelOutputs, distance: FeatureDistance | None) -> RoundAnswers:
-    """Returns the answers by round of `auto`.
-
-    Args:
-        outputs: With at least `MAX_AUTO_SAMPLES` samples.
-        distance: None without feature statistics.
-    """
-    return {
-        samples: round_answers(
-            outputs.log_probabilities[:, :, :samples].exp(),
-            samples,
-            outputs.scores(distance, samples).get("feature_distance"),
-        )
-        for samples in ROUNDS
-    }
+def _calibrated(samples: Sequence[int | Auto]) -> list[tuple[Mode, int]]:
+    """Returns mode and samples of what is calibrated."""
+    return [("det", 1), *(("stoch", count) for count in _fixed(samples))]
 
 
 def _fixed(samples: Sequence[int | Auto]) -> list[int]:
@@ -441,51 +413,20 @@ def _fixed(samples: Sequence[int | Auto]) -> list[int]:
     return sorted({MAX_AUTO_SAMPLES if count == AUTO else count for count in samples})
 
 
-@dataclass(frozen=True)
-class _ScoredImages:
-    """scores: (n,) by name. labels: (n,) predicted class indices."""
-
-    scores: Mapping[ScoreName, Tensor]
-    labels: Tensor
-
-
-def _scored(outputs: ModelOutputs, distance: FeatureDistance | None, samples: int) -> _ScoredImages:
-    labels = outputs.probabilities(samples).argmax(dim=-1)
-    return _ScoredImages(outputs.scores(distance, samples), labels)
-
-
-def _at_rounds(
-    outputs: ModelOutputs, distance: FeatureDistance | None, ends: Sequence[int]
-) -> _ScoredImages:
-    scored = [_scored(outputs, distance, samples) for samples in ROUNDS]
-    last = torch.tensor([[ROUNDS.index(end) for end in ends]])  # (1, n)
-
-    def at_last_round(values: Iterable[Tensor]) -> Tensor:
-        return torch.stack(list(values)).gather(0, last)[0]
-
-    return _ScoredImages(
-        {
-            name: at_last_round(images.scores[name] for images in scored)
-            for name in scored[0].scores
-        },
-        at_last_round(images.labels for images in scored),
-    )
-
-
 def _threshold(
     mode: Mode,
     samples: int | Auto,
-    images: _ScoredImages,
+    summary: Summary,
     outputs: CalibrationOutputs,
     compared: Threshold | None = None,
 ) -> Threshold:
     """Returns the thresholds of images, with the boundaries of `compared`; None fits them."""
-    msp, distances = images.scores["msp"], images.scores.get("feature_distance")
-    bound, classes = outputs.bound(msp), outputs.det.log_probabilities.shape[-1]
+    msp, scores = summary.msp, summary.scores
+    bound, classes = outputs.bound(msp), summary.probabilities.shape[-1]
     limit = bound.threshold if compared is None else compared.msp
     energy = None if compared is None else compared.energy
     distance = None if compared is None else compared.feature_distance
-    counts = torch.bincount(images.labels, minlength=classes)
+    counts = torch.bincount(summary.labels, minlength=classes)
     return Threshold(
         mode=mode,
         samples=samples,
@@ -493,17 +434,17 @@ def _threshold(
         kept=_share(msp >= limit),
         images=len(msp),
         data=outputs.data,
-        energy=_score_threshold(images.scores["energy"], outputs, energy),
+        energy=_score_threshold(scores["energy"].value, outputs, energy),
         feature_distance=None
-        if distances is None
-        else _score_threshold(distances, outputs, distance),
+        if "feature_distance" not in scores
+        else _score_threshold(scores["feature_distance"].value, outputs, distance),
         tolerance=Tolerance(
             share=bound.share,
             confidence=bound.confidence,
             units=bound.units,
             unit=outputs.lesions.unit,
         ),
-        label_shares=tuple((counts.double() / len(images.labels)).tolist()),
+        label_shares=tuple((counts.double() / len(msp)).tolist()),
         precision=outputs.precision,
     )
 

@@ -19,9 +19,10 @@ from eulerlora.commands import (
     views_option,
 )
 from eulerlora_client.commands.program import SHARE, SamplesParameter
-from eulerlora_contract.sampling import AUTO, DEFAULT_SAMPLES, SAMPLERS, Auto
+from eulerlora_contract.sampling import DEFAULT_SAMPLES, SAMPLERS, Auto
 from training.commands.options import (
     PATH,
+    check_samples,
     data_option,
     image_options,
     out_option,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from training.calibration.site import SiteReport
     from training.data.dataset import LabelTable
     from training.data.local_images import LocalImages
-    from training.evaluation.inference import SamplingOptions
     from training.recipe.archives import ArchiveLabels
 
 sensitivity_option = click.option(
@@ -245,8 +245,10 @@ def policy_fit_command(
     from training.data.images import report_skipped  # noqa: PLC0415
     from training.evaluation.report_schema import TEST  # noqa: PLC0415
 
-    options, others = _sampling_options(mode, samples), _archives(archives)
+    check_samples(mode, samples)
+    others = _archives(archives)
     model = EulerLoRA.load(checkpoint, device, precision)
+    options = model.options(mode, samples)
     start = (policy, None) if policy.exists() else (None, model.config.target)
     file = PolicyFile.read(*start)
     target = file.policy.target
@@ -285,16 +287,6 @@ def policy_fit_command(
     if part == TEST:
         click.echo("Not measured on a test part: the fit used it, without a calibration part.")
     click.echo(f"{policy}: version {fitted.version}")
-
-
-def _sampling_options(mode: Mode, samples: int | Auto | None) -> SamplingOptions:
-    from training.evaluation.inference import SamplingOptions  # noqa: PLC0415 - imports torch
-
-    if mode == "det" and samples is not None:
-        raise click.UsageError("expected --samples only with --mode stoch, got --mode det")
-    if samples == AUTO:
-        return SamplingOptions(mode, DEFAULT_SAMPLES, adaptive=True)
-    return SamplingOptions(mode, 1 if mode == "det" else samples or DEFAULT_SAMPLES)
 
 
 def _archives(arguments: Sequence[str]) -> list[tuple[Path, ArchiveLabels]]:
@@ -409,11 +401,13 @@ def site_fit_command(
     from training.data.images import ImageParts, report_skipped  # noqa: PLC0415
     from training.data.local_images import LabelNames, read_local_images  # noqa: PLC0415
 
+    check_samples(mode, samples)
     config = read_config(checkpoint)
     settings = SiteSettings(
         sensitivity=sensitivity,
         coverage=CoverageSettings(coverage, always_include_rare),
-        options=_sampling_options(mode, samples),
+        mode=mode,
+        samples=samples,
         policy=PolicyFile.read(policy, _target(config, target, target_name, policy)),
         hold_out=hold_out,
         precision=precision,

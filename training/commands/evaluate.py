@@ -10,7 +10,6 @@ import click
 from eulerlora.commands import CHECKPOINT, configure_openmp, views_option
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.sampling import (
-    DEFAULT_SAMPLES,
     SAMPLERS,
     PrecisionChoice,
     Sampler,
@@ -18,6 +17,7 @@ from eulerlora_contract.sampling import (
 )
 from training.commands.options import (
     PATH,
+    check_samples,
     data_option,
     image_options,
     precision_option,
@@ -93,19 +93,17 @@ def evaluate_command(
     from training.data.datasets import evaluated_dataset  # noqa: PLC0415
     from training.data.images import report_skipped  # noqa: PLC0415
     from training.evaluation.evaluate import evaluate  # noqa: PLC0415
-    from training.evaluation.inference import SamplingOptions  # noqa: PLC0415
     from training.evaluation.ood_sets import ood_sources, read_ood_sets  # noqa: PLC0415
     from training.evaluation.report_schema import TEST  # noqa: PLC0415
     from training.reporting.report import markdown, write_report  # noqa: PLC0415
 
-    if mode == "det" and samples is not None:
-        raise click.UsageError("expected --samples only with --mode stoch or both, got --mode det")
+    check_samples(mode, samples)
     sources = ood_sources(ood)
     model = EulerLoRA.load(checkpoint, device, precision)
     options = [
-        SamplingOptions("det", views=views)
+        model.options("det", views=views)
         if name == "det"
-        else SamplingOptions("stoch", samples or DEFAULT_SAMPLES, views, sampler)
+        else model.options("stoch", samples, sampler, views)
         for name in MODE_CHOICES[mode]
     ]
     images = evaluated_dataset(model.config, checkpoint, data, skip_bad, table)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from eulerlora.commands import PRECISION_CHOICES, max_pixels_option
-from eulerlora_contract.sampling import DEFAULT_SAMPLES, MAX_SAMPLES
+from eulerlora_contract.sampling import DEFAULT_SAMPLES, MAX_SAMPLES, Auto
 
 COLUMNS = ("path", "label", "group", "split")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -30,6 +30,12 @@ samples_option = click.option(
     type=click.IntRange(1, MAX_SAMPLES),
     help=f"Samples per adapter in mode stoch; {DEFAULT_SAMPLES} by default.",
 )
+
+
+def check_samples(mode: str, samples: int | Auto | None) -> None:
+    """Raises UsageError for samples in mode det."""
+    if mode == "det" and samples is not None:
+        raise click.UsageError("expected --samples only with mode stoch, got --mode det")
 
 
 def table_options(command: Callable[..., Any]) -> Callable[..., Any]:

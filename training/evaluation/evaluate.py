@@ -10,15 +10,18 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.model import EulerLoRA
-from eulerlora.scores.ood_scores import ScoreName
-from eulerlora_contract.answers import TargetClasses, Threshold
+from eulerlora.scores.ood_scores import FeatureDistance, FlaggedScore, ScoreName
+from eulerlora.scores.trajectories import Summary, Trajectories
+from eulerlora_contract.answers import TargetClasses
 from eulerlora_contract.policy.policy import default_policy
+from eulerlora_contract.sampling import Options
 from training.data.copies import images_in_training
 from training.data.images import ImageParts, LabelledImage, OodSet, evenly_spaced
-from training.evaluation.inference import SamplingOptions, SetPredictions, familiarity, predict_all
+from training.evaluation.inference import predict_all
 from training.evaluation.intervals import (
     Estimates,
     Floats,
@@ -70,7 +73,7 @@ class EvaluatedSet:
     group: str
     images: Sequence[LabelledImage]
     of_test: bool
-    predictions: Sequence[SetPredictions]
+    predictions: Sequence[Summary]
 
     @property
     def labels(self) -> Ints:
@@ -106,7 +109,7 @@ def evaluate(
     model: EulerLoRA,
     images: ImageParts,
     ood: Sequence[OodSet],
-    options: Sequence[SamplingOptions],
+    options: Sequence[Options],
     ood_images: int | None = None,
     others: Sequence[EulerLoRA] = (),
     folder: Path | None = None,
@@ -165,21 +168,36 @@ def _seen(folder: Path | None, images: Sequence[LabelledImage]) -> int | None:
 def _predictions(
     models: Sequence[EulerLoRA],
     images: Sequence[LabelledImage],
-    options: Sequence[SamplingOptions],
+    options: Sequence[Options],
     name: str,
-) -> list[SetPredictions]:
+) -> list[Summary]:
     outputs = [predict_all(model, images, options, name) for model in models]
-    distances = [model.feature_distance for model in models]
-    thresholds: list[Threshold | None] = [None] * len(options)  # of an ensemble
     if len(models) == 1:
-        thresholds = [
-            models[0].config.threshold(choice.mode, choice.samples, choice.sampler, choice.views)
-            for choice in options
+        return [
+            trajectories.summary(models[0].feature_distance, models[0].config.threshold(choice))
+            for trajectories, choice in zip(outputs[0], options, strict=True)
         ]
-    return [
-        SetPredictions.of(members, distances, limits)
-        for members, limits in zip(zip(*outputs, strict=True), thresholds, strict=True)
+    distances = [model.feature_distance for model in models]
+    return [ensemble_summary(members, distances) for members in zip(*outputs, strict=True)]
+
+
+def ensemble_summary(
+    members: Sequence[Trajectories], distances: Sequence[FeatureDistance | None]
+) -> Summary:
+    """Returns the summary of the trajectories of all members together, without thresholds.
+
+    The feature distance is the mean over the members, each with its own statistics.
+    """
+    summary = Trajectories.of_ensemble(members).summary()
+    values = [
+        member.summary(distance).scores["feature_distance"].value
+        for member, distance in zip(members, distances, strict=True)
+        if distance is not None
     ]
+    if not values:
+        return summary
+    mean = FlaggedScore(torch.stack(values).mean(dim=0), None, None)
+    return replace(summary, scores={**summary.scores, "feature_distance": mean})
 
 
 def _revision(models: Sequence[EulerLoRA]) -> str:
@@ -198,7 +216,7 @@ def target_of(config: CheckpointConfig) -> TargetClasses | None:
 
 def _mode_report(
     model: EulerLoRA,
-    options: SamplingOptions,
+    options: Options,
     index: int,
     test: EvaluatedSet,
     sets: Mapping[str, EvaluatedSet],
@@ -207,18 +225,19 @@ def _mode_report(
     inside, first = test.predictions[index], test.predictions[0]
     labels, clusters, target = test.labels, test.clusters, target_of(model.config)
     classes = target.classes if target is not None else ()
+    assert isinstance(options.samples, int)
     return ModeReport(
         mode=options.mode,
         samples=options.samples,
-        views=options.views or model.config.default_views(options.mode),
-        sampler=options.draw(model.config).sampler if options.mode == "stoch" else None,
+        views=options.views,
+        sampler=options.sampler if options.mode == "stoch" else None,
         trajectories=inside.log_probabilities.shape[1],
         metrics=metric_estimates(inside, labels, clusters),
         difference=difference_estimates(inside, first, labels, clusters) if index else {},
         error_ranking=error_ranking(
-            inside.uncertainty, inside.variance, inside.labels != labels, clusters
+            inside, inside.variance, inside.labels.numpy() != labels, clusters
         ),
-        classes=class_metrics(inside.labels, labels, clusters, model.classes, classes),
+        classes=class_metrics(inside.labels.numpy(), labels, clusters, model.classes, classes),
         thresholds={
             name: score.threshold
             for name, score in inside.scores.items()
@@ -227,14 +246,12 @@ def _mode_report(
         flagged=flagged_shares(inside, clusters),
         ood={name: _ood_metrics(test, outside, index) for name, outside in sets.items()},
         groups=group_metrics(test, index, [model.classes.index(name) for name in classes]),
-        prediction_sets=set_coverages(
-            model, options, inside.uncertainty.probabilities, test.images
-        ),
+        prediction_sets=set_coverages(model, options, inside.probabilities, test.images),
     )
 
 
 def _ood_metrics(test: EvaluatedSet, outside: EvaluatedSet, index: int) -> OodMetrics:
-    labels, predicted = outside.labels, outside.predictions[index].labels
+    labels, predicted = outside.labels, outside.predictions[index].labels.numpy()
     labelled = bool((labels >= 0).all())
     return OodMetrics(
         scores=score_metrics(test, outside, index),
@@ -242,14 +259,19 @@ def _ood_metrics(test: EvaluatedSet, outside: EvaluatedSet, index: int) -> OodMe
     )
 
 
-def flagged_shares(
-    predictions: SetPredictions, clusters: Ints
-) -> dict[ScoreName, Proportion | None]:
+def flagged_shares(predictions: Summary, clusters: Ints) -> dict[ScoreName, Proportion | None]:
     """Returns the share of flagged images by score with a threshold.
 
     `clusters`: (n,).
     """
-    return {score: proportion(flags, clusters) for score, flags in predictions.flags.items()}
+    return {
+        score: proportion(flags.numpy(), clusters) for score, flags in predictions.flags.items()
+    }
+
+
+def familiarity(score: ScoreName, values: Floats) -> Floats:
+    """Returns (n,) values of a score with the sign that makes them high in distribution."""
+    return values if score == "msp" else -values
 
 
 def score_metrics(
@@ -280,12 +302,12 @@ def score_metrics(
     }
 
 
-def metric_estimates(inside: SetPredictions, labels: Ints, clusters: Ints) -> Estimates:
+def metric_estimates(inside: Summary, labels: Ints, clusters: Ints) -> Estimates:
     """Returns the paper's metrics, AURC and AUGRC.
 
     `labels`: (n,). `clusters`: (n,).
     """
-    wrong, msp = inside.labels != labels, inside.uncertainty.msp.numpy()
+    wrong, msp = inside.labels.numpy() != labels, inside.msp.numpy()
 
     def metrics(weights: Weights) -> dict[str, Floats]:
         scores = classification_metrics(inside.log_probabilities, labels, weights)
@@ -295,7 +317,7 @@ def metric_estimates(inside: SetPredictions, labels: Ints, clusters: Ints) -> Es
 
 
 def difference_estimates(
-    inside: SetPredictions, reference: SetPredictions, labels: Ints, clusters: Ints
+    inside: Summary, reference: Summary, labels: Ints, clusters: Ints
 ) -> Estimates:
     """Returns the classification metrics less those of a reference for the same images.
 
@@ -356,8 +378,11 @@ def _group(test: EvaluatedSet, index: int, target: Sequence[int], members: Ints)
     """members: indices of the group's images."""
     predictions, labels = test.predictions[index], test.labels[members]
     clusters = np.unique(test.clusters[members], return_inverse=True)[1]
-    probabilities = predictions.uncertainty.probabilities.numpy()[members]
-    msp, predicted = predictions.uncertainty.msp.numpy()[members], predictions.labels[members]
+    probabilities, msp = (
+        predictions.probabilities.numpy()[members],
+        predictions.msp.numpy()[members],
+    )
+    predicted = predictions.labels.numpy()[members]
     correct, positive = predicted == labels, np.isin(labels, target)
 
     def metrics(weights: Weights) -> dict[str, Floats]:
@@ -369,7 +394,7 @@ def _group(test: EvaluatedSet, index: int, target: Sequence[int], members: Ints)
         }
 
     flags = {
-        name: predictions.flags[score][members]
+        name: predictions.flags[score].numpy()[members]
         for score, name in FLAG_METRICS.items()
         if score in predictions.flags
     }

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eulerlora.answer import RunOptions, calibrations_for
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.prediction_sets import (
     ALWAYS_INCLUDED,
@@ -16,8 +15,8 @@ from eulerlora.scores.prediction_sets import (
     included_classes,
     unit_scores,
 )
+from eulerlora_contract.sampling import Options
 from training.data.images import LabelledImage
-from training.evaluation.inference import SamplingOptions
 from training.evaluation.intervals import Proportion, proportion
 from training.evaluation.report_schema import ClassCoverage, SetCoverage
 
@@ -55,16 +54,14 @@ class Lesions:
 
 def set_coverages(
     model: EulerLoRA,
-    options: SamplingOptions,
+    options: Options,
     probabilities: Tensor,
     images: Sequence[LabelledImage],
 ) -> list[SetCoverage]:
     """Returns `coverage_by_class` for each coverage that the checkpoint has for these options."""
-    draw = options.draw(model.config)
-    run = RunOptions(draw.mode, draw.samples, draw.sampler, model.precision, draw.views)
     return [
         coverage_by_class(probabilities, images, model.classes, calibration)
-        for calibration in calibrations_for(model.config, run)
+        for calibration in model.config.fitted_for(model.config.prediction_sets, options)
     ]
 
 

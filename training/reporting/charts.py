@@ -61,11 +61,11 @@ def chart_files(evaluation: Evaluation) -> Iterator[ChartFile]:
     subtitle = f"{report.model} on {report.data} ({report.images:,} images)"
     modes = list(zip(report.modes, evaluation.test.predictions, strict=True))
     bins = {
-        mode.title: calibration_bins(predictions.uncertainty.probabilities.numpy(), labels)
+        mode.title: calibration_bins(predictions.probabilities.numpy(), labels)
         for mode, predictions in modes
     }
     yield ChartFile(RELIABILITY, "Reliability diagrams", reliability_diagram(bins, subtitle))
-    curves = {mode.title: _curve(predictions.uncertainty, labels) for mode, predictions in modes}
+    curves = {mode.title: _curve(predictions, labels) for mode, predictions in modes}
     figure = risk_coverage_chart(curves, f"Risk by coverage\n{subtitle}")
     yield ChartFile("risk-coverage.png", "Risk-coverage curves", figure)
     for index, mode in enumerate(report.modes):

@@ -22,10 +22,10 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 from eulerlora.scores.ood_scores import SCORES
+from eulerlora.scores.trajectories import Summary
 from eulerlora_contract.output_files import atomic_write, changed_folder
 from eulerlora_contract.printable import printable
 from training.evaluation.evaluate import EvaluatedSet, Evaluation
-from training.evaluation.inference import SetPredictions
 from training.evaluation.report_schema import JSON, ModeReport, ProbeComparison, Report, report_json
 from training.reporting.charts import chart_files, png
 from training.reporting.tables import (
@@ -264,11 +264,11 @@ def predictions_csv(evaluation: Evaluation) -> bytes:
 def _columns(
     images: EvaluatedSet,
     mode: ModeReport,
-    predictions: SetPredictions,
+    predictions: Summary,
     classes: Sequence[str],
     attributes: Sequence[str],
 ) -> dict[str, Sequence[object]]:
-    uncertainty, scores, flags = predictions.uncertainty, predictions.scores, predictions.flags
+    scores, flags = predictions.scores, predictions.flags
     shown, count = images.images, len(images.images)
     empty = [""] * count
     return {
@@ -282,10 +282,10 @@ def _columns(
         "sampler": [mode.sampler or ""] * count,
         **{
             f"p_{name}": column
-            for name, column in zip(classes, uncertainty.probabilities.T.tolist(), strict=True)
+            for name, column in zip(classes, predictions.probabilities.T.tolist(), strict=True)
         },
-        **{name: getattr(uncertainty, name).tolist() for name in SUMMARY},
+        **{name: getattr(predictions, name).tolist() for name in SUMMARY},
         **{s: scores[s].value.tolist() if s in scores else empty for s in SCORES},
-        **{f"flagged_{s}": flags[s].astype(int).tolist() if s in flags else empty for s in SCORES},
+        **{f"flagged_{s}": flags[s].int().tolist() if s in flags else empty for s in SCORES},
         **{f"test_{name}": [i.attributes.get(name, "") for i in shown] for name in attributes},
     }

@@ -1,0 +1,211 @@
+"""What a network gives for images, `Trajectories`, and what they say of each image, `Summary`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from eulerlora.scores.ood_scores import (
+    FeatureDistance,
+    ScoredByName,
+    ScoreName,
+    ood_scores,
+    score_values,
+)
+from eulerlora.scores.uncertainty import Uncertainty, Variance, summarise, variance_of
+from eulerlora_contract.answers import Threshold
+from eulerlora_contract.errors import NonFiniteError
+
+MIN_PROBABILITY = 1e-30
+"""Lower limit of a probability in log-odds."""
+
+
+@dataclass(frozen=True)
+class Summary(Uncertainty):
+    """The trajectories of n images in few numbers; float64.
+
+    Attributes:
+        log_probabilities: (n, trajectories, classes), adapter by adapter; NaN as in `Trajectories`.
+        variance: Its parts.
+        agreement: (n,), the least log-odds of the label against another class among the
+            trajectories; negative if a trajectory has another label.
+        scores: The OOD scores by name; without feature_distance if there are no statistics.
+    """
+
+    log_probabilities: Tensor
+    variance: Variance
+    agreement: Tensor
+    scores: ScoredByName
+
+    @property
+    def labels(self) -> Tensor:
+        """(n,) int64, the index of the class with the highest mean probability."""
+        return self.probabilities.argmax(dim=-1)
+
+    @property
+    def flags(self) -> dict[ScoreName, Tensor]:
+        """(n,) bool, whether an image is flagged, by name of the score with a threshold."""
+        return {
+            name: score.flagged for name, score in self.scores.items() if score.flagged is not None
+        }
+
+
+@dataclass(frozen=True)
+class Trajectories:
+    """What a network gives for n images; on the CPU.
+
+    Images may have different numbers of samples: behind the last one of an image, values are NaN
+    and views 0. In mode det, samples are views.
+
+    Attributes:
+        log_probabilities: (n, adapters, samples, classes) float64; NaN for a row with a logit that
+            is not finite.
+        log_partition: (n, adapters, samples) float64, log-sum-exp of the logits.
+        features: (n, adapters, samples, d) float32 (`eulerlora.nn.network.NetworkOutput`).
+        views: (n, adapters, samples) int64, the view of each trajectory (`eulerlora.nn.rows`).
+        samples: (n,) int64, the number of each image's.
+    """
+
+    log_probabilities: Tensor
+    log_partition: Tensor
+    features: Tensor
+    views: Tensor
+    samples: Tensor
+
+    @classmethod
+    def of(cls, logits: Tensor, features: Tensor, views: Tensor) -> "Trajectories":
+        """Returns the trajectories of the logits (n, adapters, samples, classes), float64."""
+        unusable = ~logits.isfinite().all(dim=-1, keepdim=True)
+        return cls(
+            log_probabilities=logits.log_softmax(dim=-1).masked_fill(unusable, torch.nan),
+            log_partition=logits.logsumexp(dim=-1),
+            features=features,
+            views=views,
+            samples=torch.full(logits.shape[:1], logits.shape[2]),
+        )
+
+    @classmethod
+    def cat(cls, parts: Sequence["Trajectories"]) -> "Trajectories":
+        """Returns the trajectories of the images of all parts, of which there is at least one."""
+        most = max(part.views.shape[2] for part in parts)
+
+        def padded(values: Tensor) -> Tensor:
+            behind = [0, 0] * (values.ndim - 3) + [0, most - values.shape[2]]
+            return F.pad(values, behind, value=_missing(values))
+
+        return cls(
+            *(
+                torch.cat([values if values.ndim == 1 else padded(values) for values in of_parts])
+                for of_parts in zip(*(part._tensors for part in parts), strict=True)
+            )
+        )
+
+    @classmethod
+    def of_ensemble(cls, members: Sequence["Trajectories"]) -> "Trajectories":
+        """Returns the trajectories of all members for the same images, one after the other."""
+        columns = zip(*(member._tensors[:-1] for member in members), strict=True)
+        return cls(*[*(torch.cat(column, dim=1) for column in columns), members[0].samples])
+
+    @property
+    def _tensors(self) -> tuple[Tensor, ...]:
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+    @property
+    def by_image(self) -> Tensor:
+        """(n, trajectories, classes), the log-probabilities, adapter by adapter."""
+        return self.log_probabilities.flatten(1, 2)
+
+    def check_finite(self) -> None:
+        """Raises NonFiniteError for a probability that is NaN, except behind the last sample."""
+        numbers = torch.arange(self.views.shape[2])
+        expected = (numbers < self.samples[:, None])[:, None, :, None]  # (n, 1, samples, 1)
+        if not (self.log_probabilities.isfinite() | ~expected).all():
+            raise NonFiniteError("expected finite logits from the network, got NaN or infinity")
+
+    def images(self, indices: slice | Tensor) -> "Trajectories":
+        """Returns the trajectories of some of the images."""
+        return Trajectories(*(values[indices] for values in self._tensors))
+
+    def first(self, samples: int | Tensor) -> "Trajectories":
+        """Returns the first samples of every adapter; `samples` for all images or (n,)."""
+        counts = torch.as_tensor(samples).expand_as(self.samples).minimum(self.samples)
+        most = int(counts.max())
+        behind = torch.arange(most) >= counts[:, None]  # (n, samples)
+
+        def cut(values: Tensor) -> Tensor:
+            mask = behind.view(len(counts), 1, most, *[1] * (values.ndim - 3))
+            return values[:, :, :most].masked_fill(mask, _missing(values))
+
+        return Trajectories(*[*map(cut, self._tensors[:-1]), counts])
+
+    def then(self, later: "Trajectories") -> "Trajectories":
+        """Returns these samples and, behind them, later ones of the same images."""
+        first, second = self._tensors[:-1], later._tensors[:-1]
+        joined = (torch.cat(pair, dim=2) for pair in zip(first, second, strict=True))
+        return Trajectories(*[*joined, self.samples + later.samples])
+
+    def at(self, temperature: float) -> "Trajectories":
+        """Returns the trajectories of the logits divided by `temperature`."""
+        logits = self.log_probabilities + self.log_partition.unsqueeze(-1)
+        return replace(
+            self,
+            log_probabilities=(self.log_probabilities / temperature).log_softmax(dim=-1),
+            log_partition=(logits / temperature).logsumexp(dim=-1),
+        )
+
+    def summary(
+        self, distance: FeatureDistance | None = None, thresholds: Threshold | None = None
+    ) -> Summary:
+        """Returns the summary of every image.
+
+        Args:
+            distance: Of the features; None leaves out its score.
+            thresholds: Of the scores; None for none.
+
+        Raises:
+            NonFiniteError: For NaN or infinite logits.
+        """
+        self.check_finite()
+        groups = [(self.samples == count).nonzero()[:, 0] for count in self.samples.unique()]
+        parts = [self.images(rows).first(self.samples[rows]) for rows in groups] or [self]
+        values = [_values(part) for part in parts]
+        order = torch.cat(groups or [self.samples]).argsort()
+
+        def of_all(name: str) -> Tensor:
+            return torch.cat([of_part[name] for of_part in values])[order]
+
+        distances = None if distance is None else distance(of_all("features"))
+        scores = score_values(of_all("msp"), of_all("log_partition"), distances)
+        return Summary(
+            **{field.name: of_all(field.name) for field in fields(Uncertainty)},
+            log_probabilities=self.by_image,
+            variance=Variance(**{field.name: of_all(field.name) for field in fields(Variance)}),
+            agreement=of_all("agreement"),
+            scores=ood_scores(scores, thresholds),
+        )
+
+
+def _values(part: Trajectories) -> dict[str, Tensor]:
+    """Returns the values of n images with equal numbers of samples by name, (n, ...)."""
+    probabilities = part.by_image.exp()  # (n, trajectories, classes)
+    uncertainty = summarise(probabilities)
+    label = uncertainty.probabilities.argmax(dim=-1)[:, None, None].expand(
+        -1, probabilities.shape[1], 1
+    )
+    limited = probabilities.clamp_min(MIN_PROBABILITY)
+    others = limited.scatter(-1, label, 0).amax(dim=-1)
+    leads = limited.gather(-1, label)[..., 0].log() - others.log()  # (n, trajectories)
+    return {
+        **vars(uncertainty),
+        **vars(variance_of(part.log_probabilities.exp(), part.views)),
+        "agreement": leads.amin(dim=-1),
+        "log_partition": part.log_partition.mean(dim=(1, 2)),
+        "features": part.features.mean(dim=(1, 2)),
+    }
+
+
+def _missing(values: Tensor) -> float:
+    """Returns what stands behind the last sample of an image."""
+    return torch.nan if values.is_floating_point() else 0
