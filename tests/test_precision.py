@@ -9,13 +9,11 @@ from eulerlora import EulerLoRA
 from eulerlora.checkpoint.config import MAX_CHANGE
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
 from eulerlora.model import missing_bfloat16
-from eulerlora.scores.uncertainty import summarise
 from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset
-from training.evaluation.inference import SamplingOptions, predict_all
+from training.evaluation.inference import predict_all
 
 MISSING = missing_bfloat16(torch.device("cpu"))
-OPTIONS = [SamplingOptions("det"), SamplingOptions("stoch", 4)]
 
 
 @pytest.mark.data
@@ -25,18 +23,17 @@ def test_bfloat16_gives_the_labels_and_flags_of_float32_on_ham10000(real_data: P
     plain = EulerLoRA.load(DEFAULT_CHECKPOINT, "cpu")
     rounded = EulerLoRA.load(DEFAULT_CHECKPOINT, "cpu", precision="bfloat16")
     test = read_dataset(DataSettings(kind="ham10000"), real_data).parts["test"]
-    expected = predict_all(plain, test, OPTIONS, "float32")
-    actual = predict_all(rounded, test, OPTIONS, "bfloat16")
-    for options, theirs, ours in zip(OPTIONS, expected, actual, strict=True):
-        exact, close = (
-            summarise(each.log_probabilities.flatten(1, 2).exp()) for each in (theirs, ours)
-        )
+    choices = [plain.options("det"), plain.options("stoch", 4)]
+    expected = predict_all(plain, test, choices, "float32")
+    actual = predict_all(rounded, test, choices, "bfloat16")
+    for options, theirs, ours in zip(choices, expected, actual, strict=True):
+        exact, close = theirs.summary(), ours.summary()
         changes = (exact.probabilities - close.probabilities).abs().amax(dim=-1)
         assert changes.quantile(0.99) <= MAX_CHANGE
         assert changes.max() <= 2 * MAX_CHANGE
         same = exact.probabilities.argmax(dim=-1) == close.probabilities.argmax(dim=-1)
         assert same.double().mean() >= 0.99
-        threshold = plain.config.threshold(options.mode, options.samples)
+        threshold = plain.config.threshold(options)
         assert threshold is not None
         flags = (exact.msp < threshold.msp) == (close.msp < threshold.msp)
         assert flags.double().mean() >= 0.985

@@ -96,4 +96,4 @@ class WorkersHarness:
 
 def values_of(futures: Futures) -> list[int]:
     """Waits for the futures and returns their values."""
-    return [int(future.result(TIMEOUT_S).output) for future in futures]
+    return [int(future.result(TIMEOUT_S).trajectories) for future in futures]

@@ -4,10 +4,10 @@ import numpy as np
 import torch
 
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
+from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.answers import ScoreThreshold, Threshold
 from training.data.images import LabelledImage
 from training.evaluation.evaluate import EvaluatedSet, Evaluation
-from training.evaluation.inference import ModelOutputs, SetPredictions
 from training.evaluation.intervals import Estimate, Proportion, proportion
 from training.evaluation.report_schema import (
     ClassMetrics,
@@ -126,9 +126,9 @@ REPORT = Report(
 def synthetic_evaluation(report: Report) -> Evaluation:
     """Returns a report with predictions for three images of two classes in each set."""
     probabilities = torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5]], dtype=torch.float64)
-    outputs = ModelOutputs(
-        log_probabilities=probabilities.log()[:, None, None],
-        log_partition=torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)[:, None, None],
+    partition = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    trajectories = Trajectories.of(
+        logits=(probabilities.log() + partition[:, None])[:, None, None],
         features=torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 4.0]])[:, None, None],
         views=torch.zeros(3, 1, 1, dtype=torch.int64),
     )
@@ -137,7 +137,7 @@ def synthetic_evaluation(report: Report) -> Evaluation:
         mode="det", samples=1, msp=0.55, kept=0.95, images=3, data="squares",
         feature_distance=ScoreThreshold(threshold=2.5, kept=0.95, upper_quartile=2.0),
     )  # fmt: skip
-    predictions = [SetPredictions.of([outputs], [distance], thresholds) for _ in report.modes]
+    predictions = [trajectories.summary(distance, thresholds) for _ in report.modes]
 
     def images(name: str, group: str, labels: tuple[int, ...]) -> EvaluatedSet:
         shown = [

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from eulerlora.checkpoint.config import AutoRecord, CheckpointConfig
 from eulerlora.methods.eulerlora import EulerLoRASettings
 from eulerlora_contract.answers import Threshold
+from eulerlora_contract.errors import SettingsError
 from tests.conftest import MARGINS
 
 Fields = dict[str, Any]
@@ -67,23 +68,23 @@ def test_the_sampling_digest_is_that_of_weights_and_draws_only(config: Checkpoin
 
 def msp(config: CheckpointConfig, *options: Any) -> float:
     """Returns the MSP threshold for these options."""
-    threshold = config.threshold(*options)
+    threshold = config.threshold(config.options(*options))
     assert threshold is not None
     return threshold.msp
 
 
 def test_a_threshold_is_selected_by_mode_and_samples(config: CheckpointConfig) -> None:
     assert msp(config, "stoch", 4) == 0.6
-    assert msp(config, "det", 1) == 0.7
-    for options in (("stoch", 1), ("stoch", 8), ("det", 4)):
-        assert config.threshold(*options) is None
+    assert msp(config, "det") == 0.7
+    for samples in (1, 8):
+        assert config.threshold(config.options("stoch", samples)) is None
 
 
 def test_optional_parts_have_defaults(fields: Fields) -> None:
     del fields["sampler"], fields["thresholds"], fields["prediction_sets"]
     config = CheckpointConfig.model_validate_json(json.dumps(fields))
     assert (config.sampler, config.prediction_sets) == ("independent", ())
-    assert config.threshold("det", 1) is None
+    assert config.threshold(config.options()) is None
 
 
 def test_thresholds_of_stoch_are_valid_for_the_checkpoints_sampler_only(fields: Fields) -> None:
@@ -91,16 +92,16 @@ def test_thresholds_of_stoch_are_valid_for_the_checkpoints_sampler_only(fields: 
     for sampler, other in (("independent", "balanced"), ("balanced", "independent")):
         config = CheckpointConfig.model_validate_json(json.dumps(fields | {"sampler": sampler}))
         assert msp(config, "stoch", 4) == msp(config, "stoch", 4, sampler) == 0.6
-        assert config.threshold("stoch", 4, other) is None
-        assert msp(config, "det", 1, other) == 0.7
+        assert config.threshold(config.options("stoch", 4, other)) is None
+        assert msp(config, "det", None, other) == 0.7
 
 
 def test_what_was_fitted_to_stoch_is_valid_for_the_checkpoints_views_only(fields: Fields) -> None:
     config = CheckpointConfig.model_validate_json(json.dumps(fields | {"views": 8}))
     assert msp(config, "stoch", 4) == msp(config, "stoch", 4, None, 8) == 0.6
-    assert msp(config, "det", 1, None, 1) == 0.7
-    for options in (("stoch", 4, None, 1), ("det", 1, None, 8)):
-        assert config.threshold(*options) is None
+    assert msp(config, "det", None, None, 1) == 0.7
+    for options in (config.options("stoch", 4, views=1), config.options(views=8)):
+        assert config.threshold(options) is None
 
 
 def test_mode_stoch_has_the_temperature_of_det_unless_it_has_its_own(fields: Fields) -> None:
@@ -120,9 +121,11 @@ def test_a_precision_selects_its_own_entries_and_otherwise_those_there_are(
     ]
     sets = [prediction_set(), prediction_set(precision="bfloat16", thresholds=[0.2, 0.3, 0.4])]
     config = make_config(make_network(), thresholds=thresholds, prediction_sets=sets)
+    for precision, expected in (("float32", 0.6), ("bfloat16", 0.61)):
+        assert msp(config, "stoch", 4, None, None, precision) == expected
     plain, rounded = config.in_precision("float32"), config.in_precision("bfloat16")
     assert [msp(plain, "stoch", 4), msp(rounded, "stoch", 4)] == [0.6, 0.61]
-    assert msp(rounded, "det", 1) == 0.7
+    assert msp(rounded, "det") == 0.7
     assert plain.prediction_sets == config.prediction_sets[:1]
     assert rounded.prediction_sets == config.prediction_sets[1:]
     assert rounded.in_precision("float32") == rounded  # nothing else is left
@@ -221,8 +224,9 @@ def test_auto_compares_with_the_flags_of_four_samples(make_network, make_config)
 
     actual = config(8, 4, 2, "auto")
     assert actual.stopping_rule().msp == 0.2
-    assert msp(actual, "stoch", "auto") == 0.4
-    assert actual.threshold("det", "auto") is None
+    with pytest.raises(SettingsError):
+        actual.options("stoch", "auto")  # without margins
+    assert msp(actual.model_copy(update={"margins": MARGINS}), "stoch", "auto") == 0.4
     assert config(8, "auto").stopping_rule().msp is None
 
 

@@ -173,22 +173,6 @@ def images() -> Tensor:
     return torch.rand(len(BATCH_DRAWS), 3, 32, 32, generator=Generator().manual_seed(0))
 
 
-def test_log_probabilities_stay_finite_where_the_probability_is_not_representable() -> None:
-    actual = NetworkOutput(torch.tensor([[0.0, 5000.0]]), torch.empty(0)).log_probabilities
-    assert actual.tolist() == [[-5000.0, 0.0]]
-
-
-@pytest.mark.parametrize("broken", [torch.nan, torch.inf, -torch.inf])
-def test_a_row_with_a_logit_that_is_not_finite_is_all_nan_and_other_rows_are_not(
-    broken: float,
-) -> None:
-    logits = torch.zeros(3, 4)
-    logits[1, 2] = broken
-    actual = NetworkOutput(logits, logits).log_probabilities
-    assert actual[1].isnan().all()
-    assert actual[[0, 2]].isfinite().all()
-
-
 def test_a_non_finite_image_does_not_change_other_images(
     network: AdaptedVisionTransformer, images: Tensor
 ) -> None:

@@ -3,79 +3,113 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.nn.network import NetworkOutput
 from eulerlora.nn.runtime import AdaptiveSampling
 from eulerlora.sampling.adaptive import (
     MARGIN_ROUNDS,
-    MAX_AUTO_SAMPLES,
     MIN_IMAGES,
-    ROUNDS,
     TARGET_AGREEMENT,
     DecisionMargins,
-    RoundAnswers,
     RoundMargins,
-    SettledDecisions,
+    Rounds,
     StoppingRule,
     fit_margins,
     last_rounds,
     log_odds,
     margins_at,
-    round_answers,
+    summaries_by_round,
 )
+from eulerlora.scores.trajectories import Summary, Trajectories
 from eulerlora.settings import Draw
+from eulerlora_contract.answers import Reason
+from eulerlora_contract.policy.policy import Policy, default_policy
+from eulerlora_contract.sampling import AUTO_ROUNDS, MAX_AUTO_SAMPLES
 
 ROWS = torch.tensor([[[[0.6, 0.3, 0.1], [0.5, 0.3, 0.2]], [[0.7, 0.2, 0.1], [0.2, 0.4, 0.4]]]])
 
 
-def settled(**margins: float) -> SettledDecisions:
-    (answer,) = round_answers(ROWS, 2, torch.tensor([5.0]))
+def trajectories_of(probabilities: Tensor) -> Trajectories:
+    """Returns trajectories of probabilities (n, adapters, samples, classes)."""
+    shape = probabilities.shape[:3]
+    views = torch.zeros(shape, dtype=torch.int64)
+    return Trajectories.of(probabilities.double().log(), torch.zeros(*shape, 1), views)
+
+
+def ends(summary: Summary, rule: StoppingRule, samples: int = 2, **margins: float) -> bool:
+    """Returns whether an image ends by a rule with these margins of the round, others of 0."""
     values = dict.fromkeys(("lead", "log_odds", "entropy", "agreement", "feature_distance"), 0.0)
-    return SettledDecisions(answer, RoundMargins(samples=2, **values | margins))
+    entry = RoundMargins(samples=samples, **values | margins)
+    fitted = DecisionMargins(
+        level=1, agreement=1, compared_with=4, rounds=(entry,), images=100, data="synthetic"
+    )
+    (actual,) = replace(rule, margins=fitted).ends(summary, samples)
+    return bool(actual)
 
 
-def test_an_answer_is_the_mean_with_its_lead_and_its_least_agreement() -> None:
-    answer = settled().answer
-    assert answer.probabilities == pytest.approx((0.5, 0.3, 0.2))
-    assert answer.label == 0
-    assert answer.lead == pytest.approx(math.log(0.5 / 0.3))
-    assert answer.agreement == pytest.approx(math.log(0.2 / 0.4))
-    assert answer.entropy == pytest.approx(-sum(p * math.log(p) for p in (0.5, 0.3, 0.2)))
+SUMMARY = trajectories_of(ROWS).summary()  # probabilities 0.5, 0.3, 0.2
 
 
 def test_a_label_is_settled_from_the_margin_on() -> None:
     lead = math.log(0.5 / 0.3)
-    assert settled(lead=lead - 1e-6).label_is_settled
-    assert not settled(lead=lead + 1e-6).label_is_settled
+    assert ends(SUMMARY, StoppingRule(), lead=lead - 1e-6)
+    assert not ends(SUMMARY, StoppingRule(), lead=lead + 1e-6)
 
 
-def test_a_probability_is_compared_on_the_scale_of_log_odds() -> None:
+def test_the_msp_is_compared_on_the_scale_of_log_odds() -> None:
     distance = log_odds(0.5) - log_odds(0.4)
-    for margin, expected in ((distance - 1e-6, True), (distance + 1e-6, None)):
-        assert settled(log_odds=margin).msp_reaches(0.4) is expected
-        assert settled(log_odds=margin).reaches([1, 2], 0.4) is expected
-    assert settled(log_odds=distance - 1e-6).reaches([1, 2], 0.6) is False
+    for threshold in (0.4, 0.6):
+        assert ends(SUMMARY, StoppingRule(msp=threshold), log_odds=distance - 1e-6)
+        assert not ends(SUMMARY, StoppingRule(msp=threshold), log_odds=distance + 1e-6)
 
 
-def test_entropy_and_distance_are_compared_with_their_margins() -> None:
-    entropy = settled().answer.entropy
-    assert settled(entropy=0.1).entropy_reaches(entropy - 0.11) is True
-    assert settled(entropy=0.1).entropy_reaches(entropy + 0.11) is False
-    assert settled(entropy=0.1).entropy_reaches(entropy + 0.09) is None
-    assert settled(feature_distance=1).distance_reaches(3.9) is True
-    assert settled(feature_distance=1).distance_reaches(5.5) is None
+def policy_of(**changes: object) -> Policy:
+    """Returns a policy whose thresholds no answer of these tests is near, changed."""
+    values = default_policy().model_dump()
+    values["target"] |= {"classes": ("b", "c"), "critical": {"name": "c", "classes": ("c",)}}
+    values["target"]["urgent"] = 0.999
+    values["uncertainty"]["entropy_nats"] = 5.0
+    for key, change in changes.items():
+        values[key] |= change
+    return Policy.model_validate(values)
 
 
-def test_trajectories_that_disagree_stay_so_and_those_that_agree_need_a_margin() -> None:
-    assert settled(agreement=9).trajectories_disagree is True
-    (answer,) = round_answers(ROWS[:, :, :1], 1, None)  # least: log(0.6 / 0.3)
-    for margin, expected in ((0.69, False), (0.70, None)):
-        margins = RoundMargins(samples=1, lead=0, log_odds=0, entropy=0, agreement=margin)
-        assert SettledDecisions(answer, margins).trajectories_disagree is expected
-    assert SettledDecisions(answer, margins).distance_reaches(1) is False
+@pytest.mark.parametrize(
+    ("changes", "margin", "value"),
+    [
+        # The probability of b and c is 0.5; the rows disagree, which refers the image.
+        ({"target": {"urgent": 0.4}}, "log_odds", log_odds(0.5) - log_odds(0.4)),
+        ({"target": {"urgent": 0.6}}, "log_odds", log_odds(0.5) - log_odds(0.4)),
+    ],
+)
+def test_a_policy_needs_what_its_disposition_depends_on(
+    changes: dict[str, object], margin: str, value: float
+) -> None:
+    rule = StoppingRule(msp=0.01).of_policy(policy_of(**changes), ("a", "b", "c"))
+    assert ends(SUMMARY, rule, **{margin: value - 1e-6})
+    assert not ends(SUMMARY, rule, **{margin: value + 1e-6})
+
+
+def test_entropy_matters_unless_another_reason_refers_the_image() -> None:
+    agreeing = trajectories_of(ROWS[:, :, :1]).summary()
+    near = float(agreeing.entropy) + 0.09
+    policy = policy_of(uncertainty={"entropy_nats": near})
+    rule = StoppingRule(msp=0.01).of_policy(policy, ("a", "b", "c"))
+    assert ends(agreeing, rule, samples=1, entropy=0.08)
+    assert not ends(agreeing, rule, samples=1, entropy=0.1)
+    assert ends(SUMMARY, rule, entropy=9.0)  # its trajectories disagree
+    poor = replace(rule, quality=(Reason.BLURRED,))
+    assert ends(agreeing, poor, samples=1, entropy=0.1)  # is retaken
+
+
+def test_trajectories_that_agree_need_a_margin() -> None:
+    agreeing = trajectories_of(ROWS[:, :, :1]).summary()  # least: log(0.6 / 0.3)
+    rule = StoppingRule(msp=0.01).of_policy(policy_of(), ("a", "b", "c"))
+    assert ends(agreeing, rule, samples=1, agreement=0.69)
+    assert not ends(agreeing, rule, samples=1, agreement=0.70)
 
 
 def test_log_odds_of_certain_probabilities_are_finite() -> None:
@@ -83,112 +117,112 @@ def test_log_odds_of_certain_probabilities_are_finite() -> None:
     assert log_odds(0.5) == 0
 
 
-IMAGES, FITTED_ADAPTERS, FITTED_CLASSES = 400, 2, 3
-FITTED_DRAW = Draw(mode="stoch", seed=3)
+IMAGES, ADAPTERS, OUTPUTS = 400, 2, 3
+DRAW = Draw(mode="stoch", samples=MAX_AUTO_SAMPLES, seed=3)
 RULE = StoppingRule(msp=0.5)
+NEVER = replace(
+    RULE,
+    margins=DecisionMargins(
+        level=1,
+        agreement=1,
+        compared_with=4,
+        rounds=tuple(
+            RoundMargins(samples=samples, lead=1e9, log_odds=0, entropy=0, agreement=0)
+            for samples in MARGIN_ROUNDS
+        ),
+        images=100,
+        data="synthetic",
+    ),
+)
 
 
 @pytest.fixture(scope="module")
-def rounds() -> dict[int, Tensor]:
-    """Probabilities (images, adapters, samples, classes) of each round."""
+def trajectories() -> Trajectories:
     generator = Generator().manual_seed(0)
-    logits = 2 * torch.randn(IMAGES, 1, 1, FITTED_CLASSES, generator=generator).double()
-    noise = torch.randn(
-        IMAGES, FITTED_ADAPTERS, MAX_AUTO_SAMPLES, FITTED_CLASSES, generator=generator
-    ).double()
-    sampled = (logits + 0.2 * noise).softmax(dim=-1)
-    return {samples: sampled[:, :, :samples] for samples in ROUNDS}
+    logits = 2 * torch.randn(IMAGES, 1, 1, OUTPUTS, generator=generator).double()
+    noise = torch.randn(IMAGES, ADAPTERS, MAX_AUTO_SAMPLES, OUTPUTS, generator=generator)
+    return trajectories_of((logits + 0.2 * noise.double()).softmax(dim=-1))
 
 
 @pytest.fixture(scope="module")
-def answers(rounds: dict[int, Tensor]) -> RoundAnswers:
-    return {samples: round_answers(values, samples, None) for samples, values in rounds.items()}
+def rounds(trajectories: Trajectories) -> Rounds:
+    return summaries_by_round(trajectories, None)
 
 
 @pytest.fixture(scope="module")
-def margins(answers: RoundAnswers) -> DecisionMargins:
-    fitted = fit_margins(answers, RULE, "synthetic")
+def margins(trajectories: Trajectories) -> DecisionMargins:
+    fitted = fit_margins(trajectories, None, RULE, "synthetic")
     assert fitted is not None
     return fitted
 
 
-def test_a_margin_covers_the_level_of_the_images(answers: RoundAnswers) -> None:
-    fitted = margins_at(answers, 0.9, "synthetic")
+def test_a_margin_covers_the_level_of_the_images(rounds: Rounds) -> None:
+    fitted, last = margins_at(rounds, 0.9, "synthetic"), rounds[MAX_AUTO_SAMPLES]
     for entry in fitted.rounds:
-        within = sum(
-            abs(one.entropy - last.entropy) <= entry.entropy
-            for one, last in zip(answers[entry.samples], answers[MAX_AUTO_SAMPLES], strict=True)
-        )
-        near = sum(
-            abs(log_odds(one.msp) - log_odds(last.probabilities[one.label])) <= entry.log_odds
-            for one, last in zip(answers[entry.samples], answers[MAX_AUTO_SAMPLES], strict=True)
-        )
-        assert within == near == 0.9 * IMAGES
+        summary = rounds[entry.samples]
+        within = (summary.entropy - last.entropy).abs() <= entry.entropy
+        of_label = last.probabilities.gather(1, summary.labels[:, None])[:, 0]
+        near = np.abs(log_odds(summary.msp) - log_odds(of_label)) <= entry.log_odds
+        assert within.sum() == near.sum() == 0.9 * IMAGES
     assert [entry.samples for entry in fitted.rounds] == list(MARGIN_ROUNDS)
 
 
 def test_the_level_is_the_least_with_the_target_agreement_and_saves_samples(
-    answers: RoundAnswers, margins: DecisionMargins
+    trajectories: Trajectories, rounds: Rounds, margins: DecisionMargins
 ) -> None:
     assert margins.agreement >= TARGET_AGREEMENT
     assert margins.compared_with == MAX_AUTO_SAMPLES
     rule = replace(RULE, margins=margins)
-    ends = last_rounds(answers, rule)
-    decided = [
-        (answers[end][index].label, answers[end][index].msp < 0.5) for index, end in enumerate(ends)
-    ]
-    wanted = [(last.label, last.msp < 0.5) for last in answers[MAX_AUTO_SAMPLES]]
-    same = sum(one == other for one, other in zip(decided, wanted, strict=True))
-    assert same >= (TARGET_AGREEMENT - 0.01) * IMAGES
-    assert sum(ends) < 0.6 * MAX_AUTO_SAMPLES * IMAGES
-    assert ends.count(ROUNDS[0]) > IMAGES / 3
+    taken = last_rounds(rounds, rule)
+    ended, last = trajectories.first(taken).summary(), rounds[MAX_AUTO_SAMPLES]
+    same = (rule.decisions(ended) == rule.decisions(last)).all(axis=1)
+    assert same.mean() >= TARGET_AGREEMENT - 0.01
+    assert taken.sum() < 0.6 * MAX_AUTO_SAMPLES * IMAGES
+    assert (taken == AUTO_ROUNDS[0]).sum() > IMAGES / 3
 
 
-def test_few_images_give_no_margins(answers: RoundAnswers) -> None:
-    few = {samples: values[: MIN_IMAGES - 1] for samples, values in answers.items()}
-    assert fit_margins(few, RULE, "synthetic") is None
+def test_few_images_give_no_margins(trajectories: Trajectories) -> None:
+    few = trajectories.images(slice(MIN_IMAGES - 1))
+    assert fit_margins(few, None, RULE, "synthetic") is None
 
 
 def test_the_loop_ends_where_the_fit_says_and_answers_with_its_last_rounds(
-    rounds: dict[int, Tensor], answers: RoundAnswers, margins: DecisionMargins
+    trajectories: Trajectories, rounds: Rounds, margins: DecisionMargins
 ) -> None:
     rule = replace(RULE, margins=margins)
-    expected = last_rounds(answers, rule)
-    assert set(expected) == set(ROUNDS)
+    expected = last_rounds(rounds, rule)
+    assert set(expected.tolist()) == set(AUTO_ROUNDS)
+    probabilities = trajectories.log_probabilities.exp()
     for index in range(40):
-        sampling = AdaptiveSampling(FITTED_DRAW, FITTED_ADAPTERS, rule)
+        sampling = AdaptiveSampling(DRAW, rule)
         while (draw := sampling.next_draw) is not None:
-            rows = rounds[MAX_AUTO_SAMPLES][index, :, draw.first : draw.samples].flatten(0, 1)
-            sampling.add(NetworkOutput(rows.log(), torch.zeros(len(rows), 1)))
-        answered = sampling.output.log_probabilities.exp()
-        torch.testing.assert_close(answered, rounds[expected[index]][index].flatten(0, 1))
+            of_round = probabilities[index : index + 1, :, draw.first : draw.samples]
+            sampling.add(trajectories_of(of_round))
+        answered = sampling.trajectories.log_probabilities.exp()
+        wanted = probabilities[index : index + 1, :, : expected[index]]
+        torch.testing.assert_close(answered, wanted)
 
 
-def test_an_unsettled_policy_keeps_the_rounds_going(
-    answers: RoundAnswers, margins: DecisionMargins
-) -> None:
-    never = replace(RULE, margins=margins, policy=lambda _: False)
-    assert set(last_rounds(answers, never)) == {MAX_AUTO_SAMPLES}
+def test_an_unsettled_label_keeps_the_rounds_going(rounds: Rounds) -> None:
+    assert set(last_rounds(rounds, NEVER).tolist()) == {MAX_AUTO_SAMPLES}
 
 
-def test_rounds_run_every_sample_once_and_nothing_else(margins: DecisionMargins) -> None:
-    never = replace(RULE, margins=margins, policy=lambda _: False)
-    draw = Draw(mode="stoch", seed=9, sampler="balanced")
-    sampling = AdaptiveSampling(draw, FITTED_ADAPTERS, never)
+def test_rounds_run_every_sample_once_and_nothing_else() -> None:
+    draw = Draw(mode="stoch", samples=MAX_AUTO_SAMPLES, seed=9, sampler="balanced")
+    sampling = AdaptiveSampling(draw, NEVER)
     draws = []
     while sampling.next_draw is not None:
         draws.append(sampling.next_draw)
-        rows = FITTED_ADAPTERS * draws[-1].count
-        sampling.add(NetworkOutput(torch.zeros(rows, FITTED_CLASSES), torch.zeros(rows, 1)))
+        rows = torch.full((1, ADAPTERS, draws[-1].count, OUTPUTS), 1 / OUTPUTS)
+        sampling.add(trajectories_of(rows))
     assert [sample for draw in draws for sample in range(draw.first, draw.samples)] == list(
         range(MAX_AUTO_SAMPLES)
     )
-    assert [draw.samples for draw in draws] == list(ROUNDS)
+    assert [draw.samples for draw in draws] == list(AUTO_ROUNDS)
     assert {(draw.mode, draw.seed, draw.sampler) for draw in draws} == {("stoch", 9, "balanced")}
 
 
-def test_nan_ends_the_rounds(margins: DecisionMargins) -> None:
-    sampling = AdaptiveSampling(FITTED_DRAW, FITTED_ADAPTERS, replace(RULE, margins=margins))
-    rows = torch.full((FITTED_ADAPTERS, FITTED_CLASSES), torch.nan)
-    sampling.add(NetworkOutput(rows, torch.zeros(FITTED_ADAPTERS, 1)))
+def test_nan_ends_the_rounds() -> None:
+    sampling = AdaptiveSampling(DRAW, NEVER)
+    sampling.add(trajectories_of(torch.full((1, ADAPTERS, 1, OUTPUTS), torch.nan)))
     assert sampling.next_draw is None

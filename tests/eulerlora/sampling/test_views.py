@@ -52,12 +52,13 @@ def test_a_row_is_that_of_its_view_with_the_same_draw(
 ) -> None:
     draw = Draw(mode="stoch", samples=5, seed=3, views=8, sampler=sampler)
     (output,) = predict_images(network, images[:1], [draw])
-    assert output.views is not None
-    assert torch.equal(output.views, view_order(draw, 2).flatten())
+    assert torch.equal(output.views[0], view_order(draw, 2))
     plain = draw.model_copy(update={"views": 1})
-    for row, view in enumerate(output.views.tolist()):
+    for row, view in enumerate(output.views.flatten().tolist()):
         (expected,) = predict_images(network, of_views(images[:1], torch.tensor([view])), [plain])
-        torch.testing.assert_close(output.logits[row], expected.logits[row], rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            output.by_image[0, row], expected.by_image[0, row], rtol=0, atol=1e-6
+        )
 
 
 def test_det_answers_with_the_mean_over_all_views(
@@ -89,11 +90,9 @@ def test_rounds_of_auto_run_the_samples_and_views_of_one_pass(
     network: AdaptedVisionTransformer, images: Tensor, sampler: Sampler
 ) -> None:
     draw = Draw(mode="stoch", samples=4, seed=4, views=8, sampler=sampler)
-    rule = StoppingRule(margins=MARGINS, policy=lambda _: False)  # all 4 samples
+    entries = tuple(entry.model_copy(update={"lead": 1e9}) for entry in MARGINS.rounds)
+    rule = StoppingRule(margins=MARGINS.model_copy(update={"rounds": entries}))  # all 4 samples
     (rounds,) = predict_adaptively(network, images[:1], [draw], rule)
     (once,) = predict_images(network, images[:1], [draw])
-    torch.testing.assert_close(rounds.logits, once.logits, rtol=0, atol=1e-5)
-    assert rounds.views is not None
-    assert once.views is not None
     assert torch.equal(rounds.views, once.views)
-    torch.testing.assert_close(rounds.logits, once.logits, rtol=0, atol=1e-6)
+    torch.testing.assert_close(rounds.log_probabilities, once.log_probabilities, rtol=0, atol=1e-6)

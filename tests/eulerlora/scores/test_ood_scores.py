@@ -18,7 +18,6 @@ from eulerlora.checkpoint.files import (
     write_feature_statistics,
 )
 from eulerlora.checkpoint.weights import tensors_sha256
-from eulerlora.nn.network import NetworkOutput, with_distances
 from eulerlora.scores.ood_scores import (
     FeatureDistance,
     FeatureStatistics,
@@ -94,20 +93,6 @@ def test_without_thresholds_nothing_is_known(scores) -> None:
 
 def test_without_statistics_there_is_no_feature_distance() -> None:
     assert set(score_values(torch.tensor([0.5]), torch.tensor([1.0]), None)) == {"msp", "energy"}
-
-
-def test_distances_of_a_batch_are_those_of_the_images_mean_features() -> None:
-    generator = torch.Generator().manual_seed(0)
-    factor = torch.randn(9, 5, generator=generator)
-    statistics = FeatureStatistics(torch.randn(3, 5, generator=generator), factor.T @ factor)
-    distance = FeatureDistance(statistics)
-    outputs = [
-        NetworkOutput(torch.zeros(t, 2), torch.randn(t, 5, generator=generator)) for t in (1, 2, 4)
-    ]
-    for output, alone in zip(with_distances(outputs, distance), outputs, strict=True):
-        expected = distance(alone.features.mean(dim=0, keepdim=True))[0]
-        torch.testing.assert_close(output.distance, expected)
-    assert with_distances(outputs, None) == outputs
 
 
 CLASSES = 3

@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Generator, Tensor
 
-from eulerlora.answer import RunOptions, calibration_for, missing_calibration, precision_mismatch
+from eulerlora.answer import calibration_for, missing_calibration, precision_mismatch
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.scores.prediction_sets import (
     PredictionSetCalibration,
@@ -22,9 +22,10 @@ from eulerlora.scores.prediction_sets import (
     threshold_rank,
     unit_scores,
 )
+from eulerlora_contract.sampling import Options
 
 CLASSES = ("mel", "nv", "bkl")
-STOCH = RunOptions("stoch", 4, "balanced", "float32")
+STOCH = Options("stoch", 4, "balanced", precision="float32")
 
 
 class Identity(ClassifierMixin, BaseEstimator):
@@ -164,9 +165,9 @@ def test_a_calibration_applies_to_its_own_options_only(config: CheckpointConfig)
     assert calibration_for(config, 0.9, STOCH) == config.prediction_sets[0]
     assert calibration_for(config, 0.95, STOCH) == config.prediction_sets[1]
     for other in (
-        RunOptions("stoch", 2, "balanced", "float32"),
-        RunOptions("stoch", "auto", "balanced", "float32"),
-        RunOptions("stoch", 4, "independent", "float32"),
+        Options("stoch", 2, "balanced", precision="float32"),
+        Options("stoch", "auto", "balanced", precision="float32"),
+        Options("stoch", 4, "independent", precision="float32"),
     ):
         assert calibration_for(config, 0.9, other) is None
     assert calibration_for(config, 0.8, STOCH) is None
@@ -175,7 +176,7 @@ def test_a_calibration_applies_to_its_own_options_only(config: CheckpointConfig)
 def test_a_calibration_of_another_precision_stands_in_for_a_missing_one(
     config: CheckpointConfig,
 ) -> None:
-    options = RunOptions("stoch", 4, "balanced", "bfloat16")
+    options = Options("stoch", 4, "balanced", precision="bfloat16")
     other = config.prediction_sets[0]
     assert calibration_for(config, 0.9, options) == other
     assert "calibrated in float32" in str(precision_mismatch(other, "bfloat16"))
@@ -189,12 +190,12 @@ def test_a_calibration_of_another_precision_stands_in_for_a_missing_one(
 
 def test_the_sampler_does_not_matter_in_det(config: CheckpointConfig) -> None:
     for sampler in ("independent", "balanced"):
-        options = RunOptions("det", 1, sampler, "float32")
+        options = Options("det", 1, sampler, precision="float32")
         assert calibration_for(config, 0.9, options) == config.prediction_sets[2]
 
 
 def test_the_reason_lists_what_was_calibrated(config: CheckpointConfig) -> None:
-    adaptive = RunOptions("stoch", "auto", "independent", "float32")
+    adaptive = Options("stoch", "auto", "independent", precision="float32")
     assert missing_calibration(config, 0.9, adaptive) == (
         "the checkpoint has no prediction sets with coverage 0.9 for stoch, auto samples, "
         "independent, float32; it has 0.9 and 0.95 for stoch, 4 samples, balanced, float32; 0.9 "

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import re
 import tomllib
 from collections.abc import Iterator
@@ -23,7 +24,6 @@ from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.policy.policy import (
     Evidence,
     PolicyError,
-    Sampling,
     default_policy,
     default_policy_text,
     default_sampling,
@@ -155,14 +155,14 @@ def test_every_combination_has_the_disposition_and_reasons_of_the_table() -> Non
 
 
 def test_unknown_reasons_leave_every_disposition_that_one_of_their_outcomes_has() -> None:
-    for states in product((False, True, None), repeat=len(UNKNOWN)):
+    for states in product((False, True, math.nan), repeat=len(UNKNOWN)):
         reasons = dict(zip(UNKNOWN, states, strict=True))
-        outcomes = product(*((False, True) if state is None else (state,) for state in states))
+        outcomes = product(*((state,) if state in (0, 1) else (False, True) for state in states))
         expected = {possible(dict(zip(UNKNOWN, one, strict=True))) for one in outcomes}
         assert {(name,) for name in possible(reasons)} == expected, reasons
 
 
-def possible(reasons: dict[Reason, bool | None]) -> tuple[Disposition, ...]:
+def possible(reasons: dict[Reason, float]) -> tuple[Disposition, ...]:
     return tuple(name for name, is_possible in dispositions(reasons).items() if is_possible)
 
 
@@ -304,24 +304,24 @@ def evidence(mode: str, samples: int | str) -> Evidence:
 @pytest.mark.parametrize(
     ("fitted", "given", "expected"),
     [
-        (("stoch", 8), (None, None), Sampling("stoch", 8)),
-        (("stoch", 8), ("stoch", None), Sampling("stoch", 8)),
-        (("stoch", 8), (None, 2), Sampling("stoch", 2)),
-        (("stoch", 8), (None, "auto"), Sampling("stoch", "auto")),
-        (("stoch", "auto"), (None, None), Sampling("stoch", "auto")),
-        (("stoch", 8), ("det", None), Sampling("det", None)),
-        (("det", 1), (None, None), Sampling("det", None)),
-        (("det", 1), ("stoch", None), Sampling("stoch", DEFAULT_SAMPLES)),
-        (("det", 1), (None, 4), Sampling("det", 4)),  # which the service refuses
+        (("stoch", 8), (None, None), ("stoch", 8)),
+        (("stoch", 8), ("stoch", None), ("stoch", 8)),
+        (("stoch", 8), (None, 2), ("stoch", 2)),
+        (("stoch", 8), (None, "auto"), ("stoch", "auto")),
+        (("stoch", "auto"), (None, None), ("stoch", "auto")),
+        (("stoch", 8), ("det", None), ("det", None)),
+        (("det", 1), (None, None), ("det", None)),
+        (("det", 1), ("stoch", None), ("stoch", DEFAULT_SAMPLES)),
+        (("det", 1), (None, 4), ("det", 4)),  # which the service refuses
     ],
 )
-def test_missing_values_are_those_of_the_evidence(fitted, given, expected: Sampling) -> None:
+def test_missing_values_are_those_of_the_evidence(fitted, given, expected) -> None:
     assert default_sampling(evidence(*fitted), *given) == expected
 
 
 def test_without_evidence_the_defaults_are_those_of_a_prediction() -> None:
-    assert default_sampling(None) == Sampling("det", None)
-    assert default_sampling(None, "stoch") == Sampling("stoch", DEFAULT_SAMPLES)
+    assert default_sampling(None) == ("det", None)
+    assert default_sampling(None, "stoch") == ("stoch", DEFAULT_SAMPLES)
 
 
 def test_keys_of_later_versions_are_ignored_in_a_described_policy() -> None:

@@ -1,51 +1,57 @@
 """When `samples=auto` has settled the disposition of a policy."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pytest
 import torch
+from torch import Tensor
 
-from eulerlora.sampling.adaptive import (
-    RoundAnswer,
-    RoundMargins,
-    SettledDecisions,
-    StoppingRule,
-)
-from eulerlora_contract.answers import ImageQuality
-from eulerlora_contract.policy.policy import Policy, default_policy, dispositions
+from eulerlora.sampling.adaptive import DecisionMargins, RoundMargins, StoppingRule
+from eulerlora.scores.ood_scores import FlaggedScore
+from eulerlora.scores.trajectories import Summary
+from eulerlora.scores.uncertainty import Variance
+from eulerlora_contract.answers import Reason
+from eulerlora_contract.policy.policy import default_policy
 from tests.eulerlora_contract.policy_inputs import GOOD
 
 CLASSES = ("nv", "mel", "bcc", "akiec")
-
-
-def decisions(policy: Policy, offsets: tuple[float, ...], distance: float) -> SettledDecisions:
-    """Decisions whose malignant log-odds, entropy and agreement are that far from the limits.
-
-    A margin is 1 in the unit of its value.
-    """
-    malignant, entropy, agreement = offsets
-    share = torch.logit(torch.tensor(policy.target.urgent).double()) + malignant
-    probability = float(share.sigmoid())
-    answer = RoundAnswer(
-        samples=2,
-        probabilities=(1 - probability, probability, 0.0, 0.0),
-        lead=5.0,
-        entropy=policy.uncertainty.entropy_nats + entropy,
-        agreement=agreement,
-        distance=distance,
-    )
-    fitted = RoundMargins(samples=2, lead=1, log_odds=1, entropy=1, agreement=1, feature_distance=1)
-    return SettledDecisions(answer, fitted)
+POLICY = default_policy()
+ENTRY = RoundMargins(samples=2, lead=0, log_odds=1, entropy=1, agreement=1, feature_distance=1)
+MARGINS = DecisionMargins(
+    level=1, agreement=1, compared_with=4, rounds=(ENTRY,), images=100, data="synthetic"
+)
+RULE = StoppingRule(msp=1e-3, feature_distance=10.0, margins=MARGINS)
 
 
 def is_settled(
-    policy: Policy, quality: ImageQuality, limits: StoppingRule, found: SettledDecisions
+    offsets: tuple[float, ...], distance: float, quality: Collection[Reason] = ()
 ) -> bool:
-    target = [CLASSES.index(name) for name in policy.target.classes]
-    entropy_nats = policy.uncertainty.entropy_nats
-    states = limits.states(found, target, policy.target.urgent, entropy_nats)
-    poor = dict.fromkeys(policy.quality_reasons(quality), True)
-    return sum(dispositions(poor | states).values()) == 1
+    """Returns whether the disposition is settled.
+
+    Malignant log-odds, entropy and agreement are `offsets` from their limits. A margin is 1 in the
+    unit of its value.
+    """
+    malignant, entropy, agreement = offsets
+    share = torch.logit(torch.tensor(POLICY.target.urgent).double()) + malignant
+    probability = float(share.sigmoid())
+    unused = torch.zeros(1).double()
+
+    def value(number: float) -> Tensor:
+        return torch.tensor([number]).double()
+
+    summary = Summary(
+        probabilities=torch.tensor([[1 - probability, probability, 0.0, 0.0]]).double(),
+        entropy=value(POLICY.uncertainty.entropy_nats + entropy),
+        expected_entropy=unused,
+        mutual_information=unused,
+        msp=value(max(probability, 1 - probability)),
+        log_probabilities=unused,
+        variance=Variance(unused, unused, unused, unused),
+        agreement=value(agreement),
+        scores={"feature_distance": FlaggedScore(value(distance), None, None)},
+    )
+    (ends,) = RULE.of_policy(POLICY, CLASSES, quality).ends(summary, 2)
+    return bool(ends)
 
 
 def cases() -> Iterator[tuple[tuple[float, ...], float, bool]]:
@@ -67,14 +73,10 @@ def cases() -> Iterator[tuple[tuple[float, ...], float, bool]]:
 def test_a_disposition_is_settled_if_no_open_decision_can_change_it(
     offsets: tuple[float, ...], distance: float, expected: bool
 ) -> None:
-    policy, limits = default_policy(), StoppingRule(msp=1e-3, feature_distance=10.0)
-    found = decisions(policy, offsets, distance)
-    assert is_settled(policy, GOOD, limits, found) is expected
+    assert is_settled(offsets, distance) is expected
 
 
 def test_a_bad_image_is_settled_as_retake_unless_it_may_be_unfamiliar() -> None:
-    policy, limits = default_policy(), StoppingRule(msp=1e-3, feature_distance=10.0)
-    dark = GOOD.model_copy(update={"brightness": 0.0})
+    dark = tuple(POLICY.quality_reasons(GOOD.model_copy(update={"brightness": 0.0})))
     for distance, expected in ((5.0, True), (9.5, False), (15.0, True)):
-        open_decisions = decisions(policy, (0.0, 0.0, 0.0), distance)
-        assert is_settled(policy, dark, limits, open_decisions) is expected
+        assert is_settled((0.0, 0.0, 0.0), distance, dark) is expected

@@ -16,11 +16,11 @@ from starlette.requests import ClientDisconnect
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, ROUNDS
 from eulerlora_contract.answers import Prediction, Threshold
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import DeadlinePassed, InvalidParameter, Overloaded
 from eulerlora_contract.queries import PredictQuery
+from eulerlora_contract.sampling import AUTO_ROUNDS, MAX_AUTO_SAMPLES
 from service.audit.log import AuditEntry
 from tests.conftest import ENERGY, MARGINS
 from tests.service.harness import (
@@ -213,7 +213,7 @@ def test_audit_log_and_timing_cover_all_rounds(harness, png, long, taken) -> Non
         body = asyncio.run(predict_one(running, png, long))
     assert audit.entries == [AuditEntry(body, None, png, samples_asked="auto")]
     assert body.samples == taken[long.seed]
-    assert running.passes == [1] * (ROUNDS.index(taken[long.seed]) + 1)
+    assert running.passes == [1] * (AUTO_ROUNDS.index(taken[long.seed]) + 1)
     (completed,) = running.predictions
     assert completed.model_s > 0
     assert completed.queue_s >= 0

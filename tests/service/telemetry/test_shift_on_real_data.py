@@ -31,7 +31,7 @@ def embedded() -> EulerLoRA:
 
 @pytest.fixture(scope="module")
 def expected(embedded: EulerLoRA) -> ExpectedRates:
-    threshold = embedded.config.threshold("det", 1)
+    threshold = embedded.config.threshold(embedded.options())
     assert threshold is not None
     return ExpectedRates.of(threshold)
 

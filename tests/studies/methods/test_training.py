@@ -152,7 +152,7 @@ def test_a_run_trains_what_the_method_learns_and_keeps_what_is_fixed(
     checkpoint = trained(name, recipe_file, image_folder, tmp_path / "run")
     network = checkpoint.network
     assert checkpoint.config.method.name == name
-    assert checkpoint.config.threshold("stoch", 1) is not None
+    assert checkpoint.config.threshold(checkpoint.config.options("stoch", 1)) is not None
     for parameter_name, before in initial(checkpoint).adapter_parameters():
         after = network.get_parameter(parameter_name)
         if parameter_name == "heads.covariance_root":
@@ -257,7 +257,7 @@ def test_a_distribution_is_fitted_to_the_adapters_of_the_same_training(
         assert checkpoint.config.method.prior_precision is not None
     if case == "tfb":
         assert checkpoint.config.method.deviation is not None
-    assert checkpoint.config.threshold("stoch", 1) is not None
+    assert checkpoint.config.threshold(checkpoint.config.options("stoch", 1)) is not None
     images = torch.rand(2, 3, 32, 32, generator=Generator().manual_seed(1))
     if case != "swag":  # whose mean is another one
         for actual, other in zip(

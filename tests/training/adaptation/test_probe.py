@@ -17,7 +17,7 @@ from eulerlora.images.preprocess import resize
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.network import predict_images
 from eulerlora.sampling.masks import AdapterSettings
-from eulerlora.scores.uncertainty import summarise, variance_of
+from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw
 from eulerlora_contract.answers import ClassName
 from tests.conftest import predict_rows, random_backbone, random_network
@@ -31,7 +31,6 @@ from training.adaptation.probe import (
 from training.adaptation.validation import EpochValidation
 from training.data.images import ImageParts, LabelledImage
 from training.evaluation.evaluate import EvaluatedSet
-from training.evaluation.inference import SetPredictions
 from training.evaluation.report_schema import ProbeComparison
 from training.recipe.schema import AdapterTraining
 
@@ -133,7 +132,7 @@ def test_the_probabilities_of_the_heads_are_those_of_the_untrained_network(
     held_out = images.parts["validation"]
     pixels = torch.stack([resize(image.source, 32) for image in held_out])
     outputs = predict_images(network, pixels, [Draw(mode="det")] * len(held_out))
-    expected = torch.stack([output.log_probabilities.exp().mean(dim=0) for output in outputs])
+    expected = torch.cat([output.by_image.exp().mean(dim=1) for output in outputs])
     actual = head_log_probabilities(network, held_out).exp()
     torch.testing.assert_close(actual, expected.float(), atol=1e-4, rtol=1e-4)
 
@@ -146,12 +145,10 @@ def test_a_comparison_with_a_probe_is_paired_and_by_group() -> None:
     better = (probe + 0.5 * torch.nn.functional.one_hot(labels, 3)).log_softmax(dim=-1)
 
     def comparison(model: torch.Tensor, count: int = 60) -> ProbeComparison:
-        trajectories = model[:count].unsqueeze(1)
-        probabilities = trajectories.exp()
         views = torch.zeros(count, 1, 1, dtype=torch.int64)
-        variance = variance_of(probabilities.unsqueeze(1), views)
-        predictions = SetPredictions(trajectories, summarise(probabilities), variance, {})
-        test = EvaluatedSet("test", "test", shown[:count], True, (predictions,))
+        trajectories = Trajectories.of(model[:count, None, None], views[..., None].float(), views)
+        predictions = (trajectories.summary(),)
+        test = EvaluatedSet("test", "test", shown[:count], True, predictions)
         return compare_with_probe(test, probe[:count])
 
     found = comparison(better)
@@ -208,7 +205,7 @@ IMAGES = [LabelledImage(str(n), p, y) for n, (p, y) in enumerate(zip(PIXELS, LAB
 
 def validation_loss(network) -> float:
     outputs = predict_images(network, PIXELS / 255, [Draw(mode="det")] * len(IMAGES))
-    probabilities = np.stack([o.log_probabilities.exp().mean(dim=0).numpy() for o in outputs])
+    probabilities = np.concatenate([o.by_image.exp().mean(dim=1).numpy() for o in outputs])
     return log_loss(LABELS, probabilities)
 
 
@@ -262,7 +259,7 @@ def test_the_metrics_of_both_modes_are_those_of_independent_libraries() -> None:
     draws = [Draw(mode="stoch", samples=3, seed=seed) for seed in range(len(IMAGES))]
     for mode, mode_draws in (("det", [Draw(mode="det")] * len(IMAGES)), ("stoch", draws)):
         outputs = predict_images(network, PIXELS / 255, mode_draws)
-        probabilities = np.stack([o.log_probabilities.exp().mean(dim=0).numpy() for o in outputs])
+        probabilities = np.concatenate([o.by_image.exp().mean(dim=1).numpy() for o in outputs])
         metrics = result["validation_by_epoch"][mode]
         assert metrics["nll"][1] == pytest.approx(log_loss(LABELS, probabilities), rel=1e-4)
         accuracy = accuracy_score(LABELS, probabilities.argmax(axis=1))

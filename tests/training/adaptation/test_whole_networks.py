@@ -55,7 +55,7 @@ def test_a_single_network_is_a_checkpoint_whose_backbone_was_trained(
 ) -> None:
     out = trained(recipe, labelled, "{}", 4)
     config = load_checkpoint(out).config
-    assert config.threshold("det", 1) is not None
+    assert config.threshold(config.options()) is not None
     assert "all weights of a Vision Transformer" in (out / "README.md").read_text()
     assert "trained with the head" in (out / "README.md").read_text()
     start, network = random_backbone().state_dict(), load_checkpoint(out).network

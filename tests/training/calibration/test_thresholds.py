@@ -17,7 +17,8 @@ from eulerlora.checkpoint.files import (
     read_known_answer,
 )
 from eulerlora.model import EulerLoRA
-from eulerlora.sampling.adaptive import MAX_AUTO_SAMPLES, MIN_IMAGES, StoppingRule
+from eulerlora.sampling.adaptive import MIN_IMAGES, StoppingRule
+from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import UNSCALED
 from eulerlora_contract.answers import Threshold
 from eulerlora_contract.sampling import MODES, Auto, Precision, Views
@@ -27,13 +28,11 @@ from training.calibration.calibrate import calibrate, calibrate_auto
 from training.calibration.thresholds import (
     CalibrationOutputs,
     CoverageSettings,
-    answers_by_round,
     fit_temperature,
     precision_changes,
     with_thresholds,
 )
 from training.data.images import ImageParts, LabelledImage
-from training.evaluation.inference import ModelOutputs
 from training.recipe.schema import CALIBRATED_SAMPLES
 
 
@@ -93,7 +92,7 @@ def test_auto_keeps_the_boundaries_and_is_measured_at_each_image_s_last_round() 
     """The images end at different rounds, by the rule of the number that is compared with."""
     generator = torch.Generator().manual_seed(2)
     logits = 4 * torch.randn(120, 1, 1, 3, generator=generator, dtype=torch.float64)
-    noise = torch.randn(120, 2, MAX_AUTO_SAMPLES, 3, generator=generator, dtype=torch.float64)
+    noise = torch.randn(120, 2, 4, 3, generator=generator, dtype=torch.float64)
     outputs = CalibrationOutputs(
         outputs_of(logits.expand(-1, 2, -1, -1)),
         outputs_of(logits + noise / 4),
@@ -106,14 +105,14 @@ def test_auto_keeps_the_boundaries_and_is_measured_at_each_image_s_last_round() 
     margins, (*fixed, auto) = config.margins, config.thresholds
     assert margins is not None
     assert (auto.mode, auto.samples) == ("stoch", "auto")
-    assert [entry.samples for entry in fixed] == [1, 2, MAX_AUTO_SAMPLES]
+    assert [entry.samples for entry in fixed] == [1, 2, 4]
     rule = StoppingRule(fixed[-1].msp, margins=margins)
-    answers = answers_by_round(outputs.stoch, None)
+    rounds = {samples: outputs.stoch.first(samples).summary() for samples in (1, 2, 4)}
     scores, ends = [], set()
     for index in range(120):
-        ending = [number for number in answers if rule.ends(answers[number][index])]
-        end = min(ending, default=MAX_AUTO_SAMPLES)
-        scores.append(answers[end][index].msp)
+        ending = [number for number in rounds if rule.ends(rounds[number], number)[index]]
+        end = min(ending, default=4)
+        scores.append(float(rounds[end].msp[index]))
         ends.add(end)
     assert len(ends) > 1
     assert auto.msp == fixed[-1].msp
@@ -129,16 +128,15 @@ def test_a_lesion_counts_once_by_its_image_that_is_most_out_of_distribution() ->
     outputs = outputs_of(4 * torch.randn(180, 1, 1, 3, generator=generator, dtype=torch.float64))
     calibration = CalibrationOutputs(outputs, outputs, "float32", lesion_images(90, 2), "pairs")
     (threshold,) = with_thresholds(config_of(random_network()), calibration, None, []).thresholds
-    of_lesions = outputs.probabilities().amax(dim=-1).view(90, 2).amin(dim=1).numpy()
+    of_lesions = outputs.summary().msp.view(90, 2).amin(dim=1).numpy()
     assert threshold.msp == np.sort(of_lesions)[0]  # 90 lesions allow no miss, 93 one
     assert threshold.tolerance is not None
     assert (threshold.tolerance.units, threshold.tolerance.unit) == (90, "lesion")
 
 
-def outputs_of(logits: Tensor) -> ModelOutputs:
-    features = torch.zeros(*logits.shape[:-1], 1)
-    views = torch.zeros(logits.shape[:-1], dtype=torch.int64)
-    return ModelOutputs(logits.log_softmax(dim=-1), logits.logsumexp(dim=-1), features, views)
+def outputs_of(logits: Tensor) -> Trajectories:
+    shape = logits.shape[:-1]
+    return Trajectories.of(logits, torch.zeros(*shape, 1), torch.zeros(shape, dtype=torch.int64))
 
 
 def test_calibration_keeps_the_sampler_unless_another_is_given(
@@ -180,7 +178,7 @@ def test_a_calibration_fits_the_temperatures_before_the_thresholds(
         )
         assert scaled > plain
     for samples in (2, 4):
-        threshold = config.threshold("stoch", samples)
+        threshold = config.threshold(config.options("stoch", samples))
         assert threshold is not None
         msp = model.predict(paths, "stoch", samples).msp
         assert threshold.msp == pytest.approx(float(msp.min()), abs=1e-6)
@@ -214,7 +212,7 @@ def test_pictures_of_a_patient_stay_together_in_the_fit_of_a_temperature(
     ]
     model = EulerLoRA.load(checkpoint_folder, "cpu")
     outputs = CalibrationOutputs.of(model, shown, "squares", [2])
-    logits = outputs.det.log_probabilities.flatten(1, 2)
+    logits = outputs.det.by_image
     assert outputs.temperature("det", 1) == fit_temperature(logits, labels, patients)
     parted = fit_temperature(logits, labels, outputs.lesions.indices.numpy())
     assert outputs.temperature("det", 1).standard_error != parted.standard_error
@@ -272,5 +270,6 @@ def test_a_calibration_in_both_precisions_has_entries_of_each(
     assert both.in_precision("float32").prediction_sets == alone.prediction_sets
     assert both.features == alone.features
     rounded = both.in_precision("bfloat16").thresholds
-    assert [entry.options for entry in rounded] == [entry.options for entry in alone.thresholds]
+    for entry, exact in zip(rounded, alone.thresholds, strict=True):
+        assert (entry.mode, entry.samples) == (exact.mode, exact.samples)
     assert [entry.msp for entry in rounded] != [entry.msp for entry in alone.thresholds]

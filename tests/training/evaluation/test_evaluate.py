@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from eulerlora.checkpoint.files import TRAINING_IMAGES_FILE, load_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
+from eulerlora.scores.trajectories import Summary, Trajectories
 from eulerlora_contract.answers import ClassName, ScoreThreshold, TargetClasses, Threshold
 from tests.training.conftest import list_images
 from training.data.copies import image_digests
@@ -32,17 +33,15 @@ from training.data.images import (
 from training.evaluation.evaluate import (
     EvaluatedSet,
     class_metrics,
+    ensemble_summary,
     evaluate,
     flagged_shares,
     score_metrics,
 )
-from training.evaluation.inference import ModelOutputs, SamplingOptions, SetPredictions, predict_all
+from training.evaluation.inference import predict_all
 from training.evaluation.intervals import Estimate, Estimates, Proportion, proportion, unit_weights
 from training.evaluation.metrics import risk_coverage, selective_metrics
 from training.evaluation.report_schema import OodSetFacts, Subset
-
-DET = SamplingOptions("det")
-STOCH = SamplingOptions("stoch", 4)
 
 
 def labelled(folder: Path, labels: Sequence[int]) -> list[LabelledImage]:
@@ -91,7 +90,7 @@ def test_the_report_agrees_with_the_predictions_of_the_model(
     model = EulerLoRA.load(checkpoint_folder)
     test = labelled(image_folder / "test", [0, 2])  # no image of class 1
     ood = [OodSet("other", labelled(image_folder / "other", [-1]), group="near")]
-    options = [DET, STOCH, SamplingOptions("stoch", 3)]
+    options = [model.options(), model.options("stoch", 4), model.options("stoch", 3)]
     evaluation = evaluate(model, dataset(model, test), ood, options)
     report = evaluation.report
     det, stoch, uncalibrated = report.modes
@@ -112,9 +111,8 @@ def test_the_report_agrees_with_the_predictions_of_the_model(
         assert flagged is not None
         assert flagged.hits == int(prediction.ood.sum())
         assert actual.thresholds == {"msp": 0.5, "energy": 50.0}
-        uncertainty = predictions.uncertainty
-        torch.testing.assert_close(uncertainty.probabilities, prediction.probabilities)
-        torch.testing.assert_close(uncertainty.msp, prediction.msp)
+        torch.testing.assert_close(predictions.probabilities, prediction.probabilities)
+        torch.testing.assert_close(predictions.msp, prediction.msp)
         outside = model.predict(sorted((image_folder / "other").iterdir()), mode)
         scores = evaluation.ood["other"].predictions[index].scores
         assert scores.keys() == outside.ood_scores.keys() == {"msp", "energy"}
@@ -145,7 +143,7 @@ def test_group_metrics_agree_with_predictions_for_the_group(
 ) -> None:
     model = with_target(checkpoint_folder)
     test = labelled(image_folder / "test", [0, 1, 2])
-    (mode,) = evaluate(model, dataset(model, test), [], [DET]).report.modes
+    (mode,) = evaluate(model, dataset(model, test), [], [model.options()]).report.modes
     assert {kind: list(groups) for kind, groups in mode.groups.items()} == {"kind": ["a", "b"]}
     for start, name in enumerate("ab"):
         members = test[start::2]
@@ -171,15 +169,15 @@ def test_the_sampler_can_be_chosen_and_is_reported(
     model = EulerLoRA.load(checkpoint_folder)
     test = labelled(image_folder / "test", [0, 2])
     images = dataset(model, test)
-    balanced = replace(STOCH, sampler="balanced")
-    evaluation = evaluate(model, images, [], [DET, balanced])
+    balanced = model.options("stoch", 4, "balanced")
+    evaluation = evaluate(model, images, [], [model.options(), balanced])
     det, stoch = evaluation.report.modes
     assert (det.title, stoch.title) == ("det", "stoch, 4 balanced samples")
     assert (det.sampler, stoch.sampler) == (None, "balanced")
     assert (det.thresholds, stoch.thresholds) == ({"msp": 0.5, "energy": 50.0}, {})
     paths = [image_folder / "test" / image.name for image in test]
     expected = model.predict(paths, "stoch", 4, sampler="balanced").probabilities
-    actual = evaluation.test.predictions[1].uncertainty.probabilities
+    actual = evaluation.test.predictions[1].probabilities
     torch.testing.assert_close(actual, expected)
 
 
@@ -190,7 +188,7 @@ def test_a_larger_ood_set_is_reduced_to_evenly_spaced_images(
     test = labelled(image_folder / "test", [0, 1, 2])
     train, other = (labelled(image_folder / name, [-1] * 3) for name in ("train", "other"))
     ood = [OodSet("train", train), OodSet("other", other)]
-    evaluation = evaluate(model, dataset(model, test), ood, [DET], ood_images=6)
+    evaluation = evaluate(model, dataset(model, test), ood, [model.options()], ood_images=6)
     used = {name: facts.used for name, facts in evaluation.report.ood_sets.items()}
     assert used == {"train": Subset(6, 60), "other": Subset(5, 5)}
     assert {name: len(part.images) for name, part in evaluation.ood.items()} == {
@@ -211,7 +209,7 @@ def test_images_of_the_training_are_counted_in_every_set(
     stored = image_digests([*test[3:], *other[:2]]).sort().values
     save_file({"adapters": stored[:9], "backbone": stored[9:]}, tmp_path / TRAINING_IMAGES_FILE)
     sets = [OodSet("other", other)]
-    report = evaluate(model, dataset(model, test), sets, [DET], folder=tmp_path).report
+    report = evaluate(model, dataset(model, test), sets, [model.options()], folder=tmp_path).report
     assert (report.seen, report.ood_sets["other"].seen) == (len(test) - 3, 2)
 
 
@@ -228,7 +226,7 @@ def test_every_image_is_read_once_for_all_modes(
     monkeypatch.setattr("training.evaluation.inference.pixels_of", logged)
     images = [LabelledImage(*named, 0) for named in list_images(image_folder / "test").items()]
     model = EulerLoRA.load(checkpoint_folder)
-    predict_all(model, images, [SamplingOptions("det"), SamplingOptions("stoch", 2)], "test")
+    predict_all(model, images, [model.options(), model.options("stoch", 2)], "test")
     assert log.read_text().splitlines() == [image.name for image in images]
 
 
@@ -267,30 +265,28 @@ THRESHOLDS = Threshold(
 def predictions(
     msp: list[float], partition: list[float], distance: list[float],
     thresholds: Threshold | None = THRESHOLDS,
-) -> SetPredictions:  # fmt: skip
+) -> Summary:  # fmt: skip
     """Returns predictions of two classes with these scores; partition: log-sum-exp of logits."""
     first = torch.tensor(msp, dtype=torch.float64)
     features = torch.tensor([[value, 0.0] for value in distance])
-    outputs = ModelOutputs(
-        torch.stack([first, 1 - first], dim=1).log()[:, None, None],
-        torch.tensor(partition, dtype=torch.float64)[:, None, None],
-        features[:, None, None],
-        torch.zeros(len(first), 1, 1, dtype=torch.int64),
-    )
-    return SetPredictions.of([outputs], [DISTANCE], thresholds)
+    logits = torch.stack([first, 1 - first], dim=1).log()
+    logits += torch.tensor(partition, dtype=torch.float64)[:, None]
+    views = torch.zeros(len(first), 1, 1, dtype=torch.int64)
+    trajectories = Trajectories.of(logits[:, None, None], features[:, None, None], views)
+    return trajectories.summary(DISTANCE, thresholds)
 
 
 INSIDE = predictions([0.9, 0.8, 0.7, 0.6], [8.0, 7.0, 6.0, 5.0], [0.1, 0.2, 0.3, 0.4])
 OUTSIDE = predictions([0.55, 0.51], [1.0, 3.0], [2.0, 1.0])
 
 
-def evaluated(predictions: SetPredictions, of_test: bool = False) -> EvaluatedSet:
+def evaluated(predictions: Summary, of_test: bool = False) -> EvaluatedSet:
     images = [LabelledImage(str(index), b"", 0) for index in range(len(predictions.labels))]
     return EvaluatedSet("set", "far", images, of_test, [predictions])
 
 
 def auroc_of(
-    inside: SetPredictions, outside: SetPredictions, of_test: bool = False
+    inside: Summary, outside: Summary, of_test: bool = False
 ) -> dict[str, Estimate | None]:
     results = score_metrics(evaluated(inside), evaluated(outside, of_test), 0)
     return {score: result.metrics["auroc"] for score, result in results.items()}
@@ -326,9 +322,8 @@ def test_changed_test_images_are_resampled_together_with_their_lesions() -> None
 def test_an_ensemble_answers_with_the_mean_over_its_members() -> None:
     generator = torch.Generator().manual_seed(0)
     members = [
-        ModelOutputs(
-            torch.randn(4, 2, 1, 3, generator=generator, dtype=torch.float64).log_softmax(dim=-1),
-            torch.randn(4, 2, 1, generator=generator, dtype=torch.float64),
+        Trajectories.of(
+            torch.randn(4, 2, 1, 3, generator=generator, dtype=torch.float64),
             torch.randn(4, 2, 1, 2, generator=generator),
             torch.zeros(4, 2, 1, dtype=torch.int64),
         )
@@ -338,10 +333,10 @@ def test_an_ensemble_answers_with_the_mean_over_its_members() -> None:
         FeatureDistance(FeatureStatistics(torch.full((1, 2), float(i)), torch.eye(2)))
         for i in range(3)
     ]
-    ensemble = SetPredictions.of(members, distances)
+    ensemble = ensemble_summary(members, distances)
     for image in range(4):
         mean = torch.stack([m.log_probabilities[image].exp().mean(dim=(0, 1)) for m in members])
-        torch.testing.assert_close(ensemble.uncertainty.probabilities[image], mean.mean(dim=0))
+        torch.testing.assert_close(ensemble.probabilities[image], mean.mean(dim=0))
         assert ensemble.scores["msp"].value[image] == pytest.approx(float(mean.mean(dim=0).max()))
         energy = -np.mean([m.log_partition[image].mean() for m in members])
         assert ensemble.scores["energy"].value[image] == pytest.approx(energy)

@@ -29,7 +29,7 @@ from tests.training.evaluation.test_evaluate import dataset, labelled, value
 from tests.training.synthetic_report import REPORT, synthetic_evaluation
 from training.data.images import LabelledImage
 from training.evaluation.evaluate import Evaluation, evaluate
-from training.evaluation.inference import SamplingOptions, predict_all
+from training.evaluation.inference import predict_all
 from training.evaluation.intervals import Estimate, Proportion
 from training.evaluation.ood_sets import ood_sources, read_ood_sets
 from training.evaluation.report_schema import (
@@ -177,7 +177,6 @@ def test_an_interrupted_report_leaves_the_earlier_one(
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("report.json", "{}")]
 
 
-OPTIONS = [SamplingOptions("det"), SamplingOptions("stoch", 4)]
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "evaluate.md"
 Rows = list[dict[str, str]]
 
@@ -185,11 +184,12 @@ Rows = list[dict[str, str]]
 def model_with_all_scores(folder: Path, images: list[LabelledImage]) -> EulerLoRA:
     """Returns the checkpoint with thresholds near the middle of each score of the images."""
     model = EulerLoRA.load(folder)
-    (output,) = predict_all(model, images, OPTIONS[:1], "scores")
+    (output,) = predict_all(model, images, [model.options()], "scores")
     features = output.features.mean(dim=(1, 2))
     width = features.shape[1]
     distance = FeatureDistance(FeatureStatistics(features[:3], torch.eye(width) / width))
-    values = output.scores(distance)
+    scores = output.summary(distance).scores
+    values = {name: score.value for name, score in scores.items()}
     others = {
         name: ScoreThreshold(threshold=float(values[name].median()), kept=0.5, upper_quartile=0.0)
         for name in ("energy", "feature_distance")
@@ -211,7 +211,8 @@ def predicted(checkpoint_folder: Path, image_folder: Path) -> Evaluation:
     model = model_with_all_scores(checkpoint_folder, test)
     arguments = [f"near:{image_folder / 'other'}", "colour-inverted"]
     ood = read_ood_sets(ood_sources(arguments), test)
-    return evaluate(model, dataset(model, test), ood, OPTIONS)
+    options = [model.options(), model.options("stoch", 4)]
+    return evaluate(model, dataset(model, test), ood, options)
 
 
 @pytest.fixture(scope="module")
