@@ -1,8 +1,8 @@
-"""`EulerLoRA`: a checkpoint on a device, ready to predict; and the choice of its precision."""
+"""`EulerLoRA`: a checkpoint on a device, ready to predict."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ from eulerlora.images.files import read_image, unread_file
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.nn.network import FEATURES_PER_WIDTH, AdaptedVisionTransformer, predict_images
 from eulerlora.nn.runtime import Runtime, predict_adaptively
+from eulerlora.precision import REQUESTED, decide_precision
 from eulerlora.sampling.adaptive import StoppingRule
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import DEFAULT_RUNTIME, Draw, RuntimeSettings
@@ -40,10 +41,6 @@ RgbArray = npt.NDArray[np.uint8]
 """(height, width, 3), RGB."""
 
 Images = Tensor | RgbArray | Iterable[Image.Image | Path | str | RgbArray]
-
-SLOW_KERNELS = ("DEFAULT", "NO AVX", "AVX2")
-"""Kernels of torch without bfloat16, which ATEN_CPU_CAPABILITY can select on any CPU."""
-REQUESTED = "set by the user"
 
 MAX_BATCH_IMAGES = 32
 """Limits the memory of a batch on a device without a limit of rows per pass."""
@@ -328,58 +325,6 @@ def choose_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise SettingsError(f"device {name!r} is not available on this machine") from error
     return device
-
-
-@dataclass(frozen=True)
-class PrecisionDecision:
-    """A precision, and why it was chosen, in one line."""
-
-    precision: Precision
-    reason: str
-
-
-def missing_bfloat16(device: torch.device) -> str | None:
-    """Returns why bfloat16 is no faster than float32 on a device; None if it is."""
-    if device.type == "cuda":
-        has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
-        return None if has_bfloat16 else f"the device {device} has no bfloat16"
-    if device.type != "cpu":
-        return f"bfloat16 has not been measured on the device {device}"
-    capabilities = torch.cpu.get_capabilities()
-    if not (capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")):
-        return "the CPU has neither avx512_bf16 nor amx_bf16"
-    kernels = torch.backends.cpu.get_cpu_capability()
-    return f"torch uses its kernels for {kernels}" if kernels in SLOW_KERNELS else None
-
-
-def fastest_precision(choice: PrecisionChoice, device: torch.device) -> Precision:
-    """Returns the precision of a choice for work without a checkpoint, such as training steps.
-
-    `auto` is bfloat16 where it is fast on the device, and float32 elsewhere.
-    """
-    if choice != AUTO:
-        return choice
-    return "bfloat16" if missing_bfloat16(device) is None else "float32"
-
-
-def decide_precision(
-    choice: PrecisionChoice, checkpoint: Checkpoint, device: torch.device
-) -> PrecisionDecision:
-    """Returns the precision in which to run a checkpoint on a device.
-
-    `auto` is bfloat16 where it is fast on the device (`missing_bfloat16`) and changes few answers
-    on the calibration images (`CheckpointConfig.bfloat16_fault`).
-    """
-    if choice != AUTO:
-        missing = missing_bfloat16(device) if choice == "bfloat16" else None
-        slow = "" if missing is None else f", but slow: {missing}"
-        return PrecisionDecision(choice, REQUESTED + slow)
-    fault = missing_bfloat16(device) or checkpoint.config.bfloat16_fault()
-    if fault is not None:
-        return PrecisionDecision("float32", fault)
-    return PrecisionDecision(
-        "bfloat16", "; ".join(entry.summary for entry in checkpoint.config.bfloat16)
-    )
 
 
 HALF_LEVEL = 0.5 / 255

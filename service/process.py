@@ -19,7 +19,8 @@ import click
 import uvicorn
 from fastapi import FastAPI
 
-from eulerlora.model import choose_device, decide_precision
+from eulerlora.model import choose_device
+from eulerlora.precision import decide_precision
 from eulerlora.settings import RuntimeSettings
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.policy.policy import read_policy

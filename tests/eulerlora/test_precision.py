@@ -8,7 +8,14 @@ import torch
 
 from eulerlora.checkpoint.config import PrecisionChange
 from eulerlora.checkpoint.files import Checkpoint, load_checkpoint, revision_of, write_config
-from eulerlora.model import REQUESTED, decide_precision, fastest_precision, missing_bfloat16
+from eulerlora.precision import (
+    REQUESTED,
+    block_times_ms,
+    decide_precision,
+    faster_precision,
+    missing_bfloat16,
+    training_precision,
+)
 from eulerlora_contract.sampling import Precision
 
 CPU = torch.device("cpu")
@@ -21,8 +28,14 @@ def checkpoint(checkpoint_folder: Path) -> Checkpoint:
 
 
 def set_cpu(
-    monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, bool], kernels: str = "AVX512"
+    monkeypatch: pytest.MonkeyPatch,
+    capabilities: dict[str, bool],
+    kernels: str = "AVX512",
+    times_ms: tuple[float, float] = (2.0, 1.0),
 ) -> None:
+    """Sets what the CPU offers, and the time of a block in float32 and in bfloat16."""
+    faster_precision.cache_clear()
+    monkeypatch.setattr("eulerlora.precision.block_times_ms", lambda *_: times_ms)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: kernels)
 
@@ -116,16 +129,36 @@ def test_auto_is_float32_on_a_cpu_without_bfloat16(
     decision = decide_precision("auto", recorded(checkpoint), CPU)
     assert decision.precision == "float32"
     assert reason in decision.reason
-    assert fastest_precision("auto", CPU) == "float32"
-    assert fastest_precision("bfloat16", CPU) == "bfloat16"
+    assert training_precision("auto", checkpoint.network, CPU) == "float32"
+    assert training_precision("bfloat16", checkpoint.network, CPU) == "bfloat16"
 
 
-def test_work_without_a_checkpoint_is_in_bfloat16_where_the_device_has_it(
+@pytest.mark.parametrize(
+    ("times_ms", "precision"),
+    [((2.0, 1.0), "bfloat16"), ((1.0, 0.95), "float32"), ((1.0, 3.0), "float32")],
+)
+def test_auto_is_what_is_faster_and_says_the_times(
     monkeypatch: pytest.MonkeyPatch,
+    checkpoint: Checkpoint,
+    times_ms: tuple[float, float],
+    precision: Precision,
 ) -> None:
-    set_cpu(monkeypatch, NATIVE)
-    assert fastest_precision("auto", CPU) == "bfloat16"
-    assert fastest_precision("float32", CPU) == "float32"
+    set_cpu(monkeypatch, NATIVE, times_ms=times_ms)
+    decision = decide_precision("auto", recorded(checkpoint), CPU)
+    assert decision.precision == precision
+    assert f"{times_ms[1]:.2f} ms in bfloat16" in decision.reason
+    assert training_precision("auto", checkpoint.network, CPU) == precision
+    assert training_precision("float32", checkpoint.network, CPU) == "float32"
+
+
+@pytest.mark.parametrize("of_training", [False, True])
+def test_a_block_is_timed_in_both_precisions_and_leaves_the_threads(
+    checkpoint: Checkpoint, of_training: bool
+) -> None:
+    threads = torch.get_num_threads()
+    times_ms = block_times_ms(checkpoint.config.backbone.settings, CPU, of_training)
+    assert all(time > 0 for time in times_ms)
+    assert torch.get_num_threads() == threads
 
 
 def test_auto_is_float32_on_an_unknown_device() -> None:

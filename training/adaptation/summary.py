@@ -8,12 +8,12 @@ import torch
 from tabulate import tabulate
 
 from eulerlora.methods.registry import method_type
-from eulerlora.model import fastest_precision, missing_bfloat16
+from eulerlora.precision import faster_precision, missing_bfloat16
 from eulerlora.sampling.adaptive import MIN_IMAGES
 from eulerlora.scores.prediction_sets import min_units
-from eulerlora.settings import Provenance
+from eulerlora.settings import BackboneSettings, Provenance
 from eulerlora_contract.printable import printable
-from eulerlora_contract.sampling import PrecisionChoice
+from eulerlora_contract.sampling import AUTO, PrecisionChoice
 from training.adaptation.network import FrozenBackbone
 from training.calibration.thresholds import KEPT_SHARE
 from training.data.copies import DataCheck, PlacedImage
@@ -153,7 +153,7 @@ def run_lines(
     lines = [
         f"backbone: {recipe.backbone.weights}, {kept}; {weights:,} weights, {size} x {size} pixels",
         f"trained: {parts}",
-        f"device: {where}, {_precision(training.precision, device)}",
+        f"device: {where}, {_precision(training.precision, frozen.backbone.settings, device)}",
     ]
     if not length.epochs:
         return [*lines, f"run: no steps; the {training.head} head is the result"]
@@ -165,11 +165,13 @@ def run_lines(
     ]
 
 
-def _precision(choice: PrecisionChoice, device: torch.device) -> str:
-    """Returns the precision of a run, and why it is slow where the device does not have it."""
-    precision = fastest_precision(choice, device)
-    missing = missing_bfloat16(device) if precision == "bfloat16" else None
-    return precision if missing is None else f"{precision}, which is slow: {missing}"
+def _precision(choice: PrecisionChoice, settings: BackboneSettings, device: torch.device) -> str:
+    """Returns the precision of a run, and why."""
+    if choice == AUTO:
+        decision = faster_precision(settings, device, of_training=True)
+        return f"{decision.precision}: {decision.reason}"
+    missing = missing_bfloat16(device) if choice == "bfloat16" else None
+    return choice if missing is None else f"{choice}, which is slow: {missing}"
 
 
 def result_lines(report: Report, training: Provenance, out: Path, report_folder: Path) -> list[str]:

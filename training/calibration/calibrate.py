@@ -16,7 +16,8 @@ from eulerlora.checkpoint.files import (
     write_known_answer,
 )
 from eulerlora.checkpoint.weights import tensors_sha256
-from eulerlora.model import EulerLoRA, fastest_precision
+from eulerlora.model import EulerLoRA
+from eulerlora.precision import missing_bfloat16
 from eulerlora.scores.ood_scores import (
     SHRINKAGE,
     FeatureDistance,
@@ -122,7 +123,7 @@ def calibrate(
     outputs = outputs.at(fitted.temperatures)
     fitted = with_thresholds(fitted, outputs, distance, samples)
     fitted = with_prediction_sets(fitted, outputs, samples, coverage)
-    if fastest_precision(precision, device) == "bfloat16":  # which changes a network
+    if compares_bfloat16(precision, device):
         copied = replace(source, network=copy.deepcopy(source.network))
         model = EulerLoRA(copied, device, RuntimeSettings(precision="bfloat16"))
         rounded = CalibrationOutputs.of(model, held_out, data, samples).at(fitted.temperatures)
@@ -136,6 +137,14 @@ def calibrate(
         write_config(partial, fitted)
         write_auto_record(partial, fitted)  # also an empty one, which replaces an earlier one
     return fitted
+
+
+def compares_bfloat16(precision: PrecisionChoice, device: torch.device) -> bool:
+    """Returns True for bfloat16, and for `auto` on a device that has it.
+
+    Also where it is not faster: the checkpoint may be served on another machine.
+    """
+    return precision == "bfloat16" or (precision == AUTO and missing_bfloat16(device) is None)
 
 
 def calibrate_auto(
@@ -158,7 +167,7 @@ def calibrate_auto(
         )
     part = images.held_out
     held_out, data = images.parts[part], f"{images.name}, {part} part"
-    bfloat16 = fastest_precision(precision, device) == "bfloat16"
+    bfloat16 = compares_bfloat16(precision, device)
     compared = []
     for of_model in PRECISIONS[: 1 + bfloat16]:
         source = replace(checkpoint, network=copy.deepcopy(checkpoint.network))

@@ -62,6 +62,9 @@ class _Loop:
         resumed = run.resume and run.state.exists()
         if resumed:
             self.progress = load_state(run.state, self.trained, run.recipe, run.data)
+            # `auto` is measured: a later process might choose another precision.
+            self.optimisation.precision = self.progress.precision or self.optimisation.precision
+        self.progress = replace(self.progress, precision=self.optimisation.precision)
         self.optimisation.prepare()
         self.saved_at_s = self.progress.seconds
         main = run.accelerator.is_main_process

@@ -11,7 +11,7 @@ import json
 import platform
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -45,6 +45,7 @@ class Progress:
     Attributes:
         waited_s: The part of `seconds` spent waiting for data.
         epoch_loss: Sum of the losses of the current epoch's `epoch_steps` steps.
+        precision: Of all steps of the run; None before the first.
     """
 
     step: int = 0
@@ -52,13 +53,15 @@ class Progress:
     waited_s: float = 0.0
     epoch_loss: float = 0.0
     epoch_steps: int = 0
+    precision: Precision | None = None
 
     @property
     def mean_loss(self) -> float:
         return self.epoch_loss / self.epoch_steps
 
     def after(self, loss: float, seconds: float, waited_s: float) -> "Progress":
-        return Progress(
+        return replace(
+            self,
             step=self.step + 1,
             seconds=self.seconds + seconds,
             waited_s=self.waited_s + waited_s,

@@ -9,13 +9,14 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from eulerlora.model import fastest_precision
+from eulerlora.precision import training_precision
 from eulerlora_contract.errors import NonFiniteError, SettingsError
-from eulerlora_contract.sampling import AUTO, Auto
+from eulerlora_contract.sampling import AUTO, Auto, Precision
 from training.optimisation.batches import RunLength
 from training.recipe.schema import OptimisationSettings
 
@@ -152,7 +153,8 @@ class Optimisation:
     ) -> None:
         self.objective, self.settings, self.accelerator = objective, settings, accelerator
         self.seed = seed
-        self.precision = fastest_precision(settings.precision, accelerator.device)
+        precision = [training_precision(settings.precision, objective.network, accelerator.device)]
+        self.precision: Precision = broadcast_object_list(precision)[0]
         self.schedule = warmup_cosine(length.steps, settings.warmup_steps)
         trained = {n: p for n, p in objective.network.named_parameters() if p.requires_grad}
         own = objective.optimiser(trained, settings.weight_decay)

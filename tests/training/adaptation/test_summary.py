@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from eulerlora.precision import faster_precision
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.answers import ClassName
 from tests.conftest import random_backbone
@@ -53,8 +54,8 @@ def test_a_group_in_two_parts_is_not_denied() -> None:
 @pytest.mark.parametrize(
     ("precision", "native", "line"),
     [
-        ("auto", True, "bfloat16"),
-        ("auto", False, "float32"),
+        ("auto", True, "bfloat16: a block takes 1.00 ms in bfloat16 and 2.00 ms in float32"),
+        ("auto", False, "float32: no instructions"),
         ("float32", True, "float32"),
         ("bfloat16", True, "bfloat16"),
         ("bfloat16", False, "bfloat16, which is slow: no instructions"),
@@ -64,8 +65,10 @@ def test_the_device_line_has_the_precision_of_the_steps(
     recipe_file: Path, monkeypatch: pytest.MonkeyPatch, precision: str, native: bool, line: str
 ) -> None:
     missing = None if native else "no instructions"
-    for module in ("eulerlora.model", "training.adaptation.summary"):
+    for module in ("eulerlora.precision", "training.adaptation.summary"):
         monkeypatch.setattr(f"{module}.missing_bfloat16", lambda _device: missing)
+    monkeypatch.setattr("eulerlora.precision.block_times_ms", lambda *_: (2.0, 1.0))
+    faster_precision.cache_clear()
     overrides = ["training.warmup_steps=auto", f"training.precision={precision}"]
     recipe = read_recipe(recipe_file, AdapterRecipe, overrides)
     frozen = FrozenBackbone(random_backbone(), None, {}, Preprocessing(size=32))

@@ -1,0 +1,157 @@
+"""The choice of a precision: what a checkpoint admits, and what is faster on this machine."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from statistics import median
+
+import torch
+from torch import nn
+
+from eulerlora.checkpoint.files import Checkpoint
+from eulerlora.methods.registry import build_network
+from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.rows import Rows
+from eulerlora.nn.runtime import Runtime
+from eulerlora.sampling.masks import AdapterSettings
+from eulerlora.settings import BackboneSettings, Draw, RuntimeSettings
+from eulerlora_contract.sampling import AUTO, Precision, PrecisionChoice
+
+SLOW_KERNELS = ("DEFAULT", "NO AVX", "AVX2")
+"""Kernels of torch without bfloat16, which ATEN_CPU_CAPABILITY can select on any CPU."""
+REQUESTED = "set by the user"
+
+WORTHWHILE = 0.9
+"""Largest time in bfloat16, as a part of that in float32, for which rounding is accepted."""
+ROWS = 8
+"""Of the timed block: those of an answer of two adapters with four samples."""
+TIMED_S, HOPELESS = 0.3, 3.0
+"""How long the runs are repeated; not after a first one in bfloat16 that takes so many times as
+long.
+"""
+
+
+@dataclass(frozen=True)
+class PrecisionDecision:
+    """A precision, and why it was chosen, in one line."""
+
+    precision: Precision
+    reason: str
+
+
+def decide_precision(
+    choice: PrecisionChoice, checkpoint: Checkpoint, device: torch.device
+) -> PrecisionDecision:
+    """Returns the precision in which to run a checkpoint on a device.
+
+    `auto` is bfloat16 where it is faster (`faster_precision`) and changes few answers on the
+    calibration images (`CheckpointConfig.bfloat16_fault`).
+    """
+    if choice != AUTO:
+        missing = missing_bfloat16(device) if choice == "bfloat16" else None
+        slow = "" if missing is None else f", but slow: {missing}"
+        return PrecisionDecision(choice, REQUESTED + slow)
+    fault = checkpoint.config.bfloat16_fault()
+    if fault is not None:
+        return PrecisionDecision("float32", fault)
+    faster = faster_precision(checkpoint.config.backbone.settings, device)
+    if faster.precision == "float32":
+        return faster
+    changes = "; ".join(entry.summary for entry in checkpoint.config.bfloat16)
+    return PrecisionDecision("bfloat16", f"{faster.reason}; {changes}")
+
+
+def training_precision(
+    choice: PrecisionChoice, network: nn.Module, device: torch.device
+) -> Precision:
+    """Returns the precision of the training steps of a network; `auto` is the faster one."""
+    if choice != AUTO:
+        return choice
+    assert isinstance(network.backbone, VisionTransformer)
+    return faster_precision(network.backbone.settings, device, of_training=True).precision
+
+
+@cache
+def faster_precision(
+    settings: BackboneSettings, device: torch.device, of_training: bool = False
+) -> PrecisionDecision:
+    """Returns the precision in which a backbone's blocks are faster, measured once per process.
+
+    `of_training`: with gradients, and weights in float32, as in a training step.
+    """
+    missing = missing_bfloat16(device)
+    if missing is not None:
+        return PrecisionDecision("float32", missing)
+    exact, rounded = block_times_ms(settings, device, of_training)
+    times = f"a block takes {rounded:.2f} ms in bfloat16 and {exact:.2f} ms in float32"
+    faster = rounded <= WORTHWHILE * exact
+    return PrecisionDecision("bfloat16" if faster else "float32", times)
+
+
+def missing_bfloat16(device: torch.device) -> str | None:
+    """Returns why a device has no bfloat16 that could be faster than float32; None if it has."""
+    if device.type == "cuda":
+        has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        return None if has_bfloat16 else f"the device {device} has no bfloat16"
+    if device.type != "cpu":
+        return f"bfloat16 has not been measured on the device {device}"
+    capabilities = torch.cpu.get_capabilities()
+    if not (capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")):
+        return "the CPU has neither avx512_bf16 nor amx_bf16"
+    kernels = torch.backends.cpu.get_cpu_capability()
+    return f"torch uses its kernels for {kernels}" if kernels in SLOW_KERNELS else None
+
+
+def block_times_ms(
+    settings: BackboneSettings, device: torch.device, of_training: bool = False
+) -> tuple[float, float]:
+    """Returns the time of an adapted block in float32 and in bfloat16, medians of alternating runs.
+
+    It is that of a network with a single block, on the rows of one image; on a CPU, the CPU time of
+    one core, which other programs disturb little.
+    """
+    shape = settings.model_copy(update={"layers": 1})
+    draw = Draw(mode="stoch", samples=ROWS // 2)
+    image = torch.rand(1, 3, shape.image_size, shape.image_size, device=device)
+    rows = Rows.of([draw.count], 2).to(device)
+
+    def run_in(precision: Precision) -> Callable[[], object]:
+        network = build_network(VisionTransformer(shape), AdapterSettings(adapters=2), 2).eval()
+        network.initialise(torch.Generator().manual_seed(0))
+        stored: Precision = "float32" if of_training else precision
+        runtime = Runtime(network, device, RuntimeSettings(precision=stored))
+        draws = runtime.draw_rows([draw]).to(image)
+        if not of_training:
+            return torch.inference_mode()(lambda: runtime(image, rows, draws))
+        rounding = partial(torch.autocast, device.type, torch.bfloat16, precision == "bfloat16")
+
+        def step() -> None:
+            with rounding():
+                logits = network(image, rows, draws)
+            logits.sum().backward()
+
+        return step
+
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+
+    def timed(run: Callable[[], object]) -> float:
+        started = clock()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return 1e3 * (clock() - started)
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        in_float32, in_bfloat16 = run_in("float32"), run_in("bfloat16")
+        for _ in range(2):  # the first pass allocates and chooses kernels
+            exact, rounded = [timed(in_float32)], [timed(in_bfloat16)]
+        started = clock()
+        while rounded[0] < HOPELESS * exact[0] and clock() - started < TIMED_S:
+            exact.append(timed(in_float32))
+            rounded.append(timed(in_bfloat16))
+    finally:
+        torch.set_num_threads(threads)
+    return median(exact), median(rounded)
