@@ -32,8 +32,9 @@ from eulerlora.checkpoint.files import (
 from eulerlora.checkpoint.hub import PREFIX, Repository, download
 from eulerlora.checkpoint.weights import CARD_FILE
 from eulerlora.commands import DEFAULT_NAME
-from eulerlora.model import EulerLoRA, PrecisionDecision
+from eulerlora.model import EulerLoRA
 from eulerlora.nn.runtime import Runtime
+from eulerlora.precision import PrecisionDecision
 from eulerlora.settings import DEFAULT_RUNTIME, Draw, RuntimeSettings
 from eulerlora_contract.errors import CheckpointError, SettingsError
 from eulerlora_contract.output_files import current_file, read_unchanged
