@@ -8,7 +8,7 @@ import torch
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.config import MAX_CHANGE
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
-from eulerlora.model import missing_bfloat16
+from eulerlora.precision import missing_bfloat16
 from training.data.dataset import DataSettings
 from training.data.datasets import read_dataset
 from training.evaluation.inference import predict_all

@@ -321,7 +321,7 @@ class CheckpointConfig(Settings):
                 sampler or other views than those of the margins.
         """
         if mode == "det" and samples is not None:
-            raise SettingsError(f"samples: expected none in mode det, got {samples}")
+            raise SettingsError("samples: expected only with mode=stoch")
         chosen = Options(
             mode=mode,
             samples=1 if mode == "det" else DEFAULT_SAMPLES if samples is None else samples,
@@ -336,11 +336,12 @@ class CheckpointConfig(Settings):
                 "samples: expected a number, because the model has no decision margins for auto; "
                 "eulerlora calibrate fits them"
             )
-        if (chosen.sampler, chosen.views) != (self.sampler, self.views):
-            raise SettingsError(
-                f"samples=auto: expected the model's sampler and views, {self.sampler} and "
-                f"{self.views}, got {chosen.sampler} and {chosen.views}"
-            )
+        for name in ("sampler", "views"):
+            fitted, asked = getattr(self, name), getattr(chosen, name)
+            if asked != fitted:
+                raise SettingsError(
+                    f"{name}: expected {fitted}, the model's, with samples=auto, got {asked}"
+                )
         return chosen
 
     def fitted_options(self, entry: Threshold | PredictionSetCalibration) -> Options:

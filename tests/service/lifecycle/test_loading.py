@@ -20,7 +20,8 @@ from eulerlora.checkpoint.files import (
     write_config,
 )
 from eulerlora.checkpoint.weights import CARD_FILE
-from eulerlora.model import EulerLoRA, PrecisionDecision
+from eulerlora.model import EulerLoRA
+from eulerlora.precision import PrecisionDecision
 from eulerlora.settings import DEFAULT_RUNTIME, RuntimeSettings
 from eulerlora_contract.errors import CheckpointError, SettingsError
 from eulerlora_contract.problems import OutOfMemory
