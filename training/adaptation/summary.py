@@ -174,6 +174,18 @@ def _precision(choice: PrecisionChoice, settings: BackboneSettings, device: torc
     return choice if missing is None else f"{choice}, which is slow: {missing}"
 
 
+def loss_lines(recipe: AdapterRecipe, training: Provenance) -> list[str]:
+    """Returns a note if the mean loss of the last epoch is not below that of the first."""
+    if training.get("epochs", 0) < 2 or training["final_loss"] < training["first_loss"]:
+        return []
+    gain = f", or adapters.init_gain, now {recipe.adapters.init_gain:g}"
+    return [
+        f"note: the loss did not fall: {training['first_loss']:.3f} in the first epoch and "
+        f"{training['final_loss']:.3f} in the last; lower training.learning_rate, now "
+        f"{recipe.training.learning_rate:g}{'' if recipe.whole_network else gain}"
+    ]
+
+
 def result_lines(report: Report, training: Provenance, out: Path, report_folder: Path) -> list[str]:
     """Returns the accuracy on the test part by mode, where the results are, and what to do next."""
     lines = []

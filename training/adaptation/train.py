@@ -44,6 +44,7 @@ from training.adaptation.summary import (
     check_lines,
     copies_lines,
     data_lines,
+    loss_lines,
     pretraining_notes,
     print_lines,
     result_lines,
@@ -283,6 +284,7 @@ def _train_member(shared: _SharedRun, index: int) -> None:
     round_parameters(network.named_parameters() if whole else network.adapter_parameters(), dtype)
     if not accelerator.is_main_process:
         return
+    print_lines(loss_lines(recipe, result))
     provenance = run_provenance(shared.recipe, device) | data_provenance(images, outliers=outliers)
     provenance |= {"data_digest": shared.data, "training": result}
     if whole:

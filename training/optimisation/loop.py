@@ -97,6 +97,7 @@ class _Loop:
             seconds=self.progress.seconds,
             images_per_second=self.length.images_after(self.progress.step) / self.progress.seconds,
             waiting_share=self.progress.waited_s / self.progress.seconds,
+            first_loss=self.progress.first_loss or self.progress.mean_loss,
             final_loss=self.progress.mean_loss,
         )
 
@@ -130,6 +131,8 @@ class _Loop:
         self.curves.add_step(step, before, self.progress, self.length)
         self.display.show(self.progress)
         if self.progress.step % self.length.steps_per_epoch == 0:
+            if self.progress.first_loss is None:
+                self.progress = replace(self.progress, first_loss=self.progress.mean_loss)
             self.optimisation.objective.after_epoch()
             metrics = self.optimisation.objective.epoch_metrics()
             self.display.print(epoch_line(self.progress, self.length, metrics))

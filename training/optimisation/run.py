@@ -45,6 +45,7 @@ class Progress:
     Attributes:
         waited_s: The part of `seconds` spent waiting for data.
         epoch_loss: Sum of the losses of the current epoch's `epoch_steps` steps.
+        first_loss: Mean of the first epoch; None before its end.
         precision: Of all steps of the run; None before the first.
     """
 
@@ -53,6 +54,7 @@ class Progress:
     waited_s: float = 0.0
     epoch_loss: float = 0.0
     epoch_steps: int = 0
+    first_loss: float | None = None
     precision: Precision | None = None
 
     @property
@@ -273,6 +275,7 @@ class RunResult:
         precision: Of the forward pass.
         images_per_second: Over all processes.
         waiting_share: Fraction of the time spent waiting for data.
+        first_loss: Mean of the first epoch.
         final_loss: Mean of the last epoch.
     """
 
@@ -281,6 +284,7 @@ class RunResult:
     seconds: float
     images_per_second: float
     waiting_share: float
+    first_loss: float
     final_loss: float
 
 

@@ -10,7 +10,7 @@ from eulerlora.settings import Preprocessing
 from eulerlora_contract.answers import ClassName
 from tests.conftest import random_backbone
 from training.adaptation.network import FrozenBackbone
-from training.adaptation.summary import basis_lines, data_lines, run_lines
+from training.adaptation.summary import basis_lines, data_lines, loss_lines, run_lines
 from training.data.images import ImageParts, LabelledImage
 from training.optimisation.batches import RunLength
 from training.recipe.file import read_recipe
@@ -74,6 +74,21 @@ def test_the_device_line_has_the_precision_of_the_steps(
     frozen = FrozenBackbone(random_backbone(), None, {}, Preprocessing(size=32))
     lines = run_lines(recipe, frozen, 1, RunLength(100, 8, 15), torch.device("cpu"))
     assert lines[2].endswith(f"thread(s), {line}")
+
+
+@pytest.mark.parametrize(
+    ("epochs", "losses", "says"),
+    [(8, (2.3, 2.3), True), (8, (2.3, 2.2), False), (1, (2.3, 2.3), False), (0, None, False)],
+)
+def test_a_run_whose_loss_does_not_fall_names_rate_and_gain(
+    recipe_file: Path, epochs: int, losses: tuple[float, float] | None, says: bool
+) -> None:
+    overrides = ["training.learning_rate=0.003", "adapters.init_gain=7"]
+    recipe = read_recipe(recipe_file, AdapterRecipe, overrides)
+    result = {} if losses is None else dict(zip(("first_loss", "final_loss"), losses, strict=True))
+    lines = loss_lines(recipe, {"steps": 9, **({"epochs": epochs} if epochs else {}), **result})
+    assert bool(lines) == says
+    assert all("0.003" in line and "init_gain, now 7" in line for line in lines)
 
 
 def test_figures_rest_on_the_groups_of_the_rarest_class() -> None:

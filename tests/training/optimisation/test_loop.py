@@ -141,6 +141,8 @@ def test_a_resumed_run_ends_with_the_same_weights(
         rest.network.state_dict(), whole.network.state_dict(), atol=0, rtol=0
     )
     assert continued.final_loss == pytest.approx(fitted.final_loss)
+    assert continued.first_loss == pytest.approx(fitted.first_loss)
+    assert fitted.first_loss > fitted.final_loss
 
 
 class OneEpochObjective(ColourObjective):
