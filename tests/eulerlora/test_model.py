@@ -273,7 +273,7 @@ def test_a_file_that_cannot_be_read_is_an_image_error_that_names_it(
         ({"mode": "stoch", "sampler": "sobol"}, "sampler"),
         ({"mode": "mean"}, "mode"),
         *(({"mode": "stoch", "views": views}, "views") for views in (0, 3, 16)),
-        ({"mode": "stoch", "samples": "auto", "views": 8}, "samples=auto"),
+        ({"mode": "stoch", "samples": "auto", "views": 8}, "views"),
         *(({"batch_size": size}, "batch_size") for size in (0, -1)),
         *(({"coverage": share}, "coverage") for share in (0, 1, -0.1, 1.5, float("nan"))),
     ],

@@ -60,7 +60,7 @@ class Inference:
 
         async def result() -> Any:
             answer = await self.infer(served, item)
-            return SimpleNamespace(output=SimpleNamespace(log_probabilities=answer))
+            return SimpleNamespace(trajectories=SimpleNamespace(by_image=answer[None]))
 
         return asyncio.run_coroutine_threadsafe(result(), asyncio.get_running_loop())
 
