@@ -9,10 +9,10 @@ from starlette.routing import compile_path
 from starlette.types import Scope
 
 from eulerlora_contract.policy.policy import Policy, default_policy
-from service.auth.access import KeyCheck
+from service.auth.access import KeyCheck, needs_key
 from service.auth.keys import Keys
-from service.decoding.slots import DecodingQuota, DecodingSlots
-from service.fair_sharing import client_of
+from service.decoding.slots import DecodingSlots
+from service.fair_sharing import ClientQuota, client_of
 from service.http.middleware import (
     BodyLimits,
     Check,
@@ -46,6 +46,7 @@ from service.settings import ServiceSettings
 from service.telemetry.logs import RequestIdMiddleware
 from service.telemetry.metrics import Gauges, Metrics
 from service.telemetry.observation import (
+    PROBES,
     ObservationMiddleware,
     record_prediction,
 )
@@ -103,7 +104,7 @@ def create_app(
         lambda error: lifecycle.fail(str(error)),
         workers,
     )
-    quota = DecodingQuota(settings.decoding.client_s_per_minute)
+    quota = ClientQuota(settings.decoding.client_s_per_minute, "s of image decoding")
     pipeline = Pipeline(
         models,
         settings,
@@ -159,8 +160,12 @@ def create_app(
         checks.append(KeyCheck(keys))
     app.add_middleware(
         RequestMiddleware,
-        header_checks=HeaderChecks(settings.connections, hosts, keys is None),
-        checks=[*checks, capacity_check(queue, quota, uploads)],
+        header_checks=HeaderChecks(hosts, keys is None),
+        checks=[
+            *checks,
+            page_check(settings.page_requests_per_minute),
+            capacity_check(queue, quota, uploads),
+        ],
         bodies=BodyLimits(
             settings.bodies,
             dict.fromkeys((BATCH_PATH, TRIAGE_BATCH_PATH), settings.bodies.max_batch_bytes),
@@ -176,7 +181,20 @@ def create_app(
     return app
 
 
-def capacity_check(queue: RequestQueue, quota: DecodingQuota, paths: Iterable[str]) -> Check:
+def page_check(per_minute: int) -> Check:
+    """Returns the check that limits what a client may ask for without a key, except for probes."""
+    quota = ClientQuota(per_minute, "requests for the page and the documentation")
+
+    def check(scope: Scope) -> None:
+        if not needs_key(scope["path"]) and scope["path"] not in PROBES:
+            client = client_of(scope)
+            quota.check(client, 1)
+            quota.charge(client, 1)
+
+    return check
+
+
+def capacity_check(queue: RequestQueue, quota: ClientQuota, paths: Iterable[str]) -> Check:
     """Returns the check that refuses requests with images of a client without capacity for a row.
 
     Under overload most requests end here, at minimal cost. The rows of an admitted request are

@@ -1,15 +1,22 @@
-"""Fair shares of decoders, inference, queue capacity and upload memory between clients."""
+"""Fair shares of decoders, inference, queue capacity and upload memory, and quotas of clients."""
 
 import ipaddress
 import time
 from bisect import insort
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
+
+from eulerlora_contract.problems import QuotaExceeded
 
 INTERNAL = "internal"  # the client of health checks and warm-up
 IPV6_PREFIX = 64  # a site gets at least this prefix (RFC 6177), and can use all of its addresses
 ACTIVE_S = 10.0
+MINUTE_S = 60.0
+MAX_BALANCES = 10_000
+"""Clients that a quota remembers; of more, those charged least recently start with a full one."""
+
 NEGLIGIBLE = 1e-9  # a rounding error of released fractions
 
 
@@ -221,6 +228,7 @@ class RecentClients:
         """Records that a client is active now."""
         self._last_s.pop(client, None)
         self._last_s[client] = self._now()
+        self._forget_inactive()
 
     def may_start(self, client: str, workers: int, running: Sequence[Collection[str]]) -> bool:
         """Returns whether a free worker may take work of a client.
@@ -236,7 +244,65 @@ class RecentClients:
 
     def has_other(self, client: str) -> bool:
         """Returns whether another client is active."""
+        self._forget_inactive()
+        return len(self._last_s) > (client in self._last_s)
+
+    def _forget_inactive(self) -> None:
         oldest_s = self._now() - ACTIVE_S
         while self._last_s and self._last_s[first := next(iter(self._last_s))] < oldest_s:
             del self._last_s[first]
-        return len(self._last_s) > (client in self._last_s)
+
+
+@dataclass(frozen=True)
+class _Balance:
+    """What a client could use at a time; negative after an expensive use."""
+
+    amount: float
+    at_s: float
+
+
+class ClientQuota:
+    """A token bucket for every client, in memory of a bounded size.
+
+    Args:
+        per_minute: The size of the bucket, which refills in a minute. A use is charged when its
+            amount is known; a client in debt waits until the debt is refilled.
+        what: Is limited, for the message; with its unit.
+        now: A clock in seconds that never goes back. For use in one event loop.
+    """
+
+    def __init__(
+        self, per_minute: float, what: str, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._capacity = per_minute
+        self._what = what
+        self._now = now
+        self._balances: dict[str, _Balance] = {}  # least recently charged first
+
+    def check(self, client: str, amount: float = 0.0) -> None:
+        """Raises QuotaExceeded if the client has used up its quota, or has less than `amount`."""
+        left = self._left(client)
+        if left <= 0 or left < amount:
+            raise QuotaExceeded(
+                f"at most {self._capacity:g} {self._what} a minute",
+                retry_after_s=(amount - left) * MINUTE_S / self._capacity,
+            )
+
+    def charge(self, client: str, amount: float) -> None:
+        """Subtracts a use of a client."""
+        balance = _Balance(self._left(client) - amount, self._now())
+        self._balances.pop(client, None)
+        self._balances[client] = balance
+        while self._balances:
+            oldest = next(iter(self._balances))
+            if len(self._balances) <= MAX_BALANCES and self._left(oldest) < self._capacity:
+                return
+            del self._balances[oldest]
+
+    def _left(self, client: str) -> float:
+        """Returns what a client may use now."""
+        balance = self._balances.get(client)
+        if balance is None:
+            return self._capacity
+        refilled = (self._now() - balance.at_s) * self._capacity / MINUTE_S
+        return min(self._capacity, balance.amount + refilled)

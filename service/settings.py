@@ -66,8 +66,9 @@ class ConnectionSettings(Settings):
     (often 60), which otherwise sends requests on connections that are being closed.
     """
     max_connections: PositiveInt = 512
-    """Open connections. Above that, a new one closes the one that has been idle longest; if none is
-    idle, only probes are answered.
+    """Open connections. Above that, addresses with more than an equal share lose the oldest ones
+    without complete headers, then the ones idle longest, and only their probes are answered. A /64
+    network of IPv6 counts as one address.
     """
     spare_files: PositiveInt = 128
     """File descriptors reserved for other purposes than connections."""
@@ -151,6 +152,8 @@ class ServiceSettings(BaseSettings):
     """Host names of the service, separated by commas; requests that name another one are refused.
     Empty: any name with keys, otherwise those of the local machine.
     """
+    page_requests_per_minute: PositiveInt = 1200
+    """Requests of one client for the files of the page (about 50) and of `/docs`; then 429."""
 
 
 def settings_of_environment() -> ServiceSettings:

@@ -28,6 +28,7 @@ LONG_TIMEOUTS = {  # tests must pass on a busy machine
     "DECODING__TIMEOUT_S": "120",
     "LIFE__PROBE_TIMEOUT_S": "600",
     "LIFE__GRACE_S": "2000",
+    "PAGE_REQUESTS_PER_MINUTE": "1000000",
 }
 
 FORKS = multiprocessing.get_context("forkserver")

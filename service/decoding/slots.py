@@ -1,4 +1,4 @@
-"""The order in which images get one of the decoders, and the decoding time of every client."""
+"""The order in which images get one of the decoders."""
 
 import asyncio
 import time
@@ -7,10 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from eulerlora_contract.problems import QuotaExceeded
-from service.fair_sharing import FairQueue, RecentClients, SharedCapacity
-
-MINUTE_S = 60.0
+from service.fair_sharing import ClientQuota, FairQueue, RecentClients, SharedCapacity
 
 SHORT_S = 0.05
 """Estimated decoding time up to which an image may take the last free decoder."""
@@ -18,56 +15,6 @@ SHORT_S = 0.05
 Result = TypeVar("Result")
 Charge = Callable[[float], None]
 """Reports the CPU seconds of an attempt to decode an image."""
-
-
-@dataclass(frozen=True)
-class _Balance:
-    """CPU seconds that a client could use at a time; negative after an expensive image."""
-
-    seconds: float
-    at_s: float
-
-
-class DecodingQuota:
-    """A token bucket of CPU seconds for every client, for the images that it sends.
-
-    Args:
-        seconds_per_minute: The size of the bucket, which refills in a minute. A decode is charged
-            when it ends, whatever its result; a client in debt waits until the debt is refilled.
-        now: A clock in seconds that never goes back. For use in one event loop.
-    """
-
-    def __init__(
-        self, seconds_per_minute: float, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._capacity_s = seconds_per_minute
-        self._rate = seconds_per_minute / MINUTE_S
-        self._now = now
-        self._balances: dict[str, _Balance] = {}  # of clients below the capacity
-
-    def check(self, client: str) -> None:
-        """Raises QuotaExceeded if the client has used up its quota."""
-        seconds = self._seconds(client)
-        if seconds <= 0:
-            raise QuotaExceeded(
-                f"at most {self._capacity_s:g} s of image decoding a minute",
-                retry_after_s=-seconds / self._rate,
-            )
-
-    def charge(self, client: str, cpu_s: float) -> None:
-        """Subtracts the CPU time of a decode."""
-        self._balances[client] = _Balance(self._seconds(client) - cpu_s, self._now())
-
-    def _seconds(self, client: str) -> float:
-        """Returns the seconds that a client may use now; forgets a client with a full bucket."""
-        balance = self._balances.get(client)
-        if balance is None:
-            return self._capacity_s
-        seconds = balance.seconds + (self._now() - balance.at_s) * self._rate
-        if seconds < self._capacity_s:
-            return seconds
-        del self._balances[client]
-        return self._capacity_s
 
 
 @dataclass(eq=False)
@@ -92,12 +39,12 @@ class DecodingSlots:
         slots: The number of decoders. With several, the last free one takes only short images, and
             none of a client that uses all others while other clients are active. So a short image
             of another client does not wait for long ones.
-        quota: Charged with the time of every decode.
+        quota: Of CPU seconds; a decode is charged when it ends, whatever its result.
         now: A clock in seconds.
     """
 
     def __init__(
-        self, slots: int, quota: DecodingQuota, now: Callable[[], float] = time.monotonic
+        self, slots: int, quota: ClientQuota, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._slots = slots
         self._quota = quota

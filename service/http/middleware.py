@@ -26,10 +26,10 @@ from eulerlora_contract.problems import (
 )
 from service.fair_sharing import SharedCapacity, client_of
 from service.http.responses import on_defect, problem_response
-from service.settings import BodySettings, ConnectionSettings
+from service.settings import BodySettings
 from service.telemetry.observation import PROBES
 
-OPEN_CONNECTIONS = "open_connections"  # key in the request state
+EXCESS_CONNECTION = "excess_connection"  # key in the request state
 MAX_HEADER_BYTES = 16 * 1024  # of target, header names and header values
 TOO_LARGE = f"expected headers of at most {MAX_HEADER_BYTES:,} bytes"
 RETRY_AFTER_S = 1.0
@@ -115,8 +115,8 @@ class HeaderChecks:
 
     431: too large; h11 limits only incomplete headers, so that headers that arrive in one piece are
     checked here. 400: two lengths of the body, of which a proxy may have used the other one (RFC
-    9112, 6.3). 415: a compressed body. Except for probes, 503: too many connections; 421 and 403:
-    the host and the origin.
+    9112, 6.3). 415: a compressed body. Except for probes, 503: too many connections of its address;
+    421 and 403: the host and the origin.
 
     Attributes:
         hosts: Names without a port that requests may use, in lower case; None for all.
@@ -124,7 +124,6 @@ class HeaderChecks:
             which needs no key to do so.
     """
 
-    settings: ConnectionSettings
     hosts: Collection[str] | None = None
     same_origin: bool = False
 
@@ -140,8 +139,8 @@ class HeaderChecks:
             raise UnsupportedMedia("expected a body that is not compressed (Content-Encoding)")
         if scope["path"] in PROBES:
             return
-        if scope["state"].get(OPEN_CONNECTIONS, 0) > self.settings.max_connections:
-            raise Overloaded("too many open connections", RETRY_AFTER_S)
+        if scope["state"].get(EXCESS_CONNECTION):
+            raise Overloaded("too many open connections of this address", RETRY_AFTER_S)
         host, origins = headers.get("host", "").lower(), headers.getlist("origin")
         if self.hosts is not None and hostname(host) not in self.hosts:
             raise MisdirectedRequest("expected a host name of this service (setting ALLOWED_HOSTS)")

@@ -9,6 +9,7 @@ import re
 import sys
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import unquote
 
@@ -20,11 +21,13 @@ from eulerlora_contract.problems import (
     MalformedRequest,
     Problem,
 )
-from service.http.middleware import OPEN_CONNECTIONS, TOO_LARGE
+from service.fair_sharing import address_network
+from service.http.middleware import EXCESS_CONNECTION, TOO_LARGE
 from service.http.responses import PROBLEM_JSON, problem_document, problem_headers
 from service.settings import ConnectionSettings
 from service.telemetry.logs import REQUEST_ID_HEADER
 
+HEADER_GRACE_S = 1.0  # in which headers that were sent at once have been read
 WRITE_TIMEOUT_S = 60.0  # for a client to read a response that exceeds the socket buffers
 LINGER_S = 5.0  # for a client to stop sending a body after the response
 LINGER_BYTES = 64 * 1024 * 1024  # that such a client may still send; they are discarded
@@ -61,6 +64,27 @@ class LingeringTransport:
             self._transport.close()
 
 
+@dataclass(eq=False)
+class Network:
+    """The connections of an IPv4 address, or of a /64 network of IPv6.
+
+    Attributes:
+        incomplete: Those without complete headers, since when in seconds; oldest first.
+        kept: Those idle after a response, oldest first.
+    """
+
+    connections: set["Protocol"] = field(default_factory=set)
+    incomplete: dict["Protocol", float] = field(default_factory=dict)
+    kept: dict["Protocol", None] = field(default_factory=dict)
+
+    def waiting(self, opened_before_s: float) -> "Protocol | None":
+        """Returns the connection to close first, or None if all have requests in progress."""
+        oldest = next(iter(self.incomplete.items()), None)
+        if oldest is not None and oldest[1] <= opened_before_s:
+            return oldest[0]
+        return next(iter(self.kept), None)
+
+
 def protocol_of(
     settings: ConnectionSettings, on_problem: Callable[[str], None] = lambda _: None
 ) -> type["Protocol"]:
@@ -70,8 +94,7 @@ def protocol_of(
     """
     attributes = {
         "settings": settings,
-        "idle": {},
-        "kept": {},
+        "networks": {},
         "on_problem": staticmethod(on_problem),
     }
     return type("Protocol", (Protocol,), attributes)
@@ -80,6 +103,9 @@ def protocol_of(
 class Protocol(H11Protocol):
     """A connection with timeouts for headers, for the unread rest of a body, and for responses.
 
+    Networks share the connections: above the limit, those with more than an equal share lose their
+    waiting connections, and their requests are refused. A request in progress is never cut.
+
     Relies on these internal names of uvicorn: `conn`, `app`, `connections`, `cycle`, `flow`,
     `headers`, `handle_events`, `send_400_response`, `on_response_complete`, `timeout_keep_alive`,
     `timeout_keep_alive_task`, `timeout_keep_alive_handler` and `_unset_keepalive_if_required`.
@@ -87,14 +113,15 @@ class Protocol(H11Protocol):
 
     # Set by `protocol_of`.
     settings: ClassVar[ConnectionSettings]
-    idle: ClassVar[dict["Protocol", None]]  # connections without a request, oldest first
-    kept: ClassVar[dict["Protocol", None]]  # idle after a response, oldest first
+    networks: ClassVar[dict[str, Network]]  # by the result of `address_network`
     on_problem: Callable[[str], None]  # a class attribute
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.app = _prepared(self.app, self.connections)
+        self.app = _prepared(self.app, self._is_excess)
         self.timeout_keep_alive = self.settings.idle_timeout_s  # type: ignore[assignment]  # floats work too
+        self._address = ""
+        self._network = Network()
         self._read_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._discardable = LINGER_BYTES
@@ -102,11 +129,11 @@ class Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(LingeringTransport(transport, self._linger))  # type: ignore[arg-type]
+        self._address = address_network(self.client[0]) if self.client is not None else ""
+        self._network = self.networks.setdefault(self._address, self._network)
+        self._network.connections.add(self)
+        self._make_room()
         self._start_read_timer(self.settings.header_timeout_s)
-        if len(self.connections) > self.settings.max_connections and self.kept:
-            next(iter(self.kept)).close_idle()
-        if len(self.connections) > self.settings.connections_within_file_limit():
-            next(iter(self.idle)).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if not self._lingers:
@@ -119,16 +146,61 @@ class Protocol(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.timeout_keep_alive_task is not None:
-            self.kept[self] = None
+            self._network.kept[self] = None
 
-    def close_idle(self) -> None:
-        """Closes a connection that waits for its next request."""
-        self._unset_keepalive_if_required()
-        self.timeout_keep_alive_handler()
+    def _make_room(self) -> None:
+        """Closes a waiting connection if there are too many.
 
-    def connection_lost(self, exc: Exception | None) -> None:
+        It is one of the network with most connections: the oldest without complete headers, else
+        the one that has been idle longest. Other networks follow if they exceed an equal share, and
+        at the limit of open files in any case; there the new connection itself comes last.
+        """
+        total = len(self.connections)
+        is_full = total > self.settings.connections_within_file_limit()
+        if not is_full and total <= self.settings.max_connections:
+            return
+        opened_before_s = self.loop.time() - (0 if is_full else HEADER_GRACE_S)
+        largest_first = sorted(
+            self.networks.values(), key=lambda network: len(network.connections), reverse=True
+        )
+        for network in largest_first:
+            if not (is_full or self._exceeds_share(network)):
+                return
+            closed = network.waiting(opened_before_s)
+            if closed is not None:
+                closed.close_waiting()
+                return
+        if is_full:
+            self.close_waiting()
+
+    def _exceeds_share(self, network: Network) -> bool:
+        equal_share = self.settings.max_connections / len(self.networks)
+        return len(network.connections) > equal_share
+
+    def _is_excess(self) -> bool:
+        """Returns True if there are too many connections, and too many of this network."""
+        is_crowded = len(self.connections) > self.settings.max_connections
+        return is_crowded and self._exceeds_share(self._network)
+
+    def close_waiting(self) -> None:
+        """Closes a connection without a request in progress; it counts no longer."""
+        is_kept = self in self._network.kept
+        self._leave()
+        if is_kept:
+            self.timeout_keep_alive_handler()
+        else:
+            self.transport.abort()
+
+    def _leave(self) -> None:
         self._unset_keepalive_if_required()
         self._stop_read_timer()
+        self.connections.discard(self)
+        self._network.connections.discard(self)
+        if not self._network.connections and self.networks.get(self._address) is self._network:
+            del self.networks[self._address]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
         self._stop_write_timer()
         super().connection_lost(exc)
 
@@ -194,16 +266,16 @@ class Protocol(H11Protocol):
         return True
 
     def _unset_keepalive_if_required(self) -> None:
-        self.kept.pop(self, None)
+        self._network.kept.pop(self, None)
         super()._unset_keepalive_if_required()
 
     def _start_read_timer(self, seconds: float) -> None:
         self._stop_read_timer()
-        self.idle[self] = None
+        self._network.incomplete[self] = self.loop.time()
         self._read_timer = self.loop.call_later(seconds, self.transport.abort)
 
     def _stop_read_timer(self) -> None:
-        self.idle.pop(self, None)
+        self._network.incomplete.pop(self, None)
         if self._read_timer is not None:
             self._read_timer.cancel()
             self._read_timer = None
@@ -214,15 +286,15 @@ class Protocol(H11Protocol):
             self._write_timer = None
 
 
-def _prepared(app: Any, connections: set[Any]) -> Any:
-    """Wraps the application; stores the number of open connections in every request state.
+def _prepared(app: Any, is_excess: Callable[[], bool]) -> Any:
+    """Wraps the application; stores in every request state whether its connection is in excess.
 
     Targets in absolute form get the usual one, and their authority replaces the header Host (RFC
     9112, 3.2.2). An IPv4 client of a socket for both families has its IPv4 address.
     """
 
     async def prepared_app(scope: Any, receive: Any, send: Any) -> None:
-        scope["state"][OPEN_CONNECTIONS] = len(connections)
+        scope["state"][EXCESS_CONNECTION] = is_excess()
         absolute = ABSOLUTE_FORM.match(scope["raw_path"])
         if absolute is not None:
             scope["raw_path"] = scope["raw_path"][absolute.end() :] or b"/"

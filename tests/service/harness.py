@@ -18,7 +18,8 @@ from eulerlora_contract.queries import PredictQuery
 from service.audit.log import AuditEntry
 from service.decoding.decode import decode
 from service.decoding.messages import DecodedInput, DecodeJob
-from service.decoding.slots import DecodingQuota, DecodingSlots
+from service.decoding.slots import DecodingSlots
+from service.fair_sharing import ClientQuota
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.inference.queue import RequestQueue, ThroughputEstimate
 from service.inference.workers import InferenceWorkers
@@ -131,7 +132,7 @@ class PipelineHarness:
             self.models,
             chosen,
             self.decoder,
-            DecodingSlots(2, DecodingQuota(chosen.decoding.client_s_per_minute)),
+            DecodingSlots(2, ClientQuota(chosen.decoding.client_s_per_minute, "s")),
             self.queue,
             self.shift,
             self.predictions.append,

@@ -19,7 +19,7 @@ from eulerlora_contract.problems import NotAuthenticated, Overloaded
 from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
 from service.http.responses import add_problem_handlers, problem_response
 from service.routes.system import metrics_routes
-from service.settings import BodySettings, ConnectionSettings
+from service.settings import BodySettings
 from service.telemetry.logs import RequestIdMiddleware
 from service.telemetry.metrics import (
     BatchRun,
@@ -95,7 +95,7 @@ def observed_app(metrics: Metrics, outside: Callable[[FastAPI], None] = lambda _
     app.add_middleware(RefusesFirst)
     app.add_middleware(
         RequestMiddleware,
-        header_checks=HeaderChecks(ConnectionSettings()),
+        header_checks=HeaderChecks(),
         checks=(),
         bodies=BodyLimits(BodySettings(), {}),
     )

@@ -51,7 +51,7 @@ def serve_with_limits(
     app.user_middleware.append(
         Middleware(
             RequestMiddleware,
-            header_checks=HeaderChecks(connections),
+            header_checks=HeaderChecks(),
             checks=(),
             bodies=BodyLimits(bodies, {}),
         )
@@ -61,7 +61,9 @@ def serve_with_limits(
 
 
 @contextmanager
-def run_server(app: ASGIApp, protocol: type[Protocol] | None = None) -> Iterator[int]:
+def run_server(
+    app: ASGIApp, protocol: type[Protocol] | None = None, trusted_proxies: str = ""
+) -> Iterator[int]:
     """Yields the port of a server with the configuration of `eulerlora serve`.
 
     protocol: by default with long timeouts.
@@ -75,6 +77,7 @@ def run_server(app: ASGIApp, protocol: type[Protocol] | None = None) -> Iterator
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         log_config=None,
         server_header=False,
+        forwarded_allow_ips=trusted_proxies,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
@@ -89,9 +92,11 @@ def run_server(app: ASGIApp, protocol: type[Protocol] | None = None) -> Iterator
         thread.join()
 
 
-def connect(port: int) -> socket.socket:
-    """Returns a connection; the caller closes it."""
-    return socket.create_connection(("127.0.0.1", port), timeout=SOCKET_TIMEOUT_S)
+def connect(port: int, address: str = "127.0.0.1") -> socket.socket:
+    """Returns a connection from a loopback address; the caller closes it."""
+    return socket.create_connection(
+        ("127.0.0.1", port), timeout=SOCKET_TIMEOUT_S, source_address=(address, 0)
+    )
 
 
 def read_response(connection: socket.socket) -> RawResponse:
@@ -112,9 +117,9 @@ def read_response(connection: socket.socket) -> RawResponse:
         return RawResponse(status, headers, bytes(body))
 
 
-def exchange(port: int, request: bytes) -> RawResponse:
-    """Returns the response to a request on a new connection."""
-    with connect(port) as connection:
+def exchange(port: int, request: bytes, address: str = "127.0.0.1") -> RawResponse:
+    """Returns the response to a request on a new connection from a loopback address."""
+    with connect(port, address) as connection:
         connection.sendall(request)
         return read_response(connection)
 

@@ -1,4 +1,4 @@
-"""Who counts as one client, the fair queue, and shares of a capacity."""
+"""Who counts as one client, the fair queue, shares of a capacity, and quotas."""
 
 import itertools
 import random
@@ -7,7 +7,18 @@ from dataclasses import dataclass
 
 import pytest
 
-from service.fair_sharing import FairQueue, SharedCapacity, address_network, client_of
+from eulerlora_contract.problems import QuotaExceeded
+from service.fair_sharing import (
+    ACTIVE_S,
+    MAX_BALANCES,
+    ClientQuota,
+    FairQueue,
+    RecentClients,
+    SharedCapacity,
+    address_network,
+    client_of,
+)
+from tests.service.fake_engine import FakeClock
 
 
 @dataclass(eq=False)
@@ -205,3 +216,67 @@ def test_the_estimated_work_is_that_of_a_simulation(seed: int) -> None:
         assert capacity.finish_work(name, 0) == pytest.approx(expected, abs=0.3)
     expected = served_until({**held, "new": 2.0}, "new")
     assert capacity.finish_work("new", 2.0) == pytest.approx(expected, abs=0.3)
+
+
+def test_a_client_may_use_its_quota_at_once_and_then_waits_for_its_debt() -> None:
+    clock = FakeClock()
+    quota = ClientQuota(30, "s", clock)
+    quota.charge("a", 29)
+    quota.check("a")
+    quota.charge("a", 6)  # an image that was more expensive than expected
+    with pytest.raises(QuotaExceeded) as raised:
+        quota.check("a")
+    assert raised.value.retry_after_s == pytest.approx(10)  # 5 s of debt at half a second a second
+    clock.now_s += 9.9
+    with pytest.raises(QuotaExceeded):
+        quota.check("a")
+    clock.now_s += 0.2
+    quota.check("a")
+
+
+def test_a_client_saves_at_most_one_minute() -> None:
+    clock = FakeClock()
+    quota = ClientQuota(30, "s", clock)
+    quota.charge("a", 1)
+    clock.now_s += 3600
+    quota.charge("a", 31)
+    with pytest.raises(QuotaExceeded):
+        quota.check("a")
+
+
+def test_a_hundred_thousand_clients_that_send_once_leave_bounded_state() -> None:
+    clock = FakeClock()
+    quota, recent = ClientQuota(30, "s", clock), RecentClients(clock)
+    queue, capacity = queue_of(), SharedCapacity(1000)
+    largest: Counter[str] = Counter()
+    for index in range(100_000):
+        client = f"address:{index}"
+        recent.note(client)
+        capacity.add(client, 0.1)
+        queue.add(Item(client, 0.01))
+        take(queue)
+        queue.charge(client, 0.04)  # an image that was more expensive than expected
+        capacity.add(client, -0.1)
+        quota.check(client)
+        quota.charge(client, 20)
+        clock.now_s += 0.001 if index < 50_000 else 0.1
+        largest |= Counter(
+            quota=len(quota._balances), recent=len(recent._last_s), queue=len(queue._starts),
+            capacity=len(capacity._held),
+        )  # fmt: skip
+    assert largest["quota"] == MAX_BALANCES
+    assert largest["recent"] <= ACTIVE_S / 0.001 + 2
+    assert max(largest["queue"], largest["capacity"]) < 200
+    assert len(quota._balances) <= 40 / 0.1 + 2  # the bucket is full again after 40 s
+    assert len(recent._last_s) <= ACTIVE_S / 0.1 + 2
+
+
+def test_a_quota_remembers_the_debt_of_a_client_that_others_followed() -> None:
+    clock = FakeClock()
+    quota = ClientQuota(30, "s", clock)
+    quota.charge("in debt", 45)
+    for index in range(MAX_BALANCES - 1):
+        quota.charge(str(index), 1)
+        clock.now_s += 0.001
+    with pytest.raises(QuotaExceeded):
+        quota.check("in debt")

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.server_process import ServerProcess, serving
 from tests.service.audit_entries import SECRET as AUDIT_SECRET
 from tests.service.conftest import encoded
 from tests.service.key_clients import client as client_with
-from tests.service.real_server import PROBE, RawResponse, exchange
+from tests.service.real_server import PROBE, RawResponse, connect, exchange
 
 SECRET = "zz-secret-zz"
 MAX_BYTES = 3_000_000
@@ -114,6 +115,15 @@ def test_no_input_is_in_the_response_or_the_log(server, kind) -> None:
     assert SECRET not in response.body.decode()
     assert SECRET not in str(response.headers)
     assert SECRET not in server.log
+
+
+def test_half_open_connections_of_one_address_lock_no_other_address_out(server) -> None:
+    with ExitStack() as stack:
+        for _ in range(520):
+            half_open = stack.enter_context(connect(server.port, "127.0.0.3"))
+            half_open.sendall(b"POST /predict HTTP/1.1\r\nHost: ")
+        for address in ("127.0.0.1", "127.0.0.2"):
+            assert exchange(server.port, post(PHOTOGRAPH), address).status == 200
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Who decodes next: fair order, short images, leaving callers, and the quota of a client."""
+"""Who decodes next: fair order, short images, and leaving callers."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from eulerlora_contract.problems import QuotaExceeded
-from service.decoding.slots import SHORT_S, Charge, DecodingQuota, DecodingSlots
+from service.decoding.slots import SHORT_S, Charge, DecodingSlots
+from service.fair_sharing import ClientQuota
 from tests.service.fake_engine import FakeClock
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +21,7 @@ class Decoders:
 
     def __init__(self, slots: int, quota_s: float = 1000) -> None:
         self.clock = FakeClock()
-        self.slots = DecodingSlots(slots, DecodingQuota(quota_s, self.clock), self.clock)
+        self.slots = DecodingSlots(slots, ClientQuota(quota_s, "s", self.clock), self.clock)
         self.running: dict[str, asyncio.Future[float]] = {}
         self.started: list[str] = []
         self.tasks: dict[str, asyncio.Task[str]] = {}
@@ -159,40 +160,3 @@ async def test_the_wait_counts_what_fair_sharing_serves_before() -> None:
     assert decoders.slots.wait_s("batch", 2.0) == pytest.approx(6)
     for task in decoders.tasks.values():
         task.cancel()
-
-
-def test_a_client_may_use_its_quota_at_once_and_then_waits_for_its_debt() -> None:
-    clock = FakeClock()
-    quota = DecodingQuota(30, clock)
-    quota.charge("a", 29)
-    quota.check("a")
-    quota.charge("a", 6)  # an image that was more expensive than expected
-    with pytest.raises(QuotaExceeded) as raised:
-        quota.check("a")
-    assert raised.value.retry_after_s == pytest.approx(10)  # 5 s of debt at half a second a second
-    clock.now_s += 9.9
-    with pytest.raises(QuotaExceeded):
-        quota.check("a")
-    clock.now_s += 0.2
-    quota.check("a")
-
-
-def test_a_client_saves_at_most_one_minute() -> None:
-    clock = FakeClock()
-    quota = DecodingQuota(30, clock)
-    quota.charge("a", 1)
-    clock.now_s += 3600
-    quota.charge("a", 31)
-    with pytest.raises(QuotaExceeded):
-        quota.check("a")
-
-
-def test_clients_with_a_full_quota_are_forgotten() -> None:
-    clock = FakeClock()
-    quota = DecodingQuota(30, clock)
-    for name in ("a", "b"):
-        quota.charge(name, 1)
-    clock.now_s += 3600
-    quota.check("a")
-    quota.check("b")
-    assert quota._balances == {}

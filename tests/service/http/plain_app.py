@@ -5,7 +5,7 @@ from starlette.types import ASGIApp
 
 from service.http.middleware import BodyLimits, Check, HeaderChecks, RequestMiddleware
 from service.http.responses import add_problem_handlers
-from service.settings import BodySettings, ConnectionSettings
+from service.settings import BodySettings
 from service.telemetry.logs import RequestIdMiddleware
 
 PROBES = ("/livez", "/readyz", "/metrics")
@@ -28,6 +28,6 @@ def plain_app() -> FastAPI:
 
 def guarded(app: ASGIApp, *checks: Check, bodies: BodyLimits | None = None) -> RequestIdMiddleware:
     """Returns an application behind the middlewares that refuse requests."""
-    headers = HeaderChecks(ConnectionSettings())
+    headers = HeaderChecks()
     limits = bodies or BodyLimits(BodySettings(), {})
     return RequestIdMiddleware(RequestMiddleware(app, headers, checks, limits))

@@ -14,12 +14,12 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from eulerlora_contract.problems import ForeignOrigin, Problem
-from service.app import capacity_check
-from service.decoding.slots import DecodingQuota
+from service.app import capacity_check, page_check
+from service.fair_sharing import ClientQuota
 from service.http.middleware import BodyLimits, BodySettings, HeaderChecks
 from service.http.responses import add_problem_handlers
 from service.inference.queue import RequestQueue, ThroughputEstimate
-from service.settings import ConnectionSettings, ServiceSettings
+from service.settings import ServiceSettings
 from service.telemetry.logs import RequestIdMiddleware
 from tests.service.conftest import app_of
 from tests.service.fake_engine import FakeEngine
@@ -39,8 +39,8 @@ from tests.service.real_server import (
 pytestmark = pytest.mark.anyio
 
 HOSTS = frozenset({"clinic.example", "::1"})
-OPEN = HeaderChecks(ConnectionSettings())
-SAME_ORIGIN = HeaderChecks(ConnectionSettings(), same_origin=True)
+OPEN = HeaderChecks()
+SAME_ORIGIN = HeaderChecks(same_origin=True)
 
 
 def scope_of(headers: Headers) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def code(checks: HeaderChecks, **headers: str) -> str | None:
      ("", False), ("[::2]", False)],
 )  # fmt: skip
 def test_only_named_hosts_are_accepted(host: str, accepted: bool) -> None:
-    checks = HeaderChecks(ConnectionSettings(), HOSTS)
+    checks = HeaderChecks(HOSTS)
     assert code(checks, host=host) == (None if accepted else "misdirected_request")
     assert code(OPEN, host=host) is None
 
@@ -190,8 +190,8 @@ def queue() -> RequestQueue:
 
 
 @pytest.fixture
-def quota() -> DecodingQuota:
-    return DecodingQuota(60)
+def quota() -> ClientQuota:
+    return ClientQuota(60, "s")
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def bodies_read() -> list[str]:
 
 
 @pytest.fixture
-def client(queue: RequestQueue, quota: DecodingQuota, bodies_read: list[str]) -> TestClient:
+def client(queue: RequestQueue, quota: ClientQuota, bodies_read: list[str]) -> TestClient:
     async def respond(request: Request) -> PlainTextResponse:
         bodies_read.append(request.url.path)
         return PlainTextResponse(f"{len(await request.body())} bytes")
@@ -224,6 +224,17 @@ def test_a_client_that_uses_its_share_is_refused_before_its_body_is_read(
         assert bodies_read == []
         assert client.post("/other", content=b"image").text == "5 bytes"
     assert client.post("/predict", content=b"image").text == "5 bytes"
+
+
+def test_one_client_cannot_ask_for_the_page_without_end() -> None:
+    client = TestClient(guarded(PlainTextResponse("file"), page_check(1)))
+    assert client.get("/").status_code == 200
+    for path in ("/", "/page/main.js", "/docs", "/openapi.json", "/docs/swagger-ui.css"):
+        response = client.get(path)
+        assert (response.status_code, response.json()["code"]) == (429, "quota_exceeded")
+        assert 1 <= int(response.headers["Retry-After"]) <= 60
+    for path in ("/livez", "/readyz", "/metrics", "/models", "/predict"):
+        assert client.get(path).status_code == 200
 
 
 def test_a_client_over_its_decoding_quota_is_refused_before_its_body_is_read(

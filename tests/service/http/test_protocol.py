@@ -2,10 +2,11 @@
 
 import asyncio
 import resource
+import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 from fastapi import FastAPI
@@ -30,9 +31,12 @@ from tests.service.real_server import (
 
 HEADER_TIMEOUT_S = 1.0
 MAX_CONNECTIONS = 15
+VICTIM, ATTACKER = "127.0.0.2", "127.0.0.3"
+LONG_BODIES = BodySettings(upload_timeout_s=SOCKET_TIMEOUT_S, stall_timeout_s=SOCKET_TIMEOUT_S)
 HALF = b"GET /models HTTP/1.1\r\nHost: te"
 VALID_POST = b"POST /predict HTTP/1.1\r\nHost: t\r\nContent-Length: 1\r\n\r\nx"
 MODELS = b"GET /models HTTP/1.1\r\nHost: test\r\n\r\n"
+UPLOAD = b"POST /predict HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n"
 UNREAD_POST = b"POST /nowhere HTTP/1.1\r\nHost: t\r\nContent-Length: 9999\r\n\r\nx"
 
 
@@ -221,37 +225,94 @@ def test_a_refused_client_that_continues_to_send_is_disconnected(monkeypatch, na
         assert exchange(port, PROBE).status == 200
 
 
+@contextmanager
+def crowded(**limits: int) -> Iterator[tuple[int, Callable[[str, bytes], socket.socket]]]:
+    """Yields the port of a server for few connections, and a function that opens one.
+
+    The function takes the address that the connection comes from and what it sends.
+    """
+    settings = LONG_TIMEOUTS.model_copy(update={"max_connections": MAX_CONNECTIONS, **limits})
+    with (
+        serve_with_limits(plain_app(), settings, LONG_BODIES) as port,
+        ExitStack() as stack,
+    ):
+
+        def opened(address: str, data: bytes) -> socket.socket:
+            connection = stack.enter_context(connect(port, address))
+            connection.sendall(data)
+            if data == UPLOAD:
+                assert read_response(connection).status == 100  # the body is being read
+            return connection
+
+        yield port, opened
+
+
 def test_too_many_connections_get_503_except_for_probes() -> None:
-    few = LONG_TIMEOUTS.model_copy(update={"max_connections": MAX_CONNECTIONS})
-    with serve_with_limits(plain_app(), few, BodySettings()) as port, ExitStack() as stack:
-        for _ in range(MAX_CONNECTIONS):
-            stack.enter_context(connect(port))
-        refused = exchange(port, MODELS)
+    with crowded() as (port, opened):
+        uploads = [opened(ATTACKER, UPLOAD) for _ in range(MAX_CONNECTIONS)]
+        refused = exchange(port, MODELS, ATTACKER)
         assert (refused.status, refused.problem["code"]) == (503, "overloaded")
         assert int(refused.headers["retry-after"]) >= 1
         assert refused.headers["connection"] == "close"
         for path in PROBES:
-            assert exchange(port, PROBE.replace(b"/readyz", path.encode())).status == 200
-        stack.close()
-        while exchange(port, MODELS).status != 200:
+            assert exchange(port, PROBE.replace(b"/readyz", path.encode()), ATTACKER).status == 200
+        assert exchange(port, MODELS).status == 200  # of another address
+        for upload in uploads:  # none was cut
+            upload.sendall(b"x")
+            assert read_response(upload).status == 200
+            upload.close()
+        while exchange(port, MODELS, ATTACKER).status != 200:
             pass  # until the server has processed the disconnects
 
 
-def test_at_the_limit_of_open_files_the_oldest_idle_connections_are_closed() -> None:
+@pytest.mark.parametrize("grace_s", [0, SOCKET_TIMEOUT_S])
+def test_connections_without_headers_lock_no_other_address_out(monkeypatch, grace_s) -> None:
+    monkeypatch.setattr(http_protocol, "HEADER_GRACE_S", grace_s)
+    with crowded() as (port, opened):
+        kept = opened(VICTIM, MODELS)
+        assert read_response(kept).status == 200
+        upload, half = opened(VICTIM, UPLOAD), opened(VICTIM, HALF)
+        for _ in range(2 * MAX_CONNECTIONS):
+            opened(ATTACKER, HALF)
+        for _ in range(3):
+            assert exchange(port, MODELS, VICTIM).status == 200
+        for connection, rest in ((kept, MODELS), (upload, b"x"), (half, b"st\r\n\r\n")):
+            connection.sendall(rest)
+            assert read_response(connection).status == 200
+
+
+def test_the_oldest_connection_without_headers_is_closed_first_then_idle_ones(monkeypatch) -> None:
+    monkeypatch.setattr(http_protocol, "HEADER_GRACE_S", 0)
+    with crowded(max_connections=4) as (_, opened):
+        idle = opened(ATTACKER, MODELS)
+        assert read_response(idle).status == 200
+        upload, first, second = (opened(ATTACKER, data) for data in (UPLOAD, HALF, HALF))
+        for closed in (first, second, idle):
+            assert read_response(opened(ATTACKER, VALID_POST)).status == 200
+            assert has_no_data(upload)
+            assert is_closed(closed)
+            upload, before = opened(ATTACKER, UPLOAD), upload
+            before.sendall(b"x")
+            assert read_response(before).status == 200
+
+
+def test_headers_that_a_proxy_sends_at_once_are_read_before_others_are_closed() -> None:
+    with crowded() as (_, opened):
+        connections = [opened(ATTACKER, b"") for _ in range(2 * MAX_CONNECTIONS)]
+        for connection in connections:
+            connection.sendall(PROBE)
+            assert read_response(connection).status == 200
+
+
+def test_at_the_limit_of_open_files_the_oldest_connections_of_the_flood_are_closed() -> None:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    connections = ConnectionSettings(
-        header_timeout_s=SOCKET_TIMEOUT_S, max_connections=5, spare_files=files - 10
-    )
-    assert connections.connections_within_file_limit() == 10
-    with (
-        serve_with_limits(plain_app(), connections, BodySettings()) as port,
-        ExitStack() as stack,
-    ):
-        flood = [stack.enter_context(connect(port)) for _ in range(30)]
-        assert exchange(port, PROBE).status == 200
-        assert all(is_closed(connection) for connection in flood[:21])
-        flood[-1].sendall(PROBE)
-        assert read_response(flood[-1]).status == 200
+    with crowded(max_connections=5, spare_files=files - 10) as (port, opened):
+        victim = opened(VICTIM, HALF)
+        flood = [opened(ATTACKER, HALF) for _ in range(30)]
+        assert exchange(port, PROBE, VICTIM).status == 200
+        assert all(is_closed(connection) for connection in flood[:22])
+        victim.sendall(b"st\r\n\r\n")
+        assert read_response(victim).status == 200
 
 
 def test_a_response_that_the_client_does_not_read_is_aborted(monkeypatch) -> None:
@@ -287,4 +348,4 @@ def test_an_ipv4_client_of_a_socket_for_both_families_has_its_ipv4_address() -> 
     async def app(scope: Scope, receive: object, send: object) -> None:
         assert scope["client"] == ("10.0.0.7", 1)
 
-    asyncio.run(http_protocol._prepared(app, set())(scope, None, None))
+    asyncio.run(http_protocol._prepared(app, lambda: False)(scope, None, None))

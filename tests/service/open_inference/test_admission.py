@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from eulerlora_contract.problems import Overloaded
 from service.app import capacity_check, create_app
-from service.decoding.slots import DecodingQuota
+from service.fair_sharing import ClientQuota
 from service.inference.queue import RequestQueue
 from service.lifecycle.lifecycle import Lifecycle
 from service.open_inference import INFER_PATHS
@@ -42,7 +42,7 @@ def test_requests_with_images_are_checked_for_every_model(path, is_checked) -> N
             raise Overloaded("busy")
 
     queue: Any = FullQueue()
-    check = capacity_check(queue, DecodingQuota(1), ("/predict", *INFER_PATHS))
+    check = capacity_check(queue, ClientQuota(1, "s"), ("/predict", *INFER_PATHS))
     with pytest.raises(Overloaded) if is_checked else nullcontext():
         check({"path": path})
 
