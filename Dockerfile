@@ -77,5 +77,6 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=3 \
     CMD ["python", "-I", "-S", "-c", "from http.client import HTTPConnection; c = HTTPConnection('127.0.0.1', 8000, timeout=4); c.request('GET', '/readyz'); raise SystemExit(c.getresponse().status != 200)"]
 # Whoever starts the container decides who can reach the port: this machine only, or clients with a
-# key (--keys).
+# key (--keys). Without keys it answers to localhost only, unless EULERLORA_SERVE_ALLOWED_HOSTS names
+# other hosts.
 CMD ["eulerlora", "serve", "--host", "0.0.0.0", "--port", "8000", "--open"]

@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from eulerlora.model import choose_device
 from eulerlora.precision import decide_precision
@@ -37,6 +39,7 @@ from service.inference.engine import worker_count
 from service.lifecycle.lifecycle import Lifecycle
 from service.lifecycle.loading import CheckpointSource, load_checked
 from service.settings import (
+    PREFIX,
     STOP_MARGIN_S,
     LifeSettings,
     ServiceSettings,
@@ -116,17 +119,26 @@ def run(options: ServeOptions) -> NoReturn:
         listener = resources.enter_context(listen(options.host, options.port))
         url = server_url(options.host, listener.getsockname()[1])
         lifecycle.on_ready = lambda: announce(f"serving {', '.join(lifecycle.models)} on {url}")
-        config = uvicorn.Config(
-            app,
-            http=protocol_of(settings.connections, app.state.metrics.count_problem),
-            ws="none",
-            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-        )
+        config = server_config(app, settings, app.state.metrics.count_problem)
         Server(config, lifecycle, settings.life).run([listener])
     _exit(lifecycle)
+
+
+def server_config(
+    app: ASGIApp, settings: ServiceSettings, on_problem: Callable[[str], None] = lambda _: None
+) -> uvicorn.Config:
+    """Returns the configuration of the server. `on_problem`: as in `protocol_of`."""
+    return uvicorn.Config(
+        app,
+        http=protocol_of(settings.connections, on_problem),
+        ws="none",
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=settings.trusted_proxies,  # not of FORWARDED_ALLOW_IPS
+    )
 
 
 def service_of(
@@ -236,7 +248,10 @@ def check_exposure(host: str, has_keys: bool, open_to_all: bool) -> str | None:
     if is_loopback(host):
         return f"no keys: every user of this machine can send requests to {host}"
     if open_to_all:
-        return f"no keys: everyone who can reach {host or 'this machine'} can send requests"
+        return (
+            f"no keys: everyone who can reach {host or 'this machine'} can send requests, to "
+            f"localhost unless {PREFIX}ALLOWED_HOSTS names other hosts"
+        )
     raise SettingsError(
         f"--host {host} requires --keys FILE, or --open to serve everyone without keys"
     )
@@ -245,15 +260,13 @@ def check_exposure(host: str, has_keys: bool, open_to_all: bool) -> str | None:
 def allowed_hosts(host: str, has_keys: bool, names: str) -> frozenset[str] | None:
     """Returns the host names that requests may use, in lower case; None for all.
 
-    `names`: the setting ALLOWED_HOSTS. If it is empty, a loopback address without keys is served
-    under its own names only: otherwise any web site could point its own name to this machine and
-    use the service through a visitor's browser (DNS rebinding).
+    `names`: the setting ALLOWED_HOSTS. If it is empty, a service without keys accepts the names of
+    this machine and `host` only: otherwise any web site could point its own name to this machine
+    and use the service through a visitor's browser (DNS rebinding).
     """
     if names:
         return frozenset(names.lower().split(","))
-    if not has_keys and is_loopback(host):
-        return LOOPBACK_NAMES | {host.lower()}
-    return None
+    return None if has_keys else LOOPBACK_NAMES | ({host.lower()} - {""})
 
 
 def is_loopback(host: str) -> bool:

@@ -1,13 +1,15 @@
 """Settings of the service, read from environment variables."""
 
 import os
+import reprlib
 import resource
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
+from ipaddress import ip_network
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from eulerlora_client.image_formats import ImageLimits
@@ -22,6 +24,19 @@ STOP_MARGIN_S = 5.0
 
 HOST_NAME = r"[A-Za-z0-9._:-]+"  # a name, an IPv4 address, or an IPv6 address without brackets
 HostNames = Annotated[str, Field(pattern=rf"^({HOST_NAME}(,{HOST_NAME})*)?$")]
+
+
+def _networks(text: str) -> str:
+    """Returns the text if it is empty, or addresses and networks separated by commas."""
+    try:
+        for network in text.split(",") if text else ():
+            ip_network(network)
+    except ValueError as error:
+        raise ValueError(f"expected addresses or networks, got {reprlib.repr(text)}") from error
+    return text
+
+
+Networks = Annotated[str, AfterValidator(_networks)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 OverloadStatus = Annotated[
     Literal[429, 503], BeforeValidator(lambda text: {"429": 429, "503": 503}.get(text, text))
@@ -150,7 +165,11 @@ class ServiceSettings(BaseSettings):
     """Status of `overloaded`: 503, or 429 for proxies that slow down only after that."""
     allowed_hosts: HostNames = ""
     """Host names of the service, separated by commas; requests that name another one are refused.
-    Empty: any name with keys, otherwise those of the local machine.
+    Empty: any name with keys, otherwise `localhost`, `127.0.0.1`, `::1` and that of `--host`.
+    """
+    trusted_proxies: Networks = ""
+    """Addresses or networks of proxies, separated by commas, whose `X-Forwarded-For` names the
+    client. Empty: nobody's does.
     """
     page_requests_per_minute: PositiveInt = 1200
     """Requests of one client for the files of the page (about 50) and of `/docs`; then 429."""

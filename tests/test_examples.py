@@ -287,7 +287,7 @@ def test_nginx_names_the_client_and_keeps_its_connection_to_the_service(
     folder, _ = behind_nginx
     file = folder / "nginx.conf"
     (port,) = re.findall(r"listen 127\.0\.0\.1:(\d+)", file.read_text())
-    with run_server(client_of, Counted) as upstream:
+    with run_server(client_of, Counted, trusted_proxies="127.0.0.1") as upstream:
         file.write_text(
             re.sub(r"server 127\S+;", f"server 127.0.0.1:{upstream};", file.read_text())
         )

@@ -1,5 +1,6 @@
 """`eulerlora serve`: the start, invalid arguments, exposed addresses, and the exit status."""
 
+import asyncio
 import json
 import signal
 import socket
@@ -8,6 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
 
 from eulerlora_contract.errors import SettingsError
 from service.decoding.fork_server import FORK_SERVER
@@ -17,8 +20,10 @@ from service.process import (
     check_exposure,
     effective_settings,
     listen,
+    server_config,
     server_url,
 )
+from service.settings import ServiceSettings
 from tests.damaged_checkpoints import DAMAGES, edited
 from tests.program import run
 from tests.server_process import END_S, serving, wait_until
@@ -210,12 +215,39 @@ def test_loopback_is_served_without_keys_under_its_own_names(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", EXPOSED)
-def test_other_addresses_require_keys_or_open_and_have_every_name(host: str) -> None:
+def test_other_addresses_require_keys_or_open_and_have_every_name_with_keys(host: str) -> None:
     with pytest.raises(SettingsError):
         check_exposure(host, has_keys=False, open_to_all=False)
     assert check_exposure(host, has_keys=False, open_to_all=True) is not None  # a warning
     assert check_exposure(host, has_keys=True, open_to_all=False) is None
-    assert allowed_hosts(host, has_keys=False, names="") is None
+    names = allowed_hosts(host, has_keys=False, names="")
+    assert names == {"localhost", "127.0.0.1", "::1", host.lower()} - {""}
+    assert allowed_hosts(host, has_keys=True, names="") is None
+
+
+@pytest.mark.parametrize(
+    ("trusted", "peer", "client"),
+    [("", "127.0.0.1", "127.0.0.1"), ("10.0.0.7", "127.0.0.1", "127.0.0.1"),
+     ("127.0.0.1", "127.0.0.1", "192.0.2.1"), ("10.0.0.0/8,::1", "10.1.2.3", "192.0.2.1"),
+     ("10.0.0.0/8", "::ffff:10.1.2.3", "192.0.2.1"), ("10.0.0.0/8", "192.0.2.9", "192.0.2.9")],
+)  # fmt: skip
+def test_only_a_trusted_proxy_names_the_client(monkeypatch, trusted, peer, client) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    clients = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        clients.append(scope["client"][0])
+
+    config = server_config(app, ServiceSettings(trusted_proxies=trusted))
+    config.load()
+    headers = [(b"x-forwarded-for", b"203.0.113.5, 192.0.2.1")]
+    scope = {"type": "http", "client": (peer, 1), "headers": headers, "raw_path": b"/", "state": {}}
+
+    async def receive_request() -> None:
+        await config.http_protocol_class(config, ServerState(), {}).app(scope, None, None)
+
+    asyncio.run(receive_request())
+    assert clients == [client]
 
 
 def test_keys_together_with_open_are_refused() -> None:
