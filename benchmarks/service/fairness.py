@@ -41,6 +41,8 @@ ANNOUNCED = (
     b"POST /predict/batch HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 134217728\r\n"
     b"Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n"
 )
+HALF_OPEN, HALF_OPEN_ADDRESS = 520, "127.0.0.2"
+HALF = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "
 PHOTOGRAPH = (1400, 1050)  # about 0.4 MB
 PHONE_PHOTOGRAPH = (4000, 3000)  # 12 megapixels
 LARGEST = (6000, 4000)  # the limit of 24 megapixels
@@ -82,6 +84,12 @@ def attacks_by_name() -> Mapping[str, Attack]:
         ),
         "16 clients with photographs of 12 megapixels": _clients(post(phone_photograph()), 16),
         "64 clients that read /metrics": _clients(get("/metrics"), 64),
+        "64 clients that read the largest file of /docs": _clients(
+            get("/docs/swagger-ui-bundle.js"), 64
+        ),
+        f"{HALF_OPEN} half-open connections": partial(
+            dripping_uploads, head=HALF, count=HALF_OPEN, address=HALF_OPEN_ADDRESS
+        ),
     }
 
 
@@ -182,16 +190,21 @@ def background_clients(port: int, requests: Sequence[bytes], clients: int) -> It
 
 
 @contextmanager
-def dripping_uploads(port: int, head: bytes, count: int) -> Iterator[None]:
-    """Sends the head of a request on `count` connections, and then a byte at a time."""
+def dripping_uploads(
+    port: int, head: bytes, count: int, address: str = "127.0.0.1"
+) -> Iterator[None]:
+    """Sends the head of a request on `count` connections from an address, then a byte at a time."""
 
     def drip(ended: threading.Event) -> None:
         connections: list[socket.socket] = []
         while True:
             connections = [connection for connection in connections if _sends(connection, b"x")]
             while len(connections) < count:
-                connections.append(socket.create_connection(("127.0.0.1", port)))
-                connections[-1].sendall(head)
+                connection = socket.create_connection(
+                    ("127.0.0.1", port), source_address=(address, 0)
+                )
+                connections.append(connection)
+                connection.sendall(head)
             if ended.wait(DRIP_S):
                 break
         for connection in connections:

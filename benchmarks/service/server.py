@@ -107,7 +107,8 @@ def eulerlora_server(options: Sequence[str] = ()) -> AbstractContextManager[Serv
     """
     port = free_port()
     command = ["-m", "eulerlora_client", "serve", "--port", str(port), "--precision", "float32"]
-    return server_process([*command, *options], port, "/readyz")
+    trusted = {"EULERLORA_SERVE_TRUSTED_PROXIES": "127.0.0.1"}  # clients name themselves
+    return server_process([*command, *options], port, "/readyz", environment=trusted)
 
 
 def free_port() -> int:
