@@ -41,14 +41,19 @@ upstream eulerlora {
     keepalive 32;      # needed before nginx 1.29.7; idle for 60 s, the service waits 75 s
 }
 limit_req_zone $binary_remote_addr zone=addresses:10m rate=50r/s;
+limit_conn_zone $binary_remote_addr zone=connections:10m;
 limit_req_status 429;
+limit_conn_status 429;
 server {
     listen 443 ssl;
     server_name clinic.example;
     ssl_certificate     /etc/ssl/clinic.pem;
     ssl_certificate_key /etc/ssl/clinic.key;
     client_max_body_size 128m;            # BODIES__MAX_BATCH_BYTES
+    client_header_timeout 10s;            # for the headers of a request
     client_body_timeout 10s;              # between two pieces of a body
+    send_timeout 30s;                     # between two reads of the client
+    limit_conn connections 32;            # requests of an address at the same time
     location / {
         limit_req zone=addresses burst=200 nodelay;      # with or without a key
         proxy_pass http://eulerlora;
@@ -95,14 +100,18 @@ subprocess.run([*nginx, "-t"], check=True)
 # %% [markdown]
 # **Start both.** In a shell, with the names that clients use for the service:
 #
-#     FORWARDED_ALLOW_IPS=127.0.0.1 EULERLORA_SERVE_ALLOWED_HOSTS=clinic.example \
+#     EULERLORA_SERVE_TRUSTED_PROXIES=127.0.0.1 EULERLORA_SERVE_ALLOWED_HOSTS=clinic.example \
 #         eulerlora serve --keys keys.jsonl
 #
-# `FORWARDED_ALLOW_IPS` names the proxies whose `X-Forwarded-For` is trusted. Without keys, the
-# service tells clients apart by these addresses; else it would see only that of nginx.
+# `TRUSTED_PROXIES` names the proxies whose `X-Forwarded-For` is trusted, by default none. Without
+# keys, the service tells clients apart by these addresses; else it would see only that of nginx.
+# nginx limits the connections of an address, because the service sees those of nginx only.
 
 # %%
-settings = {"FORWARDED_ALLOW_IPS": "127.0.0.1", "EULERLORA_SERVE_ALLOWED_HOSTS": "localhost"}
+settings = {
+    "EULERLORA_SERVE_TRUSTED_PROXIES": "127.0.0.1",
+    "EULERLORA_SERVE_ALLOWED_HOSTS": "localhost",
+}
 serve = [*PROGRAM, "serve", "--port", str(port), "--keys", keys]
 for command in (serve, nginx):
     process = subprocess.Popen(command, env=os.environ | settings)
@@ -117,7 +126,7 @@ with TriageClient(f"http://localhost:{port}", key, retry=RetryPolicy(service_s=3
 #
 #     docker build -t eulerlora CHECKOUT
 #     docker run --init --read-only --tmpfs /tmp --network host --user "$(id -u)" \
-#         -v "$PWD/keys.jsonl:/run/secrets/keys:ro" -e FORWARDED_ALLOW_IPS=127.0.0.1 \
+#         -v "$PWD/keys.jsonl:/run/secrets/keys:ro" -e EULERLORA_SERVE_TRUSTED_PROXIES=127.0.0.1 \
 #         -e EULERLORA_SERVE_ALLOWED_HOSTS=clinic.example \
 #         eulerlora eulerlora serve --keys /run/secrets/keys
 #
