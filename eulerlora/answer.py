@@ -30,7 +30,7 @@ class Predictions(Uncertainty):
 
     Attributes:
         ood: (n,) bool, True if the MSP is below the checkpoint's threshold; None without a
-            threshold for this mode, number of samples, sampler and number of views.
+            threshold for these options.
         unfamiliar: (n,) bool, True if the feature distance is above its threshold; None without
             one.
         ood_scores: Values, thresholds and flags of all scores by name.
@@ -44,7 +44,7 @@ class Predictions(Uncertainty):
         trajectory_views: (n, trajectories) int64, the view of each (`eulerlora.nn.rows`); 0 is the
             image, and where trajectories are filled with NaN.
         labels: The class name with the highest mean probability, one per image.
-        coverage: That the prediction sets should have; None without sets.
+        coverage: The coverage that was asked for; None for no prediction sets.
         prediction_sets: None without a coverage, or if the checkpoint is not calibrated for it.
         warnings: Reasons for missing results, and conversions of images, such as those of colours.
     """

@@ -130,14 +130,16 @@ class EulerLoRA:
     ) -> Self:
         """Returns the model of a repository of the Hugging Face Hub; needs the extra `hub`.
 
-        Raises HubError and CheckpointError.
-
         Args:
             repository: ORGANISATION/NAME, or a checkpoint folder.
             revision: A branch, a tag or a commit.
             device: As in `load`.
             precision: As in `load`.
             compiler: As in `load`.
+
+        Raises:
+            HubError: For a repository that cannot be downloaded.
+            CheckpointError: If the checkpoint is not intact.
         """
         folder = Path(repository)
         if not folder.is_dir():
@@ -209,8 +211,8 @@ class EulerLoRA:
                 checkpoint's in mode `stoch`, and 1 in mode `det`; other numbers are not calibrated.
 
         Raises:
-            ImageError: For an unusable image and a tensor with other values, SettingsError for an
-                option out of range.
+            ImageError: For an unusable image and a tensor with other values.
+            SettingsError: For an option out of range.
             NonFiniteError: If the network returns NaN or infinity.
         """
         if batch_size is not None and batch_size < 1:

@@ -25,11 +25,11 @@ REQUESTED = "set by the user"
 WORTHWHILE = 0.9
 """Largest time in bfloat16, as a part of that in float32, for which rounding is accepted."""
 ROWS = 8
-"""Of the timed block: those of an answer of two adapters with four samples."""
-TIMED_S, HOPELESS = 0.3, 3.0
-"""How long the runs are repeated; not after a first one in bfloat16 that takes so many times as
-long.
-"""
+"""Rows of the timed block: those of an answer of two adapters with four samples."""
+TIMED_S = 0.3
+"""Time for which the runs are repeated."""
+MAX_SLOWDOWN = 3.0
+"""If the first run in bfloat16 takes this many times as long as that in float32, it is the last."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def block_times_ms(
         for _ in range(2):  # the first pass allocates and chooses kernels
             exact, rounded = [timed(in_float32)], [timed(in_bfloat16)]
         started = clock()
-        while rounded[0] < HOPELESS * exact[0] and clock() - started < TIMED_S:
+        while rounded[0] < MAX_SLOWDOWN * exact[0] and clock() - started < TIMED_S:
             exact.append(timed(in_float32))
             rounded.append(timed(in_bfloat16))
     finally:

@@ -32,7 +32,7 @@ mirror image; all flips; all flips and quarter turns (`eulerlora.nn.rows`)."""
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 PrecisionChoice = Precision | Auto
-"""A precision, or `auto`: bfloat16 where `eulerlora.model` allows it."""
+"""A precision, or `auto`: bfloat16 where `eulerlora.precision` chooses it."""
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,11 @@ def draw_pictures(folder: Path) -> None:
 def running_service(log: Path) -> Iterator[str]:
     """Runs `eulerlora serve` on a free port of this machine; yields its URL once it is ready.
 
-    Raises ClickException.
-
     Args:
         log: Gets its messages, which are printed if it ends before it is ready.
+
+    Raises:
+        ClickException: If it ends before it is ready.
     """
     command = [sys.executable, "-m", "eulerlora_client", "serve", "--port", "0"]
     command += ["--log-format", "text"]

@@ -157,7 +157,8 @@ async def read_body(request: Request) -> tuple[InferRequest, bytes]:
     """Returns the JSON object of an inference request, and the image file.
 
     Raises:
-        UnsupportedMedia: MalformedBody.
+        UnsupportedMedia: For another media type.
+        MalformedBody: For a body that is not such a request.
         InvalidUpload: For an empty image.
     """
     media_type = without_parameters(request.headers.get("content-type", JSON))

@@ -100,9 +100,10 @@ def run(options: ServeOptions) -> NoReturn:
     """Serves until a signal or a failure, then ends the process, with status 1 after a failure.
 
     Raises:
-        SettingsError: For options that cannot be served.
-        HubError: For options that cannot be served.
-        PolicyError: For options that cannot be served.
+        SettingsError: For options that do not work together, and an address or device that this
+            machine does not have.
+        HubError: For a repository that cannot be downloaded.
+        PolicyError: For an invalid policy file.
     """
     settings = effective_settings(options.drain_s, options.compiled)
     chosen_format = log_format(options.log_format, sys.stderr)
@@ -289,7 +290,7 @@ def effective_settings(drain_s: float | None, compiled: bool) -> ServiceSettings
     """Returns the settings of the environment, overridden by the command line.
 
     Raises:
-        SettingsError: Also for settings that cannot work together.
+        SettingsError: For an invalid setting, and for settings that cannot work together.
     """
     settings = settings_of_environment()
     life = settings.life

@@ -155,15 +155,15 @@ class CheckpointConfig(Settings):
 
     Attributes:
         method: How rows are drawn and computed; `adapters` has the settings that all methods share.
-        sampler: The default ones of mode stoch (`Draw`); what was fitted to stoch is valid for them
-            only, and what was fitted to det for one view.
-        views: The default ones of mode stoch (`Draw`); what was fitted to stoch is valid for them
-            only, and what was fitted to det for one view.
         target: The classes that count for triage; None if none were named.
+        sampler: The default of mode stoch; what was fitted to stoch is valid for it only.
+        views: As `sampler`; in mode det the default is 1.
         temperature: The logits are divided by it before the softmax.
         stoch_temperature: The same for mode stoch; None for `temperature`.
-        features: Describes the feature statistics; None if they were not fitted. margins, bfloat16,
-            and those of `thresholds` for `auto`: as in `AutoRecord`.
+        thresholds: Of the OOD scores; those for `auto` are stored in `auto.json`.
+        margins: As in `AutoRecord`.
+        bfloat16: As in `AutoRecord`.
+        features: Describes the feature statistics; None if they were not fitted.
         training_images_sha256: Digest of `training_images.safetensors`; None without this file, and
             in checkpoints of earlier versions.
     """

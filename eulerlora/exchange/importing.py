@@ -216,10 +216,12 @@ class ImportedBackbone:
 def find_source(name: str) -> WeightsSource:
     """Returns a folder, an ONNX file or a wheel on this machine, or a downloaded repository.
 
-    Raises CheckpointError and HubError.
-
     Args:
         name: A path, or ORGANISATION/NAME of the Hub with an optional `hf://` and @REVISION.
+
+    Raises:
+        CheckpointError: For a path that is none of them.
+        HubError: For a repository that cannot be downloaded.
     """
     path = Path(name)
     if not name.startswith(PREFIX) and path.is_dir():

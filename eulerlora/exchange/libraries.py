@@ -52,10 +52,9 @@ class Layout:
 
 
 class Reader:
-    """Takes tensors out of a state dict, by the names of a layout.
+    """Takes tensors out of a library's state dict, by the names of a layout.
 
-    Args:
-        tensors: Of a library. Raises SettingsError if a tensor is missing or has another shape.
+    Its methods raise SettingsError if a tensor is missing or has another shape.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:

@@ -128,7 +128,7 @@ def initial_bound(adapters: AdapterSettings, width: int) -> float:
 
 @dataclass(frozen=True)
 class BlockRows:
-    """The rows that a block computes for one network, and of how many of their tokens.
+    """The rows that a block computes, and the number of tokens that it returns for each.
 
     Attributes:
         draws: Of this block, by name, (rows, ...).
@@ -388,6 +388,7 @@ class Method(ABC, Generic[SettingsType_co]):
         generator = Generator().manual_seed(draw.seed)
         if draw.sampler == "balanced":
             return self.sample_balanced(draw.first, draw.count, generator)
+        # Independent samples depend on how many are drawn: a round draws all of the request.
         drawn = draw.drawn or draw.samples
         positions = torch.arange(self.adapters.adapters * drawn).view(-1, drawn)
         run = positions[:, draw.first : draw.samples].flatten()

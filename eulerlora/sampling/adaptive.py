@@ -65,10 +65,11 @@ class RoundMargins(Settings):
 class DecisionMargins(Settings):
     """The margins by which `samples=auto` decides, for the checkpoint's sampler.
 
+    They were fitted to the `images` images of `data` (`fit_margins`).
+
     Attributes:
         level: Share of the images within each margin.
         agreement: Share of the images whose label and flags are those of `compared_with` samples.
-            They were fitted on the `images` images of `data` (`eulerlora.sampling.adaptive`).
     """
 
     level: Probability

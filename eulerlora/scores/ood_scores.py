@@ -134,7 +134,7 @@ def ood_scores(values: Mapping[ScoreName, Tensor], thresholds: Threshold | None)
 
     Args:
         values: (n,) by score.
-        thresholds: Those of the mode, number of samples and sampler; None if there are none.
+        thresholds: Those of the options; None if there are none.
     """
     return {name: _score(name, value, thresholds) for name, value in values.items()}
 

@@ -28,7 +28,7 @@ class Summary(Uncertainty):
 
     Attributes:
         log_probabilities: (n, trajectories, classes), adapter by adapter; NaN as in `Trajectories`.
-        variance: Its parts.
+        variance: Its parts between adapters, views and samples, and within trajectories.
         agreement: (n,), the least log-odds of the label against another class among the
             trajectories; negative if a trajectory has another label.
         scores: The OOD scores by name; without feature_distance if there are no statistics.
@@ -65,7 +65,7 @@ class Trajectories:
         log_partition: (n, adapters, samples) float64, log-sum-exp of the logits.
         features: (n, adapters, samples, d) float32 (`eulerlora.nn.network.NetworkOutput`).
         views: (n, adapters, samples) int64, the view of each trajectory (`eulerlora.nn.rows`).
-        samples: (n,) int64, the number of each image's.
+        samples: (n,) int64, the number of samples of each image.
     """
 
     log_probabilities: Tensor

@@ -107,8 +107,8 @@ def image_file(data: bytes, limits: ImageSettings) -> bytes:
     """Returns the image in a DICOM file as a JPEG or PNG file.
 
     Raises:
-        UnsupportedImageError: For what is not one image of 8 bits in RGB or YBR.
-        ImageError: For what is not one image of 8 bits in RGB or YBR.
+        UnsupportedImageError: For another number of images, bit depth or colour space.
+        ImageError: For a damaged file.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of pydicom have values of the file

@@ -75,8 +75,8 @@ class ForkServer:
         """Returns a new process that has been given `request`.
 
         Raises:
-            OSError: If there is none.
-            RuntimeError: If there is none.
+            OSError: If the fork server has ended; the next call starts it again.
+            RuntimeError: If the fork server ends before it answers, or cannot fork.
         """
         control = self.start()
         with ExitStack() as ours:

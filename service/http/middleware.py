@@ -44,15 +44,18 @@ Check = Callable[[Scope], None]
 class RequestMiddleware:
     """Refuses requests before their body is read, limits bodies, and answers defects.
 
+    A defect (an unexpected exception) is answered with a problem document; otherwise Starlette
+    would raise it again after its response, and uvicorn would log it a second time and close the
+    connection. An exception after the start of a response is still raised.
+
+    HEAD is answered as GET (RFC 9110, 9.3.2); the server omits the body. This must be the innermost
+    middleware, because the others record the method that was sent.
+
     Args:
-        header_checks: Refusals by them close the connection, because its next request may be part
-            of this one.
-        checks: Run after those. A defect is answered with a problem document; otherwise Starlette
-            would raise the exception again after its response, and uvicorn would log it a second
-            time and close the connection. An exception after the start of a response is still
-            raised. HEAD is answered as GET (RFC 9110, 9.3.2); the server omits the body. Must be
-            the innermost middleware: the others record the method that was sent.
-        is_closing: Whether responses close their connection (RFC 9112, 9.6): a client would send
+        header_checks: Run first. Their refusals close the connection, because its next request may
+            be part of this one.
+        checks: Run after those.
+        is_closing: True if responses close their connection (RFC 9112, 9.6): a client would send
             its next request on one that is about to close.
     """
 
@@ -209,7 +212,9 @@ class Body:
         """Returns the next message.
 
         Raises:
-            BodyTooLarge: Overloaded and UploadTooSlow.
+            BodyTooLarge: If more than `max_bytes` arrive.
+            Overloaded: If the bodies in flight leave no space for this client.
+            UploadTooSlow: If the message does not arrive in time.
         """
         if self.complete:
             return await self.upstream()  # waits for the disconnect

@@ -109,7 +109,8 @@ async def read_file(request: Request) -> Upload:
     The content decides what an image is, so that a body may be of any image type, or of none.
 
     Raises:
-        UnsupportedMedia: For other media types, MalformedBody.
+        UnsupportedMedia: For other media types.
+        MalformedBody: For a multipart body that cannot be parsed.
         InvalidUpload: Unless there is exactly one non-empty file.
     """
     media_type = _media_type(request)
@@ -135,7 +136,8 @@ async def read_files(request: Request, max_files: int) -> list[Upload]:
     """Returns the files of a multipart request in parts `files`, in order; they may be empty.
 
     Raises:
-        UnsupportedMedia: For other media types, MalformedBody.
+        UnsupportedMedia: For other media types.
+        MalformedBody: For a multipart body that cannot be parsed.
         InvalidUpload: For no file, more than `max_files`, or parts with other names.
     """
     if _media_type(request) != MULTIPART:

@@ -126,7 +126,7 @@ class ServedModel:
         Items of different modes and numbers of samples share the batch.
 
         Raises:
-            OutOfMemory: If the device is lost.
+            OutOfMemory: If an allocation failed; the device stays usable.
             DeviceFailed: If the device is lost.
         """
         model = self.model
@@ -167,11 +167,11 @@ class CoreAllocation:
     def allocate(self, parts: int = 1) -> Iterator[int]:
         """Sets and yields the number of cores of a pass in this thread.
 
-        A pass gets an equal part of the cores; passes that started earlier keep their number.
+        A pass gets an equal part of the cores; passes that started earlier keep their number. The
+        number of threads of torch is a setting of the calling thread.
 
         Args:
-            parts: The number of passes to expect, for each of which it leaves its part. torch's
-                number of threads is a setting of the calling thread.
+            parts: The number of passes to expect; each of them gets an equal part.
         """
         with self._lock:
             self._passes += 1

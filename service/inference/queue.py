@@ -108,8 +108,10 @@ class Batch:
 class ThroughputEstimate:
     """Estimates the device time of batches; batches that run at the same time share it equally.
 
+    Not thread-safe.
+
     Args:
-        now: A clock in seconds. Not thread-safe.
+        now: A clock in seconds.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -244,12 +246,13 @@ class RequestQueue:
     ) -> float:
         """Returns the estimated seconds until the rows of a client have run, and `rows` more.
 
+        Rows of other clients count only as far as fair sharing lets them run before.
+
         Args:
             client: Whose rows already wait.
             rows: Additional ones.
             served: The model of these additional rows; None stands for those of a small request.
-            count: The number of items that they belong to. Other clients count only as far as fair
-                sharing lets them run before.
+            count: The number of items that the additional rows belong to.
         """
         with self._changed:
             rows_by_model, counts = self._rows.copy(), self._counts.copy()

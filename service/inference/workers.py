@@ -56,11 +56,13 @@ def run_with_retry(
 class InferenceWorkers:
     """Threads that run the batches of a queue.
 
+    `on_batch` and `on_fatal` are called from the threads and must not wait for them.
+
     Args:
         max_batch_s: A pass that takes longer means a lost device.
         on_batch: Called after every batch.
         on_fatal: Called once if the device is lost; no batch runs after that, and every item gets
-            NotReady. Both are called from the threads, for which they must not wait.
+            NotReady.
         workers: The number of batches that run at the same time.
     """
 

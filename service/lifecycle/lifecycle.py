@@ -51,8 +51,8 @@ class Lifecycle:
         load: Loads and checks the model of a source; by default on the CPU.
         audit: The log of decisions; None for none.
         decoder: None for a new one.
-        waits: `running` waits until the service is ready, and raises RuntimeError if that fails.
-            Otherwise requests are refused meanwhile.
+        waits: If True, `running` waits until the service is ready, and raises RuntimeError if that
+            fails; if False, requests are refused meanwhile.
 
     Attributes:
         models: The served ones; empty during the start.

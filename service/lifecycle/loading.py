@@ -75,8 +75,6 @@ class CheckpointSource:
     def of(cls, text: str) -> "CheckpointSource":
         """Returns the source that an argument of `eulerlora serve` names.
 
-        Raises HubError.
-
         Args:
             text: `[NAME=]CHECKPOINT`, where CHECKPOINT is a path, `default` for the embedded one,
                 or `hf://ORGANISATION/NAME[@REVISION]` for a repository of the Hugging Face Hub,
@@ -84,6 +82,7 @@ class CheckpointSource:
 
         Raises:
             SettingsError: For a name that no model can have.
+            HubError: For a repository that cannot be downloaded.
         """
         named = None if Path(text).exists() else NAMED.fullmatch(text)
         name, checkpoint = (None, text) if named is None else named.groups()
@@ -265,12 +264,13 @@ async def run_in_daemon_thread(work: Callable[[], Result]) -> Result:
 async def health_check(checked: CheckedModel, infer: Infer, timeout_s: float | None) -> str | None:
     """Returns why a model is unhealthy, in one line, or None if it gives its known answer.
 
+    Retries after OutOfMemory, which is not a fault of the model, until the timeout.
+
     Args:
         checked: With the answer that it must give.
         infer: Returns the log-probabilities (trajectories, classes) of an item, through the queue
             that requests use.
-        timeout_s: For all draws together. Retries after OutOfMemory, which is not a fault of the
-            model, until the timeout.
+        timeout_s: For all draws together; None for no limit.
     """
     answering = asyncio.create_task(_known_answers(checked, infer))
     try:

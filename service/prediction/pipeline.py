@@ -252,7 +252,8 @@ class Pipeline:
         """Returns the pixels of an image.
 
         Raises:
-            DeadlinePassed: And as `DecodingSlots.run` and `DecoderPool.decode`.
+            DeadlinePassed: If the deadline passes before it is decoded.
+            Problem: As `DecodingSlots.run` and `DecoderPool.decode`.
         """
         served, upload = request.served, image.upload
         job = DecodeJob(

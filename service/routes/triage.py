@@ -78,8 +78,7 @@ EMPTY = ReportRequest(images=())
 class ReportWriter:
     """Writes reports, each in a new process, so that predictions do not wait for them.
 
-    Args:
-        policy: That of the service. A client may have one report at a time.
+    A client may have one report at a time.
     """
 
     def __init__(self, policy: Policy, settings: ServiceSettings) -> None:

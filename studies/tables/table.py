@@ -346,8 +346,9 @@ def read_inputs(runs: Sequence[TableRun], data: Path) -> None:
     An invalid input is then one error instead of one for each process.
 
     Raises:
-        DataError: Or CheckpointError.
-        SettingsError: Or CheckpointError.
+        DataError: For data that cannot be used.
+        SettingsError: For a recipe that does not fit its data.
+        CheckpointError: For a checkpoint that is not intact.
     """
     recipes = [run.recipe for run in runs]
     for source, folder in dict.fromkeys((run.recipe.backbone, run.file.parent) for run in runs):

@@ -204,9 +204,10 @@ def count_trained(network: AdaptedVisionTransformer) -> int:
 def tied_gradient(gradient: Tensor) -> Tensor:
     """Returns the gradient of queries and keys with the same weights: the sum of both, twice.
 
+    The optimiser then gives equal weights equal updates.
+
     Args:
-        gradient: (3 * width, ...), of queries, keys and values. The optimiser then gives equal
-            weights equal updates.
+        gradient: (3 * width, ...), of queries, keys and values.
     """
     queries, keys, values = gradient.chunk(3)
     return torch.cat([queries + keys, queries + keys, values])

@@ -124,11 +124,12 @@ def effective_number_weights(counts: Tensor, beta: float) -> Tensor:
 class DropoutBlock(ProjectedBlock):
     """A block with adapter dropout.
 
+    Elements are independent over rows, tokens, features and projections. Every call draws new ones,
+    so that the block must not be computed again in a backward pass.
+
     Attributes:
         probability: Of dropping an element; the others are divided by 1 - probability.
-        generator: On the CPU. Elements are independent over rows, tokens, features and projections,
-            so that every call draws new ones; the block must not be computed again in a backward
-            pass.
+        generator: On the CPU.
     """
 
     probability: float

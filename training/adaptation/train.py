@@ -160,14 +160,24 @@ def train(
     if recipe, seed and images are the same; `restart` discards it; without either it is refused.
     The report in `out` is that of all members together.
 
-    `recipe_folder`: base of relative paths in the recipe. `skip_bad`: skip unusable images and list
-    them on stderr and in the provenance. `tracking`: of the training curves, with a folder outside
-    of `out`. Prints the data and the run before the first step, and the test accuracy at the end.
+    Prints the data and the run before the first step, and the test accuracy at the end.
+
+    Args:
+        recipe: The recipe.
+        recipe_folder: Base of relative paths in the recipe.
+        data: The data directory.
+        out: A new or empty folder, unless a run is continued.
+        device: Of the network.
+        resume: Continue an unfinished run.
+        skip_bad: Skip unusable images and list them on stderr and in the provenance.
+        tracking: Of the training curves, with a folder outside of `out`.
+        restart: Discard the stored state of an unfinished run.
 
     Raises:
-        SettingsError: Or StorageError.
-        DataError: Or StorageError.
-        NonFiniteError: Or StorageError.
+        SettingsError: For a recipe that does not fit its data or its stored state.
+        DataError: For data that cannot be used, or other data than those of the stored state.
+        NonFiniteError: For a loss or a gradient that is not finite.
+        StorageError: If the state or the checkpoint cannot be written.
     """
     if tracking is not None and tracking.folder.resolve().is_relative_to(out.resolve()):
         raise SettingsError(f"expected a --track-dir outside of {out}, got {tracking.folder}")

@@ -72,7 +72,8 @@ class TemperatureFit:
     Attributes:
         fitted: The temperature of the lowest NLL.
         improvement: By how much it lowers the NLL of a lesion, in nats, the mean over lesions that
-            were not in its fit; standard_error: of this mean.
+            were not in its fit.
+        standard_error: Of this mean.
     """
 
     fitted: float

@@ -145,7 +145,8 @@ class OodSet:
     a training, or unlabelled images of a pretraining.
 
     Attributes:
-        name: As in `ImageParts`. Images of none of the classes are labelled OUTSIDE.
+        name: As in `ImageParts`.
+        images: Those of none of the classes are labelled OUTSIDE.
         skipped: As in `ImageParts`.
         notes: As in `ImageParts`.
         group: How out-of-distribution images differ (`OodSettings`).

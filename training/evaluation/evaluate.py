@@ -116,10 +116,17 @@ def evaluate(
 ) -> Evaluation:
     """Evaluates a model on a data set's test part, once for each of `options`.
 
-    `ood`: sets with distinct names; at most `ood_images` of each are used, evenly spaced; None uses
-    all. `others`: the other members of an ensemble, which answers with the mean over all of them.
-    `folder`: the model's checkpoint, which knows the images of its training. Each image is read
-    once for each member.
+    Each image is read once for each member.
+
+    Args:
+        model: The only one, or the first member of an ensemble.
+        images: With a test part.
+        ood: Sets with distinct names.
+        options: Of the modes of the report.
+        ood_images: At most so many of each set are used, evenly spaced; None for all.
+        others: The other members of an ensemble, which answers with the mean over all of them.
+        folder: The model's checkpoint, which has the digests of the images of its training; None
+            if it is not known.
     """
     models = (model, *others)
     shown = images.parts[TEST]
@@ -221,7 +228,7 @@ def _mode_report(
     test: EvaluatedSet,
     sets: Mapping[str, EvaluatedSet],
 ) -> ModeReport:
-    """index: of the mode in the report."""
+    """Returns the results of the mode at `index` of the report."""
     inside, first = test.predictions[index], test.predictions[0]
     labels, clusters, target = test.labels, test.clusters, target_of(model.config)
     classes = target.classes if target is not None else ()
@@ -260,10 +267,7 @@ def _ood_metrics(test: EvaluatedSet, outside: EvaluatedSet, index: int) -> OodMe
 
 
 def flagged_shares(predictions: Summary, clusters: Ints) -> dict[ScoreName, Proportion | None]:
-    """Returns the share of flagged images by score with a threshold.
-
-    `clusters`: (n,).
-    """
+    """Returns the share of flagged images by score with a threshold."""
     return {
         score: proportion(flags.numpy(), clusters) for score, flags in predictions.flags.items()
     }
@@ -282,7 +286,10 @@ def score_metrics(
     Images of both sets that show the same lesion are resampled together if `outside` is made from
     the test part; otherwise the sets are resampled independently.
 
-    `mode`: index of the mode.
+    Args:
+        test: The test part.
+        outside: An out-of-distribution set.
+        mode: Index of the mode in the report.
     """
     inside, others = test.predictions[mode], outside.predictions[mode]
     units = [test.clusters, outside.clusters]
@@ -303,10 +310,7 @@ def score_metrics(
 
 
 def metric_estimates(inside: Summary, labels: Ints, clusters: Ints) -> Estimates:
-    """Returns the paper's metrics, AURC and AUGRC.
-
-    `labels`: (n,). `clusters`: (n,).
-    """
+    """Returns the paper's metrics, AURC and AUGRC."""
     wrong, msp = inside.labels.numpy() != labels, inside.msp.numpy()
 
     def metrics(weights: Weights) -> dict[str, Floats]:
@@ -322,8 +326,6 @@ def difference_estimates(
     """Returns the classification metrics less those of a reference for the same images.
 
     Both are resampled together.
-
-    `labels`: (n,). `clusters`: (n,).
     """
 
     def metrics(weights: Weights) -> dict[str, Floats]:
@@ -339,8 +341,12 @@ def class_metrics(
 ) -> dict[str, ClassMetrics]:
     """Returns sensitivity, specificity and predictive value by class, the target first.
 
-    `predicted`: (n,) class indices. `labels`: (n,) class indices. `clusters`: (n,). `target`: names
-    of the target classes.
+    Args:
+        predicted: (n,) class indices.
+        labels: (n,) class indices.
+        clusters: (n,) cluster index of each image.
+        classes: The names of all classes.
+        target: Those of the target.
     """
     by_class = {}
     for index, name in enumerate(classes):
@@ -360,7 +366,10 @@ def group_metrics(
 
     An attribute with a single value is left out.
 
-    `index`: of the mode. `target`: indices of the target classes.
+    Args:
+        test: The test part.
+        index: Of the mode in the report.
+        target: Indices of the target classes.
     """
     attributes = dict.fromkeys(name for image in test.images for name in image.attributes)
     by_attribute = {}
@@ -375,7 +384,7 @@ def group_metrics(
 
 
 def _group(test: EvaluatedSet, index: int, target: Sequence[int], members: Ints) -> GroupMetrics:
-    """members: indices of the group's images."""
+    """Returns the results of the images at the indices `members`."""
     predictions, labels = test.predictions[index], test.labels[members]
     clusters = np.unique(test.clusters[members], return_inverse=True)[1]
     probabilities, msp = (

@@ -155,7 +155,7 @@ class _Loop:
 
 @dataclass
 class Interrupt:
-    """signal: the number of the signal that asked the run to end; None before."""
+    """The signal that asked the run to end; None before."""
 
     signal: int | None = None
 
@@ -241,8 +241,10 @@ class Curves:
 
     Args:
         first_step: The step, counted from 0, at which the run starts or continues; TensorBoard
-            forgets the values that an earlier run wrote at this step or later. Raises StorageError
-            for a full disk.
+            forgets the values that an earlier run wrote at this step or later.
+
+    Raises:
+        StorageError: For a full disk.
     """
 
     def __init__(self, tracking: Tracking | None, first_step: int) -> None:
@@ -255,7 +257,7 @@ class Curves:
                 self.trackers.append(_started(name, tracking, first_step))
 
     def add_step(self, step: Step, before: Progress, after: Progress, length: RunLength) -> None:
-        """Adds a step; before, after: the progress around it."""
+        """Adds a step, with the progress before and after it."""
         images = length.images_after(after.step) - length.images_after(before.step)
         seconds = after.seconds - before.seconds
         values = {
@@ -268,10 +270,7 @@ class Curves:
         self._log(values, before.step)
 
     def add_epoch(self, progress: Progress, metrics: Mapping[str, float]) -> None:
-        """Adds the epoch that the last step ended, at that step.
-
-        `metrics`: besides its loss.
-        """
+        """Adds the mean loss and the metrics of an epoch, at its last step."""
         values = {"epoch/mean_loss": progress.mean_loss}
         values |= {f"epoch/{name}": value for name, value in metrics.items()}
         self._log(values, progress.step - 1)

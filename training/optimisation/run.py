@@ -217,10 +217,10 @@ class Tracking:
     """What records the curves of a run.
 
     Attributes:
-        folder: Of TensorBoard's and Weights & Biases' files.
+        folder: Of TensorBoard's and Weights & Biases' files; the other trackers write where their
+            environment variables say.
         run: Name of the run.
-        settings: The keys of its recipe. The other trackers write where their environment variables
-            say.
+        settings: The keys of its recipe.
     """
 
     trackers: tuple[Tracker, ...]

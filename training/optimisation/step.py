@@ -134,13 +134,16 @@ class Step:
 
 
 class Optimisation:
-    """Adam, AdamW or an own optimiser on the trainable parameters of an objective's network.
+    """Adam, AdamW or the method's own optimiser, on the trainable parameters of a network.
 
-    clip_norm limits the gradient of all parameters, or of the first group of an own optimiser.
+    clip_norm limits the gradient of all parameters, or of the first group of a method's own
+    optimiser.
 
     Args:
-        seed: Seed of the objective's draws. Raises SettingsError if the run has no step after its
-            warm-up.
+        seed: Seed of the objective's draws.
+
+    Raises:
+        SettingsError: If the run has no step after its warm-up.
     """
 
     def __init__(
