@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -12,16 +12,12 @@ from torch import Tensor
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.scores.ood_scores import FeatureDistance, ScoredByName
-from eulerlora.scores.prediction_sets import (
-    PredictionSetCalibration,
-    PredictionSets,
-    prediction_sets,
-)
+from eulerlora.scores.prediction_sets import PredictionSets, prediction_sets
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.scores.uncertainty import Uncertainty, Variance
 from eulerlora_contract import answers as contract
 from eulerlora_contract.answers import PredictionWarning, Threshold, WarningCode
-from eulerlora_contract.sampling import AUTO, Options, Precision
+from eulerlora_contract.sampling import AUTO, Options
 
 
 @dataclass(frozen=True)
@@ -85,7 +81,12 @@ def answer(
     """
     summary = trajectories.summary(distance, config.threshold(options))
     scores, samples = summary.scores, trajectories.samples
-    predictions = Predictions(
+    warnings = list(_missing_thresholds(scores, options, config.thresholds))
+    sets = None
+    if coverage is not None:
+        sets, of_sets = calibrated_sets(summary.probabilities, coverage, options, config)
+        warnings += of_sets
+    return Predictions(
         **{field.name: getattr(summary, field.name) for field in fields(Uncertainty)},
         ood=scores["msp"].flagged,
         unfamiliar=scores["feature_distance"].flagged if "feature_distance" in scores else None,
@@ -94,15 +95,13 @@ def answer(
         rows=trajectories.views.shape[1] * samples if options.samples == AUTO else None,
         views=torch.full_like(samples, options.views),
         variance=summary.variance,
-        trajectories=trajectories.by_image.exp(),
+        trajectories=trajectories.flat_log_probabilities.exp(),
         trajectory_views=trajectories.views.flatten(1),
         labels=tuple(config.class_names[label] for label in summary.labels.tolist()),
         coverage=coverage,
-        warnings=tuple(_missing_thresholds(scores, options, config.thresholds)),
+        prediction_sets=sets,
+        warnings=tuple(warnings),
     )
-    if coverage is None:
-        return predictions
-    return _with_prediction_sets(predictions, coverage, options, config)
 
 
 def response_fields(predictions: Predictions, index: int, classes: Sequence[str]) -> dict[str, Any]:
@@ -169,39 +168,22 @@ def _missing_thresholds(
     yield PredictionWarning(code=WarningCode.NO_OOD_THRESHOLD, message=message)
 
 
-def _with_prediction_sets(
-    predictions: Predictions, coverage: float, options: Options, config: CheckpointConfig
-) -> Predictions:
-    """Returns the predictions with their sets, or with a warning if there is no calibration."""
-    calibration = calibration_for(config, coverage, options)
+def calibrated_sets(
+    probabilities: Tensor, coverage: float, options: Options, config: CheckpointConfig
+) -> tuple[PredictionSets | None, list[PredictionWarning]]:
+    """Returns the prediction sets of n images, and why they are missing or hold only nearly."""
+    calibration = config.prediction_set_calibration(options, coverage)
     if calibration is None:
         reason = missing_calibration(config, coverage, options)
-        warning = PredictionWarning(code=WarningCode.NO_PREDICTION_SET, message=reason)
-        return replace(predictions, warnings=(*predictions.warnings, warning))
-    sets = prediction_sets(predictions.probabilities, calibration, config.class_names)
-    mismatch = precision_mismatch(calibration, options.precision)
-    if mismatch is None:
-        return replace(predictions, prediction_sets=sets)
-    warning = PredictionWarning(code=WarningCode.OTHER_PRECISION, message=mismatch)
-    return replace(predictions, prediction_sets=sets, warnings=(*predictions.warnings, warning))
-
-
-def precision_mismatch(calibration: PredictionSetCalibration, precision: Precision) -> str | None:
-    """Returns a warning if a calibration is of another precision than a prediction; else None."""
-    if calibration.precision == precision:
-        return None
-    return (
+        return None, [PredictionWarning(code=WarningCode.NO_PREDICTION_SET, message=reason)]
+    sets = prediction_sets(probabilities, calibration, config.class_names)
+    if calibration.precision == options.precision:
+        return sets, []
+    mismatch = (
         f"the prediction sets were calibrated in {calibration.precision} and the prediction is in "
-        f"{precision}: their coverage holds up to the difference between both"
+        f"{options.precision}: their coverage holds up to the difference between both"
     )
-
-
-def calibration_for(
-    config: CheckpointConfig, coverage: float, options: Options
-) -> PredictionSetCalibration | None:
-    """Returns the checkpoint's calibration for a coverage; None if it has none for the options."""
-    fitting = config.fitted_for(config.prediction_sets, options)
-    return next((entry for entry in fitting if entry.coverage == coverage), None)
+    return sets, [PredictionWarning(code=WarningCode.OTHER_PRECISION, message=mismatch)]
 
 
 def missing_calibration(config: CheckpointConfig, coverage: float, options: Options) -> str:

@@ -254,7 +254,7 @@ class CheckpointConfig(Settings):
         return self.model_copy(update={**dict(auto), "thresholds": (*fixed, *auto.thresholds)})
 
     @field_serializer("thresholds")
-    def _of_stated_options(self, thresholds: Sequence[Threshold]) -> list[Threshold]:
+    def _without_auto(self, thresholds: Sequence[Threshold]) -> list[Threshold]:
         return [entry for entry in thresholds if entry.samples != AUTO]
 
     def bfloat16_fault(self) -> str | None:
@@ -365,6 +365,13 @@ class CheckpointConfig(Settings):
     def threshold(self, options: Options) -> Threshold | None:
         """Returns the OOD thresholds; None if these options were not calibrated."""
         return next(iter(self.fitted_for(self.thresholds, options)), None)
+
+    def prediction_set_calibration(
+        self, options: Options, coverage: float
+    ) -> PredictionSetCalibration | None:
+        """Returns the calibration for a coverage; None if these options were not calibrated."""
+        fitting = self.fitted_for(self.prediction_sets, options)
+        return next((entry for entry in fitting if entry.coverage == coverage), None)
 
     def stopping_rule(self, precision: Precision = "float32") -> StoppingRule:
         """Returns the rule without a policy, with the flags of `MAX_AUTO_SAMPLES` samples."""

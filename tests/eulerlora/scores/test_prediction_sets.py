@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Generator, Tensor
 
-from eulerlora.answer import calibration_for, missing_calibration, precision_mismatch
+from eulerlora.answer import calibrated_sets, missing_calibration
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.scores.prediction_sets import (
     PredictionSetCalibration,
@@ -162,15 +162,15 @@ def config(make_network, make_config) -> CheckpointConfig:
 
 
 def test_a_calibration_applies_to_its_own_options_only(config: CheckpointConfig) -> None:
-    assert calibration_for(config, 0.9, STOCH) == config.prediction_sets[0]
-    assert calibration_for(config, 0.95, STOCH) == config.prediction_sets[1]
+    assert config.prediction_set_calibration(STOCH, 0.9) == config.prediction_sets[0]
+    assert config.prediction_set_calibration(STOCH, 0.95) == config.prediction_sets[1]
     for other in (
         Options("stoch", 2, "balanced", precision="float32"),
         Options("stoch", "auto", "balanced", precision="float32"),
         Options("stoch", 4, "independent", precision="float32"),
     ):
-        assert calibration_for(config, 0.9, other) is None
-    assert calibration_for(config, 0.8, STOCH) is None
+        assert config.prediction_set_calibration(other, 0.9) is None
+    assert config.prediction_set_calibration(STOCH, 0.8) is None
 
 
 def test_a_calibration_of_another_precision_stands_in_for_a_missing_one(
@@ -178,20 +178,22 @@ def test_a_calibration_of_another_precision_stands_in_for_a_missing_one(
 ) -> None:
     options = Options("stoch", 4, "balanced", precision="bfloat16")
     other = config.prediction_sets[0]
-    assert calibration_for(config, 0.9, options) == other
-    assert "calibrated in float32" in str(precision_mismatch(other, "bfloat16"))
+    assert config.prediction_set_calibration(options, 0.9) == other
+    probabilities = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
+    _, warnings = calibrated_sets(probabilities, 0.9, options, config)
+    assert [warning.code for warning in warnings] == ["other_precision"]
     exact = calibration(precision="bfloat16")
     sets = (*config.prediction_sets, exact)
     both = config.model_copy(update={"prediction_sets": sets})
-    assert calibration_for(both, 0.9, options) == exact
-    assert precision_mismatch(exact, "bfloat16") is None
-    assert calibration_for(both, 0.9, STOCH) == other
+    assert both.prediction_set_calibration(options, 0.9) == exact
+    assert calibrated_sets(probabilities, 0.9, options, both)[1] == []
+    assert both.prediction_set_calibration(STOCH, 0.9) == other
 
 
 def test_the_sampler_does_not_matter_in_det(config: CheckpointConfig) -> None:
     for sampler in ("independent", "balanced"):
         options = Options("det", 1, sampler, precision="float32")
-        assert calibration_for(config, 0.9, options) == config.prediction_sets[2]
+        assert config.prediction_set_calibration(options, 0.9) == config.prediction_sets[2]
 
 
 def test_the_reason_lists_what_was_calibrated(config: CheckpointConfig) -> None:
