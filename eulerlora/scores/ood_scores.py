@@ -113,38 +113,26 @@ ScoredByName = Mapping[ScoreName, FlaggedScore]
 """The scores by name; without feature statistics there is no `feature_distance`."""
 
 
-def score_values(
-    msp: Tensor, log_partition: Tensor, distances: Tensor | None
-) -> dict[ScoreName, Tensor]:
-    """Returns the scores (n,) of images by name, float64.
+def ood_scores(
+    msp: Tensor, log_partition: Tensor, distances: Tensor | None, thresholds: Threshold | None
+) -> ScoredByName:
+    """Returns the scores of n images with their thresholds and flags.
 
     Args:
         msp: (n,).
         log_partition: (n,), mean over trajectories.
         distances: (n,), of the mean features over trajectories; None without feature statistics.
+        thresholds: Those of the options; None if there are none.
     """
     values: dict[ScoreName, Tensor] = {"msp": msp, "energy": -log_partition}
     if distances is not None:
         values["feature_distance"] = distances
-    return values
-
-
-def ood_scores(values: Mapping[ScoreName, Tensor], thresholds: Threshold | None) -> ScoredByName:
-    """Returns the scores with their thresholds and flags.
-
-    Args:
-        values: (n,) by score.
-        thresholds: Those of the options; None if there are none.
-    """
-    return {name: _score(name, value, thresholds) for name, value in values.items()}
-
-
-def _score(name: ScoreName, value: Tensor, thresholds: Threshold | None) -> FlaggedScore:
-    if thresholds is None:
-        return FlaggedScore(value, None, None)
-    if name == "msp":
-        return FlaggedScore(value, thresholds.msp, value < thresholds.msp)
-    stored: ScoreThreshold | None = getattr(thresholds, name)
-    if stored is None:
-        return FlaggedScore(value, None, None)
-    return FlaggedScore(value, stored.threshold, value > stored.threshold)
+    scores: dict[ScoreName, FlaggedScore] = {}
+    for name, value in values.items():
+        stored: float | ScoreThreshold | None = getattr(thresholds, name, None)
+        threshold = stored.threshold if isinstance(stored, ScoreThreshold) else stored
+        flagged = None
+        if threshold is not None:
+            flagged = value < threshold if name == "msp" else value > threshold
+        scores[name] = FlaggedScore(value, threshold, flagged)
+    return scores

@@ -7,13 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.scores.ood_scores import (
-    FeatureDistance,
-    ScoredByName,
-    ScoreName,
-    ood_scores,
-    score_values,
-)
+from eulerlora.scores.ood_scores import FeatureDistance, ScoredByName, ScoreName, ood_scores
 from eulerlora.scores.uncertainty import Uncertainty, Variance, summarise, variance_of
 from eulerlora_contract.answers import Threshold
 from eulerlora_contract.errors import NonFiniteError
@@ -93,7 +87,7 @@ class Trajectories:
 
         def padded(values: Tensor) -> Tensor:
             behind = [0, 0] * (values.ndim - 3) + [0, most - values.shape[2]]
-            return F.pad(values, behind, value=_missing(values))
+            return F.pad(values, behind, value=_padding(values))
 
         return cls(
             *(
@@ -113,8 +107,8 @@ class Trajectories:
         return tuple(getattr(self, field.name) for field in fields(self))
 
     @property
-    def by_image(self) -> Tensor:
-        """(n, trajectories, classes), the log-probabilities, adapter by adapter."""
+    def flat_log_probabilities(self) -> Tensor:
+        """(n, trajectories, classes), adapter by adapter."""
         return self.log_probabilities.flatten(1, 2)
 
     def check_finite(self) -> None:
@@ -136,7 +130,7 @@ class Trajectories:
 
         def cut(values: Tensor) -> Tensor:
             mask = behind.view(len(counts), 1, most, *[1] * (values.ndim - 3))
-            return values[:, :, :most].masked_fill(mask, _missing(values))
+            return values[:, :, :most].masked_fill(mask, _padding(values))
 
         return Trajectories(*[*map(cut, self._tensors[:-1]), counts])
 
@@ -177,19 +171,18 @@ class Trajectories:
             return torch.cat([of_part[name] for of_part in values])[order]
 
         distances = None if distance is None else distance(of_all("features"))
-        scores = score_values(of_all("msp"), of_all("log_partition"), distances)
         return Summary(
             **{field.name: of_all(field.name) for field in fields(Uncertainty)},
-            log_probabilities=self.by_image,
+            log_probabilities=self.flat_log_probabilities,
             variance=Variance(**{field.name: of_all(field.name) for field in fields(Variance)}),
             agreement=of_all("agreement"),
-            scores=ood_scores(scores, thresholds),
+            scores=ood_scores(of_all("msp"), of_all("log_partition"), distances, thresholds),
         )
 
 
 def _values(part: Trajectories) -> dict[str, Tensor]:
     """Returns the values of n images with equal numbers of samples by name, (n, ...)."""
-    probabilities = part.by_image.exp()  # (n, trajectories, classes)
+    probabilities = part.flat_log_probabilities.exp()  # (n, trajectories, classes)
     uncertainty = summarise(probabilities)
     label = uncertainty.probabilities.argmax(dim=-1)[:, None, None].expand(
         -1, probabilities.shape[1], 1
@@ -206,6 +199,6 @@ def _values(part: Trajectories) -> dict[str, Tensor]:
     }
 
 
-def _missing(values: Tensor) -> float:
-    """Returns what stands behind the last sample of an image."""
+def _padding(values: Tensor) -> float:
+    """Returns the value behind the last sample of an image."""
     return torch.nan if values.is_floating_point() else 0

@@ -1,5 +1,7 @@
 """OOD scores; feature distances against scikit-learn, scipy, pytorch-ood; damaged files."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +23,9 @@ from eulerlora.checkpoint.weights import tensors_sha256
 from eulerlora.scores.ood_scores import (
     FeatureDistance,
     FeatureStatistics,
+    ScoredByName,
     fit_feature_statistics,
     ood_scores,
-    score_values,
 )
 from eulerlora_contract.answers import ScoreThreshold, Threshold
 from eulerlora_contract.errors import CheckpointError
@@ -45,54 +47,57 @@ THRESHOLDS = Threshold(
 
 
 @pytest.fixture(scope="module")
-def scores() -> dict[str, Tensor]:
+def scored() -> Callable[[Threshold | None], ScoredByName]:
     msp = LOGITS.softmax(-1).mean(dim=1).amax(dim=-1)
     log_partition = LOGITS.logsumexp(-1).mean(dim=1)
-    return score_values(msp, log_partition, DISTANCE(ROW_FEATURES.mean(dim=1)))
+    return partial(ood_scores, msp, log_partition, DISTANCE(ROW_FEATURES.mean(dim=1)))
 
 
-def test_the_energy_is_minus_the_mean_log_sum_exp_of_the_logits(scores) -> None:
+def test_the_energy_is_minus_the_mean_log_sum_exp_of_the_logits(scored) -> None:
     expected = [-LOGITS[image].exp().sum(-1).log().mean() for image in range(2)]
-    torch.testing.assert_close(scores["energy"], torch.stack(expected))
+    torch.testing.assert_close(scored(None)["energy"].value, torch.stack(expected))
 
 
-def test_the_feature_distance_is_that_of_the_mean_over_trajectories(scores) -> None:
+def test_the_feature_distance_is_that_of_the_mean_over_trajectories(scored) -> None:
     # means (2, 0) and (0, 4); standard deviations 1 and 2
-    torch.testing.assert_close(scores["feature_distance"], torch.tensor([2.0, 2.0]).double())
+    distances = scored(None)["feature_distance"].value
+    torch.testing.assert_close(distances, torch.tensor([2.0, 2.0]).double())
 
 
-def test_msp_is_flagged_below_its_threshold_and_other_scores_above(scores) -> None:
-    flagged = ood_scores(scores, THRESHOLDS)
+def test_msp_is_flagged_below_its_threshold_and_other_scores_above(scored) -> None:
+    flagged = scored(THRESHOLDS)
     assert flagged["msp"].flagged.tolist() == [True, False]
     assert flagged["energy"].flagged.tolist() == [True, False]
     assert flagged["feature_distance"].flagged.tolist() == [True, True]
 
 
-def test_a_score_equal_to_its_threshold_is_not_flagged(scores) -> None:
+def test_a_score_equal_to_its_threshold_is_not_flagged(scored) -> None:
+    scores = scored(None)
     equal = THRESHOLDS.model_copy(
         update={
-            "msp": scores["msp"][0].item(),
+            "msp": scores["msp"].value[0].item(),
             "feature_distance": ScoreThreshold(
-                threshold=scores["feature_distance"].max().item(), kept=0.95, upper_quartile=0
+                threshold=scores["feature_distance"].value.max().item(), kept=0.95, upper_quartile=0
             ),
         }
     )
-    flagged = ood_scores(scores, equal)
+    flagged = scored(equal)
     assert not flagged["msp"].flagged[0]
     assert not flagged["feature_distance"].flagged.any()
 
 
-def test_without_thresholds_nothing_is_known(scores) -> None:
-    for score in ood_scores(scores, None).values():
+def test_without_thresholds_nothing_is_known(scored) -> None:
+    for score in scored(None).values():
         assert score.flagged is score.threshold is None
     old = THRESHOLDS.model_copy(update={"energy": None, "feature_distance": None})
-    flagged = ood_scores(scores, old)
+    flagged = scored(old)
     assert flagged["msp"].flagged is not None
     assert flagged["energy"].flagged is flagged["feature_distance"].flagged is None
 
 
 def test_without_statistics_there_is_no_feature_distance() -> None:
-    assert set(score_values(torch.tensor([0.5]), torch.tensor([1.0]), None)) == {"msp", "energy"}
+    scores = ood_scores(torch.tensor([0.5]), torch.tensor([1.0]), None, None)
+    assert set(scores) == {"msp", "energy"}
 
 
 CLASSES = 3
