@@ -284,7 +284,7 @@ class EulerLoRA:
                     draws = [Draw.of(choice, seed) for seed in seeds[part]]
                     of_choice.extend(self._batch(pixels[part], draws, choice, rule))
         return [
-            Trajectories.cat(of_choice) if of_choice else self._none(choice)
+            Trajectories.cat(of_choice) if of_choice else self._empty(choice)
             for choice, of_choice in zip(options, parts, strict=True)
         ]
 
@@ -302,7 +302,7 @@ class EulerLoRA:
         rows = self.network.settings.adapters * Draw.of(options).count
         return max(1, min(MAX_BATCH_IMAGES, self.runtime.max_rows_per_pass // rows))
 
-    def _none(self, options: Options) -> Trajectories:
+    def _empty(self, options: Options) -> Trajectories:
         """Returns the trajectories of no image."""
         shape = (0, self.network.settings.adapters, Draw.of(options).count)
         width = FEATURES_PER_WIDTH * self.config.backbone.settings.width

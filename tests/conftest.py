@@ -204,7 +204,7 @@ def random_network(
 
 def predict_rows(network: RowNetwork, images: Tensor, draws: Sequence[Draw]) -> list[Tensor]:
     """Returns the log-probabilities (trajectories, classes) of every image."""
-    return [output.by_image[0] for output in predict_images(network, images, draws)]
+    return [output.flat_log_probabilities[0] for output in predict_images(network, images, draws)]
 
 
 def config_of(

@@ -48,7 +48,7 @@ def predict(model: EulerLoRA, inputs: Sequence[InferenceItem]) -> list[Tensor]:
     pixels = torch.stack([item.pixels for item in inputs])
     draws = [item.draw for item in inputs]
     outputs = predict_images(model.runtime, pixels, draws, model.config.temperatures)
-    return [trajectories.by_image[0].exp() for trajectories in outputs]
+    return [trajectories.flat_log_probabilities[0].exp() for trajectories in outputs]
 
 
 def body(model: EulerLoRA, trajectories: Tensor) -> dict[str, Any]:

@@ -177,7 +177,7 @@ def predict_known_answer(
     checkpoint.
     """
     outputs = predict_images(network, torch.stack([pixels] * len(draws)), draws, temperatures)
-    return [output.by_image[0] for output in outputs]
+    return [output.flat_log_probabilities[0] for output in outputs]
 
 
 def write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConfig) -> None:

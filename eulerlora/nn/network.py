@@ -111,15 +111,6 @@ def unit_length(vectors: Tensor) -> Tensor:
     return F.normalize(vectors.float(), dim=-1)
 
 
-def log_deviation(patches: Tensor) -> Tensor:
-    """Returns the logarithm of the standard deviation over patches, (n, width), in float32.
-
-    Args:
-        patches: (n, patches, width).
-    """
-    return patches.float().std(dim=1, correction=0).clamp_min(MIN_STANDARD_DEVIATION).log()
-
-
 class AdaptedVisionTransformer(nn.Module):
     """A frozen backbone with adapters in every block.
 
@@ -219,7 +210,8 @@ class AdaptedVisionTransformer(nn.Module):
             computed, computed_draws = distinct.rows, draws.rows(distinct.first)
         with torch.autocast(images.device.type, enabled=False):  # rounding here moves answers most
             patches = self.backbone.patches(normalise(images, self.preprocessing))
-        contrast = log_deviation(patches)[computed.image]  # (rows, width)
+        deviation = patches.float().std(dim=1, correction=0)  # (images, width), over patches
+        contrast = deviation.clamp_min(MIN_STANDARD_DEVIATION).log()[computed.image]
         tokens = self.backbone.tokens(patches)  # (images, tokens, width)
         for index, (frozen, adapters) in enumerate(zip(layers, self.blocks, strict=True)):
             if index == min(1, last):  # the output of the first block, if there is another one

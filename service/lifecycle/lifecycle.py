@@ -259,7 +259,7 @@ class Lifecycle:
 async def _infer(inference: InferenceWorkers, served: ServedModel, item: InferenceItem) -> Tensor:
     """Returns the log-probabilities (trajectories, classes), through the queue of requests."""
     future = inference.submit(served, item, deadline=math.inf)
-    return (await asyncio.wrap_future(future)).trajectories.by_image[0]
+    return (await asyncio.wrap_future(future)).trajectories.flat_log_probabilities[0]
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def predicted_probabilities(
         for seed in range(len(pixels))
     ]
     outputs = [
-        trajectories.by_image.exp().mean(dim=1)
+        trajectories.flat_log_probabilities.exp().mean(dim=1)
         for start in range(0, len(pixels), FIT_BATCH)
         for trajectories in predict_images(
             network, pixels[start : start + FIT_BATCH], draws[start : start + FIT_BATCH]

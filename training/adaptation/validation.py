@@ -123,5 +123,5 @@ class EpochValidation:
                 Draw(mode=mode, samples=samples, seed=next(seeds), views=views) for _ in pixels
             ]
             predicted = predict_images(self.network, pixels.to(device), draws)
-            outputs += [trajectories.by_image for trajectories in predicted]
+            outputs += [trajectories.flat_log_probabilities for trajectories in predicted]
         return torch.cat(outputs)

@@ -206,7 +206,9 @@ class CalibrationOutputs:
 
         `samples` is per adapter, for mode `stoch` only.
         """
-        return fit_temperature(self.run(mode, samples).by_image, self.labels, self.groups)
+        return fit_temperature(
+            self.run(mode, samples).flat_log_probabilities, self.labels, self.groups
+        )
 
     def at(self, temperatures: Temperatures) -> "CalibrationOutputs":
         """Returns the outputs at the temperature of each mode; these are at temperature 1."""

@@ -57,7 +57,10 @@ def test_a_row_is_that_of_its_view_with_the_same_draw(
     for row, view in enumerate(output.views.flatten().tolist()):
         (expected,) = predict_images(network, of_views(images[:1], torch.tensor([view])), [plain])
         torch.testing.assert_close(
-            output.by_image[0, row], expected.by_image[0, row], rtol=0, atol=1e-6
+            output.flat_log_probabilities[0, row],
+            expected.flat_log_probabilities[0, row],
+            rtol=0,
+            atol=1e-6,
         )
 
 

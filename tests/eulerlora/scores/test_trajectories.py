@@ -26,7 +26,7 @@ def of_logits(logits: Tensor) -> Trajectories:
 
 
 def test_log_probabilities_stay_finite_where_the_probability_is_not_representable() -> None:
-    actual = of_logits(torch.tensor([[[[0.0, 5000.0]]]])).by_image
+    actual = of_logits(torch.tensor([[[[0.0, 5000.0]]]])).flat_log_probabilities
     assert actual.tolist() == [[[-5000.0, 0.0]]]
 
 
@@ -37,8 +37,8 @@ def test_a_row_with_a_logit_that_is_not_finite_is_all_nan_and_other_rows_are_not
     logits = torch.zeros(1, 1, 3, 4)
     logits[0, 0, 1, 2] = broken
     trajectories = of_logits(logits)
-    assert trajectories.by_image[0, 1].isnan().all()
-    assert trajectories.by_image[0, [0, 2]].isfinite().all()
+    assert trajectories.flat_log_probabilities[0, 1].isnan().all()
+    assert trajectories.flat_log_probabilities[0, [0, 2]].isfinite().all()
     with pytest.raises(NonFiniteError):
         trajectories.summary()
     trajectories.first(1).check_finite()

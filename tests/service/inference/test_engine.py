@@ -123,7 +123,7 @@ def items() -> list[InferenceItem]:
 
 def infer(engine: ServedModel, items: list[InferenceItem]) -> list[torch.Tensor]:
     """Returns the log-probabilities of the engine's outputs."""
-    return [output.by_image[0] for output in engine.infer(items)]
+    return [output.flat_log_probabilities[0] for output in engine.infer(items)]
 
 
 def assert_equal(results: list[torch.Tensor], expected: list[torch.Tensor]) -> None:

@@ -60,7 +60,9 @@ class Inference:
 
         async def result() -> Any:
             answer = await self.infer(served, item)
-            return SimpleNamespace(trajectories=SimpleNamespace(by_image=answer[None]))
+            return SimpleNamespace(
+                trajectories=SimpleNamespace(flat_log_probabilities=answer[None])
+            )
 
         return asyncio.run_coroutine_threadsafe(result(), asyncio.get_running_loop())
 

@@ -149,7 +149,8 @@ def test_training_without_sampling_has_the_loss_of_mode_det(batch: Batch) -> Non
     plain = AdapterObjective(network, AdapterTraining(samples=1, sampling=False), torch.ones(3))
     outputs = predict_images(network, images, [Draw(mode="det")] * 7)
     losses = [
-        -output.by_image[0, :, label].mean() for output, label in zip(outputs, labels, strict=True)
+        -output.flat_log_probabilities[0, :, label].mean()
+        for output, label in zip(outputs, labels, strict=True)
     ]
     loss = plain.loss(network, images, labels, plain.draw(4, 3, 0))
     torch.testing.assert_close(loss, torch.stack(losses).sum().float())

@@ -132,7 +132,7 @@ def test_the_probabilities_of_the_heads_are_those_of_the_untrained_network(
     held_out = images.parts["validation"]
     pixels = torch.stack([resize(image.source, 32) for image in held_out])
     outputs = predict_images(network, pixels, [Draw(mode="det")] * len(held_out))
-    expected = torch.cat([output.by_image.exp().mean(dim=1) for output in outputs])
+    expected = torch.cat([output.flat_log_probabilities.exp().mean(dim=1) for output in outputs])
     actual = head_log_probabilities(network, held_out).exp()
     torch.testing.assert_close(actual, expected.float(), atol=1e-4, rtol=1e-4)
 
@@ -205,7 +205,9 @@ IMAGES = [LabelledImage(str(n), p, y) for n, (p, y) in enumerate(zip(PIXELS, LAB
 
 def validation_loss(network) -> float:
     outputs = predict_images(network, PIXELS / 255, [Draw(mode="det")] * len(IMAGES))
-    probabilities = np.concatenate([o.by_image.exp().mean(dim=1).numpy() for o in outputs])
+    probabilities = np.concatenate(
+        [o.flat_log_probabilities.exp().mean(dim=1).numpy() for o in outputs]
+    )
     return log_loss(LABELS, probabilities)
 
 
@@ -259,7 +261,9 @@ def test_the_metrics_of_both_modes_are_those_of_independent_libraries() -> None:
     draws = [Draw(mode="stoch", samples=3, seed=seed) for seed in range(len(IMAGES))]
     for mode, mode_draws in (("det", [Draw(mode="det")] * len(IMAGES)), ("stoch", draws)):
         outputs = predict_images(network, PIXELS / 255, mode_draws)
-        probabilities = np.concatenate([o.by_image.exp().mean(dim=1).numpy() for o in outputs])
+        probabilities = np.concatenate(
+            [o.flat_log_probabilities.exp().mean(dim=1).numpy() for o in outputs]
+        )
         metrics = result["validation_by_epoch"][mode]
         assert metrics["nll"][1] == pytest.approx(log_loss(LABELS, probabilities), rel=1e-4)
         accuracy = accuracy_score(LABELS, probabilities.argmax(axis=1))

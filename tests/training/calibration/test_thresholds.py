@@ -212,7 +212,7 @@ def test_pictures_of_a_patient_stay_together_in_the_fit_of_a_temperature(
     ]
     model = EulerLoRA.load(checkpoint_folder, "cpu")
     outputs = CalibrationOutputs.of(model, shown, "squares", [2])
-    logits = outputs.det.by_image
+    logits = outputs.det.flat_log_probabilities
     assert outputs.temperature("det", 1) == fit_temperature(logits, labels, patients)
     parted = fit_temperature(logits, labels, outputs.lesions.indices.numpy())
     assert outputs.temperature("det", 1).standard_error != parted.standard_error
