@@ -9,7 +9,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -124,12 +124,6 @@ def read_backbone(
     return FrozenBackbone(backbone, source.weights, {}, preprocessing)
 
 
-def fine_tuned(frozen: FrozenBackbone) -> FrozenBackbone:
-    """Returns the backbone as one that the checkpoint stores; published weights are named."""
-    named = {} if frozen.published is None else {"fine_tuned_from": frozen.published}
-    return replace(frozen, published=None, provenance=frozen.provenance | named)
-
-
 def initial_network(
     recipe: AdapterRecipe, frozen: FrozenBackbone, classes: int, previous: Path | None = None
 ) -> AdaptedVisionTransformer:
@@ -159,7 +153,7 @@ def initial_network(
 
 
 PROJECTED = ("in_proj_weight", "in_proj_bias")
-"""Parameters of queries, keys and values, one after the other."""
+"""Ends of the names of the parameters of queries, keys and values, one after the other."""
 
 
 def whole_network(
@@ -176,7 +170,10 @@ def whole_network(
     shape = backbone.settings.model_copy(update={"attention": settings.attention})
     state = {name: tensor.detach().clone() for name, tensor in backbone.state_dict().items()}
     if settings.attention == "l2":
-        state = {name: _tied(name, tensor) for name, tensor in state.items()}
+        for name, tensor in state.items():
+            if name.endswith(PROJECTED):
+                queries, keys, _ = tensor.chunk(3)
+                keys.copy_(queries)
     network = build_network(with_weights(shape, state), NO_ADAPTERS, classes, preprocessing)
     return train_all_weights(network)
 
@@ -211,13 +208,6 @@ def tied_gradient(gradient: Tensor) -> Tensor:
     """
     queries, keys, values = gradient.chunk(3)
     return torch.cat([queries + keys, queries + keys, values])
-
-
-def _tied(name: str, tensor: Tensor) -> Tensor:
-    if not name.endswith(PROJECTED):
-        return tensor
-    queries, _, values = tensor.chunk(3)
-    return torch.cat([queries, queries, values])
 
 
 MEMBERS = "members"

@@ -30,7 +30,6 @@ from training.adaptation.network import (
     FrozenBackbone,
     available_source,
     count_trained,
-    fine_tuned,
     initial_network,
     member_folders,
     member_recipe,
@@ -86,7 +85,7 @@ REPORT = "report"
 
 @dataclass(frozen=True)
 class _SharedRun:
-    """What the members of a run share.
+    """What the members of a run share; a run of one network or one set of adapters has one member.
 
     Attributes:
         frozen: The backbone before the training.
@@ -298,7 +297,8 @@ def _train_member(shared: _SharedRun, index: int) -> None:
     provenance = run_provenance(shared.recipe, device) | data_provenance(images, outliers=outliers)
     provenance |= {"data_digest": shared.data, "training": result}
     if whole:
-        frozen = fine_tuned(frozen)
+        named = {} if frozen.published is None else {"fine_tuned_from": frozen.published}
+        frozen = replace(frozen, published=None, provenance=frozen.provenance | named)
         provenance |= {"member": {"index": index, "seed": recipe.seed}}
     config = _checkpoint_config(recipe, network, frozen, images, provenance)
     card = model_card(config, None)

@@ -211,7 +211,7 @@ def _read_images(path: str, part: Part, directory: Path, skip_bad: bool) -> OodS
     names = sorted(decoded.names)
     in_part = [n for n in names if "/" in n and PART_WORDS.get(n.split("/")[0].lower()) == part]
     names = in_part or names
-    skipped = {_in_directory(path, n): decoded.bad[n] for n in names if n in decoded.bad}
+    skipped = {(PurePath(path) / n).as_posix(): decoded.bad[n] for n in names if n in decoded.bad}
     if not skip_bad:
         for name, reason in skipped.items():
             refuse(name, reason)
@@ -221,7 +221,3 @@ def _read_images(path: str, part: Part, directory: Path, skip_bad: bool) -> OodS
         raise DataError(f"{folder}: expected usable images, got none that can be decoded{found}")
     notes = tuple(f"{path}: {note}" for note in decoded.left_out.notes)
     return OodSet(folder.resolve().name, images, skipped, notes=notes)
-
-
-def _in_directory(path: str, name: str) -> str:
-    return (PurePath(path) / name).as_posix()

@@ -210,11 +210,12 @@ def load(dataset: Dataset[Any], workers: int, **options: Any) -> Iterator[Any]:
 
 def _obey_parent(_worker: int) -> None:
     """Waits for signals, which are blocked in a worker, in a thread of its own."""
-    threading.Thread(target=_wait_for_parent, args=(os.getppid(),), daemon=True).start()
+    parent = os.getppid()
 
+    def wait() -> None:
+        while True:
+            received = signal.sigwaitinfo(SIGNALS)
+            if received.si_signo == signal.SIGTERM and received.si_pid == parent:
+                os._exit(0)
 
-def _wait_for_parent(parent: int) -> None:
-    while True:
-        received = signal.sigwaitinfo(SIGNALS)
-        if received.si_signo == signal.SIGTERM and received.si_pid == parent:
-            os._exit(0)
+    threading.Thread(target=wait, daemon=True).start()

@@ -339,7 +339,8 @@ def checked_classes(labels: Labels, expected: Collection[str], whole: bool = Fal
         expected_rows = "rows" if labels.table else "images in a folder for each class"
         raise DataError(f"{labels.path}: expected {expected_rows}, got none{_notes(labels)}")
     _check_spelling(labels)
-    classes = sorted({normalize("NFC", name) for name in expected or _label_names(labels)})
+    names = expected or {row.label for row in labels.rows}
+    classes = sorted({normalize("NFC", name) for name in names})
     if not expected and labels.table is None:
         _check_likely_parts(labels, classes)
         _check_empty_folders(labels, classes)
@@ -361,10 +362,6 @@ def _notes(labels: Labels) -> str:
 
 def _without_parts(labels: Labels) -> Labels:
     return replace(labels, rows=[replace(row, part=None) for row in labels.rows])
-
-
-def _label_names(labels: Labels) -> set[str]:
-    return {row.label for row in labels.rows}
 
 
 def _check_likely_parts(labels: Labels, classes: Sequence[str]) -> None:

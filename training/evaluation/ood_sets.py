@@ -66,7 +66,8 @@ def ood_sources(arguments: Sequence[str]) -> dict[OodSource, OodGroup]:
             or a folder or archive, which is `far` by default.
 
     Raises:
-        SettingsError: For an unknown group or a set in two groups, DataError for an unknown set.
+        SettingsError: For an unknown group or a set in two groups.
+        DataError: For an unknown set.
     """
     chosen: dict[OodSource, OodGroup] = {}
     for argument in arguments:
@@ -83,18 +84,24 @@ def read_ood_sets(
 ) -> list[OodSet]:
     """Returns the sets with distinct names.
 
-    Raises DataError.
+    Args:
+        sources: Their groups.
+        test: The test part of the data set, from which some generated sets are made.
+        skip_bad: Skip unusable images.
 
-    `test`: the test part of the data set, from which the shifted and some other generated sets are
-    made. `skip_bad`: skip unusable images.
+    Raises:
+        DataError: For a set without usable images, or without `skip_bad` with an unusable one.
     """
     names = _distinct_names([source for source in sources if isinstance(source, Path)])
-    return [
-        _read(source, names[source], group, skip_bad)
-        if isinstance(source, Path)
-        else OodSet(source, GENERATED[source][1](test), {}, group, True)
-        for source, group in sources.items()
-    ]
+    sets = []
+    for source, group in sources.items():
+        if isinstance(source, Path):
+            settings = OodSettings(kind="images", path=str(source), group=group)
+            stored = read_ood_set(settings, Path(), skip_bad)
+            sets.append(replace(stored, name=names[source]))
+        else:
+            sets.append(OodSet(source, GENERATED[source][1](test), {}, group, True))
+    return sets
 
 
 def _sources(argument: str) -> dict[OodSource, OodGroup]:
@@ -129,11 +136,6 @@ def _parsed(argument: str) -> tuple[OodGroup | None, str]:
         f"--ood {argument}: expected the group {', '.join(GROUPS[:-1])} or {GROUPS[-1]} before "
         f"the colon, got {prefix!r}; write ./{argument} for a path with a colon"
     )
-
-
-def _read(path: Path, name: str, group: OodGroup, skip_bad: bool) -> OodSet:
-    settings = OodSettings(kind="images", path=str(path), group=group)
-    return replace(read_ood_set(settings, Path(), skip_bad), name=name)
 
 
 def _distinct_names(paths: Sequence[Path]) -> dict[Path, str]:

@@ -297,6 +297,10 @@ def accelerator_on(device: torch.device) -> Accelerator:
 
 def run_provenance(recipe: Recipe, device: torch.device) -> Provenance:
     """Returns what is needed to repeat a run on `device`, as JSON values."""
+    threads = torch.get_num_threads()
+    hardware = f"{threads} CPU thread{'s' * (threads != 1)}"
+    if device.type == "cuda":
+        hardware = torch.cuda.get_device_name(device)
     return {
         "recipe": recipe.model_dump(mode="json"),
         "seed": recipe.seed,
@@ -306,7 +310,7 @@ def run_provenance(recipe: Recipe, device: torch.device) -> Provenance:
             "torch": torch.__version__,
             "torchvision": torchvision.__version__,
         },
-        "hardware": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu(),
+        "hardware": hardware,
         "date": datetime.now(UTC).date().isoformat(),
     }
 
@@ -340,8 +344,3 @@ def current_commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return described.stdout.strip()
-
-
-def _cpu() -> str:
-    threads = torch.get_num_threads()
-    return f"{threads} CPU thread{'s' * (threads != 1)}"
