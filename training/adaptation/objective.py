@@ -233,7 +233,7 @@ class AdapterObjective(Objective[AdapterDraw]):
     def loss(
         self, network: Callable[..., Tensor], images: Tensor, labels: Tensor, draw: AdapterDraw
     ) -> Tensor:
-        """images: (n, 3, size, size), or (n, adapters, 3, size, size)."""
+        """Takes images (n, adapters, 3, size, size) too, with a view for each adapter."""
         count, samples, adapters = len(images), self.settings.samples, self.adapters
         rows = Rows.of([samples] * count, adapters)
         if images.ndim == 5:

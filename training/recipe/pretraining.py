@@ -51,7 +51,7 @@ class PretrainingStage(OptimisationSettings):
 
     @model_validator(mode="after")
     def _draws_depth_once_per_batch(self) -> Self:
-        return self.draw_once_per_batch("stochastic_depth")
+        return self.check_single_draw("stochastic_depth")
 
 
 class PretrainingRecipe(Recipe):

@@ -49,8 +49,8 @@ class OptimisationSettings(Settings):
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
     """Greatest norm of the gradient; a longer one is scaled down."""
     precision: PrecisionChoice = "float32"
-    """Of the forward pass; weights and optimiser stay float32. `auto` is bfloat16 where the device
-    has instructions for it, and float32 elsewhere.
+    """Of the forward pass; weights and optimiser stay float32. `auto` is the faster one, as
+    measured on the device at the start.
     """
     shuffle: bool = True
     """False keeps the order of the images in every epoch."""
@@ -59,7 +59,7 @@ class OptimisationSettings(Settings):
     workers: Annotated[int, Field(ge=0)] = 1
     """Processes that load and augment images; 0 uses the main process."""
 
-    def draw_once_per_batch(self, key: str) -> Self:
+    def check_single_draw(self, key: str) -> Self:
         """Returns the settings.
 
         Raises:
@@ -141,7 +141,7 @@ class AdapterTraining(OptimisationSettings):
 
     @model_validator(mode="after")
     def _draws_dropout_once_per_batch(self) -> Self:
-        return self.draw_once_per_batch("adapter_dropout")
+        return self.check_single_draw("adapter_dropout")
 
     @model_validator(mode="after")
     def _computes_no_trajectory_twice(self) -> Self:
