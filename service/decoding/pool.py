@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum, auto
 from io import BytesIO
 from pathlib import Path
@@ -79,14 +78,7 @@ CAUSES: dict[int, LossCause] = {
 """By the signal that ended the process; KILLED for all others."""
 
 
-@dataclass(frozen=True)
-class WorkerLoss:
-    """The outcome of a job whose process was lost."""
-
-    cause: LossCause
-
-
-DecodeOutcome = DecodedInput | Failure | WorkerLoss
+DecodeOutcome = DecodedInput | Failure | LossCause
 
 
 class DecodingProcess:
@@ -145,10 +137,10 @@ class DecodingProcess:
     async def run(self, job: DecodeJob) -> tuple[DecodeOutcome, float]:
         """Returns the outcome of a job, and the CPU seconds that it took, or an upper bound.
 
-        After a WorkerLoss, the process has ended.
+        After a LossCause, the process has ended.
         """
         started_at, started_at_cpu_s = time.monotonic(), self._cpu_s()
-        outcome: DecodeOutcome = WorkerLoss(LossCause.TIME)
+        outcome: DecodeOutcome = LossCause.TIME
         try:
             async with asyncio.timeout(self._settings.timeout_s):
                 loop = asyncio.get_running_loop()
@@ -158,17 +150,17 @@ class DecodingProcess:
             pass
         except ValueError as error:
             logger.error("decoder process %s sent no valid message: %s", self.pid, error)
-            outcome = WorkerLoss(LossCause.CRASH)
+            outcome = LossCause.CRASH
         except (EOFError, OSError):  # the process has ended
             await asyncio.to_thread(self.end)
-            outcome = WorkerLoss(CAUSES.get(-(self.exit_code or 0), LossCause.KILLED))
+            outcome = CAUSES.get(-(self.exit_code or 0), LossCause.KILLED)
         cpu_s = self._cpu_s() - started_at_cpu_s  # NaN if the process has ended
         if math.isnan(cpu_s):
             budget_s = self._settings.cpu_budget_s(len(job.content))
             cpu_s = min(time.monotonic() - started_at, budget_s)
         # After out of memory, the heap of the process is fragmented.
         is_out_of_memory = isinstance(outcome, Failure) and outcome.kind == "out_of_memory"
-        if isinstance(outcome, WorkerLoss) or is_out_of_memory:
+        if isinstance(outcome, LossCause) or is_out_of_memory:
             await asyncio.to_thread(self.end)
         return outcome, cpu_s
 
@@ -202,7 +194,7 @@ class DecodingProcess:
             return math.nan
 
     def kill(self) -> None:
-        """Kills the process; a `run` then returns a WorkerLoss."""
+        """Kills the process; a `run` then returns a LossCause."""
         if self.exit_code is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -219,7 +211,7 @@ class DecodingProcess:
             self._socket.close()
 
 
-def health_check_image(limits: ImageSettings) -> bytes:
+def _test_image(limits: ImageSettings) -> bytes:
     """Returns a PNG of about a megapixel, or of the largest size within the limits."""
     largest = min(TEST_SIDE_PX, limits.max_side, math.isqrt(limits.max_pixels))
     side = max(limits.min_side, largest)
@@ -342,8 +334,8 @@ class DecoderPool:
                 return outcome
             if isinstance(outcome, Failure):
                 raise outcome.error
-            if outcome.cause in FINAL_CAUSES or attempts == ATTEMPTS:
-                raise _problem_of(outcome.cause)
+            if outcome in FINAL_CAUSES or attempts == ATTEMPTS:
+                raise _problem_of(outcome)
 
     async def _run(
         self, worker: DecodingProcess, job: DecodeJob, on_cpu_s: Callable[[float], None]
@@ -412,7 +404,7 @@ class DecoderPool:
 
         It passes if any image was decoded meanwhile.
         """
-        job = DecodeJob(health_check_image(self._limits), Declared(), TEST_INPUT, "")
+        job = DecodeJob(_test_image(self._limits), Declared(), TEST_INPUT, "")
         decoded, fault = self._decoded, ""
         try:
             async with asyncio.timeout(self._settings.timeout_s):
