@@ -22,8 +22,6 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from eulerlora.model import choose_device
-from eulerlora.precision import decide_precision
-from eulerlora.settings import RuntimeSettings
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.policy.policy import read_policy
 from eulerlora_contract.printable import printable
@@ -159,7 +157,7 @@ def service_of(
     if warning is not None:
         logger.warning("%s", warning)
     device = choose_device(options.device)
-    runtime = RuntimeSettings(compiler="inductor" if options.compiled else None)
+    compiler = "inductor" if options.compiled else None
     sources = [CheckpointSource.of(text) for text in options.checkpoints]
     audit = None
     if options.audit is not None:
@@ -169,9 +167,9 @@ def service_of(
         sources=sources,
         load=partial(
             load_checked,
-            device=device,
-            runtime=runtime,
-            decide=lambda checkpoint: decide_precision(options.precision, checkpoint, device),
+            device=options.device,
+            precision=options.precision,
+            compiler=compiler,
         ),
         audit=audit,
         decoder=DecoderPool(
@@ -185,7 +183,7 @@ def service_of(
         keys=None if options.keys is None else Keys(options.keys),
         policy=None if options.policy is None else read_policy(options.policy),
         hosts=allowed_hosts(options.host, has_keys, settings.allowed_hosts),
-        workers=worker_count(device, runtime),
+        workers=worker_count(device, compiler),
         traces=traces,
     )
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import predict_images
 from eulerlora.scores.trajectories import Trajectories
-from eulerlora.settings import Draw, RuntimeSettings
+from eulerlora.settings import Draw
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.problems import OutOfMemory, UnknownModel
 
@@ -37,33 +37,26 @@ class DeviceFailed(Exception):  # noqa: N818 - describes the device, not a reque
 def with_device_errors(run: Callable[[], Result]) -> Result:
     """Returns the result of `run`.
 
-    Both are raised outside the `except` block: a traceback would keep the batch's tensors alive.
+    Both errors are raised outside the `except` block: a traceback would keep the tensors of the
+    batch alive.
 
     Raises:
-        OutOfMemory: Or DeviceFailed for a device's error.
+        OutOfMemory: If an allocation failed; the device stays usable.
+        DeviceFailed: If the device itself failed.
     """
     try:
         return run()
     except (RuntimeError, MemoryError) as error:
-        out_of_memory, lost = is_out_of_memory(error), is_lost_device(error)
+        text = str(error)
+        is_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        out_of_memory = is_memory or any(part in text for part in OUT_OF_MEMORY)
+        lost = isinstance(error, torch.AcceleratorError) or text.startswith(LOST_DEVICE)
         if not out_of_memory and not lost:
             raise
-        message = str(error).partition("\n")[0]
+        message = text.partition("\n")[0]
     if out_of_memory:
         raise OutOfMemory("the device had no memory for this image")
     raise DeviceFailed(message)
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Returns True if an allocation failed; the device stays usable."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return any(part in str(error) for part in OUT_OF_MEMORY)
-
-
-def is_lost_device(error: Exception) -> bool:
-    """Returns True if the device itself failed."""
-    return isinstance(error, torch.AcceleratorError) or str(error).startswith(LOST_DEVICE)
 
 
 @dataclass(frozen=True)
@@ -139,14 +132,14 @@ class ServedModel:
         return with_device_errors(run)
 
 
-def worker_count(device: torch.device, runtime: RuntimeSettings) -> int:
+def worker_count(device: torch.device, compiler: str | None) -> int:
     """Returns the number of worker threads that should run batches at the same time.
 
     On a CPU, several batches with few cores each have a higher throughput than one batch with all
     cores, which must synchronise after every operation. A compiled network is specialised for one
     number of cores.
     """
-    if device.type != "cpu" or runtime.compiler is not None:
+    if device.type != "cpu" or compiler is not None:
         return 1
     return min(torch.get_num_threads(), MAX_WORKERS)
 

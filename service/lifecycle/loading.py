@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import torch
 from torch import Tensor
 
 from eulerlora.checkpoint.config import MODEL_NAME
@@ -34,28 +33,25 @@ from eulerlora.checkpoint.weights import CARD_FILE
 from eulerlora.commands import DEFAULT_NAME
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.runtime import Runtime
-from eulerlora.precision import PrecisionDecision
-from eulerlora.settings import DEFAULT_RUNTIME, Draw, RuntimeSettings
+from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_contract.errors import CheckpointError, SettingsError
 from eulerlora_contract.output_files import current_file, read_unchanged
 from eulerlora_contract.problems import OutOfMemory
+from eulerlora_contract.sampling import PrecisionChoice
 from service.inference.engine import InferenceItem, ServedModel
 
 MAX_CARD_BYTES = 1_000_000
-CPU = torch.device("cpu")
 WAITS_PER_TIMEOUT = 4  # of a health check
+RETRY_INTERVAL_S = 0.1  # of a health check without memory
+NAMED = re.compile(r"([^/=]+)=(.+)", re.DOTALL)
+"""A checkpoint with the name of its model, NAME=CHECKPOINT."""
 FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
 """Of a model card: metadata for the Hugging Face Hub."""
 
 Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
-Decide = Callable[[Checkpoint], PrecisionDecision]
-"""Returns the precision in which a checkpoint is served."""
 Infer = Callable[[InferenceItem], Awaitable[Tensor]]
-RETRY_INTERVAL_S = 0.1
-
-
-NAMED = re.compile(r"([^/=]+)=(.+)", re.DOTALL)
+"""Returns the log-probabilities (trajectories, classes) of an item."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +125,9 @@ Load = Callable[[CheckpointSource, Iterable[EulerLoRA]], CheckedModel]
 def load_checked(
     source: CheckpointSource,
     others: Iterable[EulerLoRA],
-    device: torch.device = CPU,
-    runtime: RuntimeSettings = DEFAULT_RUNTIME,
-    decide: Decide | None = None,
+    device: str = "cpu",
+    precision: PrecisionChoice = "float32",
+    compiler: str | None = None,
 ) -> CheckedModel:
     """Loads the model of a checkpoint and checks its known answer in every mode.
 
@@ -141,24 +137,27 @@ def load_checked(
     Args:
         source: Folder and name of the checkpoint.
         others: Loaded models on the same device; an equal backbone in the same precision is shared.
-        device: Of the model.
-        runtime: Compilation, and the precision without `decide`.
-        decide: Chooses the precision; None for that of `runtime`.
+        device: As in `EulerLoRA.load`.
+        precision: As in `EulerLoRA.load`.
+        compiler: As in `EulerLoRA.load`.
 
     Raises:
         CheckpointError: For a checkpoint that is damaged or gives a wrong answer.
     """
     folder = source.folder
     checkpoint, known, card = read_unchanged(folder, lambda: _read(folder))
-    name = source.name or checkpoint.config.name
-    model = _in_precision(checkpoint, name, device, runtime, decide)
-    share_backbone(model, others)
-    uncompiled = Runtime(model.network, device, RuntimeSettings(precision=model.precision))
-    answers = predict_known_answer(
-        uncompiled, known.pixels.to(device), known.draws, checkpoint.config.temperatures
-    )
+    model = EulerLoRA.of(checkpoint, device, precision, compiler)
     served = ServedModel(model, card, source.url, source.name)
     checked = CheckedModel(source, known, served)
+    logger.info("model %s: precision %s: %s", checked.name, model.precision, model.precision_reason)
+    mismatch = checkpoint.config.calibration_mismatch(model.precision)
+    if mismatch is not None:
+        logger.warning("model %s: %s", checked.name, mismatch)
+    share_backbone(model, others)
+    uncompiled = Runtime(model.network, model.device, RuntimeSettings(precision=model.precision))
+    answers = predict_known_answer(
+        uncompiled, known.pixels.to(model.device), known.draws, checkpoint.config.temperatures
+    )
     fault = checked.fault(answers)
     if fault is not None:
         raise CheckpointError(folder / EXPECTED_FILE, fault)
@@ -168,26 +167,6 @@ def load_checked(
 def _read(folder: Path) -> tuple[Checkpoint, KnownAnswer, str]:
     checkpoint = load_checkpoint(folder)
     return checkpoint, read_known_answer(folder, checkpoint.config), read_card(folder)
-
-
-def _in_precision(
-    checkpoint: Checkpoint,
-    name: str,
-    device: torch.device,
-    runtime: RuntimeSettings,
-    decide: Decide | None,
-) -> EulerLoRA:
-    """Returns the model in the precision that `decide` chooses, and logs it."""
-    if decide is None:
-        return EulerLoRA(checkpoint, device, runtime)
-    decision = decide(checkpoint)
-    precision = decision.precision
-    logger.info("model %s: precision %s: %s", name, precision, decision.reason)
-    mismatch = checkpoint.config.calibration_mismatch(precision)
-    if mismatch is not None:
-        logger.warning("model %s: %s", name, mismatch)
-    settings = runtime.model_copy(update={"precision": precision})
-    return EulerLoRA(checkpoint, device, settings, decision.reason)
 
 
 def read_card(folder: Path) -> str:
@@ -268,8 +247,7 @@ async def health_check(checked: CheckedModel, infer: Infer, timeout_s: float | N
 
     Args:
         checked: With the answer that it must give.
-        infer: Returns the log-probabilities (trajectories, classes) of an item, through the queue
-            that requests use.
+        infer: Uses the queue of the requests.
         timeout_s: For all draws together; None for no limit.
     """
     answering = asyncio.create_task(_known_answers(checked, infer))

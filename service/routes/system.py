@@ -67,7 +67,7 @@ def model_routes(
         summaries = tuple(
             ModelSummary(
                 name=name,
-                revision=served.model.revision,
+                revision=served.revision,
                 source=served.source,
                 classes=tuple(served.model.classes),
                 precision=served.model.precision,
@@ -112,7 +112,7 @@ def model_details(
     config = served.model.config
     return ModelDetails(
         name=served.name,
-        revision=served.model.revision,
+        revision=served.revision,
         source=served.source,
         classes=config.classes,
         adapters=config.adapters.settings.adapters,

@@ -12,7 +12,7 @@ import torch
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora.settings import DEFAULT_RUNTIME, Draw, RuntimeSettings
+from eulerlora.settings import Draw
 from eulerlora_contract.problems import OutOfMemory
 from service.inference.engine import (
     MAX_WORKERS,
@@ -145,12 +145,12 @@ def test_batches_that_run_at_the_same_time_do_not_affect_each_other(
 def test_a_cpu_has_a_worker_per_core_but_one_for_a_compiled_network(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cpu, compiled = torch.device("cpu"), RuntimeSettings(compiler="eager")
+    cpu = torch.device("cpu")
     for cores, workers in ((1, 1), (2, 2), (64, MAX_WORKERS)):
         monkeypatch.setattr(torch, "get_num_threads", lambda cores=cores: cores)
-        assert worker_count(cpu, DEFAULT_RUNTIME) == workers
-        assert worker_count(cpu, compiled) == 1
-        assert worker_count(torch.device("cuda"), DEFAULT_RUNTIME) == 1
+        assert worker_count(cpu, None) == workers
+        assert worker_count(cpu, "inductor") == 1
+        assert worker_count(torch.device("cuda"), None) == 1
 
 
 def test_a_single_pass_gets_all_cores_and_concurrent_ones_an_equal_part() -> None:

@@ -21,8 +21,6 @@ from eulerlora.checkpoint.files import (
 )
 from eulerlora.checkpoint.weights import CARD_FILE
 from eulerlora.model import EulerLoRA
-from eulerlora.precision import PrecisionDecision
-from eulerlora.settings import DEFAULT_RUNTIME, RuntimeSettings
 from eulerlora_contract.errors import CheckpointError, SettingsError
 from eulerlora_contract.problems import OutOfMemory
 from eulerlora_contract.sampling import PRECISIONS
@@ -46,7 +44,6 @@ from tests.fake_hub import COMMIT, NAME, fake_hub
 
 pytestmark = pytest.mark.anyio
 
-CPU = torch.device("cpu")
 TIMEOUT_S = 120
 Save = Callable[..., Path]
 
@@ -55,7 +52,7 @@ def load(
     source: Path | CheckpointSource, others: Iterable[EulerLoRA], **options: Any
 ) -> CheckedModel:
     chosen = CheckpointSource(source) if isinstance(source, Path) else source
-    return load_checked(chosen, others, **{"device": CPU, "runtime": DEFAULT_RUNTIME, **options})
+    return load_checked(chosen, others, **options)
 
 
 @pytest.fixture
@@ -85,10 +82,9 @@ def gives_known_answer(checked: CheckedModel) -> bool:
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_checkpoints_with_the_same_backbone_share_its_weights(save: Save, precision) -> None:
-    runtime = RuntimeSettings(precision=precision)
-    first = load(save("first", seed=1), (), runtime=runtime)
-    alone = load(save("second", seed=2), (), runtime=runtime)
-    shared = load(alone.source, [first.model], runtime=runtime)
+    first = load(save("first", seed=1), (), precision=precision)
+    alone = load(save("second", seed=2), (), precision=precision)
+    shared = load(alone.source, [first.model], precision=precision)
     pairs = list(
         zip(
             frozen_weights(first.model),
@@ -115,26 +111,23 @@ def test_checkpoints_with_the_same_backbone_share_its_weights(save: Save, precis
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_embedded_checkpoint_gives_its_known_answer(precision) -> None:
-    embedded = load(DEFAULT_CHECKPOINT, (), runtime=RuntimeSettings(precision=precision))
+    embedded = load(DEFAULT_CHECKPOINT, (), precision=precision)
     assert gives_known_answer(embedded)
 
 
-def test_a_model_is_served_in_the_precision_that_is_decided(
+def test_a_model_is_served_in_the_requested_precision(
     save: Save, caplog: pytest.LogCaptureFixture
 ) -> None:
-    decision = PrecisionDecision("bfloat16", "a drawn reason")
     exact = load(save("first", seed=1), ())
     with caplog.at_level("INFO"):
-        rounded = load(save("second", seed=2), [exact.model], decide=lambda _: decision)
-    assert (rounded.model.precision, rounded.model.precision_reason) == (
-        "bfloat16",
-        "a drawn reason",
-    )
-    assert "model second: precision bfloat16: a drawn reason" in caplog.text
+        rounded = load(save("second", seed=2), [exact.model], precision="bfloat16")
+    assert rounded.model.precision == "bfloat16"
+    reason = rounded.model.precision_reason
+    assert f"model second: precision bfloat16: {reason}" in caplog.text
     pointers = {weight.data_ptr() for weight in frozen_weights(exact.model)}
     assert pointers.isdisjoint(weight.data_ptr() for weight in frozen_weights(rounded.model))
     details = model_details(rounded.served, ServiceSettings(), None)
-    assert (details.precision, details.precision_reason) == ("bfloat16", "a drawn reason")
+    assert (details.precision, details.precision_reason) == ("bfloat16", reason)
 
 
 def test_thresholds_of_another_precision_are_a_warning_in_the_log(
@@ -143,7 +136,7 @@ def test_thresholds_of_another_precision_are_a_warning_in_the_log(
     for precision in PRECISIONS:
         caplog.clear()
         with caplog.at_level("WARNING"):
-            load(checkpoint_folder, (), decide=lambda _: PrecisionDecision(precision, ""))  # noqa: B023 - called at once
+            load(checkpoint_folder, (), precision=precision)
         assert ("were fitted in float32" in caplog.text) == (precision == "bfloat16")
 
 
