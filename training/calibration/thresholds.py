@@ -197,7 +197,7 @@ class CalibrationOutputs:
         views = config.default_views(mode)
         return Options(mode, samples, config.sampler, views, self.precision)
 
-    def run(self, mode: Mode, samples: int) -> Trajectories:
+    def trajectories(self, mode: Mode, samples: int) -> Trajectories:
         """Returns the trajectories of a mode; those of `stoch` with so many samples."""
         return self.det if mode == "det" else self.stoch.first(samples)
 
@@ -207,7 +207,7 @@ class CalibrationOutputs:
         `samples` is per adapter, for mode `stoch` only.
         """
         return fit_temperature(
-            self.run(mode, samples).flat_log_probabilities, self.labels, self.groups
+            self.trajectories(mode, samples).flat_log_probabilities, self.labels, self.groups
         )
 
     def at(self, temperatures: Temperatures) -> "CalibrationOutputs":
@@ -237,7 +237,7 @@ def with_thresholds(
     `with_auto_threshold`. A `distance` of None leaves out its thresholds.
     """
     fitted = [
-        _threshold(mode, count, outputs.run(mode, count).summary(distance), outputs)
+        _threshold(mode, count, outputs.trajectories(mode, count).summary(distance), outputs)
         for mode, count in _calibrated(samples)
     ]
     config = config.model_copy(update={"thresholds": (*config.thresholds, *fitted)})
@@ -285,7 +285,7 @@ def precision_changes(
     changes = []
     for mode, samples in _calibrated([min(DEFAULT_SAMPLES, largest)]):
         one, other = (
-            outputs.run(mode, samples).summary(
+            outputs.trajectories(mode, samples).summary(
                 distance,
                 config.threshold(outputs.options(config, mode, samples)),
             )
@@ -370,7 +370,7 @@ def with_prediction_sets(
             sampler=config.sampler,
             precision=outputs.precision,
             thresholds=_class_thresholds(
-                outputs.run(mode, count).summary().probabilities, outputs, coverage
+                outputs.trajectories(mode, count).summary().probabilities, outputs, coverage
             ),
             unit=lesions.unit,
             units=lesions.counts(len(classes)),

@@ -97,8 +97,9 @@ def decoded_images(path: Path) -> DecodedImages:
     """Returns the images of a folder or tar archive, sorted by name; decodes them if not cached.
 
     Hidden and system folders are left out. The pixels are mapped from a file: DataLoader's forked
-    workers share them, but a spawned process cannot receive them. Without a usable cache it warns
-    on stderr, checks every image and returns them encoded.
+    workers share them, but a spawned process cannot receive them. The cache is in the folder
+    EULERLORA_CACHE, or in the user's cache folder; if it cannot be used, this warns on stderr,
+    checks every image and returns them encoded.
 
     Raises:
         DataError: For a path that is missing or unreadable.
@@ -107,7 +108,8 @@ def decoded_images(path: Path) -> DecodedImages:
         found = "a pipe or device" if path.exists() else "no such file"
         raise DataError(f"{path}: expected a folder or tar archive, got {found}")
     real = path.resolve()
-    folder = cache_folder() / "pixels" / f"{real.name}-{_digest(str(real))}"
+    cache = Path(os.environ.get("EULERLORA_CACHE") or user_cache_path("eulerlora"))
+    folder = cache / "pixels" / f"{real.name}-{_digest(str(real))}"
     state = folder / _digest(*_file_facts(path))
     cached = _open(state)
     if cached is not None:
@@ -120,11 +122,6 @@ def decoded_images(path: Path) -> DecodedImages:
     except OSError as error:
         print(f"{path}: not cached, decoding for every use ({error})", file=sys.stderr)
         return _checked(path)
-
-
-def cache_folder() -> Path:
-    """Returns the folder of reproducible files: EULERLORA_CACHE, or the user's cache folder."""
-    return Path(os.environ.get("EULERLORA_CACHE") or user_cache_path("eulerlora"))
 
 
 def _file_facts(path: Path) -> Iterator[object]:

@@ -37,10 +37,11 @@ class Lesions:
 
     @classmethod
     def of(cls, images: Sequence[LabelledImage]) -> "Lesions":
-        """Returns the lesions of images; a group, such as a patient, with images of
-        several classes is a lesion of each of them.
+        """Returns the lesions of images; an image without a lesion is one by itself.
+
+        A group, such as a patient, with images of several classes is a lesion of each of them.
         """
-        keys = [_lesion_key(image) for image in images]
+        keys = [(image.label, bool(image.cluster), image.cluster or image.name) for image in images]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return cls(
             indices=torch.tensor([numbers[key] for key in keys], dtype=torch.int64),
@@ -109,12 +110,3 @@ def _share(hits: Tensor) -> Proportion:
     share = proportion(hits.numpy(), np.arange(len(hits)))
     assert share is not None
     return share
-
-
-def _lesion_key(image: LabelledImage) -> tuple[int, str, str]:
-    """Returns the label and an identifier of the lesion; a lesion and an image never coincide."""
-    return (
-        (image.label, "lesion", image.cluster)
-        if image.cluster
-        else (image.label, "image", image.name)
-    )

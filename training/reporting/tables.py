@@ -11,10 +11,8 @@ from training.evaluation.report_schema import (
     FLAG_METRICS,
     GroupMetrics,
     ModeReport,
-    OodSetFacts,
     Report,
     SetCoverage,
-    Subset,
 )
 
 METRICS = {
@@ -165,12 +163,6 @@ def enumeration(names: Sequence[str], conjunction: str) -> str:
     return f"{', '.join(first)} {conjunction} {last}" if first else last
 
 
-def subset_text(subset: Subset) -> str:
-    """Returns the size of a subset, such as "500 of 2,003", or "2,003" for all images."""
-    images = f"{subset.images:,}"
-    return f"{images} of {subset.of:,}" if subset.limited else images
-
-
 def _group_row(report: Report, mode: ModeReport, name: str, group: GroupMetrics) -> list[str]:
     few = group.images < FEW_IMAGES or (bool(report.target) and group.target < FEW_TARGETS)
     counts = [group.images, *([group.clusters] if report.clusters < report.images else [])]
@@ -204,10 +196,7 @@ def _counts(proportion: Proportion | None, clustered: bool) -> list[str]:
 
 
 def cell(value: Estimate | Proportion | float | None, form: str = ".3f") -> str:
-    """Returns a figure with its interval, and with its counts if it is a share; "n/a" for None.
-
-    `form`: format of the numbers.
-    """
+    """Returns a figure with its interval, and with its counts if it is a share; "n/a" for None."""
     if value is None:
         return "n/a"
     if isinstance(value, Proportion):
@@ -217,20 +206,16 @@ def cell(value: Estimate | Proportion | float | None, form: str = ".3f") -> str:
 
 def ood_set_table(report: Report) -> str:
     """Returns the out-of-distribution sets with their groups and what they resemble."""
-    rows = [
-        [name, facts.group, subset_text(facts.used), "; ".join(_relations(facts))]
-        for name, facts in report.ood_sets.items()
-    ]
+    rows = []
+    for name, facts in report.ood_sets.items():
+        used = f"{facts.used.images:,}"
+        if facts.used.limited:
+            used += f" of {facts.used.of:,}"
+        seen = f"{facts.seen:,} of these images" if facts.seen else None
+        rows.append([name, facts.group, used, "; ".join(filter(None, [seen, facts.resembles]))])
     return markdown_table(
         ["set", "group", "images", "training was shown these or similar images"], rows
     )
-
-
-def _relations(facts: OodSetFacts) -> Iterator[str]:
-    if facts.seen:
-        yield f"{facts.seen:,} of these images"
-    if facts.resembles:
-        yield facts.resembles
 
 
 def ood_tables(report: Report, mode: ModeReport) -> str:
@@ -278,10 +263,7 @@ def ood_groups(report: Report) -> dict[str, list[str]]:
 
 
 def _by_group(report: Report, cells: Callable[[str], list[str]]) -> Iterator[list[str]]:
-    """Yields a row for each group and set.
-
-    `cells`: of a set, by its name.
-    """
+    """Yields a row for each group and set; `cells` returns those of a set by its name."""
     for group, names in ood_groups(report).items():
         yield [f"**{group}**", *("" for _ in cells(names[0]))]
         yield from ([name, *cells(name)] for name in names)
