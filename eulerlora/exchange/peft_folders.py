@@ -48,7 +48,7 @@ UNSUPPORTED: Json = {"use_dora": False, "bias": "none", "fan_in_fan_out": False,
 
 @dataclass(frozen=True)
 class Projection:
-    """block: its index. index: 0 to 3 for Q, K, V and O."""
+    """The index of a block, and that of a projection in it: 0 to 3 for Q, K, V and O."""
 
     block: int
     index: int

@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 
 class LossCause(Enum):
-    """Why a process was lost with an image."""
+    """Why a process was lost with an image; the outcome of its job."""
 
     CPU_TIME = auto()  # the image exceeded its budget
     TIME = auto()  # no result within the time limit, with CPU time to spare

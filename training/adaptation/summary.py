@@ -72,10 +72,7 @@ def check_lines(check: DataCheck, images: ImageParts, input_side: int) -> list[s
 
 
 def copies_lines(check: DataCheck, refused: bool = False) -> list[str]:
-    """Returns a line for each pair of copies.
-
-    `refused`: only those in two classes or parts.
-    """
+    """Returns a line for each pair of copies; with `refused`, of those in two classes or parts."""
     kinds = [check.in_classes, check.in_parts] if refused else [*check.pairs.values()]
     pairs = dict.fromkeys(pair for pairs in kinds for pair in pairs)
     return ["copies:", *(f"  {_pair_text(*pair)}" for pair in pairs)] if pairs else []
@@ -128,10 +125,7 @@ def run_lines(
     length: RunLength,
     device: torch.device,
 ) -> list[str]:
-    """Returns what a run trains, for how long and on which device.
-
-    `trainable`: parameters.
-    """
+    """Returns what a run trains, with its number of trainable parameters, how long, and where."""
     adapters, training = recipe.adapters, recipe.training
     method = method_type(recipe.method)
     size = frozen.preprocessing.size

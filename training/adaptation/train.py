@@ -243,9 +243,7 @@ def check_data(
 ) -> bool:
     """Checks the data of a recipe and prints what it finds; returns True if `train` takes them.
 
-    Unreadable images and copies are listed.
-
-    `copies`: CSV file of the copies.
+    Unreadable images and copies are listed; the copies also in the CSV file `copies`.
 
     Raises:
         DataError: For labels and folders that cannot be used.

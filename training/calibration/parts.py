@@ -170,7 +170,7 @@ def _urgent_parts(
     urgent: str = "",
     bound: str = "",
 ) -> Iterator[FittedPart]:
-    """urgent, bound: results of the threshold and of its bound."""
+    """Yields the parts of the urgent threshold and its bound, with their results."""
     unit, needed = f"{units} of {target.critical.name}", tolerance_sample_size(sensitivity)
     yield FittedPart(URGENT, 1, critical, unit, urgent)
     yield FittedPart(f"bound of {sensitivity:g}", needed, critical, f"{unit} without a miss", bound)

@@ -23,9 +23,8 @@ CPU = torch.device("cpu")  # torchvision's transforms draw there, whatever the p
 def seeded(device: torch.device, *entropy: int) -> Iterator[None]:
     """Seeds the device's global generator with `entropy` within the block, then restores it.
 
-    For torchvision's transforms and modules, which take no generator.
-
-    `device`: a CUDA device must have an index, as a tensor's device has.
+    For torchvision's transforms and modules, which take no generator. A CUDA device must have an
+    index, as a tensor's device has.
     """
     cuda = device.type == "cuda"
     with torch.random.fork_rng([device] if cuda else []):
@@ -218,7 +217,7 @@ def training_view(
 ) -> Transform:
     """Returns the transform of an epoch; it does not depend on process or order of images.
 
-    `views`: if given, the transform returns so many random views, (views, 3, size, size).
+    With `views`, it returns so many random views of an image, (views, 3, size, size).
     """
     view = VIEWS[augmentation](preprocessing)
 

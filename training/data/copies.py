@@ -87,10 +87,7 @@ def images_in_training(folder: Path, images: Sequence[LabelledImage]) -> list[La
 
 
 def named_with_seen(name: str, folder: Path, images: Sequence[LabelledImage]) -> str:
-    """Returns the name of a set with the number of its images that the training was shown, if any.
-
-    `folder`: of the checkpoint.
-    """
+    """Returns the name of a set, with the number of its images in the training of a checkpoint."""
     seen = images_in_training(folder, images)
     return f"{name} (training was shown {len(seen):,} of its images)" if seen else name
 

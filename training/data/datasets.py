@@ -34,7 +34,8 @@ from training.data.splits import Part, stratified_split
 def read_dataset(settings: DataSettings, directory: Path, skip_bad: bool = False) -> ImageParts:
     """Returns the data set of a recipe from a data directory; every image of it can be decoded.
 
-    `skip_bad`: skip unusable images and list them in `skipped` instead of raising DataError.
+    With `skip_bad`, unusable images are skipped and listed in `skipped`; otherwise they raise
+    DataError.
     """
     skipped: dict[str, str] = {}
     on_bad = skipped.__setitem__ if skip_bad else refuse
@@ -85,9 +86,8 @@ def checkpoint_dataset(
 ) -> ImageParts:
     """Returns the data set that a checkpoint was trained on, from a data directory.
 
-    The labels are indices of the checkpoint's classes.
-
-    `table`: replaces what the recipe says of `labels.csv`.
+    The labels are indices of the checkpoint's classes. A `table` replaces what the recipe says of
+    `labels.csv`.
 
     Raises:
         DataError: If the classes of the data set have other names.
@@ -184,8 +184,8 @@ def pretraining_images(
 ) -> list[LabelledImage]:
     """Returns the images of a data set with which a backbone was pretrained, labelled or not.
 
-    `origin`: provenance of the backbone. A data set of its pretraining is this one if kind, name
-    and split are equal. Images that cannot be decoded are left out.
+    A data set in `origin`, the provenance of the backbone, is this one if kind, name and split are
+    equal. Images that cannot be decoded are left out.
     """
     if "stages" not in origin:
         return []

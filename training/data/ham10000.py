@@ -137,7 +137,7 @@ class Ham10000(DataSet):
 def read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[Ham10000Row], list[str]]:
     """Returns the rows in file order, and the class names in order of first appearance.
 
-    `on_bad`: called for each row with an unknown `dx`; if it returns, the row is skipped.
+    Calls `on_bad` for each row with an unknown `dx`, and skips the row if that returns.
 
     Raises:
         DataError: For a file that is missing or lacks columns.

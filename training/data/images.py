@@ -191,13 +191,11 @@ SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 def load(dataset: Dataset[Any], workers: int, **options: Any) -> Iterator[Any]:
-    """Yields the batches of a DataLoader; 0 workers use this process.
+    """Yields the batches of a DataLoader with these options; 0 workers use this process.
 
     Ctrl-C, `timeout`, systemd and Slurm send their signals to all processes of a run. A worker that
     ends raises an error in this process, at any place and before the run can save its state.
     Workers therefore ignore SIGINT, and SIGTERM unless this process sends it.
-
-    `options`: of DataLoader.
     """
     loader = DataLoader(dataset, num_workers=workers, worker_init_fn=_obey_parent, **options)
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which workers inherit

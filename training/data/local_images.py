@@ -78,8 +78,8 @@ def read_local_images(
     They are labelled as those of a training (`read_labels`); parts are ignored, and copies of a
     class are one group.
 
-    `skip_bad`: skip unusable pictures and list them in `skipped` instead of raising DataError.
-    `lesion`: finds the lesion in the names of pictures without a table, as its first group.
+    With `skip_bad`, unusable pictures are skipped and listed in `skipped`; otherwise they raise
+    DataError. The first group of `lesion` is the lesion in the name of a picture without a table.
 
     Raises:
         DataError: For labels without a class, for names in `names` that do not exist, and if no

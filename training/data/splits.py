@@ -62,11 +62,16 @@ def parts_of(
 ) -> SplitParts[Item]:
     """Returns train, calibration and test, and for one split validation; always the same parts.
 
-    `published`: the parts of the data set, `train`, `test` and possibly `validation`; or `all`, of
-    which a fifth becomes the test part. The calibration part is the published validation part, or a
-    tenth of the training items; `paper` has none of the latter. `lesion-validation` drops the test
-    part and tests on the part `validation` of `lesion-best-epoch`, which is the published one or a
-    tenth of the train part. No group is divided.
+    The calibration part is the published validation part, or a tenth of the training items; `paper`
+    has none of the latter. `lesion-validation` drops the test part and tests on the part
+    `validation` of `lesion-best-epoch`, which is the published one or a tenth of the train part. No
+    group is divided.
+
+    Args:
+        published: The parts `train`, `test` and possibly `validation`; or `all`, of which a fifth
+            becomes the test part.
+        split: Which parts to make.
+        cut: Divides items in two.
     """
     if "all" in published:
         train, test = cut(published["all"], "test")
@@ -89,8 +94,8 @@ def parts_of(
 def split_off(items: Sequence[Item], share: float) -> tuple[Sequence[Item], Sequence[Item]]:
     """Returns the items in two parts, stratified by class, without a common group.
 
-    `share`: of the items or groups in the second part, which has at least one of each class if the
-    class has two.
+    A `share` of the items or groups is in the second part, which has at least one of each class
+    that has two.
 
     Raises:
         DataError: If there are too few items.
@@ -143,8 +148,10 @@ def stratified_split(
 ) -> tuple[Sequence[AnyItem], Sequence[AnyItem]]:
     """Returns the items in two parts, stratified by class; always the same parts.
 
-    `labels`: the class of each item. `second`: size of the second part, a fraction of all items, or
-    as an int a count.
+    Args:
+        items: At least two of each class.
+        labels: The class of each item.
+        second: Size of the second part, a fraction of all items, or as an int a count.
 
     Raises:
         DataError: If a class has too few items.

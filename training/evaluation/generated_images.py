@@ -106,7 +106,7 @@ def _word(random: Generator) -> str:
 
 
 def _digit(pixels: NDArray[np.float64]) -> Tensor:
-    """pixels: (8, 8), from 0 to MAX_DIGIT."""
+    """Returns the picture of a digit with pixels (8, 8) from 0 to MAX_DIGIT."""
     small = Image.fromarray((pixels * 255 / MAX_DIGIT).round().astype(np.uint8))
     return tensor_of(np.asarray(small.resize((DIGIT_SIDE, DIGIT_SIDE)).convert("RGB")))
 

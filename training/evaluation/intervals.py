@@ -213,7 +213,7 @@ def _resampled_weights(clusters: Ints, random: Generator) -> Weights:
 
 
 def _percentile_estimate(values: Floats) -> Estimate | None:
-    """values: (1 + resamples,), first the value of the images themselves."""
+    """Returns the estimate from values (1 + resamples,), first that of the images themselves."""
     if np.isnan(values[0]):
         return None
     tail = 100 * (1 - CONFIDENCE) / 2

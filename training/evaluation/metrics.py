@@ -229,7 +229,7 @@ def sums_by_score(scores: Floats, amounts: Floats) -> Floats:
 
 
 def _pairwise_auroc(positives: Floats, negatives: Floats) -> Floats:
-    """positives, negatives: (resamples, distinct scores), weights at each score, highest first."""
+    """Weights (resamples, distinct scores) at each score, highest first."""
     above = positives.cumsum(axis=1) - positives / 2
     pairs = positives.sum(axis=1) * negatives.sum(axis=1)
     return ratio((negatives * above).sum(axis=1), pairs)

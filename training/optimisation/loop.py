@@ -334,7 +334,7 @@ def epoch_line(progress: Progress, length: RunLength, metrics: Mapping[str, floa
 def estimate_line(first: Progress, progress: Progress, length: RunLength) -> str:
     """Returns the estimated duration of the remaining steps and the memory in use.
 
-    `first`: progress after the first step of the session, which is slower than the others.
+    `first` is the progress after the first step of the session, which is slower than the others.
     """
     seconds = (progress.seconds - first.seconds) / (progress.step - first.step)
     left = length.steps - progress.step

@@ -28,7 +28,7 @@ BLOCK = re.compile(r"backbone\.encoder\.layers\.encoder_layer_(\d+)\.")
 
 
 class ClassifierOutput(NamedTuple):
-    """logits: (n, all classes). embeddings: (n, EMBEDDING_WIDTH), for the contrastive loss."""
+    """Logits (n, all classes), and embeddings (n, EMBEDDING_WIDTH) for the contrastive loss."""
 
     logits: Tensor
     embeddings: Tensor

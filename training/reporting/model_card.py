@@ -53,8 +53,11 @@ def write_model_card(
 ) -> None:
     """Writes the model card of the checkpoint in `folder`, and its chart, from a report.
 
-    `comparison`: markdown of a section on other methods. `performance`: markdown of `eulerlora
-    policy show --performance`.
+    Args:
+        folder: Of the checkpoint.
+        report_folder: Of the report.
+        comparison: A section on other methods, in Markdown.
+        performance: The output of `eulerlora policy show --performance`, in Markdown.
 
     Raises:
         DataError: For a report or a performance of another revision of the checkpoint.
@@ -83,7 +86,7 @@ def model_card(
     """Returns front matter and Markdown: use, directions and misuse, results (if there is a
     report), limits, data, origin.
 
-    `performance`: as in `write_model_card`; if given, it is the first section.
+    Comparison and performance are as in `write_model_card`; the performance is the first section.
     """
     texts = DATA_SETS[config.provenance["recipe"]["data"]["kind"]]
     sections: list[Section] = [
@@ -249,9 +252,8 @@ def reproduction_steps(
 
     Of a checkpoint that was trained elsewhere, those of results and card.
 
-    `compared`: true if the card has a comparison, or the performance of a policy, which come from
-    separate files. `measured`: true if the card has a comparison, or the performance of a policy,
-    which come from separate files.
+    `compared` is True if the card has a comparison, `measured` if it has the performance of a
+    policy; both come from separate files.
     """
     if _trained_elsewhere(config):
         lines: list[str] = []
