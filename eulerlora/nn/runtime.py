@@ -1,7 +1,7 @@
 """Execution of a network: device, precision, compilation, and the rows of a pass.
 
-`Runtime` runs a network on a device. For `samples="auto"`, `AdaptiveSampling` holds the rounds of
-one image, and `predict_adaptively` runs those of a batch.
+`Runtime` runs a network on a device; `predict_adaptively` runs the rounds of `samples="auto"` for
+the images of a batch.
 """
 
 import math
@@ -22,12 +22,11 @@ from eulerlora.nn.network import (
     round_products,
 )
 from eulerlora.nn.rows import Rows
-from eulerlora.sampling.adaptive import StoppingRule
+from eulerlora.sampling.adaptive import AdaptiveSampling, StoppingRule
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import DEFAULT_RUNTIME, UNSCALED, Draw, RuntimeSettings, Temperatures
-from eulerlora_contract.errors import NonFiniteError
 
 ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 96, 128)
 """Row counts for which a network is compiled; a pass is padded to the next of them."""
@@ -167,48 +166,6 @@ def row_counts(max_rows: int, device: torch.device) -> Sequence[int]:
     """Returns the row counts to compile for passes of at most `max_rows` rows."""
     counts = CUDA_ROW_COUNTS if device.type == "cuda" else ROW_COUNTS
     return counts[: bisect_left(counts, max_rows) + 1]
-
-
-class AdaptiveSampling:
-    """The rounds of one image, without I/O: the caller runs each draw and adds its trajectories.
-
-        sampling = AdaptiveSampling(draw, rule, distance)
-        while sampling.next_draw is not None:
-            sampling.add(run(sampling.next_draw))
-
-    Args:
-        draw: Of all samples that may run; each round runs those that follow the previous one.
-        rule: With margins.
-        distance: Of the features, None without statistics.
-    """
-
-    def __init__(
-        self, draw: Draw, rule: StoppingRule, distance: FeatureDistance | None = None
-    ) -> None:
-        self._rule, self._distance = rule, distance
-        self._remaining = iter(draw.rounds())
-        self._trajectories: Trajectories | None = None
-        self.next_draw: Draw | None = next(self._remaining)
-
-    def add(self, trajectories: Trajectories) -> None:
-        """Adds the trajectories of `next_draw` and selects the next round."""
-        assert self.next_draw is not None
-        earlier = self._trajectories
-        self._trajectories = trajectories if earlier is None else earlier.then(trajectories)
-        self.next_draw = None if self._ends() else next(self._remaining, None)
-
-    def _ends(self) -> bool:
-        try:
-            summary = self.trajectories.summary(self._distance)
-        except NonFiniteError:  # which the answer reports
-            return True
-        return bool(self._rule.ends(summary, int(self.trajectories.samples)))
-
-    @property
-    def trajectories(self) -> Trajectories:
-        """Those of the rounds so far, with their samples in order."""
-        assert self._trajectories is not None
-        return self._trajectories
 
 
 def predict_adaptively(

@@ -1,7 +1,7 @@
 """Adaptive sampling, `samples="auto"`: when the rounds of an image end, and the fit of the margins.
 
 The rounds (`AUTO_ROUNDS`) run the first samples of a request for `MAX_AUTO_SAMPLES`, none of them
-twice.
+twice: `AdaptiveSampling` holds those of an image, and `StoppingRule` ends them.
 
 A decision is settled if the value behind it is further from its boundary than the margin that
 `eulerlora calibrate` fitted for the round. The rule depends on the image's trajectories only.
@@ -25,7 +25,9 @@ from torch import Tensor
 
 from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.scores.trajectories import MIN_PROBABILITY, Summary, Trajectories
+from eulerlora.settings import Draw
 from eulerlora_contract.answers import Reason
+from eulerlora_contract.errors import NonFiniteError
 from eulerlora_contract.policy.policy import Policy, dispositions
 from eulerlora_contract.sampling import AUTO_ROUNDS, MAX_AUTO_SAMPLES
 from eulerlora_contract.settings import NotNegative, PositiveInt, Probability, Settings
@@ -184,6 +186,48 @@ class StoppingRule:
         if self.feature_distance is not None and "feature_distance" in summary.scores:
             flags[1] = summary.scores["feature_distance"].value.numpy() > self.feature_distance
         return np.stack([summary.labels.numpy(), *flags], axis=1)
+
+
+class AdaptiveSampling:
+    """The rounds of one image, without I/O: the caller runs each draw and adds its trajectories.
+
+        sampling = AdaptiveSampling(draw, rule, distance)
+        while sampling.next_draw is not None:
+            sampling.add(run(sampling.next_draw))
+
+    Args:
+        draw: Of all samples that may run; each round runs those that follow the previous one.
+        rule: With margins.
+        distance: Of the features, None without statistics.
+    """
+
+    def __init__(
+        self, draw: Draw, rule: StoppingRule, distance: FeatureDistance | None = None
+    ) -> None:
+        self._rule, self._distance = rule, distance
+        self._remaining = iter(draw.rounds())
+        self._trajectories: Trajectories | None = None
+        self.next_draw: Draw | None = next(self._remaining)
+
+    def add(self, trajectories: Trajectories) -> None:
+        """Adds the trajectories of `next_draw` and selects the next round."""
+        assert self.next_draw is not None
+        earlier = self._trajectories
+        self._trajectories = trajectories if earlier is None else earlier.then(trajectories)
+        self.next_draw = None if self._ends() else next(self._remaining, None)
+
+    def _ends(self) -> bool:
+        try:
+            summary = self.trajectories.summary(self._distance)
+        except NonFiniteError:  # which the answer reports
+            return True
+        return bool(self._rule.ends(summary, int(self.trajectories.samples)))
+
+    @property
+    def trajectories(self) -> Trajectories:
+        """Those of the rounds so far, with their samples in order."""
+        assert self._trajectories is not None
+        return self._trajectories
 
 
 def log_odds(probability: Tensor | float) -> Any:

@@ -12,8 +12,7 @@ import torch
 from fastapi import Request
 
 from eulerlora.answer import answer, response_fields
-from eulerlora.nn.runtime import AdaptiveSampling
-from eulerlora.sampling.adaptive import StoppingRule
+from eulerlora.sampling.adaptive import AdaptiveSampling, StoppingRule
 from eulerlora.settings import Draw
 from eulerlora_contract.answers import (
     Prediction,

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.nn.runtime import AdaptiveSampling
 from eulerlora.sampling.adaptive import (
     MARGIN_ROUNDS,
     MIN_IMAGES,
     TARGET_AGREEMENT,
+    AdaptiveSampling,
     DecisionMargins,
     RoundMargins,
     Rounds,
