@@ -119,7 +119,9 @@ def calibrate(
     distance = FeatureDistance(statistics)
     outputs = CalibrationOutputs.of(exact, held_out, data, samples)
     if temperature and has_temperature(images):
-        fitted = _with_temperatures(fitted, outputs)
+        # that of stoch for DEFAULT_SAMPLES; more samples are a little less confident
+        det, stoch = (outputs.temperature(mode, DEFAULT_SAMPLES).temperature for mode in MODES)
+        fitted = fitted.model_copy(update={"temperature": det, "stoch_temperature": stoch})
     outputs = outputs.at(fitted.temperatures)
     fitted = with_thresholds(fitted, outputs, distance, samples)
     fitted = with_prediction_sets(fitted, outputs, samples, coverage)
@@ -193,16 +195,6 @@ def has_temperature(images: ImageParts) -> bool:
         return False
     counts = Lesions.of(images.parts["calibration"]).counts(len(images.classes))
     return min(counts) >= TEMPERATURE_FOLDS
-
-
-def _with_temperatures(config: CheckpointConfig, outputs: CalibrationOutputs) -> CheckpointConfig:
-    """Returns the config with the temperature of each mode, fitted to outputs at temperature 1.
-
-    That of `stoch` is fitted to `DEFAULT_SAMPLES` samples; more samples are a little less
-    confident.
-    """
-    det, stoch = (outputs.temperature(mode, DEFAULT_SAMPLES).temperature for mode in MODES)
-    return config.model_copy(update={"temperature": det, "stoch_temperature": stoch})
 
 
 def compute_feature_statistics(
