@@ -158,7 +158,8 @@ def adapt(
         generator: Draws the adapters and heads; None for torch's default generator.
 
     Raises:
-        SettingsError: If they differ, for another network, and for a value out of range.
+        SettingsError: If the features differ, for another kind of network, and for a value out of
+            range.
     """
     names = [f"class_{i}" for i in range(classes)] if isinstance(classes, int) else list(classes)
     if len(names) < 2 or len(set(names)) != len(names):

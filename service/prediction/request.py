@@ -78,8 +78,8 @@ class PredictRequest:
         client: Who shares decoders and inference with others.
         key_name: The name of the API key, None without keys.
         policy: The triage policy to apply, if any.
-        accepted_at: On the monotonic clock.
-        deadline: On the monotonic clock.
+        accepted_at: The time when its body was complete, on the monotonic clock.
+        deadline: On the monotonic clock; its inference does not start later.
         warnings: For the response.
         index: Of the image in a batch.
     """

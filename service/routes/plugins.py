@@ -41,8 +41,8 @@ class TriageFormat:
 
     Attributes:
         render: From the result and the model card, in Markdown, to a JSON object.
-        schema_name: Of this object in the OpenAPI document.
-        schema: Of this object in the OpenAPI document.
+        schema_name: Name of its schema in the OpenAPI document.
+        schema: JSON schema of this object.
         parameters: The accepted values of parameters of the media type, by name in lower case;
             absent ones are accepted too.
     """
@@ -61,10 +61,8 @@ class Plugin:
         routes: Its routes.
         uploads: Templates of the paths whose requests hold an image; they are refused before their
             body if the client has no capacity left.
-        prefix: Of paths whose problems have this body in place of a problem document, with the same
-            status.
-        problem_body: Of paths whose problems have this body in place of a problem document, with
-            the same status.
+        prefix: Of the paths whose problems have `problem_body`.
+        problem_body: Replaces a problem document; the status stays.
         triage_formats: By media type.
     """
 

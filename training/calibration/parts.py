@@ -44,8 +44,8 @@ class FittedPart:
     """A part of a calibration.
 
     Attributes:
-        needed: Numbers of `unit`.
-        available: Numbers of `unit`.
+        needed: Least number of `unit` for a fit.
+        available: Number of `unit` in the images.
         result: In words.
     """
 

@@ -143,9 +143,9 @@ class PolicyInputs:
         critical_scores: (n,) summed probability of the critical classes.
         entropy: (n,) predictive entropy in nats.
         flags: (n,) each, the reasons of the policy that rest on neither of them.
-        critical: (n,) by the true label.
-        target: (n,) by the true label.
-        outside: (n,) target lesions of none of the model's classes.
+        critical: (n,) True if the true label is a critical class.
+        target: (n,) True if the true label is a target class.
+        outside: (n,) True for a target lesion of none of the model's classes.
         lesions: (n,) names.
     """
 
@@ -237,8 +237,8 @@ class PolicyFit:
     Attributes:
         urgent: Of the target probability.
         entropy_nats: Of the entropy.
-        images: All of them.
-        lesions: All of them.
+        images: Number of images of the fit.
+        lesions: Number of lesions of the fit.
         critical: Sensitivity by lesion.
         uncertain: Share of the images at or above `entropy_nats`.
     """
@@ -256,9 +256,9 @@ def fit_policy(
 ) -> PolicyFit:
     """Returns the thresholds for a required sensitivity to the critical classes.
 
-    `uncertain_share`: largest share of the images that may reach the entropy threshold. The feature
-    distance has no influence: a lesion is a hit by its target probability, also if an image of it
-    is unfamiliar.
+    At most `uncertain_share` of the images may reach the entropy threshold. The feature distance
+    has no influence: a lesion is a hit by its target probability, also if an image of it is
+    unfamiliar.
 
     Raises:
         DataError: If no image is critical.

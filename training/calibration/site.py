@@ -172,7 +172,7 @@ def fit_site(
 
 
 def _with_temperature(fit: SiteFit, chosen: Mode, samples: int) -> SiteFit:
-    """Returns the fit at its new temperature; fit: with outputs at temperature 1.
+    """Returns the fit at its new temperature; the outputs of the given one are at temperature 1.
 
     A checkpoint that samples views has a temperature for each mode.
     """
@@ -328,8 +328,8 @@ class SiteReport:
     """What came of a fit.
 
     Attributes:
-        fitted: Numbers of pictures.
-        measured: Numbers of pictures.
+        fitted: Number of pictures of the fit.
+        measured: Number of other pictures, on which both checkpoints were measured.
         in_training: Those of both that the checkpoint was trained on; None if it does not record
             its training images.
         parts: With results.

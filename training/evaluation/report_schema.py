@@ -194,8 +194,8 @@ class ProbeComparison:
 
     Attributes:
         accuracy: Of the probe.
-        images: Of the test part.
-        groups: Of the test part.
+        images: Number of images of the test part.
+        groups: Number of groups of the test part.
         nll_difference: Model minus probe, with a paired interval.
         accuracy_difference: Model minus probe, with a paired interval.
     """
