@@ -13,6 +13,7 @@ SERVE_LOCK := requirements/serve.lock
 TRAIN_LOCK := requirements/train.lock
 TEST_LOCK := requirements/test.lock
 SBOM_LOCK := requirements/sbom.lock
+UV_LOCK := requirements/uv.lock
 DOCS_LOCK := requirements/docs.lock
 
 # Stamp files: make reinstalls when a lock or a pyproject.toml is newer.
@@ -69,11 +70,12 @@ coverage: $(TESTS) ## measure the branch coverage of the product; at least 95% (
 	$(BIN)/coverage report --fail-under=$(COVERED)
 
 .PHONY: lint
-lint: $(TESTS) ## run ruff, mypy and the import rules
+lint: $(TESTS) ## run ruff, mypy, the import rules and the check of the workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/zizmor --offline --quiet .github
 
 .PHONY: docs
 docs: $(DOCS) ## build the site in build/site, without a network
@@ -123,13 +125,15 @@ COMPILE := $(UV) pip compile --quiet $(UPGRADE) --python-version 3.11 --generate
   --custom-compile-command "make lock" --no-emit-package eulerlora-client
 COMPILE_PROJECT := $(COMPILE) --group pyproject.toml:build
 
-$(UV):
+$(UV): $(UV_LOCK)
 	$(PYTHON) -m venv build/uv
-	build/uv/bin/python -m pip install --disable-pip-version-check --quiet "uv>=0.8"
+	build/uv/bin/python -m pip install --disable-pip-version-check --no-input --quiet \
+	  --require-hashes --requirement $(UV_LOCK)
+	@touch $@
 
 .PHONY: lock
 lock: $(UV) ## resolve the hash-pinned locks again from the pyproject.toml files
-	$(COMPILE_PROJECT) --extra serve --extra hub --extra dicom --output-file $(SERVE_LOCK) pyproject.toml
+	$(COMPILE_PROJECT) --extra serve --extra hub --extra dicom --extra signing --output-file $(SERVE_LOCK) pyproject.toml
 	$(COMPILE_PROJECT) --constraint $(SERVE_LOCK) --output-file $(CLIENT_LOCK) \
 	  eulerlora_client/pyproject.toml
 	$(COMPILE_PROJECT) --constraint $(SERVE_LOCK) --extra train --output-file $(TRAIN_LOCK) pyproject.toml
@@ -137,6 +141,7 @@ lock: $(UV) ## resolve the hash-pinned locks again from the pyproject.toml files
 	  --group pyproject.toml:development --output-file $(TEST_LOCK) pyproject.toml
 	$(COMPILE) --constraint $(TEST_LOCK) --group pyproject.toml:docs --output-file $(DOCS_LOCK)
 	echo "cyclonedx-bom>=7" | $(COMPILE) --output-file $(SBOM_LOCK) -
+	echo "uv>=0.8" | $(COMPILE) --output-file $(UV_LOCK) -
 
 LOWEST_PYTHON ?= python3.11
 
@@ -148,11 +153,14 @@ test-lowest: $(UV) ## run the tests with the lowest versions that the requiremen
 	OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest --numprocesses $(WORKERS) \
 	  --dist worksteal -m "not slow"
 
+# With the setuptools of the lock, whose hashes pip and uv check.
+BUILD := $(UV) build --quiet --out-dir dist --build-constraints $(CLIENT_LOCK) --require-hashes
+
 .PHONY: dist
 dist: $(UV) ## build the wheels of both distributions and the sources of `eulerlora` in dist/
 	rm -rf dist
-	$(UV) build --quiet --wheel --out-dir dist eulerlora_client
-	$(UV) build --quiet --out-dir dist
+	$(BUILD) --wheel eulerlora_client
+	$(BUILD)
 
 .PHONY: test-dist
 test-dist: $(UV) ## use the wheels in dist/ in clean environments: the client alone, and the service
