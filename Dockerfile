@@ -56,6 +56,8 @@ RUN python -m venv /opt/sbom \
         --output-file /opt/eulerlora/sbom.cdx.json /opt/eulerlora/bin/python
 
 FROM ${BASE}
+# The code; the embedded checkpoint (NOTICE).
+LABEL org.opencontainers.image.licenses="Apache-2.0 AND CC-BY-NC-4.0"
 # No program in the image can change its user.
 RUN find / -xdev -type f -perm /6000 -exec chmod ug-s {} +
 COPY --from=build /opt/eulerlora /opt/eulerlora
