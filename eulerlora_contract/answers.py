@@ -451,6 +451,13 @@ class PolicyDescription(WireModel):
     """To be shown with every result."""
 
 
+Licence = Annotated[
+    str | None,
+    Field(
+        description="The licence in the front matter of the model card, such as `cc-by-nc-4.0`, "
+        "which forbids commercial use; null if it states none."
+    ),
+]
 HubSource = Annotated[
     str | None,
     Field(
@@ -473,6 +480,7 @@ class ModelSummary(WireModel):
     source: HubSource = None
     classes: tuple[str, ...]
     precision: ServedPrecision = "float32"
+    licence: Licence = None
     default: bool
     """It answers requests without `model`."""
 
@@ -712,6 +720,7 @@ class ModelDetails(WireModel):
     prediction_sets: tuple[PredictionSetOptions, ...] = ()
     shift: ModelShift | None = None
     """Null if the checkpoint has no thresholds."""
+    licence: Licence = None
     provenance: dict[str, Any]
     """Recipe, seed, commit and data of the training run."""
 

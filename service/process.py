@@ -3,11 +3,12 @@
 import logging
 import logging.config
 import os
+import re
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +34,7 @@ from service.auth.keys import Keys
 from service.decoding.pool import DecoderPool
 from service.http.middleware import MAX_HEADER_BYTES
 from service.http.protocol import protocol_of
-from service.inference.engine import worker_count
+from service.inference.engine import ServedModel, worker_count
 from service.lifecycle.lifecycle import Lifecycle
 from service.lifecycle.loading import CheckpointSource, load_checked
 from service.settings import (
@@ -55,6 +56,7 @@ COMPILED_PASS_S = 1800.0
 """Minimum limit on the time of a pass of a compiled network, whose first pass compiles it for all
 row counts.
 """
+NON_COMMERCIAL = re.compile(r"cc-by-nc[a-z0-9.-]*")
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 logger = logging.getLogger(__name__)
@@ -117,7 +119,7 @@ def run(options: ServeOptions) -> NoReturn:
         lifecycle, app = service_of(options, settings, traces)
         listener = resources.enter_context(listen(options.host, options.port))
         url = server_url(options.host, listener.getsockname()[1])
-        lifecycle.on_ready = lambda: announce(f"serving {', '.join(lifecycle.models)} on {url}")
+        lifecycle.on_ready = lambda: announce(f"serving {described(lifecycle.models)} on {url}")
         config = server_config(app, settings, app.state.metrics.count_problem)
         Server(config, lifecycle, settings.life).run([listener])
     _exit(lifecycle)
@@ -231,6 +233,16 @@ class Server(uvicorn.Server):
     def _force_exit(self) -> NoReturn:
         self._lifecycle.fail("the shutdown did not complete in time")
         _exit(self._lifecycle)
+
+
+def described(models: Mapping[str, ServedModel]) -> str:
+    """Returns the names of the models; one whose licence forbids commercial use, with it."""
+    return ", ".join(
+        f"{name} ({served.licence}: no commercial use)"
+        if NON_COMMERCIAL.fullmatch(served.licence or "")
+        else name
+        for name, served in models.items()
+    )
 
 
 def check_exposure(host: str, has_keys: bool, open_to_all: bool) -> str | None:

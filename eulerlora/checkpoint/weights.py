@@ -41,7 +41,18 @@ if TYPE_CHECKING:
 BACKBONE_FILE, CARD_FILE = "backbone.safetensors", "README.md"
 MAX_READ_BYTES = 2**24
 """Of a file of a checkpoint that is read whole, such as `config.json`."""
+LICENCE_KEYS = ("license", "license_name")
 STORED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def stated_licence(card: str) -> str | None:
+    """Returns the licence in the front matter of a model card, None if it states none."""
+    _, _, rest = card.partition("---")
+    for line in rest.partition("\n---")[0].splitlines():
+        key, _, value = line.partition(":")
+        if key in LICENCE_KEYS and (licence := value.strip().strip("\"'")):
+            return licence
+    return None
 
 
 def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:

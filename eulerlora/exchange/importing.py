@@ -31,6 +31,7 @@ from eulerlora.checkpoint.weights import (
     from_torchvision,
     read_whole,
     save_backbone,
+    stated_licence,
     with_weights,
 )
 from eulerlora.exchange.libraries import (
@@ -60,7 +61,6 @@ WEIGHT_FILES = (
     "open_clip_pytorch_model.bin",
 )
 MAX_SHARDS = 1000
-LICENCE_KEYS = ("license", "license_name")
 PILLOW_FILTERS = {2: "bilinear-antialias", 3: "bicubic-antialias"}
 """By Pillow's numbers, which `preprocessor_config.json` has."""
 PIXEL_LEVELS = 255
@@ -96,15 +96,10 @@ class WeightsSource:
     @property
     def licence(self) -> str | None:
         """The licence in the front matter of the model card, None if it states none."""
-        card = self.folder / "README.md"
+        card = self.folder / CARD_FILE
         if not card.is_file():
             return None
-        _, _, rest = read_whole(card).decode("utf-8", errors="replace").partition("---")
-        for line in rest.partition("\n---")[0].splitlines():
-            key, _, value = line.partition(":")
-            if key in LICENCE_KEYS and (stated := value.strip().strip("\"'")):
-                return stated
-        return None
+        return stated_licence(read_whole(card).decode("utf-8", errors="replace"))
 
     @cached_property
     def files(self) -> list[Path]:

@@ -81,12 +81,14 @@ class ServedModel:
         card: In Markdown, empty if there is none.
         source: The repository at the served commit, None for a folder.
         given_name: In requests; None for that of the checkpoint.
+        licence: As its card states it, None if it does not.
     """
 
     model: EulerLoRA
     card: str = ""
     source: str | None = None
     given_name: str | None = None
+    licence: str | None = None
 
     @property
     def name(self) -> str:

@@ -29,7 +29,7 @@ from eulerlora.checkpoint.files import (
     read_known_answer,
 )
 from eulerlora.checkpoint.hub import PREFIX, Repository, download
-from eulerlora.checkpoint.weights import CARD_FILE
+from eulerlora.checkpoint.weights import CARD_FILE, stated_licence
 from eulerlora.commands import DEFAULT_NAME
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.runtime import Runtime
@@ -145,9 +145,9 @@ def load_checked(
         CheckpointError: For a checkpoint that is damaged or gives a wrong answer.
     """
     folder = source.folder
-    checkpoint, known, card = read_unchanged(folder, lambda: _read(folder))
+    checkpoint, known, (card, licence) = read_unchanged(folder, lambda: _read(folder))
     model = EulerLoRA.of(checkpoint, device, precision, compiler)
-    served = ServedModel(model, card, source.url, source.name)
+    served = ServedModel(model, card, source.url, source.name, licence)
     checked = CheckedModel(source, known, served)
     logger.info("model %s: precision %s: %s", checked.name, model.precision, model.precision_reason)
     mismatch = checkpoint.config.calibration_mismatch(model.precision)
@@ -164,22 +164,22 @@ def load_checked(
     return checked
 
 
-def _read(folder: Path) -> tuple[Checkpoint, KnownAnswer, str]:
+def _read(folder: Path) -> tuple[Checkpoint, KnownAnswer, tuple[str, str | None]]:
     checkpoint = load_checkpoint(folder)
     return checkpoint, read_known_answer(folder, checkpoint.config), read_card(folder)
 
 
-def read_card(folder: Path) -> str:
-    """Returns the model card of a checkpoint without its front matter.
+def read_card(folder: Path) -> tuple[str, str | None]:
+    """Returns the model card of a checkpoint without its front matter, and the licence in that.
 
-    It is empty if it is missing or unreadable.
+    A card that is missing or unreadable is empty.
     """
     try:
         with current_file(folder, CARD_FILE).open("rb") as file:
             text = file.read(MAX_CARD_BYTES).decode("utf-8", errors="replace")
     except OSError:
-        return ""
-    return FRONT_MATTER.sub("", text)
+        return "", None
+    return FRONT_MATTER.sub("", text), stated_licence(text)
 
 
 def share_backbone(model: EulerLoRA, others: Iterable[EulerLoRA]) -> None:

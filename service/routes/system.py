@@ -69,6 +69,7 @@ def model_routes(
                 name=name,
                 revision=served.revision,
                 source=served.source,
+                licence=served.licence,
                 classes=tuple(served.model.classes),
                 precision=served.model.precision,
                 default=name == models.default,
@@ -131,6 +132,7 @@ def model_details(
             _set_options(entry, served.model.classes) for entry in config.prediction_sets
         ),
         shift=shift,
+        licence=served.licence,
         provenance=config.provenance,
     )
 

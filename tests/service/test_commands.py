@@ -12,12 +12,15 @@ import pytest
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
+from eulerlora.model import EulerLoRA
 from eulerlora_contract.errors import SettingsError
 from service.decoding.fork_server import FORK_SERVER
 from service.decoding.sandbox import LIBC
+from service.inference.engine import ServedModel
 from service.process import (
     allowed_hosts,
     check_exposure,
+    described,
     effective_settings,
     listen,
     server_config,
@@ -174,6 +177,17 @@ def test_the_command_line_overrides_the_settings_of_the_environment(monkeypatch)
     assert (life.drain_s, life.grace_s) == (2.5, 70)
     with pytest.raises(SettingsError, match=r"drain_s .*=75, got 70$"):
         effective_settings(30, compiled=False)
+
+
+@pytest.mark.parametrize(
+    ("licence", "expected"),
+    [(None, "a"), ("mit", "a"), ("cc-by-nc-4.0", "a (cc-by-nc-4.0: no commercial use)"),
+     ("cc-by-nc\x1b[2J", "a")],
+)  # fmt: skip
+def test_the_start_line_names_a_licence_that_forbids_commercial_use(
+    model: EulerLoRA, licence: str | None, expected: str
+) -> None:
+    assert described({"a": ServedModel(model, licence=licence)}) == expected
 
 
 @pytest.mark.parametrize(

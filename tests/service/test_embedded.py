@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from fastapi.testclient import TestClient
 
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
 from eulerlora.checkpoint.weights import BACKBONE_FILE
+from eulerlora.settings import DEFAULT_RUNTIME
+from service.lifecycle.loading import CheckpointSource, load_checked
 from tests.service.conftest import app_of
 
 MAX_BYTES = 55_000_000
@@ -105,3 +108,9 @@ def test_most_other_images_and_few_lesions_are_unfamiliar(
 
     others = first_images(real_data / "cifar10-jpeg.tar.xz")
     assert flagged(others) > IMAGES / 2 > 4 * flagged(lesions)
+
+
+def test_the_served_licence_is_that_of_the_data() -> None:
+    source = CheckpointSource(DEFAULT_CHECKPOINT)
+    checked = load_checked(source, (), torch.device("cpu"), DEFAULT_RUNTIME)
+    assert checked.served.licence == "cc-by-nc-4.0"

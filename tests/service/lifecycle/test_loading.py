@@ -233,15 +233,15 @@ def test_an_argument_is_a_checkpoint_and_its_name(
 
 def test_a_card_is_read_without_its_front_matter_up_to_a_limit(checkpoint_copy: Path) -> None:
     card = checkpoint_copy / CARD_FILE
-    for content, text in (
-        (b"---\nlicense: other\n---\n\n# tiny\n", "# tiny\n"),
-        ("# Größe\n".encode() + b"\xff", "# Größe\n\N{REPLACEMENT CHARACTER}"),
-        (bytes(MAX_CARD_BYTES + 1), "\0" * MAX_CARD_BYTES),
+    for content, text, licence in (
+        (b"---\nlicense: other\n---\n\n# tiny\n", "# tiny\n", "other"),
+        ("# Größe\n".encode() + b"\xff", "# Größe\n\N{REPLACEMENT CHARACTER}", None),
+        (bytes(MAX_CARD_BYTES + 1), "\0" * MAX_CARD_BYTES, None),
     ):
         card.write_bytes(content)
-        assert read_card(checkpoint_copy) == text
+        assert read_card(checkpoint_copy) == (text, licence)
     card.unlink()
-    assert read_card(checkpoint_copy) == ""
+    assert read_card(checkpoint_copy) == ("", None)
 
 
 @pytest.fixture(scope="module")
