@@ -1,4 +1,4 @@
-"""The commands `predict`, `backbone`, `convert`, `export` and `import`.
+"""The commands `predict`, `backbone`, `convert`, `export`, `import` and `sign`.
 
 Importing this module is fast, because `--help` imports it: torch is imported when a command runs.
 """
@@ -416,6 +416,21 @@ def import_backbone_command(source: str, out: Path, image_size: int | None) -> N
     if not imported.stated_input:
         click.echo("the source states no preprocessing: images are resized, not normalised")
     click.echo(f"train with: --set backbone.weights={out.resolve() / 'backbone.safetensors'}")
+
+
+@click.command("sign", epilog="\b\nExample:\n  eulerlora sign checkpoint/ --key signing.key")
+@click.argument("checkpoint", type=CHECKPOINT)
+@click.option("--key", required=True, type=PATH, help="PEM file of a private EC key.")
+def sign_command(checkpoint: Path, key: Path) -> None:
+    """Sign all files of a checkpoint, for `eulerlora serve --require-signature`.
+
+    Writes model.sig, in the format of OpenSSF Model Signing. Sign again after every command that
+    changes the folder, such as `eulerlora calibrate`.
+    """
+    from eulerlora.checkpoint.signature import SIGNATURE_FILE, sign  # noqa: PLC0415
+
+    sign(checkpoint, key)
+    click.echo(checkpoint / SIGNATURE_FILE)
 
 
 @click.command(

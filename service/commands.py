@@ -39,6 +39,12 @@ LOG_FORMATS = ("auto", "json", "text")
 @click.option("--open", "open_to_all", is_flag=True, help="Serve other hosts without keys.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option("--policy", type=PATH, help="Triage policy file; default: the packaged policy.")
+@click.option(
+    "--require-signature",
+    type=PATH,
+    metavar="KEY",
+    help="Serve only checkpoints that `eulerlora sign` signed; the file of the public key.",
+)
 @click.option("--audit", type=PATH, help="Record every decision in this file; 503 if it fails.")
 @click.option("--audit-secret", type=PATH, help="File with the secret of the image hashes.")
 @click.option(

@@ -22,6 +22,7 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
+from eulerlora.checkpoint.signature import verifier
 from eulerlora.model import choose_device
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.policy.policy import read_policy
@@ -74,6 +75,7 @@ class ServeOptions:
         audit: The audit log; None for none.
         audit_secret: The file of its secret.
         policy: A triage policy file.
+        require_signature: The public key that must have signed every checkpoint; None for none.
         trace: Export traces.
         drain_s: Overrides the setting LIFE__DRAIN_S.
         require_sandbox: Refuse to start if the kernel does not restrict decoders fully.
@@ -90,6 +92,7 @@ class ServeOptions:
     audit: Path | None
     audit_secret: Path | None
     policy: Path | None
+    require_signature: Path | None
     log_format: LogChoice
     trace: bool
     drain_s: float | None
@@ -161,6 +164,7 @@ def service_of(
     device = choose_device(options.device)
     compiler = "inductor" if options.compiled else None
     sources = [CheckpointSource.of(text) for text in options.checkpoints]
+    key = options.require_signature
     audit = None
     if options.audit is not None:
         audit = AuditLog(options.audit, read_secret(options.audit_secret, os.environ))
@@ -172,6 +176,7 @@ def service_of(
             device=options.device,
             precision=options.precision,
             compiler=compiler,
+            verify=None if key is None else verifier(key),
         ),
         audit=audit,
         decoder=DecoderPool(

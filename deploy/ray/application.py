@@ -40,6 +40,7 @@ class Arguments(Settings):
     keys: Path | None = None
     open_to_all: bool = False
     policy: Path | None = None
+    require_signature: Path | None = None
 
 
 def build(arguments: Arguments) -> Application:
@@ -103,6 +104,7 @@ def create_replica(arguments: Arguments) -> FastAPI:
         audit=None,  # its lines form one chain, written by one process
         audit_secret=None,
         policy=arguments.policy,
+        require_signature=arguments.require_signature,
         log_format="json",
         trace=False,
         drain_s=0.0,  # Ray stops sending requests before it stops a replica

@@ -12,7 +12,7 @@ from eulerlora_contract.errors import HubError
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 PREFIX = "hf://"
-FILES = ("*.json", "*.safetensors", "*.md", "*.png", "LICENSE*")
+FILES = ("*.json", "*.safetensors", "*.md", "*.png", "LICENSE*", "model.sig")
 PICKLES = ("pytorch_model*.bin", "open_clip_pytorch_model.bin")
 
 

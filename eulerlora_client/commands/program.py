@@ -20,7 +20,7 @@ ENTRY_POINTS = "eulerlora.commands"
 POLICY_ENTRY_POINTS = "eulerlora.policy_commands"
 OTHER_DISTRIBUTION: Mapping[str, Mapping[str, Sequence[str]]] = {
     ENTRY_POINTS: {
-        "eulerlora": ("predict", "convert", "backbone", "export", "import"),
+        "eulerlora": ("predict", "convert", "backbone", "export", "import", "sign"),
         "eulerlora[serve]": ("demo", "serve", "keys", "audit"),
         "eulerlora[train]": (
             "train", "evaluate", "calibrate", "site", "pretrain", "card", "reproduce",
@@ -36,7 +36,7 @@ SECTIONS = {
     "Use": ("demo", "predict", "triage", "export"),
     "Train": ("train", "pretrain", "convert", "backbone", "import"),
     "Measure": ("evaluate", "calibrate", "policy", "site", "card", "reproduce"),
-    "Operate": ("serve", "keys", "audit", "monitor"),
+    "Operate": ("serve", "sign", "keys", "audit", "monitor"),
 }
 """The commands in the order of `eulerlora --help`; those of other distributions follow."""
 

@@ -29,6 +29,7 @@ from eulerlora.checkpoint.files import (
     read_known_answer,
 )
 from eulerlora.checkpoint.hub import PREFIX, Repository, download
+from eulerlora.checkpoint.signature import Verify
 from eulerlora.checkpoint.weights import CARD_FILE, stated_licence
 from eulerlora.commands import DEFAULT_NAME
 from eulerlora.model import EulerLoRA
@@ -128,6 +129,7 @@ def load_checked(
     device: str = "cpu",
     precision: PrecisionChoice = "float32",
     compiler: str | None = None,
+    verify: Verify | None = None,
 ) -> CheckedModel:
     """Loads the model of a checkpoint and checks its known answer in every mode.
 
@@ -140,12 +142,13 @@ def load_checked(
         device: As in `EulerLoRA.load`.
         precision: As in `EulerLoRA.load`.
         compiler: As in `EulerLoRA.load`.
+        verify: Checks the signature before anything else is read; None for no check.
 
     Raises:
         CheckpointError: For a checkpoint that is damaged or gives a wrong answer.
     """
     folder = source.folder
-    checkpoint, known, (card, licence) = read_unchanged(folder, lambda: _read(folder))
+    checkpoint, known, (card, licence) = read_unchanged(folder, lambda: _read(folder, verify))
     model = EulerLoRA.of(checkpoint, device, precision, compiler)
     served = ServedModel(model, card, source.url, source.name, licence)
     checked = CheckedModel(source, known, served)
@@ -164,7 +167,11 @@ def load_checked(
     return checked
 
 
-def _read(folder: Path) -> tuple[Checkpoint, KnownAnswer, tuple[str, str | None]]:
+def _read(
+    folder: Path, verify: Verify | None
+) -> tuple[Checkpoint, KnownAnswer, tuple[str, str | None]]:
+    if verify is not None:
+        verify(folder)
     checkpoint = load_checkpoint(folder)
     return checkpoint, read_known_answer(folder, checkpoint.config), read_card(folder)
 

@@ -12,6 +12,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
+from eulerlora.checkpoint.signature import SIGNATURE_FILE
 from eulerlora.model import EulerLoRA
 from eulerlora_contract.errors import SettingsError
 from service.decoding.fork_server import FORK_SERVER
@@ -30,6 +31,7 @@ from service.settings import ServiceSettings
 from tests.damaged_checkpoints import DAMAGES, edited
 from tests.program import run
 from tests.server_process import END_S, serving, wait_until
+from tests.signing_keys import write_keys
 
 CLIENTS = 16
 PR_GET_DUMPABLE = 3
@@ -114,6 +116,16 @@ def test_checkpoints_that_cannot_be_served_end_the_process_with_one_line_and_sta
         status, log = server.wait_for_exit()
     (line,) = error_lines(log)
     assert (status, named in line) == (1, True)
+
+
+def test_an_unsigned_checkpoint_is_refused_if_signatures_are_required(
+    checkpoint_folder: Path, tmp_path: Path
+) -> None:
+    keys = write_keys(tmp_path)
+    with serving(checkpoint_folder, "--require-signature", keys.public) as server:
+        status, log = server.wait_for_exit()
+    (line,) = error_lines(log)
+    assert (status, str(checkpoint_folder / SIGNATURE_FILE) in line) == (1, True)
 
 
 @pytest.fixture

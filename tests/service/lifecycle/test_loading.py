@@ -5,6 +5,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import torch
 from torch import Tensor
 
 from eulerlora.checkpoint.files import (
+    CONFIG_FILE,
     DEFAULT_CHECKPOINT,
     predict_known_answer,
     read_config,
     save_checkpoint,
     write_config,
 )
+from eulerlora.checkpoint.signature import SIGNATURE_FILE, sign, verifier
 from eulerlora.checkpoint.weights import CARD_FILE
 from eulerlora.model import EulerLoRA
 from eulerlora_contract.errors import CheckpointError, SettingsError
@@ -41,6 +44,7 @@ from service.settings import ServiceSettings
 from tests.conftest import predict_rows
 from tests.damaged_checkpoints import DAMAGES
 from tests.fake_hub import COMMIT, NAME, fake_hub
+from tests.signing_keys import write_keys
 
 pytestmark = pytest.mark.anyio
 
@@ -179,6 +183,23 @@ def test_a_changed_config_is_a_newer_revision_with_the_same_weights(checkpoint_c
     assert newer.model.revision != current.model.revision
     assert newer.model.config.thresholds == ()
     assert frozen_weights(newer.model)[0].data_ptr() == frozen_weights(current.model)[0].data_ptr()
+
+
+def test_the_signature_is_checked_before_anything_is_read_and_at_a_reload(
+    checkpoint_copy: Path, tmp_path: Path
+) -> None:
+    keys = write_keys(tmp_path)
+    verified = partial(load, verify=verifier(keys.public))
+    sign(checkpoint_copy, keys.private)
+    current = verified(checkpoint_copy, ())
+    (checkpoint_copy / CONFIG_FILE).write_text("{}")
+    for refused in (
+        lambda: verified(checkpoint_copy, ()),
+        lambda: newer_revision(current, verified, [current.model]),
+    ):
+        with pytest.raises(CheckpointError) as caught:
+            refused()
+        assert caught.value.path == checkpoint_copy / SIGNATURE_FILE
 
 
 def test_a_model_with_another_name_is_not_a_newer_revision(save: Save) -> None:
