@@ -46,7 +46,7 @@ LOG_FORMATS = ("auto", "json", "text")
     help="Serve only checkpoints that `eulerlora sign` signed; the file of the public key.",
 )
 @click.option("--audit", type=PATH, help="Record every decision in this file; 503 if it fails.")
-@click.option("--audit-secret", type=PATH, help="File with the secret of the image hashes.")
+@click.option("--audit-secret", type=PATH, help="File with the secret of the log.")
 @click.option(
     "--precision",
     type=click.Choice(PRECISION_CHOICES),

@@ -1,17 +1,19 @@
-"""An audit file: a hash chain of lines, appended by one process, and its verification.
+"""Audit files: a chain of authenticated lines, appended by one process, and its verification.
 
-Every line contains the hash of the previous line. A line is a record in canonical JSON: sorted
-keys, no spaces, ASCII, numbers in Python's shortest representation. `hash` is the SHA-256 of the
-record without `hash`; `previous` is the `hash` of the previous line. Changing, removing or moving a
-line therefore invalidates all later lines.
+A line is a record in canonical JSON: sorted keys, no spaces, ASCII, numbers in Python's shortest
+representation. `mac` is the HMAC-SHA-256 of the record without `mac`, under a key that is not in
+the file; `previous` is the `mac` of the previous line, and `sequence` counts the lines of the
+chain. Without the key, nobody can change, insert or move a line, or chain the lines again; only
+lines at the end can be removed. After a rotation, the header of the next file continues the chain.
 """
 
 import fcntl
 import hashlib
+import hmac
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,23 +23,30 @@ from typing import Any
 from eulerlora_contract.errors import EulerLoRAError, SettingsError, StorageError
 from eulerlora_contract.output_files import storage_errors
 
-FORMAT = 1
+FORMAT = 2
 FIRST_PREVIOUS = "0" * 64  # `previous` of the first line of a chain
 MAX_LINE_BYTES = 1 << 20
 TRIAL_BYTES = 1 << 16  # as a batch of decisions
 HEADER, DECISION, REPAIR = "header", "decision", "repair"
 KINDS = (HEADER, DECISION, REPAIR)
-HEADER_START = b'{"format":%d,"hash":"' % FORMAT
+FILE_START = b'{"format":'
+"""Of the header, in every format."""
+HEADER_START = FILE_START + b'%d,"kind":"header","mac":"' % FORMAT
 Record = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ChainEnd:
-    """The end of a chain: its number of lines, and the hash of the last one."""
+    """The end of a chain: its number of lines, and the `mac` of the last one."""
 
     lines: int = 0
-    hash: str = FIRST_PREVIOUS
+    mac: str = FIRST_PREVIOUS
+
+
+def key_id(key: bytes) -> str:
+    """Returns 16 hex digits that identify a key without revealing it."""
+    return hmac.digest(key, b"identifier", hashlib.sha256).hex()[:16]  # no line is so short
 
 
 def canonical(record: Mapping[str, Any]) -> bytes:
@@ -50,22 +59,22 @@ def canonical(record: Mapping[str, Any]) -> bytes:
     return text.encode("ascii")
 
 
-def encode_line(record: Mapping[str, Any], end: ChainEnd) -> tuple[bytes, ChainEnd]:
+def encode_line(record: Mapping[str, Any], end: ChainEnd, key: bytes) -> tuple[bytes, ChainEnd]:
     """Returns the line of a record appended at `end`, and the new end of the chain.
 
     Raises:
         ValueError: For a line longer than MAX_LINE_BYTES.
     """
-    chained = {**record, "sequence": end.lines, "previous": end.hash}
-    digest = hashlib.sha256(canonical(chained)).hexdigest()
-    line = canonical({**chained, "hash": digest}) + b"\n"
+    chained = {**record, "sequence": end.lines, "previous": end.mac}
+    mac = _mac(key, chained)
+    line = canonical({**chained, "mac": mac}) + b"\n"
     if len(line) > MAX_LINE_BYTES:
         raise ValueError(f"expected a line of at most {MAX_LINE_BYTES:,} bytes, got {len(line):,}")
-    return line, ChainEnd(end.lines + 1, digest)
+    return line, ChainEnd(end.lines + 1, mac)
 
 
-def decode_line(line: bytes) -> Record:
-    """Returns the record of one line after checking its hash.
+def decode_line(line: bytes, key: bytes) -> Record:
+    """Returns the record of one line after checking its `mac`.
 
     Raises:
         ValueError: With a reason.
@@ -79,9 +88,14 @@ def decode_line(line: bytes) -> Record:
         intact = False
     if not intact:
         raise ValueError("not in the canonical form of this service")
-    unhashed = {name: value for name, value in record.items() if name != "hash"}
-    if record.get("hash") != hashlib.sha256(canonical(unhashed)).hexdigest():
-        raise ValueError("the hash does not match the line")
+    if record.get("format", FORMAT) != FORMAT:
+        raise ValueError(f"expected an audit log of format {FORMAT}, got another format")
+    if "secret_id" in record and record["secret_id"] != key_id(key):
+        raise ValueError("was written with another secret")
+    mac = record.pop("mac", None)
+    if not isinstance(mac, str) or not hmac.compare_digest(_mac(key, record), mac):
+        raise ValueError("the line was changed, or was not written with this secret")
+    record["mac"] = mac
     if not {"kind", "time", "sequence", "previous"} <= record.keys() or record["kind"] not in KINDS:
         raise ValueError("not a record of a known kind")
     return record
@@ -89,11 +103,15 @@ def decode_line(line: bytes) -> Record:
 
 def end_after(record: Record) -> ChainEnd:
     """Returns the end of the chain after this record."""
-    return ChainEnd(record["sequence"] + 1, record["hash"])
+    return ChainEnd(record["sequence"] + 1, record["mac"])
+
+
+def _mac(key: bytes, record: Mapping[str, Any]) -> str:
+    return hmac.digest(key, canonical(record), hashlib.sha256).hex()
 
 
 class AuditFile:
-    """Appends records to the hash chain in a file.
+    """Appends records to the chain in a file.
 
     Every write waits for the disk, so that records survive a power failure.
 
@@ -101,14 +119,15 @@ class AuditFile:
     It is removed, and a record of kind `repair` states its length and SHA-256.
 
     Args:
-        secret_id: Identifies the secret of the file's image hashes.
+        key: Of the chain.
         after: The chain that an empty or missing file continues. Raises SettingsError if another
             process has locked the file, if it is not an audit log, or if it belongs to another
             secret; StorageError if the disk is full; OSError if it cannot be opened.
     """
 
-    def __init__(self, path: Path, secret_id: str, after: ChainEnd) -> None:
+    def __init__(self, path: Path, key: bytes, after: ChainEnd) -> None:
         self.path = path
+        self._key = key
         self.end = after
         self._has_partial_write = False
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -116,10 +135,10 @@ class AuditFile:
             _lock(self._descriptor, path)
             self._size, torn = _size_of_lines(self._descriptor)
             if self._size == 0 and HEADER_START.startswith(torn[: len(HEADER_START)]):
-                self._start(secret_id)
+                self._start()
                 self._repair(torn)
             else:
-                self._continue(secret_id, torn)
+                self._continue(torn)
         except BaseException:
             self.close()
             raise
@@ -134,7 +153,7 @@ class AuditFile:
         self._check_unmodified()
         end, lines = self.end, []
         for record in records:
-            line, end = encode_line({"time": _now(), **record}, end)
+            line, end = encode_line({"time": _now(), **record}, end, self._key)
             lines.append(line)
         with storage_errors(self.path):
             self._write(b"".join(lines))
@@ -164,24 +183,21 @@ class AuditFile:
         """Closes the file and releases its lock."""
         os.close(self._descriptor)
 
-    def _start(self, secret_id: str) -> None:
+    def _start(self) -> None:
         self._truncate()  # an incomplete header
-        self.append([{"kind": HEADER, "format": FORMAT, "secret_id": secret_id}])
+        self.append([{"kind": HEADER, "format": FORMAT, "secret_id": key_id(self._key)}])
         _sync_folder(self.path.parent)
 
-    def _continue(self, secret_id: str, torn: bytes) -> None:
+    def _continue(self, torn: bytes) -> None:
         try:
-            header = decode_line(_first_line(self._descriptor))
-            self.end = end_after(decode_line(_last_line(self._descriptor, self._size)))
+            decode_line(_first_line(self._descriptor), self._key)
+            last = _last_line(self._descriptor, self._size)
+            self.end = end_after(decode_line(last, self._key))
         except ValueError as error:
             raise SettingsError(
                 f"{self.path}: cannot continue this audit log ({error}); "
                 "check it with eulerlora audit verify, or choose another file"
             ) from error
-        if header.get("format") != FORMAT or header.get("secret_id") != secret_id:
-            raise SettingsError(
-                f"{self.path}: was written with another secret or format; choose another file"
-            )
         self._repair(torn)
 
     def _repair(self, torn: bytes) -> None:
@@ -267,50 +283,90 @@ def _now() -> str:
 
 
 class ChainError(EulerLoRAError):
-    """A line of an audit file does not match the hash chain."""
+    """A line of an audit file is not the next one of the chain."""
 
     def __init__(self, path: Path, line: int, reason: str) -> None:
         super().__init__(f"{path}: line {line}: {reason}")
 
 
-def records(path: Path) -> Iterator[Record]:
-    """Yields the records of an audit file after checking each against the previous one.
+def audit_files(folder: Path) -> list[Path]:
+    """Returns the audit files in a folder, of any format; other files are left out."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.is_file():
+            with path.open("rb") as file:
+                if file.read(len(FILE_START)) == FILE_START:
+                    found.append(path)
+    return found
 
-    Lines missing at the end of the file cannot be detected without the expected last hash.
+
+def records(paths: Iterable[Path], key: bytes, after: str = FIRST_PREVIOUS) -> Iterator[Record]:
+    """Yields the records of a chain after checking each against the previous one.
+
+    Lines missing at the end of the last file cannot be detected without the expected last `mac`.
+
+    Args:
+        paths: All files of the chain, rotated ones and the present one, in any order.
+        key: Of the chain.
+        after: The `mac` of the line that the first file continues, if earlier files were archived.
 
     Raises:
-        ChainError: At the first invalid line.
+        ChainError: At the first invalid line, which is the header of a file if one before it is
+            missing.
         OSError: For an unreadable file.
     """
     end: ChainEnd | None = None
-    with path.open("rb") as file:
-        number = 0
-        while line := file.readline(MAX_LINE_BYTES):
-            number += 1
-            try:
-                record = decode_line(line)
-                _check_first(record) if end is None else _check_next(record, end)
-            except ValueError as error:
-                raise ChainError(path, number, str(error)) from error
-            end = end_after(record)
-            yield record
-    if end is None:
-        raise ChainError(path, 1, "expected a header, got an empty file")
+    for path in sorted(paths, key=lambda path: _header(path, key)["sequence"]):
+        with path.open("rb") as file:
+            number = 0
+            while line := file.readline(MAX_LINE_BYTES):
+                number += 1
+                try:
+                    record = decode_line(line, key)
+                    _check_kind(record, number)
+                    if end is None:
+                        _check_start(record, after)
+                    else:
+                        _check_next(record, end)
+                except ValueError as error:
+                    raise ChainError(path, number, str(error)) from error
+                end = end_after(record)
+                yield record
 
 
-def _check_first(record: Record) -> None:
-    if record["kind"] != HEADER:
-        raise ValueError(f"expected a header, got a record of kind {record['kind']}")
-    if record.get("format") != FORMAT:
-        raise ValueError(f"expected format {FORMAT}, got another one")
-    if (record["sequence"] == 0) != (record["previous"] == FIRST_PREVIOUS):
-        raise ValueError("the header neither starts a chain nor continues one")
+def _header(path: Path, key: bytes) -> Record:
+    try:
+        with path.open("rb") as file:
+            line = file.readline(MAX_LINE_BYTES)
+        if not line:
+            raise ValueError("expected a header, got an empty file")
+        record = decode_line(line, key)
+        _check_kind(record, 1)
+    except ValueError as error:
+        raise ChainError(path, 1, str(error)) from error
+    return record
+
+
+def _check_kind(record: Record, number: int) -> None:
+    if (record["kind"] == HEADER) != (number == 1):
+        raise ValueError(
+            "expected a header as the first line of a file and nowhere else, got a record of kind "
+            f"{record['kind']}"
+        )
+
+
+def _check_start(record: Record, after: str) -> None:
+    if record["previous"] != after:
+        expected = "the start of a chain" if after == FIRST_PREVIOUS else f"the line after {after}"
+        raise ValueError(
+            f"expected {expected}, got line {record['sequence']:,} of a chain: a file before this "
+            "one is missing"
+        )
 
 
 def _check_next(record: Record, end: ChainEnd) -> None:
-    if record["kind"] == HEADER:
-        raise ValueError("expected one header per file, got a second one")
-    if record["sequence"] != end.lines:
-        raise ValueError(f"expected sequence number {end.lines}, got {record['sequence']}")
-    if record["previous"] != end.hash:
-        raise ValueError("does not match the previous line, which was changed or inserted")
+    if (record["sequence"], record["previous"]) != (end.lines, end.mac):
+        raise ValueError(
+            f"expected line {end.lines:,} of the chain, got line {record['sequence']:,} of it or "
+            "of another one: lines or files before this one are missing, or were inserted"
+        )

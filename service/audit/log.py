@@ -1,6 +1,7 @@
 """The audit log: every decision is on the disk before its response is sent.
 
-It contains no image, only a hash of each that is keyed with a secret.
+It contains no image, only a keyed hash of each. The secret has a key for these hashes and another
+one for the chain: uploaders choose what the former is applied to.
 """
 
 import asyncio
@@ -73,9 +74,9 @@ def read_secret(file: Path | None, environment: Mapping[str, str]) -> bytes:
     return secret
 
 
-def secret_id(secret: bytes) -> str:
-    """Returns 16 hex digits that identify a secret without revealing it."""
-    return hmac.digest(secret, b"eulerlora audit log", hashlib.sha256).hex()[:16]
+def chain_key(secret: bytes) -> bytes:
+    """Returns the key of the chain of lines."""
+    return hmac.digest(secret, b"eulerlora audit chain", hashlib.sha256)
 
 
 def image_hash(secret: bytes, content: bytes) -> str:
@@ -83,7 +84,8 @@ def image_hash(secret: bytes, content: bytes) -> str:
 
     Without the secret, nobody can check whether a given image is in the log.
     """
-    return hmac.digest(secret, content, hashlib.sha256).hex()
+    key = hmac.digest(secret, b"eulerlora audit image", hashlib.sha256)
+    return hmac.digest(key, content, hashlib.sha256).hex()
 
 
 @dataclass(frozen=True)
@@ -112,10 +114,15 @@ class _PendingEntry:
 class AuditLog:
     """Writes entries to a file in order of arrival, in a dedicated thread.
 
+    Entries that arrive during a write are written and synced together. A context manager: the
+    thread runs within the block; on exit it writes the pending entries.
+
     Args:
-        secret: Of the image hashes. Entries that arrive during a write are written and synced
-            together. Raises as AuditFile at construction. A context manager: the thread runs within
-            the block; on exit it writes the pending entries.
+        secret: Of the chain and of the image hashes.
+
+    Raises:
+        SettingsError: As `AuditFile`, at construction.
+        StorageError: As `AuditFile`, at construction.
     """
 
     def __init__(self, path: Path, secret: bytes) -> None:
@@ -154,7 +161,7 @@ class AuditLog:
         await asyncio.wrap_future(pending.written)
 
     def _open_file(self, after: ChainEnd) -> AuditFile:
-        return AuditFile(self._path, secret_id(self._secret), after)
+        return AuditFile(self._path, chain_key(self._secret), after)
 
     def _run(self) -> None:
         stopping = False

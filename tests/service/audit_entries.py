@@ -1,10 +1,18 @@
 """Entries for tests of the audit log."""
 
+from pathlib import Path
+
 from eulerlora_contract.answers import Prediction
 from eulerlora_contract.policy import policy
-from service.audit.log import AuditEntry
+from service.audit.file import Record, records
+from service.audit.log import AuditEntry, chain_key
 
 SECRET = b"a secret of thirty-two bytes or so"
+
+
+def verified(*paths: Path) -> list[Record]:
+    """Returns the records of a log with SECRET."""
+    return list(records(paths, chain_key(SECRET)))
 
 
 def audit_entry(

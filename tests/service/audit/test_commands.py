@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from service.audit.file import records
 from service.audit.log import AuditLog
-from tests.program import run
-from tests.service.audit_entries import SECRET, audit_entry
+from tests.program import refusal, run
+from tests.service.audit_entries import SECRET, audit_entry, verified
 
 
 @pytest.fixture
@@ -36,24 +35,28 @@ def secret(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_valid_log_is_summarised_with_its_last_hash(path: Path) -> None:
-    done = run("audit", "verify", path)
-    first, *_, last = records(path)
-    assert (done.status, done.err) == (0, "")
-    assert "4 lines, 3 decisions, 0 repairs" in done.out
-    assert f"from {first['time']} to {last['time']}" in done.out
-    assert done.out.endswith(f"last {last['hash']}\n")
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EULERLORA_AUDIT_SECRET", SECRET.decode())
+
+
+def test_a_valid_log_is_summarised_with_its_last_line(path: Path) -> None:
+    first, *_, last = verified(path)
+    for argument in (path, path.parent):
+        done = run("audit", "verify", argument)
+        assert (done.status, done.err) == (0, "")
+        assert "1 files, 4 lines, 3 decisions, 0 repairs" in done.out
+        assert f"from {first['time']} to {last['time']}" in done.out
+        assert f"last {last['mac']}\n" in done.out
 
 
 def test_an_invalid_line_is_reported_with_status_1(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"request_id":"r2"', b'"request_id":"rx"'))
-    done = run("audit", "verify", path)
-    expected = f"eulerlora: {path}: line 3: the hash does not match the line\n"
-    assert (done.status, done.err) == (1, expected)
+    assert f"{path}: line 3: " in refusal("audit", "verify", path)
 
 
-def test_a_truncated_log_is_detected_with_an_expected_hash(path: Path) -> None:
-    *_, before_last, last = (record["hash"] for record in records(path))
+def test_a_truncated_log_is_detected_with_an_expected_line(path: Path) -> None:
+    *_, before_last, last = (record["mac"] for record in verified(path))
     for noted, since in ((last, 0), (before_last, 1)):
         done = run("audit", "verify", path, "--expect-last", noted)
         assert (done.status, done.out.splitlines()[-1]) == (
@@ -62,40 +65,49 @@ def test_a_truncated_log_is_detected_with_an_expected_hash(path: Path) -> None:
         )
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
     assert run("audit", "verify", path).status == 0
-    done = run("audit", "verify", path, "--expect-last", last)
-    assert (done.status, "the end of the log was removed" in done.err) == (1, True)
+    assert last in refusal("audit", "verify", path, "--expect-last", last)
 
 
-def test_the_decisions_on_an_image_are_shown(path: Path, image: Path, secret: Path) -> None:
-    done = run("audit", "verify", path, "--image", image, "--secret-file", secret)
+def test_a_later_file_is_accepted_with_the_last_line_of_archived_ones(
+    path: Path, tmp_path: Path
+) -> None:
+    archived = tmp_path / "archived"
+    with AuditLog(path, SECRET) as log:
+        path.rename(archived)
+        asyncio.run(log.record(audit_entry("r4", b"two")))
+    assert "2 files, 6 lines" in run("audit", "verify", path, archived).out
+    assert f"{path}: line 1: " in refusal("audit", "verify", path)
+    last = verified(archived)[-1]["mac"]
+    assert "1 files, 2 lines" in run("audit", "verify", path, "--after", last).out
+
+
+def test_the_decisions_on_an_image_are_shown(path: Path, image: Path) -> None:
+    done = run("audit", "verify", path, "--image", image)
     assert done.status == 0
     shown = [line for line in done.out.splitlines() if line.startswith("sequence=")]
     assert ["request_id=r1" in shown[0], "request_id=r3" in shown[1], len(shown)] == [True, True, 2]
 
 
-def test_the_secret_can_come_from_the_environment(path: Path, image: Path, monkeypatch) -> None:
-    monkeypatch.setenv("EULERLORA_AUDIT_SECRET", SECRET.decode())
-    done = run("audit", "verify", path, "--image", image)
-    assert (done.status, done.out.count("sequence=")) == (0, 2)
-
-
-def test_another_secret_is_an_error(path: Path, image: Path, secret: Path) -> None:
+def test_a_secret_file_replaces_the_environment(path: Path, secret: Path) -> None:
     secret.write_bytes(b"x" * 32)
-    done = run("audit", "verify", path, "--image", image, "--secret-file", secret)
-    assert (done.status, "another secret" in done.err) == (1, True)
+    assert f"{path}: line 1: " in refusal("audit", "verify", path, "--secret-file", secret)
 
 
 @pytest.mark.parametrize("content", [b"", b"short\n"])
 def test_a_missing_or_short_secret_is_refused(
-    path: Path, image: Path, secret: Path, monkeypatch, content: bytes
+    path: Path, secret: Path, monkeypatch, content: bytes
 ) -> None:
-    monkeypatch.delenv("EULERLORA_AUDIT_SECRET", raising=False)
+    monkeypatch.delenv("EULERLORA_AUDIT_SECRET")
     secret.write_bytes(content)
     for options in (("--secret-file", secret), ()):
-        done = run("audit", "verify", path, "--image", image, *options)
-        assert (done.status, "at least 32 bytes" in done.err) == (1, True)
+        assert "at least 32 bytes" in refusal("audit", "verify", path, *options)
 
 
-def test_wrong_usage_is_status_2(path: Path, secret: Path, tmp_path: Path) -> None:
-    assert run("audit", "verify", path, "--secret-file", secret).status == 2
-    assert run("audit", "verify", tmp_path / "nowhere").status == 2
+def test_wrong_usage_is_status_2(tmp_path: Path) -> None:
+    for arguments in ((), (tmp_path / "nowhere",)):
+        assert run("audit", "verify", *arguments).status == 2
+
+
+def test_a_folder_without_logs_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "keys.jsonl").write_text("{}\n")
+    assert str(tmp_path) in refusal("audit", "verify", tmp_path)

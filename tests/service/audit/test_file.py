@@ -8,15 +8,21 @@ from pathlib import Path
 import pytest
 
 from eulerlora_contract.errors import SettingsError, StorageError
-from service.audit.file import DECISION, AuditFile, ChainEnd, records
+from service.audit.file import DECISION, AuditFile, ChainEnd, key_id, records
 from tests.full_disk import file_size_limit
 
+KEY = b"key"
+OLD_HEADER = (
+    b'{"format":1,"hash":"6f2f0a3f","kind":"header","previous":"0","secret_id":"id","sequence":0,'
+    b'"time":"2026-11-01T00:00:00.000000+00:00"}\n'
+)
+"""Of a chain of plain hashes."""
 LOCKING_PROCESS = """
 import sys
 from pathlib import Path
 from service.audit.file import ChainEnd
 from service.audit.file import AuditFile
-file = AuditFile(Path(sys.argv[1]), "id", after=ChainEnd())
+file = AuditFile(Path(sys.argv[1]), b"key", after=ChainEnd())
 print("locked", flush=True)
 sys.stdin.readline()
 """
@@ -27,8 +33,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "audit.jsonl"
 
 
-def opened(path: Path, secret_id: str = "id") -> AuditFile:
-    return AuditFile(path, secret_id, after=ChainEnd())
+def opened(path: Path, key: bytes = KEY) -> AuditFile:
+    return AuditFile(path, key, after=ChainEnd())
 
 
 def write(path: Path, *names: str) -> None:
@@ -38,14 +44,16 @@ def write(path: Path, *names: str) -> None:
 
 
 def kinds(path: Path) -> list[str]:
-    return [record["kind"] for record in records(path)]
+    return [record["kind"] for record in records([path], KEY)]
 
 
 def test_a_new_file_is_private_and_starts_with_a_header(path: Path) -> None:
     opened(path).close()
     assert path.stat().st_mode & 0o777 == 0o600
-    (header,) = records(path)
-    assert (header["kind"], header["format"], header["secret_id"]) == ("header", 1, "id")
+    (header,) = records([path], KEY)
+    assert (header["kind"], header["format"], header["secret_id"]) == (
+        "header", 2, key_id(KEY),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("size", [1, 40, -1])
@@ -58,7 +66,7 @@ def test_an_incomplete_line_is_removed_and_the_repair_recorded(
     path.write_bytes(path.read_bytes().removesuffix(last) + torn)
     write(path, "c")
     assert kinds(path) == ["header", "decision", "repair", "decision"]
-    repair = list(records(path))[2]
+    repair = list(records([path], KEY))[2]
     assert (repair["bytes"], repair["sha256"]) == (len(torn), hashlib.sha256(torn).hexdigest())
     assert str(path) in caplog.text
 
@@ -76,7 +84,8 @@ def test_a_crash_at_any_byte_of_a_write_leaves_the_lines_before_it(path: Path) -
 
 
 @pytest.mark.parametrize(
-    "content", [b"{}\n", b"notes of mine\n", b"no line at all", b"\x89PNG\r\n\x1a\n\0\0"]
+    "content",
+    [b"{}\n", OLD_HEADER, b"notes of mine\n", b"no line at all", b"\x89PNG\r\n\x1a\n\0\0"],
 )
 def test_another_kind_of_file_is_refused_and_not_modified(path: Path, content: bytes) -> None:
     path.write_bytes(content)
@@ -89,14 +98,14 @@ def test_another_kind_of_file_is_refused_and_not_modified(path: Path, content: b
 def test_a_modified_last_line_is_refused(path: Path) -> None:
     write(path, "a")
     path.write_bytes(path.read_bytes().replace(b'"name":"a"', b'"name":"b"'))
-    with pytest.raises(SettingsError, match="the hash does not match the line"):
+    with pytest.raises(SettingsError, match="was changed"):
         opened(path)
 
 
 def test_a_log_of_another_secret_is_refused(path: Path) -> None:
     write(path, "a")
     with pytest.raises(SettingsError, match="another secret"):
-        opened(path, "other")
+        opened(path, b"other")
     write(path, "b")
     assert kinds(path) == ["header", "decision", "decision"]
 

@@ -18,12 +18,11 @@ from eulerlora_contract.answers import ClassName, PolicyDescription, Reason, Sco
 from eulerlora_contract.policy.policy import Policy, default_policy, policy_of
 from eulerlora_contract.policy.quality import measure_quality
 from eulerlora_contract.policy.results import NOT_FITTED, TITLES, WARNING, reason_words
-from service.audit.file import records
 from service.audit.log import AuditLog
 from service.http.responses import rounded
 from tests.conftest import THRESHOLDS, TINY_BACKBONE
 from tests.service import conftest
-from tests.service.audit_entries import SECRET
+from tests.service.audit_entries import SECRET, verified
 from tests.service.conftest import encoded
 
 NAMES = ("bkl", "mel", "nv", "bcc", "akiec")
@@ -140,7 +139,7 @@ def test_the_audit_log_and_the_metrics_have_every_disposition_of_a_batch(
         results = post_batch(client, png, png, b"no image").json()["results"]
         client.post("/triage", content=png, headers=HEADERS)
         metrics = client.get("/metrics").text
-    recorded = [record for record in records(path) if record["kind"] == "decision"]
+    recorded = [record for record in verified(path) if record["kind"] == "decision"]
     assert [record["item_id"] for record in recorded[-1:]] == [None]
     assert {record["item_id"]: record["triage"]["disposition"] for record in recorded[:-1]} == {
         result["item_id"]: result["disposition"] for result in results[:2]
