@@ -165,6 +165,7 @@ def service_of(
     compiler = "inductor" if options.compiled else None
     sources = [CheckpointSource.of(text) for text in options.checkpoints]
     key = options.require_signature
+    verify = None if key is None else verifier(key)
     audit = None
     if options.audit is not None:
         audit = AuditLog(options.audit, read_secret(options.audit_secret, os.environ))
@@ -176,7 +177,7 @@ def service_of(
             device=options.device,
             precision=options.precision,
             compiler=compiler,
-            verify=None if key is None else verifier(key),
+            verify=verify,
         ),
         audit=audit,
         decoder=DecoderPool(

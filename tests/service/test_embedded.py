@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from fastapi.testclient import TestClient
 
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
 from eulerlora.checkpoint.weights import BACKBONE_FILE
-from eulerlora.settings import DEFAULT_RUNTIME
 from service.lifecycle.loading import CheckpointSource, load_checked
 from tests.service.conftest import app_of
 
@@ -111,6 +109,5 @@ def test_most_other_images_and_few_lesions_are_unfamiliar(
 
 
 def test_the_served_licence_is_that_of_the_data() -> None:
-    source = CheckpointSource(DEFAULT_CHECKPOINT)
-    checked = load_checked(source, (), torch.device("cpu"), DEFAULT_RUNTIME)
+    checked = load_checked(CheckpointSource(DEFAULT_CHECKPOINT), ())
     assert checked.served.licence == "cc-by-nc-4.0"
