@@ -1,6 +1,6 @@
 """EulerLoRA: image classification with uncertainty from sampled low-rank adapters.
 
-The names of `IMPORTED` are imported on first access: they import torch, which takes seconds.
+The names of `_IMPORTED` are imported on first access: they import torch, which takes seconds.
 """
 
 from importlib import import_module
@@ -44,7 +44,7 @@ __all__ = [
     "summarise",
     "trajectory_loss",
 ]
-IMPORTED = {
+_IMPORTED = {
     "AdaptedClassifier": "classifier",
     "EulerLoRA": "model",
     "Predictions": "answer",
@@ -57,10 +57,10 @@ IMPORTED = {
 
 
 def __getattr__(name: str) -> object:
-    """Imports the names of `IMPORTED` (PEP 562)."""
-    if name not in IMPORTED:
+    """Imports the names of `_IMPORTED` (PEP 562)."""
+    if name not in _IMPORTED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{IMPORTED[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_IMPORTED[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -50,10 +50,10 @@ COLUMNS = (
     "feature_distance",
     "unfamiliar",
 )
-ROWS_COLUMN = "rows"
-SET_COLUMN = "prediction_set"
-VERSIONS: "dict[str, TransformersVersion]" = {"4": 4, "5": 5}
-EXPORT_FORMATS = ("peft", "torchvision", "onnx")
+_ROWS_COLUMN = "rows"
+_SET_COLUMN = "prediction_set"
+_VERSIONS: "dict[str, TransformersVersion]" = {"4": 4, "5": 5}
+_EXPORT_FORMATS = ("peft", "torchvision", "onnx")
 
 WAIT_POLICY = {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "10000"}
 """The policy "active" spins 1000 times. The count is for machines with at least as many cores as
@@ -78,7 +78,7 @@ def configure_openmp() -> None:
         os.environ.setdefault(THREADS, str(cpus))
 
 
-class CheckpointParameter(click.Path):
+class _CheckpointParameter(click.Path):
     """The folder of a checkpoint to read, or `default`."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class CheckpointParameter(click.Path):
         return DEFAULT_CHECKPOINT
 
 
-CHECKPOINT = CheckpointParameter()
+CHECKPOINT = _CheckpointParameter()
 
 
 def views_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -207,7 +207,7 @@ def predict_command(
     selection = select_files(images, EXTENSIONS)
     files = selection.files
     if csv_file is not None:
-        check_output(csv_file, [*files, *checkpoint.glob("*")])
+        _check_output(csv_file, [*files, *checkpoint.glob("*")])
     model = EulerLoRA.load(checkpoint, device, precision)
     failures: list[str] = []
 
@@ -230,8 +230,8 @@ def predict_command(
     }
     answers = predict_files(model, files, options, report_failure, report_warning)
     if csv_file is not None:
-        auto = (ROWS_COLUMN,) if samples == AUTO else ()
-        sets = () if coverage is None else (SET_COLUMN,)
+        auto = (_ROWS_COLUMN,) if samples == AUTO else ()
+        sets = () if coverage is None else (_SET_COLUMN,)
         write_answers(csv_file, answers, [*COLUMNS, *auto, *sets], model.classes)
     else:
         encoding = sys.stdout.encoding or "utf-8"  # None for io.StringIO
@@ -304,7 +304,7 @@ def predict_files(
             yield to_jsonable_python({"file": str(file), **fields, "warnings": warnings})
 
 
-def check_output(path: Path, inputs: Iterable[Path]) -> None:
+def _check_output(path: Path, inputs: Iterable[Path]) -> None:
     """Raises OutputPathError if writing `path` would overwrite one of the inputs."""
     if path.exists():
         for file in inputs:
@@ -370,7 +370,7 @@ def _column_values(answer: Mapping[str, Any]) -> dict[str, Any]:
     included = shown.get("prediction_set")
     return shown | {
         "probabilities": shown.get("probabilities", {}),
-        SET_COLUMN: included and included["labels"],
+        _SET_COLUMN: included and included["labels"],
     }
 
 
@@ -465,12 +465,12 @@ def convert_command(folder: Path, out: Path) -> None:
     epilog="\b\nExample:\n  eulerlora export checkpoint --format onnx --out onnx",
 )
 @click.argument("checkpoint", type=CHECKPOINT)
-@click.option("--format", "format_", type=click.Choice(EXPORT_FORMATS), required=True)
+@click.option("--format", "format_", type=click.Choice(_EXPORT_FORMATS), required=True)
 @click.option("--out", required=True, type=PATH, help="A new folder.")
 @click.option(
     "--transformers",
     "version",
-    type=click.Choice(list(VERSIONS)),
+    type=click.Choice(list(_VERSIONS)),
     default="5",
     show_default=True,
     help="Version of transformers whose names the adapters have, for --format peft.",
@@ -502,7 +502,7 @@ def export_command(checkpoint: Path, format_: str, out: Path, version: str, samp
     loaded = load_checkpoint(checkpoint)
     with new_folder(out) as partial:
         if format_ == "peft":
-            export_peft(loaded, partial, VERSIONS[version], sampled)
+            export_peft(loaded, partial, _VERSIONS[version], sampled)
         elif format_ == "torchvision":
             export_torchvision(loaded, partial)
         else:

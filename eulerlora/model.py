@@ -37,12 +37,12 @@ from eulerlora_contract.sampling import (
     Views,
 )
 
-RgbArray = npt.NDArray[np.uint8]
+_RgbArray = npt.NDArray[np.uint8]
 """(height, width, 3), RGB."""
 
-Images = Tensor | RgbArray | Iterable[Image.Image | Path | str | RgbArray]
+Images = Tensor | _RgbArray | Iterable[Image.Image | Path | str | _RgbArray]
 
-MAX_BATCH_IMAGES = 32
+_MAX_BATCH_IMAGES = 32
 """Limits the memory of a batch on a device without a limit of rows per pass."""
 
 
@@ -262,7 +262,7 @@ class EulerLoRA:
                 batch by batch.
             options: At least one.
             batch_size: Images per batch; None for as many as run in one pass, up to
-                `MAX_BATCH_IMAGES`.
+                `_MAX_BATCH_IMAGES`.
             rule: When the rounds of `auto` end; None for `CheckpointConfig.stopping_rule`.
 
         Raises:
@@ -300,7 +300,7 @@ class EulerLoRA:
     def _images_per_pass(self, options: Options) -> int:
         """Returns the number of images whose rows the runtime runs in one pass, at least 1."""
         rows = self.network.settings.adapters * Draw.of(options).count
-        return max(1, min(MAX_BATCH_IMAGES, self.runtime.max_rows_per_pass // rows))
+        return max(1, min(_MAX_BATCH_IMAGES, self.runtime.max_rows_per_pass // rows))
 
     def _empty(self, options: Options) -> Trajectories:
         """Returns the trajectories of no image."""
@@ -329,7 +329,7 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-HALF_LEVEL = 0.5 / 255
+_HALF_LEVEL = 0.5 / 255
 """How far rounding may take a value out of [0, 1]."""
 
 
@@ -365,7 +365,7 @@ def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
             )
         if images.numel():
             low, high = (value.item() for value in images.aminmax())
-            if not (low > -HALF_LEVEL and high < 1 + HALF_LEVEL):
+            if not (low > -_HALF_LEVEL and high < 1 + _HALF_LEVEL):
                 raise ImageError(
                     "expected a tensor with values in [0, 1], which the model normalises, "
                     f"got {low:.3g} to {high:.3g}"
@@ -387,7 +387,7 @@ def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
             )
 
 
-def _rgb_of_array(image: RgbArray) -> RgbImage:
+def _rgb_of_array(image: _RgbArray) -> RgbImage:
     """Returns the image in an array.
 
     Raises:

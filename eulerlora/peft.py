@@ -44,8 +44,8 @@ from eulerlora_contract.settings import validated
 __all__ = ["EulerLoraConfig", "draw_coefficients", "sampling"]
 
 NAME = "eulerlora"
-Role = Literal["input", "output"]
-ROLES: Mapping[str, Role] = {
+_Role = Literal["input", "output"]
+_ROLES: Mapping[str, _Role] = {
     r"(o|out|o_proj|out_proj|out_lin|attn\.proj|attn\.c_proj)": "output",
     r"(attention|self_attention|attention\.output)\.dense": "output",
     r"(fc2|c_proj|wo|lin2|down_proj|w2|dense_4h_to_h|output\.dense)": "output",
@@ -146,22 +146,22 @@ class EulerLoraConfig(LoraConfig):
         values = {"adapters": 1, "rank": rank, "min_rank": least}
         return validated(AdapterSettings, values | {"steps": self.steps, "scale": self.scale})
 
-    def role(self, module: str) -> Role:
+    def role(self, module: str) -> _Role:
         """Returns the role of a module by its name.
 
         Raises:
             SettingsError: If none is known.
         """
-        for pattern, role in [*(self.roles or {}).items(), *ROLES.items()]:
+        for pattern, role in [*(self.roles or {}).items(), *_ROLES.items()]:
             if re.match(rf"(.*\.)?({pattern})$", module):
-                return cast(Role, role)
+                return cast(_Role, role)
         raise SettingsError(f"{module}: expected its role, input or output, in `roles`")
 
     def save_pretrained(self, save_directory: str, **kwargs: Any) -> None:
         """Writes `adapter_config.json`, and the method's settings to the model card beside it."""
         super().save_pretrained(save_directory, **kwargs)
         card = Path(save_directory) / "README.md"
-        if card.is_file() and CARD_TITLE not in (text := card.read_text(encoding="utf-8")):
+        if card.is_file() and _CARD_TITLE not in (text := card.read_text(encoding="utf-8")):
             card.write_text(text.rstrip() + f"\n\n{self._card_section()}", encoding="utf-8")
 
     def _card_section(self) -> str:
@@ -170,13 +170,13 @@ class EulerLoraConfig(LoraConfig):
         targets = self.target_modules
         shown = targets if isinstance(targets, str) else ", ".join(sorted(targets or ()))
         return (
-            f"{CARD_TITLE}\n\n{values}- `target_modules`: {shown}\n\n"
+            f"{_CARD_TITLE}\n\n{values}- `target_modules`: {shown}\n\n"
             "`import eulerlora.peft` before `PeftModel.from_pretrained`. Without\n"
             "`eulerlora.peft.sampling` the adapter is LoRA.\n"
         )
 
 
-CARD_TITLE = "## EulerLoRA"
+_CARD_TITLE = "## EulerLoRA"
 
 
 def _variant_fields() -> Iterable[str]:
@@ -184,7 +184,7 @@ def _variant_fields() -> Iterable[str]:
 
 
 @dataclass(frozen=True, eq=False)
-class SamplingState:
+class _SamplingState:
     """What the layers of a model share in a pass of `sampling`.
 
     Attributes:
@@ -220,14 +220,14 @@ class Directions(nn.Linear):
             it lives as long as the graph.
     """
 
-    def __init__(self, linear: nn.Linear, law: AdapterSettings, role: Role) -> None:
+    def __init__(self, linear: nn.Linear, law: AdapterSettings, role: _Role) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight = linear.weight
         self.register_parameter("bias", None)
         self.law, self.role = law, role
-        self.sampling: SamplingState | None = None
-        self.recomputed: SamplingState | None = None
+        self.sampling: _SamplingState | None = None
+        self.recomputed: _SamplingState | None = None
 
     def draw(self, samples: int, generator: Generator) -> Tensor:
         """Returns independent coefficients (samples, r) on the CPU."""
@@ -290,7 +290,7 @@ def _keep_sampling(model: nn.Module, _: object, output: object) -> None:
         value.register_hook(resume)
 
 
-class EulerLoraLinear(Linear):
+class _EulerLoraLinear(Linear):
     """PEFT's LoRA layer whose A is `Directions`."""
 
     def update_layer(
@@ -307,8 +307,8 @@ class EulerLoraLinear(Linear):
         self.lora_A[adapter_name] = directions.train(self.training)
 
 
-class EulerLoraModel(LoraModel):
-    """Replaces the targeted modules by `EulerLoraLinear`."""
+class _EulerLoraModel(LoraModel):
+    """Replaces the targeted modules by `_EulerLoraLinear`."""
 
     target_module_mapping: dict[str, Sequence[str]] = {
         kind: names for kinds, names in TARGETS.items() for kind in kinds
@@ -347,7 +347,7 @@ class EulerLoraModel(LoraModel):
             config.role(name)
             pattern = get_pattern_key(config.rank_pattern.keys(), name)
             config.settings_of_rank(config.rank_pattern.get(pattern, config.r))
-        base = identity_of(targets)
+        base = _identity_of(targets)
         _check_base(config, base)
         if config.base not in (None, base):  # of an earlier model that was created with the config
             name = next(name for name, known in self.peft_config.items() if known is config)
@@ -357,11 +357,11 @@ class EulerLoraModel(LoraModel):
     @staticmethod
     def _create_new_module(
         lora_config: EulerLoraConfig, adapter_name: str, target: nn.Module, **kwargs: Any
-    ) -> EulerLoraLinear:
+    ) -> _EulerLoraLinear:
         base = target.get_base_layer() if isinstance(target, LoraLayer) else target
         transposed = isinstance(base, Conv1D)
         lora_config.fan_in_fan_out = transposed
-        layer = EulerLoraLinear(
+        layer = _EulerLoraLinear(
             target, adapter_name, lora_config, is_target_conv_1d_layer=transposed, **kwargs
         )
         return layer.train(base.training)  # a model in evaluation mode stays without sampling
@@ -379,7 +379,7 @@ def _check_linear(name: str, module: nn.Module) -> None:
         )
 
 
-def identity_of(targets: Mapping[str, nn.Module]) -> dict[str, Any]:
+def _identity_of(targets: Mapping[str, nn.Module]) -> dict[str, Any]:
     """Returns what identifies a base model: names and shapes of the targets, and first weights.
 
     Weights without memory are left out.
@@ -431,7 +431,7 @@ def draw_coefficients(
 
 def _active(model: nn.Module) -> dict[str, Directions]:
     """Returns the matrices A of the active adapters by name, adapter by adapter."""
-    layers = {n: m for n, m in model.named_modules() if isinstance(m, EulerLoraLinear)}
+    layers = {n: m for n, m in model.named_modules() if isinstance(m, _EulerLoraLinear)}
     adapters = dict.fromkeys(name for layer in layers.values() for name in layer.active_adapters)
     active = {
         f"{name}.lora_A.{adapter}": cast(Directions, layer.lora_A[adapter])
@@ -486,7 +486,7 @@ def sampling(
             drawn = {} if seed is None else draw_coefficients(model, samples, seed)
         return {active[name]: values for name, values in drawn.items()}
 
-    def begin(state: SamplingState | None) -> None:
+    def begin(state: _SamplingState | None) -> None:
         for directions in layers:
             directions.sampling = state
 
@@ -508,7 +508,7 @@ def sampling(
 
         return cast(tuple[Any, Any], tree_map(repeated, (args, kwargs)))
 
-    state = SamplingState(samples, draw, draw())
+    state = _SamplingState(samples, draw, draw())
     handle = model.register_forward_pre_hook(repeat, with_kwargs=True)
     try:
         begin(state)
@@ -529,7 +529,7 @@ def _register() -> None:
     PeftType._member_names_.append(name)
     PeftType._member_map_[name] = PeftType._value2member_map_[name] = member
     register_peft_method(
-        name=NAME, prefix=LoraModel.prefix, config_cls=EulerLoraConfig, model_cls=EulerLoraModel
+        name=NAME, prefix=LoraModel.prefix, config_cls=EulerLoraConfig, model_cls=_EulerLoraModel
     )
 
 

@@ -18,22 +18,22 @@ from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.settings import BackboneSettings, Draw, RuntimeSettings
 from eulerlora_contract.sampling import AUTO, Precision, PrecisionChoice
 
-SLOW_KERNELS = ("DEFAULT", "NO AVX", "AVX2")
+_SLOW_KERNELS = ("DEFAULT", "NO AVX", "AVX2")
 """Kernels of torch without bfloat16, which ATEN_CPU_CAPABILITY can select on any CPU."""
 REQUESTED = "set by the user"
 
-WORTHWHILE = 0.9
+_WORTHWHILE = 0.9
 """Largest time in bfloat16, as a part of that in float32, for which rounding is accepted."""
 ROWS = 8
 """Rows of the timed block: those of an answer of two adapters with four samples."""
-TIMED_S = 0.3
+_TIMED_S = 0.3
 """Time for which the runs are repeated."""
-MAX_SLOWDOWN = 3.0
+_MAX_SLOWDOWN = 3.0
 """If the first run in bfloat16 takes this many times as long as that in float32, it is the last."""
 
 
 @dataclass(frozen=True)
-class PrecisionDecision:
+class _PrecisionDecision:
     """A precision, and why it was chosen, in one line."""
 
     precision: Precision
@@ -42,7 +42,7 @@ class PrecisionDecision:
 
 def decide_precision(
     choice: PrecisionChoice, checkpoint: Checkpoint, device: torch.device
-) -> PrecisionDecision:
+) -> _PrecisionDecision:
     """Returns the precision in which to run a checkpoint on a device.
 
     `auto` is bfloat16 where it is faster (`faster_precision`) and changes few answers on the
@@ -51,15 +51,15 @@ def decide_precision(
     if choice != AUTO:
         missing = missing_bfloat16(device) if choice == "bfloat16" else None
         slow = "" if missing is None else f", but slow: {missing}"
-        return PrecisionDecision(choice, REQUESTED + slow)
+        return _PrecisionDecision(choice, REQUESTED + slow)
     fault = checkpoint.config.bfloat16_fault()
     if fault is not None:
-        return PrecisionDecision("float32", fault)
+        return _PrecisionDecision("float32", fault)
     faster = faster_precision(checkpoint.config.backbone.settings, device)
     if faster.precision == "float32":
         return faster
     changes = "; ".join(entry.summary for entry in checkpoint.config.bfloat16)
-    return PrecisionDecision("bfloat16", f"{faster.reason}; {changes}")
+    return _PrecisionDecision("bfloat16", f"{faster.reason}; {changes}")
 
 
 def training_precision(
@@ -75,18 +75,18 @@ def training_precision(
 @cache
 def faster_precision(
     settings: BackboneSettings, device: torch.device, of_training: bool = False
-) -> PrecisionDecision:
+) -> _PrecisionDecision:
     """Returns the precision in which a backbone's blocks are faster, measured once per process.
 
     `of_training`: with gradients, and weights in float32, as in a training step.
     """
     missing = missing_bfloat16(device)
     if missing is not None:
-        return PrecisionDecision("float32", missing)
+        return _PrecisionDecision("float32", missing)
     exact, rounded = block_times_ms(settings, device, of_training)
     times = f"a block takes {rounded:.2f} ms in bfloat16 and {exact:.2f} ms in float32"
-    faster = rounded <= WORTHWHILE * exact
-    return PrecisionDecision("bfloat16" if faster else "float32", times)
+    faster = rounded <= _WORTHWHILE * exact
+    return _PrecisionDecision("bfloat16" if faster else "float32", times)
 
 
 def missing_bfloat16(device: torch.device) -> str | None:
@@ -100,7 +100,7 @@ def missing_bfloat16(device: torch.device) -> str | None:
     if not (capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")):
         return "the CPU has neither avx512_bf16 nor amx_bf16"
     kernels = torch.backends.cpu.get_cpu_capability()
-    return f"torch uses its kernels for {kernels}" if kernels in SLOW_KERNELS else None
+    return f"torch uses its kernels for {kernels}" if kernels in _SLOW_KERNELS else None
 
 
 def block_times_ms(
@@ -149,7 +149,7 @@ def block_times_ms(
         for _ in range(2):  # the first pass allocates and chooses kernels
             exact, rounded = [timed(in_float32)], [timed(in_bfloat16)]
         started = clock()
-        while rounded[0] < MAX_SLOWDOWN * exact[0] and clock() - started < TIMED_S:
+        while rounded[0] < _MAX_SLOWDOWN * exact[0] and clock() - started < _TIMED_S:
             exact.append(timed(in_float32))
             rounded.append(timed(in_bfloat16))
     finally:

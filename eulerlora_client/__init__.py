@@ -101,7 +101,7 @@ __all__ = [
     "__version__",
 ]
 
-MODULES = (
+_MODULES = (
     "eulerlora_client.client",
     "eulerlora_client.images",
     "eulerlora_contract.errors",
@@ -113,7 +113,7 @@ MODULES = (
 def __getattr__(name: str) -> object:
     """Imports a public name from the module that defines it."""
     if name in __all__:
-        for module in MODULES:
+        for module in _MODULES:
             value: object = vars(import_module(module)).get(name)
             if value is not None:
                 globals()[name] = value

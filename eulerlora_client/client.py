@@ -138,7 +138,7 @@ class RetryPolicy(Settings):
     quota_s: Annotated[float, Field(ge=0)] = 120
 
 
-DEFAULT_CONCURRENCY = 8
+_DEFAULT_CONCURRENCY = 8
 
 
 class AsyncTriageClient:
@@ -185,7 +185,7 @@ class AsyncTriageClient:
     def predict_many(
         self,
         images: ImageFile | Iterable[ImageFile],
-        concurrency: int = DEFAULT_CONCURRENCY,
+        concurrency: int = _DEFAULT_CONCURRENCY,
         **options: Unpack[PredictOptions],
     ) -> AsyncGenerator[Prediction | Problem, None]:
         """Yields the prediction or the problem of each image, in order.
@@ -194,7 +194,7 @@ class AsyncTriageClient:
             images: Consumed lazily; a folder stands for the images in it.
             concurrency: Number of concurrent requests.
         """
-        return map_ordered(_caught(self.predict, options), each_image(images), concurrency)
+        return map_ordered(_caught(self.predict, options), _each_image(images), concurrency)
 
     async def triage(self, image: ImageFile, **options: Unpack[TriageOptions]) -> TriageResult:
         """Returns the disposition of an image under the service's policy, with its prediction.
@@ -206,14 +206,14 @@ class AsyncTriageClient:
     def triage_many(
         self,
         images: ImageFile | Iterable[ImageFile],
-        concurrency: int = DEFAULT_CONCURRENCY,
+        concurrency: int = _DEFAULT_CONCURRENCY,
         **options: Unpack[TriageOptions],
     ) -> AsyncGenerator[TriageResult | Problem, None]:
         """Yields the disposition or the problem of each image, in order, as `predict_many`.
 
         Sends one request per image, so that each is retried alone and results arrive early.
         """
-        return map_ordered(_caught(self.triage, options), each_image(images), concurrency)
+        return map_ordered(_caught(self.triage, options), _each_image(images), concurrency)
 
     async def predict_batch(
         self, images: ImageFile | Iterable[ImageFile], **options: Unpack[PredictOptions]
@@ -287,7 +287,7 @@ class AsyncTriageClient:
                 results.update(zip(positions, batch_results(batch), strict=True))
 
         named = []
-        for position, image in enumerate(each_image(images)):
+        for position, image in enumerate(_each_image(images)):
             named.append(image)
             try:
                 part = await self._part(image)
@@ -314,13 +314,13 @@ class AsyncTriageClient:
     async def _send(self, body: type[AnyBody], method: str, path: str, **content: Any) -> AnyBody:
         loop = asyncio.get_running_loop()
         if self._http.is_closed:
-            raise RuntimeError(CLOSED)
+            raise RuntimeError(_CLOSED)
         if self._event_loop not in (None, loop):
             raise RuntimeError("expected one event loop for a client; make one in each asyncio.run")
         self._event_loop = loop
 
         async def attempt() -> AnyBody:
-            with transport_problems(self._http.base_url, self.proxy):
+            with _transport_problems(self._http.base_url, self.proxy):
                 response = await self._http.request(method, path, **content)
             return parsed_body(response, body)
 
@@ -355,7 +355,7 @@ class TriageClient:
     def predict_many(
         self,
         images: ImageFile | Iterable[ImageFile],
-        concurrency: int = DEFAULT_CONCURRENCY,
+        concurrency: int = _DEFAULT_CONCURRENCY,
         **options: Unpack[PredictOptions],
     ) -> Generator[Prediction | Problem, None, None]:
         """Yields the prediction or the problem of each image, in order.
@@ -364,7 +364,7 @@ class TriageClient:
             images: Consumed lazily; a folder stands for the images in it.
             concurrency: Number of concurrent requests.
         """
-        return self._many(_caught(self._client.predict, options), each_image(images), concurrency)
+        return self._many(_caught(self._client.predict, options), _each_image(images), concurrency)
 
     def triage(self, image: ImageFile, **options: Unpack[TriageOptions]) -> TriageResult:
         """Returns the disposition of an image under the service's policy, with its prediction."""
@@ -373,11 +373,11 @@ class TriageClient:
     def triage_many(
         self,
         images: ImageFile | Iterable[ImageFile],
-        concurrency: int = DEFAULT_CONCURRENCY,
+        concurrency: int = _DEFAULT_CONCURRENCY,
         **options: Unpack[TriageOptions],
     ) -> Generator[TriageResult | Problem, None, None]:
         """Yields the disposition or the problem of each image, in order, as `predict_many`."""
-        return self._many(_caught(self._client.triage, options), each_image(images), concurrency)
+        return self._many(_caught(self._client.triage, options), _each_image(images), concurrency)
 
     def predict_batch(
         self, images: ImageFile | Iterable[ImageFile], **options: Unpack[PredictOptions]
@@ -428,7 +428,7 @@ class TriageClient:
     def _start(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
         if not self._thread.is_alive():
             work.close()
-            raise RuntimeError(CLOSED)
+            raise RuntimeError(_CLOSED)
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def _end(self) -> None:
@@ -552,7 +552,7 @@ def _in_order(
         pending.popleft()
 
 
-def each_image(images: ImageFile | Iterable[ImageFile]) -> Iterator[ImageFile]:
+def _each_image(images: ImageFile | Iterable[ImageFile]) -> Iterator[ImageFile]:
     """Yields every image; in place of a folder, the files that `select_files` finds in it.
 
     Raises:
@@ -585,7 +585,7 @@ def _name_of(image: ImageFile) -> str | None:
 
 
 EXAMPLE = "a URL such as http://127.0.0.1:8000"
-CLOSED = "the client is closed, or was made before this process was forked"
+_CLOSED = "the client is closed, or was made before this process was forked"
 
 
 def connection_options(url: str, key: str | None, timeouts: Timeouts) -> dict[str, Any]:
@@ -723,7 +723,7 @@ def _problem_of(document: Mapping[str, Any], status: int) -> Problem:
 
 
 @contextmanager
-def transport_problems(url: httpx.URL, proxy: httpx.Proxy | None = None) -> Iterator[None]:
+def _transport_problems(url: httpx.URL, proxy: httpx.Proxy | None = None) -> Iterator[None]:
     """Raises a Problem for each error of httpx in the block."""
     through = "" if proxy is None else f" through the proxy {proxy.url} of the environment"
     try:
@@ -754,22 +754,22 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-RETRYABLE_STATUSES = (429, 503, 504)
-BACKOFF = wait_random_exponential(multiplier=0.25, max=5)
-JITTER = wait_random(0, 0.5)  # clients that got the same Retry-After spread their attempts
+_RETRYABLE_STATUSES = (429, 503, 504)
+_BACKOFF = wait_random_exponential(multiplier=0.25, max=5)
+_JITTER = wait_random(0, 0.5)  # clients that got the same Retry-After spread their attempts
 
 
 def retrying(policy: RetryPolicy) -> AsyncRetrying:
     """Returns a caller that retries a coroutine function; waits end when their task ends."""
     return AsyncRetrying(
-        retry=retry_if_exception(is_retryable), wait=wait_s, stop=_exceeds(policy), reraise=True
+        retry=retry_if_exception(_is_retryable), wait=wait_s, stop=_exceeds(policy), reraise=True
     )
 
 
-def is_retryable(error: BaseException) -> bool:
+def _is_retryable(error: BaseException) -> bool:
     """Returns True if the same request may succeed later."""
     return isinstance(error, (Unreachable, ConnectionLost)) or (
-        isinstance(error, Problem) and error.status in RETRYABLE_STATUSES
+        isinstance(error, Problem) and error.status in _RETRYABLE_STATUSES
     )
 
 
@@ -777,8 +777,8 @@ def wait_s(state: RetryCallState) -> float:
     """Returns the seconds to the next attempt: Retry-After, or an exponential backoff."""
     problem = _problem(state)
     if problem.retry_after_s is None:
-        return BACKOFF(state)
-    return problem.retry_after_s + JITTER(state)
+        return _BACKOFF(state)
+    return problem.retry_after_s + _JITTER(state)
 
 
 def _exceeds(policy: RetryPolicy) -> Callable[[RetryCallState], bool]:

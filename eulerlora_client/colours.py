@@ -18,36 +18,36 @@ from PIL import Image, ImageChops, ImageCms
 from eulerlora_contract.answers import PredictionWarning, WarningCode
 from eulerlora_contract.errors import ImageError
 
-INPUT_MODES = {"RGB ": "RGB", "GRAY": "L", "CMYK": "CMYK"}
+_INPUT_MODES = {"RGB ": "RGB", "GRAY": "L", "CMYK": "CMYK"}
 """Colour space of a profile -> the mode from which LittleCMS converts."""
 
-CONVERTIBLE = {
+_CONVERTIBLE = {
     "RGB": {"1", "L", "LA", "P", "PA", "RGB", "RGBA"},
     "L": {"1", "L", "LA"},
     "CMYK": {"CMYK"},
 }
 """Input mode -> the modes of images whose profile may have that colour space."""
 
-MAX_SRGB_DIFFERENCE = 1  # of 255 levels; published sRGB profiles differ in their rounding
-GRID = bytes(level for colour in product(range(0, 256, 17), repeat=3) for level in colour)
+_MAX_SRGB_DIFFERENCE = 1  # of 255 levels; published sRGB profiles differ in their rounding
+_GRID = bytes(level for colour in product(range(0, 256, 17), repeat=3) for level in colour)
 """Colours with 16 levels of each channel."""
-MAX_CACHED_BYTES = 2**16  # profiles of cameras have a few kB; with tables for inks, up to 2 MB
+_MAX_CACHED_BYTES = 2**16  # profiles of cameras have a few kB; with tables for inks, up to 2 MB
 
-SOURCES = {"cICP": "PNG chunk cICP", "iCCP": "colour profile", "gAMA": "PNG chunk gAMA"}
+_SOURCES = {"cICP": "PNG chunk cICP", "iCCP": "colour profile", "gAMA": "PNG chunk gAMA"}
 """What a warning calls the source of a conversion."""
 
-Matrix = Sequence[Sequence[float]]
+_Matrix = Sequence[Sequence[float]]
 D50 = (0.9642, 1.0, 0.8249)  # the profile connection space
 BRADFORD = ((0.8951, 0.2664, -0.1614), (-0.7502, 1.7135, 0.0367), (0.0389, -0.0685, 1.0296))
 D65, WHITE_C, EQUAL_ENERGY = (0.3127, 0.3290), (0.310, 0.316), (1 / 3, 1 / 3)
 BT_709 = (*D65, 0.64, 0.33, 0.30, 0.60, 0.15, 0.06)
-BT_601 = (*D65, 0.630, 0.340, 0.310, 0.595, 0.155, 0.070)
-PRIMARIES = {
+_BT_601 = (*D65, 0.630, 0.340, 0.310, 0.595, 0.155, 0.070)
+_PRIMARIES = {
     1: BT_709,
     4: (*WHITE_C, 0.67, 0.33, 0.21, 0.71, 0.14, 0.08),
     5: (*D65, 0.64, 0.33, 0.29, 0.60, 0.15, 0.06),
-    6: BT_601,
-    7: BT_601,
+    6: _BT_601,
+    7: _BT_601,
     8: (*WHITE_C, 0.681, 0.319, 0.243, 0.692, 0.145, 0.049),
     9: (*D65, 0.708, 0.292, 0.170, 0.797, 0.131, 0.046),
     10: (*EQUAL_ENERGY, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0),
@@ -56,9 +56,9 @@ PRIMARIES = {
     22: (*D65, 0.630, 0.340, 0.295, 0.605, 0.155, 0.077),
 }
 """Code of ITU-T H.273, table 2 -> chromaticities (x, y) of white, red, green and blue."""
-BT_1886 = (2.4, 1.0, 0.0, 0.0, 0.0)  # what screens make of the curves of cameras
-TRANSFERS = {
-    **dict.fromkeys((1, 6, 11, 14, 15), BT_1886),
+_BT_1886 = (2.4, 1.0, 0.0, 0.0, 0.0)  # what screens make of the curves of cameras
+_TRANSFERS = {
+    **dict.fromkeys((1, 6, 11, 14, 15), _BT_1886),
     4: (2.2, 1.0, 0.0, 0.0, 0.0),
     5: (2.8, 1.0, 0.0, 0.0, 0.0),
     7: (1 / 0.45, 1 / 1.1115, 0.1115 / 1.1115, 1 / 4, 0.0913),
@@ -67,12 +67,12 @@ TRANSFERS = {
     17: (2.6, (52.37 / 48) ** (1 / 2.6), 0.0, 0.0, 0.0),
 }
 """Code of ITU-T H.273, table 3 -> g, a, b, c, d: light is (a x + b) ** g from x = d, else c x."""
-HIGH_DYNAMIC_RANGE = {16: "PQ", 18: "HLG"}
+_HIGH_DYNAMIC_RANGE = {16: "PQ", 18: "HLG"}
 NARROW_LOW, NARROW_HIGH = 16 / 255, 235 / 255
 USUAL_GAMMA, GAMMA_TOLERANCE = 1 / 2.2, 0.05
 """A gAMA within the tolerance, without cHRM, means sRGB, as for libpng and Chromium."""
 MIN_GAMMA, MAX_GAMMA = 0.1, 10.0
-CHROMATICITY_UNIT = 100_000
+_CHROMATICITY_UNIT = 100_000
 
 Colours = Mapping[str, bytes | None]
 """Contents by the name of a PNG chunk; `iCCP` has an unpacked profile, None for a damaged one."""
@@ -87,8 +87,8 @@ class RgbSpace:
     """A colour space of a matrix and a tone curve.
 
     Attributes:
-        primaries: As in `PRIMARIES`.
-        transfer: As in `TRANSFERS`.
+        primaries: As in `_PRIMARIES`.
+        transfer: As in `_TRANSFERS`.
         is_full_range: False if black and white are 16 and 235 of 255.
     """
 
@@ -105,7 +105,7 @@ class RgbSpace:
         return g, a * slope, a * offset + b, c * slope, (d - offset) / slope, c * offset
 
     @property
-    def to_srgb(self) -> Matrix:
+    def to_srgb(self) -> _Matrix:
         """The matrix from linear RGB to that of sRGB.
 
         Raises:
@@ -146,14 +146,14 @@ def conversion_to_srgb(colours: Colours, mode: str) -> Conversion:
             space = found if isinstance(found, RgbSpace) else None
             profile = _matrix_profile(found) if isinstance(found, RgbSpace) else found
             transform = _transform(profile)
-            if transform is not None and mode not in CONVERTIBLE[transform.input_mode]:
+            if transform is not None and mode not in _CONVERTIBLE[transform.input_mode]:
                 raise ProfileError(f"it is for {transform.input_mode} and the image is {mode}")
         except ProfileError as error:
-            message = f"the {SOURCES.get(source, f'PNG chunk {source}')} is ignored: {error}"
+            message = f"the {_SOURCES.get(source, f'PNG chunk {source}')} is ignored: {error}"
             warnings.append(PredictionWarning(code=WarningCode.PROFILE_IGNORED, message=message))
             continue
         if transform is not None:
-            message = f"converted from the embedded {SOURCES[source]} to sRGB"
+            message = f"converted from the embedded {_SOURCES[source]} to sRGB"
             code = WarningCode.CONVERTED_TO_SRGB
             warnings.append(PredictionWarning(code=code, message=message))
         return Conversion(transform, space, tuple(warnings))
@@ -181,9 +181,9 @@ def colours_of(info: Mapping[str | tuple[int, int], Any]) -> Colours:
     if "srgb" in info:
         colours["sRGB"] = bytes([info["srgb"]])
     if "gamma" in info:
-        colours["gAMA"] = struct.pack(">I", round(CHROMATICITY_UNIT * info["gamma"]))
+        colours["gAMA"] = struct.pack(">I", round(_CHROMATICITY_UNIT * info["gamma"]))
     if "chromaticity" in info:
-        values = (round(CHROMATICITY_UNIT * value) for value in info["chromaticity"])
+        values = (round(_CHROMATICITY_UNIT * value) for value in info["chromaticity"])
         colours["cHRM"] = struct.pack(">8I", *values)
     return colours
 
@@ -211,30 +211,30 @@ def _space_of_codes(content: bytes) -> RgbSpace:
     if len(content) != 4 or content[2] != 0 or content[3] > 1:
         raise ProfileError("it is damaged")
     primaries, transfer, _, is_full_range = content
-    if transfer in HIGH_DYNAMIC_RANGE:
+    if transfer in _HIGH_DYNAMIC_RANGE:
         raise ImageError(
             "expected a PNG of standard dynamic range; its transfer function is "
-            f"{HIGH_DYNAMIC_RANGE[transfer]}, whose look depends on the screen"
+            f"{_HIGH_DYNAMIC_RANGE[transfer]}, whose look depends on the screen"
         )
-    if primaries not in PRIMARIES or transfer not in TRANSFERS:
+    if primaries not in _PRIMARIES or transfer not in _TRANSFERS:
         raise ProfileError("its codes are unknown")
-    return RgbSpace(PRIMARIES[primaries], TRANSFERS[transfer], bool(is_full_range))
+    return RgbSpace(_PRIMARIES[primaries], _TRANSFERS[transfer], bool(is_full_range))
 
 
 def _space_of_gamma(content: bytes, chromaticities: bytes) -> RgbSpace | None:
     """Returns the space of gAMA with cHRM, or with the primaries of sRGB; None for sRGB."""
-    gamma = int.from_bytes(content) / CHROMATICITY_UNIT if len(content) == 4 else 0
+    gamma = int.from_bytes(content) / _CHROMATICITY_UNIT if len(content) == 4 else 0
     if not MIN_GAMMA <= gamma <= MAX_GAMMA:
         raise ProfileError("its exponent is none of an image")
     has_primaries = len(chromaticities) == 32
     if not has_primaries and abs(gamma / USUAL_GAMMA - 1) <= GAMMA_TOLERANCE:
         return None
     values = struct.unpack(">8I", chromaticities) if has_primaries else ()
-    primaries = tuple(value / CHROMATICITY_UNIT for value in values) or BT_709
+    primaries = tuple(value / _CHROMATICITY_UNIT for value in values) or BT_709
     return RgbSpace(primaries, (1 / gamma, 1.0, 0.0, 0.0, 0.0))
 
 
-def _to_d50(primaries: Sequence[float]) -> Matrix:
+def _to_d50(primaries: Sequence[float]) -> _Matrix:
     """Returns the matrix from linear RGB to XYZ relative to D50, adapted by Bradford.
 
     Raises:
@@ -290,16 +290,16 @@ def _xyz_tag(values: Sequence[float]) -> bytes:
     return b"XYZ " + bytes(4) + _fixed(*values)
 
 
-def _transposed(matrix: Matrix) -> Matrix:
+def _transposed(matrix: _Matrix) -> _Matrix:
     return list(zip(*matrix, strict=True))
 
 
-def _product(left: Matrix, right: Matrix) -> Matrix:
+def _product(left: _Matrix, right: _Matrix) -> _Matrix:
     columns = _transposed(right)
     return [[sum(a * b for a, b in zip(row, c, strict=True)) for c in columns] for row in left]
 
 
-def _inverse(matrix: Matrix) -> Matrix:
+def _inverse(matrix: _Matrix) -> _Matrix:
     """Returns the inverse of a 3 x 3 matrix.
 
     Raises:
@@ -319,16 +319,16 @@ def _transform(profile: bytes | None) -> ImageCms.ImageCmsTransform | None:
     """Returns the transform from a profile to sRGB; None if it changes no colour."""
     if profile is None:
         return None
-    return (_cached if len(profile) <= MAX_CACHED_BYTES else _new_transform)(profile)
+    return (_cached if len(profile) <= _MAX_CACHED_BYTES else _new_transform)(profile)
 
 
 def _new_transform(profile: bytes) -> ImageCms.ImageCmsTransform | None:
     try:
         source = ImageCms.ImageCmsProfile(BytesIO(profile))
         space = source.profile.xcolor_space
-        if space not in INPUT_MODES:
+        if space not in _INPUT_MODES:
             raise ProfileError("it is not one of an RGB, gray or CMYK image")
-        transform = ImageCms.ImageCmsTransform(source, _srgb(), INPUT_MODES[space], "RGB")
+        transform = ImageCms.ImageCmsTransform(source, _srgb(), _INPUT_MODES[space], "RGB")
     except (OSError, ValueError) as error:
         raise ProfileError("it is damaged") from error
     return None if _is_identity(transform) else transform
@@ -341,11 +341,11 @@ def _is_identity(transform: ImageCms.ImageCmsTransform) -> bool:
     """True if all colours of a grid keep their levels, up to the rounding of sRGB profiles."""
     if transform.input_mode == "CMYK":
         return False
-    levels = GRID if transform.input_mode == "RGB" else bytes(range(256))
+    levels = _GRID if transform.input_mode == "RGB" else bytes(range(256))
     channels = len(transform.input_mode)
     image = Image.frombytes(transform.input_mode, (len(levels) // channels, 1), levels)
     difference = ImageChops.difference(transform.apply(image), image.convert("RGB"))
-    return difference.point(lambda level: level > MAX_SRGB_DIFFERENCE).getbbox() is None
+    return difference.point(lambda level: level > _MAX_SRGB_DIFFERENCE).getbbox() is None
 
 
 @cache

@@ -21,7 +21,7 @@ FORMATS: tuple[Format, ...] = ("JPEG", "PNG", "WEBP")
 
 
 @dataclass(frozen=True)
-class FileKind:
+class _FileKind:
     """A kind of file that is not read.
 
     Attributes:
@@ -39,36 +39,36 @@ class FileKind:
 _IPHONE = "on an iPhone choose Settings > Camera > Formats > Most Compatible, or export it as JPEG"
 _RAW = "export it as JPEG from the camera or its program"
 KINDS = (
-    FileKind("an AVIF image", r".{4}ftyp(?:avi[fs]|.{8}(?:.{4}){0,8}avi[fs])"),
-    FileKind("a HEIC photograph", r".{4}ftyp(?:hei[cxms]|hev[cxms]|heif|mif1|msf1)", _IPHONE),
-    FileKind("a Canon RAW photograph", r".{4}ftypcrx |II\*\0.{4}CR\x02|II.{4}HEAPCCDR", _RAW),
-    FileKind("a video", r".{4}ftyp|.{4}moov|\x1aE\xdf\xa3|RIFF.{4}AVI ", "take a photograph"),
-    FileKind("a JPEG 2000 image", r"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51"),
-    FileKind("a JPEG XL image", r"\0\0\0\x0cJXL \r\n\x87\n|\xff\x0a"),
-    FileKind("a Fujifilm RAW photograph", r"FUJIFILMCCD-RAW", _RAW),
-    FileKind("an Olympus RAW photograph", r"IIR[OS]|MMOR", _RAW),
-    FileKind("a Panasonic RAW photograph", r"IIU\0", _RAW),
-    FileKind("a Minolta RAW photograph", r"\0MRM", _RAW),
-    FileKind("a Sigma RAW photograph", r"FOVb", _RAW),
-    FileKind("a TIFF image or a RAW photograph", r"II[*+]\0|MM\0[*+]"),
-    FileKind("a GIF image", r"GIF8[79]a"),
-    FileKind("a BMP image", r"BM.{4}\0{4}"),
-    FileKind("a Photoshop document", r"8BPS"),
-    FileKind("a PDF document", r"\s*%PDF-"),
-    FileKind("a PostScript document", r"%!PS|\xc5\xd0\xd3\xc6"),
-    FileKind("an SVG drawing", r"(?:\xef\xbb\xbf)?\s*(?:<[?!][^>]*>\s*)*<svg[\s>]"),
-    FileKind("an icon", r"\0\0[\x01\x02]\0"),
-    FileKind("an OpenEXR image", r"v/1\x01"),
-    FileKind("a Netpbm image", r"P[1-7]\s"),
-    FileKind(
+    _FileKind("an AVIF image", r".{4}ftyp(?:avi[fs]|.{8}(?:.{4}){0,8}avi[fs])"),
+    _FileKind("a HEIC photograph", r".{4}ftyp(?:hei[cxms]|hev[cxms]|heif|mif1|msf1)", _IPHONE),
+    _FileKind("a Canon RAW photograph", r".{4}ftypcrx |II\*\0.{4}CR\x02|II.{4}HEAPCCDR", _RAW),
+    _FileKind("a video", r".{4}ftyp|.{4}moov|\x1aE\xdf\xa3|RIFF.{4}AVI ", "take a photograph"),
+    _FileKind("a JPEG 2000 image", r"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51"),
+    _FileKind("a JPEG XL image", r"\0\0\0\x0cJXL \r\n\x87\n|\xff\x0a"),
+    _FileKind("a Fujifilm RAW photograph", r"FUJIFILMCCD-RAW", _RAW),
+    _FileKind("an Olympus RAW photograph", r"IIR[OS]|MMOR", _RAW),
+    _FileKind("a Panasonic RAW photograph", r"IIU\0", _RAW),
+    _FileKind("a Minolta RAW photograph", r"\0MRM", _RAW),
+    _FileKind("a Sigma RAW photograph", r"FOVb", _RAW),
+    _FileKind("a TIFF image or a RAW photograph", r"II[*+]\0|MM\0[*+]"),
+    _FileKind("a GIF image", r"GIF8[79]a"),
+    _FileKind("a BMP image", r"BM.{4}\0{4}"),
+    _FileKind("a Photoshop document", r"8BPS"),
+    _FileKind("a PDF document", r"\s*%PDF-"),
+    _FileKind("a PostScript document", r"%!PS|\xc5\xd0\xd3\xc6"),
+    _FileKind("an SVG drawing", r"(?:\xef\xbb\xbf)?\s*(?:<[?!][^>]*>\s*)*<svg[\s>]"),
+    _FileKind("an icon", r"\0\0[\x01\x02]\0"),
+    _FileKind("an OpenEXR image", r"v/1\x01"),
+    _FileKind("a Netpbm image", r"P[1-7]\s"),
+    _FileKind(
         "a DICOM file",
         r".{128}DICM",
         "only a service whose operator allows DICOM reads it; export it as JPEG or PNG",
     ),
-    FileKind("a ZIP archive", r"PK\x03\x04", "extract the images"),
-    FileKind("a web page", r"\s*<(?:!DOCTYPE [Hh]|!doctype h|html)", "save the image itself"),
-    FileKind("a Git LFS pointer", r"version https:\/\/git-lfs", "fetch the file with git lfs pull"),
-    FileKind("metadata that macOS stores beside a file", r"\0\x05\x16[\0\x07]", "use the file"),
+    _FileKind("a ZIP archive", r"PK\x03\x04", "extract the images"),
+    _FileKind("a web page", r"\s*<(?:!DOCTYPE [Hh]|!doctype h|html)", "save the image itself"),
+    _FileKind("a Git LFS pointer", r"version https:\/\/git-lfs", "fetch it with git lfs pull"),
+    _FileKind("metadata that macOS stores beside a file", r"\0\x05\x16[\0\x07]", "use the file"),
 )
 """The first kind whose pattern matches counts."""
 SNIFFED_BYTES = 512
@@ -87,15 +87,15 @@ class ImageLimits(Settings):
     """The same for a JPEG, which must be reducible to `MAX_PIXELS` while it is decoded."""
 
 
-MAX_SEGMENTS = 1000  # of a JPEG or WebP; 20 MB of metadata in a JPEG fill 320
+_MAX_SEGMENTS = 1000  # of a JPEG or WebP; 20 MB of metadata in a JPEG fill 320
 MAX_SCANS = 32  # encoders write at most about 20
-BYTES_PER_CHUNK = 1024  # of a PNG; encoders write 4 kB or more
-MAX_PIXELS_PER_BYTE = 2000
-FREE_PIXELS = 2**20
+_BYTES_PER_CHUNK = 1024  # of a PNG; encoders write 4 kB or more
+_MAX_PIXELS_PER_BYTE = 2000
+_FREE_PIXELS = 2**20
 """Up to this size, a file may have any number of pixels per byte: its cost is small."""
-MAX_METADATA_BYTES = 2**24
+_MAX_METADATA_BYTES = 2**24
 """Of the texts and the colour profile of a PNG together, unpacked."""
-MAX_DEFLATE_RATIO = 1032
+_MAX_DEFLATE_RATIO = 1032
 
 JPEG_START = b"\xff\xd8"
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -106,28 +106,28 @@ ICC_IDENTIFIER = b"ICC_PROFILE\0"
 
 APP0, APP1, APP2, APP14, LAST_APP = 0xE0, 0xE1, 0xE2, 0xEE, 0xEF
 COMMENT, START_OF_SCAN, END_OF_IMAGE = 0xFE, 0xDA, 0xD9
-WITHOUT_LENGTH = {0x01, *range(0xD0, 0xD9)}
-FRAMES = {
+_WITHOUT_LENGTH = {0x01, *range(0xD0, 0xD9)}
+_FRAMES = {
     **dict.fromkeys((0xC0, 0xC1, 0xC2, 0xC9, 0xCA), ""),
     **dict.fromkeys((0xC3, 0xCB), "lossless"),
     **dict.fromkeys((0xC5, 0xC6, 0xC7, 0xCD, 0xCE, 0xCF), "hierarchical"),
     0xF7: "lossless (JPEG-LS)",
 }
 """Start of frame -> the kind of JPEG, if it is not read (ITU-T T.81, table B.1; T.87)."""
-PROGRESSIVE = {0xC2, 0xCA}
-MARKER = re.compile(rb"\xff[^\x00\xff]")
-MAX_GAP_BYTES = 2**16  # fill bytes, and bytes that belong to no segment, before a JPEG marker
-MARKER_AFTER_SCAN = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
+_PROGRESSIVE = {0xC2, 0xCA}
+_MARKER = re.compile(rb"\xff[^\x00\xff]")
+_MAX_GAP_BYTES = 2**16  # fill bytes, and bytes that belong to no segment, before a JPEG marker
+_MARKER_AFTER_SCAN = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 JFIF, ADOBE = b"JFIF\0", b"Adobe"
 MIN_JFIF_BYTES, MIN_ADOBE_BYTES = 14, 12  # below them, libjpeg ignores the segment
-JFIF_SEGMENT = b"\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0"
-ADOBE_SEGMENT = b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0"  # without its last byte, the transform
+_JFIF_SEGMENT = b"\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0"
+_ADOBE_SEGMENT = b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0"  # without its last byte, the transform
 RGB, YCC, YCCK = 0, 1, 2
 """Values of the transform (Adobe Technical Note 5116); 0 is CMYK for four components."""
 
 PNG_DEPTH_AT, PNG_COLOUR_TYPE_AT, INDEXED = 24, 25, 3
-PNG_COLOURS = {b"cICP", b"sRGB", b"gAMA", b"cHRM"}
-PNG_TEXTS = {b"tEXt", b"zTXt", b"iTXt", b"iCCP"}
+_PNG_COLOURS = {b"cICP", b"sRGB", b"gAMA", b"cHRM"}
+_PNG_TEXTS = {b"tEXt", b"zTXt", b"iTXt", b"iCCP"}
 ANCILLARY = 0x20  # bit of the first letter of a chunk that a decoder may ignore
 
 
@@ -185,7 +185,7 @@ class CodedImage:
     transparent: bytes = b""
 
 
-def kind_of(data: bytes) -> FileKind | None:
+def kind_of(data: bytes) -> _FileKind | None:
     """Returns the known kind of a file that is not read, by its first bytes."""
     start = data[:SNIFFED_BYTES].decode("latin-1")
     return next((kind for kind in KINDS if re.match(kind.pattern, start, re.DOTALL)), None)
@@ -230,9 +230,9 @@ def read_header(data: bytes, limits: ImageLimits) -> ImageHeader:
         width, height = (_png_size if file_format == "PNG" else _webp_size)(data)
         header = ImageHeader(file_format, width, height)
     check_size(header, limits)
-    if header.pixels > max(FREE_PIXELS, MAX_PIXELS_PER_BYTE * len(data)):
+    if header.pixels > max(_FREE_PIXELS, _MAX_PIXELS_PER_BYTE * len(data)):
         raise ImageError(
-            f"expected at least one byte for {MAX_PIXELS_PER_BYTE:,} pixels; "
+            f"expected at least one byte for {_MAX_PIXELS_PER_BYTE:,} pixels; "
             f"the image is {header.width} x {header.height} and has {len(data):,} bytes"
         )
     return header
@@ -325,16 +325,16 @@ def jpeg_segments(data: bytes) -> Iterator[JpegSegment]:
     """
     position = len(JPEG_START)
     while True:
-        found = MARKER.search(data, position, position + MAX_GAP_BYTES)
+        found = _MARKER.search(data, position, position + _MAX_GAP_BYTES)
         if found is None:
             raise ValueError("the JPEG data is broken")
         marker, start = data[found.end() - 1], found.end()
         end = start
-        if marker != END_OF_IMAGE and marker not in WITHOUT_LENGTH:
+        if marker != END_OF_IMAGE and marker not in _WITHOUT_LENGTH:
             end += max(2, int.from_bytes(data[start : start + 2], "big"))
         scan_end = end
         if marker == START_OF_SCAN:
-            after = MARKER_AFTER_SCAN.search(data, end)
+            after = _MARKER_AFTER_SCAN.search(data, end)
             scan_end = len(data) if after is None else after.start()
         yield JpegSegment(marker, start, end, scan_end)
         if marker == END_OF_IMAGE or (scan_end == len(data) and marker == START_OF_SCAN):
@@ -354,8 +354,8 @@ def _jpeg(data: bytes, to_first_scan: bool = False) -> CodedImage:
     try:
         for count, segment in enumerate(jpeg_segments(data)):
             marker = segment.marker
-            if count == MAX_SEGMENTS:
-                raise ImageError(f"expected at most {MAX_SEGMENTS:,} segments in a JPEG")
+            if count == _MAX_SEGMENTS:
+                raise ImageError(f"expected at most {_MAX_SEGMENTS:,} segments in a JPEG")
             if marker == START_OF_SCAN:
                 scans += 1
                 first_scan = first_scan or segment.start - 2
@@ -365,9 +365,9 @@ def _jpeg(data: bytes, to_first_scan: bool = False) -> CodedImage:
                     raise ImageError(f"expected at most {MAX_SCANS} scans in a JPEG")
             elif marker == END_OF_IMAGE:
                 end = segment.start
-            elif not scans and marker not in WITHOUT_LENGTH and marker != COMMENT:
+            elif not scans and marker not in _WITHOUT_LENGTH and marker != COMMENT:
                 payload = data[segment.start + 2 : segment.end]
-                if marker in FRAMES:
+                if marker in _FRAMES:
                     if frame:
                         raise broken("JPEG")  # two headers contradict each other
                     frame, frame_marker = payload, marker
@@ -386,9 +386,9 @@ def _jpeg(data: bytes, to_first_scan: bool = False) -> CodedImage:
     if not scans or not frame or (end is None and not to_first_scan):
         raise broken("JPEG")
     header, sampling = _jpeg_frame(frame_marker, frame)
-    markers = JFIF_SEGMENT if has_jfif else b""
+    markers = _JFIF_SEGMENT if has_jfif else b""
     if adobe is not None:
-        markers += ADOBE_SEGMENT + bytes([_adobe_transform(adobe, len(sampling))])
+        markers += _ADOBE_SEGMENT + bytes([_adobe_transform(adobe, len(sampling))])
     return CodedImage(
         header,
         b"".join((JPEG_START, markers, *tables, data[first_scan:end])) if end else b"",
@@ -407,8 +407,8 @@ def _jpeg_frame(marker: int, frame: bytes) -> tuple[ImageHeader, tuple[tuple[int
     bits, height, width, components = struct.unpack_from(">BHHB", frame)
     sampling = tuple((byte >> 4, byte & 15) for byte in frame[7 : 7 + 3 * components : 3])
     expected = "expected a baseline or progressive JPEG of 8 bits per sample in gray, RGB or CMYK"
-    if FRAMES[marker]:
-        raise UnsupportedImageError(f"{expected}; {FRAMES[marker]} JPEG is not supported")
+    if _FRAMES[marker]:
+        raise UnsupportedImageError(f"{expected}; {_FRAMES[marker]} JPEG is not supported")
     if bits != 8:
         raise UnsupportedImageError(f"{expected}; {bits} bits per sample are not supported")
     if components not in (1, 3, 4):
@@ -420,7 +420,7 @@ def _jpeg_frame(marker: int, frame: bytes) -> tuple[ImageHeader, tuple[tuple[int
         raise UnsupportedImageError(
             "expected sampling factors that divide the largest ones; others are not supported"
         )
-    return ImageHeader("JPEG", width, height, marker in PROGRESSIVE), sampling
+    return ImageHeader("JPEG", width, height, marker in _PROGRESSIVE), sampling
 
 
 def _adobe_transform(transform: int, components: int) -> int:
@@ -442,7 +442,7 @@ def _joined_profile(parts: list[bytes]) -> bytes | None:
 
 def with_jpeg_transform(jpeg: bytes, transform: int) -> bytes:
     """Returns a JPEG with an Adobe segment that says how its colours are stored."""
-    return jpeg[:2] + ADOBE_SEGMENT + bytes([transform]) + jpeg[2:]
+    return jpeg[:2] + _ADOBE_SEGMENT + bytes([transform]) + jpeg[2:]
 
 
 def _png_size(data: bytes) -> tuple[int, int]:
@@ -486,7 +486,7 @@ def _png(data: bytes) -> CodedImage:
     """
     kept, colours, exif, transparent = [PNG_SIGNATURE], dict[str, bytes | None](), None, b""
     frames, unpacked, has_palette, has_pixels, is_animated = 0, 0, False, False, False
-    most = MAX_SEGMENTS + len(data) // BYTES_PER_CHUNK
+    most = _MAX_SEGMENTS + len(data) // _BYTES_PER_CHUNK
     try:
         for count, (kind, start, end) in enumerate(png_chunks(data)):
             if count > most:
@@ -495,12 +495,12 @@ def _png(data: bytes) -> CodedImage:
                 raise broken("PNG")
             if kind == b"tRNS" or not kind[0] & ANCILLARY:
                 kept.append(data[start - 8 : end + 4])
-            if kind in PNG_TEXTS:
+            if kind in _PNG_TEXTS:
                 text = _unpacked(kind, data[start:end])
-                unpacked += (end - start) * MAX_DEFLATE_RATIO if text is None else len(text)
-                if unpacked > MAX_METADATA_BYTES:
+                unpacked += (end - start) * _MAX_DEFLATE_RATIO if text is None else len(text)
+                if unpacked > _MAX_METADATA_BYTES:
                     raise ImageError(
-                        f"expected at most {MAX_METADATA_BYTES >> 20} MiB of texts and colour "
+                        f"expected at most {_MAX_METADATA_BYTES >> 20} MiB of texts and colour "
                         "profile in a PNG"
                     )
                 if kind == b"iCCP" and not has_pixels:
@@ -515,7 +515,7 @@ def _png(data: bytes) -> CodedImage:
                 is_animated |= frames > 0
             elif not has_pixels and kind == b"tRNS":
                 transparent = data[start:end]
-            elif not has_pixels and kind in PNG_COLOURS:
+            elif not has_pixels and kind in _PNG_COLOURS:
                 colours.setdefault(kind.decode(), data[start:end])
             elif not has_pixels and kind == b"eXIf" and exif is None:
                 exif = data[start:end]
@@ -550,10 +550,10 @@ def _unpacked(kind: bytes, content: bytes) -> bytes | None:
         return None
     unpacker = zlib.decompressobj()
     try:
-        text = unpacker.decompress(packed, MAX_METADATA_BYTES + 1)
+        text = unpacker.decompress(packed, _MAX_METADATA_BYTES + 1)
     except zlib.error:
         return None
-    return text if unpacker.eof or len(text) > MAX_METADATA_BYTES else None
+    return text if unpacker.eof or len(text) > _MAX_METADATA_BYTES else None
 
 
 def webp_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -585,8 +585,8 @@ def _webp(data: bytes) -> CodedImage:
     parts: dict[bytes, bytes] = {}
     frames = 0
     for count, (kind, start, end) in enumerate(webp_chunks(data), 1):
-        if count > MAX_SEGMENTS:
-            raise ImageError(f"expected at most {MAX_SEGMENTS:,} chunks in a WebP file")
+        if count > _MAX_SEGMENTS:
+            raise ImageError(f"expected at most {_MAX_SEGMENTS:,} chunks in a WebP file")
         frames += kind == b"ANMF"
         if kind in (b"ICCP", b"EXIF"):
             parts.setdefault(kind, data[start:end])

@@ -95,13 +95,13 @@ EXTENSIONS = (
 formats it reads."""
 
 
-SYSTEM_NAMES = {
+_SYSTEM_NAMES = {
     "__macosx", "__pycache__", "lost+found", "system volume information", "$recycle.bin",
     "#recycle", "#snapshot", "@eadir", "@tmp", "@recycle", "@recently-snapshot", "@sharebin",
     "thumbs.db", "desktop.ini",
 }  # fmt: skip
 """Files and folders that operating systems and network drives make, in lower case."""
-RESOURCE_FORKS = "._*"
+_RESOURCE_FORKS = "._*"
 """What macOS writes beside the files of a foreign drive."""
 
 
@@ -109,8 +109,8 @@ def hidden_name(parts: Iterable[str]) -> str | None:
     """Returns the first part of a relative path that is hidden or of a system; None if none is."""
     for part in parts:
         if part.startswith("._"):
-            return RESOURCE_FORKS
-        if part.startswith(".") or part.lower() in SYSTEM_NAMES:
+            return _RESOURCE_FORKS
+        if part.startswith(".") or part.lower() in _SYSTEM_NAMES:
             return part
     return None
 
@@ -152,7 +152,7 @@ def list_files(
         if not path.is_dir():
             selected.setdefault(os.path.abspath(path), path)  # noqa: PTH100 - keeps links
             continue
-        for file in sorted(files_below(path)):
+        for file in sorted(_files_below(path)):
             name = hidden_name(file.relative_to(path).parts)
             is_image = file.name.lower().endswith(tuple(extensions))
             if name is not None:
@@ -231,7 +231,7 @@ def content_kind(name: str, start: bytes) -> str:
     return extension if kind is None else f"{kind} ({extension})"
 
 
-def files_below(folder: Path) -> Iterator[Path]:
+def _files_below(folder: Path) -> Iterator[Path]:
     """Yields all files below a folder, unsorted; follows links to folders and lists each once.
 
     Raises:
@@ -256,7 +256,7 @@ PARSER_ERRORS = (
     OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, OverflowError, TypeError,
     struct.error, zlib.error, Image.DecompressionBombError, Image.DecompressionBombWarning,
 )  # fmt: skip
-TO_UPRIGHT = {
+_TO_UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -275,7 +275,7 @@ def opened(file: CodedImage) -> OpenedImage:
 
 def upright(image: Image.Image, orientation: int) -> Image.Image:
     """Returns an image with its EXIF orientation applied; itself if it needs no change."""
-    transposition = TO_UPRIGHT.get(orientation)
+    transposition = _TO_UPRIGHT.get(orientation)
     return image if transposition is None else image.transpose(transposition)
 
 
@@ -313,13 +313,13 @@ def _on_white(image: Image.Image) -> Image.Image:
     return plain
 
 
-JFIF_BYTES = 12  # the rest of the segment is a preview and its size
-KEPT_SEGMENTS = {APP2: ICC_IDENTIFIER, APP14: ADOBE}
-KEPT_PNG_CHUNKS = {
+_JFIF_BYTES = 12  # the rest of the segment is a preview and its size
+_KEPT_SEGMENTS = {APP2: ICC_IDENTIFIER, APP14: ADOBE}
+_KEPT_PNG_CHUNKS = {
     b"tRNS", b"gAMA", b"cHRM", b"sRGB", b"iCCP", b"sBIT", b"bKGD", b"pHYs", b"cICP", b"mDCV",
     b"cLLI", b"acTL", b"fcTL", b"fdAT",
 }  # fmt: skip
-KEPT_WEBP_CHUNKS = {b"VP8X", b"VP8 ", b"VP8L", b"ALPH", b"ICCP", b"ANIM", b"ANMF"}
+_KEPT_WEBP_CHUNKS = {b"VP8X", b"VP8 ", b"VP8L", b"ALPH", b"ICCP", b"ANIM", b"ANMF"}
 EXIF_FLAG, XMP_FLAG = 0x08, 0x04  # of the chunk VP8X (RFC 9649, 2.7.1)
 
 
@@ -377,7 +377,7 @@ def _kept_parts(data: bytes, segment: JpegSegment) -> Iterator[bytes]:
     if segment.start == segment.end:
         yield bytes([0xFF, marker])
     elif marker == APP0 and payload.startswith(JFIF):
-        yield _segment(APP0, payload[:JFIF_BYTES] + bytes(2))
+        yield _segment(APP0, payload[:_JFIF_BYTES] + bytes(2))
     elif _is_kept(marker, payload):
         yield _segment(marker, payload)
     yield data[segment.end : segment.scan_end]
@@ -385,7 +385,7 @@ def _kept_parts(data: bytes, segment: JpegSegment) -> Iterator[bytes]:
 
 def _is_kept(marker: int, payload: bytes) -> bool:
     if APP0 <= marker <= LAST_APP:
-        return marker in KEPT_SEGMENTS and payload.startswith(KEPT_SEGMENTS[marker])
+        return marker in _KEPT_SEGMENTS and payload.startswith(_KEPT_SEGMENTS[marker])
     return marker != COMMENT
 
 
@@ -400,7 +400,7 @@ def _png_parts(data: bytes) -> Iterator[bytes]:
     header = takewhile(lambda chunk: chunk[0] != b"IDAT", chunks)
     exif = _exif(next((chunk[8:-4] for kind, chunk in header if kind == b"eXIf"), b""))
     for kind, chunk in chunks:
-        if kind in KEPT_PNG_CHUNKS or not kind[0] & ANCILLARY:
+        if kind in _KEPT_PNG_CHUNKS or not kind[0] & ANCILLARY:
             yield chunk
         if kind == b"IHDR" and exif:
             yield png_chunk(b"eXIf", exif)
@@ -427,7 +427,7 @@ def _webp_parts(data: bytes) -> Iterator[bytes]:
             is_extended = True
             flags = content[0] & ~(EXIF_FLAG | XMP_FLAG) | (EXIF_FLAG if exif else 0)
             yield data[start - 8 : start] + bytes([flags]) + content[1:]
-        elif kind in KEPT_WEBP_CHUNKS:
+        elif kind in _KEPT_WEBP_CHUNKS:
             yield data[start - 8 : start] + content
     if exif and is_extended:
         yield b"EXIF" + struct.pack("<I", len(exif)) + exif

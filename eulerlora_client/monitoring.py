@@ -25,15 +25,15 @@ from eulerlora_contract.answers import Disposition, ModelShift, ShiftSignal
 from eulerlora_contract.errors import OutcomesError
 from eulerlora_contract.printable import printable
 
-STAKE_COUNT = 16
+_STAKE_COUNT = 16
 
 STAKES = tuple(
-    math.sin(math.pi * (2 * index + 1) / (4 * STAKE_COUNT)) ** 2 for index in range(STAKE_COUNT)
+    math.sin(math.pi * (2 * index + 1) / (4 * _STAKE_COUNT)) ** 2 for index in range(_STAKE_COUNT)
 )
 """Equally likely stakes: quantiles of Beta(1/2, 1/2), dense near 0 and 1."""
 
 
-def log_gain(stake: float, probability: float) -> float:
+def _log_gain(stake: float, probability: float) -> float:
     """Returns the log of the factor after an event.
 
     Args:
@@ -55,7 +55,7 @@ def log_capital(events: int, trials: int, probability: float) -> float:
     probability at most alpha (Ville's inequality). It decreases in `probability`.
     """
     return log_mean_exp(
-        events * log_gain(stake, probability) + (trials - events) * log_loss(stake)
+        events * _log_gain(stake, probability) + (trials - events) * log_loss(stake)
         for stake in STAKES
     )
 
@@ -69,7 +69,7 @@ def log_mean_exp(values: Iterable[float]) -> float:
     return highest + math.log(math.fsum(math.exp(v - highest) for v in listed) / len(listed))
 
 
-def log_add_exp(first: float, second: float) -> float:
+def _log_add_exp(first: float, second: float) -> float:
     """Returns log(exp(first) + exp(second)) without overflow; -inf stands for log(0)."""
     low, high = sorted((first, second))
     return high + math.log1p(math.exp(low - high)) if low > -math.inf else high
@@ -103,7 +103,7 @@ class ChangeTest:
         """
         sums = self._after_quiet_trials(trial - 1)
         self._log_sums = [
-            log_add_exp(0.0, value) + log_gain(stake, tolerated)
+            _log_add_exp(0.0, value) + _log_gain(stake, tolerated)
             for stake, value in zip(STAKES, sums, strict=True)
         ]
         self._trials = trial
@@ -119,7 +119,7 @@ class ChangeTest:
         if quiet == 0:
             return self._log_sums
         return [
-            log_add_exp(
+            _log_add_exp(
                 value + quiet * log_loss(stake),
                 log_loss(stake) + math.log(-math.expm1(quiet * log_loss(stake)) / stake),
             )
@@ -127,7 +127,7 @@ class ChangeTest:
         ]
 
 
-HALVINGS = 50  # of the interval [0, 1]
+_HALVINGS = 50  # of the interval [0, 1]
 
 
 def sequential_lower_bound(events: int, trials: int, confidence: float) -> float:
@@ -162,7 +162,7 @@ def calibration_upper_bound(share: float, trials: int, confidence: float) -> flo
 def _last_true(condition: Callable[[float], bool]) -> float:
     """Returns the highest p in [0, 1] with a true condition that is true below some p."""
     low, high = 0.0, 1.0
-    for _ in range(HALVINGS):
+    for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if condition(middle) else (low, middle)
     return low
@@ -178,8 +178,8 @@ def _divergence(share: float, probability: float) -> float:
 PICTURES_PER_FALSE_ALARM = 1_000_000
 """Mean number of pictures to an alarm without a shift, at least."""
 
-CALIBRATION_CONFIDENCE = 0.99
-TOLERATED_ODDS_RATIO = 1.25
+_CALIBRATION_CONFIDENCE = 0.99
+_TOLERATED_ODDS_RATIO = 1.25
 
 
 @dataclass(frozen=True)
@@ -196,8 +196,8 @@ class EventRate:
         The tolerated odds are 1.25 times those of the 99% upper bound of the share: a smaller shift
         does not matter, and calibration images are few.
         """
-        bound = calibration_upper_bound(share, images, CALIBRATION_CONFIDENCE)
-        raised = TOLERATED_ODDS_RATIO * bound
+        bound = calibration_upper_bound(share, images, _CALIBRATION_CONFIDENCE)
+        raised = _TOLERATED_ODDS_RATIO * bound
         return cls(share, raised / (raised + 1 - bound))
 
 
@@ -277,7 +277,7 @@ class ShiftMonitor:
             rate=tests[event].events / max(self._counts[name], 1),
             expected=rate.expected,
             tolerated=rate.tolerated,
-            evidence=log_add_exp(0.0, evidence[event]) / math.log(10),
+            evidence=_log_add_exp(0.0, evidence[event]) / math.log(10),
             alarm=name in self._alarms,
         )
 
@@ -286,7 +286,7 @@ class ShiftMonitor:
 
 
 DISPOSITION, LESION, POLICY_HASH = "disposition", "lesion", "policy_hash"
-SHOWN_COLUMNS = 10
+_SHOWN_COLUMNS = 10
 
 
 @dataclass(frozen=True)
@@ -344,7 +344,7 @@ def _check_columns(path: Path, columns: Sequence[str], confirmed: str) -> None:
     missing = [name for name in (DISPOSITION, confirmed) if name not in columns]
     if missing:
         noun = "column" if len(missing) == 1 else "columns"
-        shown = printable(", ".join(columns[:SHOWN_COLUMNS])) or "an empty file"
+        shown = printable(", ".join(columns[:_SHOWN_COLUMNS])) or "an empty file"
         raise OutcomesError(f"{path}: expected the {noun} {', '.join(missing)}, got {shown}")
 
 
@@ -373,7 +373,7 @@ def _cell(row: dict[str, str], column: str) -> str:
     return (row.get(column) or "").strip()
 
 
-SHOWN_CLASSES = 10
+_SHOWN_CLASSES = 10
 SEEN = {Disposition.URGENT, Disposition.UNFAMILIAR}
 
 
@@ -438,7 +438,7 @@ def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSum
     results = target_lesions(outcomes, promise.classes)
     if not results:
         names = sorted({row.confirmed for row in outcomes} - {""})
-        shown = printable(", ".join(names[:SHOWN_CLASSES])) or "no confirmed class"
+        shown = printable(", ".join(names[:_SHOWN_CLASSES])) or "no confirmed class"
         raise OutcomesError(f"expected a lesion confirmed as {promise.title}, got {shown}")
     missed = [
         result is LesionOutcome.MISSED
@@ -449,7 +449,7 @@ def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSum
         counts=Counter(results),
         lower=sequential_lower_bound(sum(missed), len(missed), promise.confidence),
         upper=sequential_upper_bound(sum(missed), len(missed), promise.confidence),
-        alarm_at=first_alarm(missed, promise),
+        alarm_at=_first_alarm(missed, promise),
     )
 
 
@@ -487,7 +487,7 @@ def lesion_outcome(images: Iterable[Outcome]) -> LesionOutcome:
     return LesionOutcome.UNFAMILIAR if unfamiliar else LesionOutcome.URGENT
 
 
-def first_alarm(missed: Sequence[bool], promise: Promise) -> int | None:
+def _first_alarm(missed: Sequence[bool], promise: Promise) -> int | None:
     """Returns the number of the lesion at which the bets reject the promise, or None."""
     limit, events = -math.log1p(-promise.confidence), 0
     for trials, is_missed in enumerate(missed, start=1):

@@ -19,10 +19,10 @@ from typing import TextIO, TypeVar
 
 from eulerlora_contract.errors import CheckpointError, EulerLoRAError, StorageError
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NEXT = ".next"
 """Subfolder with the files of a change that replaces several files of a folder."""
-MAX_READS = 10
+_MAX_READS = 10
 """Attempts at reading a folder that another process changes."""
 
 Read = TypeVar("Read")
@@ -79,7 +79,7 @@ def open_output(path: Path, private: bool = False) -> Iterator[TextIO]:
         ):
             yield file
         return
-    descriptor = open_descriptor(path)
+    descriptor = _open_descriptor(path)
     # A duplicate continues where the output of the process ends; opening would start anew.
     target = path if descriptor is None else os.dup(descriptor)
     with storage_errors(path), _open_text(target) as file:
@@ -88,10 +88,10 @@ def open_output(path: Path, private: bool = False) -> Iterator[TextIO]:
 
 def is_replaceable(path: Path) -> bool:
     """Returns True for a regular file and for a path that does not exist, also behind a link."""
-    return open_descriptor(path) is None and (path.is_file() or not path.exists())
+    return _open_descriptor(path) is None and (path.is_file() or not path.exists())
 
 
-def open_descriptor(path: Path) -> int | None:
+def _open_descriptor(path: Path) -> int | None:
     """Returns the open file descriptor that a path such as /dev/stdout or /dev/fd/3 names."""
     named = path.readlink() if path.parent == Path("/dev") and path.is_symlink() else path
     if named.name.isdecimal() and named.parent.resolve() == Path("/proc/self/fd").resolve():
@@ -173,7 +173,7 @@ def read_unchanged(folder: Path, read: Callable[[], Read]) -> Read:
 
     It is repeated if another process changes the folder meanwhile.
     """
-    for _ in range(MAX_READS - 1):
+    for _ in range(_MAX_READS - 1):
         before = _entries(folder)
         try:
             result = read()
@@ -227,9 +227,9 @@ def storage_errors(path: Path) -> Iterator[None]:
     except StorageError as error:
         raise StorageError(path, error.reason) from error
     except OSError as error:
-        if error.errno not in (*DISK_FULL, errno.EIO):
+        if error.errno not in (*_DISK_FULL, errno.EIO):
             raise
-        cause = "disk full" if error.errno in DISK_FULL else "the disk failed"
+        cause = "disk full" if error.errno in _DISK_FULL else "the disk failed"
         raise StorageError(path, f"{cause} ({os.strerror(error.errno).lower()})") from error
 
 

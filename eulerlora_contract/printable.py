@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r", "\n")
+_FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r", "\n")
 NO_BREAK = "\N{NO-BREAK SPACE}"
 BYTE_ORDER_MARK = "\ufeff"
 
@@ -32,7 +32,7 @@ def csv_text(text: str) -> str:
 
     A text that begins as a formula is quoted by an apostrophe.
     """
-    quote = "'" if text.startswith(FORMULA_PREFIXES) else ""
+    quote = "'" if text.startswith(_FORMULA_PREFIXES) else ""
     return quote + printable(text)
 
 
@@ -41,7 +41,7 @@ def csv_path(path: str) -> str:
 
     ./ is put in front if a spreadsheet would read the path as a formula.
     """
-    return f"./{path}" if path.startswith(FORMULA_PREFIXES) else path
+    return f"./{path}" if path.startswith(_FORMULA_PREFIXES) else path
 
 
 def write_csv_rows(file: TextIO, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

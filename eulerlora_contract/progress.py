@@ -11,8 +11,8 @@ from tqdm import tqdm
 LINE_INTERVAL_S = 30.0
 """Seconds between two plain lines."""
 REDRAW_INTERVAL_S = 0.1
-BAR_FORMAT = "{desc} {bar} {n_fmt}/{total_fmt} {unit}{postfix}, {remaining} left"
-COUNT_FORMAT = "{desc} {n_fmt} {unit}{postfix}"
+_BAR_FORMAT = "{desc} {bar} {n_fmt}/{total_fmt} {unit}{postfix}, {remaining} left"
+_COUNT_FORMAT = "{desc} {n_fmt} {unit}{postfix}"
 """Format if the total is unknown."""
 
 Item = TypeVar("Item")
@@ -49,7 +49,7 @@ class ProgressBar:
             total=total,
             initial=completed,
             unit=unit,
-            bar_format=COUNT_FORMAT if total is None else BAR_FORMAT,
+            bar_format=_COUNT_FORMAT if total is None else _BAR_FORMAT,
             leave=False,
             dynamic_ncols=True,
             mininterval=REDRAW_INTERVAL_S,

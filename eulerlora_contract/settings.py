@@ -49,7 +49,7 @@ def validated(kind: type[AnySettings], values: Mapping[str, Any]) -> AnySettings
         raise SettingsError(first_error(error, kind)) from error
 
 
-EXPECTED = {
+_EXPECTED = {
     "finite_number": "a finite number",
     "greater_than": "a number above {gt}",
     "greater_than_equal": "a number of at least {ge}",
@@ -65,7 +65,7 @@ EXPECTED = {
     "union_tag_invalid": "a name of {expected_tags}",
     "union_tag_not_found": "a table with a name",
 }
-EXPECTED_BY_PREFIX = {
+_EXPECTED_BY_PREFIX = {
     "bool": "true or false",
     "dict": "a table",
     "float": "a number",
@@ -84,8 +84,8 @@ def expected_value(error: ErrorDetails) -> str:
     The text does not repeat the value that was given.
     """
     name = error["type"]
-    general = EXPECTED_BY_PREFIX.get(name.partition("_")[0], "another value")
-    return EXPECTED.get(name, general).format_map(error.get("ctx", {}))
+    general = _EXPECTED_BY_PREFIX.get(name.partition("_")[0], "another value")
+    return _EXPECTED.get(name, general).format_map(error.get("ctx", {}))
 
 
 def first_error(error: ValidationError, model: type[BaseModel] | None = None) -> str:
@@ -127,7 +127,7 @@ def error_without_input(error: ValidationError, *models: type[BaseModel]) -> str
     return f"{place}: {reason}" if place else reason
 
 
-UNION_MEMBER = re.compile(r"(constrained-)?(int|str|float|bool)|.+\[.*\]")
+_UNION_MEMBER = re.compile(r"(constrained-)?(int|str|float|bool)|.+\[.*\]")
 """Pydantic's names for the members of a union, such as "constrained-int" or "literal['auto']"."""
 
 
@@ -140,7 +140,7 @@ def _key(fault: ErrorDetails) -> str:
 
 
 def _without_union_members(parts: Sequence[str]) -> list[str]:
-    return [part for part in parts if not UNION_MEMBER.fullmatch(part)]
+    return [part for part in parts if not _UNION_MEMBER.fullmatch(part)]
 
 
 def _suggestion(key: str, kind: type[BaseModel] | None) -> str:

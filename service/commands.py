@@ -15,7 +15,7 @@ from service.decoding.sandbox import protect_memory
 from service.telemetry.stderr import protect_stderr
 
 PATH = click.Path(path_type=Path)
-LOG_FORMATS = ("auto", "json", "text")
+_LOG_FORMATS = ("auto", "json", "text")
 
 
 @click.command(
@@ -57,7 +57,7 @@ LOG_FORMATS = ("auto", "json", "text")
 @click.option("--compile", "compiled", is_flag=True, help="Compile the network; starts slower.")
 @click.option(
     "--log-format",
-    type=click.Choice(LOG_FORMATS),
+    type=click.Choice(_LOG_FORMATS),
     default="auto",
     show_default=True,
     help="auto: text on a terminal, otherwise JSON.",

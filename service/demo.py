@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import click
 
 PAGE = Path(__file__).with_name("page")
-BLUR_PX = 8
+_BLUR_PX = 8
 SKIN = (207, 153, 168)
 POLL_S = 0.1
 READY = re.compile(r"^serving .* on (http://\S+)$", re.MULTILINE)
@@ -31,16 +31,16 @@ def demo_command() -> None:
 
     with TemporaryDirectory() as folder:
         pictures, log = Path(folder, "pictures"), Path(folder, "log")
-        draw_pictures(pictures)
+        _draw_pictures(pictures)
         click.echo("starting the service with the embedded checkpoint", err=True)
-        with running_service(log) as url:
+        with _running_service(log) as url:
             click.echo(f"the page for people: {url}")
             session = Session(url, None, None, {}, concurrency=1, strip_metadata=False)
             run_session(session, [pictures], Outputs(None, None, None), ())
             click.pause(f"\n{url} is open until a key is pressed ...")
 
 
-def draw_pictures(folder: Path) -> None:
+def _draw_pictures(folder: Path) -> None:
     """Writes the five pictures into a new folder."""
     from PIL import Image, ImageFilter  # noqa: PLC0415
 
@@ -49,13 +49,13 @@ def draw_pictures(folder: Path) -> None:
         content = (PAGE / f"example-{name}.jpg").read_bytes()
         (folder / f"{name}.jpg").write_bytes(content)
     with Image.open(folder / "irregular.jpg") as spot:
-        blurred = spot.filter(ImageFilter.GaussianBlur(BLUR_PX))
+        blurred = spot.filter(ImageFilter.GaussianBlur(_BLUR_PX))
     blurred.save(folder / "out-of-focus.jpg")
     Image.new("RGB", blurred.size, SKIN).save(folder / "blank.png")
 
 
 @contextmanager
-def running_service(log: Path) -> Iterator[str]:
+def _running_service(log: Path) -> Iterator[str]:
     """Runs `eulerlora serve` on a free port of this machine; yields its URL once it is ready.
 
     Args:

@@ -11,13 +11,13 @@ from typing import Any, Generic, Protocol, TypeVar
 from eulerlora_contract.problems import QuotaExceeded
 
 INTERNAL = "internal"  # the client of health checks and warm-up
-IPV6_PREFIX = 64  # a site gets at least this prefix (RFC 6177), and can use all of its addresses
+_IPV6_PREFIX = 64  # a site gets at least this prefix (RFC 6177), and can use all of its addresses
 ACTIVE_S = 10.0
-MINUTE_S = 60.0
+_MINUTE_S = 60.0
 MAX_BALANCES = 10_000
 """Clients that a quota remembers; of more, those charged least recently start with a full one."""
 
-NEGLIGIBLE = 1e-9  # a rounding error of released fractions
+_NEGLIGIBLE = 1e-9  # a rounding error of released fractions
 
 
 def client_of(scope: Mapping[str, Any]) -> str:
@@ -43,10 +43,10 @@ def address_network(address: str) -> str:
         return address
     if parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)
-    return str(ipaddress.IPv6Network((int(parsed), IPV6_PREFIX), strict=False))
+    return str(ipaddress.IPv6Network((int(parsed), _IPV6_PREFIX), strict=False))
 
 
-class Queued(Protocol):
+class _Queued(Protocol):
     """An item of a fair queue.
 
     Attributes:
@@ -63,7 +63,7 @@ class Queued(Protocol):
     def queued_at(self) -> float: ...
 
 
-Item = TypeVar("Item", bound=Queued)
+Item = TypeVar("Item", bound=_Queued)
 
 
 class FairQueue(Generic[Item]):
@@ -179,7 +179,7 @@ class SharedCapacity:
     def add(self, client: str, amount: float) -> None:
         """Adds an amount that the client holds; negative to release it."""
         self._held[client] = self._held.get(client, 0.0) + amount
-        if self._held[client] <= NEGLIGIBLE:
+        if self._held[client] <= _NEGLIGIBLE:
             del self._held[client]
 
     def utilization(self, client: str, amount: float) -> float:
@@ -285,7 +285,7 @@ class ClientQuota:
         if left <= 0 or left < amount:
             raise QuotaExceeded(
                 f"at most {self._capacity:g} {self._what} a minute",
-                retry_after_s=(amount - left) * MINUTE_S / self._capacity,
+                retry_after_s=(amount - left) * _MINUTE_S / self._capacity,
             )
 
     def charge(self, client: str, amount: float) -> None:
@@ -304,5 +304,5 @@ class ClientQuota:
         balance = self._balances.get(client)
         if balance is None:
             return self._capacity
-        refilled = (self._now() - balance.at_s) * self._capacity / MINUTE_S
+        refilled = (self._now() - balance.at_s) * self._capacity / _MINUTE_S
         return min(self._capacity, balance.amount + refilled)

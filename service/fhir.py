@@ -12,26 +12,26 @@ from uuid import NAMESPACE_URL, uuid5
 from eulerlora_contract.answers import TriageResult
 from service.routes.plugins import Plugin, TriageFormat
 
-Element = dict[str, Any]
+_Element = dict[str, Any]
 URN = "urn:eulerlora"
-TERMINOLOGY = "http://terminology.hl7.org/CodeSystem"
-UNITS = "http://unitsofmeasure.org"
+_TERMINOLOGY = "http://terminology.hl7.org/CodeSystem"
+_UNITS = "http://unitsofmeasure.org"
 GUIDE, GUIDE_VERSION = "http://hl7.org/fhir/uv/aitransparency", "1.0.0-ballot"
-AI_ASSERTED: Element = {
-    "system": f"{TERMINOLOGY}/v3-ObservationValue",
+AI_ASSERTED: _Element = {
+    "system": f"{_TERMINOLOGY}/v3-ObservationValue",
     "code": "AIAST",
     "display": "Artificial Intelligence asserted",
 }
 """The security label of everything that a model has concluded, and the reason of a Provenance."""
 
 EXTENSION = f"{GUIDE}/StructureDefinition/aitransparency"
-NATS = "nat"
-SOFTWARE = "EulerLoRA"
+_NATS = "nat"
+_SOFTWARE = "EulerLoRA"
 FHIR_JSON = "application/fhir+json"
 FHIR_VERSIONS = ("4.0", "4.0.1")
 
 
-def concept(kind: str, code: str, display: str, text: str | None = None) -> Element:
+def concept(kind: str, code: str, display: str, text: str | None = None) -> _Element:
     """Returns a CodeableConcept.
 
     Args:
@@ -44,7 +44,7 @@ def concept(kind: str, code: str, display: str, text: str | None = None) -> Elem
     return {"coding": [coding], "text": text or display}
 
 
-def identifier(kind: str, value: str) -> Element:
+def identifier(kind: str, value: str) -> _Element:
     """Returns an Identifier.
 
     Args:
@@ -54,9 +54,9 @@ def identifier(kind: str, value: str) -> Element:
     return {"system": f"{URN}:{kind}", "value": value}
 
 
-def absent(reason: str) -> Element:
+def absent(reason: str) -> _Element:
     """Returns why a component has no value, as a code of FHIR's data-absent-reason."""
-    coding = {"system": f"{TERMINOLOGY}/data-absent-reason", "code": reason}
+    coding = {"system": f"{_TERMINOLOGY}/data-absent-reason", "code": reason}
     return {"dataAbsentReason": {"coding": [coding]}}
 
 
@@ -65,25 +65,25 @@ def profile(name: str) -> list[str]:
     return [f"{GUIDE}/StructureDefinition/{name}|{GUIDE_VERSION}"]
 
 
-def guide_code(system: str, code: str, display: str) -> Element:
+def _guide_code(system: str, code: str, display: str) -> _Element:
     """Returns a CodeableConcept of a code system of the guide."""
     coding = {"system": f"{GUIDE}/CodeSystem/{system}", "code": code, "display": display}
     return {"coding": [coding]}
 
 
-def full_url(item: str, resource: str) -> str:
+def _full_url(item: str, resource: str) -> str:
     """Returns the URN of a resource, which is the same for the same item."""
     return uuid5(NAMESPACE_URL, f"{URN}:{item}:{resource}").urn
 
 
-def device(result: TriageResult, card_url: str | None) -> Element:
+def device(result: TriageResult, card_url: str | None) -> _Element:
     """Returns the model and its revision as a Device.
 
     `card_url`: of its model card, if any.
     """
     prediction = result.prediction
-    kind = guide_code("AIdeviceTypeCS", "Deep-Learning-Models", "Deep Learning Models")
-    extensions: list[Element] = [{"url": f"{EXTENSION}.AIKind", "valueCodeableConcept": kind}]
+    kind = _guide_code("AIdeviceTypeCS", "Deep-Learning-Models", "Deep Learning Models")
+    extensions: list[_Element] = [{"url": f"{EXTENSION}.AIKind", "valueCodeableConcept": kind}]
     if card_url is not None:
         reference = {"reference": card_url}
         extensions.append({"url": f"{EXTENSION}.modelCardDescription", "valueReference": reference})
@@ -94,11 +94,11 @@ def device(result: TriageResult, card_url: str | None) -> Element:
         "identifier": [identifier("revision", prediction.revision)],
         "status": "active",
         "deviceName": [
-            {"name": SOFTWARE, "type": "user-friendly-name"},
+            {"name": _SOFTWARE, "type": "user-friendly-name"},
             {"name": prediction.model, "type": "model-name"},
         ],
         "type": {
-            **guide_code(
+            **_guide_code(
                 "AIdeviceTypeCS", "Artificial-Intelligence", "All kinds of Artificial Intelligence"
             ),
             "text": "Image classifier, for demonstration and research only",
@@ -108,17 +108,17 @@ def device(result: TriageResult, card_url: str | None) -> Element:
     }
 
 
-def model_card_reference(result: TriageResult, card: str) -> Element:
+def _model_card_reference(result: TriageResult, card: str) -> _Element:
     """Returns the model card, in Markdown, as a DocumentReference."""
     return {
         "resourceType": "DocumentReference",
         "meta": {"profile": profile("AI-ModelCard")},
         "identifier": [identifier("revision", result.prediction.revision)],
         "status": "current",
-        "type": guide_code("AImodelCardCS", "AIModelCard", "AI Model-Card"),
+        "type": _guide_code("AImodelCardCS", "AIModelCard", "AI Model-Card"),
         "category": [  # the ballot requires the first one of every model card
-            guide_code("AImodelCardCS", "AIInputPrompt", "AI Input Prompt"),
-            guide_code("AImodelCardCS", "AImodelCardMarkdownFormat", "Markdown Format"),
+            _guide_code("AImodelCardCS", "AIInputPrompt", "AI Input Prompt"),
+            _guide_code("AImodelCardCS", "AImodelCardMarkdownFormat", "Markdown Format"),
         ],
         "content": [
             {
@@ -132,7 +132,7 @@ def model_card_reference(result: TriageResult, card: str) -> Element:
     }
 
 
-def observation(result: TriageResult, device_url: str, issued: str) -> Element:
+def observation(result: TriageResult, device_url: str, issued: str) -> _Element:
     """Returns the disposition, with a component for each number, as an Observation.
 
     It is preliminary, because nobody has reviewed it, and has no subject, because the service does
@@ -151,7 +151,7 @@ def observation(result: TriageResult, device_url: str, issued: str) -> Element:
         "identifier": [identifier("request", result.item_id or prediction.request_id)],
         "status": "preliminary",
         "category": [
-            {"coding": [{"system": f"{TERMINOLOGY}/observation-category", "code": "imaging"}]}
+            {"coding": [{"system": f"{_TERMINOLOGY}/observation-category", "code": "imaging"}]}
         ],
         "code": concept("observation", "triage", "Triage of a picture"),
         "issued": issued,
@@ -165,13 +165,13 @@ def observation(result: TriageResult, device_url: str, issued: str) -> Element:
     }
 
 
-def provenance(result: TriageResult, observation_url: str, device_url: str, at: str) -> Element:
+def provenance(result: TriageResult, observation_url: str, device_url: str, at: str) -> _Element:
     """Returns who concluded what from what as a Provenance.
 
     `at`: an instant.
     """
     item = result.item_id or result.prediction.request_id
-    role = {"system": f"{TERMINOLOGY}/provenance-participant-type", "code": "author"}
+    role = {"system": f"{_TERMINOLOGY}/provenance-participant-type", "code": "author"}
     return {
         "resourceType": "Provenance",
         "meta": {"profile": profile("AI-Provenance"), "security": [AI_ASSERTED]},
@@ -193,18 +193,18 @@ def provenance(result: TriageResult, observation_url: str, device_url: str, at: 
     }
 
 
-def _figure(result: TriageResult, value: float, unit: str | None = None) -> Element:
+def _figure(result: TriageResult, value: float, unit: str | None = None) -> _Element:
     """Returns the value of a component, or why it has none: the image is unfamiliar.
 
     `unit`: for people; None for a share of 1.
     """
     if result.shown.figures is None:
         return absent("not-applicable")
-    in_unit = {"system": UNITS, "code": "1"} if unit is None else {"unit": unit}
+    in_unit = {"system": _UNITS, "code": "1"} if unit is None else {"unit": unit}
     return {"valueQuantity": {"value": value, **in_unit}}
 
 
-def _components(result: TriageResult) -> Iterator[Element]:
+def _components(result: TriageResult) -> Iterator[_Element]:
     """Yields the probabilities of the classes, the scores and the flags."""
     prediction = result.prediction
     for name, probability in prediction.probabilities.items():
@@ -213,9 +213,9 @@ def _components(result: TriageResult) -> Iterator[Element]:
     for name, display, value, unit in (
         ("target", f"Probability of {result.target.name}", result.target.probability, None),
         ("msp", "Highest class probability", prediction.msp, None),
-        ("entropy", "Entropy of the class probabilities", prediction.entropy, NATS),
-        ("expected_entropy", "Mean entropy of trajectories", prediction.expected_entropy, NATS),
-        ("mutual_information", "Disagreement", prediction.mutual_information, NATS),
+        ("entropy", "Entropy of the class probabilities", prediction.entropy, _NATS),
+        ("expected_entropy", "Mean entropy of trajectories", prediction.expected_entropy, _NATS),
+        ("mutual_information", "Disagreement", prediction.mutual_information, _NATS),
     ):
         yield {"code": concept("score", name, display), **_figure(result, value, unit)}
     for name, display, flag in (
@@ -226,7 +226,7 @@ def _components(result: TriageResult) -> Iterator[Element]:
         yield {"code": concept("flag", name, display), **answer}
 
 
-def triage_bundle(result: TriageResult, card: str, at: datetime | None = None) -> Element:
+def triage_bundle(result: TriageResult, card: str, at: datetime | None = None) -> _Element:
     """Returns the answer for one image as a FHIR R4 Bundle.
 
     `card`: the model card, in Markdown; empty if there is none. `at`: the time of the answer, now
@@ -234,16 +234,16 @@ def triage_bundle(result: TriageResult, card: str, at: datetime | None = None) -
     """
     instant = (at or datetime.now(UTC)).isoformat(timespec="milliseconds")
     item = result.item_id or result.prediction.request_id
-    device_url = full_url(result.prediction.revision, "Device")
-    card_url = full_url(result.prediction.revision, "DocumentReference") if card else None
-    observation_url = full_url(item, "Observation")
+    device_url = _full_url(result.prediction.revision, "Device")
+    card_url = _full_url(result.prediction.revision, "DocumentReference") if card else None
+    observation_url = _full_url(item, "Observation")
     entries = {
         device_url: device(result, card_url),
         observation_url: observation(result, device_url, instant),
-        full_url(item, "Provenance"): provenance(result, observation_url, device_url, instant),
+        _full_url(item, "Provenance"): provenance(result, observation_url, device_url, instant),
     }
     if card_url is not None:
-        entries[card_url] = model_card_reference(result, card)
+        entries[card_url] = _model_card_reference(result, card)
     return {
         "resourceType": "Bundle",
         "meta": {"security": [AI_ASSERTED]},
@@ -254,7 +254,7 @@ def triage_bundle(result: TriageResult, card: str, at: datetime | None = None) -
     }
 
 
-def _described(resource: str, description: str, properties: Element, *required: str) -> Element:
+def _described(resource: str, description: str, properties: _Element, *required: str) -> _Element:
     """Returns the schema of a resource, which has more elements than those that are described."""
     kind = {"type": "string", "enum": [resource]}
     return {
@@ -265,8 +265,8 @@ def _described(resource: str, description: str, properties: Element, *required: 
     }
 
 
-TEXT: Element = {"type": "string"}
-RESOURCES = ("Device", "Observation", "Provenance", "DocumentReference")
+TEXT: _Element = {"type": "string"}
+_RESOURCES = ("Device", "Observation", "Provenance", "DocumentReference")
 SCHEMA = _described(
     "Bundle",
     "A FHIR R4 Bundle (https://hl7.org/fhir/R4/bundle.html) with the answer for one image.",
@@ -285,7 +285,7 @@ SCHEMA = _described(
                         "type": "object",
                         "description": "A resource of this type.",
                         "required": ["resourceType"],
-                        "properties": {"resourceType": {"type": "string", "enum": [*RESOURCES]}},
+                        "properties": {"resourceType": {"type": "string", "enum": [*_RESOURCES]}},
                         "additionalProperties": True,
                     },
                 },

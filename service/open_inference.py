@@ -39,29 +39,29 @@ from service.http.responses import JSON, json_response, rounded
 from service.inference.engine import ServedModel, ServedModels
 from service.routes.plugins import Plugin, ServiceParts
 
-DataType = Literal["BOOL", "BYTES", "FP64"]
+_DataType = Literal["BOOL", "BYTES", "FP64"]
 Parameter = bool | int | float | str
 
-IMAGE_INPUT = "image"
-PREDICTION_SET = "prediction_set"
-BINARY_OUTPUT = "binary_data_output"
+_IMAGE_INPUT = "image"
+_PREDICTION_SET = "prediction_set"
+_BINARY_OUTPUT = "binary_data_output"
 MODEL, DETAIL = "model", "detail"
-BINARY = "application/octet-stream"
+_BINARY = "application/octet-stream"
 HEADER_LENGTH = "Inference-Header-Content-Length"
-MAX_JSON_ITEMS = 1000
+_MAX_JSON_ITEMS = 1000
 """Members and elements in the JSON object; parsing millions of them would block the service."""
-ELEMENT_LENGTH = struct.Struct("<I")  # before the bytes of each element of a BYTES tensor
+_ELEMENT_LENGTH = struct.Struct("<I")  # before the bytes of each element of a BYTES tensor
 
-PLATFORM = "eulerlora"
-OPEN_INFERENCE = "/v2"
-LIVE, READY = f"{OPEN_INFERENCE}/health/live", f"{OPEN_INFERENCE}/health/ready"
+_PLATFORM = "eulerlora"
+_OPEN_INFERENCE = "/v2"
+LIVE, READY = f"{_OPEN_INFERENCE}/health/live", f"{_OPEN_INFERENCE}/health/ready"
 MODELS = (
-    f"{OPEN_INFERENCE}/models/{{name}}",
-    f"{OPEN_INFERENCE}/models/{{name}}/versions/{{version}}",
+    f"{_OPEN_INFERENCE}/models/{{name}}",
+    f"{_OPEN_INFERENCE}/models/{{name}}/versions/{{version}}",
 )
 INFER_PATHS = tuple(f"{path}/infer" for path in MODELS)
-ALL_STATISTICS = f"{OPEN_INFERENCE}/models/stats"
-STATISTICS_PATHS = tuple(f"{path}/stats" for path in MODELS)
+_ALL_STATISTICS = f"{_OPEN_INFERENCE}/models/stats"
+_STATISTICS_PATHS = tuple(f"{path}/stats" for path in MODELS)
 EXTENSIONS = ("binary_tensor_data", "schedule_policy", "statistics")
 
 
@@ -150,10 +150,10 @@ class InferRequest(RequestMessage):
     outputs: Annotated[tuple[RequestOutput, ...], Field(max_length=32)] = ()
 
 
-MESSAGES = (InferRequest, RequestInput, RequestOutput, InputParameters, OutputParameters)
+_MESSAGES = (InferRequest, RequestInput, RequestOutput, InputParameters, OutputParameters)
 
 
-async def read_body(request: Request) -> tuple[InferRequest, bytes]:
+async def _read_body(request: Request) -> tuple[InferRequest, bytes]:
     """Returns the JSON object of an inference request, and the image file.
 
     Raises:
@@ -162,8 +162,8 @@ async def read_body(request: Request) -> tuple[InferRequest, bytes]:
         InvalidUpload: For an empty image.
     """
     media_type = without_parameters(request.headers.get("content-type", JSON))
-    if media_type not in (JSON, BINARY):
-        raise UnsupportedMedia(f"expected {JSON} or {BINARY}")
+    if media_type not in (JSON, _BINARY):
+        raise UnsupportedMedia(f"expected {JSON} or {_BINARY}")
     header_length = request.headers.get(HEADER_LENGTH)
     body = b"".join([chunk async for chunk in request.stream()])
     json_bytes = len(body) if header_length is None else _header_bytes(header_length, len(body))
@@ -181,12 +181,12 @@ def _header_bytes(sent: str, body_bytes: int) -> int:
 
 
 def _parsed(text: bytes) -> InferRequest:
-    if text.count(b",") + text.count(b"{") + text.count(b"[") > MAX_JSON_ITEMS:
-        raise MalformedBody(f"expected a JSON object with at most {MAX_JSON_ITEMS:,} items")
+    if text.count(b",") + text.count(b"{") + text.count(b"[") > _MAX_JSON_ITEMS:
+        raise MalformedBody(f"expected a JSON object with at most {_MAX_JSON_ITEMS:,} items")
     try:
         return InferRequest.model_validate_json(text)
     except ValidationError as error:
-        raise MalformedBody(error_without_input(error, *MESSAGES)) from None
+        raise MalformedBody(error_without_input(error, *_MESSAGES)) from None
 
 
 def _image(sent: RequestInput, binary: memoryview) -> bytes:
@@ -196,16 +196,16 @@ def _image(sent: RequestInput, binary: memoryview) -> bytes:
     """
     size = sent.parameters.binary_data_size
     if (size is None) == (sent.data is None):
-        raise MalformedBody(f"{IMAGE_INPUT}: expected data or binary_data_size, not both")
+        raise MalformedBody(f"{_IMAGE_INPUT}: expected data or binary_data_size, not both")
     if len(binary) != (size or 0):
-        raise MalformedBody(f"{IMAGE_INPUT}: expected binary_data_size bytes after the JSON object")
+        raise MalformedBody(f"{_IMAGE_INPUT}: expected binary_data_size bytes after the JSON")
     return _binary_element(binary) if sent.data is None else _text_element(sent)
 
 
 def _binary_element(tensor: memoryview) -> bytes:
-    prefix = ELEMENT_LENGTH.size
-    if len(tensor) < prefix or ELEMENT_LENGTH.unpack_from(tensor)[0] != len(tensor) - prefix:
-        raise MalformedBody(f"{IMAGE_INPUT}: expected the length of one element and its bytes")
+    prefix = _ELEMENT_LENGTH.size
+    if len(tensor) < prefix or _ELEMENT_LENGTH.unpack_from(tensor)[0] != len(tensor) - prefix:
+        raise MalformedBody(f"{_IMAGE_INPUT}: expected the length of one element and its bytes")
     return bytes(tensor[prefix:])
 
 
@@ -214,20 +214,20 @@ def _text_element(sent: RequestInput) -> bytes:
     if isinstance(element, tuple) and len(element) == 1 and len(sent.shape) == 2:
         (element,) = element
     if others or isinstance(element, tuple):
-        raise MalformedBody(f"{IMAGE_INPUT}: expected one element in data")
+        raise MalformedBody(f"{_IMAGE_INPUT}: expected one element in data")
     try:
         return b64decode(element, validate=True)
     except ValueError:
-        raise MalformedBody(f"{IMAGE_INPUT}: expected base64 in data") from None
+        raise MalformedBody(f"{_IMAGE_INPUT}: expected base64 in data") from None
 
 
-def query_of(model: str, parameters: Mapping[str, Parameter]) -> PredictQuery:
+def _query_of(model: str, parameters: Mapping[str, Parameter]) -> PredictQuery:
     """Returns the query for a prediction of `model`.
 
     Numbers and booleans must have their JSON type. Raises InvalidParameter and
     RequestValidationError.
     """
-    others = {BINARY_OUTPUT, *Scheduling.model_fields}
+    others = {_BINARY_OUTPUT, *Scheduling.model_fields}
     sent = {name: value for name, value in parameters.items() if name not in others}
     if MODEL in sent:
         raise InvalidParameter(f"{MODEL}: expected in the path")
@@ -249,7 +249,7 @@ class Output:
         values: Of a prediction, in the last dimension.
     """
 
-    datatype: DataType
+    datatype: _DataType
     shape: tuple[int, ...]
     values: Callable[[Prediction], Sequence[Parameter]]
 
@@ -268,7 +268,7 @@ OUTPUTS: Mapping[str, Output] = {
     "msp": Output("FP64", (1,), lambda body: (body.msp,)),
     "ood": Output("BOOL", (ANY_SIZE,), lambda body: _known(body.ood)),
     "unfamiliar": Output("BOOL", (ANY_SIZE,), lambda body: _known(body.unfamiliar)),
-    PREDICTION_SET: Output(
+    _PREDICTION_SET: Output(
         "BYTES",
         (ANY_SIZE,),
         lambda body: body.prediction_set.labels if body.prediction_set else (),
@@ -280,22 +280,22 @@ OUTPUTS: Mapping[str, Output] = {
 """By name, in the order of a response to a request that names none."""
 
 
-def requested_outputs(request: InferRequest) -> Mapping[str, bool]:
+def _requested_outputs(request: InferRequest) -> Mapping[str, bool]:
     """Returns the names of the requested outputs, in order, and whether each is binary.
 
     Raises InvalidParameter.
     """
     has_set = "coverage" in request.parameters
-    default = request.parameters.get(BINARY_OUTPUT, False)
+    default = request.parameters.get(_BINARY_OUTPUT, False)
     if not isinstance(default, bool):
-        raise InvalidParameter(f"{BINARY_OUTPUT}: expected true or false")
+        raise InvalidParameter(f"{_BINARY_OUTPUT}: expected true or false")
     if not request.outputs:
-        return {name: default for name in OUTPUTS if has_set or name != PREDICTION_SET}
+        return {name: default for name in OUTPUTS if has_set or name != _PREDICTION_SET}
     names = [output.name for output in request.outputs]
     if not OUTPUTS.keys() >= set(names) or len(set(names)) < len(names):
         raise InvalidParameter(f"outputs: expected distinct names among {', '.join(OUTPUTS)}")
-    if PREDICTION_SET in names and not has_set:
-        raise InvalidParameter(f"outputs: expected {PREDICTION_SET} only with coverage")
+    if _PREDICTION_SET in names and not has_set:
+        raise InvalidParameter(f"outputs: expected {_PREDICTION_SET} only with coverage")
     return {
         output.name: default
         if output.parameters.binary_data is None
@@ -304,12 +304,12 @@ def requested_outputs(request: InferRequest) -> Mapping[str, bool]:
     }
 
 
-def infer_response(
+def _infer_response(
     prediction: Prediction, request_id: str | None, outputs: Mapping[str, bool]
 ) -> Response:
     """Returns the response for a prediction, with the numbers of `/predict`.
 
-    `request_id`: that of the JSON object. `outputs`: as `requested_outputs`.
+    `request_id`: that of the JSON object. `outputs`: as `_requested_outputs`.
     """
     tensors = b""
     messages = []
@@ -335,7 +335,7 @@ def infer_response(
     }
     text = to_json(answer)
     if any(outputs.values()):
-        return Response(text + tensors, headers={HEADER_LENGTH: str(len(text))}, media_type=BINARY)
+        return Response(text + tensors, headers={HEADER_LENGTH: str(len(text))}, media_type=_BINARY)
     return Response(text, media_type=JSON)
 
 
@@ -345,18 +345,18 @@ def _bytes_of(value: Parameter) -> bytes:
         return struct.pack("?", value)
     if isinstance(value, str):
         text = value.encode()
-        return ELEMENT_LENGTH.pack(len(text)) + text
+        return _ELEMENT_LENGTH.pack(len(text)) + text
     return struct.pack("<d", value)
 
 
-def metadata_of(served: ServedModel) -> dict[str, Any]:
+def _metadata_of(served: ServedModel) -> dict[str, Any]:
     """Returns the description of a model. Its only version is the revision that is served."""
     classes = len(served.model.classes)
     return {
         "name": served.name,
         "versions": [served.revision],
-        "platform": PLATFORM,
-        "inputs": [{"name": IMAGE_INPUT, "datatype": "BYTES", "shape": [1]}],
+        "platform": _PLATFORM,
+        "inputs": [{"name": _IMAGE_INPUT, "datatype": "BYTES", "shape": [1]}],
         "outputs": [
             {
                 "name": name,
@@ -369,7 +369,7 @@ def metadata_of(served: ServedModel) -> dict[str, Any]:
 
 
 @dataclass
-class Durations:
+class _Durations:
     """Requests and their total time in nanoseconds, as Triton's statistics state them."""
 
     count: int = 0
@@ -382,7 +382,7 @@ class Durations:
 
 
 @dataclass
-class Statistics:
+class _Statistics:
     """Requests of this protocol for one revision of a model since the start of the process.
 
     Attributes:
@@ -390,7 +390,7 @@ class Statistics:
     """
 
     last: int = 0
-    durations: defaultdict[str, Durations] = field(default_factory=lambda: defaultdict(Durations))
+    durations: defaultdict[str, _Durations] = field(default_factory=lambda: defaultdict(_Durations))
 
     @asynccontextmanager
     async def counting(self, request: Request) -> AsyncIterator[None]:
@@ -423,15 +423,15 @@ STAGES = {"decode": "compute_input", "queue": "queue", "model": "compute_infer"}
 OUTCOMES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
 
 
-def open_inference_routes(parts: ServiceParts) -> APIRouter:
+def _open_inference_routes(parts: ServiceParts) -> APIRouter:
     """Returns the routes of the protocol."""
     pipeline, models, lifecycle = parts.pipeline, parts.models, parts.lifecycle
     router = APIRouter(include_in_schema=False)
-    statistics: defaultdict[tuple[str, str], Statistics] = defaultdict(Statistics)
+    statistics: defaultdict[tuple[str, str], _Statistics] = defaultdict(_Statistics)
 
-    @router.get(OPEN_INFERENCE)
+    @router.get(_OPEN_INFERENCE)
     async def server_metadata() -> Response:
-        metadata = {"name": PLATFORM, "version": __version__, "extensions": list(EXTENSIONS)}
+        metadata = {"name": _PLATFORM, "version": __version__, "extensions": list(EXTENSIONS)}
         return json_response(metadata)
 
     @router.get(LIVE)
@@ -444,23 +444,23 @@ def open_inference_routes(parts: ServiceParts) -> APIRouter:
         return json_response({"live": True, "ready": True})
 
     async def model_metadata(request: Request) -> Response:
-        return json_response(metadata_of(requested_model(request, models)))
+        return json_response(_metadata_of(_requested_model(request, models)))
 
     async def model_ready(request: Request) -> Response:
-        served = requested_model(request, models)
+        served = _requested_model(request, models)
         lifecycle.check_ready()
         return json_response({"name": served.name, "ready": True})
 
     async def infer(request: Request) -> Response:
         if request.query_params:
             raise InvalidParameter("expected parameters in the body, got a query")
-        requested_model(request, models)  # before the body is read
-        sent, image = await read_body(request)
-        served = requested_model(request, models)  # may have been replaced since
-        query = query_of(served.name, sent.parameters)
+        _requested_model(request, models)  # before the body is read
+        sent, image = await _read_body(request)
+        served = _requested_model(request, models)  # may have been replaced since
+        query = _query_of(served.name, sent.parameters)
         with query_errors():
             scheduling = Scheduling.model_validate(sent.parameters)
-        outputs = requested_outputs(sent)
+        outputs = _requested_outputs(sent)
         upload = Upload(image, Declared())
         async with (
             statistics[served.name, served.revision].counting(request),
@@ -468,15 +468,15 @@ def open_inference_routes(parts: ServiceParts) -> APIRouter:
         ):
             prediction = await pipeline.predict(request, query, upload=upload)
         assert isinstance(prediction, Prediction)
-        return infer_response(prediction, sent.id, outputs)
+        return _infer_response(prediction, sent.id, outputs)
 
     async def model_statistics(request: Request) -> Response:
         one = request.path_params.get("name")
-        chosen = models.values() if one is None else [requested_model(request, models)]
+        chosen = models.values() if one is None else [_requested_model(request, models)]
         messages = [statistics[served.name, served.revision].message(served) for served in chosen]
         return json_response({"model_stats": messages})
 
-    for path in (ALL_STATISTICS, *STATISTICS_PATHS):  # before a model of the name stats
+    for path in (_ALL_STATISTICS, *_STATISTICS_PATHS):  # before a model of the name stats
         router.get(path)(model_statistics)
     for path in MODELS:
         router.get(path)(model_metadata)
@@ -498,7 +498,7 @@ async def _ended_by(timeout_us: int) -> AsyncIterator[None]:
         raise
 
 
-def requested_model(request: Request, models: ServedModels) -> ServedModel:
+def _requested_model(request: Request, models: ServedModels) -> ServedModel:
     """Returns the model in a request's path.
 
     Raises:
@@ -515,4 +515,4 @@ def error_of(document: ProblemDocument) -> dict[str, Any]:
     return {"error": f"{document.code}: {document.detail}"}
 
 
-PLUGIN = Plugin(open_inference_routes, INFER_PATHS, OPEN_INFERENCE, error_of)
+PLUGIN = Plugin(_open_inference_routes, INFER_PATHS, _OPEN_INFERENCE, error_of)

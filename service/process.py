@@ -52,13 +52,13 @@ from service.telemetry.stderr import exit_now
 if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace
     from opentelemetry.sdk.trace import TracerProvider
 
-BACKLOG = 2048
-COMPILED_PASS_S = 1800.0
+_BACKLOG = 2048
+_COMPILED_PASS_S = 1800.0
 """Minimum limit on the time of a pass of a compiled network, whose first pass compiles it for all
 row counts.
 """
-NON_COMMERCIAL = re.compile(r"cc-by-nc[a-z0-9.-]*")
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_NON_COMMERCIAL = re.compile(r"cc-by-nc[a-z0-9.-]*")
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 logger = logging.getLogger(__name__)
 
@@ -245,7 +245,7 @@ def described(models: Mapping[str, ServedModel]) -> str:
     """Returns the names of the models; one whose licence forbids commercial use, with it."""
     return ", ".join(
         f"{name} ({served.licence}: no commercial use)"
-        if NON_COMMERCIAL.fullmatch(served.licence or "")
+        if _NON_COMMERCIAL.fullmatch(served.licence or "")
         else name
         for name, served in models.items()
     )
@@ -283,7 +283,7 @@ def allowed_hosts(host: str, has_keys: bool, names: str) -> frozenset[str] | Non
     """
     if names:
         return frozenset(names.lower().split(","))
-    return None if has_keys else LOOPBACK_NAMES | ({host.lower()} - {""})
+    return None if has_keys else _LOOPBACK_NAMES | ({host.lower()} - {""})
 
 
 def is_loopback(host: str) -> bool:
@@ -312,7 +312,7 @@ def effective_settings(drain_s: float | None, compiled: bool) -> ServiceSettings
     life = settings.life
     if drain_s is not None:
         life = validated(LifeSettings, {**life.model_dump(), "drain_s": drain_s})
-    max_batch_s = max(settings.max_batch_s, COMPILED_PASS_S if compiled else 0)
+    max_batch_s = max(settings.max_batch_s, _COMPILED_PASS_S if compiled else 0)
     effective = settings.model_copy(update={"life": life, "max_batch_s": max_batch_s})
     check_consistency(effective)
     return effective
@@ -327,7 +327,7 @@ def listen(host: str, port: int) -> socket.socket:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         both = address[0] == "::" and socket.has_dualstack_ipv6()
         return socket.create_server(
-            (host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both
+            (host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both
         )
     except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
         reason = getattr(error, "strerror", None) or "invalid host name"

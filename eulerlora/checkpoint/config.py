@@ -30,9 +30,9 @@ from eulerlora_contract.settings import PositiveInt, Probability, Settings, Sha2
 FittedEntry = TypeVar("FittedEntry", Threshold, PredictionSetCalibration)
 
 
-MAX_PARAMETERS = 2**33
+_MAX_PARAMETERS = 2**33
 """Of a backbone: 34 GB in float32."""
-MAX_TOKENS = 2**14 + 1
+_MAX_TOKENS = 2**14 + 1
 
 MODEL_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 
@@ -54,13 +54,13 @@ class BackboneConfig(Settings):
     @model_validator(mode="after")
     def _fits_a_machine(self) -> Self:
         shape = self.settings
-        if shape.tokens > MAX_TOKENS:
-            raise ValueError(f"expected at most {MAX_TOKENS:,} tokens, got {shape.tokens:,}")
+        if shape.tokens > _MAX_TOKENS:
+            raise ValueError(f"expected at most {_MAX_TOKENS:,} tokens, got {shape.tokens:,}")
         block = 4 * shape.width**2 + 2 * shape.width * shape.mlp_width
         embedding = (shape.tokens + 3 * shape.patch_size**2) * shape.width
         parameters = shape.layers * block + embedding
-        if parameters > MAX_PARAMETERS:
-            raise ValueError(f"expected at most {MAX_PARAMETERS:,} weights, got {parameters:,}")
+        if parameters > _MAX_PARAMETERS:
+            raise ValueError(f"expected at most {_MAX_PARAMETERS:,} weights, got {parameters:,}")
         return self
 
 

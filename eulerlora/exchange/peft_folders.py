@@ -28,45 +28,45 @@ from eulerlora.settings import BackboneSettings
 from eulerlora_contract.errors import CheckpointError, SettingsError
 from eulerlora_contract.settings import validated
 
-SAMPLER = ".lora_monteclora_sampler."
+_SAMPLER = ".lora_monteclora_sampler."
 """In the names of tensors that MonteCLoRA needs in training only."""
 
-CLIP_PROJECTIONS = tuple(f"self_attn.{name}_proj" for name in ("q", "k", "v", "out"))
-KNOWN_PROJECTIONS = (*VIT_PROJECTIONS.values(), CLIP_PROJECTIONS)
+_CLIP_PROJECTIONS = tuple(f"self_attn.{name}_proj" for name in ("q", "k", "v", "out"))
+_KNOWN_PROJECTIONS = (*VIT_PROJECTIONS.values(), _CLIP_PROJECTIONS)
 
 MODULE = re.compile(r"(?:^|\.)layers?\.(\d+)\.(.+)$")
 
 
-ADAPTER_CONFIG = "adapter_config.json"
-ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+_ADAPTER_CONFIG = "adapter_config.json"
+_ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 NAME = re.compile(r"[\w.-]+")
-TENSOR = re.compile(r"^(.*)\.lora_([AB])(?:\.default)?\.weight$")
+_TENSOR = re.compile(r"^(.*)\.lora_([AB])(?:\.default)?\.weight$")
 HEAD = re.compile(r"^classifier(?:\.modules_to_save(?:\.default)?)?\.(weight|bias)$")
 UNSUPPORTED: Json = {"use_dora": False, "bias": "none", "fan_in_fan_out": False, "lora_bias": False}
 """Options of PEFT, with the only value that coefficients can express."""
 
 
 @dataclass(frozen=True)
-class Projection:
+class _Projection:
     """The index of a block, and that of a projection in it: 0 to 3 for Q, K, V and O."""
 
     block: int
     index: int
 
 
-def projection_of(module: str) -> Projection | None:
+def _projection_of(module: str) -> _Projection | None:
     """Returns the projection that a module's name means, None for any other module."""
     found = MODULE.search(module)
     if found is None:
         return None
-    for names in KNOWN_PROJECTIONS:
+    for names in _KNOWN_PROJECTIONS:
         if found[2] in names:
-            return Projection(int(found[1]), names.index(found[2]))
+            return _Projection(int(found[1]), names.index(found[2]))
     return None
 
 
 @dataclass(frozen=True)
-class ImportedAdapter:
+class _ImportedAdapter:
     """The adapter of a PEFT folder, with PEFT's scaling in `up`.
 
     Attributes:
@@ -91,7 +91,7 @@ class ImportedAdapter:
         return int(self.down.shape[2])
 
 
-def read_adapter(folder: Path, shape: BackboneSettings) -> ImportedAdapter:
+def _read_adapter(folder: Path, shape: BackboneSettings) -> _ImportedAdapter:
     """Returns the adapter in a PEFT folder, for a backbone of `shape`.
 
     Raises:
@@ -107,9 +107,9 @@ def read_adapter(folder: Path, shape: BackboneSettings) -> ImportedAdapter:
 
 
 def adapter_config(folder: Path) -> Json:
-    config = WeightsSource(folder, folder.name).json(ADAPTER_CONFIG)
+    config = WeightsSource(folder, folder.name).json(_ADAPTER_CONFIG)
     if config is None:
-        raise CheckpointError(folder, f"expected a PEFT folder with {ADAPTER_CONFIG}, got none")
+        raise CheckpointError(folder, f"expected a PEFT folder with {_ADAPTER_CONFIG}, got none")
     return config
 
 
@@ -124,26 +124,26 @@ def _check(config: Json) -> None:
             raise SettingsError(f"expected {option}={value}, got {config[option]}")
 
 
-def _adapter(folder: Path, config: Json, shape: BackboneSettings) -> ImportedAdapter:
-    path = next((folder / name for name in ADAPTER_WEIGHTS if (folder / name).is_file()), None)
+def _adapter(folder: Path, config: Json, shape: BackboneSettings) -> _ImportedAdapter:
+    path = next((folder / name for name in _ADAPTER_WEIGHTS if (folder / name).is_file()), None)
     if path is None:
-        raise SettingsError(f"expected weights in one of {', '.join(ADAPTER_WEIGHTS)}")
+        raise SettingsError(f"expected weights in one of {', '.join(_ADAPTER_WEIGHTS)}")
     matrices: dict[tuple[str, str], Tensor] = {}
     head: dict[str, Tensor] = {}
     for full_name, tensor in read_any_tensors(path).items():
         name = full_name.removeprefix(MODULE_PREFIX)
-        if (lora := TENSOR.match(name)) is not None:
+        if (lora := _TENSOR.match(name)) is not None:
             matrices[lora[1], lora[2]] = tensor.float()
         elif (part := HEAD.match(name)) is not None:
             head[part[1]] = tensor.float()
-        elif SAMPLER not in name:
+        elif _SAMPLER not in name:
             raise SettingsError(f"expected LoRA matrices and a classifier, got {full_name}")
     down, up = _stacked(matrices, config, shape)
     weight = head.get("weight")
     bias = None if weight is None else head.get("bias", torch.zeros(len(weight)))
     base = str(config.get("base_model_name_or_path") or "")
     law = _law(config, matrices)
-    return ImportedAdapter(folder, base, law, down, up, weight, bias)
+    return _ImportedAdapter(folder, base, law, down, up, weight, bias)
 
 
 def _law(config: Json, matrices: Mapping[tuple[str, str], Tensor]) -> AdapterSettings | None:
@@ -159,7 +159,7 @@ def _law(config: Json, matrices: Mapping[tuple[str, str], Tensor]) -> AdapterSet
         raise SettingsError(f"expected one rank for all modules, got {sorted(ranks)}")
     (rank,) = ranks
     for module, _ in matrices:
-        projection = projection_of(module)
+        projection = _projection_of(module)
         expected = "output" if projection and projection.index == INPUT_PROJECTIONS else "input"
         for pattern, role in (config.get("roles") or {}).items():
             if _matches(pattern, module) and role != expected:
@@ -180,7 +180,7 @@ def _stacked(
     down = torch.zeros(shape.layers, 4, rank, shape.width)
     up = torch.zeros_like(down)
     for module in modules:
-        projection = projection_of(module)
+        projection = _projection_of(module)
         if projection is None or projection.block >= shape.layers:
             raise SettingsError(
                 f"expected adapters at the query, key, value and output projections of "
@@ -251,7 +251,7 @@ def import_peft(
     source = find_source(backbone) if backbone else _base(folders)
     imported = read_source(source)
     shape = imported.backbone.settings
-    adapters = [read_adapter(folder, shape) for folder in folders]
+    adapters = [_read_adapter(folder, shape) for folder in folders]
     heads = [_head(adapter, source) for adapter in adapters]
     counts = {len(weight) for weight, _ in heads}
     if len(counts) != 1:
@@ -266,7 +266,7 @@ def import_peft(
     return config
 
 
-def _settings(adapters: Sequence[ImportedAdapter]) -> AdapterSettings:
+def _settings(adapters: Sequence[_ImportedAdapter]) -> AdapterSettings:
     """Returns the settings that all adapters share. Raises SettingsError."""
     laws = {adapter.law for adapter in adapters}
     if len(laws) != 1:
@@ -291,7 +291,7 @@ def _base(folders: Sequence[Path]) -> WeightsSource:
     return find_source(str(beside.resolve() if beside.is_dir() else name))
 
 
-def _head(adapter: ImportedAdapter, source: WeightsSource) -> tuple[Tensor, Tensor]:
+def _head(adapter: _ImportedAdapter, source: WeightsSource) -> tuple[Tensor, Tensor]:
     """Returns weight (classes, width) and bias of an adapter's head, or that of its backbone."""
     weight, bias = adapter.head_weight, adapter.head_bias
     if weight is None or bias is None:
@@ -322,7 +322,7 @@ def _class_names(classes: Sequence[str], source: WeightsSource, count: int) -> l
 @torch.no_grad()
 def _fill(
     network: AdaptedVisionTransformer,
-    adapters: Sequence[ImportedAdapter],
+    adapters: Sequence[_ImportedAdapter],
     heads: Sequence[tuple[Tensor, Tensor]],
 ) -> None:
     for index, adapter in enumerate(adapters):

@@ -18,9 +18,9 @@ from eulerlora_client.images import CONVERTED, PARSER_ERRORS, list_files
 from eulerlora_contract.errors import ImageError, ImageFilesError
 from eulerlora_contract.output_files import new_folder
 
-PNG_MODES = {"1", "L", "LA", "P", "RGB", "RGBA", "I;16"}
+_PNG_MODES = {"1", "L", "LA", "P", "RGB", "RGBA", "I;16"}
 """Modes of Pillow that a PNG stores without loss."""
-BITS_PER_SAMPLE = 258  # tag of TIFF 6.0, section 8
+_BITS_PER_SAMPLE = 258  # tag of TIFF 6.0, section 8
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,14 @@ def _convert(file: Path, png: Path) -> Iterator[str]:
                 pages = getattr(image, "n_frames", 1)
                 if pages > 1:
                     raise ImageError(f"expected one image, got {pages} pages")
-                bits = getattr(image, "tag_v2", {}).get(BITS_PER_SAMPLE, ())
+                bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, ())
                 image.load()
                 upright = ImageOps.exif_transpose(image)
                 if upright.mode == "YCbCr":
                     upright = upright.convert("RGB")
                 if upright.mode == "I;16B":  # big-endian
                     upright = Image.fromarray(np.asarray(upright).astype(np.uint16))
-                if upright.mode not in PNG_MODES:
+                if upright.mode not in _PNG_MODES:
                     raise ImageError(
                         f"expected gray, indexed or RGB colours, got {upright.mode}; export it as "
                         "JPEG, PNG or WebP"

@@ -44,42 +44,42 @@ from eulerlora_client.images import PARSER_ERRORS, opened, upright
 from eulerlora_contract.answers import PredictionWarning, WarningCode
 from eulerlora_contract.errors import ImageError, ImageSizeError, SettingsError
 
-GREATEST_MAX_PIXELS = 178_000_000
+_GREATEST_MAX_PIXELS = 178_000_000
 """Above it, Pillow opens no image."""
 BYTES_PER_PIXEL, METADATA_BYTES = 8, 2**24
 """Of the largest file with so many pixels: RGB and alpha of 16 bits without compression."""
-REDUCTIONS = (4, 2)
-MIN_REDUCED_SIDES = 3
+_REDUCTIONS = (4, 2)
+_MIN_REDUCED_SIDES = 3
 """A reduced image has at least this multiple of the network's input on its shorter side."""
-MIN_REDUCED_LONG_SIDE_PX = 896
+_MIN_REDUCED_LONG_SIDE_PX = 896
 """Longer side of a reduced image; the image quality is measured at a seventh of it."""
 MIN_GREATEST_ALPHA, MIN_MEAN_ALPHA = 128, 25
 """Of 255. Below them, an image on white shows almost nothing of its content."""
-SIXTEEN_BIT_MODES = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
-LEVELS_16_BIT_PER_8_BIT = 257
-MAX_SAMPLE = 65_535
-UNUSED_BITS = 4
+_SIXTEEN_BIT_MODES = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
+_LEVELS_16_BIT_PER_8_BIT = 257
+_MAX_SAMPLE = 65_535
+_UNUSED_BITS = 4
 ROWS = 256
 """Rows that are converted at a time; so a large image of 16 bits has no copy in floating point."""
 
-JPEG_MODES = {1: "L", 3: "RGB", 4: "CMYK"}
-COLOUR_SPACES = {"RGB": "RGB", "L": "GRAY", "CMYK": "CMYK"}
+_JPEG_MODES = {1: "L", 3: "RGB", 4: "CMYK"}
+_COLOUR_SPACES = {"RGB": "RGB", "L": "GRAY", "CMYK": "CMYK"}
 """Pillow's mode of a JPEG -> the name in simplejpeg."""
-TURBOJPEG_SAMPLING = {
+_TURBOJPEG_SAMPLING = {
     *((luma, (1, 1)) for luma in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))),
     *((equal, equal) for equal in ((2, 1), (1, 2), (3, 1), (1, 3))),
     ((2, 2), (2, 1)),
     ((2, 2), (1, 2)),
 }
 """Sampling factors of luma and of both chroma components that TurboJPEG reads."""
-SLACK_BYTES = 16
+_SLACK_BYTES = 16
 """By which the end of a JPEG's only scan may differ from the end of its last block."""
-SWAPPING_ORIENTATIONS = range(5, 9)
+_SWAPPING_ORIENTATIONS = range(5, 9)
 
 GRAY, RGB, GRAY_ALPHA, RGB_ALPHA = 0, 2, 4, 6  # colour types of PNG
-WIDE_NAMES = {1: "gray", 2: "gray with alpha", 3: "RGB", 4: "RGB with alpha"}
+_WIDE_NAMES = {1: "gray", 2: "gray with alpha", 3: "RGB", 4: "RGB with alpha"}
 
-Levels = npt.NDArray[np.uint8]
+_Levels = npt.NDArray[np.uint8]
 Samples = npt.NDArray[np.uint16]
 
 
@@ -109,9 +109,9 @@ def local_limits() -> ImageLimits:
     usual, given = ImageLimits(min_side=1), os.environ.get(MAX_PIXELS_VARIABLE)
     if given is None:
         return usual
-    if not (given.isdecimal() and 0 < int(given) <= GREATEST_MAX_PIXELS):
+    if not (given.isdecimal() and 0 < int(given) <= _GREATEST_MAX_PIXELS):
         raise SettingsError(
-            f"{MAX_PIXELS_VARIABLE}: expected 1 to {GREATEST_MAX_PIXELS:,} pixels, got {given!r}"
+            f"{MAX_PIXELS_VARIABLE}: expected 1 to {_GREATEST_MAX_PIXELS:,} pixels, got {given!r}"
         )
     pixels = int(given)
     return ImageLimits(
@@ -190,9 +190,9 @@ def upright_rgb(image: Image.Image) -> RgbImage:
     elif hasattr(image, "tag_v2"):  # a TIFF file has the tags of EXIF itself
         orientation = image.tag_v2.get(ORIENTATION, UPRIGHT)
     colours = colours_of(image.info)
-    if image.mode not in SIXTEEN_BIT_MODES:
+    if image.mode not in _SIXTEEN_BIT_MODES:
         return _rgb_image(image, orientation, colours)
-    samples = np.asarray(image).clip(0, MAX_SAMPLE).astype(np.uint16)[..., None]
+    samples = np.asarray(image).clip(0, _MAX_SAMPLE).astype(np.uint16)[..., None]
     transparent = (image.info["transparency"],) if "transparency" in image.info else None
     return _wide_image([samples], transparent, orientation, colours)
 
@@ -207,14 +207,14 @@ def jpeg_reduction(size: tuple[int, int], input_side: int) -> int:
         size: (width, height) of the JPEG in pixels.
         input_side: Of the network's input in pixels.
     """
-    for factor in REDUCTIONS:
+    for factor in _REDUCTIONS:
         shorter, longer = min(size) // factor, max(size) // factor
-        if shorter >= MIN_REDUCED_SIDES * input_side and longer >= MIN_REDUCED_LONG_SIDE_PX:
+        if shorter >= _MIN_REDUCED_SIDES * input_side and longer >= _MIN_REDUCED_LONG_SIDE_PX:
             return factor
     return 1
 
 
-def channels_first(rgb: Levels) -> Tensor:
+def channels_first(rgb: _Levels) -> Tensor:
     """Copies (height, width, 3) to a contiguous tensor (3, height, width)."""
     return torch.from_numpy(rgb).permute(2, 0, 1).contiguous()
 
@@ -223,7 +223,7 @@ def _jpeg(file: CodedImage, input_side: int | None, max_pixels: int) -> RgbImage
     width, height = file.header.size
     factor = 1 if input_side is None else jpeg_reduction(file.header.size, input_side)
     check_pixels((-(-width // factor), -(-height // factor)), max_pixels)
-    mode = JPEG_MODES[len(file.sampling)]
+    mode = _JPEG_MODES[len(file.sampling)]
     pixels = _jpeg_pixels(file, mode, factor)
     conversion = conversion_to_srgb(file.colours, mode)
     if mode == "RGB" and file.orientation == UPRIGHT and conversion.transform is None:
@@ -234,11 +234,11 @@ def _jpeg(file: CodedImage, input_side: int | None, max_pixels: int) -> RgbImage
         decoded = _rgb_image(image, file.orientation, file.colours)
     if factor == 1:
         return decoded
-    turned = file.orientation in SWAPPING_ORIENTATIONS
+    turned = file.orientation in _SWAPPING_ORIENTATIONS
     return replace(decoded, full_size=file.header.size[::-1] if turned else file.header.size)
 
 
-def _jpeg_pixels(file: CodedImage, mode: str, factor: int) -> Levels:
+def _jpeg_pixels(file: CodedImage, mode: str, factor: int) -> _Levels:
     """Returns the pixels of a JPEG reduced by `factor`, which are those that Pillow decodes.
 
     The segments before the pixels are free of errors, so that all that is left for libjpeg to warn
@@ -253,14 +253,14 @@ def _jpeg_pixels(file: CodedImage, mode: str, factor: int) -> Levels:
     luma, *chroma = file.sampling
     if mode != "L" and not (
         len({*chroma[:2]}) == 1
-        and (luma, chroma[0]) in TURBOJPEG_SAMPLING
+        and (luma, chroma[0]) in _TURBOJPEG_SAMPLING
         and chroma[2:] in ([], [luma])
     ):
         return _unusually_sampled(file, factor)
     width, height = file.header.size
-    pixels: Levels = simplejpeg.decode_jpeg(
+    pixels: _Levels = simplejpeg.decode_jpeg(
         file.content,
-        COLOUR_SPACES[mode],
+        _COLOUR_SPACES[mode],
         min_width=-(-width // factor),
         min_height=-(-height // factor),
     )
@@ -269,14 +269,14 @@ def _jpeg_pixels(file: CodedImage, mode: str, factor: int) -> Levels:
     return pixels[..., 0] if mode == "L" else pixels
 
 
-def _unusually_sampled(file: CodedImage, factor: int) -> Levels:
+def _unusually_sampled(file: CodedImage, factor: int) -> _Levels:
     """Returns the pixels of a JPEG with sampling factors that TurboJPEG does not read.
 
     Pillow hides the warnings of libjpeg. But without an end marker libjpeg waits for more data:
     it must need the last bytes of a single scan, and no more than those.
     """
 
-    def pixels(jpeg: bytes) -> Levels:
+    def pixels(jpeg: bytes) -> _Levels:
         with Image.open(BytesIO(jpeg), formats=["JPEG"]) as image:
             image.draft(None, (image.width // factor, image.height // factor))
             return np.array(image)
@@ -284,9 +284,9 @@ def _unusually_sampled(file: CodedImage, factor: int) -> Levels:
     if not file.has_single_scan:
         return pixels(file.content)
     scan = file.content[:-2]
-    decoded = pixels(scan + bytes(SLACK_BYTES))
+    decoded = pixels(scan + bytes(_SLACK_BYTES))
     try:
-        pixels(scan[:-SLACK_BYTES])
+        pixels(scan[:-_SLACK_BYTES])
     except OSError:
         return decoded
     raise broken("JPEG")
@@ -383,7 +383,7 @@ def _wide_image(
     Raises:
         ImageError: If only 12 bits are used: scaled to 8, it would be nearly black.
     """
-    conversion, levels, greatest, channels = None, list[Levels](), 0, 0
+    conversion, levels, greatest, channels = None, list[_Levels](), 0, 0
     for samples in bands:
         channels = samples.shape[-1]
         colour = samples[..., : channels - 1 if channels in (2, 4) else channels]
@@ -398,7 +398,7 @@ def _wide_image(
             band.append(np.where(is_opaque, 255, 0).astype(np.uint8))
         levels.append(np.concatenate(band, axis=-1))
     assert conversion is not None
-    if greatest >> (16 - UNUSED_BITS) == 0:
+    if greatest >> (16 - _UNUSED_BITS) == 0:
         raise ImageError(
             "expected samples from 0 to 65,535 in a file of 16 bits per sample; "
             "all samples are below 4,096, as in data of 12 bits"
@@ -406,17 +406,17 @@ def _wide_image(
     pixels = np.concatenate(levels)
     warnings = list(conversion.warnings)
     if channels != 3 or transparent is not None:
-        warnings.insert(0, _converted_to_rgb(f"16 bits of {WIDE_NAMES[channels]}"))
+        warnings.insert(0, _converted_to_rgb(f"16 bits of {_WIDE_NAMES[channels]}"))
     squeezed = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
     return _rgb_image(Image.fromarray(squeezed), orientation, {}, warnings)
 
 
-def _rounded(samples: Samples) -> Levels:
+def _rounded(samples: Samples) -> _Levels:
     """Returns the nearest levels of 8 bits."""
-    return ((samples.astype(np.uint32) + 128) // LEVELS_16_BIT_PER_8_BIT).astype(np.uint8)
+    return ((samples.astype(np.uint32) + 128) // _LEVELS_16_BIT_PER_8_BIT).astype(np.uint8)
 
 
-def _srgb_levels(colour: Samples, conversion: Conversion) -> Levels:
+def _srgb_levels(colour: Samples, conversion: Conversion) -> _Levels:
     """Returns levels of 8 bits in sRGB, (rows, width, 3), or (rows, width, 1) for gray.
 
     The space of PNG chunks is converted in floating point. Through an ICC profile LittleCMS
@@ -430,12 +430,12 @@ def _srgb_levels(colour: Samples, conversion: Conversion) -> Levels:
         light = np.take(_light(conversion.space), colour)
         if colour.shape[-1] == 3 and conversion.space.primaries != BT_709:
             light = light @ np.array(conversion.space.to_srgb, np.float32).T
-        light *= MAX_SAMPLE
+        light *= _MAX_SAMPLE
         light += 0.5
-        samples = light.clip(0, MAX_SAMPLE, out=light).astype(np.uint16)
+        samples = light.clip(0, _MAX_SAMPLE, out=light).astype(np.uint16)
         return np.take(_levels_of_light(), samples)
-    nodes = (colour // LEVELS_16_BIT_PER_8_BIT).astype(np.uint8)
-    shares = colour % LEVELS_16_BIT_PER_8_BIT / np.float32(LEVELS_16_BIT_PER_8_BIT)
+    nodes = (colour // _LEVELS_16_BIT_PER_8_BIT).astype(np.uint8)
+    shares = colour % _LEVELS_16_BIT_PER_8_BIT / np.float32(_LEVELS_16_BIT_PER_8_BIT)
     start = _transformed(nodes, transform)
     result = start.copy()
     for channel in range(colour.shape[-1]):
@@ -449,19 +449,19 @@ def _srgb_levels(colour: Samples, conversion: Conversion) -> Levels:
 def _light(space: RgbSpace) -> npt.NDArray[np.float32]:
     """Returns the light of each sample of 16 bits."""
     g, a, b, c, d, f = space.curve
-    x = np.arange(MAX_SAMPLE + 1) / MAX_SAMPLE
+    x = np.arange(_MAX_SAMPLE + 1) / _MAX_SAMPLE
     return np.where(x >= d, (a * x + b).clip(0) ** g, c * x + f).astype(np.float32)
 
 
 @cache
-def _levels_of_light() -> Levels:
+def _levels_of_light() -> _Levels:
     """Returns the level of sRGB of each amount of light, in steps of 1 / 65,535 (IEC 61966-2-1)."""
-    light = np.arange(MAX_SAMPLE + 1) / MAX_SAMPLE
+    light = np.arange(_MAX_SAMPLE + 1) / _MAX_SAMPLE
     encoded = np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
     return (255 * encoded).round().astype(np.uint8)
 
 
-def _transformed(levels: Levels, transform: ImageCms.ImageCmsTransform) -> npt.NDArray[np.float32]:
+def _transformed(levels: _Levels, transform: ImageCms.ImageCmsTransform) -> npt.NDArray[np.float32]:
     image = Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels)
     return np.asarray(converted(image, transform)).astype(np.float32)
 

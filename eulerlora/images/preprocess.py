@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from eulerlora.settings import Preprocessing
 
-RESIZED_ROWS = 256
+_RESIZED_ROWS = 256
 """Rows that are resized at a time; so a large image needs no copy in floating point."""
 Filter = Literal["bilinear", "bicubic"]
 
@@ -65,7 +65,7 @@ def _resized(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor:
     # The horizontal filter is the first in either case: the result is the same to the last bit.
     rows = [
         _filtered(part, (part.shape[-2], shape[1]), filter_)
-        for part in pixels.split(RESIZED_ROWS, dim=-2)
+        for part in pixels.split(_RESIZED_ROWS, dim=-2)
     ]
     resized = _filtered(torch.cat(rows, dim=-2), shape, filter_)
     return resized.clamp(0, 1) if filter_ == "bicubic" else resized
@@ -73,7 +73,7 @@ def _resized(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor:
 
 def _filtered(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor:
     """Returns pixels scaled to [0, 1], filtered to (height, width)."""
-    values = to_unit_range(pixels)
+    values = _to_unit_range(pixels)
     if values.shape[-2:] == shape:
         return values
     batch = values.reshape(-1, *values.shape[-3:])
@@ -81,7 +81,7 @@ def _filtered(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor
     return filtered.reshape(*values.shape[:-2], *shape)
 
 
-def to_unit_range(pixels: Tensor) -> Tensor:
+def _to_unit_range(pixels: Tensor) -> Tensor:
     """Returns float32 pixels: uint8 scaled to [0, 1] by 1/255, floating point unchanged."""
     values = pixels.to(torch.float32)
     return values if pixels.is_floating_point() else values.mul_(1 / 255)
@@ -109,7 +109,7 @@ def content_seed(pixels: Tensor, sampling_digest: str) -> int:
 
 NORM = 6
 """Order of the Minkowski norm, as usual for dermatoscopic images."""
-MIN_ILLUMINANT = 1e-3
+_MIN_ILLUMINANT = 1e-3
 
 
 def shades_of_gray(images: Tensor) -> Tensor:
@@ -127,6 +127,6 @@ def shades_of_gray(images: Tensor) -> Tensor:
     with torch.autocast(images.device.type, enabled=False):
         pixels = images.float()
         light = pixels.pow(NORM).mean(dim=(-2, -1), keepdim=True).pow(1 / NORM)
-        light = light.clamp_min(MIN_ILLUMINANT)
+        light = light.clamp_min(_MIN_ILLUMINANT)
         brightness = light.square().mean(dim=-3, keepdim=True).sqrt()
         return (pixels * (brightness / light)).clamp(0, 1).to(images.dtype)

@@ -36,7 +36,7 @@ class LayerScale(nn.Module):
         return tokens * self.weight
 
 
-class QuickGelu(nn.Module):
+class _QuickGelu(nn.Module):
     """The approximation x * sigmoid(1.702 x) of GELU, which CLIP uses."""
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class QuickGelu(nn.Module):
         return inputs * torch.sigmoid(1.702 * inputs)
 
 
-class SwiGlu(nn.Module):
+class _SwiGlu(nn.Module):
     """The gated MLP of DINOv2's giant model (Shazeer, "GLU Variants Improve Transformer", 2020).
 
     Attributes:
@@ -66,7 +66,7 @@ class SwiGlu(nn.Module):
 ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,
     "gelu-tanh": partial(nn.GELU, "tanh"),
-    "quick-gelu": QuickGelu,
+    "quick-gelu": _QuickGelu,
 }
 
 
@@ -106,7 +106,7 @@ class EncoderBlock(nn.Module):
 def _mlp(settings: BackboneSettings) -> nn.Module:
     """Returns an MLP with torchvision's initialisation and the names of its layers."""
     if settings.activation == "swiglu":
-        return SwiGlu(settings.width, settings.mlp_width)
+        return _SwiGlu(settings.width, settings.mlp_width)
     wide = nn.Linear(settings.width, settings.mlp_width)
     narrow = nn.Linear(settings.mlp_width, settings.width)
     for linear in (wide, narrow):
@@ -117,7 +117,7 @@ def _mlp(settings: BackboneSettings) -> nn.Module:
     return nn.Sequential(OrderedDict(layers))
 
 
-class Encoder(nn.Module):
+class _Encoder(nn.Module):
     """Position embeddings, blocks and layer norms.
 
     Attributes:
@@ -163,7 +163,7 @@ class VisionTransformer(nn.Module):
         if settings.registers:
             self.register_tokens = nn.Parameter(torch.empty(1, settings.registers, settings.width))
             _draw_normal(self.register_tokens, std=0.02)
-        self.encoder = Encoder(settings)
+        self.encoder = _Encoder(settings)
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns the features of images (n, 3, image_size, image_size), (n, width)."""

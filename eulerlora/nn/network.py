@@ -27,7 +27,7 @@ from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import UNSCALED, Draw, Preprocessing, Temperatures
 
-MIN_STANDARD_DEVIATION = 1e-3
+_MIN_STANDARD_DEVIATION = 1e-3
 """Lower limit of the standard deviation over patches: its logarithm is finite for a plain image."""
 FEATURES_PER_WIDTH = 3
 """Number of features of a row (`NetworkOutput.features`) for each feature of a token."""
@@ -106,7 +106,7 @@ class ProjectedBlock(ABC):
         return frozen.after_attention(tokens[:, : rows.queries], attended)
 
 
-def unit_length(vectors: Tensor) -> Tensor:
+def _unit_length(vectors: Tensor) -> Tensor:
     """Returns vectors (..., width) scaled to length 1, in float32."""
     return F.normalize(vectors.float(), dim=-1)
 
@@ -211,7 +211,7 @@ class AdaptedVisionTransformer(nn.Module):
         with torch.autocast(images.device.type, enabled=False):  # rounding here moves answers most
             patches = self.backbone.patches(normalise(images, self.preprocessing))
         deviation = patches.float().std(dim=1, correction=0)  # (images, width), over patches
-        contrast = deviation.clamp_min(MIN_STANDARD_DEVIATION).log()[computed.image]
+        contrast = deviation.clamp_min(_MIN_STANDARD_DEVIATION).log()[computed.image]
         tokens = self.backbone.tokens(patches)  # (images, tokens, width)
         for index, (frozen, adapters) in enumerate(zip(layers, self.blocks, strict=True)):
             if index == min(1, last):  # the output of the first block, if there is another one
@@ -223,7 +223,7 @@ class AdaptedVisionTransformer(nn.Module):
         if last == 0:
             texture = texture[computed.image]
         output = self.backbone.pooled(tokens)
-        features = torch.cat([unit_length(output), unit_length(texture), contrast], dim=-1)
+        features = torch.cat([_unit_length(output), _unit_length(texture), contrast], dim=-1)
         if distinct is not None:
             output, features = output[distinct.of_row], features[distinct.of_row]
         return NetworkOutput(self.heads(output, rows.adapter, draws.head), features)

@@ -31,7 +31,7 @@ from eulerlora.settings import DEFAULT_RUNTIME, UNSCALED, Draw, RuntimeSettings,
 ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 96, 128)
 """Row counts for which a network is compiled; a pass is padded to the next of them."""
 
-CUDA_ROW_COUNTS = (*ROW_COUNTS, 192, 256, 384, 512)
+_CUDA_ROW_COUNTS = (*ROW_COUNTS, 192, 256, 384, 512)
 """The same on a CUDA device."""
 
 MAX_GRAPHS = 1_000
@@ -49,7 +49,7 @@ CPU_TOKENS = 1_200
 network once per pass costs more than the cache saves.
 """
 
-Forward = Callable[[Tensor, Rows, RowDraws], NetworkOutput]
+_Forward = Callable[[Tensor, Rows, RowDraws], NetworkOutput]
 
 
 class Runtime:
@@ -78,7 +78,7 @@ class Runtime:
             round_products(self.network)
         self.max_rows_per_pass = max_rows_per_pass(network, device)
         self.compiled = runtime.compiler is not None
-        self._forward: Forward = self.network.outputs
+        self._forward: _Forward = self.network.outputs
         if runtime.compiler is not None:
             counts = row_counts(self.max_rows_per_pass, device)
             self.max_rows_per_pass = min(self.max_rows_per_pass, counts[-1])
@@ -114,10 +114,10 @@ class Runtime:
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
-    def _compiled(self, compiler: str, counts: Sequence[int]) -> Forward:
+    def _compiled(self, compiler: str, counts: Sequence[int]) -> _Forward:
         """Compiles the network for each row count, on a CUDA device with CUDA graphs."""
         graphs = compiler == "inductor" and self.device.type == "cuda"
-        compiled: Forward = torch.compile(
+        compiled: _Forward = torch.compile(
             self.network.outputs,
             backend=compiler,
             mode="reduce-overhead" if graphs else None,
@@ -164,7 +164,7 @@ def max_rows_per_pass(network: AdaptedVisionTransformer, device: torch.device) -
 
 def row_counts(max_rows: int, device: torch.device) -> Sequence[int]:
     """Returns the row counts to compile for passes of at most `max_rows` rows."""
-    counts = CUDA_ROW_COUNTS if device.type == "cuda" else ROW_COUNTS
+    counts = _CUDA_ROW_COUNTS if device.type == "cuda" else ROW_COUNTS
     return counts[: bisect_left(counts, max_rows) + 1]
 
 

@@ -25,7 +25,7 @@ ScoreName = Literal["msp", "energy", "feature_distance"]
 SCORES: tuple[ScoreName, ...] = ("msp", "energy", "feature_distance")
 SHRINKAGE = 0.1
 """Weight of the diagonal in the covariance, chosen on training data and generated images."""
-MIN_VARIANCE = 1e-6
+_MIN_VARIANCE = 1e-6
 """Variance that is added to every feature, so that a constant feature has an inverse."""
 
 
@@ -90,7 +90,7 @@ def fit_feature_statistics(
     centred = exact - means[torch.searchsorted(torch.tensor(present), labels)]
     covariance = centred.T @ centred / len(centred)
     variances = covariance.diagonal()
-    shrunk = (1 - shrinkage) * covariance + (shrinkage * variances + MIN_VARIANCE).diag()
+    shrunk = (1 - shrinkage) * covariance + (shrinkage * variances + _MIN_VARIANCE).diag()
     return FeatureStatistics(means.float(), shrunk.float())
 
 

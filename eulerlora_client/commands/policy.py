@@ -149,7 +149,7 @@ def monitor_command(
     rows = read_outcomes(outcomes, confirmed)
     check_decided_by(outcomes, rows, policy.hash)
     summary = outcome_summary(rows, promise)
-    for line in report_lines(summary, promise):
+    for line in _report_lines(summary, promise):
         click.echo(line)
     if summary.alarm_at is not None:
         raise click.ClickException(
@@ -177,7 +177,7 @@ def promise_of(
     return Promise(classes or policy.target.critical.classes, 1 - wanted, confidence)
 
 
-def report_lines(summary: OutcomeSummary, promise: Promise) -> list[str]:
+def _report_lines(summary: OutcomeSummary, promise: Promise) -> list[str]:
     from eulerlora_client.monitoring import LesionOutcome  # noqa: PLC0415 - fast --help
 
     counts = summary.counts

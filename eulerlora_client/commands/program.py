@@ -30,7 +30,7 @@ OTHER_DISTRIBUTION: Mapping[str, Mapping[str, Sequence[str]]] = {
 }  # fmt: skip
 """What to install for the commands that an installation of the client alone does not have."""
 
-MAX_SHORT_HELP = 100  # characters
+_MAX_SHORT_HELP = 100  # characters
 
 SECTIONS = {
     "Use": ("demo", "predict", "triage", "export"),
@@ -124,7 +124,7 @@ class Program(click.Group):
         for title, section in {**SECTIONS, "Commands": others}.items():
             commands = [(name, self.get_command(ctx, name)) for name in section if name in names]
             lines = [
-                (name, command.get_short_help_str(MAX_SHORT_HELP))
+                (name, command.get_short_help_str(_MAX_SHORT_HELP))
                 for name, command in commands
                 if command is not None
             ]

@@ -39,10 +39,10 @@ from eulerlora_contract.printable import printable
 from eulerlora_contract.problems import BodyTooLarge, Problem, Unreachable, UnreadableFile
 from eulerlora_contract.progress import ProgressCounter
 
-QUOTA_S = 3600.0  # a long run outlasts many quotas
-FIRST_RETRY = RetryPolicy(service_s=0, quota_s=QUOTA_S)  # reports a wrong address at once
-RETRY = RetryPolicy(quota_s=QUOTA_S)
-CANCELLED = RowProblem("not_asked", "the run ended before its result")
+_QUOTA_S = 3600.0  # a long run outlasts many quotas
+_FIRST_RETRY = RetryPolicy(service_s=0, quota_s=_QUOTA_S)  # reports a wrong address at once
+_RETRY = RetryPolicy(quota_s=_QUOTA_S)
+_CANCELLED = RowProblem("not_asked", "the run ended before its result")
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def run_session(
         interrupt = group
         while isinstance(interrupt, BaseExceptionGroup):  # a task group of anyio wraps a signal
             interrupt = interrupt.exceptions[0]
-    rows += [TriageRow(path, problem=CANCELLED) for path in selection.files[len(rows) :]]
+    rows += [TriageRow(path, problem=_CANCELLED) for path in selection.files[len(rows) :]]
     try:
         # files first: printing fails if the reader of stdout has gone
         outputs.write(rows, policy)
@@ -133,7 +133,7 @@ async def _model_and_policy(session: Session) -> tuple[ModelDetails, Policy]:
 
     Raises Problem, without retries for a wrong address, and PolicyError if they do not fit.
     """
-    async with session.client(FIRST_RETRY) as client:
+    async with session.client(_FIRST_RETRY) as client:
         if client.proxy is not None:
             through = f"requests go through the proxy {client.proxy.url} of the environment"
             click.echo(printable(through, sys.stderr.encoding or "utf-8"), err=True)
@@ -165,7 +165,7 @@ async def _send(
 ) -> None:
     """Appends a row per file to `rows`."""
     with ProgressCounter("triage", "files", len(files)) as display:
-        async with session.client(RETRY) as client:
+        async with session.client(_RETRY) as client:
             options = session.options
             run = triage(files, client, options, session.policy, max_bytes, session.concurrency)
             async with aclosing(run):
@@ -231,17 +231,17 @@ def _read(path: Path, max_bytes: int) -> bytes:
     return image_bytes(path)
 
 
-FILE_WIDTH = 160
+_FILE_WIDTH = 160
 """Columns of the table if the output is not a terminal."""
 
-MIN_COLUMN_WIDTH = 4
+_MIN_COLUMN_WIDTH = 4
 HEADER = ("disposition", "target", "resembles", "entropy", "reasons", "file")
-ALIGNMENT = ("left", "right", "left", "right", "left", "left")
+_ALIGNMENT = ("left", "right", "left", "right", "left", "left")
 
-GAP = "  "
+_GAP = "  "
 """What the `plain` format of tabulate puts between two columns."""
 
-STYLES: Mapping[TriageStatus, Callable[[str], str]] = {
+_STYLES: Mapping[TriageStatus, Callable[[str], str]] = {
     Disposition.URGENT: partial(click.style, fg="red", bold=True),
     Disposition.UNFAMILIAR: partial(click.style, fg="blue", bold=True),
     Disposition.REFER: partial(click.style, fg="yellow"),
@@ -255,9 +255,9 @@ def print_table(rows: Sequence[TriageRow], policy: Policy, file: TextIO) -> None
 
     `policy`: the one that decided.
     """
-    width = shutil.get_terminal_size().columns if file.isatty() else FILE_WIDTH
+    width = shutil.get_terminal_size().columns if file.isatty() else _FILE_WIDTH
     ranked_rows = ranked(rows)
-    notes = [summary(ranked_rows), *policy_notes(ranked_rows, policy), WARNING]
+    notes = [summary(ranked_rows), *_policy_notes(ranked_rows, policy), WARNING]
     encoding = file.encoding or "utf-8"  # None for io.StringIO
     print(f"\n{table(ranked_rows, encoding, width, _shows_colours(file))}\n", file=file)
     for note in notes:
@@ -273,7 +273,7 @@ def summary(rows: Sequence[TriageRow]) -> str:
     return f"{len(rows)} {'file' if len(rows) == 1 else 'files'}: {counts}"
 
 
-def policy_notes(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
+def _policy_notes(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
     """Returns the urgent threshold, and the measured performance or why it does not apply."""
     results = [row.result for row in rows if row.result is not None]
     if not results:
@@ -299,8 +299,8 @@ def table(rows: Sequence[TriageRow], encoding: str, width: int, colours: bool) -
     `encoding`: of the output. `colours`: true adds the escape codes of each status.
     """
     cells = [[printable(cell, encoding) for cell in _cells(row)] for row in rows]
-    widths = column_widths([HEADER, *cells], width)
-    styles = [STYLES.get(row.status, str) if colours else str for row in rows]
+    widths = _column_widths([HEADER, *cells], width)
+    styles = [_STYLES.get(row.status, str) if colours else str for row in rows]
     lines = [
         [_folded(title, column) for title, column in zip(HEADER, widths, strict=True)],
         ["-" * column for column in widths],
@@ -314,7 +314,7 @@ def table(rows: Sequence[TriageRow], encoding: str, width: int, colours: bool) -
     return tabulate(
         lines,
         tablefmt="plain",
-        colalign=ALIGNMENT,
+        colalign=_ALIGNMENT,
         disable_numparse=True,
         preserve_whitespace=True,
     )
@@ -325,15 +325,15 @@ def _folded(cell: str, width: int, style: Callable[[str], str] = str) -> str:
     return "\n".join(map(style, textwrap.wrap(cell, width, break_on_hyphens=False)))
 
 
-def column_widths(lines: Sequence[Sequence[str]], width: int) -> list[int]:
+def _column_widths(lines: Sequence[Sequence[str]], width: int) -> list[int]:
     """Returns the column widths at which the lines fit into `width`.
 
     Only the widest columns are narrower than their text, and none below MIN_COLUMN_WIDTH.
     """
     natural = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    available = width - len(GAP) * (len(natural) - 1)
+    available = width - len(_GAP) * (len(natural) - 1)
     limit = max(natural)
-    while limit > MIN_COLUMN_WIDTH and sum(min(column, limit) for column in natural) > available:
+    while limit > _MIN_COLUMN_WIDTH and sum(min(column, limit) for column in natural) > available:
         limit -= 1
     return [min(column, limit) for column in natural]
 

@@ -12,9 +12,9 @@ from eulerlora_contract.sampling import MODES, Auto, Mode
 if TYPE_CHECKING:
     from eulerlora_client.client import TriageOptions
 
-KEY_VARIABLE = "EULERLORA_KEY"
+_KEY_VARIABLE = "EULERLORA_KEY"
 
-OUTPUT_FILE = click.Path(path_type=Path, dir_okay=False)
+_OUTPUT_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command(
@@ -25,8 +25,8 @@ OUTPUT_FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--url", default="http://127.0.0.1:8000", show_default=True, help="Address of the service."
 )
-@click.option("--report", type=OUTPUT_FILE, help="Write a self-contained HTML report.")
-@click.option("--csv", type=OUTPUT_FILE, help="Write a CSV file.")
+@click.option("--report", type=_OUTPUT_FILE, help="Write a self-contained HTML report.")
+@click.option("--csv", type=_OUTPUT_FILE, help="Write a CSV file.")
 @click.option(
     "--strip-metadata",
     is_flag=True,
@@ -34,7 +34,7 @@ OUTPUT_FILE = click.Path(path_type=Path, dir_okay=False)
     "files are not sent.",
 )
 @click.option(
-    "--key-file", type=INPUT_FILE, help=f"File with the API key; default: ${KEY_VARIABLE}."
+    "--key-file", type=INPUT_FILE, help=f"File with the API key; default: ${_KEY_VARIABLE}."
 )
 @click.option(
     "--policy",
@@ -59,7 +59,7 @@ OUTPUT_FILE = click.Path(path_type=Path, dir_okay=False)
     type=SHARE,
     help="Add a prediction set with this coverage, such as 0.9, to the output files.",
 )
-@click.option("--json-lines", type=OUTPUT_FILE, help="Write a JSON object per line.")
+@click.option("--json-lines", type=_OUTPUT_FILE, help="Write a JSON object per line.")
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 64),
@@ -98,7 +98,7 @@ def triage_command(
     from eulerlora_client.report.exports import Outputs  # noqa: PLC0415
     from eulerlora_contract.policy.policy import read_policy  # noqa: PLC0415
 
-    key = read_key(key_file) if key_file else os.environ.get(KEY_VARIABLE) or None
+    key = read_key(key_file) if key_file else os.environ.get(_KEY_VARIABLE) or None
     policy = read_policy(policy_file) if policy_file else None
     options: TriageOptions = {
         "mode": mode, "samples": samples, "model": model, "coverage": coverage

@@ -72,31 +72,31 @@ def _write_report(path: Path, rows: Sequence[TriageRow], policy: Policy) -> None
     write_html_report(path, rows, policy, datetime.now(UTC))
 
 
-PREDICTION_COLUMNS = (
+_PREDICTION_COLUMNS = (
     "msp", "entropy", "expected_entropy", "mutual_information", "ood", "ood_threshold",
     "unfamiliar", "mode", "samples", "views", "rows", "trajectories", "seed", "model",
     "revision", "request_id",
 )  # fmt: skip
 
-OOD_SCORES = ("energy", "feature_distance")
+_OOD_SCORES = ("energy", "feature_distance")
 """Columns of scores beside the MSP; the threshold of each follows it."""
 
-QUALITY_FIELDS = ("width", "height", "brightness", "dark_share", "bright_share", "sharpness")
+_QUALITY_FIELDS = ("width", "height", "brightness", "dark_share", "bright_share", "sharpness")
 
 COLUMNS = (
     "file", "disposition", "reasons", "problem", "problem_detail", "target_probability",
-    "urgent_threshold", "target_classes", "label", "label_name", *PREDICTION_COLUMNS,
-    *(column for name in OOD_SCORES for column in (name, f"{name}_threshold")),
+    "urgent_threshold", "target_classes", "label", "label_name", *_PREDICTION_COLUMNS,
+    *(column for name in _OOD_SCORES for column in (name, f"{name}_threshold")),
     "prediction_set", "prediction_set_coverage", "warnings",
-    *(f"quality_{name}" for name in QUALITY_FIELDS), "policy_version", "policy_hash",
+    *(f"quality_{name}" for name in _QUALITY_FIELDS), "policy_version", "policy_hash",
     "policy_established", "policy_notice", "policy_measured_on", "policy_critical",
     "policy_sensitivity", "policy_specificity", "class_names",
 )  # fmt: skip
 """Columns of the CSV; the probabilities of the classes follow."""
 
-PROBABILITY = "p_"  # of a class, whose name follows
+_PROBABILITY = "p_"  # of a class, whose name follows
 LIST_SEPARATOR = "; "
-BATCH_FIELDS = {"index", "item_id"}
+_BATCH_FIELDS = {"index", "item_id"}
 
 
 def write_csv(path: Path, rows: Sequence[TriageRow]) -> None:
@@ -111,7 +111,7 @@ def write_csv(path: Path, rows: Sequence[TriageRow]) -> None:
 def write_triage_rows(file: TextIO, rows: Sequence[TriageRow]) -> None:
     """Writes the header and the rows as CSV to an open file."""
     classes = dict.fromkeys(
-        f"{PROBABILITY}{name}"
+        f"{_PROBABILITY}{name}"
         for row in rows
         if row.result
         for name in row.result.prediction.classes
@@ -168,8 +168,8 @@ def _policy_cells(result: TriageResult) -> dict[str, object]:
 
 def _prediction_cells(prediction: Prediction) -> dict[str, object]:
     shown = shown_fields(dict(prediction))
-    cells = {name: shown.get(name) for name in ("label", *PREDICTION_COLUMNS)}
-    for name in OOD_SCORES:
+    cells = {name: shown.get(name) for name in ("label", *_PREDICTION_COLUMNS)}
+    for name in _OOD_SCORES:
         score = getattr(prediction.ood_scores, name, None)
         cells[name] = getattr(score, "value", None)
         cells[f"{name}_threshold"] = getattr(score, "threshold", None)
@@ -178,7 +178,7 @@ def _prediction_cells(prediction: Prediction) -> dict[str, object]:
         cells["prediction_set_coverage"] = included.coverage
     cells["warnings"] = _joined(warning.message for warning in prediction.warnings)
     probabilities = shown.get("probabilities", {})
-    return cells | {f"{PROBABILITY}{name}": value for name, value in probabilities.items()}
+    return cells | {f"{_PROBABILITY}{name}": value for name, value in probabilities.items()}
 
 
 def _joined(texts: Iterable[str]) -> str:
@@ -187,7 +187,7 @@ def _joined(texts: Iterable[str]) -> str:
 
 def _record(row: TriageRow) -> dict[str, Any]:
     """Returns a row as JSON; a row without a result has the same keys."""
-    empty = dict.fromkeys(name for name in TriageResult.model_fields if name not in BATCH_FIELDS)
-    result = row.result and row.result.model_dump(mode="json", exclude=BATCH_FIELDS)
+    empty = dict.fromkeys(name for name in TriageResult.model_fields if name not in _BATCH_FIELDS)
+    result = row.result and row.result.model_dump(mode="json", exclude=_BATCH_FIELDS)
     problem = None if row.problem is None else asdict(row.problem)
     return {"file": str(row.path), "problem": problem, **(result or empty)}

@@ -38,7 +38,7 @@ TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
 
 
 @dataclass(frozen=True)
-class ModelSettings:
+class _ModelSettings:
     """The model and options of a prediction; most reports hold one combination.
 
     Attributes:
@@ -55,10 +55,10 @@ class ModelSettings:
 
 MAX_SIDE_PX = 320  # of a thumbnail, as the limits below
 MAX_BYTES = 15_000  # a report with a thousand thumbnails can still be opened by a browser
-MAX_SENT_SIDE_PX = 1024
+_MAX_SENT_SIDE_PX = 1024
 SENT = {"JPEG": "image/jpeg", "PNG": "image/png"}
-QUALITIES = (82, 70, 55, 40, 25, 10)
-DECODED_SIDE_PX = 2 * MAX_SIDE_PX  # lets the JPEG decoder downscale; resizing stays smooth
+_QUALITIES = (82, 70, 55, 40, 25, 10)
+_DECODED_SIDE_PX = 2 * MAX_SIDE_PX  # lets the JPEG decoder downscale; resizing stays smooth
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Thumbnail:
 
 
 @dataclass(frozen=True)
-class InlineResource:
+class _InlineResource:
     """An inline style or script, and its hash for the page's Content-Security-Policy."""
 
     text: Markup
@@ -114,7 +114,7 @@ def report_html(
         thumbnail_of_row: Called once for each row, in order; None for a row without a picture.
     """
     ranked_rows = ranked(rows)
-    names = names_of_classes(ranked_rows)
+    names = _names_of_classes(ranked_rows)
     short_names = {code: name.partition(" (")[0] for code, name in names.items()}
     return (
         _environment()
@@ -122,11 +122,11 @@ def report_html(
         .generate(
             rows=ranked_rows,
             counts=counts_by_status(ranked_rows),
-            name_ranks=ranks_by_name(ranked_rows),
+            name_ranks=_ranks_by_name(ranked_rows),
             settings_counts=counts_by_settings(ranked_rows),
             policy=policy,
             performance=performance(policy),
-            notices=notices_of(ranked_rows, policy),
+            notices=_notices_of(ranked_rows, policy),
             class_names=names,
             short_names=short_names,
             thumbnail_of=thumbnail_of_row,
@@ -145,7 +145,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.{digits}f}{NO_BREAK}%"
 
 
-def describe_settings(settings: ModelSettings | Prediction) -> str:
+def describe_settings(settings: _ModelSettings | Prediction) -> str:
     """Returns the options of predictions, such as "stoch, 4 samples, 8 views, 8 passes"."""
     views = (counted(settings.views, "view"),) if settings.views > 1 else ()
     if settings.samples == AUTO:
@@ -195,10 +195,10 @@ def _printable_value(value: object) -> object:
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _inline(name: str) -> InlineResource:
+def _inline(name: str) -> _InlineResource:
     text = files(PACKAGE).joinpath(FOLDER, name).read_text(encoding="utf-8")
     digest = b64encode(sha256(text.encode()).digest()).decode()
-    return InlineResource(Markup(text), f"'sha256-{digest}'")
+    return _InlineResource(Markup(text), f"'sha256-{digest}'")
 
 
 def sort_keys(row: TriageRow, name_ranks: Mapping[str, int]) -> dict[str, float | None]:
@@ -213,26 +213,26 @@ def sort_keys(row: TriageRow, name_ranks: Mapping[str, int]) -> dict[str, float 
     }
 
 
-def ranks_by_name(rows: Sequence[TriageRow]) -> dict[str, int]:
+def _ranks_by_name(rows: Sequence[TriageRow]) -> dict[str, int]:
     """Returns the alphabetical rank of each name, ignoring case."""
     names = sorted({row.name for row in rows}, key=lambda name: (name.casefold(), name))
     return {name: rank for rank, name in enumerate(names)}
 
 
-def counts_by_settings(rows: Sequence[TriageRow]) -> dict[ModelSettings, int]:
+def counts_by_settings(rows: Sequence[TriageRow]) -> dict[_ModelSettings, int]:
     """Returns the number of predictions per model and options, the most frequent first."""
     results = (row.result for row in rows)
     counts = Counter(_settings(result.prediction) for result in results if result is not None)
     return dict(counts.most_common())
 
 
-def notices_of(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
+def _notices_of(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
     """Returns what is not known about the urgent threshold: of the rows, or of the policy."""
     notices = [row.notice for row in rows] or [results.not_established(policy)]
     return list(dict.fromkeys(notice for notice in notices if notice is not None))
 
 
-def names_of_classes(rows: Sequence[TriageRow]) -> dict[str, str]:
+def _names_of_classes(rows: Sequence[TriageRow]) -> dict[str, str]:
     """Returns the name of every class for people, by its code, as all results state them."""
     names: dict[str, str] = {}
     for row in rows:
@@ -241,8 +241,8 @@ def names_of_classes(rows: Sequence[TriageRow]) -> dict[str, str]:
     return names
 
 
-def _settings(prediction: Prediction) -> ModelSettings:
-    return ModelSettings(
+def _settings(prediction: Prediction) -> _ModelSettings:
+    return _ModelSettings(
         model=prediction.model,
         revision=prediction.revision,
         mode=prediction.mode,
@@ -254,11 +254,11 @@ def _settings(prediction: Prediction) -> ModelSettings:
 
 FULL = 100.0
 TOP, SPREAD = 20.0, 60.0  # vertical range of points, so that none is cut off
-GOLDEN_RATIO = 0.618  # spreads points over their row, deterministically
+_GOLDEN_RATIO = 0.618  # spreads points over their row, deterministically
 
 
 @dataclass(frozen=True)
-class ClassBar:
+class _ClassBar:
     """One class: its probability as a bar, the probability of each trajectory as a point.
 
     Attributes:
@@ -282,7 +282,7 @@ class ClassBar:
 
 
 @dataclass(frozen=True)
-class EntropySplit:
+class _EntropySplit:
     """The two parts of the entropy as lengths, relative to the maximum entropy.
 
     Attributes:
@@ -294,7 +294,7 @@ class EntropySplit:
     mutual: float
 
 
-def class_bars(result: TriageResult) -> tuple[ClassBar, ...]:
+def class_bars(result: TriageResult) -> tuple[_ClassBar, ...]:
     """Returns a bar per class, the most probable first; ties are in the model's order."""
     prediction, target = result.prediction, result.target.classes
     trajectories = prediction.trajectory_probabilities or ()
@@ -310,14 +310,14 @@ def class_bars(result: TriageResult) -> tuple[ClassBar, ...]:
     return tuple(sorted(bars, key=lambda bar: -bar.probability))
 
 
-def entropy_split(prediction: Prediction) -> EntropySplit:
+def entropy_split(prediction: Prediction) -> _EntropySplit:
     """Returns the two parts of the entropy of a prediction; 0 for a model of one class."""
     maximum = math.log(len(prediction.probabilities))
     if maximum == 0:
-        return EntropySplit(0.0, 0.0)
+        return _EntropySplit(0.0, 0.0)
     expected = _percent(prediction.expected_entropy / maximum)
     mutual = min(_percent(prediction.mutual_information / maximum), FULL - expected)
-    return EntropySplit(expected, round(mutual, 2))
+    return _EntropySplit(expected, round(mutual, 2))
 
 
 def relative_distance(distance: OodScore) -> float:
@@ -327,25 +327,25 @@ def relative_distance(distance: OodScore) -> float:
     return min(max(distance.value, 0.0) / (2 * distance.threshold), 1.0)
 
 
-def points_path(values: Sequence[float]) -> str:
+def _points_path(values: Sequence[float]) -> str:
     """Returns SVG path data with one dot per value in [0, 1], to be stroked with round caps.
 
     The dots have different heights, so that dots of equal values do not overlap.
     """
     return "".join(
-        f"M{_percent(value):g} {TOP + SPREAD * (GOLDEN_RATIO * (index + 0.5) % 1):.4g}h0"
+        f"M{_percent(value):g} {TOP + SPREAD * (_GOLDEN_RATIO * (index + 0.5) % 1):.4g}h0"
         for index, value in enumerate(values)
     )
 
 
-def _bar(name: str, in_target: bool, probability: float, values: Sequence[float]) -> ClassBar:
-    return ClassBar(
+def _bar(name: str, in_target: bool, probability: float, values: Sequence[float]) -> _ClassBar:
+    return _ClassBar(
         name=name,
         in_target=in_target,
         probability=probability,
         lowest=min(values, default=None),
         highest=max(values, default=None),
-        points=points_path(values),
+        points=_points_path(values),
     )
 
 
@@ -368,7 +368,7 @@ def thumbnail_of(path: Path) -> Thumbnail | None:
         return None
     try:
         with catch_warnings(action="ignore"):
-            small = rgb_image(path.read_bytes(), DECODED_SIDE_PX)
+            small = rgb_image(path.read_bytes(), _DECODED_SIDE_PX)
             small.thumbnail((MAX_SIDE_PX, MAX_SIDE_PX), Image.Resampling.LANCZOS)
     except (ImageError, OSError):
         return None
@@ -387,7 +387,7 @@ def sent_thumbnail(text: str) -> Thumbnail | None:
             catch_warnings(action="ignore"),
             Image.open(BytesIO(content), formats=list(SENT)) as image,
         ):
-            if max(image.size) > MAX_SENT_SIDE_PX:
+            if max(image.size) > _MAX_SENT_SIDE_PX:
                 return None
             return Thumbnail(image.width, image.height, content, SENT[image.format or ""])
     except (*PARSER_ERRORS, binascii.Error):
@@ -397,7 +397,7 @@ def sent_thumbnail(text: str) -> Thumbnail | None:
 def _jpeg(image: Image.Image) -> bytes:
     """Returns the JPEG of the highest quality that is small enough; noise needs the lowest."""
     content = b""
-    for quality in QUALITIES:
+    for quality in _QUALITIES:
         file = BytesIO()
         image.save(file, "JPEG", quality=quality, optimize=True)
         content = file.getvalue()

@@ -27,10 +27,10 @@ from eulerlora_contract.queries import (
 )
 from eulerlora_contract.settings import Settings, error_without_input
 
-NICENESS = 10
-MEMORY_BYTES = 2 * 1024**3
+_NICENESS = 10
+_MEMORY_BYTES = 2 * 1024**3
 MAX_CHARACTERS = 64 * 1024**2
-MAX_CLASSES = 1000
+_MAX_CLASSES = 1000
 TOO_LARGE = "the report is too large; expected fewer images or classes"
 INVALID_REQUEST = 3
 """The exit status for a request that is no report; its reason is on standard error."""
@@ -65,7 +65,7 @@ def submitted_report(job: ReportJob, content: bytes, created_at: datetime) -> st
 def _check_classes(rows: Sequence[TriageRow]) -> None:
     """Raises MalformedBody for more classes than a model has; each is a column of the CSV."""
     results = (row.result for row in rows if row.result is not None)
-    if len({name for result in results for name in result.prediction.probabilities}) > MAX_CLASSES:
+    if len({name for result in results for name in result.prediction.probabilities}) > _MAX_CLASSES:
         raise MalformedBody(TOO_LARGE)
 
 
@@ -99,9 +99,9 @@ def _row(image: ReportImage) -> TriageRow:
 def main() -> None:
     """Writes one report, from standard input to standard output."""
     job = ReportJob.model_validate_json(sys.stdin.buffer.readline())
-    os.nice(NICENESS)
+    os.nice(_NICENESS)
     resource.setrlimit(resource.RLIMIT_CPU, (job.cpu_s, job.cpu_s))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     try:
         report = submitted_report(job, sys.stdin.buffer.read(), datetime.now(UTC))
     except MalformedBody as problem:

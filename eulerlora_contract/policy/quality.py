@@ -6,11 +6,11 @@ from PIL import Image, ImageMath
 
 from eulerlora_contract.answers import ImageQuality
 
-WORKING_SIDE_PX = 128
+_WORKING_SIDE_PX = 128
 """Longer side at which brightness, clipping and sharpness are measured."""
 
-MAX_BLACK = 5
-MIN_WHITE = 250
+_MAX_BLACK = 5
+_MIN_WHITE = 250
 
 
 def measure_quality(image: Image.Image) -> ImageQuality:
@@ -25,8 +25,8 @@ def measure_quality(image: Image.Image) -> ImageQuality:
         width=image.width,
         height=image.height,
         brightness=_mean(luma) / 255,
-        dark_share=_mean(_evaluate(lambda args: args["float"](args["x"] <= MAX_BLACK), x=luma)),
-        bright_share=_mean(_evaluate(lambda args: args["float"](args["x"] >= MIN_WHITE), x=luma)),
+        dark_share=_mean(_evaluate(lambda args: args["float"](args["x"] <= _MAX_BLACK), x=luma)),
+        bright_share=_mean(_evaluate(lambda args: args["float"](args["x"] >= _MIN_WHITE), x=luma)),
         sharpness=laplacian_variance(luma),
     )
 
@@ -73,7 +73,7 @@ def _mean(image: Image.Image) -> float:
 def _working_luma(image: Image.Image) -> Image.Image:
     """Returns the luma in 0..255, mode F."""
     gray = image.convert("L").convert("F")
-    scale = WORKING_SIDE_PX / max(gray.size)
+    scale = _WORKING_SIDE_PX / max(gray.size)
     if scale < 1:
         width, height = (max(1, round(side * scale)) for side in gray.size)
         gray = gray.resize((width, height), Image.Resampling.BILINEAR)  # antialiased by Pillow

@@ -64,11 +64,11 @@ PATHWAYS: Mapping[Disposition, str] = {
         "of this image; that does not rule out any disease."
     ),
 }
-RETAKE_BUT_URGENT = (
+_RETAKE_BUT_URGENT = (
     "Suggested pathway: retake the image at once. If that is not possible, treat it as urgent: "
     "even this image reaches the urgent threshold."
 )
-UNFAMILIAR_AND_POOR = (
+_UNFAMILIAR_AND_POOR = (
     "Suggested pathway: a person must look at this image; the model's figures say nothing about "
     "it. Its quality is poor as well: retake the image if that is possible."
 )
@@ -132,10 +132,10 @@ def pathway(decision: Decision) -> str:
     """Returns the suggested pathway of a decision, in one or two sentences."""
     disposition, reasons = decision.disposition, decision.reasons
     if disposition is Disposition.RETAKE and Reason.TARGET_CLASSES in reasons:
-        return RETAKE_BUT_URGENT
+        return _RETAKE_BUT_URGENT
     is_poor = any(reason in reasons for reason in RULES[Disposition.RETAKE])
     if disposition is Disposition.UNFAMILIAR and is_poor:
-        return UNFAMILIAR_AND_POOR
+        return _UNFAMILIAR_AND_POOR
     return PATHWAYS[disposition]
 
 
@@ -166,7 +166,7 @@ def triage_result(
             hash=decision.policy_hash,
             established=notice is None,
             notice=notice,
-            measured=measured_performance(policy) if fitted else (),
+            measured=_measured_performance(policy) if fitted else (),
         ),
         target=TargetGroup(
             name=policy.target.name,
@@ -187,7 +187,7 @@ def decided(result: TriageResult, policy: Policy) -> TriageResult:
     return triage_result(result.prediction, result.quality, decision, policy, result.class_names)
 
 
-def measured_performance(policy: Policy) -> tuple[PolicyPerformance, ...]:
+def _measured_performance(policy: Policy) -> tuple[PolicyPerformance, ...]:
     """Returns the performance of a policy on each data set; () if it was not measured."""
     if policy.evidence is None:
         return ()
@@ -233,7 +233,7 @@ EXPLANATION = (
     "nothing about the image and a person has to look at it. Specificity is the share of the other "
     "lesions without any urgent or unfamiliar image. Image quality is not considered."
 )
-DETAIL_HEADER = ("lesions", "number", "urgent", "unfamiliar", "neither", "threshold alone")
+_DETAIL_HEADER = ("lesions", "number", "urgent", "unfamiliar", "neither", "threshold alone")
 DETAIL_NOTE = (
     "A target lesion that is neither is missed; any other lesion that is neither is spared. "
     "Threshold alone ignores whether images are unfamiliar: the share of target lesions with a "
@@ -243,7 +243,7 @@ DETAIL_NOTE = (
 
 
 @dataclass(frozen=True)
-class MarkdownTable:
+class _MarkdownTable:
     """Cells of a table.
 
     Attributes:
@@ -271,8 +271,8 @@ class Performance:
     """
 
     origin: str
-    summary: MarkdownTable
-    details: MarkdownTable
+    summary: _MarkdownTable
+    details: _MarkdownTable
 
     @property
     def markdown(self) -> str:
@@ -293,20 +293,20 @@ def performance(policy: Policy) -> Performance | None:
         f"{f'of {evidence.views} views ' if evidence.views > 1 else ''}"
         f"(revision {evidence.revision}).",
         _summary(evidence.measured, policy.target),
-        MarkdownTable(
-            DETAIL_HEADER,
+        _MarkdownTable(
+            _DETAIL_HEADER,
             [row for one in evidence.measured for row in _detail_rows(one, policy.target)],
         ),
     )
 
 
-def lesions_by_group(one: MeasuredEvidence, target: TargetClasses) -> dict[str, TargetEvidence]:
+def _lesions_by_group(one: MeasuredEvidence, target: TargetClasses) -> dict[str, TargetEvidence]:
     """Returns the lesions of the critical and of all target classes; once if they are the same."""
     return {target.critical.name: one.critical, target.name: one.target}
 
 
-def _summary(measured: Sequence[MeasuredEvidence], target: TargetClasses) -> MarkdownTable:
-    groups = (f"sensitivity, {name}" for name in lesions_by_group(measured[0], target))
+def _summary(measured: Sequence[MeasuredEvidence], target: TargetClasses) -> _MarkdownTable:
+    groups = (f"sensitivity, {name}" for name in _lesions_by_group(measured[0], target))
     header = ("images", *groups, "specificity")
     rows = [
         (
@@ -315,17 +315,17 @@ def _summary(measured: Sequence[MeasuredEvidence], target: TargetClasses) -> Mar
                 f"{interval(counts.sensitivity, counts.sensitivity_low, counts.sensitivity_high)} "
                 f"({counts.lesions - counts.neither:,}/{counts.lesions:,}, of these "
                 f"{counts.unfamiliar:,} only as unfamiliar)"
-                for counts in lesions_by_group(one, target).values()
+                for counts in _lesions_by_group(one, target).values()
             ),
             f"{_specificity(one)} ({one.others.neither:,}/{one.others.lesions:,})",
         )
         for one in measured
     ]
-    return MarkdownTable(header, rows)
+    return _MarkdownTable(header, rows)
 
 
 def _detail_rows(one: MeasuredEvidence, target: TargetClasses) -> Iterator[list[str]]:
-    groups = lesions_by_group(one, target)
+    groups = _lesions_by_group(one, target)
     if one.outside is not None:
         groups[f"{', '.join(one.outside.labels)}, {target.name} without a class"] = one.outside
     for name, counts in groups.items():

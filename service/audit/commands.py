@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-SHOWN_FIELDS = ("sequence", "time", "request_id", "client", "model", "mode", "label", "msp")
+_SHOWN_FIELDS = ("sequence", "time", "request_id", "client", "model", "mode", "label", "msp")
 
-existing_file = click.Path(path_type=Path, exists=True, dir_okay=False)
+_existing_file = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 @click.group("audit")
@@ -31,7 +31,7 @@ def audit_command() -> None:
 )
 @click.option(
     "--secret-file",
-    type=existing_file,
+    type=_existing_file,
     help="File with the audit secret.  [default: EULERLORA_AUDIT_SECRET]",
 )
 @click.option(
@@ -40,7 +40,7 @@ def audit_command() -> None:
 @click.option(
     "--expect-last", metavar="MAC", help="Require this line, noted earlier as the last one."
 )
-@click.option("--image", type=existing_file, help="Show the decisions on this image file.")
+@click.option("--image", type=_existing_file, help="Show the decisions on this image file.")
 def verify_command(
     paths: tuple[Path, ...],
     secret_file: Path | None,
@@ -81,7 +81,7 @@ def verify_command(
         elif last["mac"] == expect_last:
             lines_since = 0
         if wanted is not None and last["kind"] == DECISION and last["image"] == wanted:
-            click.echo("  ".join(f"{name}={last[name]}" for name in SHOWN_FIELDS))
+            click.echo("  ".join(f"{name}={last[name]}" for name in _SHOWN_FIELDS))
     if lines_since is None:
         raise click.ClickException(
             f"expected the line {expect_last}, got {kinds.total():,} valid lines without it: the "

@@ -26,12 +26,12 @@ from eulerlora_contract.output_files import storage_errors
 FORMAT = 2
 FIRST_PREVIOUS = "0" * 64  # `previous` of the first line of a chain
 MAX_LINE_BYTES = 1 << 20
-TRIAL_BYTES = 1 << 16  # as a batch of decisions
+_TRIAL_BYTES = 1 << 16  # as a batch of decisions
 HEADER, DECISION, REPAIR = "header", "decision", "repair"
 KINDS = (HEADER, DECISION, REPAIR)
-FILE_START = b'{"format":'
+_FILE_START = b'{"format":'
 """Of the header, in every format."""
-HEADER_START = FILE_START + b'%d,"kind":"header","mac":"' % FORMAT
+_HEADER_START = _FILE_START + b'%d,"kind":"header","mac":"' % FORMAT
 Record = dict[str, Any]
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def encode_line(record: Mapping[str, Any], end: ChainEnd, key: bytes) -> tuple[b
     return line, ChainEnd(end.lines + 1, mac)
 
 
-def decode_line(line: bytes, key: bytes) -> Record:
+def _decode_line(line: bytes, key: bytes) -> Record:
     """Returns the record of one line after checking its `mac`.
 
     Raises:
@@ -134,7 +134,7 @@ class AuditFile:
         try:
             _lock(self._descriptor, path)
             self._size, torn = _size_of_lines(self._descriptor)
-            if self._size == 0 and HEADER_START.startswith(torn[: len(HEADER_START)]):
+            if self._size == 0 and _HEADER_START.startswith(torn[: len(_HEADER_START)]):
                 self._start()
                 self._repair(torn)
             else:
@@ -164,7 +164,7 @@ class AuditFile:
         self._check_unmodified()
         size = self._size
         with storage_errors(self.path):
-            self._write(bytes(TRIAL_BYTES))
+            self._write(bytes(_TRIAL_BYTES))
             self._size, self._has_partial_write = size, True
             self._truncate()
 
@@ -190,9 +190,9 @@ class AuditFile:
 
     def _continue(self, torn: bytes) -> None:
         try:
-            decode_line(_first_line(self._descriptor), self._key)
+            _decode_line(_first_line(self._descriptor), self._key)
             last = _last_line(self._descriptor, self._size)
-            self.end = end_after(decode_line(last, self._key))
+            self.end = end_after(_decode_line(last, self._key))
         except ValueError as error:
             raise SettingsError(
                 f"{self.path}: cannot continue this audit log ({error}); "
@@ -295,7 +295,7 @@ def audit_files(folder: Path) -> list[Path]:
     for path in sorted(folder.iterdir()):
         if path.is_file():
             with path.open("rb") as file:
-                if file.read(len(FILE_START)) == FILE_START:
+                if file.read(len(_FILE_START)) == _FILE_START:
                     found.append(path)
     return found
 
@@ -322,7 +322,7 @@ def records(paths: Iterable[Path], key: bytes, after: str = FIRST_PREVIOUS) -> I
             while line := file.readline(MAX_LINE_BYTES):
                 number += 1
                 try:
-                    record = decode_line(line, key)
+                    record = _decode_line(line, key)
                     _check_kind(record, number)
                     if end is None:
                         _check_start(record, after)
@@ -340,7 +340,7 @@ def _header(path: Path, key: bytes) -> Record:
             line = file.readline(MAX_LINE_BYTES)
         if not line:
             raise ValueError("expected a header, got an empty file")
-        record = decode_line(line, key)
+        record = _decode_line(line, key)
         _check_kind(record, 1)
     except ValueError as error:
         raise ChainError(path, 1, str(error)) from error

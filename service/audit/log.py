@@ -24,10 +24,10 @@ from eulerlora_contract.sampling import Auto
 from service.audit.file import DECISION, AuditFile, ChainEnd, Record
 from service.auth.keys import warn_if_world_readable
 
-VARIABLE = "EULERLORA_AUDIT_SECRET"
-MIN_BYTES = 32
+_VARIABLE = "EULERLORA_AUDIT_SECRET"
+_MIN_BYTES = 32
 TRIAL_INTERVAL_S = 5.0  # of a log that cannot be written
-RECORDED_FIELDS = {
+_RECORDED_FIELDS = {
     "request_id",
     "item_id",
     "model",
@@ -57,7 +57,10 @@ def read_secret(file: Path | None, environment: Mapping[str, str]) -> bytes:
         SettingsError: For an unreadable file, and for fewer than 32 bytes.
     """
     if file is None:
-        source, secret = VARIABLE, environment.get(VARIABLE, "").encode("utf-8", "surrogateescape")
+        source, secret = (
+            _VARIABLE,
+            environment.get(_VARIABLE, "").encode("utf-8", "surrogateescape"),
+        )
     else:
         source = str(file)
         try:
@@ -66,9 +69,9 @@ def read_secret(file: Path | None, environment: Mapping[str, str]) -> bytes:
             raise SettingsError(f"{file}: cannot read the secret ({error.strerror})") from error
         warn_if_world_readable(file)
     secret = secret.rstrip(b"\r\n")
-    if len(secret) < MIN_BYTES:
+    if len(secret) < _MIN_BYTES:
         raise SettingsError(
-            f"{source}: expected an audit secret of at least {MIN_BYTES} bytes, got "
+            f"{source}: expected an audit secret of at least {_MIN_BYTES} bytes, got "
             f"{len(secret)}; create one with: openssl rand -hex 32"
         )
     return secret
@@ -232,7 +235,7 @@ class AuditLog:
             "image": image_hash(self._secret, entry.image),
             "warnings": len(entry.prediction.warnings),
             "samples_asked": entry.samples_asked,
-            **entry.prediction.model_dump(mode="json", include=RECORDED_FIELDS),
+            **entry.prediction.model_dump(mode="json", include=_RECORDED_FIELDS),
             "triage": entry.triage and asdict(entry.triage),
         }
 

@@ -10,10 +10,10 @@ from eulerlora_contract.problems import NotAuthenticated, QuotaExceeded
 from service.auth.keys import Client, Keys
 from service.telemetry.observation import PROBES
 
-QUOTA_WINDOW_S = 60.0
-OPEN_PATHS = PROBES | {"/", "/docs", "/openapi.json"}
-OPEN_FOLDERS = ("/page/", "/docs/")
-KEY_HEADERS = {b"authorization", b"x-api-key"}
+_QUOTA_WINDOW_S = 60.0
+_OPEN_PATHS = PROBES | {"/", "/docs", "/openapi.json"}
+_OPEN_FOLDERS = ("/page/", "/docs/")
+_KEY_HEADERS = {b"authorization", b"x-api-key"}
 
 
 class KeyCheck:
@@ -34,10 +34,10 @@ class KeyCheck:
         The memory of the process is to hold a key no longer than its check.
         """
         headers = scope["headers"]
-        scope["headers"] = [header for header in headers if header[0] not in KEY_HEADERS]
+        scope["headers"] = [header for header in headers if header[0] not in _KEY_HEADERS]
         if not needs_key(scope["path"]):
             return
-        client = self._keys.client_with(sent_key(headers))
+        client = self._keys.client_with(_sent_key(headers))
         if client is None:
             raise NotAuthenticated("the key is unknown")
         self._quotas.count(client)
@@ -63,20 +63,20 @@ class Quotas:
         if limit is None:
             return
         times, now = self._times[client.client], time.monotonic()
-        while times and times[0] <= now - QUOTA_WINDOW_S:
+        while times and times[0] <= now - _QUOTA_WINDOW_S:
             times.popleft()
         if len(times) >= limit:
-            free_at = times[len(times) - limit] + QUOTA_WINDOW_S  # the limit may have been lowered
+            free_at = times[len(times) - limit] + _QUOTA_WINDOW_S  # the limit may have been lowered
             raise QuotaExceeded(f"at most {limit} requests a minute", retry_after_s=free_at - now)
         times.append(now)
 
 
 def needs_key(path: str) -> bool:
     """Returns False for probes, metrics, page and documentation."""
-    return path not in OPEN_PATHS and not path.startswith(OPEN_FOLDERS)
+    return path not in _OPEN_PATHS and not path.startswith(_OPEN_FOLDERS)
 
 
-def sent_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+def _sent_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Returns the key in the request headers as raw bytes.
 
     Accepts `Authorization: Bearer KEY` (RFC 6750, 2.1) and `X-API-Key: KEY`; ignores other

@@ -9,9 +9,9 @@ import click
 if TYPE_CHECKING:  # imported at run time only by the commands that need it
     from service.auth.keys import ActiveKey
 
-HASH_DIGITS = 8
+_HASH_DIGITS = 8
 
-file_option = click.option(
+_file_option = click.option(
     "--file", "path", required=True, type=click.Path(path_type=Path), help="The key file."
 )
 
@@ -26,7 +26,7 @@ def keys_command() -> None:
     epilog="\b\nExample:\n  eulerlora keys new clinic --file keys.jsonl",
 )
 @click.argument("name")
-@file_option
+@_file_option
 @click.option(
     "--requests-per-minute",
     type=click.IntRange(min=1),
@@ -68,7 +68,7 @@ def new_command(name: str, path: Path, requests_per_minute: int | None) -> None:
     epilog="\b\nExample:\n  eulerlora keys retire clinic --file keys.jsonl",
 )
 @click.argument("name")
-@file_option
+@_file_option
 def retire_command(name: str, path: Path) -> None:
     """Retire the older key of a client; remove the client with its last key."""
     from eulerlora_contract.errors import SettingsError  # noqa: PLC0415
@@ -93,7 +93,7 @@ def retire_command(name: str, path: Path) -> None:
     "list",
     epilog="\b\nExample:\n  eulerlora keys list --file keys.jsonl",
 )
-@file_option
+@_file_option
 def list_command(path: Path) -> None:
     """List clients with the first digits of their key hashes, and creation times."""
     from service.auth.keys import read_clients  # noqa: PLC0415
@@ -107,4 +107,4 @@ def list_command(path: Path) -> None:
 
 def _describe(key: "ActiveKey") -> str:
     created = key.created.astimezone(UTC)
-    return f"{key.sha256[:HASH_DIGITS]}, created {created:%Y-%m-%d %H:%M} UTC"
+    return f"{key.sha256[:_HASH_DIGITS]}, created {created:%Y-%m-%d %H:%M} UTC"

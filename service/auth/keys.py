@@ -34,13 +34,13 @@ from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.output_files import atomic_write
 from eulerlora_contract.settings import PositiveInt, Settings, validated
 
-MAX_KEYS = 2  # the old and the new key during rotation
-PRIVATE = 0o600
+_MAX_KEYS = 2  # the old and the new key during rotation
+_PRIVATE = 0o600
 logger = logging.getLogger(__name__)
-ClientName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-KEY_PREFIX = "elk_"
-KEY_BYTES = 32
-CHECK_INTERVAL_S = 1.0
+_ClientName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+_KEY_PREFIX = "elk_"
+_KEY_BYTES = 32
+_CHECK_INTERVAL_S = 1.0
 
 
 class ActiveKey(Settings):
@@ -53,8 +53,8 @@ class ActiveKey(Settings):
 class Client(Settings):
     """A client, its active keys, and its rate limit; None means no limit."""
 
-    client: ClientName
-    keys: Annotated[tuple[ActiveKey, ...], Field(min_length=1, max_length=MAX_KEYS)]
+    client: _ClientName
+    keys: Annotated[tuple[ActiveKey, ...], Field(min_length=1, max_length=_MAX_KEYS)]
     requests_per_minute: Annotated[PositiveInt, Field(strict=True)] | None = None
 
     def with_key(self, sha256: str, created: datetime) -> "Client":
@@ -63,9 +63,9 @@ class Client(Settings):
         Raises:
             SettingsError: For more than two keys.
         """
-        if len(self.keys) == MAX_KEYS:
+        if len(self.keys) == _MAX_KEYS:
             raise SettingsError(
-                f"{self.client} already has the maximum of {MAX_KEYS} active keys; "
+                f"{self.client} already has the maximum of {_MAX_KEYS} active keys; "
                 f"retire the older one first: eulerlora keys retire {self.client}"
             )
         keys = (*self.keys, ActiveKey(sha256=sha256, created=created))
@@ -73,11 +73,11 @@ class Client(Settings):
 
 
 def read_clients(path: Path) -> tuple[Client, ...]:
-    """Returns the clients in a key file, as `parse_clients` does. Raises SettingsError."""
-    return parse_clients(path, read_content(path))
+    """Returns the clients in a key file, as `_parse_clients` does. Raises SettingsError."""
+    return _parse_clients(path, _read_content(path))
 
 
-def read_content(path: Path) -> bytes:
+def _read_content(path: Path) -> bytes:
     """Returns the content of a key file.
 
     Raises:
@@ -89,7 +89,7 @@ def read_content(path: Path) -> bytes:
         raise SettingsError(f"{path}: not a readable key file ({error.strerror})") from error
 
 
-def parse_clients(path: Path, content: bytes) -> tuple[Client, ...]:
+def _parse_clients(path: Path, content: bytes) -> tuple[Client, ...]:
     """Returns the clients in the content of a key file, in file order; () for an empty file.
 
     Raises:
@@ -122,7 +122,7 @@ def write_clients(path: Path, clients: Sequence[Client]) -> None:
         StorageError: If the disk is full.
     """
     before = path.stat() if path.exists() else None
-    mode = PRIVATE if before is None else stat.S_IMODE(before.st_mode)
+    mode = _PRIVATE if before is None else stat.S_IMODE(before.st_mode)
     with atomic_write(path, mode) as partial:
         lines = (
             json.dumps(client.model_dump(mode="json", exclude_none=True)) for client in clients
@@ -193,7 +193,7 @@ def _check_unique(kind: str, values: Sequence[str], known: set[str]) -> None:
 
 def new_key() -> str:
     """Returns a random key of 256 bits."""
-    return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    return _KEY_PREFIX + secrets.token_urlsafe(_KEY_BYTES)
 
 
 def key_hash(key: bytes) -> bytes:
@@ -212,11 +212,11 @@ class Keys:
             stay valid, and the error is logged once per version.
     """
 
-    def __init__(self, path: Path, check_interval_s: float = CHECK_INTERVAL_S) -> None:
+    def __init__(self, path: Path, check_interval_s: float = _CHECK_INTERVAL_S) -> None:
         self.path = path
         self._check_interval_s = check_interval_s
         self._checked_at = time.monotonic()
-        self._content: bytes | None = read_content(path)
+        self._content: bytes | None = _read_content(path)
         self._clients = _clients_by_hash(path, self._content)
 
     def client_with(self, key: bytes) -> Client | None:
@@ -235,7 +235,7 @@ class Keys:
         self._checked_at = time.monotonic()
         before, self._content = self._content, None
         try:
-            self._content = read_content(self.path)
+            self._content = _read_content(self.path)
             if self._content == before:
                 return
             self._clients = _clients_by_hash(self.path, self._content)
@@ -247,7 +247,7 @@ class Keys:
 
 
 def _clients_by_hash(path: Path, content: bytes) -> tuple[tuple[bytes, Client], ...]:
-    clients = parse_clients(path, content)
+    clients = _parse_clients(path, content)
     if not clients:
         logger.warning("%s: contains no clients; every request will be refused", path)
     warn_if_world_readable(path)

@@ -26,8 +26,8 @@ EXTENSIONS: dict[str, Format] = {
 NEUTRAL = {"", "application/octet-stream"}
 """Media types that name no format."""
 
-CPU_S_PER_MEGAPIXEL = {"JPEG": 0.004, "PNG": 0.03, "WEBP": 0.035, "DICOM": 0.05}
-PROGRESSIVE_CPU_S_PER_MEGAPIXEL = 0.012
+_CPU_S_PER_MEGAPIXEL = {"JPEG": 0.004, "PNG": 0.03, "WEBP": 0.035, "DICOM": 0.05}
+_PROGRESSIVE_CPU_S_PER_MEGAPIXEL = 0.012
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ def without_parameters(media_type: str) -> str:
 
 def estimated_s(header: ImageHeader) -> float:
     """Returns the estimated CPU seconds of a decode: the mean of photographs, one core of 2023."""
-    rate = CPU_S_PER_MEGAPIXEL[header.format]
+    rate = _CPU_S_PER_MEGAPIXEL[header.format]
     if header.is_progressive:
-        rate = PROGRESSIVE_CPU_S_PER_MEGAPIXEL
+        rate = _PROGRESSIVE_CPU_S_PER_MEGAPIXEL
     return rate * header.pixels / 1e6
 
 

@@ -36,28 +36,28 @@ CLASSES = {
 }
 NATIVE = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1")  # implicit and explicit VR, little-endian
 JPEG = ("1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.51")
-JPEG_2000 = ("1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.91")
+_JPEG_2000 = ("1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.91")
 SYNTAXES = "uncompressed little-endian, JPEG Baseline or Extended, or JPEG 2000"
 
 META_GROUP, CLASS, SYNTAX = 0x0002, 0x0002, 0x0010  # elements of the file meta information
-LONG_LENGTHS = {b"OB", b"OW", b"UN", b"SQ", b"UT"}
-MAX_META_ELEMENTS = 64
+_LONG_LENGTHS = {b"OB", b"OW", b"UN", b"SQ", b"UT"}
+_MAX_META_ELEMENTS = 64
 
-PIXELS_PER_BYTE: dict[tuple[str, ...], float] = {
+_PIXELS_PER_BYTE: dict[tuple[str, ...], float] = {
     NATIVE: 1 / 3,
     JPEG: 4.0,
-    JPEG_2000: 4.0,
+    _JPEG_2000: 4.0,
 }  # of usual files
-ATTRIBUTES = (
+_ATTRIBUTES = (
     "SOPClassUID", "Rows", "Columns", "SamplesPerPixel", "PhotometricInterpretation",
     "PlanarConfiguration", "BitsAllocated", "BitsStored", "NumberOfFrames", "ICCProfile",
     "PixelData",
 )  # fmt: skip
-PROFILE_CHUNK = 65_519  # bytes of a colour profile in a JPEG segment (ICC.1, annex B.4)
+_PROFILE_CHUNK = 65_519  # bytes of a colour profile in a JPEG segment (ICC.1, annex B.4)
 
 
 @dataclass(frozen=True)
-class DicomImage:
+class _DicomImage:
     """The attributes of the image.
 
     Attributes:
@@ -81,14 +81,14 @@ def is_dicom(data: bytes) -> bool:
 def read_dicom_header(data: bytes, limits: ImageSettings) -> ImageHeader:
     """Returns a header with an estimated size; the file meta information does not have the size.
 
-    Raises as `transfer_syntax`.
+    Raises as `_transfer_syntax`.
     """
-    pixels = len(data) * PIXELS_PER_BYTE[transfer_syntax(data)]
+    pixels = len(data) * _PIXELS_PER_BYTE[_transfer_syntax(data)]
     side = int(min(pixels, limits.max_pixels) ** 0.5)
     return ImageHeader("DICOM", side, side)
 
 
-def transfer_syntax(data: bytes) -> tuple[str, ...]:
+def _transfer_syntax(data: bytes) -> tuple[str, ...]:
     """Returns NATIVE, JPEG or JPEG_2000, from the file meta information alone.
 
     Raises:
@@ -97,7 +97,7 @@ def transfer_syntax(data: bytes) -> tuple[str, ...]:
     elements = dict(_meta_elements(data))
     if elements.get(CLASS) not in CLASSES:
         raise UnsupportedImageError(f"expected a DICOM file of {' or '.join(CLASSES.values())}")
-    for group in (NATIVE, JPEG, JPEG_2000):
+    for group in (NATIVE, JPEG, _JPEG_2000):
         if elements.get(SYNTAX) in group:
             return group
     raise UnsupportedImageError(f"expected the DICOM transfer syntax {SYNTAXES}")
@@ -112,7 +112,7 @@ def image_file(data: bytes, limits: ImageSettings) -> bytes:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of pydicom have values of the file
-        image = _parsed(data, transfer_syntax(data))
+        image = _parsed(data, _transfer_syntax(data))
         check_size(ImageHeader("DICOM", *image.size), limits)
         try:
             if image.syntax == NATIVE:
@@ -137,26 +137,26 @@ def load_library() -> None:
 def _meta_elements(data: bytes) -> Iterator[tuple[int, str]]:
     """Yields number and text of the elements of the file meta information (PS3.10, 7.1)."""
     position = MAGIC_AT + len(MAGIC)
-    for _ in range(MAX_META_ELEMENTS):
+    for _ in range(_MAX_META_ELEMENTS):
         group = int.from_bytes(data[position : position + 2], "little")
         if group != META_GROUP:
             return
         number = int.from_bytes(data[position + 2 : position + 4], "little")
-        is_long = data[position + 4 : position + 6] in LONG_LENGTHS
+        is_long = data[position + 4 : position + 6] in _LONG_LENGTHS
         start, end = (position + 8, position + 12) if is_long else (position + 6, position + 8)
         length = int.from_bytes(data[start:end], "little")
         position = end + length
         yield number, data[end:position][:64].rstrip(b"\0 ").decode("ascii", "replace")
 
 
-def _parsed(data: bytes, syntax: tuple[str, ...]) -> DicomImage:
+def _parsed(data: bytes, syntax: tuple[str, ...]) -> _DicomImage:
     load_library()
     from pydicom import dcmread  # noqa: PLC0415
 
     try:
-        file = dcmread(BytesIO(data), specific_tags=list(ATTRIBUTES))
-        found: dict[str, Any] = {name: file.get(name) for name in ATTRIBUTES}
-        image = DicomImage(
+        file = dcmread(BytesIO(data), specific_tags=list(_ATTRIBUTES))
+        found: dict[str, Any] = {name: file.get(name) for name in _ATTRIBUTES}
+        image = _DicomImage(
             syntax,
             (int(found["Columns"]), int(found["Rows"])),
             str(found["PhotometricInterpretation"]),
@@ -178,7 +178,7 @@ def _parsed(data: bytes, syntax: tuple[str, ...]) -> DicomImage:
     return image
 
 
-def _native_file(image: DicomImage) -> bytes:
+def _native_file(image: _DicomImage) -> bytes:
     width, height = image.size
     channels = {"RGB": 3, "YBR_FULL": 3, "YBR_FULL_422": 2}.get(image.photometric)
     if channels is None or (channels == 2 and (width % 2 or image.is_planar)):
@@ -198,14 +198,14 @@ def _native_file(image: DicomImage) -> bytes:
     return _png(Image.frombytes(mode, image.size, pixels.tobytes()), image.profile)
 
 
-def _frame(image: DicomImage) -> bytes:
+def _frame(image: _DicomImage) -> bytes:
     from pydicom.encaps import generate_frames  # noqa: PLC0415
 
     (frame,) = generate_frames(image.pixel_data, number_of_frames=1)
     return bytes(frame)
 
 
-def _jpeg_file(image: DicomImage, limits: ImageSettings) -> bytes:
+def _jpeg_file(image: _DicomImage, limits: ImageSettings) -> bytes:
     """Returns the frame with the profile. Its markers say how colours are stored, or the tag."""
     frame = _frame(image)
     file = read_image_file(frame, limits)
@@ -219,7 +219,7 @@ def _jpeg_file(image: DicomImage, limits: ImageSettings) -> bytes:
     return _with_profile(frame, image.profile)
 
 
-def _jpeg_2000_file(image: DicomImage) -> bytes:
+def _jpeg_2000_file(image: _DicomImage) -> bytes:
     with Image.open(BytesIO(_frame(image)), formats=["JPEG2000"]) as inner:
         if inner.size != image.size or inner.mode != "RGB":
             raise ImageError("DICOM: expected a compressed image of the stated size in colour")
@@ -237,9 +237,9 @@ def _png(image: Image.Image, profile: bytes) -> bytes:
 
 def _with_profile(jpeg: bytes, profile: bytes) -> bytes:
     """Returns a JPEG file with a colour profile, unless that is empty or the file has one."""
-    if not profile or b"ICC_PROFILE\0" in jpeg[:PROFILE_CHUNK]:
+    if not profile or b"ICC_PROFILE\0" in jpeg[:_PROFILE_CHUNK]:
         return jpeg
-    chunks = [profile[at : at + PROFILE_CHUNK] for at in range(0, len(profile), PROFILE_CHUNK)]
+    chunks = [profile[at : at + _PROFILE_CHUNK] for at in range(0, len(profile), _PROFILE_CHUNK)]
     segments = (
         b"\xff\xe2" + (len(chunk) + 16).to_bytes(2, "big") + b"ICC_PROFILE\0"
         + bytes([number, len(chunks)]) + chunk

@@ -23,7 +23,7 @@ HEADER = struct.Struct("!IQ")
 """Bytes of the JSON object, and of what follows it."""
 MAX_FIELDS_BYTES = 16 * 1024
 MAX_TRACEBACK = 4000
-PIXEL = np.dtype(np.float32)
+_PIXEL = np.dtype(np.float32)
 ROUNDING = 1e-3
 """Of pixels in [0, 1], after a filter."""
 
@@ -52,7 +52,7 @@ class DecodeJob:
     @property
     def pixel_bytes(self) -> int:
         """The length of the pixels."""
-        return 3 * self.preprocessing.size**2 * PIXEL.itemsize
+        return 3 * self.preprocessing.size**2 * _PIXEL.itemsize
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def result_of(received: memoryview, job: DecodeJob) -> DecodedInput | Failure:
     decoded = DecodedFields.model_validate_json(fields)
     if (decoded.quality is not None) != job.with_quality:
         raise ValueError("expected the image quality if the job asks for it, and only then")
-    values = np.frombuffer(received, PIXEL, offset=HEADER.size + fields_bytes)
+    values = np.frombuffer(received, _PIXEL, offset=HEADER.size + fields_bytes)
     if not (values.min() >= -ROUNDING and values.max() <= 1 + ROUNDING):  # false for NaN
         raise ValueError("expected pixels in [0, 1]")
     pixels = values.reshape(job.shape).copy()

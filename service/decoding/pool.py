@@ -43,21 +43,21 @@ from service.decoding.messages import (
 from service.decoding.sandbox import Sandbox
 from service.settings import DecodingSettings, ImageSettings
 
-STOPPED_STATES = {"T", "t", "Z", "X"}  # stopped, traced, zombie, dead (proc_pid_stat(5))
-TEST_SIDE_PX = 1024  # of the test image; takes as much memory as a small photograph
-TEST_INPUT = Preprocessing(size=32)
+_STOPPED_STATES = {"T", "t", "Z", "X"}  # stopped, traced, zombie, dead (proc_pid_stat(5))
+_TEST_SIDE_PX = 1024  # of the test image; takes as much memory as a small photograph
+_TEST_INPUT = Preprocessing(size=32)
 ATTEMPTS = 2
 RESTART_DELAY_S = 1.0
 RETRY_AFTER_S = 1.0
-CPU_CLOCK = 2  # of a whole process, by the scheduler
-RECEIVE_BYTES = 2**20  # larger than the result for an input of 224 pixels
-STOP_CHECK_INTERVAL_S = 1.0
-TEST_INTERVAL_S = 10.0
+_CPU_CLOCK = 2  # of a whole process, by the scheduler
+_RECEIVE_BYTES = 2**20  # larger than the result for an input of 224 pixels
+_STOP_CHECK_INTERVAL_S = 1.0
+_TEST_INTERVAL_S = 10.0
 Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
 
-class LossCause(Enum):
+class _LossCause(Enum):
     """Why a process was lost with an image; the outcome of its job."""
 
     CPU_TIME = auto()  # the image exceeded its budget
@@ -66,19 +66,19 @@ class LossCause(Enum):
     KILLED = auto()  # or stopped, from outside
 
 
-FINAL_CAUSES = {LossCause.CPU_TIME, LossCause.TIME}
-CAUSES: dict[int, LossCause] = {
-    signal.SIGPROF: LossCause.CPU_TIME,
-    signal.SIGALRM: LossCause.TIME,
+_FINAL_CAUSES = {_LossCause.CPU_TIME, _LossCause.TIME}
+_CAUSES: dict[int, _LossCause] = {
+    signal.SIGPROF: _LossCause.CPU_TIME,
+    signal.SIGALRM: _LossCause.TIME,
     **dict.fromkeys(
         (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT),
-        LossCause.CRASH,
+        _LossCause.CRASH,
     ),
 }
 """By the signal that ended the process; KILLED for all others."""
 
 
-DecodeOutcome = DecodedInput | Failure | LossCause
+_DecodeOutcome = DecodedInput | Failure | _LossCause
 
 
 class DecodingProcess:
@@ -97,7 +97,7 @@ class DecodingProcess:
         self, limits: ImageSettings, settings: DecodingSettings, forks: ForkServer
     ) -> None:
         self._settings = settings
-        self._buffer = bytearray(RECEIVE_BYTES)  # reused, which saves page faults
+        self._buffer = bytearray(_RECEIVE_BYTES)  # reused, which saves page faults
         self._ending = threading.Lock()
         self.exit_code: int | None = None
         request = {"images": limits.model_dump(), "decoding": settings.model_dump()}
@@ -122,7 +122,7 @@ class DecodingProcess:
             status = Path(f"/proc/{self.pid}/stat").read_text()
         except OSError:  # it has ended, or /proc shows only what may be traced (hidepid)
             return not self.has_ended
-        return status.rpartition(")")[2].split()[0] not in STOPPED_STATES
+        return status.rpartition(")")[2].split()[0] not in _STOPPED_STATES
 
     @property
     def has_ended(self) -> bool:
@@ -134,13 +134,13 @@ class DecodingProcess:
         except OSError:  # the socket is closed or reset
             return True
 
-    async def run(self, job: DecodeJob) -> tuple[DecodeOutcome, float]:
+    async def run(self, job: DecodeJob) -> tuple[_DecodeOutcome, float]:
         """Returns the outcome of a job, and the CPU seconds that it took, or an upper bound.
 
         After a LossCause, the process has ended.
         """
         started_at, started_at_cpu_s = time.monotonic(), self._cpu_s()
-        outcome: DecodeOutcome = LossCause.TIME
+        outcome: _DecodeOutcome = _LossCause.TIME
         try:
             async with asyncio.timeout(self._settings.timeout_s):
                 loop = asyncio.get_running_loop()
@@ -150,17 +150,17 @@ class DecodingProcess:
             pass
         except ValueError as error:
             logger.error("decoder process %s sent no valid message: %s", self.pid, error)
-            outcome = LossCause.CRASH
+            outcome = _LossCause.CRASH
         except (EOFError, OSError):  # the process has ended
             await asyncio.to_thread(self.end)
-            outcome = CAUSES.get(-(self.exit_code or 0), LossCause.KILLED)
+            outcome = _CAUSES.get(-(self.exit_code or 0), _LossCause.KILLED)
         cpu_s = self._cpu_s() - started_at_cpu_s  # NaN if the process has ended
         if math.isnan(cpu_s):
             budget_s = self._settings.cpu_budget_s(len(job.content))
             cpu_s = min(time.monotonic() - started_at, budget_s)
         # After out of memory, the heap of the process is fragmented.
         is_out_of_memory = isinstance(outcome, Failure) and outcome.kind == "out_of_memory"
-        if isinstance(outcome, LossCause) or is_out_of_memory:
+        if isinstance(outcome, _LossCause) or is_out_of_memory:
             await asyncio.to_thread(self.end)
         return outcome, cpu_s
 
@@ -189,7 +189,7 @@ class DecodingProcess:
     def _cpu_s(self) -> float:
         """Returns the CPU seconds of the process, by its clock in the kernel; NaN without one."""
         try:
-            return time.clock_gettime(~self.pid << 3 | CPU_CLOCK)  # as clock_getcpuclockid(3)
+            return time.clock_gettime(~self.pid << 3 | _CPU_CLOCK)  # as clock_getcpuclockid(3)
         except OSError:
             return math.nan
 
@@ -213,7 +213,7 @@ class DecodingProcess:
 
 def _test_image(limits: ImageSettings) -> bytes:
     """Returns a PNG of about a megapixel, or of the largest size within the limits."""
-    largest = min(TEST_SIDE_PX, limits.max_side, math.isqrt(limits.max_pixels))
+    largest = min(_TEST_SIDE_PX, limits.max_side, math.isqrt(limits.max_pixels))
     side = max(limits.min_side, largest)
     gray = Image.linear_gradient("L").resize((side, side))
     file = BytesIO()
@@ -334,12 +334,12 @@ class DecoderPool:
                 return outcome
             if isinstance(outcome, Failure):
                 raise outcome.error
-            if outcome in FINAL_CAUSES or attempts == ATTEMPTS:
+            if outcome in _FINAL_CAUSES or attempts == ATTEMPTS:
                 raise _problem_of(outcome)
 
     async def _run(
         self, worker: DecodingProcess, job: DecodeJob, on_cpu_s: Callable[[float], None]
-    ) -> DecodeOutcome:
+    ) -> _DecodeOutcome:
         outcome, cpu_s = await worker.run(job)
         on_cpu_s(cpu_s)
         self._decoded += isinstance(outcome, DecodedInput)
@@ -383,7 +383,7 @@ class DecoderPool:
 
     async def _replace_stopped_forever(self) -> None:
         while True:
-            await asyncio.sleep(STOP_CHECK_INTERVAL_S)
+            await asyncio.sleep(_STOP_CHECK_INTERVAL_S)
             for worker in tuple(self._workers):
                 if not worker.is_usable:
                     worker.kill()  # its `run` then returns, and it is replaced
@@ -395,7 +395,7 @@ class DecoderPool:
         """Decodes the test image after each interval in which no image was decoded."""
         while True:
             decoded = self._decoded
-            await asyncio.sleep(TEST_INTERVAL_S)
+            await asyncio.sleep(_TEST_INTERVAL_S)
             if self._decoded == decoded:
                 await self._test()
 
@@ -404,7 +404,7 @@ class DecoderPool:
 
         It passes if any image was decoded meanwhile.
         """
-        job = DecodeJob(_test_image(self._limits), Declared(), TEST_INPUT, "")
+        job = DecodeJob(_test_image(self._limits), Declared(), _TEST_INPUT, "")
         decoded, fault = self._decoded, ""
         try:
             async with asyncio.timeout(self._settings.timeout_s):
@@ -429,11 +429,11 @@ class DecoderPool:
         return task
 
 
-def _problem_of(cause: LossCause) -> Problem:
-    if cause is LossCause.CPU_TIME:
+def _problem_of(cause: _LossCause) -> Problem:
+    if cause is _LossCause.CPU_TIME:
         return UnusableImage("decoding the image takes too much CPU time")
-    if cause is LossCause.CRASH:
+    if cause is _LossCause.CRASH:
         return UnusableImage("the decoder failed twice on this image")
-    if cause is LossCause.TIME:
+    if cause is _LossCause.TIME:
         return NotReady("the image decoder did not answer in time", RETRY_AFTER_S)
     return NotReady("the image decoder was stopped while it decoded", RETRY_AFTER_S)

@@ -22,8 +22,8 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
 
 # linux/landlock.h
 CREATE_RULESET, RESTRICT_SELF, VERSION_FLAG = 444, 446, 1
-RULESET = struct.Struct("=QQQ")
-FILE_RIGHTS = {1: 2**13 - 1, 2: 2**14 - 1, 3: 2**15 - 1, 5: 2**16 - 1}
+_RULESET = struct.Struct("=QQQ")
+_FILE_RIGHTS = {1: 2**13 - 1, 2: 2**14 - 1, 3: 2**15 - 1, 5: 2**16 - 1}
 """All rights on files, by the first ABI with them."""
 NETWORK_ABI, NETWORK_RIGHTS = 4, 0b11  # bind and connect TCP
 SCOPE_ABI, SCOPES = 6, 0b11  # abstract Unix sockets, signals
@@ -33,10 +33,10 @@ SET_MODE_FILTER, ALL_THREADS = 1, 1
 ALLOW, DENY, KILL_PROCESS = 0x7FFF0000, 0x00050000 | 1, 0x80000000  # 1: EPERM
 LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
 NUMBER_AT, ARCHITECTURE_AT = 0, 4  # in seccomp_data
-INSTRUCTION = struct.Struct("=HBBI")
-ARCHITECTURES = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}
+_INSTRUCTION = struct.Struct("=HBBI")
+_ARCHITECTURES = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}
 """Its number in audit records, and that of the system call seccomp."""
-ALLOWED_CALLS: dict[str, tuple[int, ...]] = {
+_ALLOWED_CALLS: dict[str, tuple[int, ...]] = {
     # read, write, close, recvfrom; on the socket to the service alone
     # mmap, mprotect, munmap, brk, mremap, madvise
     # rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack, setitimer, restart_syscall
@@ -117,9 +117,9 @@ def _renounce_privileges() -> str:
 
 def _renounce_files() -> str:
     abi = _call(LIBC.syscall, CREATE_RULESET, None, 0, VERSION_FLAG)
-    rights = FILE_RIGHTS[max(first for first in FILE_RIGHTS if first <= abi)]
+    rights = _FILE_RIGHTS[max(first for first in _FILE_RIGHTS if first <= abi)]
     network = NETWORK_RIGHTS if abi >= NETWORK_ABI else 0
-    rules = RULESET.pack(rights, network, SCOPES if abi >= SCOPE_ABI else 0)
+    rules = _RULESET.pack(rights, network, SCOPES if abi >= SCOPE_ABI else 0)
     size = 8 * (1 + (abi >= NETWORK_ABI) + (abi >= SCOPE_ABI))
     ruleset = _call(LIBC.syscall, CREATE_RULESET, rules, size, 0)
     try:
@@ -142,12 +142,12 @@ def _limit_resources() -> str:
 
 def _filter_calls() -> str:
     machine = platform.machine()
-    if machine not in ARCHITECTURES:
+    if machine not in _ARCHITECTURES:
         raise OSError(0, f"no filter for {machine}")
-    architecture, seccomp = ARCHITECTURES[machine]
-    calls = ALLOWED_CALLS[machine]
+    architecture, seccomp = _ARCHITECTURES[machine]
+    calls = _ALLOWED_CALLS[machine]
     content = b"".join(
-        INSTRUCTION.pack(*instruction)
+        _INSTRUCTION.pack(*instruction)
         for instruction in (
             (LOAD, 0, 0, ARCHITECTURE_AT),
             (JUMP_IF_EQUAL, 1, 0, architecture),
@@ -158,7 +158,7 @@ def _filter_calls() -> str:
             (RETURN, 0, 0, ALLOW),
         )
     )
-    program = _FilterProgram(len(content) // INSTRUCTION.size, content)
+    program = _FilterProgram(len(content) // _INSTRUCTION.size, content)
     if _call(LIBC.syscall, seccomp, SET_MODE_FILTER, ALL_THREADS, ctypes.byref(program)):
         raise OSError(0, "a thread has another filter")
     return "no network, programs or other processes (seccomp)"

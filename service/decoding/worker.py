@@ -86,7 +86,7 @@ def serve_forks(control: socket.socket) -> None:
                 os.close(exit_status)
             else:
                 if not pid:
-                    run_worker(connection, limits, DecodingSettings(**fields["decoding"]))
+                    _run_worker(connection, limits, DecodingSettings(**fields["decoding"]))
                 children[pid] = exit_status
                 with suppress(OSError):  # the service has closed it
                     os.write(exit_status, NUMBER.pack(pid))
@@ -105,7 +105,7 @@ def _report_ends(children: dict[int, int]) -> None:
         os.close(exit_status)
 
 
-def run_worker(connection: int, limits: ImageSettings, settings: DecodingSettings) -> NoReturn:
+def _run_worker(connection: int, limits: ImageSettings, settings: DecodingSettings) -> NoReturn:
     """Enters the sandbox and reports it, then runs jobs until the connection is closed.
 
     The kernel kills a worker whose job exceeds its CPU time, with SIGPROF, or twice the time limit,

@@ -33,9 +33,9 @@ EXCESS_CONNECTION = "excess_connection"  # key in the request state
 MAX_HEADER_BYTES = 16 * 1024  # of target, header names and header values
 TOO_LARGE = f"expected headers of at most {MAX_HEADER_BYTES:,} bytes"
 RETRY_AFTER_S = 1.0
-ORIGIN = re.compile(r"(https?)://([^/?#@]*)")  # RFC 6454, 7.1
-AUTHORITY = re.compile(r"(\[[^]]+\]|[^:]+)(?::([0-9]*))?")
-DEFAULT_PORTS = {"http": "80", "https": "443"}
+_ORIGIN = re.compile(r"(https?)://([^/?#@]*)")  # RFC 6454, 7.1
+_AUTHORITY = re.compile(r"(\[[^]]+\]|[^:]+)(?::([0-9]*))?")
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
 
 Check = Callable[[Scope], None]
 """Raises a Problem if the headers of a request show that it must be refused."""
@@ -255,17 +255,17 @@ def _is_origin_of(origin: str, host: str) -> bool:
 
     A Host without a port has the default one of the origin's scheme: a proxy may end TLS.
     """
-    match = ORIGIN.fullmatch(origin)
+    match = _ORIGIN.fullmatch(origin)
     if match is None:
         return False
     scheme, authority = match.groups()
-    named = _host_and_port(authority, DEFAULT_PORTS[scheme])
-    return named is not None and named == _host_and_port(host, DEFAULT_PORTS[scheme])
+    named = _host_and_port(authority, _DEFAULT_PORTS[scheme])
+    return named is not None and named == _host_and_port(host, _DEFAULT_PORTS[scheme])
 
 
 def _host_and_port(authority: str, default_port: str) -> tuple[str, str] | None:
     """Returns name and port of an authority (RFC 3986, 3.2); None if it is malformed."""
-    match = AUTHORITY.fullmatch(authority)
+    match = _AUTHORITY.fullmatch(authority)
     if match is None:
         return None
     return hostname(match[1]), match[2] or default_port

@@ -31,11 +31,11 @@ HEADER_GRACE_S = 1.0  # in which headers that were sent at once have been read
 WRITE_TIMEOUT_S = 60.0  # for a client to read a response that exceeds the socket buffers
 LINGER_S = 5.0  # for a client to stop sending a body after the response
 LINGER_BYTES = 64 * 1024 * 1024  # that such a client may still send; they are discarded
-ABSOLUTE_FORM = re.compile(rb"https?://([^/]*)", re.IGNORECASE)
-IPV4_MAPPED = "::ffff:"
+_ABSOLUTE_FORM = re.compile(rb"https?://([^/]*)", re.IGNORECASE)
+_IPV4_MAPPED = "::ffff:"
 
 
-class LingeringTransport:
+class _LingeringTransport:
     """A transport whose `close` may be deferred until the client has read the response.
 
     Args:
@@ -128,7 +128,7 @@ class Protocol(H11Protocol):
         self._lingers = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(LingeringTransport(transport, self._linger))  # type: ignore[arg-type]
+        super().connection_made(_LingeringTransport(transport, self._linger))  # type: ignore[arg-type]
         self._address = address_network(self.client[0]) if self.client is not None else ""
         self._network = self.networks.setdefault(self._address, self._network)
         self._network.connections.add(self)
@@ -295,7 +295,7 @@ def _prepared(app: Any, is_excess: Callable[[], bool]) -> Any:
 
     async def prepared_app(scope: Any, receive: Any, send: Any) -> None:
         scope["state"][EXCESS_CONNECTION] = is_excess()
-        absolute = ABSOLUTE_FORM.match(scope["raw_path"])
+        absolute = _ABSOLUTE_FORM.match(scope["raw_path"])
         if absolute is not None:
             scope["raw_path"] = scope["raw_path"][absolute.end() :] or b"/"
             scope["path"] = unquote(scope["raw_path"].decode("ascii"))
@@ -303,7 +303,7 @@ def _prepared(app: Any, is_excess: Callable[[], bool]) -> Any:
             scope["headers"] = [(b"host", absolute[1]), *others]
         if scope["client"] is not None:
             address, port = scope["client"]
-            scope["client"] = address.removeprefix(IPV4_MAPPED), port
+            scope["client"] = address.removeprefix(_IPV4_MAPPED), port
         await app(scope, receive, send)
 
     return prepared_app

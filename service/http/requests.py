@@ -45,8 +45,8 @@ FILE_PART = "file"
 FILES_PART = "files"
 MULTIPART = "multipart/form-data"
 MAX_PARTS = 8
-MAX_FIELD_BYTES = 1024
-USUAL_NAMES = {
+_MAX_FIELD_BYTES = 1024
+_USUAL_NAMES = {
     "image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png",
     "binary/octet-stream": "application/octet-stream",
 }  # fmt: skip
@@ -63,7 +63,7 @@ def strict_query_route(query_type: type[BaseModel]) -> type[APIRoute]:
     class StrictQueryRoute(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             async def handle(request: Request) -> Response:
-                response: Response = await self.endpoint(request, parse_query(request, query_type))
+                response: Response = await self.endpoint(request, _parse_query(request, query_type))
                 return response
 
             return handle
@@ -71,7 +71,7 @@ def strict_query_route(query_type: type[BaseModel]) -> type[APIRoute]:
     return StrictQueryRoute
 
 
-def parse_query(request: Request, query_type: type[Query]) -> Query:
+def _parse_query(request: Request, query_type: type[Query]) -> Query:
     """Returns the query parameters. Raises InvalidParameter and RequestValidationError."""
     sent = request.query_params.multi_items()
     counts = Counter(name for name, _ in sent)
@@ -210,7 +210,7 @@ def _media_type(request: Request) -> str:
 
 def _usual(media_type: str | None) -> str:
     name = without_parameters(media_type or "")
-    return USUAL_NAMES.get(name, name)
+    return _USUAL_NAMES.get(name, name)
 
 
 async def _read_form(
@@ -241,7 +241,7 @@ class _FormParser(MultiPartParser):
 
     def __init__(self, request: Request, field: str, max_parts: int, too_many: Problem) -> None:
         stream = self._checked_stream(request)
-        super().__init__(request.headers, stream, max_part_size=MAX_FIELD_BYTES)
+        super().__init__(request.headers, stream, max_part_size=_MAX_FIELD_BYTES)
         self._ended = False
         self._field = field
         self._max_parts = max_parts

@@ -45,9 +45,9 @@ JSON, PROBLEM_JSON = "application/json", "application/problem+json"
 ProblemBody = Callable[[ProblemDocument], Mapping[str, Any]]
 """Returns another JSON body for a problem document."""
 
-PRINTABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_PRINTABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
-UNREAD_BODY = (
+_UNREAD_BODY = (
     MalformedRequest, NotAuthenticated, UploadTooSlow, BodyTooLarge, QuotaExceeded, HeadersTooLarge,
 )  # fmt: skip
 """Problems that leave the rest of the body unread, so that the connection must be closed."""
@@ -104,7 +104,7 @@ def problem_headers(problem: Problem, closes: bool | None = None) -> dict[str, s
     `closes`: whether the connection ends after the response; None takes the default of the class.
     """
     headers = {}
-    if isinstance(problem, UNREAD_BODY) if closes is None else closes:
+    if isinstance(problem, _UNREAD_BODY) if closes is None else closes:
         headers["Connection"] = "close"
     if problem.retry_after_s is not None:
         seconds = max(1, math.ceil(problem.retry_after_s))  # RFC 9110, 10.2.3: whole seconds
@@ -153,7 +153,7 @@ async def _on_disconnect(request: Request, _: Exception) -> Response:
 
 async def _on_validation_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    return await _on_problem(request, InvalidParameter(detail_without_value(error.errors()[0])))
+    return await _on_problem(request, InvalidParameter(_detail_without_value(error.errors()[0])))
 
 
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
@@ -173,10 +173,10 @@ async def on_defect(request: Request, error: Exception) -> JSONResponse:
     return _ProblemResponse(problem, request_id, {REQUEST_ID_HEADER: request_id})
 
 
-def detail_without_value(error: ErrorDetails) -> str:
+def _detail_without_value(error: ErrorDetails) -> str:
     """Returns the parameter and the reason of a validation error, without the invalid value."""
     name = str(error["loc"][-1])
-    if not PRINTABLE_NAME.fullmatch(name):
+    if not _PRINTABLE_NAME.fullmatch(name):
         name = "a parameter with an unprintable name"
     if error["type"] == "extra_forbidden":
         return f"{name}: unknown parameter"

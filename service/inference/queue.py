@@ -17,11 +17,11 @@ from service.fair_sharing import INTERNAL, FairQueue, RecentClients, SharedCapac
 from service.inference.engine import InferenceItem, ServedModel
 from service.settings import ServiceSettings
 
-DECAY = 0.9  # weight of the past at each batch; the last 20 batches have 9/10 of the weight
-MAX_OVERRUN = 4.0  # a batch counts for at most this times its estimate; the machine may have paused
+_DECAY = 0.9  # weight of the past at each batch; the last 20 batches have 9/10 of the weight
+_MAX_OVERRUN = 4.0  # a batch counts for at most this times its estimate: machines may pause
 ADMITTED_SHARE = 0.8  # of the deadline; the rest is for pauses and errors of the estimate
-SMALLEST_ROWS = 2  # of a request whose rows are not known yet
-ALONE_FACTOR = 8  # multiplies max_pass_ms while one client is active alone
+_SMALLEST_ROWS = 2  # of a request whose rows are not known yet
+_ALONE_FACTOR = 8  # multiplies max_pass_ms while one client is active alone
 
 
 @dataclass(frozen=True)
@@ -174,12 +174,12 @@ class LinearCost:
     def add(self, rows: int, seconds: float) -> None:
         """Adds an observed batch."""
         if self.total_s > 0:
-            seconds = min(seconds, MAX_OVERRUN * self.seconds(rows, 1))
-        self.batches = DECAY * self.batches + 1
-        self.rows = DECAY * self.rows + rows
-        self.total_s = DECAY * self.total_s + seconds
-        self.rows_rows = DECAY * self.rows_rows + rows * rows
-        self.rows_seconds = DECAY * self.rows_seconds + rows * seconds
+            seconds = min(seconds, _MAX_OVERRUN * self.seconds(rows, 1))
+        self.batches = _DECAY * self.batches + 1
+        self.rows = _DECAY * self.rows + rows
+        self.total_s = _DECAY * self.total_s + seconds
+        self.rows_rows = _DECAY * self.rows_rows + rows * rows
+        self.rows_seconds = _DECAY * self.rows_seconds + rows * seconds
 
     def seconds(self, rows: int, batches: int) -> float:
         """Returns the estimated seconds of `rows` rows in `batches` batches."""
@@ -257,7 +257,7 @@ class RequestQueue:
         with self._changed:
             rows_by_model, counts = self._rows.copy(), self._counts.copy()
             if served is None:
-                rows = SMALLEST_ROWS
+                rows = _SMALLEST_ROWS
             else:
                 rows_by_model[served] += rows
                 counts[served] += count
@@ -458,6 +458,6 @@ class RequestQueue:
 
         `alone` is True if no other client is active, so that nobody waits for a longer pass.
         """
-        seconds = self._settings.max_pass_ms / 1000 * (ALONE_FACTOR if alone else 1)
+        seconds = self._settings.max_pass_ms / 1000 * (_ALONE_FACTOR if alone else 1)
         in_time = self._throughput.rows_within(served, seconds)
         return max(1, int(min(self._settings.max_batch_rows, served.max_rows_per_pass, in_time)))

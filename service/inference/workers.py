@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 
-CHECKS_PER_LIMIT = 10  # checks for hung passes per `max_batch_s`
+_CHECKS_PER_LIMIT = 10  # checks for hung passes per `max_batch_s`
 
 
 def run_with_retry(
@@ -156,10 +156,10 @@ class InferenceWorkers:
     def _watch(self) -> None:
         # Counts checks: time passes while the process is suspended, as by `docker pause`.
         checks: dict[tuple[int, float], int] = {}
-        while not self._ended.wait(self._max_batch_s / CHECKS_PER_LIMIT):
+        while not self._ended.wait(self._max_batch_s / _CHECKS_PER_LIMIT):
             passes = self._pass_started_at.copy().items()
             checks = {running: checks.get(running, 0) + 1 for running in passes}
-            if max(checks.values(), default=0) > CHECKS_PER_LIMIT:
+            if max(checks.values(), default=0) > _CHECKS_PER_LIMIT:
                 self._fail(DeviceFailed(f"a pass takes more than {self._max_batch_s:g} s"))
 
     def _fail(self, error: Exception) -> None:

@@ -34,7 +34,7 @@ from service.lifecycle.loading import (
 from service.settings import ServiceSettings
 from service.telemetry.observation import PROBES
 
-Phase = Literal["starting", "ready", "stopping"]
+_Phase = Literal["starting", "ready", "stopping"]
 RETRY_AFTER_S = 5
 
 logger = logging.getLogger(__name__)
@@ -78,12 +78,12 @@ class Lifecycle:
         self._waits = waits
         self._checked: list[CheckedModel] = []
         self._started, self._reload = asyncio.Event(), asyncio.Event()
-        self._phase: Phase = "starting"
+        self._phase: _Phase = "starting"
         self._failure: str | None = None
         self._lock = threading.RLock()  # a signal handler may run while this thread holds it
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> _Phase:
         """The current phase."""
         return self._phase
 
@@ -180,7 +180,7 @@ class Lifecycle:
                     for checked in self._checked:
                         await self._warm_up(checked, inference)
                     if self._sources:
-                        parts.enter_context(frozen_gc())
+                        parts.enter_context(_frozen_gc())
                     self.serve(models)
                     self.on_ready()
                     self._started.set()
@@ -263,7 +263,7 @@ async def _infer(inference: InferenceWorkers, served: ServedModel, item: Inferen
 
 
 @contextmanager
-def frozen_gc() -> Iterator[None]:
+def _frozen_gc() -> Iterator[None]:
     """Excludes all existing objects from garbage collection while the context is open.
 
     Libraries hold about 350,000 objects until exit. A full collection of them takes a quarter of

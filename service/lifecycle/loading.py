@@ -42,11 +42,11 @@ from eulerlora_contract.sampling import PrecisionChoice
 from service.inference.engine import InferenceItem, ServedModel
 
 MAX_CARD_BYTES = 1_000_000
-WAITS_PER_TIMEOUT = 4  # of a health check
-RETRY_INTERVAL_S = 0.1  # of a health check without memory
-NAMED = re.compile(r"([^/=]+)=(.+)", re.DOTALL)
+_WAITS_PER_TIMEOUT = 4  # of a health check
+_RETRY_INTERVAL_S = 0.1  # of a health check without memory
+_NAMED = re.compile(r"([^/=]+)=(.+)", re.DOTALL)
 """A checkpoint with the name of its model, NAME=CHECKPOINT."""
-FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
+_FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
 """Of a model card: metadata for the Hugging Face Hub."""
 
 Result = TypeVar("Result")
@@ -81,7 +81,7 @@ class CheckpointSource:
             SettingsError: For a name that no model can have.
             HubError: For a repository that cannot be downloaded.
         """
-        named = None if Path(text).exists() else NAMED.fullmatch(text)
+        named = None if Path(text).exists() else _NAMED.fullmatch(text)
         name, checkpoint = (None, text) if named is None else named.groups()
         if name is not None and re.fullmatch(MODEL_NAME, name) is None:
             raise SettingsError(
@@ -186,7 +186,7 @@ def read_card(folder: Path) -> tuple[str, str | None]:
             text = file.read(MAX_CARD_BYTES).decode("utf-8", errors="replace")
     except OSError:
         return "", None
-    return FRONT_MATTER.sub("", text), stated_licence(text)
+    return _FRONT_MATTER.sub("", text), stated_licence(text)
 
 
 def share_backbone(model: EulerLoRA, others: Iterable[EulerLoRA]) -> None:
@@ -260,8 +260,8 @@ async def health_check(checked: CheckedModel, infer: Infer, timeout_s: float | N
     answering = asyncio.create_task(_known_answers(checked, infer))
     try:
         # Several waits: one ends at once if the process was suspended, as by `docker pause`.
-        for _ in range(WAITS_PER_TIMEOUT):
-            await asyncio.wait([answering], timeout=timeout_s and timeout_s / WAITS_PER_TIMEOUT)
+        for _ in range(_WAITS_PER_TIMEOUT):
+            await asyncio.wait([answering], timeout=timeout_s and timeout_s / _WAITS_PER_TIMEOUT)
         if not answering.done():
             return f"model {checked.name}: no known answer within {timeout_s:g} s"
         fault = checked.fault(await answering)
@@ -290,5 +290,5 @@ async def _known_answers(checked: CheckedModel, infer: Infer) -> list[Tensor]:
             item = InferenceItem(checked.known.pixels, draws[len(answers)])
             answers.append(await infer(item))
         except OutOfMemory:
-            await asyncio.sleep(RETRY_INTERVAL_S)
+            await asyncio.sleep(_RETRY_INTERVAL_S)
     return answers

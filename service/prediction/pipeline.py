@@ -58,7 +58,7 @@ from service.telemetry.shift_monitor import ShiftMonitors
 
 logger = logging.getLogger(__name__)
 
-Answer = Prediction | TriageResult
+_Answer = Prediction | TriageResult
 """The response body of one image: with a triage policy, the result of its decision."""
 
 
@@ -102,7 +102,7 @@ class Pipeline:
         query: PredictQuery,
         policy: Policy | None = None,
         upload: Upload | None = None,
-    ) -> Answer:
+    ) -> _Answer:
         """Returns the answer for the one image of a request: for a policy, a TriageResult.
 
         Args:
@@ -126,7 +126,7 @@ class Pipeline:
 
     async def predict_batch(
         self, request: Request, query: PredictQuery, policy: Policy | None = None
-    ) -> list[Answer | ProblemDocument]:
+    ) -> list[_Answer | ProblemDocument]:
         """Returns an answer or a problem for every image of a request, in order.
 
         Raises Problem if the request as a whole fails, and ClientDisconnect.
@@ -134,7 +134,7 @@ class Pipeline:
         read = partial(read_files, max_files=self._settings.bodies.max_files)
         results = await self._run(request, query, policy, read, is_batch=True)
         request_id = request_id_of(request)
-        batch = [batch_result(result, request_id, index) for index, result in enumerate(results)]
+        batch = [_batch_result(result, request_id, index) for index, result in enumerate(results)]
         for result in batch:
             if isinstance(result, ProblemDocument):
                 self._on_problem(result.code)
@@ -147,10 +147,10 @@ class Pipeline:
         policy: Policy | None,
         read: Callable[[Request], Awaitable[list[Upload]]],
         is_batch: bool = False,
-    ) -> list[Answer | BaseException]:
+    ) -> list[_Answer | BaseException]:
         """Returns the result of every image of a request: the way of a request up to its images."""
         served = self._models.named(query.model)
-        check_policy(policy, served)
+        _check_policy(policy, served)
         options = options_of(query, served)  # refuses parameters before the body is read
 
         # Read
@@ -197,7 +197,7 @@ class Pipeline:
 
     async def _predicted(
         self, image: RequestImage, request: PredictRequest, tickets: Sequence[Ticket]
-    ) -> Answer:
+    ) -> _Answer:
         """Returns the answer for one image: the rest of the way of a request.
 
         `tickets` has one for each round.
@@ -218,11 +218,11 @@ class Pipeline:
             (ticket,) = tickets
             result = await infer(self._queue, item, request.deadline, ticket)
         else:
-            result = await infer_in_rounds(self._queue, item, request.deadline, tickets, rule)
+            result = await _infer_in_rounds(self._queue, item, request.deadline, tickets, rule)
 
         # Answer
-        prediction = response_body(result, request, decoded.warnings)
-        body: Answer = prediction
+        prediction = _response_body(result, request, decoded.warnings)
+        body: _Answer = prediction
         decision = None
         if request.policy is not None:
             assert decoded.quality is not None
@@ -300,7 +300,7 @@ async def infer(
     return ticket.future.result()
 
 
-async def infer_in_rounds(
+async def _infer_in_rounds(
     queue: RequestQueue,
     item: InferenceItem,
     deadline: float,
@@ -328,7 +328,7 @@ async def infer_in_rounds(
     return InferenceResult(sampling.trajectories, item.draw, queued_s, ran_s)
 
 
-def check_policy(policy: Policy | None, served: ServedModel) -> None:
+def _check_policy(policy: Policy | None, served: ServedModel) -> None:
     """Raises PolicyNotApplicable if the model lacks a class of the policy's target."""
     classes = () if policy is None else policy.target.classes
     missing = [name for name in classes if name not in served.model.classes]
@@ -339,7 +339,7 @@ def check_policy(policy: Policy | None, served: ServedModel) -> None:
         )
 
 
-def response_body(
+def _response_body(
     result: InferenceResult,
     request: PredictRequest,
     warnings: tuple[PredictionWarning, ...] = (),
@@ -356,7 +356,7 @@ def response_body(
     except NonFiniteError as error:
         reason = "the output of the model for this image is not finite"
         raise ModelFailure(reason) from error
-    fields = batch_item(request.request_id, request.index)
+    fields = _batch_item(request.request_id, request.index)
     fields |= response_fields(answered, 0, model.classes)
     if query.detail is not None:
         fields["trajectory_probabilities"] = answered.trajectories[0].tolist()
@@ -376,11 +376,11 @@ def response_body(
     )
 
 
-def batch_result(
-    result: Answer | BaseException, request_id: str, index: int
-) -> Answer | ProblemDocument:
+def _batch_result(
+    result: _Answer | BaseException, request_id: str, index: int
+) -> _Answer | ProblemDocument:
     """Returns a batch's entry for one image; logs unexpected exceptions."""
-    if isinstance(result, Answer):
+    if isinstance(result, _Answer):
         return result
     if not isinstance(result, Exception):
         raise result
@@ -388,9 +388,9 @@ def batch_result(
         logger.error("request %s failed for image %d", request_id, index, exc_info=result)
         result = InternalError("the failure was logged under the request id")
     document = problem_document(result, request_id)
-    return document.model_copy(update=batch_item(request_id, index))
+    return document.model_copy(update=_batch_item(request_id, index))
 
 
-def batch_item(request_id: str, index: int | None) -> dict[str, Any]:
+def _batch_item(request_id: str, index: int | None) -> dict[str, Any]:
     """Returns the fields that identify an image of a batch; none without an index."""
     return {} if index is None else {"index": index, "item_id": item_id(request_id, index)}

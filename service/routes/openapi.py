@@ -18,14 +18,14 @@ from eulerlora_contract.problems import Problem
 from service.http.responses import JSON, PROBLEM_JSON, problem_document, problem_headers
 from service.telemetry.logs import REQUEST_ID_HEADER
 
-API_VERSION = "1.0.0"
+_API_VERSION = "1.0.0"
 """Of the interface, not of the package; docs/how-to/serve.md has the compatibility promise."""
 
 PREDICTIONS, TRIAGE, MODELS, OPERATIONS = "predictions", "triage", "models", "operations"
 
 DESCRIPTION: dict[str, Any] = {
     "title": "EulerLoRA",
-    "version": API_VERSION,
+    "version": _API_VERSION,
     "summary": "Image classification with uncertainty, and triage under a policy.",
     "description": (
         "Probabilities, shares and scores have no unit, entropies are in nats, sizes in pixels or "
@@ -83,7 +83,7 @@ REPORT_PROBLEMS = (
 )  # fmt: skip
 """Problems of the route that writes reports."""
 
-HEADER_DESCRIPTIONS = {
+_HEADER_DESCRIPTIONS = {
     REQUEST_ID_HEADER: "The id of the request: the sent one if it is well-formed, or a new one.",
     "Server-Timing": "Milliseconds for decoding, queue and model; of a batch, the longest.",
     "Cache-Control": "`no-store`: results about patients are not cached.",
@@ -95,7 +95,7 @@ HEADER_DESCRIPTIONS = {
 TEXT: Mapping[str, Any] = {"schema": {"type": "string"}}
 """The content of a response in another format than JSON."""
 
-EXAMPLE_ID = "3c9d5fb0b2f64c55a7a54c1a1d5f7a11"
+_EXAMPLE_ID = "3c9d5fb0b2f64c55a7a54c1a1d5f7a11"
 
 
 def documented(
@@ -165,13 +165,13 @@ def _problems(kinds: Sequence[type[Problem]]) -> dict[str, Any]:
 
 
 def _problem_example(kind: type[Problem]) -> dict[str, Any]:
-    document = problem_document(kind("What was expected, and what was given."), EXAMPLE_ID)
+    document = problem_document(kind("What was expected, and what was given."), _EXAMPLE_ID)
     return {"summary": kind.title, "value": document.model_dump(exclude_unset=True)}
 
 
 def _described(headers: Iterable[str]) -> dict[str, Any]:
     schema = {"schema": {"type": "string"}}
-    return {name: {"description": HEADER_DESCRIPTIONS[name], **schema} for name in headers}
+    return {name: {"description": _HEADER_DESCRIPTIONS[name], **schema} for name in headers}
 
 
 @cache

@@ -28,10 +28,10 @@ IMAGES = {
 }
 """What the images of a data set are, by the first word of its name."""
 
-FEW_SPARED = 0.1
+_FEW_SPARED = 0.1
 """A specificity below which the policy does not help to order images."""
 
-TYPES_BY_EXTENSION = {
+_TYPES_BY_EXTENSION = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -39,7 +39,7 @@ TYPES_BY_EXTENSION = {
     ".jpg": "image/jpeg",
 }
 
-CONTENT_SECURITY_POLICY = "; ".join(
+_CONTENT_SECURITY_POLICY = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
@@ -53,15 +53,15 @@ CONTENT_SECURITY_POLICY = "; ".join(
 )
 HEADERS = {
     "Cache-Control": "no-cache",  # clients validate their cache at every load
-    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
 
-SWAGGER_UI = "fastapi_swagger.resources"  # the published files of Swagger UI, unchanged
-SWAGGER_UI_FILES = ("swagger-ui-bundle.js", "swagger-ui.css")
-OWN_FILES = (INDEX, "start.js", "style.css")
+_SWAGGER_UI = "fastapi_swagger.resources"  # the published files of Swagger UI, unchanged
+_SWAGGER_UI_FILES = ("swagger-ui-bundle.js", "swagger-ui.css")
+_OWN_FILES = (INDEX, "start.js", "style.css")
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class PageFile:
 
 
 @dataclass(frozen=True)
-class MeasuredRow:
+class _MeasuredRow:
     """What the page says about the policy on one data set.
 
     Attributes:
@@ -102,14 +102,14 @@ def file_routes(index: str, folder: str, read: Callable[[], Mapping[str, PageFil
 
     @router.get(index)
     async def page(request: Request) -> Response:
-        return file_response(request, by_name()[INDEX])
+        return _file_response(request, by_name()[INDEX])
 
     @router.get(f"{folder}/{{name}}")
     async def page_file(request: Request, name: str) -> Response:
         """Returns a file that the page uses."""
         if name not in by_name() or name == INDEX:
             raise HTTPException(404)
-        return file_response(request, by_name()[name])
+        return _file_response(request, by_name()[name])
 
     return router
 
@@ -145,14 +145,14 @@ def page_files(
     return by_name | {INDEX: PageFile.of(page.encode(), index.media_type)}
 
 
-def measured_rows(policy: Policy) -> list[MeasuredRow]:
+def measured_rows(policy: Policy) -> list[_MeasuredRow]:
     """Returns the measurements of the policy, in their order; none if there are none."""
     measured = () if policy.evidence is None else policy.evidence.measured
     return [
-        MeasuredRow(
+        _MeasuredRow(
             one,
             IMAGES.get(one.data.replace(",", " ").split()[0], ""),
-            one.others.specificity >= FEW_SPARED,
+            one.others.specificity >= _FEW_SPARED,
         )
         for one in measured
     ]
@@ -161,7 +161,7 @@ def measured_rows(policy: Policy) -> list[MeasuredRow]:
 def _read() -> Iterator[tuple[str, PageFile]]:
     """Yields names and files as they are stored."""
     for file in files("service").joinpath("page").iterdir():
-        media_type = TYPES_BY_EXTENSION.get(PurePath(file.name).suffix)
+        media_type = _TYPES_BY_EXTENSION.get(PurePath(file.name).suffix)
         if media_type is not None:  # skips folders, and files left by editors and desktops
             yield file.name, PageFile.of(file.read_bytes(), media_type)
 
@@ -176,7 +176,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}".removesuffix(".0") + "\N{NO-BREAK SPACE}%"
 
 
-def file_response(request: Request, file: PageFile) -> Response:
+def _file_response(request: Request, file: PageFile) -> Response:
     """Returns the file, or 304 if the client has the current version (RFC 9110, 13.1.2)."""
     headers = {**HEADERS, "ETag": file.tag}
     cached_tags = request.headers.get("if-none-match", "")
@@ -187,11 +187,11 @@ def file_response(request: Request, file: PageFile) -> Response:
 
 def documentation_files() -> Mapping[str, PageFile]:
     """Returns the files of the documentation by name."""
-    own, published = files("service").joinpath("page", "docs"), files(SWAGGER_UI)
-    sources = {**dict.fromkeys(OWN_FILES, own), **dict.fromkeys(SWAGGER_UI_FILES, published)}
+    own, published = files("service").joinpath("page", "docs"), files(_SWAGGER_UI)
+    sources = {**dict.fromkeys(_OWN_FILES, own), **dict.fromkeys(_SWAGGER_UI_FILES, published)}
     return {
         name: PageFile.of(
-            folder.joinpath(name).read_bytes(), TYPES_BY_EXTENSION[PurePath(name).suffix]
+            folder.joinpath(name).read_bytes(), _TYPES_BY_EXTENSION[PurePath(name).suffix]
         )
         for name, folder in sources.items()
     }

@@ -50,7 +50,7 @@ MODEL_NAME = {
 """A parameter of FastAPI would add a validation error in another format to the description."""
 
 MARKDOWN = "text/markdown"
-METRICS_FORMATS = dict.fromkeys(("text/plain", "application/openmetrics-text"), TEXT)
+_METRICS_FORMATS = dict.fromkeys(("text/plain", "application/openmetrics-text"), TEXT)
 
 
 def model_routes(
@@ -178,7 +178,7 @@ def metrics_routes(metrics: Metrics) -> APIRouter:
     @router.get(
         "/metrics",
         response_class=PlainTextResponse,
-        responses=documented("scrape", OPEN_PROBLEMS, content=METRICS_FORMATS),
+        responses=documented("scrape", OPEN_PROBLEMS, content=_METRICS_FORMATS),
     )
     async def scrape(request: Request) -> Response:
         """Returns all metrics in the text format of Prometheus, or as OpenMetrics on request."""

@@ -56,23 +56,23 @@ from service.routes.plugins import TriageFormat
 from service.routes.predict import UPLOAD, UPLOADS
 from service.settings import ServiceSettings
 
-MAX_WAITING_REPORTS = 8
+_MAX_WAITING_REPORTS = 8
 RETRY_AFTER_S = 2.0
 
 TRIAGE_PATH = "/triage"
 TRIAGE_BATCH_PATH = "/triage/batch"
-POLICY_PATH = "/triage/policy"
-REPORT_PATH = "/triage/report"
+_POLICY_PATH = "/triage/policy"
+_REPORT_PATH = "/triage/report"
 PROBLEMS = (*UPLOAD_PROBLEMS, PolicyNotApplicable)
 HEADERS = ("Server-Timing", "Cache-Control")
-NOT_CACHED = {"Cache-Control": "no-store"}
-REPORT_TYPES: Mapping[ReportFormat, str] = {
+_NOT_CACHED = {"Cache-Control": "no-store"}
+_REPORT_TYPES: Mapping[ReportFormat, str] = {
     "html": "text/html; charset=utf-8",
     "csv": "text/csv; charset=utf-8",
 }
 
 
-EMPTY = ReportRequest(images=())
+_EMPTY = ReportRequest(images=())
 
 
 class ReportWriter:
@@ -96,7 +96,7 @@ class ReportWriter:
             raise UnsupportedMedia(f"expected the content type {JSON}")
         content = await request.body()
         client = client_of(request.scope)
-        if client in self._clients or len(self._clients) == MAX_WAITING_REPORTS:
+        if client in self._clients or len(self._clients) == _MAX_WAITING_REPORTS:
             raise Overloaded("other reports are being written", RETRY_AFTER_S)
         self._clients.add(client)
         try:
@@ -157,7 +157,7 @@ def triage_routes(
         name: {"schema": {"$ref": f"#/components/schemas/{one.schema_name}"}}
         for name, one in formats.items()
     }
-    query_type = triage_query(policy)
+    query_type = _triage_query(policy)
     router = APIRouter(route_class=strict_query_route(query_type), tags=[TRIAGE])
 
     @router.post(
@@ -175,13 +175,13 @@ def triage_routes(
         The header Accept chooses the format, by default JSON.
         """
         media_type = chosen_media_type(request.headers.get("Accept"), offered)
-        asked = prediction_query(query, policy)
+        asked = _prediction_query(query, policy)
         card = models.named(asked.model).card
         result = await pipeline.predict(request, asked, policy)
         assert isinstance(result, TriageResult)
         chosen = formats.get(media_type)
         answer = result if chosen is None else chosen.render(result, card)
-        return json_response(answer, media_type, NOT_CACHED)
+        return json_response(answer, media_type, _NOT_CACHED)
 
     @router.post(
         TRIAGE_BATCH_PATH,
@@ -194,8 +194,8 @@ def triage_routes(
         query: Annotated[query_type, Query()],  # type: ignore[valid-type]
     ) -> Response:
         """Returns a disposition or a problem for each of many images, in order."""
-        asked = prediction_query(query, policy)
-        return batch_response(await pipeline.predict_batch(request, asked, policy), NOT_CACHED)
+        asked = _prediction_query(query, policy)
+        return batch_response(await pipeline.predict_batch(request, asked, policy), _NOT_CACHED)
 
     return router
 
@@ -206,13 +206,13 @@ def policy_routes(policy: Policy) -> APIRouter:
     content = policy_description(policy).model_dump_json()  # not rounded: the hash covers it
 
     @router.get(
-        POLICY_PATH,
+        _POLICY_PATH,
         response_model=PolicyDescription,
         responses=documented("triage_policy", KEYED_PROBLEMS, ["Cache-Control"]),
     )
     async def triage_policy() -> Response:
         """Returns the policy, its measured performance, and the defaults of `/triage`."""
-        return Response(content, headers=NOT_CACHED, media_type=JSON)
+        return Response(content, headers=_NOT_CACHED, media_type=JSON)
 
     return router
 
@@ -222,7 +222,7 @@ def report_routes(writer: ReportWriter) -> APIRouter:
     router = APIRouter(route_class=strict_query_route(ReportQuery), tags=[TRIAGE])
 
     @router.post(
-        REPORT_PATH,
+        _REPORT_PATH,
         response_class=HTMLResponse,
         responses=documented(
             "triage_report",
@@ -235,18 +235,18 @@ def report_routes(writer: ReportWriter) -> APIRouter:
     async def triage_report(
         request: Request,
         query: Annotated[ReportQuery, Query()],
-        body: ReportRequest = EMPTY,  # noqa: ARG001 - describes what `writer` reads
+        body: ReportRequest = _EMPTY,  # noqa: ARG001 - describes what `writer` reads
     ) -> Response:
         """Returns a report of answers of `/triage`: a page without external resources, or CSV."""
         report = await writer.report(request, query.format)
         name = f'attachment; filename="triage.{query.format}"'
-        headers = {**NOT_CACHED, "Content-Disposition": name}
-        return Response(report, headers=headers, media_type=REPORT_TYPES[query.format])
+        headers = {**_NOT_CACHED, "Content-Disposition": name}
+        return Response(report, headers=headers, media_type=_REPORT_TYPES[query.format])
 
     return router
 
 
-def triage_query(policy: Policy) -> type[TriageQuery]:
+def _triage_query(policy: Policy) -> type[TriageQuery]:
     """Returns the type of the query whose default mode, in the documentation, is the policy's."""
     default_mode, count = default_sampling(policy.evidence)
     samples = "" if count is None else f" with {count} samples"
@@ -258,7 +258,7 @@ def triage_query(policy: Policy) -> type[TriageQuery]:
     return DocumentedQuery
 
 
-def prediction_query(query: TriageQuery, policy: Policy) -> PredictQuery:
+def _prediction_query(query: TriageQuery, policy: Policy) -> PredictQuery:
     """Returns the query for a prediction with the trajectories, which the policy compares.
 
     Values that are not given are those that the policy's threshold was set for.

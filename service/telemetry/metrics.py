@@ -32,17 +32,19 @@ from eulerlora_contract.problems import SENT_BY_SERVICE
 from eulerlora_contract.sampling import AUTO_ROUNDS
 from service.telemetry.stderr import dropped_lines
 
-ClientClass = Literal["anonymous", "keyed"]
+_ClientClass = Literal["anonymous", "keyed"]
 """The class of a client in the metrics, which do not contain names."""
 
 CLIENT_CLOSED_REQUEST = 499  # the status that nginx logs for a disconnected client
-DURATIONS_S = (.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30)  # fmt: skip
+_DURATIONS_S = (.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30)  # fmt: skip
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-BODY_BYTES = (0, 1e3, 1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7, 3e7)
-ENTROPIES_NATS = (
+_BODY_BYTES = (0, 1e3, 1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7, 3e7)
+_ENTROPIES_NATS = (
     .01, .02, .05, .1, .2, .3, .4, .5, .6, .7, .8, .9, 1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 7,
 )  # fmt: skip
-INFORMATION_NATS = (.0001, .0003, .001, .003, .01, .02, .03, .05, .1, .2, .3, .5, 1, 2)  # fmt: skip
+_INFORMATION_NATS = (
+    .0001, .0003, .001, .003, .01, .02, .03, .05, .1, .2, .3, .5, 1, 2,
+)  # fmt: skip
 PROBABILITIES = (.02, .05, .1, .2, .3, .4, .5, .6, .7, .8, .9, .95, .98, .99, .999, 1)  # fmt: skip
 PROBLEM_CODES = frozenset(problem.code for problem in SENT_BY_SERVICE)
 OTHER = "other"
@@ -52,7 +54,7 @@ CACHE_S = 1.0
 
 Labels = tuple[str, ...]
 BY_MODEL, BY_MODE = ("model",), ("model", "mode")
-COUNTERS: Mapping[str, tuple[str, Labels]] = {
+_COUNTERS: Mapping[str, tuple[str, Labels]] = {
     "predictions": ("Predictions.", (*BY_MODE, "client")),
     "dispositions": ("Dispositions of the triage policy.", (*BY_MODEL, "disposition")),
     "ood_checked": ("Images compared with an OOD threshold.", BY_MODE),
@@ -67,28 +69,28 @@ COUNTERS: Mapping[str, tuple[str, Labels]] = {
 }
 """Description and labels by name, without its prefix."""
 
-HISTOGRAMS: Mapping[str, tuple[str, Labels, tuple[float, ...]]] = {
-    "entropy_nats": ("Entropy of the mean prediction.", BY_MODE, ENTROPIES_NATS),
+_HISTOGRAMS: Mapping[str, tuple[str, Labels, tuple[float, ...]]] = {
+    "entropy_nats": ("Entropy of the mean prediction.", BY_MODE, _ENTROPIES_NATS),
     "mutual_information_nats": (
-        "Mutual information between class and trajectory.", BY_MODE, INFORMATION_NATS,
+        "Mutual information between class and trajectory.", BY_MODE, _INFORMATION_NATS,
     ),
     "msp_ratio": ("Probability of the most likely class.", BY_MODE, PROBABILITIES),
     "auto_samples": (
         "Samples per adapter with samples=auto.", BY_MODEL, AUTO_ROUNDS,
     ),
-    "decode_seconds": ("Time from file to network input.", BY_MODEL, DURATIONS_S),
+    "decode_seconds": ("Time from file to network input.", BY_MODEL, _DURATIONS_S),
     "queue_wait_seconds": (
         "Time of an image from the end of its body to its pass, without decoding.",
-        BY_MODEL, DURATIONS_S,
+        BY_MODEL, _DURATIONS_S,
     ),
-    "model_seconds": ("Run time of the batch of an image.", BY_MODEL, DURATIONS_S),
+    "model_seconds": ("Run time of the batch of an image.", BY_MODEL, _DURATIONS_S),
     "request_duration_seconds": (
-        "Time from headers to the end of the response.", ("method", "route"), DURATIONS_S,
+        "Time from headers to the end of the response.", ("method", "route"), _DURATIONS_S,
     ),
-    "request_body_bytes": ("Received bytes of a request body.", ("route",), BODY_BYTES),
+    "request_body_bytes": ("Received bytes of a request body.", ("route",), _BODY_BYTES),
     "batch_rows": ("Rows of a batch.", BY_MODEL, ROWS),
     "batch_questions": ("Images in a batch.", BY_MODEL, ROWS),
-    "batch_seconds": ("Run time of a batch.", BY_MODEL, DURATIONS_S),
+    "batch_seconds": ("Run time of a batch.", BY_MODEL, _DURATIONS_S),
 }  # fmt: skip
 """Description, labels and buckets by name, without its prefix."""
 
@@ -181,7 +183,7 @@ class Gauges:
     sandbox: Callable[[], Mapping[str, bool]]
 
 
-class GaugeCollector(Collector):
+class _GaugeCollector(Collector):
     """Current values at the time of a scrape."""
 
     def __init__(self, gauges: Gauges) -> None:
@@ -233,7 +235,7 @@ class GaugeCollector(Collector):
         yield from (pictures, evidence, alarm)
 
 
-class LogCollector(Collector):
+class _LogCollector(Collector):
     """Lines of the log that were dropped, because their reader was too slow or gone."""
 
     def collect(self) -> Iterator[Metric]:
@@ -242,7 +244,7 @@ class LogCollector(Collector):
 
 
 @dataclass(frozen=True)
-class Exposition:
+class _Exposition:
     """The text of all metrics, its content type, and the monotonic time when it was written."""
 
     content: bytes
@@ -257,21 +259,21 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
-        registry.register(GaugeCollector(gauges))
-        registry.register(LogCollector())
-        self._expositions: dict[str, Exposition] = {}  # the latest, by content type
+        registry.register(_GaugeCollector(gauges))
+        registry.register(_LogCollector())
+        self._expositions: dict[str, _Exposition] = {}  # the latest, by content type
         self._counters = {
             name: Counter(f"eulerlora_{name}", text, labels, registry=registry)
-            for name, (text, labels) in COUNTERS.items()
+            for name, (text, labels) in _COUNTERS.items()
         }
         self._histograms = {
             name: Histogram(f"eulerlora_{name}", text, labels, registry=registry, buckets=buckets)
-            for name, (text, labels, buckets) in HISTOGRAMS.items()
+            for name, (text, labels, buckets) in _HISTOGRAMS.items()
         }
         for reason in PROBLEM_CODES:
             self._count("refusals", 0, reason=reason)  # so that the first problem is an increase
 
-    def exposition(self, accept: str) -> Exposition:
+    def exposition(self, accept: str) -> _Exposition:
         """Returns all metrics in the text format that an Accept header asks for.
 
         It is that of Prometheus or OpenMetrics; the text is at most `CACHE_S` old.
@@ -280,13 +282,13 @@ class Metrics:
         cached = self._expositions.get(content_type)
         now_s = time.monotonic()
         if cached is None or now_s - cached.written_s >= CACHE_S:
-            cached = Exposition(encoder(self.registry), content_type, now_s)
+            cached = _Exposition(encoder(self.registry), content_type, now_s)
             self._expositions[content_type] = cached
         return cached
 
     def count_request(self, request: RequestObservation) -> None:
         """Counts a completed request, its predictions, and the problem of its response."""
-        client: ClientClass = "anonymous" if request.key_name is None else "keyed"
+        client: _ClientClass = "anonymous" if request.key_name is None else "keyed"
         for completed in request.predictions:
             self.count_prediction(completed, client)
         by_route = {"method": request.method, "route": request.route}
@@ -307,7 +309,7 @@ class Metrics:
         self._observe("batch_seconds", run.seconds, model=run.model)
 
     def count_prediction(
-        self, completed: CompletedPrediction, client: ClientClass = "anonymous"
+        self, completed: CompletedPrediction, client: _ClientClass = "anonymous"
     ) -> None:
         body = completed.prediction
         by_model = {"model": body.model}

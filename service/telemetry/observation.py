@@ -26,7 +26,7 @@ from service.telemetry.metrics import (
 
 logger = logging.getLogger(__name__)
 
-MAX_PATH_CHARACTERS = 200
+_MAX_PATH_CHARACTERS = 200
 """Of an unknown path in a log record."""
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
@@ -127,9 +127,9 @@ def _log(request: RequestObservation, path: str) -> None:
         return
     unknown = None
     if request.route == OTHER:
-        unknown = printable(path[: MAX_PATH_CHARACTERS + 1])
-        if len(unknown) > MAX_PATH_CHARACTERS:
-            unknown = unknown[: MAX_PATH_CHARACTERS - 1] + "…"
+        unknown = printable(path[: _MAX_PATH_CHARACTERS + 1])
+        if len(unknown) > _MAX_PATH_CHARACTERS:
+            unknown = unknown[: _MAX_PATH_CHARACTERS - 1] + "…"
     parts = (request.method, unknown or request.route, request.status, request.problem)
     fields = {
         "client": request.key_name,

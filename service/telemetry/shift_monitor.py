@@ -20,10 +20,10 @@ from eulerlora_contract.answers import (
 from eulerlora_contract.sampling import AUTO, Auto
 
 FEATURE_DISTANCE = "feature_distance"
-FEATURE_QUARTILE = "feature_distance_quartile"
+_FEATURE_QUARTILE = "feature_distance_quartile"
 MSP = "msp"
 LABEL = "label"
-QUARTER = 0.25
+_QUARTER = 0.25
 
 Rates = Mapping[str, tuple[EventRate, ...]]
 """The rates of the events of each signal, by the signal's name."""
@@ -43,7 +43,7 @@ class ExpectedRates:
         shares: dict[str, tuple[float, ...]] = {MSP: (1 - threshold.kept,)}
         if threshold.feature_distance is not None:
             shares[FEATURE_DISTANCE] = (1 - threshold.feature_distance.kept,)
-            shares[FEATURE_QUARTILE] = (QUARTER,)
+            shares[_FEATURE_QUARTILE] = (_QUARTER,)
         if threshold.label_shares is not None:
             shares[LABEL] = threshold.label_shares
         rates = {
@@ -64,7 +64,7 @@ class ExpectedRates:
         flags = {MSP: msp < self.threshold.msp}
         if calibrated is not None and distance is not None:
             flags[FEATURE_DISTANCE] = distance > calibrated.threshold
-            flags[FEATURE_QUARTILE] = distance > calibrated.upper_quartile
+            flags[_FEATURE_QUARTILE] = distance > calibrated.upper_quartile
         events: dict[str, int | None] = {name: 0 if flag else None for name, flag in flags.items()}
         if LABEL in self.rates:
             events[LABEL] = label
@@ -72,7 +72,7 @@ class ExpectedRates:
 
 
 @dataclass(frozen=True)
-class RevisionMonitor:
+class _RevisionMonitor:
     """The monitor of one revision.
 
     Attributes:
@@ -128,7 +128,7 @@ class ShiftMonitors:
 
     def __init__(self, models: Callable[[], Mapping[str, EulerLoRA]]) -> None:
         self._models = models
-        self._monitors: dict[str, RevisionMonitor] = {}
+        self._monitors: dict[str, _RevisionMonitor] = {}
 
     def record(self, prediction: Prediction) -> None:
         """Records a prediction; ignores one of a revision that is no longer served."""
@@ -154,13 +154,13 @@ class ShiftMonitors:
             name: monitor.tests.state() for name, monitor in monitors.items() if monitor is not None
         }
 
-    def _monitor(self, name: str) -> RevisionMonitor | None:
+    def _monitor(self, name: str) -> _RevisionMonitor | None:
         """Returns the monitor of the served revision of a model; None without thresholds."""
         model = self._models()[name]
         current = self._monitors.get(name)
         if current is not None and current.revision == model.revision:
             return current
-        created = RevisionMonitor.of(model)
+        created = _RevisionMonitor.of(model)
         if created is not None:
             self._monitors[name] = created
         return created

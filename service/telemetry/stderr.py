@@ -12,8 +12,8 @@ import threading
 from collections import deque
 from typing import NoReturn, TextIO
 
-MAX_PENDING_BYTES = 1024 * 1024
-EXIT_WAIT_S = 1.0
+_MAX_PENDING_BYTES = 1024 * 1024
+_EXIT_WAIT_S = 1.0
 """For a reader to take the last lines."""
 
 
@@ -26,7 +26,7 @@ class LineWriter(io.TextIOBase):
     """
 
     def __init__(
-        self, descriptor: int, encoding: str = "utf-8", max_pending_bytes: int = MAX_PENDING_BYTES
+        self, descriptor: int, encoding: str = "utf-8", max_pending_bytes: int = _MAX_PENDING_BYTES
     ) -> None:
         self.dropped = 0
         self._descriptor = descriptor
@@ -69,7 +69,7 @@ class LineWriter(io.TextIOBase):
                 self._add(self._unfinished)
                 self._unfinished = b""
 
-    def drain(self, timeout_s: float = EXIT_WAIT_S) -> None:
+    def drain(self, timeout_s: float = _EXIT_WAIT_S) -> None:
         """Waits until everything is written, at most for a time."""
         self.flush()
         with self._changed:

@@ -78,7 +78,7 @@ class TracingMiddleware:
                 span.set_attribute("eulerlora.request_id", scope["state"].get("request_id", ""))
                 describe(span, observation)
                 for completed in observation.predictions:
-                    add_stages(self.tracer, span, completed)
+                    _add_stages(self.tracer, span, completed)
 
 
 def describe(span: Span, request: RequestObservation) -> None:
@@ -106,7 +106,7 @@ def describe(span: Span, request: RequestObservation) -> None:
         span.set_attribute(f"eulerlora.{name}", value)
 
 
-def add_stages(tracer: Tracer, request: Span, completed: CompletedPrediction) -> None:
+def _add_stages(tracer: Tracer, request: Span, completed: CompletedPrediction) -> None:
     """Adds the child spans `decode`, `queue` and `model`, one after the other.
 
     Only the durations are measured: the stages are placed back to back before the completion time.

@@ -51,7 +51,7 @@ class FrozenBackbone:
 EMBEDDED = "embedded"
 DOWNLOADED = "ViT_B_32_Weights.IMAGENET1K_V1"
 """What `auto` selects where the weights are stored or can be downloaded."""
-DOWNLOAD_TIMEOUT_S = 30.0
+_DOWNLOAD_TIMEOUT_S = 30.0
 
 
 def available_source(source: BackboneSource) -> BackboneSource:
@@ -64,7 +64,7 @@ def available_source(source: BackboneSource) -> BackboneSource:
     reason = f"{DOWNLOADED} have another image size"
     if source.image_size is None:
         try:
-            with _connection_timeout(DOWNLOAD_TIMEOUT_S):
+            with _connection_timeout(_DOWNLOAD_TIMEOUT_S):
                 published_backbone(DOWNLOADED)
             return source.model_copy(update={"weights": DOWNLOADED})
         except SettingsError as error:
@@ -185,7 +185,7 @@ def train_all_weights(network: AdaptedVisionTransformer) -> AdaptedVisionTransfo
     if network.backbone.settings.attention == "l2":
         for name, parameter in network.backbone.named_parameters():
             if name.endswith(PROJECTED):
-                parameter.register_hook(tied_gradient)
+                parameter.register_hook(_tied_gradient)
     return network
 
 
@@ -198,7 +198,7 @@ def count_trained(network: AdaptedVisionTransformer) -> int:
     return count
 
 
-def tied_gradient(gradient: Tensor) -> Tensor:
+def _tied_gradient(gradient: Tensor) -> Tensor:
     """Returns the gradient of queries and keys with the same weights: the sum of both, twice.
 
     The optimiser then gives equal weights equal updates.

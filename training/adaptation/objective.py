@@ -213,18 +213,18 @@ class AdapterObjective(Objective[AdapterDraw]):
         if not settings.sampling:
             row_draws = self.method.det().to(self.class_weights).repeated
         elif self.method.noise_per_image:
-            noise = step_generator(seed, step, process, NOISE)
+            noise = _step_generator(seed, step, process, NOISE)
             row_draws = partial(self._draws_of_each, generator=noise)
         else:
-            drawn = self.method.sample(settings.samples, step_generator(seed, step))
+            drawn = self.method.sample(settings.samples, _step_generator(seed, step))
             row_draws = drawn.to(self.class_weights).repeated
         block: Block = (
             recomputed(adapted_block) if settings.activation_checkpointing else adapted_block
         )
         if settings.adapter_dropout:
-            dropping = step_generator(seed, step, process, DROPOUT)
+            dropping = _step_generator(seed, step, process, DROPOUT)
             block = DropoutBlock(settings.adapter_dropout, dropping)
-        return AdapterDraw(row_draws, block, step_generator(seed, step, process, VIEW_ORDER))
+        return AdapterDraw(row_draws, block, _step_generator(seed, step, process, VIEW_ORDER))
 
     def _draws_of_each(self, count: int, generator: Generator) -> RowDraws:
         parts = [self.method.sample(self.settings.samples, generator) for _ in range(count)]
@@ -292,7 +292,7 @@ class AdapterObjective(Objective[AdapterDraw]):
         return image_weights(labels, self.class_weights, self.outlier_weight)
 
 
-def step_generator(seed: int, step: int, *purpose: int) -> Generator:
+def _step_generator(seed: int, step: int, *purpose: int) -> Generator:
     """Returns the generator of a step's draws; `purpose` separates several draws of a step."""
     state = np.random.SeedSequence((seed, step, *purpose)).generate_state(1)
     return torch.Generator().manual_seed(int(state[0]))
@@ -306,7 +306,7 @@ def class_weights(settings: AdapterTraining, images: ImageParts) -> Tensor:
     return effective_number_weights(counts, settings.beta).float()
 
 
-WHOLE_BATCH = Shard()
+_WHOLE_BATCH = Shard()
 
 
 def trained_images(images: ImageParts, outliers: OodSet | None) -> list[LabelledImage]:
@@ -319,7 +319,7 @@ def objective_and_batches(
     recipe: AdapterRecipe,
     images: ImageParts,
     outliers: OodSet | None,
-    shard: Shard = WHOLE_BATCH,
+    shard: Shard = _WHOLE_BATCH,
 ) -> tuple[AdapterObjective, LoadedBatches]:
     """Returns the objective and the batches of a recipe, for its training and fits to its result.
 

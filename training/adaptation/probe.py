@@ -22,7 +22,7 @@ from training.evaluation.report_schema import ProbeComparison
 BATCH = 256
 INVERSE_PENALTY = 0.01
 """Inverse of the ridge penalty on standardised features (scikit-learn's C)."""
-ABSENT_CLASS_BIAS = -20.0
+_ABSENT_CLASS_BIAS = -20.0
 
 
 def fit_heads(
@@ -112,7 +112,7 @@ def _head(model: Pipeline, classes: int) -> tuple[Floats, Floats]:
     if len(slopes) == 1:  # for two classes, scikit-learn returns the second class only
         slopes, offsets = np.vstack([0 * slopes, slopes]), np.append(0 * offsets, offsets)
     weight = np.zeros((classes, slopes.shape[1]))
-    bias = np.full(classes, ABSENT_CLASS_BIAS)
+    bias = np.full(classes, _ABSENT_CLASS_BIAS)
     weight[regression.classes_] = slopes / scaler.scale_
     bias[regression.classes_] = offsets - slopes @ (scaler.mean_ / scaler.scale_)
     return weight, bias

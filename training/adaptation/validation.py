@@ -15,7 +15,7 @@ from training.evaluation.intervals import unit_weights
 from training.evaluation.metrics import classification_metrics
 
 BATCH = 64
-EPOCH_METRICS = ("nll", "accuracy", "ece", "brier")
+_EPOCH_METRICS = ("nll", "accuracy", "ece", "brier")
 
 
 class EpochValidation:
@@ -47,7 +47,7 @@ class EpochValidation:
         by_epoch = {
             f"{mode}.{metric}.by_epoch": torch.zeros(epochs)
             for mode in self.modes
-            for metric in EPOCH_METRICS
+            for metric in _EPOCH_METRICS
         }
         self.tensors: Mapping[str, Tensor] = (
             {f"kept.{name}": p.detach().clone() for name, p in self._kept()}
@@ -62,7 +62,7 @@ class EpochValidation:
             metrics = classification_metrics(
                 self._log_probabilities(mode), self.labels, unit_weights(len(self.labels))
             )
-            for metric in EPOCH_METRICS:
+            for metric in _EPOCH_METRICS:
                 self.tensors[f"{mode}.{metric}.by_epoch"][epoch] = metrics[metric].item()
         self.tensors["epoch"] += 1
         losses = self.tensors["det.nll.by_epoch"]
@@ -84,7 +84,7 @@ class EpochValidation:
             "validation_by_epoch": {
                 mode: {
                     metric: self.tensors[f"{mode}.{metric}.by_epoch"][:epochs].tolist()
-                    for metric in EPOCH_METRICS
+                    for metric in _EPOCH_METRICS
                 }
                 for mode in self.modes
             },

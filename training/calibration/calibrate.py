@@ -54,7 +54,7 @@ from training.evaluation.inference import predict_all
 from training.evaluation.prediction_sets import Lesions
 from training.recipe.schema import CALIBRATED_SAMPLES
 
-MAX_FEATURE_IMAGES = 10_000
+_MAX_FEATURE_IMAGES = 10_000
 """Training images, evenly spaced, from which the feature statistics are computed, at most."""
 
 
@@ -114,7 +114,7 @@ def calibrate(
     check_lesions(Lesions.of(held_out), uncalibrated.class_names, coverage)
     source = replace(checkpoint, config=uncalibrated)
     exact = EulerLoRA(source, device)
-    statistics, features = compute_feature_statistics(exact, images)
+    statistics, features = _compute_feature_statistics(exact, images)
     fitted = uncalibrated.model_copy(update={"features": features})
     distance = FeatureDistance(statistics)
     outputs = CalibrationOutputs.of(exact, held_out, data, samples)
@@ -125,7 +125,7 @@ def calibrate(
     outputs = outputs.at(fitted.temperatures)
     fitted = with_thresholds(fitted, outputs, distance, samples)
     fitted = with_prediction_sets(fitted, outputs, samples, coverage)
-    if compares_bfloat16(precision, device):
+    if _compares_bfloat16(precision, device):
         copied = replace(source, network=copy.deepcopy(source.network))
         model = EulerLoRA(copied, device, RuntimeSettings(precision="bfloat16"))
         rounded = CalibrationOutputs.of(model, held_out, data, samples).at(fitted.temperatures)
@@ -141,7 +141,7 @@ def calibrate(
     return fitted
 
 
-def compares_bfloat16(precision: PrecisionChoice, device: torch.device) -> bool:
+def _compares_bfloat16(precision: PrecisionChoice, device: torch.device) -> bool:
     """Returns True for bfloat16, and for `auto` on a device that has it.
 
     Also where it is not faster: the checkpoint may be served on another machine.
@@ -169,7 +169,7 @@ def calibrate_auto(
         )
     part = images.held_out
     held_out, data = images.parts[part], f"{images.name}, {part} part"
-    bfloat16 = compares_bfloat16(precision, device)
+    bfloat16 = _compares_bfloat16(precision, device)
     compared = []
     for of_model in PRECISIONS[: 1 + bfloat16]:
         source = replace(checkpoint, network=copy.deepcopy(checkpoint.network))
@@ -197,11 +197,11 @@ def has_temperature(images: ImageParts) -> bool:
     return min(counts) >= TEMPERATURE_FOLDS
 
 
-def compute_feature_statistics(
+def _compute_feature_statistics(
     model: EulerLoRA, images: ImageParts
 ) -> tuple[FeatureStatistics, FeatureConfig]:
     """Returns the statistics of the training part in mode `det`, and their description."""
-    train = evenly_spaced(images.parts["train"], MAX_FEATURE_IMAGES)
+    train = evenly_spaced(images.parts["train"], _MAX_FEATURE_IMAGES)
     (trajectories,) = predict_all(model, train, [model.options("det")], "features")
     labels = torch.tensor([image.label for image in train])
     features = trajectories.features.mean(dim=(1, 2))

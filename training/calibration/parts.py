@@ -18,7 +18,7 @@ from training.reporting.tables import TOO_FEW, markdown_table
 TEMPERATURE, FEATURES, OOD = "temperature", "feature means", "OOD thresholds"
 URGENT, SETS = "urgent threshold", "prediction sets"
 
-MIN_TEMPERATURE = 10
+_MIN_TEMPERATURE = 10
 """Lesions of each class for a site's temperature, two for each fold of its cross-validation.
 
 Pictures without some of the classes would give a low temperature, because all probability of these
@@ -26,10 +26,10 @@ classes looks wrong. `calibrate` needs one for each fold: its classes are as fre
 training.
 """
 
-MIN_FEATURES = 50
+_MIN_FEATURES = 50
 """Lesions for feature means: the mean of n adds 1/n to the expected squared distance, here 2%."""
 
-MIN_OOD = min_units(KEPT_SHARE)
+_MIN_OOD = min_units(KEPT_SHARE)
 """Lesions with which a site gets OOD thresholds of its own, 19: each keeps 95% of new lesions on
 average. With fewer, the thresholds of the checkpoint stay.
 
@@ -145,9 +145,9 @@ def site_parts(
         target: The lesions of its critical classes count for the urgent threshold.
     """
     units, total, fewest = f"{unit}s", sum(lesions.values()), min(lesions.values())
-    yield FittedPart(TEMPERATURE, MIN_TEMPERATURE, fewest, f"{units} of each class")
-    yield FittedPart(FEATURES, MIN_FEATURES, total, units)
-    yield FittedPart(OOD, MIN_OOD, total, units)
+    yield FittedPart(TEMPERATURE, _MIN_TEMPERATURE, fewest, f"{units} of each class")
+    yield FittedPart(FEATURES, _MIN_FEATURES, total, units)
+    yield FittedPart(OOD, _MIN_OOD, total, units)
     available, classes = fewest, "each class"
     if coverage.always_include_rare:
         available, classes = max(lesions.values()), "a class"

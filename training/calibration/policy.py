@@ -62,7 +62,7 @@ from training.recipe.archives import ArchiveLabels
 from training.reporting.tables import cell
 
 SIGNIFICANT_DIGITS = 4
-UNCERTAIN_SHARE = 0.05
+_UNCERTAIN_SHARE = 0.05
 """Default share of the images that may reach the entropy threshold."""
 
 Names = NDArray[np.str_]
@@ -252,7 +252,7 @@ class PolicyFit:
 
 
 def fit_policy(
-    images: PolicyInputs, required: float, uncertain_share: float = UNCERTAIN_SHARE
+    images: PolicyInputs, required: float, uncertain_share: float = _UNCERTAIN_SHARE
 ) -> PolicyFit:
     """Returns the thresholds for a required sensitivity to the critical classes.
 

@@ -91,7 +91,7 @@ from training.recipe.schema import CALIBRATED_SAMPLES
 from training.reporting.charts import RELIABILITY
 from training.reporting.model_card import site_sections
 
-FEATURE_FOLDS = 2
+_FEATURE_FOLDS = 2
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class SiteSettings:
 
 
 @dataclass(frozen=True)
-class SiteFit:
+class _SiteFit:
     """A config and feature distance with what was fitted so far.
 
     Attributes:
@@ -132,11 +132,11 @@ class SiteFit:
     outputs: CalibrationOutputs
     parts: Mapping[str, FittedPart]
 
-    def with_result(self, part: str, result: str) -> "SiteFit":
+    def with_result(self, part: str, result: str) -> "_SiteFit":
         return replace(self, parts={**self.parts, part: replace(self.parts[part], result=result)})
 
 
-def fit_site(
+def _fit_site(
     checkpoint: Checkpoint,
     images: Sequence[LabelledImage],
     data: str,
@@ -144,7 +144,7 @@ def fit_site(
     parts: Mapping[str, FittedPart],
     device: str,
     precision: Precision,
-) -> SiteFit:
+) -> _SiteFit:
     """Fits the parts that have enough lesions to images, of which `data` is the name.
 
     The pictures are predicted at temperature 1.
@@ -159,7 +159,7 @@ def fit_site(
     outputs = CalibrationOutputs.of(
         EulerLoRA.of(source, device, precision), images, data, CALIBRATED_SAMPLES
     )
-    fit = SiteFit(checkpoint.config, checkpoint.feature_distance, outputs, parts)
+    fit = _SiteFit(checkpoint.config, checkpoint.feature_distance, outputs, parts)
     fit = _with_temperature(fit, settings.mode, settings.samples or DEFAULT_SAMPLES)
     fit = _with_feature_means(fit)
     if parts[OOD].met:
@@ -171,7 +171,7 @@ def fit_site(
     return _with_prediction_sets(fit, settings.coverage)
 
 
-def _with_temperature(fit: SiteFit, chosen: Mode, samples: int) -> SiteFit:
+def _with_temperature(fit: _SiteFit, chosen: Mode, samples: int) -> _SiteFit:
     """Returns the fit at its new temperature; the outputs of the given one are at temperature 1.
 
     A checkpoint that samples views has a temperature for each mode.
@@ -195,7 +195,7 @@ def _with_temperature(fit: SiteFit, chosen: Mode, samples: int) -> SiteFit:
     return replace(fit, config=config, outputs=fit.outputs.at(temperatures))
 
 
-def _with_feature_means(fit: SiteFit) -> SiteFit:
+def _with_feature_means(fit: _SiteFit) -> _SiteFit:
     described, distance = fit.config.features, fit.distance
     if not fit.parts[FEATURES].met:
         return fit
@@ -222,7 +222,7 @@ def _with_feature_means(fit: SiteFit) -> SiteFit:
     return replace(fit, config=config, distance=FeatureDistance(statistics), outputs=outputs)
 
 
-def _with_prediction_sets(fit: SiteFit, coverage: CoverageSettings) -> SiteFit:
+def _with_prediction_sets(fit: _SiteFit, coverage: CoverageSettings) -> _SiteFit:
     met = tuple(stated for stated in coverage.coverages if fit.parts[sets_part(stated)].met)
     kept = tuple(sets for sets in fit.config.prediction_sets if sets.coverage not in met)
     config = fit.config.model_copy(update={"prediction_sets": kept})
@@ -236,7 +236,7 @@ def _with_prediction_sets(fit: SiteFit, coverage: CoverageSettings) -> SiteFit:
 
 
 @dataclass(frozen=True)
-class SiteOffset:
+class _SiteOffset:
     """The difference between a site's features and the class means.
 
     Another camera or lighting moves the features of all pictures alike. If the means follow, the
@@ -274,7 +274,7 @@ class SiteOffset:
 
 def fit_offset(
     distance: FeatureDistance, features: Tensor, labels: Tensor, groups: Ints
-) -> SiteOffset:
+) -> _SiteOffset:
     """Returns the offset of a site's pictures, with cross-fitted offsets.
 
     Args:
@@ -285,10 +285,10 @@ def fit_offset(
     """
     differences = features - distance.statistics.means[labels]
     by_picture = torch.empty_like(differences)
-    folds = GroupKFold(FEATURE_FOLDS, shuffle=True, random_state=SPLIT_SEED)
+    folds = GroupKFold(_FEATURE_FOLDS, shuffle=True, random_state=SPLIT_SEED)
     for rest, held_out in folds.split(groups, groups=groups):
         by_picture[held_out] = _mean(differences[rest], groups[rest])
-    return SiteOffset(
+    return _SiteOffset(
         offset=_mean(differences, groups),
         by_picture=by_picture,
         threshold_before=upper_quantile(distance(features), KEPT_SHARE),
@@ -306,12 +306,12 @@ def _mean(differences: Tensor, groups: Ints) -> Tensor:
 
 POLICY = "policy.toml"
 COPIED = (ADAPTERS_FILE, BACKBONE_FILE, RELIABILITY, TRAINING_IMAGES_FILE)
-SECTION = re.compile(r"^## ", re.MULTILINE)
+_SECTION = re.compile(r"^## ", re.MULTILINE)
 ALL, FIT, HELD_OUT = "site pictures", "site pictures of the fit", "held-out site pictures"
 
 
 @dataclass(frozen=True)
-class SiteMeasurement:
+class _SiteMeasurement:
     """Results on labelled pictures that had no part in the fit.
 
     Attributes:
@@ -343,8 +343,8 @@ class SiteReport:
     measured: int
     in_training: int | None
     parts: Sequence[FittedPart]
-    before: SiteMeasurement | None
-    after: SiteMeasurement | None
+    before: _SiteMeasurement | None
+    after: _SiteMeasurement | None
     revision: str
     policy: Policy | None
 
@@ -379,7 +379,7 @@ def calibrate_site(
     with_policy = parts[URGENT].met
     if with_policy:
         check_classes(old, policy.target)
-    fit = fit_site(checkpoint, images, data, settings, parts, device, old.precision)
+    fit = _fit_site(checkpoint, images, data, settings, parts, device, old.precision)
     facts = {  # without a date, so that a second fit has the same revision
         "source": checkpoint.revision,
         "data": data,
@@ -407,14 +407,14 @@ def calibrate_site(
     before = after = None
     if held_out:
         name = f"{local.name}, {HELD_OUT}"
-        before = measure_site(old, held_out, options, policy if with_policy else None, name)
-        after = measure_site(new, held_out, options, new_policy, name)
+        before = _measure_site(old, held_out, options, policy if with_policy else None, name)
+        after = _measure_site(new, held_out, options, new_policy, name)
     if policy_fit is not None and new_policy is not None:
         measured = () if after is None or after.policy is None else (after.policy,)
         known = {image.name for image in images} & {image.name for image in seen or ()}
         evidence = evidence_of(new, options, policy_fit, data, measured, len(known))
         new_policy = new_policy.model_copy(update={"evidence": evidence})
-    write_site_checkpoint(source, out, fitted, settings.policy, new_policy)
+    _write_site_checkpoint(source, out, fitted, settings.policy, new_policy)
     return SiteReport(
         fitted=len(images),
         measured=len(held_out),
@@ -466,13 +466,13 @@ def split_images(
     return sorted(fitted, key=by_name), sorted(measured, key=by_name)
 
 
-def measure_site(
+def _measure_site(
     model: EulerLoRA,
     images: Sequence[LabelledImage],
     options: Options,
     policy: Policy | None,
     data: str,
-) -> SiteMeasurement:
+) -> _SiteMeasurement:
     """Returns the results of a model on at least one picture.
 
     Args:
@@ -509,10 +509,10 @@ def measure_site(
         results[f"classes in a set of {sets.coverage:g}"] = f"{sets.mean_size:.2f}"
         for name, covered in sets.classes.items():
             results[f"coverage of {sets.coverage:g} for {name}"] = covered.lesions.text()
-    return SiteMeasurement(results, measured)
+    return _SiteMeasurement(results, measured)
 
 
-def write_site_checkpoint(
+def _write_site_checkpoint(
     source: Path, folder: Path, checkpoint: Checkpoint, file: PolicyFile, policy: Policy | None
 ) -> None:
     """Writes a checkpoint with the weights of that in `source`, and its policy.
@@ -537,21 +537,21 @@ def write_site_checkpoint(
                     shutil.copyfile(original, copied)
         if checkpoint.feature_distance is not None:
             write_feature_statistics(partial, checkpoint.feature_distance.statistics)
-        write_card(partial, site_card(stored_card(source), config))
+        write_card(partial, _site_card(stored_card(source), config))
         write_config(partial, config)
         write_known_answer(partial, load_checkpoint(partial).network, config)
         if policy is not None:
             file.write(partial / POLICY, policy)
 
 
-def site_card(card: str, config: CheckpointConfig) -> str:
+def _site_card(card: str, config: CheckpointConfig) -> str:
     """Returns a model card with the section on local pictures as its first one.
 
     Args:
         card: Of the checkpoint with the same weights; it may have such a section already.
         config: Of the new checkpoint.
     """
-    head, *sections = SECTION.split(card)
+    head, *sections = _SECTION.split(card)
     new = [f"{title}\n\n{text}\n\n" for title, text in site_sections(config)]
     titles = tuple(f"{title}\n" for title, _ in site_sections(config))
     kept = [section for section in sections if not section.startswith(titles)]

@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from training.data.local_images import LocalImages
     from training.recipe.archives import ArchiveLabels
 
-sensitivity_option = click.option(
+_sensitivity_option = click.option(
     "--sensitivity",
     type=SHARE,
     default=0.95,
     show_default=True,
     help="Required sensitivity to the critical classes.",
 )
-mode_option = click.option(
+_mode_option = click.option(
     "--mode", type=click.Choice(["det", "stoch"]), default="stoch", show_default=True
 )
 
@@ -181,7 +181,7 @@ def calibrate_command(
     show_default=True,
     help="Policy file to update; a new file starts as a copy of the packaged policy.",
 )
-@sensitivity_option
+@_sensitivity_option
 @click.option(
     "--uncertain",
     type=click.FloatRange(0, 1, max_open=True),
@@ -189,7 +189,7 @@ def calibrate_command(
     show_default=True,
     help="Largest share of the calibration images that may reach the entropy threshold.",
 )
-@mode_option
+@_mode_option
 @click.option(
     "--samples",
     type=SamplesParameter(),
@@ -341,7 +341,7 @@ def site_command() -> None:
     "checkpoint, or of the policy.",
 )
 @click.option("--target-name", metavar="WORD", help="A word for all of them, such as malignant.")
-@sensitivity_option
+@_sensitivity_option
 @click.option(
     "--coverage",
     type=Coverages(),
@@ -360,7 +360,7 @@ def site_command() -> None:
     metavar="SHARE",
     help="Fit without this share of the lesions, and measure on them, such as 0.5.",
 )
-@mode_option
+@_mode_option
 @samples_option
 @precision_option("auto", "Fit to predictions")
 @image_options

@@ -27,7 +27,7 @@ from training.commands.options import (
 if TYPE_CHECKING:
     from training.data.dataset import LabelTable
 
-MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
+_MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
 
 
 @click.command(
@@ -41,7 +41,7 @@ MODE_CHOICES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for report.json, report.md, charts and predictions.csv.gz.",
 )
-@click.option("--mode", type=click.Choice(list(MODE_CHOICES)), default="both", show_default=True)
+@click.option("--mode", type=click.Choice(list(_MODE_CHOICES)), default="both", show_default=True)
 @samples_option
 @click.option(
     "--ood",
@@ -104,7 +104,7 @@ def evaluate_command(
         model.options("det", views=views)
         if name == "det"
         else model.options("stoch", samples, sampler, views)
-        for name in MODE_CHOICES[mode]
+        for name in _MODE_CHOICES[mode]
     ]
     images = evaluated_dataset(model.config, checkpoint, data, skip_bad, table)
     sets = read_ood_sets(sources, images.parts[TEST], skip_bad)

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from training.recipe.schema import Recipe
 
 
-recipe_argument = click.argument("recipe", metavar="RECIPE")
+_recipe_argument = click.argument("recipe", metavar="RECIPE")
 
 
-def run_options(command: Command) -> Command:
+def _run_options(command: Command) -> Command:
     """Adds the options of every training."""
     options = (
         click.option(
@@ -78,10 +78,10 @@ def run_options(command: Command) -> Command:
     "pretrain",
     epilog="\b\nExample:\n  eulerlora pretrain dermoscopy-pretrain --data data --out backbone",
 )
-@recipe_argument
+@_recipe_argument
 @data_option
 @out_option
-@run_options
+@_run_options
 def pretrain_command(
     recipe: str,
     data: Path,
@@ -119,7 +119,7 @@ def pretrain_command(
     epilog="\b\nExample:\n  eulerlora train imagefolder --data pictures --out checkpoint\n\n"
     "--show prints all keys of --set with their meaning, docs/how-to/train.md how to choose them.",
 )
-@recipe_argument
+@_recipe_argument
 @click.option("--data", type=PATH, help="Data directory.")
 @click.option("--out", type=PATH, help="New or empty output folder.")
 @click.option("--check", is_flag=True, help="Check the data only; writes nothing.")
@@ -132,7 +132,7 @@ def pretrain_command(
 )
 @click.option("--variant", metavar="NAME", help="Variant of the recipe.")
 @table_options
-@run_options
+@_run_options
 def train_command(
     recipe: str,
     data: Path | None,
@@ -187,7 +187,7 @@ def train_command(
     curves = tracking(trackers, track_dir, out, settings)
     folders = member_folders(settings, out)
     states = [state_file(folder) for folder in folders]
-    with resume_hint(lambda: checkpoint_hint(folders[-1], states)):
+    with resume_hint(lambda: _checkpoint_hint(folders[-1], states)):
         run_on = choose_device(device)
         train(settings, path.parent, data, out, run_on, resume, skip_bad, curves, restart)
     click.echo(f"checkpoint in {out}")
@@ -224,13 +224,13 @@ def tracking(
     return result
 
 
-class InterruptedRun(click.ClickException):
+class _InterruptedRun(click.ClickException):
     """The end of a run by Ctrl-C."""
 
     exit_code = 128 + signal.SIGINT
 
 
-class TerminatedRun(click.ClickException):
+class _TerminatedRun(click.ClickException):
     """The end of a run by SIGTERM, for which the program raises SystemExit."""
 
     exit_code = 128 + signal.SIGTERM
@@ -246,7 +246,7 @@ def resume_hint(hint: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as interrupt:
-        kind = InterruptedRun if isinstance(interrupt, KeyboardInterrupt) else TerminatedRun
+        kind = _InterruptedRun if isinstance(interrupt, KeyboardInterrupt) else _TerminatedRun
         raise kind(f"interrupted; {hint()}; use --resume to continue") from None
     except NonFiniteError as error:
         raise NonFiniteError(f"{error}; {hint()}") from error
@@ -255,7 +255,7 @@ def resume_hint(hint: Callable[[], str]) -> Iterator[None]:
         raise StorageError(error.path, error.reason, advice) from error
 
 
-def checkpoint_hint(last: Path, states: list[Path]) -> str:
+def _checkpoint_hint(last: Path, states: list[Path]) -> str:
     """Returns what a training run has stored: its last checkpoint, or its state in `states`."""
     if last.exists() and any(last.iterdir()):
         return f"the checkpoint in {last} is complete, but not evaluated"

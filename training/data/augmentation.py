@@ -34,11 +34,11 @@ def seeded(device: torch.device, *entropy: int) -> Iterator[None]:
 
 
 CROP_AREA, CROP_RATIO = (0.35, 1.0), (0.8, 1.8)
-LOG_GAIN = 0.3  # of a channel: factors from 0.74 to 1.35
+_LOG_GAIN = 0.3  # of a channel: factors from 0.74 to 1.35
 LOG_BRIGHTNESS, LOG_CONTRAST, LOG_SATURATION = 0.3, 0.3, 0.4
-JPEG_QUALITY = (30, 95)
-BORDER_DIAMETER = (1.0, 1.4)  # of the bright field, per shorter side; 1.41 reaches the corners
-RULER_TICKS = (6, 16)
+_JPEG_QUALITY = (30, 95)
+_BORDER_DIAMETER = (1.0, 1.4)  # of the bright field, per shorter side; 1.41 reaches the corners
+_RULER_TICKS = (6, 16)
 
 
 def camera_view(size: int) -> v2.Compose:
@@ -79,14 +79,14 @@ def colour_change(pixels: Tensor) -> Tensor:
 
     Every change is a product or a mixture with a random factor, uniform in its logarithm.
     """
-    lit = pixels * log_uniform(LOG_GAIN, (3, 1, 1)) * log_uniform(LOG_BRIGHTNESS)
+    lit = pixels * _log_uniform(_LOG_GAIN, (3, 1, 1)) * _log_uniform(LOG_BRIGHTNESS)
     gray = lit.mean(dim=0, keepdim=True)
-    saturated = gray + (lit - gray) * log_uniform(LOG_SATURATION)
+    saturated = gray + (lit - gray) * _log_uniform(LOG_SATURATION)
     level = gray.mean()
-    return (level + (saturated - level) * log_uniform(LOG_CONTRAST)).clamp(0, 1)
+    return (level + (saturated - level) * _log_uniform(LOG_CONTRAST)).clamp(0, 1)
 
 
-def log_uniform(bound: float, shape: tuple[int, ...] = (1,)) -> Tensor:
+def _log_uniform(bound: float, shape: tuple[int, ...] = (1,)) -> Tensor:
     """Returns random factors between exp(-bound) and exp(bound)."""
     return torch.empty(shape).uniform_(-bound, bound).exp()
 
@@ -95,7 +95,7 @@ def camera_border(pixels: Tensor) -> Tensor:
     """Darkens an image (3, height, width) outside of a circle of random size and centre."""
     height, width = pixels.shape[-2:]
     shorter = min(height, width)
-    radius = float(torch.empty(()).uniform_(*BORDER_DIAMETER)) * shorter / 2
+    radius = float(torch.empty(()).uniform_(*_BORDER_DIAMETER)) * shorter / 2
     shift = torch.empty(2).uniform_(-0.05, 0.05) * shorter
     rows = torch.arange(height)[:, None] - (height - 1) / 2 - shift[0]
     columns = torch.arange(width) - (width - 1) / 2 - shift[1]
@@ -108,7 +108,7 @@ def ruler(pixels: Tensor) -> Tensor:
     marked = pixels.clone()
     height, width = pixels.shape[-2:]
     level = float(torch.randint(2, ()))
-    ticks = int(torch.randint(*RULER_TICKS, ()))
+    ticks = int(torch.randint(*_RULER_TICKS, ()))
     for number in range(ticks):
         column = (2 * number + 1) * width // (2 * ticks)
         length = height // (8 if number % 5 == 0 else 14)
@@ -119,7 +119,7 @@ def ruler(pixels: Tensor) -> Tensor:
 def jpeg_compression(pixels: Tensor) -> Tensor:
     """Compresses an image (3, height, width) uint8 as JPEG of random quality; decodes it."""
     file = BytesIO()
-    F.to_pil_image(pixels).save(file, "JPEG", quality=int(torch.randint(*JPEG_QUALITY, ())))
+    F.to_pil_image(pixels).save(file, "JPEG", quality=int(torch.randint(*_JPEG_QUALITY, ())))
     with Image.open(file, formats=["JPEG"]) as image:
         return channels_first(np.array(image))
 
@@ -133,10 +133,10 @@ View = Callable[[Tensor], Tensor]
 
 def paper_view(preprocessing: Preprocessing) -> View:
     """Returns the paper's random view: flips and a rotation at native resolution, then resize."""
-    return lambda pixels: network_input(flip_and_rotate(pixels), preprocessing)
+    return lambda pixels: network_input(_flip_and_rotate(pixels), preprocessing)
 
 
-def flip_and_rotate(pixels: Tensor) -> Tensor:
+def _flip_and_rotate(pixels: Tensor) -> Tensor:
     """Applies both flips with p 0.5, then a rotation of 0..180 degrees.
 
     Nearest interpolation, zeros outside, no expansion.
@@ -184,7 +184,7 @@ def dermoscopy_or_camera_view(preprocessing: Preprocessing) -> View:
     return view
 
 
-def natural_view(preprocessing: Preprocessing) -> View:
+def _natural_view(preprocessing: Preprocessing) -> View:
     """Returns a random view for any pictures: a crop, a horizontal flip, mild colour jitter.
 
     The crop has 60% to 100% of the area. Up stays up, and no pixels are filled.
@@ -203,7 +203,7 @@ def natural_view(preprocessing: Preprocessing) -> View:
 VIEWS: Mapping[Augmentation, Callable[[Preprocessing], View]] = {
     "paper": paper_view,
     "dermoscopy": dermoscopy_view,
-    "natural": natural_view,
+    "natural": _natural_view,
     "cameras": dermoscopy_or_camera_view,
 }
 

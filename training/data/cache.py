@@ -51,7 +51,7 @@ from training.data.images import Encoded, ImageSource, rgb_image
 FORMAT = 4
 PIXELS, INDEX = "pixels.bin", "index.json"
 MIN_FREE_BYTES = 2**29  # of the cache's disk, left to other programs
-DECODE_AHEAD = 64  # images
+_DECODE_AHEAD = 64  # images
 
 Reason = str
 """Why a file cannot be read or decoded."""
@@ -326,7 +326,7 @@ def _decode_in_threads(
     with ThreadPoolExecutor(available_cpus()) as pool:
         for name, source in images:
             pending.append(pool.submit(_decode, name, source))
-            if len(pending) > DECODE_AHEAD:
+            if len(pending) > _DECODE_AHEAD:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()

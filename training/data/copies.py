@@ -92,8 +92,8 @@ def named_with_seen(name: str, folder: Path, images: Sequence[LabelledImage]) ->
     return f"{name} (training was shown {len(seen):,} of its images)" if seen else name
 
 
-THUMBNAIL = 16  # pixels
-SIMILAR = 0.995
+_THUMBNAIL = 16  # pixels
+_SIMILAR = 0.995
 """Correlation of two thumbnails from which on the images are nearly the same.
 
 Copies of 501 images of HAM10000 in half the size, or as JPEG of quality 50, have at least 0.996;
@@ -163,7 +163,7 @@ class DataCheck:
                 )
 
 
-COPIES_HEADER = ("found", "file", "class", "part", "other_file", "other_class", "other_part")
+_COPIES_HEADER = ("found", "file", "class", "part", "other_file", "other_class", "other_part")
 
 
 def write_copies(path: Path, check: DataCheck) -> None:
@@ -181,7 +181,7 @@ def write_copies(path: Path, check: DataCheck) -> None:
         for pair, kind in kinds.items()
     )
     with open_output(path) as file:
-        write_csv_rows(file, COPIES_HEADER, rows)
+        write_csv_rows(file, _COPIES_HEADER, rows)
 
 
 def check_images(images: ImageParts, input_side: int) -> DataCheck:
@@ -200,7 +200,7 @@ def check_images(images: ImageParts, input_side: int) -> DataCheck:
         for image in members
     ]
     by_digest: dict[int, list[PlacedImage]] = defaultdict(list)
-    small, thumbnails = [], torch.empty(len(placed), 3 * THUMBNAIL**2)
+    small, thumbnails = [], torch.empty(len(placed), 3 * _THUMBNAIL**2)
     for index, entry in enumerate(track(placed, "checking the images", "images")):
         pixels = pixels_of(entry.image.name, entry.image.source)
         by_digest[pixel_digest(pixels)].append(entry)
@@ -226,7 +226,7 @@ def _thumbnail(pixels: Tensor) -> Tensor:
         pixels: (3, height, width) uint8.
     """
     image = Image.fromarray(np.ascontiguousarray(pixels.permute(1, 2, 0).numpy()))
-    reduced = image.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
+    reduced = image.resize((_THUMBNAIL, _THUMBNAIL), Image.Resampling.BOX)
     values = torch.from_numpy(np.array(reduced)).float().flatten()
     return F.normalize(values - values.mean(), dim=0)
 
@@ -237,7 +237,7 @@ def _similar(placed: Sequence[PlacedImage], thumbnails: Tensor) -> Iterator[Pair
     parts = torch.tensor([names.index(entry.part) for entry in placed])
     for start in range(0, len(placed), CHUNK):
         rows = slice(start, start + CHUNK)
-        similar = thumbnails[rows] @ thumbnails[start:].T > SIMILAR
+        similar = thumbnails[rows] @ thumbnails[start:].T > _SIMILAR
         similar &= (classes[rows, None] != classes[start:]) | (parts[rows, None] != parts[start:])
         for first, second in similar.triu(1).nonzero().tolist():
             yield placed[start + first], placed[start + second]

@@ -17,8 +17,8 @@ from training.data.splits import SPLIT_SEED, Part, Split, SplitParts, parts_of
 
 METADATA = "HAM10000_metadata.csv"
 FOLDERS = ("HAM10000_images_part_1", "HAM10000_images_part_2", "HAM10000_images")
-ARCHIVE_PATTERN = "ham10000*.tar*"
-FOLDS: Mapping[Part, int] = {"test": 5, "calibration": 8, "validation": 10}
+_ARCHIVE_PATTERN = "ham10000*.tar*"
+_FOLDS: Mapping[Part, int] = {"test": 5, "calibration": 8, "validation": 10}
 """Folds of the images that are in no earlier part, by lesion except in the split `paper`; one of
 them is the part.
 """
@@ -32,7 +32,7 @@ DESCRIPTIONS = {
     "nv": "melanocytic nevus",
     "vasc": "vascular lesion (angioma, angiokeratoma, pyogenic granuloma, haemorrhage)",
 }
-AGE_GROUPS = {39: "0 to 39", 59: "40 to 59", 200: "60 and over"}
+_AGE_GROUPS = {39: "0 to 39", 59: "40 to 59", 200: "60 and over"}
 """Age groups by their highest age in years."""
 UNKNOWN = "unknown"
 
@@ -174,7 +174,7 @@ def age_group(years: str) -> str:
         age = float(years)
     except ValueError:
         return UNKNOWN
-    return next((group for highest, group in AGE_GROUPS.items() if age <= highest), UNKNOWN)
+    return next((group for highest, group in _AGE_GROUPS.items() if age <= highest), UNKNOWN)
 
 
 def split_rows(rows: Sequence[Ham10000Row], split: Split) -> SplitParts[Ham10000Row]:
@@ -191,7 +191,7 @@ def split_rows(rows: Sequence[Ham10000Row], split: Split) -> SplitParts[Ham10000
         return parts_of({"all": rows}, split, _lesion_fold)
     labels = [row.label for row in rows]
     train, test = train_test_split(
-        list(rows), test_size=1 / FOLDS["test"], stratify=labels, random_state=SPLIT_SEED
+        list(rows), test_size=1 / _FOLDS["test"], stratify=labels, random_state=SPLIT_SEED
     )
     return {"train": train, "test": test}
 
@@ -201,18 +201,18 @@ def _lesion_fold(
 ) -> tuple[list[Ham10000Row], list[Ham10000Row]]:
     labels = np.array([row.label for row in rows])
     lesions = np.array([row.cluster for row in rows])
-    splitter = StratifiedGroupKFold(FOLDS[part], shuffle=True, random_state=SPLIT_SEED)
+    splitter = StratifiedGroupKFold(_FOLDS[part], shuffle=True, random_state=SPLIT_SEED)
     rest, fold = next(splitter.split(labels, labels, lesions))
     return [rows[index] for index in rest], [rows[index] for index in fold]
 
 
 def _decoded_by_id(folder: Path) -> DecodedImages:
     paths = [folder / name for name in FOLDERS if (folder / name).is_dir()]
-    paths = paths or sorted(folder.glob(ARCHIVE_PATTERN))[:1]
+    paths = paths or sorted(folder.glob(_ARCHIVE_PATTERN))[:1]
     if not paths:
         raise DataError(
             f"{folder}: expected images of HAM10000 in {', '.join(FOLDERS)} or "
-            f"{ARCHIVE_PATTERN}, got none"
+            f"{_ARCHIVE_PATTERN}, got none"
         )
     decoded = [decoded_images(path) for path in paths]
     return DecodedImages(

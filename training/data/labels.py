@@ -20,20 +20,20 @@ from training.data.splits import Part, Split, SplitParts, parts_of
 LABELS = "labels.csv"
 COLUMNS: tuple[Column, ...] = get_args(Column)
 PATH, LABEL, GROUP, SPLIT = COLUMNS
-LIKELY_NAMES: Mapping[Column, Sequence[str]] = {
+_LIKELY_NAMES: Mapping[Column, Sequence[str]] = {
     PATH: ("file", "filename", "file_name", "image", "image_id", "name", "picture"),
     LABEL: ("class", "diagnosis", "dx", "target", "category"),
     GROUP: ("patient", "patient_id", "lesion", "lesion_id", "subject", "case", "person"),
     SPLIT: ("part", "partition", "set", "subset", "fold"),
 }
 """Names that other tables have for the columns."""
-SEPARATORS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs"}
-TABLES = (".csv", ".tsv", ".xls", ".xlsx", ".jsonl", ".parquet")
-INDEX_NAME = re.compile(r"(unnamed: ?[\d.]+(_level_\d+)?)?")
+_SEPARATORS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs"}
+_TABLES = (".csv", ".tsv", ".xls", ".xlsx", ".jsonl", ".parquet")
+_INDEX_NAME = re.compile(r"(unnamed: ?[\d.]+(_level_\d+)?)?")
 """Names of the column that pandas writes for the index of a table, in lower case."""
 MISSING = {"", "nan", "na", "n/a", "#n/a", "<na>", "nat", "null"}
 """Cells without a value, in lower case, as libraries write them."""
-NO_GROUP = MISSING | {"none"}
+_NO_GROUP = MISSING | {"none"}
 
 PART_WORDS: Mapping[str, Part] = {
     "train": "train", "training": "train", "trn": "train",
@@ -129,7 +129,7 @@ def _table_in(path: Path) -> tuple[Path | None, tuple[str, ...]]:
     if tables:
         note = f"{tables[0].name} is read as {LABELS}"
         return tables[0], () if tables[0].name == LABELS else (note,)
-    others = [file.name for file in files if file.suffix.lower() in TABLES]
+    others = [file.name for file in files if file.suffix.lower() in _TABLES]
     note = f"{', '.join(others)} is not read; a table of labels has the name {LABELS}"
     return None, (note,) if others else ()
 
@@ -138,7 +138,7 @@ def _read_table(labels: Labels, names: Collection[str], settings: LabelTable) ->
     path = labels.path
     try:
         text = path.read_text(encoding="utf-8-sig")
-        separator = max(SEPARATORS, key=text.partition("\n")[0].count)
+        separator = max(_SEPARATORS, key=text.partition("\n")[0].count)
         reader = csv.reader(io.StringIO(text), delimiter=separator)
         header = [name.strip().lower() for name in next(reader, [])]
         lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if cells]
@@ -147,7 +147,7 @@ def _read_table(labels: Labels, names: Collection[str], settings: LabelTable) ->
     for number, cells in lines:
         if len(cells) != len(header):
             raise DataError(f"{path} line {number}: expected a cell for each column, as in line 1")
-    index = {at for at, name in enumerate(header) if INDEX_NAME.fullmatch(name)
+    index = {at for at, name in enumerate(header) if _INDEX_NAME.fullmatch(name)
              and all(not cells[at] or cells[at].isdigit() for _, cells in lines)}  # fmt: skip
     columns = {name: settings.columns.get(name, name).strip().lower() for name in COLUMNS}
     notes = [f"the column without a name in {path.name} is ignored"] if index else []
@@ -160,7 +160,7 @@ def _read_table(labels: Labels, names: Collection[str], settings: LabelTable) ->
         for number, cells in lines
     ]
     if separator != ",":
-        notes.append(f"{path.name} is read as separated by {SEPARATORS[separator]}")
+        notes.append(f"{path.name} is read as separated by {_SEPARATORS[separator]}")
     if "\\" in text and any("/" in row.name for row in rows):
         notes.append(f"backslashes in the paths of {path.name} are read as /")
     _check_paths(path, rows)
@@ -183,7 +183,7 @@ def _check_columns(
     if repeated or not {columns["path"], columns["label"]} <= {*header}:
         raise DataError(
             f"{place}: expected the columns {names[0]}, {names[1]} and optionally {names[2]} and "
-            f"{names[3]}, each once, separated by {', '.join(SEPARATORS.values())}; got "
+            f"{names[3]}, each once, separated by {', '.join(_SEPARATORS.values())}; got "
             f"{', '.join(_with_likely_name(name, header, columns) for name in header) or 'none'}; "
             "rename them or name yours, as with --path-column"
         )
@@ -198,7 +198,7 @@ def _check_columns(
 
 def _with_likely_name(name: str, header: Collection[str], columns: Mapping[Column, str]) -> str:
     """Returns the name of a column, with that of the missing column that it may be."""
-    for known, others in LIKELY_NAMES.items():
+    for known, others in _LIKELY_NAMES.items():
         missing = known not in header and columns[known] == known
         if missing and get_close_matches(name, (known, *others), n=1, cutoff=0.8):
             return f"{name} (did you mean {known}?)"
@@ -237,7 +237,7 @@ def _row(
     part = part_of(split)
     if part is None and split.lower() not in MISSING:
         raise DataError(f"{place}: expected a {SPLIT} of train, val or test, got {split!r}")
-    cluster = None if group.lower() in NO_GROUP else normalize("NFC", group)
+    cluster = None if group.lower() in _NO_GROUP else normalize("NFC", group)
     return ImageLabel(
         name=name_of(cells["path"]),
         label=normalize("NFC", label),
@@ -321,7 +321,7 @@ def _outer_folders(folders: Collection[Folders]) -> int:
     return int(len(top) == 1 and all(len(parts) > 1 for parts in folders))
 
 
-def checked_classes(labels: Labels, expected: Collection[str], whole: bool = False) -> list[str]:
+def _checked_classes(labels: Labels, expected: Collection[str], whole: bool = False) -> list[str]:
     """Returns the sorted classes of the labels, after all checks that need no image.
 
     Args:
@@ -468,7 +468,7 @@ def _layout_hint(labels: Labels) -> str:
     return f"; its folders are {', '.join(sorted(inner)[:5])}: is the data directory {folder}?"
 
 
-PARTS_OF_TRAINING: Mapping[Split, Sequence[str]] = {
+_PARTS_OF_TRAINING: Mapping[Split, Sequence[str]] = {
     "paper": ("train",),
     "lesion": ("train", "calibration"),
     "lesion-validation": ("train", "calibration", "validation"),
@@ -477,7 +477,7 @@ PARTS_OF_TRAINING: Mapping[Split, Sequence[str]] = {
 """The parts that a split makes of the training images, if the data set has a test part."""
 
 
-def with_test_part(labels: Labels) -> Labels:
+def _with_test_part(labels: Labels) -> Labels:
     """Returns the labels with a stated test part, or without any part.
 
     A stated validation part is the test part if none is stated.
@@ -523,8 +523,8 @@ def split_labels(
         DataError: With class and file.
     """
     labels = read_labels(path, images, settings.table)
-    classes = checked_classes(labels, settings.classes.keys(), whole)
-    labels = _without_parts(labels) if whole else with_test_part(labels)
+    classes = _checked_classes(labels, settings.classes.keys(), whole)
+    labels = _without_parts(labels) if whole else _with_test_part(labels)
     labels = with_grouped_copies(labels, images.digests)
     if whole:
         rows = sorted(labels.rows, key=lambda row: row.name)
@@ -532,7 +532,7 @@ def split_labels(
     by_part: dict[str, list[ImageLabel]] = {}
     for row in sorted(labels.rows, key=lambda row: row.name):
         by_part.setdefault(row.part or "all", []).append(row)
-    parts = PARTS_OF_TRAINING[settings.split]
+    parts = _PARTS_OF_TRAINING[settings.split]
     if "validation" in by_part:
         given = {"calibration"} if settings.split == "lesion" else {"validation"}
         parts = [part for part in parts if part not in given]

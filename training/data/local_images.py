@@ -12,8 +12,8 @@ from training.data.dataset import LabelTable
 from training.data.images import OUTSIDE, LabelledImage, OnBad, refuse
 from training.data.labels import LABELS, read_labels, with_grouped_copies
 
-DEFAULT_TABLE = LabelTable()
-LABEL_OPTIONS = "map a label with --class {0}=CLASS or leave its pictures out with --ignore {0}"
+_DEFAULT_TABLE = LabelTable()
+_LABEL_OPTIONS = "map a label with --class {0}=CLASS or leave its pictures out with --ignore {0}"
 
 Unit = Literal["lesion", "image"]
 
@@ -34,7 +34,7 @@ class LabelNames:
     renamed: Mapping[str, str]
     ignored: Collection[str] = ()
     outside: Collection[str] = ()
-    remedy: str = LABEL_OPTIONS
+    remedy: str = _LABEL_OPTIONS
 
     def class_of(self, label: str) -> str | None:
         name = self.renamed.get(label, label)
@@ -71,7 +71,7 @@ def read_local_images(
     names: LabelNames,
     skip_bad: bool = False,
     lesion: re.Pattern[str] | None = None,
-    table: LabelTable = DEFAULT_TABLE,
+    table: LabelTable = _DEFAULT_TABLE,
 ) -> LocalImages:
     """Returns the labelled pictures of a folder or tar archive; every one of them can be decoded.
 

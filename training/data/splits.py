@@ -14,11 +14,11 @@ Split = Literal["lesion", "lesion-validation", "lesion-best-epoch", "paper"]
 Part = Literal["train", "validation", "calibration", "test"]
 SHARES: Mapping[Part, float] = {"test": 0.2, "calibration": 0.1, "validation": 0.1}
 SPLIT_SEED = 42
-MIN_FOR_SPLIT = 2
+_MIN_FOR_SPLIT = 2
 """Items of a class that a stratified split needs."""
 
 
-class Grouped(Protocol):
+class _Grouped(Protocol):
     """An object with a class and the identifier of a group, such as a patient, if known.
 
     The classes are indices or names, in their order.
@@ -32,7 +32,7 @@ class Grouped(Protocol):
 
 
 AnyItem = TypeVar("AnyItem")
-Item = TypeVar("Item", bound=Grouped)
+Item = TypeVar("Item", bound=_Grouped)
 SplitParts = Mapping[str, Sequence[Item]]
 
 
@@ -48,17 +48,17 @@ class Group(Generic[Item]):
     items: Sequence[Item]
 
 
-Cut = Callable[[Sequence[Item], Part], tuple[Sequence[Item], Sequence[Item]]]
+_Cut = Callable[[Sequence[Item], Part], tuple[Sequence[Item], Sequence[Item]]]
 """(items, part) -> the rest and the part, without a common group."""
 
 
-def cut_by_share(items: Sequence[Item], part: Part) -> tuple[Sequence[Item], Sequence[Item]]:
+def _cut_by_share(items: Sequence[Item], part: Part) -> tuple[Sequence[Item], Sequence[Item]]:
     """Returns the rest and the part, which has its share of the groups of the items (SHARES)."""
     return split_off(items, SHARES[part])
 
 
 def parts_of(
-    published: Mapping[str, Sequence[Item]], split: Split, cut: Cut[Item] = cut_by_share
+    published: Mapping[str, Sequence[Item]], split: Split, cut: _Cut[Item] = _cut_by_share
 ) -> SplitParts[Item]:
     """Returns train, calibration and test, and for one split validation; always the same parts.
 
@@ -100,17 +100,17 @@ def split_off(items: Sequence[Item], share: float) -> tuple[Sequence[Item], Sequ
     Raises:
         DataError: If there are too few items.
     """
-    groups = whole_groups(items)
+    groups = _whole_groups(items)
     labels = Counter(group.label for group in groups)
-    alone = [group for group in groups if labels[group.label] < MIN_FOR_SPLIT]
-    several = [group for group in groups if labels[group.label] >= MIN_FOR_SPLIT]
+    alone = [group for group in groups if labels[group.label] < _MIN_FOR_SPLIT]
+    several = [group for group in groups if labels[group.label] >= _MIN_FOR_SPLIT]
     count = max(math.ceil(share * len(several)), len({group.label for group in several}))
     first, second = stratified_split(several, [group.label for group in several], count)
     first, second = _with_every_class([*first, *alone], second)
     return [i for group in first for i in group.items], [i for group in second for i in group.items]
 
 
-def whole_groups(items: Sequence[Item]) -> list[Group[Item]]:
+def _whole_groups(items: Sequence[Item]) -> list[Group[Item]]:
     """Returns the groups of the items in order; an item without one is a group by itself."""
     members: dict[object, list[Item]] = defaultdict(list)
     for index, item in enumerate(items):

@@ -16,23 +16,23 @@ from training.data.dataset import PHOTOGRAPHS, DataSet, DataSettings
 from training.data.images import ImageParts, LabelledImage, OnBad
 from training.data.splits import parts_of
 
-PublishedPart = Literal["train", "test"]
-PUBLISHED_PARTS: tuple[PublishedPart, ...] = ("train", "test")
-TINY_IMAGES = "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
+_PublishedPart = Literal["train", "test"]
+_PUBLISHED_PARTS: tuple[_PublishedPart, ...] = ("train", "test")
+_TINY_IMAGES = "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
 
 
-class TorchvisionSet(DataSet):
+class _TorchvisionSet(DataSet):
     """A data set that torchvision downloads if it is missing.
 
     torchvision checks the digests of its files, so no image is unusable.
     """
 
     @abstractmethod
-    def opened(self, folder: Path, part: PublishedPart) -> Any:
+    def opened(self, folder: Path, part: _PublishedPart) -> Any:
         """Returns torchvision's data set; downloads a file that is missing or damaged."""
 
     @abstractmethod
-    def url(self, part: PublishedPart) -> str:
+    def url(self, part: _PublishedPart) -> str:
         """Returns the address of a part's published file."""
 
     @abstractmethod
@@ -47,7 +47,7 @@ class TorchvisionSet(DataSet):
     def read(self, path: Path, settings: DataSettings, on_bad: OnBad) -> ImageParts:
         """Raises DataError, with URL and folder, if the download fails."""
         published: dict[str, list[LabelledImage]] = {}
-        for part in PUBLISHED_PARTS:
+        for part in _PUBLISHED_PARTS:
             try:
                 opened = self.opened(path, part)
             except (OSError, RuntimeError, HTTPException) as error:
@@ -67,19 +67,19 @@ class TorchvisionSet(DataSet):
         return ImageParts(self.named(settings.split), classes, parts)
 
 
-class Cifar10(TorchvisionSet):
+class Cifar10(_TorchvisionSet):
     """CIFAR-10."""
 
     kind = "cifar10"
     title = "CIFAR-10"
-    licence = f"CIFAR-10 ({TINY_IMAGES})."
+    licence = f"CIFAR-10 ({_TINY_IMAGES})."
     family = PHOTOGRAPHS
     reader = "CIFAR10"
 
-    def opened(self, folder: Path, part: PublishedPart) -> Any:
+    def opened(self, folder: Path, part: _PublishedPart) -> Any:
         return _torchvision(self.reader)(folder, train=part == "train", download=True)
 
-    def url(self, part: PublishedPart) -> str:
+    def url(self, part: _PublishedPart) -> str:
         return str(_torchvision(self.reader).url)
 
     def arrays(self, opened: Any) -> tuple[npt.NDArray[np.uint8], Sequence[int]]:
@@ -91,11 +91,11 @@ class Cifar100(Cifar10):
 
     kind = "cifar100"
     title = "CIFAR-100"
-    licence = f"CIFAR-100 ({TINY_IMAGES})."
+    licence = f"CIFAR-100 ({_TINY_IMAGES})."
     reader = "CIFAR100"
 
 
-class Svhn(TorchvisionSet):
+class Svhn(_TorchvisionSet):
     """SVHN, the cropped digits."""
 
     kind = "svhn"
@@ -106,10 +106,10 @@ class Svhn(TorchvisionSet):
     )
     family = "house numbers"
 
-    def opened(self, folder: Path, part: PublishedPart) -> Any:
+    def opened(self, folder: Path, part: _PublishedPart) -> Any:
         return _torchvision("SVHN")(folder, split=part, download=True)
 
-    def url(self, part: PublishedPart) -> str:
+    def url(self, part: _PublishedPart) -> str:
         return str(_torchvision("SVHN").split_list[part][0])
 
     def arrays(self, opened: Any) -> tuple[npt.NDArray[np.uint8], Sequence[int]]:

@@ -140,7 +140,7 @@ def evaluate(
     used = [replace(outside, images=evenly_spaced(outside.images, ood_images)) for outside in ood]
     test = evaluated(TEST, TEST, shown, True)
     sets = {o.name: evaluated(o.name, o.group, o.images, o.generated) for o in used}
-    target = target_of(model.config)
+    target = _target_of(model.config)
     report = Report(
         model=model.config.name,
         revision=_revision(models),
@@ -215,7 +215,7 @@ def _revision(models: Sequence[EulerLoRA]) -> str:
     return f"sha256:{hashlib.sha256(revisions.encode()).hexdigest()}"
 
 
-def target_of(config: CheckpointConfig) -> TargetClasses | None:
+def _target_of(config: CheckpointConfig) -> TargetClasses | None:
     """Returns the classes that count: the checkpoint's, or the packaged policy's if it has them."""
     packaged = default_policy().target
     return config.target or (packaged if set(packaged.classes) <= set(config.class_names) else None)
@@ -230,7 +230,7 @@ def _mode_report(
 ) -> ModeReport:
     """Returns the results of the mode at `index` of the report."""
     inside, first = test.predictions[index], test.predictions[0]
-    labels, clusters, target = test.labels, test.clusters, target_of(model.config)
+    labels, clusters, target = test.labels, test.clusters, _target_of(model.config)
     classes = target.classes if target is not None else ()
     assert isinstance(options.samples, int)
     return ModeReport(
@@ -239,8 +239,8 @@ def _mode_report(
         views=options.views,
         sampler=options.sampler if options.mode == "stoch" else None,
         trajectories=inside.log_probabilities.shape[1],
-        metrics=metric_estimates(inside, labels, clusters),
-        difference=difference_estimates(inside, first, labels, clusters) if index else {},
+        metrics=_metric_estimates(inside, labels, clusters),
+        difference=_difference_estimates(inside, first, labels, clusters) if index else {},
         error_ranking=error_ranking(
             inside, inside.variance, inside.labels.numpy() != labels, clusters
         ),
@@ -252,7 +252,7 @@ def _mode_report(
         },
         flagged=flagged_shares(inside, clusters),
         ood={name: _ood_metrics(test, outside, index) for name, outside in sets.items()},
-        groups=group_metrics(test, index, [model.classes.index(name) for name in classes]),
+        groups=_group_metrics(test, index, [model.classes.index(name) for name in classes]),
         prediction_sets=set_coverages(model, options, inside.probabilities, test.images),
     )
 
@@ -309,7 +309,7 @@ def score_metrics(
     }
 
 
-def metric_estimates(inside: Summary, labels: Ints, clusters: Ints) -> Estimates:
+def _metric_estimates(inside: Summary, labels: Ints, clusters: Ints) -> Estimates:
     """Returns the paper's metrics, AURC and AUGRC."""
     wrong, msp = inside.labels.numpy() != labels, inside.msp.numpy()
 
@@ -320,7 +320,7 @@ def metric_estimates(inside: Summary, labels: Ints, clusters: Ints) -> Estimates
     return bootstrap(metrics, clusters) | share_estimates({"accuracy": ~wrong}, clusters)
 
 
-def difference_estimates(
+def _difference_estimates(
     inside: Summary, reference: Summary, labels: Ints, clusters: Ints
 ) -> Estimates:
     """Returns the classification metrics less those of a reference for the same images.
@@ -359,7 +359,7 @@ def class_metrics(
     return {name: by_class[name] for name in target} | by_class
 
 
-def group_metrics(
+def _group_metrics(
     test: EvaluatedSet, index: int, target: Sequence[int]
 ) -> dict[str, dict[str, GroupMetrics]]:
     """Returns the results by attribute, then by value in alphabetical order.

@@ -25,15 +25,15 @@ from training.data.augmentation import CPU, seeded
 from training.data.images import OUTSIDE, LabelledImage, evenly_spaced, pixels_of
 
 Pixels = NDArray[np.uint8]
-DrawPicture = Callable[[Generator], Pixels]
+_DrawPicture = Callable[[Generator], Pixels]
 """Draws one picture, (height, width, 3)."""
 
 HEIGHT, WIDTH = 150, 200
 IMAGES = 200
-DIGIT_SIDE = 128
-MAX_DIGIT = 16  # of scikit-learn's 8 x 8 digits
+_DIGIT_SIDE = 128
+_MAX_DIGIT = 16  # of scikit-learn's 8 x 8 digits
 
-CORNER = 0.2
+_CORNER = 0.2
 """Height and width of a corner, relative to the image's."""
 MAX_DEVIATION, MIN_BRIGHTNESS = 12.0, 110.0
 """A corner shows skin only if it is uniform and not part of a dark border (0 to 255)."""
@@ -52,7 +52,7 @@ SHADING, TEXTURE, GRAIN = 0.05, 0.025, 0.01  # standard deviations, relative to 
 
 
 def pictures(
-    name: str, kinds: Mapping[str, DrawPicture], count: int = IMAGES
+    name: str, kinds: Mapping[str, _DrawPicture], count: int = IMAGES
 ) -> list[LabelledImage]:
     """Returns pictures of several kinds in turn, drawn each time they are read.
 
@@ -68,8 +68,8 @@ def pictures(
     ]
 
 
-def _picture(draw: DrawPicture, name: str, index: int) -> Tensor:
-    return tensor_of(draw(np.random.default_rng([*name.encode(), index])))
+def _picture(draw: _DrawPicture, name: str, index: int) -> Tensor:
+    return _tensor_of(draw(np.random.default_rng([*name.encode(), index])))
 
 
 def digits() -> list[LabelledImage]:
@@ -81,7 +81,7 @@ def digits() -> list[LabelledImage]:
     ]
 
 
-def text_page(random: Generator, dark: bool) -> Pixels:
+def _text_page(random: Generator, dark: bool) -> Pixels:
     """Returns a page filled with lines of random words, darker than the page if `dark`."""
     ink, page = random.integers(0, 90, 3), random.integers(190, 256, 3)
     if not dark:
@@ -95,7 +95,7 @@ def text_page(random: Generator, dark: bool) -> Pixels:
     return np.asarray(image)
 
 
-def tensor_of(pixels: Pixels) -> Tensor:
+def _tensor_of(pixels: Pixels) -> Tensor:
     """Returns (3, height, width) of (height, width, 3)."""
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1).contiguous()
 
@@ -107,8 +107,8 @@ def _word(random: Generator) -> str:
 
 def _digit(pixels: NDArray[np.float64]) -> Tensor:
     """Returns the picture of a digit with pixels (8, 8) from 0 to MAX_DIGIT."""
-    small = Image.fromarray((pixels * 255 / MAX_DIGIT).round().astype(np.uint8))
-    return tensor_of(np.asarray(small.resize((DIGIT_SIDE, DIGIT_SIDE)).convert("RGB")))
+    small = Image.fromarray((pixels * 255 / _MAX_DIGIT).round().astype(np.uint8))
+    return _tensor_of(np.asarray(small.resize((_DIGIT_SIDE, _DIGIT_SIDE)).convert("RGB")))
 
 
 def _solid(colour: NDArray[np.int64]) -> Pixels:
@@ -134,7 +134,7 @@ def _enlarged(pixels: Pixels, resampling: Image.Resampling) -> Pixels:
     return np.asarray(Image.fromarray(pixels).resize((WIDTH, HEIGHT), resampling))
 
 
-PICTURES: Mapping[str, Mapping[str, DrawPicture]] = {
+PICTURES: Mapping[str, Mapping[str, _DrawPicture]] = {
     "noise": {
         "uniform": lambda random: random.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8),
         "grey": lambda random: random.integers(0, 256, (HEIGHT, WIDTH, 1), np.uint8).repeat(3, 2),
@@ -148,8 +148,8 @@ PICTURES: Mapping[str, Mapping[str, DrawPicture]] = {
         "grey": lambda random: _solid(np.repeat(random.integers(0, 256), 3)),
     },
     "rendered-text": {
-        "dark-on-light": lambda random: text_page(random, dark=True),
-        "light-on-dark": lambda random: text_page(random, dark=False),
+        "dark-on-light": lambda random: _text_page(random, dark=True),
+        "light-on-dark": lambda random: _text_page(random, dark=False),
     },
 }
 """The kinds of pictures of each set, and the functions that draw them."""
@@ -198,7 +198,7 @@ def _corners(test: Sequence[LabelledImage]) -> Iterator[LabelledImage]:
 
 def _corner_crops(pixels: Tensor) -> Iterator[Tensor]:
     height, width = pixels.shape[1:]
-    rows, columns = math.ceil(CORNER * height), math.ceil(CORNER * width)
+    rows, columns = math.ceil(_CORNER * height), math.ceil(_CORNER * width)
     for top, left in product((0, height - rows), (0, width - columns)):
         yield pixels[:, top : top + rows, left : left + columns]
 
@@ -231,7 +231,7 @@ BLUR, NOISE = 0.03, 0.15  # standard deviations, per shorter side and per full r
 WARM, COLD = (1.25, 1.0, 0.7), (0.7, 1.0, 1.25)  # gains of red, green and blue
 FIELD, EDGE = 1.0, 0.04  # diameter of the camera's field and width of its edge, per shorter side
 LESION = 0.7  # part of the image that is pasted, centred; per side
-PASTED = 0.5  # size of the pasted lesion per side of the background
+_PASTED = 0.5  # size of the pasted lesion per side of the background
 
 
 def with_shift(images: Sequence[LabelledImage], name: str) -> list[LabelledImage]:
@@ -271,7 +271,7 @@ def _paste_lesion(pixels: Tensor) -> Tensor:
     """Pastes the centre of the image, as an ellipse, on a page of text or on a plain colour."""
     height, width = pixels.shape[1:]
     background = _background(height, width)
-    rows, columns = round(PASTED * height), round(PASTED * width)
+    rows, columns = round(_PASTED * height), round(_PASTED * width)
     centre = F.center_crop(pixels, [round(LESION * height), round(LESION * width)])
     lesion = F.resize(centre, [rows, columns]).float()
     top = int(torch.randint(height - rows + 1, ()))
@@ -287,7 +287,7 @@ def _background(height: int, width: int) -> Tensor:
     if torch.rand(()) < 0.5:
         return torch.randint(256, (3, 1, 1)).float().expand(3, height, width).clone()
     random = np.random.default_rng(int(torch.randint(2**31, ())))
-    page: Tensor = F.resize(tensor_of(text_page(random, dark=True)), [height, width])
+    page: Tensor = F.resize(_tensor_of(_text_page(random, dark=True)), [height, width])
     return page.to(torch.float32)
 
 

@@ -14,7 +14,7 @@ from eulerlora_contract.progress import track
 from eulerlora_contract.sampling import Options
 from training.data.images import LabelledImage, load, pixels_of
 
-BATCH_IMAGES = 32
+_BATCH_IMAGES = 32
 
 
 class _SeededImages(Dataset[tuple[Tensor, int]]):
@@ -49,8 +49,8 @@ def predict_all(
     Raises:
         NonFiniteError: For NaN or infinite logits.
     """
-    batches = load(_SeededImages(images, model), workers=1, batch_size=BATCH_IMAGES)
-    tracked = track(batches, label, "batches", math.ceil(len(images) / BATCH_IMAGES))
+    batches = load(_SeededImages(images, model), workers=1, batch_size=_BATCH_IMAGES)
+    tracked = track(batches, label, "batches", math.ceil(len(images) / _BATCH_IMAGES))
 
     def inputs() -> Iterator[tuple[Tensor, int]]:
         for pixels, seeds in tracked:

@@ -21,7 +21,7 @@ from training.evaluation.intervals import Bools, Estimates, Floats, Ints, Weight
 
 MEAN_LOGITS = "_mean_logits"
 """Ending of the names of metrics of the mean logits."""
-ECE_BINS = 10
+_ECE_BINS = 10
 TPR = 0.95
 ROUNDING = 1e-9
 """Tolerance of a share of images that is compared with a limit."""
@@ -136,7 +136,7 @@ def auroc(scores: Floats, positive: Bools, weights: Weights) -> Floats:
         (resamples,), NaN if there are no positives or no negatives.
     """
     return _pairwise_auroc(
-        sums_by_score(scores, weights * positive), sums_by_score(scores, weights * ~positive)
+        _sums_by_score(scores, weights * positive), _sums_by_score(scores, weights * ~positive)
     )
 
 
@@ -154,8 +154,8 @@ def sensitivity_at_specificity(
     Returns:
         (resamples,), NaN if there are no positives or no negatives.
     """
-    positives = sums_by_score(scores, weights * positive).cumsum(axis=1)
-    negatives = sums_by_score(scores, weights * ~positive).cumsum(axis=1)
+    positives = _sums_by_score(scores, weights * positive).cumsum(axis=1)
+    negatives = _sums_by_score(scores, weights * ~positive).cumsum(axis=1)
     found = ratio(positives, positives[:, -1:])
     spared = 1 - ratio(negatives, negatives[:, -1:])
     best: Floats = np.where(spared >= specificity - ROUNDING, found, 0).max(axis=1)
@@ -166,7 +166,7 @@ def calibration_error(probabilities: Floats, labels: Ints, weights: Weights) -> 
     """Returns the ECE of the predicted label: 10 equal-width bins (lo, hi], weighted by size."""
     confidence = probabilities.max(axis=1)
     correct = probabilities.argmax(axis=1) == labels
-    gaps = np.eye(ECE_BINS)[_bin_indices(confidence)] * (correct - confidence)[:, None]
+    gaps = np.eye(_ECE_BINS)[_bin_indices(confidence)] * (correct - confidence)[:, None]
     return ratio(np.abs(weights @ gaps).sum(axis=1), weights.sum(axis=1))
 
 
@@ -182,9 +182,9 @@ def calibration_bins(probabilities: Floats, labels: Ints) -> CalibrationBins:
     bins = _bin_indices(confidence)
     return CalibrationBins(
         edges=_bin_edges(),
-        images=np.bincount(bins, minlength=ECE_BINS),
-        correct=np.bincount(bins[correct], minlength=ECE_BINS),
-        confidence=np.bincount(bins, weights=confidence, minlength=ECE_BINS).astype(np.float64),
+        images=np.bincount(bins, minlength=_ECE_BINS),
+        correct=np.bincount(bins[correct], minlength=_ECE_BINS),
+        confidence=np.bincount(bins, weights=confidence, minlength=_ECE_BINS).astype(np.float64),
     )
 
 
@@ -200,8 +200,8 @@ def ood_metrics(inside: Floats, outside: Floats, weights: Weights) -> dict[str, 
     """
     scores = np.concatenate([inside, outside])
     positive = np.arange(len(scores)) < len(inside)
-    positives = sums_by_score(scores, weights * positive)
-    negatives = sums_by_score(scores, weights * ~positive)
+    positives = _sums_by_score(scores, weights * positive)
+    negatives = _sums_by_score(scores, weights * ~positive)
     true_positives, false_positives = positives.cumsum(axis=1), negatives.cumsum(axis=1)
     tpr = ratio(true_positives, true_positives[:, -1:])
     fpr = ratio(false_positives, false_positives[:, -1:])
@@ -215,7 +215,7 @@ def ood_metrics(inside: Floats, outside: Floats, weights: Weights) -> dict[str, 
     }
 
 
-def sums_by_score(scores: Floats, amounts: Floats) -> Floats:
+def _sums_by_score(scores: Floats, amounts: Floats) -> Floats:
     """Returns (..., distinct scores): sums of the amounts at each score, highest score first.
 
     Args:
@@ -236,12 +236,12 @@ def _pairwise_auroc(positives: Floats, negatives: Floats) -> Floats:
 
 
 def _bin_edges() -> Floats:
-    return np.linspace(0, 1, ECE_BINS + 1)
+    return np.linspace(0, 1, _ECE_BINS + 1)
 
 
 def _bin_indices(confidence: Floats) -> Ints:
     """Returns (n,) the index of the bin (lo, hi] of each top probability."""
-    return np.clip(np.searchsorted(_bin_edges(), confidence, side="left") - 1, 0, ECE_BINS - 1)
+    return np.clip(np.searchsorted(_bin_edges(), confidence, side="left") - 1, 0, _ECE_BINS - 1)
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ def risk_coverage(scores: Floats, wrong: Bools, weights: Weights) -> RiskCoverag
         wrong: (n,), whether the label is wrong.
         weights: (resamples, n) integers.
     """
-    accepted, errors = sums_by_score(scores, weights), sums_by_score(scores, weights * wrong)
+    accepted, errors = _sums_by_score(scores, weights), _sums_by_score(scores, weights * wrong)
     return RiskCoverage(accepted.cumsum(axis=1), errors.cumsum(axis=1))
 
 

@@ -28,9 +28,9 @@ from training.evaluation.generated_images import (
 from training.evaluation.report_schema import TEST
 
 GROUPS: tuple[OodGroup, ...] = get_args(OodGroup)
-ALL_GENERATED = "generated"
+_ALL_GENERATED = "generated"
 
-FAMILIES: Mapping[str, str] = {
+_FAMILIES: Mapping[str, str] = {
     **dict.fromkeys(
         ("cifar", "imagenet", "imagewoof", "caltech", "stl10", "places", "coco"), PHOTOGRAPHS
     ),
@@ -43,10 +43,10 @@ def _drawn(_test: Sequence[LabelledImage], name: str) -> Sequence[LabelledImage]
     return pictures(name, PICTURES[name])
 
 
-MakeImages = Callable[[Sequence[LabelledImage]], Sequence[LabelledImage]]
+_MakeImages = Callable[[Sequence[LabelledImage]], Sequence[LabelledImage]]
 """Makes the images of a generated set from the test part of the data set."""
 
-GENERATED: Mapping[str, tuple[OodGroup, MakeImages]] = {
+GENERATED: Mapping[str, tuple[OodGroup, _MakeImages]] = {
     **{name: ("far", partial(_drawn, name=name)) for name in PICTURES},
     "digits-8x8": ("far", lambda _: digits()),
     "plain-skin": ("far", plain_skin),
@@ -54,11 +54,11 @@ GENERATED: Mapping[str, tuple[OodGroup, MakeImages]] = {
 }
 """Group and images of the sets without files; the shifted ones show lesions of the test part."""
 
-OodSource = str | Path
+_OodSource = str | Path
 """The name of a generated set, or an absolute path."""
 
 
-def ood_sources(arguments: Sequence[str]) -> dict[OodSource, OodGroup]:
+def ood_sources(arguments: Sequence[str]) -> dict[_OodSource, OodGroup]:
     """Returns the group of every set by its source, in the order of the arguments.
 
     Args:
@@ -69,7 +69,7 @@ def ood_sources(arguments: Sequence[str]) -> dict[OodSource, OodGroup]:
         SettingsError: For an unknown group or a set in two groups.
         DataError: For an unknown set.
     """
-    chosen: dict[OodSource, OodGroup] = {}
+    chosen: dict[_OodSource, OodGroup] = {}
     for argument in arguments:
         for source, group in _sources(argument).items():
             if chosen.setdefault(source, group) != group:
@@ -80,7 +80,7 @@ def ood_sources(arguments: Sequence[str]) -> dict[OodSource, OodGroup]:
 
 
 def read_ood_sets(
-    sources: Mapping[OodSource, OodGroup], test: Sequence[LabelledImage], skip_bad: bool = False
+    sources: Mapping[_OodSource, OodGroup], test: Sequence[LabelledImage], skip_bad: bool = False
 ) -> list[OodSet]:
     """Returns the sets with distinct names.
 
@@ -104,10 +104,10 @@ def read_ood_sets(
     return sets
 
 
-def _sources(argument: str) -> dict[OodSource, OodGroup]:
+def _sources(argument: str) -> dict[_OodSource, OodGroup]:
     group, name = _parsed(argument)
     made = {generated: of for generated, (of, _) in GENERATED.items()}
-    if name == ALL_GENERATED:
+    if name == _ALL_GENERATED:
         return {generated: of for generated, of in made.items() if group in (None, of)}
     if name in made:
         if group not in (None, made[name]):
@@ -118,7 +118,7 @@ def _sources(argument: str) -> dict[OodSource, OodGroup]:
     path = Path(name)
     if not name or not path.exists():
         raise DataError(
-            f"--ood {argument}: expected a folder, an archive or one of {ALL_GENERATED}, "
+            f"--ood {argument}: expected a folder, an archive or one of {_ALL_GENERATED}, "
             f"{', '.join(GENERATED)}; got no such file"
         )
     return {path.absolute(): group or "far"}
@@ -194,7 +194,7 @@ def _data_name(data: Mapping[str, Any]) -> str:
 
 def _family(name: str) -> str | None:
     kinds = ((kind, data_set.family) for kind, data_set in DATA_SETS.items())
-    families = (*kinds, *FAMILIES.items())
+    families = (*kinds, *_FAMILIES.items())
     return next((family for part, family in families if part in name.lower()), None)
 
 

@@ -125,7 +125,7 @@ class LoadedBatches:
         if self.settings.shuffle:
             order = generator.permutation(length.images)
         if self.expected_counts is not None:
-            order = order[systematic_sample(self.expected_counts[order], generator)]
+            order = order[_systematic_sample(self.expected_counts[order], generator)]
             if self.settings.shuffle:
                 order = generator.permutation(order)
         for start in range(0, length.images, length.batch_size):
@@ -150,7 +150,7 @@ class ImageDataset(Dataset[tuple[Tensor, int]]):
         return pixels, IGNORED if index < 0 else image.label
 
 
-def systematic_sample(
+def _systematic_sample(
     expected_counts: NDArray[np.float64], generator: np.random.Generator
 ) -> NDArray[np.int64]:
     """Returns sorted indices; index i occurs floor(e) or ceil(e) times, e = expected_counts[i].

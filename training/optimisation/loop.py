@@ -76,7 +76,7 @@ class _Loop:
     def run_to_end(self) -> RunResult:
         """Takes all remaining steps and returns the result."""
         with (
-            deferred_interrupt() as interrupt,
+            _deferred_interrupt() as interrupt,
             closing(self.display),
             closing(self.curves),
             closing(self._steps()) as steps,  # ends the workers of an epoch
@@ -135,7 +135,7 @@ class _Loop:
                 self.progress = replace(self.progress, first_loss=self.progress.mean_loss)
             self.optimisation.objective.after_epoch()
             metrics = self.optimisation.objective.epoch_metrics()
-            self.display.print(epoch_line(self.progress, self.length, metrics))
+            self.display.print(_epoch_line(self.progress, self.length, metrics))
             self.curves.add_epoch(self.progress, metrics)
 
     def _save(self) -> None:
@@ -161,7 +161,7 @@ class Interrupt:
 
 
 @contextmanager
-def deferred_interrupt() -> Iterator[Interrupt]:
+def _deferred_interrupt() -> Iterator[Interrupt]:
     """Records a first Ctrl-C or SIGTERM within the block; a second one has its usual effect.
 
     Outside the main thread, which alone can handle signals, it changes nothing.
@@ -188,7 +188,7 @@ def deferred_interrupt() -> Iterator[Interrupt]:
         restore()
 
 
-ESTIMATE_STEPS = 6
+_ESTIMATE_STEPS = 6
 """Steps of a session after which its duration is estimated; the first is left out."""
 
 
@@ -216,8 +216,8 @@ class ProgressDisplay:
         """Shows the progress after one more step: on the bar, or as a line if one is due."""
         if progress.step - self.start.step == 1:
             self.first = progress
-        elif progress.step - self.start.step == ESTIMATE_STEPS:
-            self.print(estimate_line(self.first, progress, self.length))
+        elif progress.step - self.start.step == _ESTIMATE_STEPS:
+            self.print(_estimate_line(self.first, progress, self.length))
         if self.bar is not None:
             epoch = f"{self.prefix}epoch {self.length.epoch_of(progress.step)}/{self.length.epochs}"
             self.bar.advance(epoch, f"loss {progress.mean_loss:.3f}")
@@ -323,7 +323,7 @@ def run_line(progress: Progress, start: Progress, length: RunLength) -> str:
     )
 
 
-def epoch_line(progress: Progress, length: RunLength, metrics: Mapping[str, float]) -> str:
+def _epoch_line(progress: Progress, length: RunLength, metrics: Mapping[str, float]) -> str:
     """Returns "epoch 1/4: loss 1.2340, validation nll 0.8120": an epoch's loss and metrics."""
     epoch = length.epoch_of(progress.step)
     parts = [f"loss {progress.mean_loss:.4f}"]
@@ -331,7 +331,7 @@ def epoch_line(progress: Progress, length: RunLength, metrics: Mapping[str, floa
     return f"epoch {epoch}/{length.epochs}: {', '.join(parts)}"
 
 
-def estimate_line(first: Progress, progress: Progress, length: RunLength) -> str:
+def _estimate_line(first: Progress, progress: Progress, length: RunLength) -> str:
     """Returns the estimated duration of the remaining steps and the memory in use.
 
     `first` is the progress after the first step of the session, which is slower than the others.

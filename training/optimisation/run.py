@@ -304,7 +304,7 @@ def run_provenance(recipe: Recipe, device: torch.device) -> Provenance:
     return {
         "recipe": recipe.model_dump(mode="json"),
         "seed": recipe.seed,
-        "commit": current_commit(),
+        "commit": _current_commit(),
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -331,7 +331,7 @@ def data_provenance(*sets: ImageParts | OodSet, outliers: OodSet | None = None) 
     return provenance
 
 
-def current_commit() -> str | None:
+def _current_commit() -> str | None:
     """Returns the commit of the checkout, with "-dirty" if it has changes; None without git."""
     try:
         described = subprocess.run(

@@ -120,7 +120,7 @@ OPTIMISER_TYPES: Mapping[str, type[torch.optim.Adam]] = {
     "adamw": torch.optim.AdamW,
     "adam-l2": torch.optim.Adam,
 }
-MAX_AUTO_WARMUP_STEPS = 500
+_MAX_AUTO_WARMUP_STEPS = 500
 """The paper's warm-up."""
 
 
@@ -238,7 +238,7 @@ class Optimisation:
 
 def warmup_steps(steps: int, setting: int | Auto) -> int:
     """Returns the steps of warm-up of a run; `auto` is a tenth of the run, at most 500 steps."""
-    return min(MAX_AUTO_WARMUP_STEPS, steps // 10) if setting == AUTO else setting
+    return min(_MAX_AUTO_WARMUP_STEPS, steps // 10) if setting == AUTO else setting
 
 
 def warmup_cosine(steps: int, setting: int | Auto) -> Callable[[int], float]:

@@ -21,13 +21,13 @@ from training.optimisation.batches import IGNORED
 from training.optimisation.step import Objective, RecomputedBlocks
 from training.recipe.pretraining import PretrainingStage
 
-EMBEDDING_WIDTH = 128
+_EMBEDDING_WIDTH = 128
 TEMPERATURE = 0.2
 """Of the contrastive loss."""
-BLOCK = re.compile(r"backbone\.encoder\.layers\.encoder_layer_(\d+)\.")
+_BLOCK = re.compile(r"backbone\.encoder\.layers\.encoder_layer_(\d+)\.")
 
 
-class ClassifierOutput(NamedTuple):
+class _ClassifierOutput(NamedTuple):
     """Logits (n, all classes), and embeddings (n, EMBEDDING_WIDTH) for the contrastive loss."""
 
     logits: Tensor
@@ -70,14 +70,14 @@ class Classifier(nn.Module):
         self.projection = nn.Sequential(
             nn.Linear(settings.width, settings.width),
             nn.ReLU(),
-            nn.Linear(settings.width, EMBEDDING_WIDTH),
+            nn.Linear(settings.width, _EMBEDDING_WIDTH),
         )
         self.classes = tuple(classes)
 
-    def forward(self, images: Tensor) -> ClassifierOutput:
+    def forward(self, images: Tensor) -> _ClassifierOutput:
         """images: (n, 3, image_size, image_size) in [0, 1]."""
         features = self.backbone(normalise(images, self.preprocessing))
-        return ClassifierOutput(self.head(features), self.projection(features))
+        return _ClassifierOutput(self.head(features), self.projection(features))
 
     def fold_stem(self) -> "Classifier":
         """Folds the batch normalisation of the stem into its convolutions; returns itself in
@@ -133,7 +133,7 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
     ) -> Tensor:
         """labels: (n,) as in `train.mixed_batches`; IGNORED for padding."""
         with seeded(images.device, *draw):
-            output: ClassifierOutput = network(images)
+            output: _ClassifierOutput = network(images)
         unlabelled = labels >= sum(self.model.classes)
         loss = self.contrast_weight * contrastive_loss(
             output.embeddings[unlabelled].float(), labels[unlabelled]
@@ -169,7 +169,7 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
         if name.startswith("backbone.encoder.ln."):
             return 1.0
         blocks = self.model.backbone.settings.layers
-        block = BLOCK.match(name)
+        block = _BLOCK.match(name)
         return float(self.layer_decay ** (blocks - int(block[1]) if block else blocks + 1))
 
     def after_step(self) -> None:

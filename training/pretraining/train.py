@@ -68,7 +68,7 @@ def pretrain(
     states = [stage_state_file(out, index) for index in range(len(recipe.stages))]
     for state in states:
         check_stored_state(state, resume, restart)
-    images = PretrainingImages(
+    images = _PretrainingImages(
         [read_dataset(settings, data, skip_bad) for settings in recipe.data],
         [read_unlabelled(settings, data, skip_bad) for settings in recipe.unlabelled],
     )
@@ -122,7 +122,7 @@ class PretrainingSet:
 
 
 @dataclass(frozen=True)
-class PretrainingImages:
+class _PretrainingImages:
     """All images of a recipe, in the order of its sets."""
 
     labelled: Sequence[ImageParts]
@@ -192,7 +192,7 @@ def mixed_batches(
 
 def _train_stages(
     recipe: PretrainingRecipe,
-    images: PretrainingImages,
+    images: _PretrainingImages,
     start: BackboneFile | None,
     runs: Sequence[Run],
 ) -> tuple[Classifier, Provenance]:
@@ -224,7 +224,7 @@ def _train_stages(
 def _save(
     model: Classifier,
     recipe: PretrainingRecipe,
-    images: PretrainingImages,
+    images: _PretrainingImages,
     facts: Mapping[str, Any],
     out: Path,
 ) -> None:

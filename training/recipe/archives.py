@@ -11,7 +11,7 @@ from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.settings import Settings, validated
 from training.recipe.file import read_toml
 
-ARCHIVES = Path(__file__).parents[1] / "archives"
+_ARCHIVES = Path(__file__).parents[1] / "archives"
 
 NonEmptyText = Annotated[str, Field(min_length=1)]
 
@@ -51,7 +51,7 @@ def read_archive_labels(name: str) -> ArchiveLabels:
         raise SettingsError(
             f"expected a .toml file or one of {', '.join(archive_names())}, got {name!r}"
         )
-    path = Path(name) if name.endswith(".toml") else ARCHIVES / f"{name}.toml"
+    path = Path(name) if name.endswith(".toml") else _ARCHIVES / f"{name}.toml"
     tables = read_toml(path)
     try:
         return validated(ArchiveLabels, tables)
@@ -60,4 +60,4 @@ def read_archive_labels(name: str) -> ArchiveLabels:
 
 
 def archive_names() -> list[str]:
-    return sorted(path.stem for path in ARCHIVES.glob("*.toml"))
+    return sorted(path.stem for path in _ARCHIVES.glob("*.toml"))

@@ -76,7 +76,7 @@ def read_recipe(
     for key in ("file", "variant", "overrides"):
         if key in tables:
             raise SettingsError(f"{path}: {key} is set on the command line, not in a recipe")
-    tables = with_overrides(tables, overrides)
+    tables = _with_overrides(tables, overrides)
     source = {"file": path.name, "variant": variant, "overrides": tuple(overrides)}
     try:
         return validated(kind, tables | source)
@@ -113,7 +113,7 @@ def read_layers(path: Path, variant: str | None = None) -> list[Layer]:
     return [*layers, Layer(f"variant {variant}", variants[variant])]
 
 
-def override_key(override: str) -> list[str]:
+def _override_key(override: str) -> list[str]:
     """Returns the parts of the key of an override `key=value`. Raises SettingsError."""
     key, equals, _ = override.partition("=")
     if not equals or not key:
@@ -168,7 +168,7 @@ def _merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> Tables:
     return merged
 
 
-def with_overrides(tables: Tables, overrides: Sequence[str]) -> Tables:
+def _with_overrides(tables: Tables, overrides: Sequence[str]) -> Tables:
     """Returns tables in which `key=value` such as `training.epochs=2` replaces keys.
 
     Raises:
@@ -181,7 +181,7 @@ def with_overrides(tables: Tables, overrides: Sequence[str]) -> Tables:
 
 
 def _apply(tables: Tables, override: str) -> None:
-    *parents, last = override_key(override)
+    *parents, last = _override_key(override)
     text = override.partition("=")[2]
     table: Any = tables
     try:
@@ -201,7 +201,7 @@ def _value(text: str) -> Any:
 
 
 @dataclass(frozen=True)
-class RecipeKey:
+class _RecipeKey:
     """A key of a recipe, such as `training.epochs`.
 
     Attributes:
@@ -214,12 +214,12 @@ class RecipeKey:
     text: str
 
 
-def recipe_keys(model: type[BaseModel], prefix: str = "") -> list[RecipeKey]:
+def recipe_keys(model: type[BaseModel], prefix: str = "") -> list[_RecipeKey]:
     """Returns the keys of a model and of the models in it, in order.
 
     A table that is a model itself is replaced by its keys.
     """
-    keys: list[RecipeKey] = []
+    keys: list[_RecipeKey] = []
     for name, field in model.model_fields.items():
         inner = _models_in(field.annotation)
         if inner:
@@ -229,21 +229,21 @@ def recipe_keys(model: type[BaseModel], prefix: str = "") -> list[RecipeKey]:
         text = " ".join((field.description or "").split()) + (
             f" One of {', '.join(choices)}." if choices else ""
         )
-        keys.append(RecipeKey(prefix + name, _default(field), text))
+        keys.append(_RecipeKey(prefix + name, _default(field), text))
     return keys
 
 
-def _keys_of_any(models: list[type[BaseModel]], prefix: str) -> list[RecipeKey]:
+def _keys_of_any(models: list[type[BaseModel]], prefix: str) -> list[_RecipeKey]:
     """Returns the keys of a model, or of alternatives that differ in their `name`."""
     if len(models) == 1:
         return recipe_keys(models[0], prefix)
     names = [model.model_fields["name"].default for model in models]
-    by_key: dict[str, list[tuple[str, RecipeKey]]] = {}
+    by_key: dict[str, list[tuple[str, _RecipeKey]]] = {}
     for name, model in zip(names, models, strict=True):
         for key in recipe_keys(model, prefix):
             by_key.setdefault(key.name, []).append((name, key))
     return [
-        RecipeKey(
+        _RecipeKey(
             key,
             alternatives[0][1].default
             if key == f"{prefix}name"
@@ -291,10 +291,10 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     return models
 
 
-KeyPath = tuple[str, ...]
+_KeyPath = tuple[str, ...]
 
 DEFAULT, COMMAND_LINE = "default", "command line"
-BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 VALUE_WIDTH, TEXT_WIDTH = 48, 100
 
 
@@ -308,7 +308,7 @@ def recipe_with_sources(
     """
     recipe = read_recipe(path, kind, overrides, variant)
     layers = read_layers(path, variant)
-    given = [tuple(override_key(override)) for override in overrides]
+    given = [tuple(_override_key(override)) for override in overrides]
     values = recipe.model_dump(mode="json", exclude={"file", "variant", "overrides"})
     texts = {key.name: key.text for key in recipe_keys(kind)}
     lines = []
@@ -323,7 +323,7 @@ def recipe_with_sources(
     return lines
 
 
-def leaves(tables: Mapping[str, Any], parents: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+def leaves(tables: Mapping[str, Any], parents: _KeyPath = ()) -> Iterator[tuple[_KeyPath, Any]]:
     """Yields the values of nested tables, and empty tables, with their keys."""
     for name, value in tables.items():
         if isinstance(value, Mapping) and value:
@@ -332,10 +332,10 @@ def leaves(tables: Mapping[str, Any], parents: KeyPath = ()) -> Iterator[tuple[K
             yield (*parents, name), value
 
 
-def _assignment(key: KeyPath, value: Any) -> str:
+def _assignment(key: _KeyPath, value: Any) -> str:
     """Returns `key = value`; a comment if the value is None, which TOML cannot state."""
     name = ".".join(
-        part if BARE_KEY.fullmatch(part) else tomlkit.item(part).as_string() for part in key
+        part if _BARE_KEY.fullmatch(part) else tomlkit.item(part).as_string() for part in key
     )
     if value is None:
         return f"# {name} is not set"
@@ -358,13 +358,13 @@ def _inline(values: Sequence[Any]) -> str:
     return f"[{', '.join(items)}]"
 
 
-def _source(key: KeyPath, layers: Sequence[Layer], given: Sequence[KeyPath]) -> str:
+def _source(key: _KeyPath, layers: Sequence[Layer], given: Sequence[_KeyPath]) -> str:
     if any(key[: len(path)] == path or path[: len(key)] == key for path in given):
         return COMMAND_LINE
     return next((layer.source for layer in reversed(layers) if _sets(layer.tables, key)), DEFAULT)
 
 
-def _sets(tables: Any, key: KeyPath) -> bool:
+def _sets(tables: Any, key: _KeyPath) -> bool:
     """True if the tables contain the key, or a value instead of one of its tables."""
     for part in key:
         if not isinstance(tables, Mapping):

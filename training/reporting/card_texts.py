@@ -36,9 +36,9 @@ LICENCES = {
 """Of unlabelled or own pictures, by the name of their folder or archive without extension, and of
 imported weights, by their source.
 """
-HUB_METRICS = {"accuracy": "accuracy", "macro_f1": "f1", "brier": "brier_score"}
+_HUB_METRICS = {"accuracy": "accuracy", "macro_f1": "f1", "brier": "brier_score"}
 """The Hub's names of metrics, by the names of a report."""
-TAGS = ("uncertainty", "lora", "vision-transformer")
+_TAGS = ("uncertainty", "lora", "vision-transformer")
 
 
 def front_matter(config: CheckpointConfig, report: Report | None) -> str:
@@ -55,8 +55,8 @@ def front_matter(config: CheckpointConfig, report: Report | None) -> str:
         **({"license_name": "see-card"} if licence == "other" else {}),
         **_base_model(config),
         "datasets": [data["kind"]],
-        "metrics": list(HUB_METRICS.values()),
-        "tags": list(TAGS),
+        "metrics": list(_HUB_METRICS.values()),
+        "tags": list(_TAGS),
         **({} if report is None else {"model-index": [_results(config, report)]}),
     }
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
@@ -75,7 +75,7 @@ def _results(config: CheckpointConfig, report: Report) -> dict[str, Any]:
     estimates = report.modes[0].metrics
     metrics = [
         {"type": hub_name, "name": name, "value": estimate.value}
-        for name, hub_name in HUB_METRICS.items()
+        for name, hub_name in _HUB_METRICS.items()
         if (estimate := estimates.get(name)) is not None
     ]
     kind = config.provenance["recipe"]["data"]["kind"]

@@ -26,28 +26,28 @@ from training.evaluation.metrics import (
 from training.evaluation.report_schema import FLAG_METRICS, ModeReport
 from training.reporting.tables import SCORE_NAMES, ood_groups
 
-PIXELS_PER_INCH = 120
+_PIXELS_PER_INCH = 120
 RELIABILITY = "reliability.png"
 
 # The Okabe-Ito palette, which colour-blind readers can distinguish: blue, vermilion, green,
 # orange, purple, sky blue.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
-GREY = "#555555"
-LINES = ("-", "--", ":", "-.")
-MIN_SCALE_COVERAGE = 0.02
-SCORE_BINS = 40
-SCORE_AXES: Mapping[ScoreName, str] = {
+_GREY = "#555555"
+_LINES = ("-", "--", ":", "-.")
+_MIN_SCALE_COVERAGE = 0.02
+_SCORE_BINS = 40
+_SCORE_AXES: Mapping[ScoreName, str] = {
     "msp": "maximum softmax probability (MSP)",
     "energy": "energy",
     "feature_distance": "feature distance",
 }
-MIN_OPAQUE_IMAGES = 10
-FAINT = 0.25
-MAX_LABELLED_CLASSES = 20
+_MIN_OPAQUE_IMAGES = 10
+_FAINT = 0.25
+_MAX_LABELLED_CLASSES = 20
 
 
 @dataclass(frozen=True)
-class ChartFile:
+class _ChartFile:
     """A chart with its file name and its alternative text."""
 
     name: str
@@ -55,7 +55,7 @@ class ChartFile:
     figure: Figure
 
 
-def chart_files(evaluation: Evaluation) -> Iterator[ChartFile]:
+def chart_files(evaluation: Evaluation) -> Iterator[_ChartFile]:
     """Yields reliability and risk-coverage of all modes, then confusion and OOD scores by mode."""
     report, labels = evaluation.report, evaluation.test.labels
     subtitle = f"{report.model} on {report.data} ({report.images:,} images)"
@@ -64,10 +64,10 @@ def chart_files(evaluation: Evaluation) -> Iterator[ChartFile]:
         mode.title: calibration_bins(predictions.probabilities.numpy(), labels)
         for mode, predictions in modes
     }
-    yield ChartFile(RELIABILITY, "Reliability diagrams", reliability_diagram(bins, subtitle))
+    yield _ChartFile(RELIABILITY, "Reliability diagrams", reliability_diagram(bins, subtitle))
     curves = {mode.title: _curve(predictions, labels) for mode, predictions in modes}
     figure = risk_coverage_chart(curves, f"Risk by coverage\n{subtitle}")
-    yield ChartFile("risk-coverage.png", "Risk-coverage curves", figure)
+    yield _ChartFile("risk-coverage.png", "Risk-coverage curves", figure)
     for index, mode in enumerate(report.modes):
         yield from _mode_charts(evaluation, mode, index, subtitle)
 
@@ -75,7 +75,7 @@ def chart_files(evaluation: Evaluation) -> Iterator[ChartFile]:
 def png(figure: Figure) -> bytes:
     """Returns a figure as PNG with at most 256 colours; equal figures give equal bytes."""
     rendered, content = BytesIO(), BytesIO()
-    figure.savefig(rendered, format="png", dpi=PIXELS_PER_INCH)
+    figure.savefig(rendered, format="png", dpi=_PIXELS_PER_INCH)
     with Image.open(rendered, formats=["PNG"]) as image:
         image.convert("RGB").quantize().save(content, "PNG", optimize=True)
     return content.getvalue()
@@ -88,19 +88,19 @@ def _curve(uncertainty: Uncertainty, labels: Ints) -> RiskCoverage:
 
 def _mode_charts(
     evaluation: Evaluation, mode: ModeReport, index: int, subtitle: str
-) -> Iterator[ChartFile]:
+) -> Iterator[_ChartFile]:
     classes, test = evaluation.classes, evaluation.test
     suffix = mode.mode if mode.mode == "det" else f"{mode.mode}-{mode.samples}"
     counts = confusion_matrix(
         test.labels, test.predictions[index].labels, labels=range(len(classes))
     )
     figure = confusion_chart(counts, classes, f"Confusion, {mode.title}\n{subtitle}")
-    yield ChartFile(f"confusion-{suffix}.png", f"Confusion matrix, {mode.title}", figure)
+    yield _ChartFile(f"confusion-{suffix}.png", f"Confusion matrix, {mode.title}", figure)
     for score in FLAG_METRICS:
         if score in test.predictions[index].scores:
             figure = _histograms(evaluation, mode, index, score, subtitle)
             file = f"{score.replace('_', '-')}-{suffix}.png"
-            yield ChartFile(file, f"Histograms of {SCORE_NAMES[score]}, {mode.title}", figure)
+            yield _ChartFile(file, f"Histograms of {SCORE_NAMES[score]}, {mode.title}", figure)
 
 
 def _histograms(
@@ -165,8 +165,8 @@ def _draw_accuracy(axes: Axes, bins: CalibrationBins) -> None:
     )  # fmt: skip
     for pair, count in zip(zip(bars, gaps, strict=True), images, strict=True):
         for bar in pair:
-            bar.set_alpha(FAINT if count < MIN_OPAQUE_IMAGES else 1)
-    axes.plot([0, 1], [0, 1], "--", color=GREY, label="perfect calibration")
+            bar.set_alpha(_FAINT if count < _MIN_OPAQUE_IMAGES else 1)
+    axes.plot([0, 1], [0, 1], "--", color=_GREY, label="perfect calibration")
 
 
 def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figure:
@@ -176,7 +176,7 @@ def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figur
     have no text.
     """
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
-    labelled = len(classes) <= MAX_LABELLED_CLASSES
+    labelled = len(classes) <= _MAX_LABELLED_CLASSES
     side = 2.5 + 0.6 * len(classes) if labelled else 9.0
     figure = _figure(side + 1.2, side, title)
     axes = figure.subplots()
@@ -200,7 +200,7 @@ def risk_coverage_chart(curves: Mapping[str, RiskCoverage], title: str) -> Figur
     """Returns selective risk against coverage, one line for each name; curves of one resample."""
     figure = _figure(6.4, 4.8, title)
     axes = figure.subplots()
-    styles = cycle(LINES)
+    styles = cycle(_LINES)
     for (name, curve), colour, style in zip(curves.items(), cycle(COLOURS), styles, strict=False):
         areas = {key: values.item() for key, values in selective_metrics(curve).items()}
         label = f"{name}: AURC {areas['aurc']:.3f}, AUGRC {areas['augrc']:.3f}"
@@ -210,7 +210,7 @@ def risk_coverage_chart(curves: Mapping[str, RiskCoverage], title: str) -> Figur
         ylabel="selective risk: share of wrong labels",
     )  # fmt: skip
     # At very low coverage one error is a risk of up to 100%; it must not set the scale.
-    highest = [curve.risk[curve.coverage >= MIN_SCALE_COVERAGE].max() for curve in curves.values()]
+    highest = [curve.risk[curve.coverage >= _MIN_SCALE_COVERAGE].max() for curve in curves.values()]
     axes.set_ylim(0, min(1.02, max(0.01, *(1.15 * risk for risk in highest))))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1))
@@ -238,7 +238,7 @@ def score_histograms(
         inside, edges, weights=np.full(len(inside), 1 / len(inside)), color=COLOURS[0],
         alpha=0.4, label=f"test part ({len(inside):,} images)",
     )  # fmt: skip
-    styles = cycle(LINES)
+    styles = cycle(_LINES)
     for (name, values), colour, style in zip(
         outside.items(), cycle(COLOURS[1:]), styles, strict=False
     ):
@@ -251,7 +251,7 @@ def score_histograms(
         side = "below" if score == "msp" else "above"
         label = f"flagged {side} {threshold:.3f}"
         axes.axvline(threshold, linewidth=1.2, color="black", label=label)
-    axes.set(xlim=(edges[0], edges[-1]), xlabel=SCORE_AXES[score], ylabel="share of the images")
+    axes.set(xlim=(edges[0], edges[-1]), xlabel=_SCORE_AXES[score], ylabel="share of the images")
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     figure.legend(loc="outside lower center", ncols=2)
     return figure
@@ -263,7 +263,7 @@ def _score_edges(score: ScoreName, *values: Floats) -> list[float]:
     if score != "msp":
         everything = np.concatenate(values)
         low, high = float(everything.min()), float(np.percentile(everything, 99))
-    edges: list[float] = np.linspace(low, high, SCORE_BINS + 1).tolist()
+    edges: list[float] = np.linspace(low, high, _SCORE_BINS + 1).tolist()
     return edges
 
 

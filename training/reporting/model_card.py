@@ -25,16 +25,16 @@ from training.reporting.charts import RELIABILITY
 from training.reporting.report import result_sections, summary_sections
 from training.reporting.tables import enumeration
 
-Section = tuple[str, str]
+_Section = tuple[str, str]
 """A title and Markdown."""
 
-WEAKNESS = (
+_WEAKNESS = (
     "What the triage policy makes of this model's answers, on images like those of the training "
     "and on images of other clinics and cameras. The urgent threshold was fitted on the former "
     "only; expect the figures of other images to differ again."
 )
 
-DIRECTIONS = (
+_DIRECTIONS = (
     "Before any use, evaluate it on pictures of your own whose truth is known (`eulerlora "
     "evaluate`), and fit its thresholds to them (`eulerlora site fit`). A person who can judge the "
     "picture decides; the output is one input among others. Stop using it when the shift monitor "
@@ -42,7 +42,7 @@ DIRECTIONS = (
     "camera, population or model revision, until it is evaluated again."
 )
 
-REPEATED_EVALUATION = (
+_REPEATED_EVALUATION = (
     "`eulerlora evaluate` with these weights gives the results above: batches are fixed, and the "
     "seeds of samples, resamples and changed images are deterministic."
 )
@@ -89,19 +89,19 @@ def model_card(
     Comparison and performance are as in `write_model_card`; the performance is the first section.
     """
     texts = DATA_SETS[config.provenance["recipe"]["data"]["kind"]]
-    sections: list[Section] = [
-        *([("Known weakness", f"{WEAKNESS}\n\n{performance.strip()}")] if performance else []),
+    sections: list[_Section] = [
+        *([("Known weakness", f"{_WEAKNESS}\n\n{performance.strip()}")] if performance else []),
         *site_sections(config),
         ("Intended use", texts.intended),
-        ("Directions", DIRECTIONS),
+        ("Directions", _DIRECTIONS),
         ("Out-of-scope use", "Do not use the model for:\n\n" + _list(texts.misuses)),
         ("Classes", _list([f"`{label.name}`: {label.description}" for label in config.classes])),
         *([("Results", "Not evaluated yet.")] if report is None else _results(report)),
         *([("Comparison", _demote_headings(comparison))] if comparison else []),
-        ("Limits", _list([*texts.limits, *tolerances(config)])),
+        ("Limits", _list([*texts.limits, *_tolerances(config)])),
         ("Data and licence", _data(config, texts)),
-        ("Training", training_facts(config)),
-        ("Reproduction", reproduction_steps(config, report, bool(comparison), bool(performance))),
+        ("Training", _training_facts(config)),
+        ("Reproduction", _reproduction_steps(config, report, bool(comparison), bool(performance))),
     ]
     head = [
         f"{front_matter(config, report)}\n# {config.name}",
@@ -111,17 +111,17 @@ def model_card(
     return "\n\n".join([*head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"
 
 
-def site_sections(config: CheckpointConfig) -> list[Section]:
+def site_sections(config: CheckpointConfig) -> list[_Section]:
     """Returns the section on local pictures, or an empty list if nothing was fitted on such."""
     site = config.provenance.get("site")
-    return [] if site is None else [("Site calibration", site_calibration(site))]
+    return [] if site is None else [("Site calibration", _site_calibration(site))]
 
 
 def _shape(config: CheckpointConfig) -> str:
     adapters, shape = config.adapters.settings, config.backbone.settings
     kind = method_type(config.method)
     trained = f"{kind.members_text(adapters)} on a frozen"
-    if is_whole_network(config):
+    if _is_whole_network(config):
         trained = "all weights of a"
     law = kind.law_text(config.method, adapters)
     method = "" if config.method == DEFAULT_METHOD else f" Method: {law}."
@@ -143,7 +143,7 @@ def _views(config: CheckpointConfig) -> str:
     )
 
 
-def _results(report: Report) -> Iterator[Section]:
+def _results(report: Report) -> Iterator[_Section]:
     yield "Results", "\n\n".join(summary_sections(report))
     titles = " and ".join(mode.title for mode in report.modes)
     yield (
@@ -219,7 +219,7 @@ def _demote_headings(text: str) -> str:
     return re.sub(r"^(#+ )", r"#\1", text.strip(), flags=re.MULTILINE)
 
 
-def training_facts(config: CheckpointConfig) -> str:
+def _training_facts(config: CheckpointConfig) -> str:
     """Returns a Markdown list: recipe, hardware, steps and time of adapters and backbone."""
     facts, recipe = config.provenance, config.provenance["recipe"]
     if _trained_elsewhere(config):
@@ -227,7 +227,7 @@ def training_facts(config: CheckpointConfig) -> str:
         trained += "and date are not recorded."
     else:
         trained = (
-            f"{'Network' if is_whole_network(config) else 'Adapters'}: recipe `{recipe['name']}`, "
+            f"{'Network' if _is_whole_network(config) else 'Adapters'}: recipe `{recipe['name']}`, "
             f"seed {facts['seed']}, commit {facts['commit']}, {facts['date']}, on "
             f"{facts['hardware']}: {_steps(facts['training'])}."
         )
@@ -245,7 +245,7 @@ def _source(imported: Mapping[str, Any]) -> str:
     return {"adapt": "in a loop on `eulerlora.adapt`", "peft": "with PEFT"}[imported["format"]]
 
 
-def reproduction_steps(
+def _reproduction_steps(
     config: CheckpointConfig, report: Report | None, compared: bool, measured: bool = False
 ) -> str:
     """Returns the commands that reproduce backbone, checkpoint, results and card.
@@ -258,10 +258,10 @@ def reproduction_steps(
     if _trained_elsewhere(config):
         lines: list[str] = []
         placeholders = "run/ is this checkpoint, DIR a folder with a folder for each class"
-        repeated = REPEATED_EVALUATION
+        repeated = _REPEATED_EVALUATION
     else:
         lines, placeholders = _training_steps(config)
-        repeated = f"The same machine type gives the same weights. {REPEATED_EVALUATION}"
+        repeated = f"The same machine type gives the same weights. {_REPEATED_EVALUATION}"
     if report is not None:
         options = _evaluation_options(report)
         lines.append(f"eulerlora evaluate run/ --data DIR {options} --out report/")
@@ -298,7 +298,7 @@ def _training_steps(config: CheckpointConfig) -> tuple[list[str], str]:
     return lines, placeholders
 
 
-def tolerances(config: CheckpointConfig) -> Iterator[str]:
+def _tolerances(config: CheckpointConfig) -> Iterator[str]:
     """Yields what the OOD thresholds keep, with a warning if too few units were calibrated on."""
     tolerance = next((entry.tolerance for entry in config.thresholds), None)
     if tolerance is not None:
@@ -306,7 +306,7 @@ def tolerances(config: CheckpointConfig) -> Iterator[str]:
         yield f"The threshold of each OOD score keeps {tolerance.summary}.{few}"
 
 
-def site_calibration(site: Mapping[str, Any]) -> str:
+def _site_calibration(site: Mapping[str, Any]) -> str:
     """Returns Markdown on the local pictures that the thresholds were fitted on.
 
     Args:
@@ -329,7 +329,7 @@ def pretraining(config: CheckpointConfig) -> Provenance | None:
     return origin if "stages" in origin else None
 
 
-def is_whole_network(config: CheckpointConfig) -> bool:
+def _is_whole_network(config: CheckpointConfig) -> bool:
     """Returns True if all weights of the network were trained, not adapters alone."""
     return config.provenance.get("recipe", {}).get("whole_network") is not None
 
@@ -348,7 +348,7 @@ def _backbone(config: CheckpointConfig) -> Iterator[str]:
     if config.backbone.published:
         yield f"Backbone: torchvision's `{config.backbone.published}`, frozen."
         return
-    kept = "trained with the head" if is_whole_network(config) else "frozen"
+    kept = "trained with the head" if _is_whole_network(config) else "frozen"
     imported = config.backbone.provenance.get("imported")
     if imported is not None:
         yield f"Backbone: {_imported(imported)}, {kept}."

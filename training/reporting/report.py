@@ -46,15 +46,15 @@ from training.reporting.tables import (
 )
 
 MARKDOWN = "report.md"
-DIFFERENCES = ("nll", "accuracy", "brier")
+_DIFFERENCES = ("nll", "accuracy", "brier")
 
-RANKING_NOTE = (
+_RANKING_NOTE = (
     "AUROC is the probability that an image with a wrong label is more uncertain than one with the "
     "right label: 0.5 for a random order. AURC is the mean share of wrong labels among the most "
     "certain images, over all numbers of images; without any ranking it equals 1 - accuracy, and "
     "lower is better."
 )
-SETS_NOTE = (
+_SETS_NOTE = (
     "A lesion is covered if the prediction sets of all of its images contain its class; the "
     "intervals are exact and by lesion. At least the stated share of the lesions of each class is "
     "expected to be covered, on average over calibrations. `always`: the calibration had too few "
@@ -153,11 +153,11 @@ def seen_note(report: Report) -> str:
 
 def result_sections(report: Report) -> Iterator[tuple[str, str]]:
     """Yields title and text of the sections after the metrics; skips sections without results."""
-    yield "Ranking of errors", f"{RANKING_NOTE}\n\n{error_ranking_table(report)}"
+    yield "Ranking of errors", f"{_RANKING_NOTE}\n\n{error_ranking_table(report)}"
     yield "By class", _folded(report, lambda mode: class_table(report, mode))
     if any(mode.prediction_sets for mode in report.modes):
         tables = _folded(report, lambda mode: prediction_set_table(mode.prediction_sets))
-        yield "Prediction sets", f"{SETS_NOTE}\n\n{tables}"
+        yield "Prediction sets", f"{_SETS_NOTE}\n\n{tables}"
     if any(mode.groups for mode in report.modes):
         tables = _folded(report, lambda mode: group_table(report, mode))
         yield "By group", f"{_groups_note(report)}\n\n{tables}"
@@ -195,7 +195,7 @@ def _difference(first: ModeReport, mode: ModeReport) -> str:
         relation = "higher" if nll.value > 0 else "lower"
         result = f"Mode {mode.title} has a {relation} NLL than mode {first.title}"
     differences = enumeration(
-        [f"{METRICS[key]} {cell(mode.difference.get(key), '+.4f')}" for key in DIFFERENCES], "and"
+        [f"{METRICS[key]} {cell(mode.difference.get(key), '+.4f')}" for key in _DIFFERENCES], "and"
     )
     return (
         f"{result}. Metrics of {mode.title} less those of {first.title}, for the same images: "

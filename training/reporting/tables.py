@@ -30,20 +30,20 @@ MEAN_LOGITS_METRICS = {
 }
 """Those of the mean logits, with the titles of those of the mean probability."""
 OOD_METRICS = {"auroc": "AUROC", "auprc": "AUPRC", "fpr_at_95_tpr": "FPR at 95% TPR"}
-ERROR_SCORES = {
+_ERROR_SCORES = {
     "msp": "MSP",
     "entropy": "entropy",
     "mutual_information": "mutual information",
     "between_adapters": "variance between adapters",
     "between_views": "variance between views",
 }
-RANKING_METRICS = {"auroc": "AUROC", "aurc": "AURC"}
+_RANKING_METRICS = {"auroc": "AUROC", "aurc": "AURC"}
 SCORE_NAMES: Mapping[ScoreName, str] = {
     "msp": "MSP",
     "energy": "energy",
     "feature_distance": "feature distance",
 }
-FLAGGED_NAMES = {name: f"flagged by {SCORE_NAMES[score]}" for score, name in FLAG_METRICS.items()}
+_FLAGGED_NAMES = {name: f"flagged by {SCORE_NAMES[score]}" for score, name in FLAG_METRICS.items()}
 FEW_IMAGES = 50
 FEW_TARGETS = 10
 TOO_FEW = "too few"
@@ -106,8 +106,8 @@ def error_ranking_table(report: Report) -> str:
             f"{metric}, {score}",
             *(cell(mode.error_ranking.get(score_key, {}).get(key)) for mode in report.modes),
         ]
-        for key, metric in RANKING_METRICS.items()
-        for score_key, score in ERROR_SCORES.items()
+        for key, metric in _RANKING_METRICS.items()
+        for score_key, score in _ERROR_SCORES.items()
         if any(score_key in mode.error_ranking for mode in report.modes)
     ]
     return markdown_table(["", *(mode.title for mode in report.modes)], rows)
@@ -118,7 +118,7 @@ def group_table(report: Report, mode: ModeReport) -> str:
     head = ["", "images", *(["lesions"] if report.clusters < report.images else []), "accuracy"]
     head += ["MSP - accuracy", f"AUROC, {target}" if report.target else "macro-AUROC"]
     head += [f"sensitivity, {target}"] if report.target else []
-    head += [FLAGGED_NAMES[name] for name in _flag_metrics(mode)]
+    head += [_FLAGGED_NAMES[name] for name in _flag_metrics(mode)]
     rows: list[list[str]] = []
     for attribute, groups in mode.groups.items():
         rows.append([f"**{attribute}**", *("" for _ in head[1:])])
