@@ -24,12 +24,12 @@ COPY requirements/serve.lock requirements/
 # from that index is installed.
 ARG TORCH_INDEX=
 RUN if [ -z "$TORCH_INDEX" ]; then \
-        pip install --require-hashes --requirement requirements/serve.lock \
+        pip install --no-deps --require-hashes --requirement requirements/serve.lock \
         && pip uninstall --yes triton; \
     else \
         awk '/^[a-z]/ { kept = $1 !~ /^(torch|torchvision|triton|cuda-.*|nvidia-.*)==/ } kept' \
             requirements/serve.lock > cpu.lock \
-        && pip install --require-hashes --requirement cpu.lock \
+        && pip install --no-deps --require-hashes --requirement cpu.lock \
         && pip install --no-deps --index-url "$TORCH_INDEX" \
             $(grep -oE '^torch(vision)?==[0-9.]+' requirements/serve.lock); \
     fi \

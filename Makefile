@@ -96,24 +96,25 @@ $(CREATED):
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# The locks agree on the packages they share, so that one can be installed over another.
+# The locks agree on the packages they share, so that one can be installed over another. They are
+# complete: with --no-deps pip does not ask for the extras of a locked package, which have no hash.
 $(SERVES): $(CREATED) $(PROJECTS) $(SERVE_LOCK)
-	$(PIP_INSTALL) --require-hashes --requirement $(SERVE_LOCK)
+	$(PIP_INSTALL) --no-deps --require-hashes --requirement $(SERVE_LOCK)
 	$(INSTALL_PROJECTS)
 	@touch $@
 
 $(TRAINS): $(CREATED) $(PROJECTS) $(TRAIN_LOCK)
-	$(PIP_INSTALL) --require-hashes --requirement $(TRAIN_LOCK)
+	$(PIP_INSTALL) --no-deps --require-hashes --requirement $(TRAIN_LOCK)
 	$(INSTALL_PROJECTS)
 	@touch $@
 
 $(TESTS): $(CREATED) $(PROJECTS) $(TEST_LOCK)
-	$(PIP_INSTALL) --require-hashes --requirement $(TEST_LOCK)
+	$(PIP_INSTALL) --no-deps --require-hashes --requirement $(TEST_LOCK)
 	$(INSTALL_PROJECTS)
 	@touch $@
 
 $(DOCS): $(TESTS) $(DOCS_LOCK)
-	$(PIP_INSTALL) --require-hashes --requirement $(DOCS_LOCK)
+	$(PIP_INSTALL) --no-deps --require-hashes --requirement $(DOCS_LOCK)
 	@touch $@
 
 # The locks are resolved for the oldest supported Python from the public index. `make lock` changes
