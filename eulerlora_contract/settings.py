@@ -2,6 +2,7 @@
 
 import re
 import reprlib
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
@@ -47,6 +48,31 @@ def validated(kind: type[AnySettings], values: Mapping[str, Any]) -> AnySettings
         return kind.model_validate(values)
     except ValidationError as error:
         raise SettingsError(first_error(error, kind)) from error
+
+
+_MAX_TOML_DEPTH = 16  # of tables and lists; far below what a recursive function can follow
+_TOO_DEEP = f"expected tables and lists at most {_MAX_TOML_DEPTH} levels deep"
+
+
+def toml_tables(text: str) -> dict[str, Any]:
+    """Returns the tables of a TOML text.
+
+    Raises:
+        SettingsError: For invalid TOML, and for tables or lists that are nested too deeply.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except RecursionError:
+        raise SettingsError(_TOO_DEEP) from None
+    except ValueError as error:  # also of an integer with more digits than Python reads
+        raise SettingsError(f"expected TOML ({error})") from error
+    level: list[Any] = [tables]
+    for _ in range(_MAX_TOML_DEPTH):
+        values = (value.values() if isinstance(value, dict) else value for value in level)
+        level = [value for inner in values for value in inner if isinstance(value, dict | list)]
+    if level:
+        raise SettingsError(_TOO_DEEP)
+    return tables
 
 
 _EXPECTED = {

@@ -15,7 +15,6 @@ A policy is a TOML file; the classes below from `QualityRules` to `Policy` are i
 import hashlib
 import json
 import math
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -41,6 +40,7 @@ from eulerlora_contract.settings import (
     Settings,
     first_error,
     optional,
+    toml_tables,
     validated,
 )
 
@@ -448,6 +448,6 @@ def policy_of(content: Mapping[str, Any], name: str) -> Policy:
 def parse_policy(text: str, name: str) -> Policy:
     """Returns the policy in a TOML text; errors begin with `name`. Raises SettingsError."""
     try:
-        return validated(Policy, tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, SettingsError) as error:
+        return validated(Policy, toml_tables(text))
+    except SettingsError as error:
         raise SettingsError(f"{name}: {error}") from error

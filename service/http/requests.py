@@ -220,7 +220,7 @@ async def _read_form(
     parser = _FormParser(request, field, max_parts, too_many)
     try:
         form = await parser.parse()
-    except (MultiPartException, FormParserError, KeyError, UnicodeError) as error:
+    except (MultiPartException, FormParserError, KeyError, ValueError) as error:
         raise MalformedBody("the multipart body cannot be parsed") from error
     try:
         uploads = []

@@ -12,6 +12,7 @@ from eulerlora_contract.settings import (
     Settings,
     first_error,
     optional,
+    toml_tables,
     validated,
 )
 
@@ -81,3 +82,15 @@ def test_invalid_json_is_reported_without_its_content() -> None:
 def test_an_option_is_written_only_if_it_is_not_its_default() -> None:
     assert "added" not in Example(format_version=1).model_dump()
     assert Example(format_version=1, added=2).model_dump()["added"] == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["a =", "a = " + "9" * 5000, "a = " + "[" * 2000, ".".join("a" * 200) + " = 1"]
+)
+def test_a_toml_text_that_python_cannot_follow_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError):
+        toml_tables(text)
+
+
+def test_a_toml_text_is_read_as_by_python() -> None:
+    assert toml_tables("a.b = [[1]]\n[[c]]\nd = {}") == {"a": {"b": [[1]]}, "c": [{"d": {}}]}

@@ -3,7 +3,6 @@ their defaults and descriptions.
 """
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pydantic.fields import FieldInfo
 from eulerlora.methods.registry import methods
 from eulerlora.nn.method import MethodSettings
 from eulerlora_contract.errors import SettingsError
-from eulerlora_contract.settings import validated
+from eulerlora_contract.settings import toml_tables, validated
 from training.recipe.schema import Recipe
 
 AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
@@ -132,13 +131,22 @@ def _file_layers(path: Path, derived: tuple[Path, ...] = ()) -> list[Layer]:
     if path in derived:
         raise SettingsError(f"{path}: expected a base without a cycle, got the file itself")
     tables = read_toml(path)
+    if not _is_table_of_tables(tables.get(VARIANTS, {})):
+        raise SettingsError(f"{path}: {VARIANTS}: expected a table for each variant")
     base = tables.pop(BASE, None)
     if base is None:
         return [Layer(path.name, tables)]
     base_path, packaged = path.parent / str(base), RECIPES / f"{base}.toml"
-    if not base_path.is_file() and packaged.is_file():
-        base_path = packaged
+    try:
+        if not base_path.is_file() and packaged.is_file():
+            base_path = packaged
+    except OSError as error:  # such as a name that is too long
+        raise SettingsError(f"{base_path}: cannot be read ({error.strerror})") from error
     return [*_file_layers(base_path, (*derived, path)), Layer(path.name, tables)]
+
+
+def _is_table_of_tables(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(one, Mapping) for one in value.values())
 
 
 def read_toml(path: Path) -> Tables:
@@ -148,13 +156,15 @@ def read_toml(path: Path) -> Tables:
         SettingsError: With the path.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return toml_tables(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: expected UTF-8 text") from error
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path}: expected TOML ({error})") from error
+    except ValueError as error:  # a null byte in the name of a base
+        raise SettingsError(f"{str(path)!r}: expected the name of a file") from error
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {error}") from error
 
 
 def _merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> Tables:
@@ -195,8 +205,8 @@ def _apply(tables: Tables, override: str) -> None:
 def _value(text: str) -> Any:
     """Returns a TOML value; text that is no valid TOML is a string, so quotes are optional."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return toml_tables(f"value = {text}")["value"]
+    except SettingsError:
         return text
 
 

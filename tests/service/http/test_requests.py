@@ -170,6 +170,7 @@ FORM = multipart((FILE_HEADERS, CONTENT))
         (multipart((b"Content-Type: image/png", CONTENT)), MULTIPART, MalformedBody),
         (multipart((b"Content-Disposition: form-data", CONTENT)), MULTIPART, MalformedBody),
         (multipart((b"no colon here", CONTENT)), MULTIPART, MalformedBody),
+        (multipart((FIELD_HEADERS + b"; filename*=\0''a", CONTENT)), MULTIPART, MalformedBody),
         (multipart(*[(FILE_HEADERS, b"x")] * (MAX_PARTS + 1)), MULTIPART, MalformedBody),
         (multipart(*[(FIELD_HEADERS, b"x")] * (MAX_PARTS + 1)), MULTIPART, MalformedBody),
     ],

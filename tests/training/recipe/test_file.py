@@ -96,6 +96,10 @@ def test_an_unreadable_recipe_is_refused_with_its_path(tmp_path: Path, text: str
         ('variant = "x"\n', None, "variant"),
         ("", "lora-20", "'lora-20'"),
         ("[variants.short]\n", "long", "short"),
+        ("variants = 1\n", None, "variants"),
+        ("variants.short = 1\n", "short", "variants"),
+        ('base = "\\u0000"\n', None, "x00"),
+        (f'base = "{"x" * 1000}"\n', None, "xxx"),
         (None, None, "cycle.toml"),
     ],
 )
