@@ -47,6 +47,25 @@ CONTENT_TYPES = (
 SYNTAXES = tuple(f"1.2.840.10008.1.2{end}" for end in ("", ".1", ".2", ".1.99", ".5", ".4.90"))
 
 
+class Draw(random.Random):
+    """Draws values from bytes, so that a small change of the bytes is a small one of a body.
+
+    After the last byte, every draw is the lowest one.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(0)
+        self._content = BytesIO(content)
+
+    def random(self) -> float:
+        """Returns a number in [0, 1), from two bytes."""
+        return self.getrandbits(16) / 2**16
+
+    def getrandbits(self, k: int, /) -> int:
+        """Returns `k` bits of the next bytes."""
+        return int.from_bytes(self._content.read(-(-k // 8))) % 2**k
+
+
 @dataclass(frozen=True)
 class Body:
     """A request body with its headers; `path` is without the model's name."""
