@@ -65,7 +65,11 @@ def test_the_feature_distance_is_that_of_the_mean_over_trajectories(scored) -> N
 
 
 def test_msp_is_flagged_below_its_threshold_and_other_scores_above(scored) -> None:
-    flagged = scored(THRESHOLDS)
+    flagged, plain = scored(THRESHOLDS), scored(None)
+    for name, score in flagged.items():
+        assert torch.equal(score.value, plain[name].value)
+    assert flagged["msp"].threshold == THRESHOLDS.msp
+    assert flagged["energy"].threshold == THRESHOLDS.energy.threshold
     assert flagged["msp"].flagged.tolist() == [True, False]
     assert flagged["energy"].flagged.tolist() == [True, False]
     assert flagged["feature_distance"].flagged.tolist() == [True, True]

@@ -8,6 +8,7 @@ from eulerlora.scores.ood_scores import FeatureDistance, FeatureStatistics
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.scores.uncertainty import summarise, variance_of
 from eulerlora_contract.errors import NonFiniteError
+from tests.conftest import THRESHOLDS
 
 
 def random_trajectories(images: int = 6, samples: int = 4, seed: int = 0) -> Trajectories:
@@ -57,9 +58,15 @@ def test_images_with_different_numbers_of_samples_have_the_summary_of_theirs(
     distance: FeatureDistance,
 ) -> None:
     whole, counts = random_trajectories(), torch.tensor([1, 4, 2, 2, 4, 1])
-    actual = whole.first(counts).summary(distance)
+    few = whole.first(counts)
+    actual = few.summary(distance, THRESHOLDS[1])
+    torch.testing.assert_close(
+        actual.log_probabilities, few.flat_log_probabilities, rtol=0, atol=0, equal_nan=True
+    )
+    assert actual.scores["msp"].threshold == THRESHOLDS[1].msp
     for index, count in enumerate(counts.tolist()):
         alone = whole.images(slice(index, index + 1)).first(count)
+        assert few.log_probabilities[index, :, count:].isnan().all()
         rows, views = alone.log_probabilities.exp(), alone.views
         expected = summarise(rows.flatten(1, 2))
         for name, value in vars(expected).items():

@@ -58,6 +58,8 @@ def test_the_entropy_of_certain_trajectories_is_mutual_information() -> None:
     [
         torch.randn(4, 6, 3, generator=Generator().manual_seed(0)),
         torch.full((4, 6, 3), 1 / 3).log(),
+        torch.full((4, 6, 3), 0.5),
+        torch.tensor([1.5, -0.5]).expand(4, 6, 2),
         torch.full((6, 3), 1 / 3),
         torch.full((1, 4, 6, 3), 1 / 3),
         torch.full((4, 0, 3), 1 / 3),
@@ -103,3 +105,16 @@ def test_effects_of_adapters_and_views_are_told_apart_if_each_adapter_sees_all_v
     for part, effect in (("adapters", adapter), ("views", view), ("samples", sample)):
         expected = 2 * effect.square().mean().reshape(1)  # of two classes
         torch.testing.assert_close(getattr(actual, f"between_{part}"), expected)
+
+
+def test_one_view_has_no_part_of_the_variance_and_views_of_one_trajectory_have_all() -> None:
+    trajectories = random_trajectories(3)[:, None]  # (3, 1, 7, classes)
+    actual = variance_of(
+        trajectories, torch.tensor([[[3] * 7], [[*range(7)]], [[0] * 3 + [1] * 4]])
+    )
+    total = trajectories.flatten(1, 2).var(dim=1, unbiased=False).sum(dim=-1)
+    assert actual.between_views[0] == 0
+    torch.testing.assert_close(actual.between_views[1], total[1])
+    two = torch.stack([part.mean(dim=0) for part in trajectories[2, 0].split([3, 4])])
+    squares = (two - trajectories[2, 0].mean(dim=0)).square().sum(dim=-1)
+    torch.testing.assert_close(actual.between_views[2], squares @ torch.tensor([3, 4]).double() / 7)

@@ -65,7 +65,7 @@ ENTROPIES = {"below": 1.25, "equal": 1.5, "above": 1.75}
 TRAJECTORIES: dict[str, dict[str, Any]] = {
     "agree": {"trajectory_labels": ("nv",) * 8},
     "disagree": {"trajectory_labels": ("nv",) * 7 + ("bkl",)},
-    "unknown": {"trajectory_labels": ()},
+    "unknown": {"trajectories": 2, "trajectory_labels": ()},
     "single": {"trajectories": 1, "trajectory_labels": ()},
 }
 UNKNOWN = (

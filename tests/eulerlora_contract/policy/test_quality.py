@@ -31,13 +31,27 @@ def reasons(image: Image.Image) -> set[Reason]:
     return set(default_policy().decide(make_prediction(), measure_quality(image)).reasons)
 
 
-def test_the_laplacian_variance_equals_that_of_scipy() -> None:
-    luma = np.random.default_rng(0).uniform(0, 255, (30, 41)).astype(np.float32)
+@pytest.mark.parametrize("shape", [(30, 41), (3, 5)])
+def test_the_laplacian_variance_equals_that_of_scipy(shape: tuple[int, int]) -> None:
+    luma = np.random.default_rng(0).uniform(0, 255, shape).astype(np.float32)
     expected = ndimage.laplace(luma.astype(np.float64))[1:-1, 1:-1].var()
     assert laplacian_variance(Image.fromarray(luma)) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("level", "share"), [(0, (1, 0)), (128, (0, 0)), (255, (0, 1))])
+def test_an_image_without_inner_pixels_has_no_sharpness() -> None:
+    assert laplacian_variance(Image.effect_noise((9, 2), 60).convert("F")) == 0
+
+
+def test_a_small_image_is_measured_as_it_is() -> None:
+    image = lesion(100, 80)
+    assert measure_quality(image).sharpness == laplacian_variance(image.convert("F"))
+
+
+@pytest.mark.parametrize(
+    ("level", "share"),
+    [(0, (1, 0)), (5, (1, 0)), (6, (0, 0)), (128, (0, 0)), (249, (0, 0)), (250, (0, 1)),
+     (255, (0, 1))],
+)  # fmt: skip
 def test_a_uniform_image_has_the_brightness_of_its_level_and_no_sharpness(
     level: int, share: tuple[int, int]
 ) -> None:

@@ -30,6 +30,44 @@ def test_the_pathway_of_a_retake_keeps_its_urgency() -> None:
     assert "urgent" in urgent
 
 
+def test_the_pathway_of_an_unfamiliar_image_asks_for_a_better_one_if_its_quality_is_poor() -> None:
+    assert pathway(decision(Reason.UNFAMILIAR)) == PATHWAYS[Disposition.UNFAMILIAR]
+    assert "retake the image" in pathway(decision(Reason.UNFAMILIAR, Reason.BLURRED))
+
+
+@pytest.mark.parametrize("is_fitted", [True, False])
+@pytest.mark.parametrize("is_established", [True, False])
+def test_a_result_says_what_is_known_about_its_policy_for_the_predicting_model(
+    is_fitted: bool, is_established: bool
+) -> None:
+    rules = default_policy()
+    evidence = rules.evidence
+    assert evidence is not None
+    fit = evidence.fit.model_copy(update={"established": is_established})
+    rules = rules.model_copy(update={"evidence": evidence.model_copy(update={"fit": fit})})
+    prediction = make_prediction(
+        revision=evidence.revision if is_fitted else "sha256:other",
+        mode=evidence.mode,
+        samples=evidence.samples,
+        views=evidence.views,
+        index=3,
+        item_id="a",
+    )
+    names = {"nv": "naevus"}
+    result = triage_result(prediction, GOOD, rules.decide(prediction, GOOD), rules, names)
+    assert (result.index, result.item_id, result.class_names) == (3, "a", names)
+    known = result.policy
+    assert known.established == (known.notice is None) == (is_fitted and is_established)
+    plain = rules.model_copy(update={"evidence": None})
+    unknown = triage_result(prediction, GOOD, plain.decide(prediction, GOOD), plain, names).policy
+    assert (known.notice == unknown.notice) == (not is_fitted)
+    expected = [measured.data for measured in evidence.measured] if is_fitted else []
+    assert [one.data for one in known.measured] == expected
+    if is_fitted:
+        assert known.measured[0].sensitivity == evidence.measured[0].critical.sensitivity
+        assert known.measured[0].specificity == evidence.measured[0].others.specificity
+
+
 @pytest.mark.parametrize("flag", [True, False, None])
 def test_people_see_the_figures_of_an_image_unless_it_is_unfamiliar(flag: bool | None) -> None:
     prediction = make_prediction(unfamiliar=flag, ood=True)
