@@ -107,8 +107,9 @@ class Protocol(H11Protocol):
     waiting connections, and their requests are refused. A request in progress is never cut.
 
     Relies on these internal names of uvicorn: `conn`, `app`, `connections`, `cycle`, `flow`,
-    `headers`, `handle_events`, `send_400_response`, `on_response_complete`, `timeout_keep_alive`,
-    `timeout_keep_alive_task`, `timeout_keep_alive_handler` and `_unset_keepalive_if_required`.
+    `headers`, `scope`, `handle_events`, `send_400_response`, `on_response_complete`,
+    `timeout_keep_alive`, `timeout_keep_alive_task`, `timeout_keep_alive_handler` and
+    `_unset_keepalive_if_required`.
     """
 
     # Set by `protocol_of`.
@@ -251,7 +252,9 @@ class Protocol(H11Protocol):
             headers=list(headers.items()),
             reason=STATUS_PHRASES[document.status],
         )
-        for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+        is_head = self.conn.our_state is h11.SEND_RESPONSE and self.scope["method"] == "HEAD"
+        content = [] if is_head else [h11.Data(data=body)]
+        for event in (response, *content, h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.on_problem(problem.code)
 

@@ -103,6 +103,21 @@ def test_problems_outside_the_application_are_reported_by_code() -> None:
     assert codes == ["malformed_request", "headers_too_large"]
 
 
+def test_an_invalid_chunk_of_a_request_for_headers_is_answered_without_a_body() -> None:
+    codes: list[str] = []
+    with (
+        run_server(plain_app(), protocol=protocol_of(LONG_TIMEOUTS, codes.append)) as port,
+        connect(port) as connection,
+    ):
+        connection.sendall(
+            b"HEAD /livez HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nno length\r\n"
+        )
+        sent = connection.recv(65_536, socket.MSG_WAITALL)
+    assert sent.startswith(b"HTTP/1.1 400 ")
+    assert sent.endswith(b"\r\n\r\n")
+    assert codes == ["malformed_request"]
+
+
 def test_headers_that_arrive_at_once_are_limited_too(client) -> None:
     few = {f"X-{number}": "y" * 1000 for number in range(15)}
     assert client.get("/readyz", headers=few).status_code == 200
