@@ -1,7 +1,7 @@
 """Fuzzes the targets of `targets.py` with atheris, guided by the coverage of the code.
 
     python -m tests.fuzz [--seconds 3600] [--seed 1] [--folder build/fuzz] [TARGET ...]
-    python -m tests.fuzz --replay build/fuzz/policy-crash-... policy
+    python -m tests.fuzz --replay build/fuzz/policy-failed-... policy
 
 A failing input is kept in the folder, and so are the inputs that reached new code, with which the
 next run begins. It is a failure to raise an error that the target does not name, to take more calls
@@ -9,6 +9,8 @@ or memory than the size of the input allows, and to take two minutes.
 """
 
 import argparse
+import hashlib
+import logging
 import os
 import random
 import re
@@ -87,6 +89,7 @@ def fuzz(name: str, folder: Path, seed: int, limit: str) -> None:
     with (folder / f"{name}.log").open("wb") as log:
         for descriptor in (1, 2):
             os.dup2(log.fileno(), descriptor)
+    logging.disable()
     corpus.mkdir(exist_ok=True)
     for number, content in enumerate(target.seeds()):
         (corpus / f"seed-{number}").write_bytes(content)
@@ -96,9 +99,16 @@ def fuzz(name: str, folder: Path, seed: int, limit: str) -> None:
         f"-seed={seed}", limit, f"-timeout={RUN_TIMEOUT_S}", f"-max_len={MAX_INPUT_BYTES}",
         "-rss_limit_mb=4096", f"-artifact_prefix={folder / name}-", str(corpus),
     ]  # fmt: skip
-    atheris.Setup(
-        [sys.argv[0], *options], lambda content: checked(target, content), custom_mutator=mutated
-    )
+
+    def read(content: bytes) -> None:
+        try:
+            checked(target, content)
+        except BaseException:
+            digest = hashlib.sha256(content).hexdigest()
+            (folder / f"{name}-failed-{digest[:16]}").write_bytes(content)
+            raise
+
+    atheris.Setup([sys.argv[0], *options], read, custom_mutator=mutated)
     atheris.Fuzz()
 
 
