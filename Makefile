@@ -69,6 +69,17 @@ coverage: $(TESTS) ## measure the branch coverage of the product; at least 95% (
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under=$(COVERED)
 
+FUZZ_S ?= 3600
+
+.PHONY: fuzz
+fuzz: $(TESTS) ## fuzz the readers of outside input for an hour (FUZZ_S=); failing inputs in build/fuzz
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --seconds $(FUZZ_S)
+
+.PHONY: mutate
+mutate: $(TESTS) ## mutate scores, policy, keys and audit log, and list the mutants that no test notices
+	OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children $(WORKERS)
+	$(BIN)/mutmut results
+
 .PHONY: lint
 lint: $(TESTS) ## run ruff, mypy, the import rules and the check of the workflows
 	$(BIN)/ruff check .
@@ -186,7 +197,7 @@ image-test: ## build the container image, start it read-only under an unknown us
 
 .PHONY: clean
 clean: ## remove the environment, the caches and the build products
-	rm -rf $(VENV) build dist eulerlora.egg-info eulerlora_client.egg-info \
+	rm -rf $(VENV) build dist mutants eulerlora.egg-info eulerlora_client.egg-info \
 	  eulerlora_client/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find benchmarks deploy eulerlora eulerlora_client eulerlora_contract service studies tests training \
 	  -name __pycache__ -prune -exec rm -rf {} +

@@ -182,6 +182,7 @@ REQUESTS = (
     b"GET http://a/ HTTP/1.1\r\n" + FIELDS + b"Connection: close\r\n\r\n",
     b"POST / HTTP/1.1\r\n" + FIELDS + b"Content-Length: 5\r\nExpect: 100-continue\r\n\r\nabcde",
     b"POST / HTTP/1.1\r\n" + FIELDS + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
+    b"HEAD / HTTP/1.1\r\n" + FIELDS + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
 )
 
 
