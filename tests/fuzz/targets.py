@@ -308,12 +308,12 @@ def service_body(content: bytes) -> None:
 
 
 TARGETS = {
-    "connection": Target(connection, (), lambda: REQUESTS, 1500),
-    "upload": Target(upload, (Problem,), uploads, 2000),
+    "connection": Target(connection, (), lambda: REQUESTS, 1000),
+    "upload": Target(upload, (Problem,), uploads, 1000),
     "image": Target(
-        image, (Problem,), lambda: [encoded(kind, mode) for mode, kind in IMAGES], 10_000
+        image, (Problem,), lambda: [encoded(kind, mode) for mode, kind in IMAGES], 5000
     ),
-    "dicom": Target(image, (Problem,), lambda: list(dicom_files()), 1500),
+    "dicom": Target(image, (Problem,), lambda: list(dicom_files()), 1000),
     "decoder-message": Target(decoder_message, (ValueError,), decoder_messages, 10_000),
     "service-body": Target(service_body, (), lambda: [bytes(range(256))], 200),
     "keys": Target(
@@ -323,13 +323,13 @@ TARGETS = {
         lambda content: read_policy(file(content)),
         (SettingsError,),
         lambda: [default_policy_text().encode()],
-        2000,
+        1000,
     ),
     "recipe": Target(
         lambda content: recipe_with_sources(file(content), AdapterRecipe),
         (SettingsError,),
         recipes,
-        1500,
+        800,
     ),
     "labels": Target(labels, (DataError,), tables, 2000),
     "config": checkpoint_file("config.json", 2000),
