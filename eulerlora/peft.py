@@ -44,8 +44,8 @@ from eulerlora_contract.settings import validated
 __all__ = ["EulerLoraConfig", "draw_coefficients", "sampling"]
 
 NAME = "eulerlora"
-_Role = Literal["input", "output"]
-_ROLES: Mapping[str, _Role] = {
+Role = Literal["input", "output"]
+_ROLES: Mapping[str, Role] = {
     r"(o|out|o_proj|out_proj|out_lin|attn\.proj|attn\.c_proj)": "output",
     r"(attention|self_attention|attention\.output)\.dense": "output",
     r"(fc2|c_proj|wo|lin2|down_proj|w2|dense_4h_to_h|output\.dense)": "output",
@@ -146,7 +146,7 @@ class EulerLoraConfig(LoraConfig):
         values = {"adapters": 1, "rank": rank, "min_rank": least}
         return validated(AdapterSettings, values | {"steps": self.steps, "scale": self.scale})
 
-    def role(self, module: str) -> _Role:
+    def role(self, module: str) -> Role:
         """Returns the role of a module by its name.
 
         Raises:
@@ -154,7 +154,7 @@ class EulerLoraConfig(LoraConfig):
         """
         for pattern, role in [*(self.roles or {}).items(), *_ROLES.items()]:
             if re.match(rf"(.*\.)?({pattern})$", module):
-                return cast(_Role, role)
+                return cast(Role, role)
         raise SettingsError(f"{module}: expected its role, input or output, in `roles`")
 
     def save_pretrained(self, save_directory: str, **kwargs: Any) -> None:
@@ -220,7 +220,7 @@ class Directions(nn.Linear):
             it lives as long as the graph.
     """
 
-    def __init__(self, linear: nn.Linear, law: AdapterSettings, role: _Role) -> None:
+    def __init__(self, linear: nn.Linear, law: AdapterSettings, role: Role) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight = linear.weight

@@ -33,7 +33,7 @@ _MAX_SLOWDOWN = 3.0
 
 
 @dataclass(frozen=True)
-class _PrecisionDecision:
+class PrecisionDecision:
     """A precision, and why it was chosen, in one line."""
 
     precision: Precision
@@ -42,7 +42,7 @@ class _PrecisionDecision:
 
 def decide_precision(
     choice: PrecisionChoice, checkpoint: Checkpoint, device: torch.device
-) -> _PrecisionDecision:
+) -> PrecisionDecision:
     """Returns the precision in which to run a checkpoint on a device.
 
     `auto` is bfloat16 where it is faster (`faster_precision`) and changes few answers on the
@@ -51,15 +51,15 @@ def decide_precision(
     if choice != AUTO:
         missing = missing_bfloat16(device) if choice == "bfloat16" else None
         slow = "" if missing is None else f", but slow: {missing}"
-        return _PrecisionDecision(choice, REQUESTED + slow)
+        return PrecisionDecision(choice, REQUESTED + slow)
     fault = checkpoint.config.bfloat16_fault()
     if fault is not None:
-        return _PrecisionDecision("float32", fault)
+        return PrecisionDecision("float32", fault)
     faster = faster_precision(checkpoint.config.backbone.settings, device)
     if faster.precision == "float32":
         return faster
     changes = "; ".join(entry.summary for entry in checkpoint.config.bfloat16)
-    return _PrecisionDecision("bfloat16", f"{faster.reason}; {changes}")
+    return PrecisionDecision("bfloat16", f"{faster.reason}; {changes}")
 
 
 def training_precision(
@@ -75,18 +75,18 @@ def training_precision(
 @cache
 def faster_precision(
     settings: BackboneSettings, device: torch.device, of_training: bool = False
-) -> _PrecisionDecision:
+) -> PrecisionDecision:
     """Returns the precision in which a backbone's blocks are faster, measured once per process.
 
     `of_training`: with gradients, and weights in float32, as in a training step.
     """
     missing = missing_bfloat16(device)
     if missing is not None:
-        return _PrecisionDecision("float32", missing)
+        return PrecisionDecision("float32", missing)
     exact, rounded = block_times_ms(settings, device, of_training)
     times = f"a block takes {rounded:.2f} ms in bfloat16 and {exact:.2f} ms in float32"
     faster = rounded <= _WORTHWHILE * exact
-    return _PrecisionDecision("bfloat16" if faster else "float32", times)
+    return PrecisionDecision("bfloat16" if faster else "float32", times)
 
 
 def missing_bfloat16(device: torch.device) -> str | None:
@@ -113,11 +113,13 @@ def block_times_ms(
     """
     shape = settings.model_copy(update={"layers": 1})
     draw = Draw(mode="stoch", samples=ROWS // 2)
-    image = torch.rand(1, 3, shape.image_size, shape.image_size, device=device)
+    image = torch.full((1, 3, shape.image_size, shape.image_size), 0.5, device=device)
     rows = Rows.of([draw.count], 2).to(device)
 
     def run_in(precision: Precision) -> Callable[[], object]:
-        network = build_network(VisionTransformer(shape), AdapterSettings(adapters=2), 2).eval()
+        with torch.random.fork_rng(devices=()):  # the caller's random numbers stay as they are
+            backbone = VisionTransformer(shape)
+        network = build_network(backbone, AdapterSettings(adapters=2), 2).eval()
         network.initialise(torch.Generator().manual_seed(0))
         stored: Precision = "float32" if of_training else precision
         runtime = Runtime(network, device, RuntimeSettings(precision=stored))

@@ -36,7 +36,7 @@ _MAX_CACHED_BYTES = 2**16  # profiles of cameras have a few kB; with tables for 
 _SOURCES = {"cICP": "PNG chunk cICP", "iCCP": "colour profile", "gAMA": "PNG chunk gAMA"}
 """What a warning calls the source of a conversion."""
 
-_Matrix = Sequence[Sequence[float]]
+Matrix = Sequence[Sequence[float]]
 D50 = (0.9642, 1.0, 0.8249)  # the profile connection space
 BRADFORD = ((0.8951, 0.2664, -0.1614), (-0.7502, 1.7135, 0.0367), (0.0389, -0.0685, 1.0296))
 D65, WHITE_C, EQUAL_ENERGY = (0.3127, 0.3290), (0.310, 0.316), (1 / 3, 1 / 3)
@@ -105,7 +105,7 @@ class RgbSpace:
         return g, a * slope, a * offset + b, c * slope, (d - offset) / slope, c * offset
 
     @property
-    def to_srgb(self) -> _Matrix:
+    def to_srgb(self) -> Matrix:
         """The matrix from linear RGB to that of sRGB.
 
         Raises:
@@ -234,7 +234,7 @@ def _space_of_gamma(content: bytes, chromaticities: bytes) -> RgbSpace | None:
     return RgbSpace(primaries, (1 / gamma, 1.0, 0.0, 0.0, 0.0))
 
 
-def _to_d50(primaries: Sequence[float]) -> _Matrix:
+def _to_d50(primaries: Sequence[float]) -> Matrix:
     """Returns the matrix from linear RGB to XYZ relative to D50, adapted by Bradford.
 
     Raises:
@@ -290,16 +290,16 @@ def _xyz_tag(values: Sequence[float]) -> bytes:
     return b"XYZ " + bytes(4) + _fixed(*values)
 
 
-def _transposed(matrix: _Matrix) -> _Matrix:
+def _transposed(matrix: Matrix) -> Matrix:
     return list(zip(*matrix, strict=True))
 
 
-def _product(left: _Matrix, right: _Matrix) -> _Matrix:
+def _product(left: Matrix, right: Matrix) -> Matrix:
     columns = _transposed(right)
     return [[sum(a * b for a, b in zip(row, c, strict=True)) for c in columns] for row in left]
 
 
-def _inverse(matrix: _Matrix) -> _Matrix:
+def _inverse(matrix: Matrix) -> Matrix:
     """Returns the inverse of a 3 x 3 matrix.
 
     Raises:

@@ -21,7 +21,7 @@ FORMATS: tuple[Format, ...] = ("JPEG", "PNG", "WEBP")
 
 
 @dataclass(frozen=True)
-class _FileKind:
+class FileKind:
     """A kind of file that is not read.
 
     Attributes:
@@ -39,36 +39,36 @@ class _FileKind:
 _IPHONE = "on an iPhone choose Settings > Camera > Formats > Most Compatible, or export it as JPEG"
 _RAW = "export it as JPEG from the camera or its program"
 KINDS = (
-    _FileKind("an AVIF image", r".{4}ftyp(?:avi[fs]|.{8}(?:.{4}){0,8}avi[fs])"),
-    _FileKind("a HEIC photograph", r".{4}ftyp(?:hei[cxms]|hev[cxms]|heif|mif1|msf1)", _IPHONE),
-    _FileKind("a Canon RAW photograph", r".{4}ftypcrx |II\*\0.{4}CR\x02|II.{4}HEAPCCDR", _RAW),
-    _FileKind("a video", r".{4}ftyp|.{4}moov|\x1aE\xdf\xa3|RIFF.{4}AVI ", "take a photograph"),
-    _FileKind("a JPEG 2000 image", r"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51"),
-    _FileKind("a JPEG XL image", r"\0\0\0\x0cJXL \r\n\x87\n|\xff\x0a"),
-    _FileKind("a Fujifilm RAW photograph", r"FUJIFILMCCD-RAW", _RAW),
-    _FileKind("an Olympus RAW photograph", r"IIR[OS]|MMOR", _RAW),
-    _FileKind("a Panasonic RAW photograph", r"IIU\0", _RAW),
-    _FileKind("a Minolta RAW photograph", r"\0MRM", _RAW),
-    _FileKind("a Sigma RAW photograph", r"FOVb", _RAW),
-    _FileKind("a TIFF image or a RAW photograph", r"II[*+]\0|MM\0[*+]"),
-    _FileKind("a GIF image", r"GIF8[79]a"),
-    _FileKind("a BMP image", r"BM.{4}\0{4}"),
-    _FileKind("a Photoshop document", r"8BPS"),
-    _FileKind("a PDF document", r"\s*%PDF-"),
-    _FileKind("a PostScript document", r"%!PS|\xc5\xd0\xd3\xc6"),
-    _FileKind("an SVG drawing", r"(?:\xef\xbb\xbf)?\s*(?:<[?!][^>]*>\s*)*<svg[\s>]"),
-    _FileKind("an icon", r"\0\0[\x01\x02]\0"),
-    _FileKind("an OpenEXR image", r"v/1\x01"),
-    _FileKind("a Netpbm image", r"P[1-7]\s"),
-    _FileKind(
+    FileKind("an AVIF image", r".{4}ftyp(?:avi[fs]|.{8}(?:.{4}){0,8}avi[fs])"),
+    FileKind("a HEIC photograph", r".{4}ftyp(?:hei[cxms]|hev[cxms]|heif|mif1|msf1)", _IPHONE),
+    FileKind("a Canon RAW photograph", r".{4}ftypcrx |II\*\0.{4}CR\x02|II.{4}HEAPCCDR", _RAW),
+    FileKind("a video", r".{4}ftyp|.{4}moov|\x1aE\xdf\xa3|RIFF.{4}AVI ", "take a photograph"),
+    FileKind("a JPEG 2000 image", r"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51"),
+    FileKind("a JPEG XL image", r"\0\0\0\x0cJXL \r\n\x87\n|\xff\x0a"),
+    FileKind("a Fujifilm RAW photograph", r"FUJIFILMCCD-RAW", _RAW),
+    FileKind("an Olympus RAW photograph", r"IIR[OS]|MMOR", _RAW),
+    FileKind("a Panasonic RAW photograph", r"IIU\0", _RAW),
+    FileKind("a Minolta RAW photograph", r"\0MRM", _RAW),
+    FileKind("a Sigma RAW photograph", r"FOVb", _RAW),
+    FileKind("a TIFF image or a RAW photograph", r"II[*+]\0|MM\0[*+]"),
+    FileKind("a GIF image", r"GIF8[79]a"),
+    FileKind("a BMP image", r"BM.{4}\0{4}"),
+    FileKind("a Photoshop document", r"8BPS"),
+    FileKind("a PDF document", r"\s*%PDF-"),
+    FileKind("a PostScript document", r"%!PS|\xc5\xd0\xd3\xc6"),
+    FileKind("an SVG drawing", r"(?:\xef\xbb\xbf)?\s*(?:<[?!][^>]*>\s*)*<svg[\s>]"),
+    FileKind("an icon", r"\0\0[\x01\x02]\0"),
+    FileKind("an OpenEXR image", r"v/1\x01"),
+    FileKind("a Netpbm image", r"P[1-7]\s"),
+    FileKind(
         "a DICOM file",
         r".{128}DICM",
         "only a service whose operator allows DICOM reads it; export it as JPEG or PNG",
     ),
-    _FileKind("a ZIP archive", r"PK\x03\x04", "extract the images"),
-    _FileKind("a web page", r"\s*<(?:!DOCTYPE [Hh]|!doctype h|html)", "save the image itself"),
-    _FileKind("a Git LFS pointer", r"version https:\/\/git-lfs", "fetch it with git lfs pull"),
-    _FileKind("metadata that macOS stores beside a file", r"\0\x05\x16[\0\x07]", "use the file"),
+    FileKind("a ZIP archive", r"PK\x03\x04", "extract the images"),
+    FileKind("a web page", r"\s*<(?:!DOCTYPE [Hh]|!doctype h|html)", "save the image itself"),
+    FileKind("a Git LFS pointer", r"version https:\/\/git-lfs", "fetch it with git lfs pull"),
+    FileKind("metadata that macOS stores beside a file", r"\0\x05\x16[\0\x07]", "use the file"),
 )
 """The first kind whose pattern matches counts."""
 SNIFFED_BYTES = 512
@@ -185,7 +185,7 @@ class CodedImage:
     transparent: bytes = b""
 
 
-def kind_of(data: bytes) -> _FileKind | None:
+def kind_of(data: bytes) -> FileKind | None:
     """Returns the known kind of a file that is not read, by its first bytes."""
     start = data[:SNIFFED_BYTES].decode("latin-1")
     return next((kind for kind in KINDS if re.match(kind.pattern, start, re.DOTALL)), None)

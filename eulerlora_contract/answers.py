@@ -11,19 +11,19 @@ from eulerlora_contract.problems import SENT_BY_SERVICE
 from eulerlora_contract.sampling import MAX_SEED, Auto, Mode, Precision
 from eulerlora_contract.settings import PositiveInt, Probability, Settings, optional
 
-_NonEmpty = Annotated[str, Field(min_length=1)]
+NonEmpty = Annotated[str, Field(min_length=1)]
 Nats = Annotated[float, Field(ge=0)]
 Revision = Annotated[
     str, Field(description="SHA-256 of the model's files; changes whenever its answers may.")
 ]
-_RequestId = Annotated[
+RequestId = Annotated[
     str, Field(description="The value of the header X-Request-ID; the log and the audit have it.")
 ]
 Index = Annotated[
     int | None,
     Field(ge=0, description="Position of the image in its batch, from 0; only in a batch."),
 ]
-_ItemId = Annotated[
+ItemId = Annotated[
     str | None,
     Field(description="Request id, colon, index; the audit log has it. Only in a batch."),
 ]
@@ -130,7 +130,7 @@ class Prediction(WireModel):
     Fields with a default are absent unless the request asks for them or the model supports them.
     """
 
-    request_id: _RequestId
+    request_id: RequestId
     model: str
     """Name of the model."""
     revision: Revision
@@ -191,7 +191,7 @@ class Prediction(WireModel):
     variance: Variance | None = None
     """Only with `detail=trajectories`."""
     index: Index = None
-    item_id: _ItemId = None
+    item_id: ItemId = None
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -238,9 +238,9 @@ class ProblemDocument(WireModel):
         str, Field(json_schema_extra={"enum": sorted(kind.code for kind in SENT_BY_SERVICE)})
     ]
     """Stable; later versions of the service may have more codes."""
-    request_id: _RequestId
+    request_id: RequestId
     index: Index = None
-    item_id: _ItemId = None
+    item_id: ItemId = None
 
 
 class PredictionBatch(WireModel):
@@ -378,7 +378,7 @@ class TriageResult(WireModel):
     class_names: dict[str, str] = {}
     """The name of every class for people, by its code."""
     index: Index = None
-    item_id: _ItemId = None
+    item_id: ItemId = None
 
     @property
     def label_name(self) -> str:
@@ -458,7 +458,7 @@ Licence = Annotated[
         "which forbids commercial use; null if it states none."
     ),
 ]
-_HubSource = Annotated[
+HubSource = Annotated[
     str | None,
     Field(
         description="The repository of the Hugging Face Hub at the commit that is served, "
@@ -466,7 +466,7 @@ _HubSource = Annotated[
     ),
 ]
 
-_ServedPrecision = Annotated[
+ServedPrecision = Annotated[
     str, Field(description="Data type of the matrix products, `float32` or `bfloat16`.")
 ]
 
@@ -477,9 +477,9 @@ class ModelSummary(WireModel):
     name: str
     """The value of the parameter `model`."""
     revision: Revision
-    source: _HubSource = None
+    source: HubSource = None
     classes: tuple[str, ...]
-    precision: _ServedPrecision = "float32"
+    precision: ServedPrecision = "float32"
     licence: Licence = None
     default: bool
     """It answers requests without `model`."""
@@ -494,7 +494,7 @@ class ModelList(WireModel):
 class ClassName(Settings):
     """A class of a model: its short name and its description for people."""
 
-    name: _NonEmpty
+    name: NonEmpty
     description: Annotated[str, Field(min_length=1)]
     """For people."""
 
@@ -502,9 +502,9 @@ class ClassName(Settings):
 class ClassGroup(Settings):
     """Classes that count together."""
 
-    name: _NonEmpty
+    name: NonEmpty
     """A word for the classes that people read, such as malignant."""
-    classes: Annotated[tuple[_NonEmpty, ...], Field(min_length=1)]
+    classes: Annotated[tuple[NonEmpty, ...], Field(min_length=1)]
     """Names of classes."""
 
     @model_validator(mode="after")
@@ -700,13 +700,13 @@ class ModelDetails(WireModel):
 
     name: str
     revision: Revision
-    source: _HubSource = None
+    source: HubSource = None
     classes: tuple[ClassName, ...]
     adapters: int
     """Number of adapters."""
     input_size: int
     """Side of the network's input, in pixels."""
-    precision: _ServedPrecision = "float32"
+    precision: ServedPrecision = "float32"
     precision_reason: str = ""
     """Why this precision was chosen."""
     image_limits: ImageLimits

@@ -37,13 +37,13 @@ def _plain_decimal(value: object) -> object:
 
 
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED), BeforeValidator(_plain_digits)]
-_Coverage = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_plain_decimal)]
+Coverage = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_plain_decimal)]
 Samples = Annotated[
     Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | Auto,
     Field(union_mode="left_to_right"),
     BeforeValidator(_auto_or_digits),
 ]
-_ViewsParameter = Annotated[Views, BeforeValidator(_views)]
+ViewsParameter = Annotated[Views, BeforeValidator(_views)]
 ReportFormat = Literal["html", "csv"]
 
 MAX_BATCH_FILES = 32
@@ -67,7 +67,7 @@ class TriageQuery(BaseModel):
     was set for, or 4. auto: 1, 2 or 4, until the label, the flags and the disposition are settled;
     for a model with decision margins.
     """
-    views: _ViewsParameter | SkipJsonSchema[None] = None
+    views: ViewsParameter | SkipJsonSchema[None] = None
     """Flips and quarter turns of the image that its trajectories share between them; in det every
     adapter sees all of them. Default: those of the model in stoch, 1 in det. Nothing is calibrated
     for other numbers; not with samples=auto.
@@ -76,7 +76,7 @@ class TriageQuery(BaseModel):
     """Seed of the draws; derived from the image by default."""
     model: str | SkipJsonSchema[None] = None
     """Name of a served model; the first one by default."""
-    coverage: _Coverage | SkipJsonSchema[None] = None
+    coverage: Coverage | SkipJsonSchema[None] = None
     """Adds prediction_set: the classes that remain possible at this coverage, such as 0.9. It is
     null, with a warning, if the checkpoint is not calibrated for it.
     """

@@ -12,12 +12,12 @@ from uuid import NAMESPACE_URL, uuid5
 from eulerlora_contract.answers import TriageResult
 from service.routes.plugins import Plugin, TriageFormat
 
-_Element = dict[str, Any]
+Element = dict[str, Any]
 URN = "urn:eulerlora"
 _TERMINOLOGY = "http://terminology.hl7.org/CodeSystem"
 _UNITS = "http://unitsofmeasure.org"
 GUIDE, GUIDE_VERSION = "http://hl7.org/fhir/uv/aitransparency", "1.0.0-ballot"
-AI_ASSERTED: _Element = {
+AI_ASSERTED: Element = {
     "system": f"{_TERMINOLOGY}/v3-ObservationValue",
     "code": "AIAST",
     "display": "Artificial Intelligence asserted",
@@ -31,7 +31,7 @@ FHIR_JSON = "application/fhir+json"
 FHIR_VERSIONS = ("4.0", "4.0.1")
 
 
-def concept(kind: str, code: str, display: str, text: str | None = None) -> _Element:
+def concept(kind: str, code: str, display: str, text: str | None = None) -> Element:
     """Returns a CodeableConcept.
 
     Args:
@@ -44,7 +44,7 @@ def concept(kind: str, code: str, display: str, text: str | None = None) -> _Ele
     return {"coding": [coding], "text": text or display}
 
 
-def identifier(kind: str, value: str) -> _Element:
+def identifier(kind: str, value: str) -> Element:
     """Returns an Identifier.
 
     Args:
@@ -54,7 +54,7 @@ def identifier(kind: str, value: str) -> _Element:
     return {"system": f"{URN}:{kind}", "value": value}
 
 
-def absent(reason: str) -> _Element:
+def absent(reason: str) -> Element:
     """Returns why a component has no value, as a code of FHIR's data-absent-reason."""
     coding = {"system": f"{_TERMINOLOGY}/data-absent-reason", "code": reason}
     return {"dataAbsentReason": {"coding": [coding]}}
@@ -65,7 +65,7 @@ def profile(name: str) -> list[str]:
     return [f"{GUIDE}/StructureDefinition/{name}|{GUIDE_VERSION}"]
 
 
-def _guide_code(system: str, code: str, display: str) -> _Element:
+def _guide_code(system: str, code: str, display: str) -> Element:
     """Returns a CodeableConcept of a code system of the guide."""
     coding = {"system": f"{GUIDE}/CodeSystem/{system}", "code": code, "display": display}
     return {"coding": [coding]}
@@ -76,14 +76,14 @@ def _full_url(item: str, resource: str) -> str:
     return uuid5(NAMESPACE_URL, f"{URN}:{item}:{resource}").urn
 
 
-def device(result: TriageResult, card_url: str | None) -> _Element:
+def device(result: TriageResult, card_url: str | None) -> Element:
     """Returns the model and its revision as a Device.
 
     `card_url`: of its model card, if any.
     """
     prediction = result.prediction
     kind = _guide_code("AIdeviceTypeCS", "Deep-Learning-Models", "Deep Learning Models")
-    extensions: list[_Element] = [{"url": f"{EXTENSION}.AIKind", "valueCodeableConcept": kind}]
+    extensions: list[Element] = [{"url": f"{EXTENSION}.AIKind", "valueCodeableConcept": kind}]
     if card_url is not None:
         reference = {"reference": card_url}
         extensions.append({"url": f"{EXTENSION}.modelCardDescription", "valueReference": reference})
@@ -108,7 +108,7 @@ def device(result: TriageResult, card_url: str | None) -> _Element:
     }
 
 
-def _model_card_reference(result: TriageResult, card: str) -> _Element:
+def _model_card_reference(result: TriageResult, card: str) -> Element:
     """Returns the model card, in Markdown, as a DocumentReference."""
     return {
         "resourceType": "DocumentReference",
@@ -132,7 +132,7 @@ def _model_card_reference(result: TriageResult, card: str) -> _Element:
     }
 
 
-def observation(result: TriageResult, device_url: str, issued: str) -> _Element:
+def observation(result: TriageResult, device_url: str, issued: str) -> Element:
     """Returns the disposition, with a component for each number, as an Observation.
 
     It is preliminary, because nobody has reviewed it, and has no subject, because the service does
@@ -165,7 +165,7 @@ def observation(result: TriageResult, device_url: str, issued: str) -> _Element:
     }
 
 
-def provenance(result: TriageResult, observation_url: str, device_url: str, at: str) -> _Element:
+def provenance(result: TriageResult, observation_url: str, device_url: str, at: str) -> Element:
     """Returns who concluded what from what as a Provenance.
 
     `at`: an instant.
@@ -193,7 +193,7 @@ def provenance(result: TriageResult, observation_url: str, device_url: str, at: 
     }
 
 
-def _figure(result: TriageResult, value: float, unit: str | None = None) -> _Element:
+def _figure(result: TriageResult, value: float, unit: str | None = None) -> Element:
     """Returns the value of a component, or why it has none: the image is unfamiliar.
 
     `unit`: for people; None for a share of 1.
@@ -204,7 +204,7 @@ def _figure(result: TriageResult, value: float, unit: str | None = None) -> _Ele
     return {"valueQuantity": {"value": value, **in_unit}}
 
 
-def _components(result: TriageResult) -> Iterator[_Element]:
+def _components(result: TriageResult) -> Iterator[Element]:
     """Yields the probabilities of the classes, the scores and the flags."""
     prediction = result.prediction
     for name, probability in prediction.probabilities.items():
@@ -226,7 +226,7 @@ def _components(result: TriageResult) -> Iterator[_Element]:
         yield {"code": concept("flag", name, display), **answer}
 
 
-def triage_bundle(result: TriageResult, card: str, at: datetime | None = None) -> _Element:
+def triage_bundle(result: TriageResult, card: str, at: datetime | None = None) -> Element:
     """Returns the answer for one image as a FHIR R4 Bundle.
 
     `card`: the model card, in Markdown; empty if there is none. `at`: the time of the answer, now
@@ -254,7 +254,7 @@ def triage_bundle(result: TriageResult, card: str, at: datetime | None = None) -
     }
 
 
-def _described(resource: str, description: str, properties: _Element, *required: str) -> _Element:
+def _described(resource: str, description: str, properties: Element, *required: str) -> Element:
     """Returns the schema of a resource, which has more elements than those that are described."""
     kind = {"type": "string", "enum": [resource]}
     return {
@@ -265,7 +265,7 @@ def _described(resource: str, description: str, properties: _Element, *required:
     }
 
 
-TEXT: _Element = {"type": "string"}
+TEXT: Element = {"type": "string"}
 _RESOURCES = ("Device", "Observation", "Provenance", "DocumentReference")
 SCHEMA = _described(
     "Bundle",

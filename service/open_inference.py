@@ -39,7 +39,7 @@ from service.http.responses import JSON, json_response, rounded
 from service.inference.engine import ServedModel, ServedModels
 from service.routes.plugins import Plugin, ServiceParts
 
-_DataType = Literal["BOOL", "BYTES", "FP64"]
+DataType = Literal["BOOL", "BYTES", "FP64"]
 Parameter = bool | int | float | str
 
 _IMAGE_INPUT = "image"
@@ -249,7 +249,7 @@ class Output:
         values: Of a prediction, in the last dimension.
     """
 
-    datatype: _DataType
+    datatype: DataType
     shape: tuple[int, ...]
     values: Callable[[Prediction], Sequence[Parameter]]
 

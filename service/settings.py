@@ -22,8 +22,8 @@ NESTED = "__"
 STOP_MARGIN_S = 5.0
 """Time within `grace_s` for the last forward pass, and for the process to end."""
 
-_HOST_NAME = r"[A-Za-z0-9._:-]+"  # a name, an IPv4 address, or an IPv6 address without brackets
-_HostNames = Annotated[str, Field(pattern=rf"^({_HOST_NAME}(,{_HOST_NAME})*)?$")]
+HOST_NAME = r"[A-Za-z0-9._:-]+"  # a name, an IPv4 address, or an IPv6 address without brackets
+HostNames = Annotated[str, Field(pattern=rf"^({HOST_NAME}(,{HOST_NAME})*)?$")]
 
 
 def _networks(text: str) -> str:
@@ -38,7 +38,7 @@ def _networks(text: str) -> str:
 
 Networks = Annotated[str, AfterValidator(_networks)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
-_OverloadStatus = Annotated[
+OverloadStatus = Annotated[
     Literal[429, 503], BeforeValidator(lambda text: {"429": 429, "503": 503}.get(text, text))
 ]
 
@@ -161,9 +161,9 @@ class ServiceSettings(BaseSettings):
     estimated to end after more than 80% of it is refused. One that has not started by the deadline
     never runs.
     """
-    overload_status: _OverloadStatus = 503
+    overload_status: OverloadStatus = 503
     """Status of `overloaded`: 503, or 429 for proxies that slow down only after that."""
-    allowed_hosts: _HostNames = ""
+    allowed_hosts: HostNames = ""
     """Host names of the service, separated by commas; requests that name another one are refused.
     Empty: any name with keys, otherwise `localhost`, `127.0.0.1`, `::1` and that of `--host`.
     """

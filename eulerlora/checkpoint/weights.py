@@ -317,11 +317,11 @@ def read_backbone_weights(path: Path, settings: BackboneSettings) -> VisionTrans
     return with_weights(settings, read_tensors(path, expected))
 
 
-_Builder = Callable[..., "models.VisionTransformer"]
+Builder = Callable[..., "models.VisionTransformer"]
 
 
 @cache
-def published_weights() -> "dict[str, tuple[_Builder, WeightsEnum]]":
+def published_weights() -> "dict[str, tuple[Builder, WeightsEnum]]":
     """Returns torchvision's Vision Transformers and their published weights, by name."""
     from torchvision import models  # noqa: PLC0415 - slow to import
 

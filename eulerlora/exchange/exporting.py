@@ -75,7 +75,7 @@ preprocessing below. The graph contains its mean, standard deviation and colour 
 
 
 @dataclass(frozen=True)
-class _Member:
+class Member:
     """One adapter of a checkpoint.
 
     Attributes:
@@ -90,7 +90,7 @@ class _Member:
 
 
 @torch.no_grad()
-def members(checkpoint: Checkpoint) -> list[_Member]:
+def members(checkpoint: Checkpoint) -> list[Member]:
     """Returns the members of a checkpoint, in the order of its adapters.
 
     Raises:
@@ -110,7 +110,7 @@ def members(checkpoint: Checkpoint) -> list[_Member]:
         factors = torch.stack([layer.get_parameter("scale_1.weight") for layer in layers])
         up[:, 3] *= factors[:, None, :, None]
     return [
-        _Member(down[:, :, adapter], up[:, :, adapter], _head(checkpoint, adapter))
+        Member(down[:, :, adapter], up[:, :, adapter], _head(checkpoint, adapter))
         for adapter in range(network.settings.adapters)
     ]
 
@@ -135,7 +135,7 @@ def _without_layer_scale(settings: BackboneSettings, state: State) -> State:
 
 
 @torch.no_grad()
-def _merged_state(checkpoint: Checkpoint, member: _Member) -> State:
+def _merged_state(checkpoint: Checkpoint, member: Member) -> State:
     """Returns the backbone's parameters with W0 + B A, without layer scale."""
     backbone = checkpoint.network.backbone
     state = dict(_without_layer_scale(backbone.settings, backbone.state_dict()))
@@ -242,7 +242,7 @@ exported. Use the checkpoint itself for those.
 {colours}"""
 
 
-def merged_model(checkpoint: Checkpoint, member: _Member) -> models.VisionTransformer:
+def merged_model(checkpoint: Checkpoint, member: Member) -> models.VisionTransformer:
     """Returns torchvision's model of one adapter, with its head. Raises SettingsError."""
     settings = checkpoint.network.backbone.settings
     _check_format(settings, "torchvision")
@@ -457,7 +457,7 @@ def _write_backbone(checkpoint: Checkpoint, folder: Path) -> None:
 
 def _write_adapter(
     checkpoint: Checkpoint,
-    member: _Member,
+    member: Member,
     folder: Path,
     version: TransformersVersion,
     sampled: bool,

@@ -182,7 +182,7 @@ class _OnnxSource(WeightsSource):
 
 
 @dataclass(frozen=True)
-class _ImportedBackbone:
+class ImportedBackbone:
     """A converted backbone, its input, and its origin.
 
     Attributes:
@@ -273,7 +273,7 @@ def read_any_tensors(path: Path) -> dict[str, Tensor]:
 
 def import_backbone(
     source: WeightsSource, out: Path, image_size: int | None = None
-) -> _ImportedBackbone:
+) -> ImportedBackbone:
     """Writes the backbone of a source to a new folder, with a card, and returns it.
 
     Errors as in `read_source`, and CheckpointError if `out` is not empty.
@@ -288,7 +288,7 @@ def import_backbone(
     return imported
 
 
-def read_source(source: WeightsSource, image_size: int | None = None) -> _ImportedBackbone:
+def read_source(source: WeightsSource, image_size: int | None = None) -> ImportedBackbone:
     """Returns the backbone in a folder of transformers, timm or open_clip.
 
     Args:
@@ -309,12 +309,12 @@ def read_source(source: WeightsSource, image_size: int | None = None) -> _Import
         backbone = at_image_size(backbone, preprocessing.size)
     except SettingsError as error:
         raise CheckpointError(source.folder, str(error)) from error
-    return _ImportedBackbone(
+    return ImportedBackbone(
         backbone, preprocessing, model.architecture, source, source.sha256, input_ is not None
     )
 
 
-def card(imported: _ImportedBackbone) -> str:
+def card(imported: ImportedBackbone) -> str:
     """Returns the Markdown of the folder: origin, licence, shape and input."""
     source, shape = imported.source, imported.backbone.settings.model_dump(mode="json")
     input_ = imported.preprocessing.model_dump(mode="json")
@@ -472,14 +472,14 @@ Library = Literal["torchvision", "timm", "transformers"]
 
 
 @dataclass(frozen=True)
-class _CopiedBackbone:
+class CopiedBackbone:
     """A backbone with copies of the weights of a module, and the library of the module."""
 
     backbone: VisionTransformer
     library: Library
 
 
-def backbone_of_module(vit: nn.Module) -> _CopiedBackbone:
+def backbone_of_module(vit: nn.Module) -> CopiedBackbone:
     """Returns the backbone of a Vision Transformer in memory, on its device, in evaluation mode.
 
     Args:
@@ -492,7 +492,7 @@ def backbone_of_module(vit: nn.Module) -> _CopiedBackbone:
     library = _library_of(vit)
     backbone = _copied(vit, library).to(next(vit.parameters()).device).eval()
     _check_features(vit, backbone, library)
-    return _CopiedBackbone(backbone, library)
+    return CopiedBackbone(backbone, library)
 
 
 def _library_of(vit: nn.Module) -> Library:

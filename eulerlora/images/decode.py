@@ -79,7 +79,7 @@ _SWAPPING_ORIENTATIONS = range(5, 9)
 GRAY, RGB, GRAY_ALPHA, RGB_ALPHA = 0, 2, 4, 6  # colour types of PNG
 _WIDE_NAMES = {1: "gray", 2: "gray with alpha", 3: "RGB", 4: "RGB with alpha"}
 
-_Levels = npt.NDArray[np.uint8]
+Levels = npt.NDArray[np.uint8]
 Samples = npt.NDArray[np.uint16]
 
 
@@ -214,7 +214,7 @@ def jpeg_reduction(size: tuple[int, int], input_side: int) -> int:
     return 1
 
 
-def channels_first(rgb: _Levels) -> Tensor:
+def channels_first(rgb: Levels) -> Tensor:
     """Copies (height, width, 3) to a contiguous tensor (3, height, width)."""
     return torch.from_numpy(rgb).permute(2, 0, 1).contiguous()
 
@@ -238,7 +238,7 @@ def _jpeg(file: CodedImage, input_side: int | None, max_pixels: int) -> RgbImage
     return replace(decoded, full_size=file.header.size[::-1] if turned else file.header.size)
 
 
-def _jpeg_pixels(file: CodedImage, mode: str, factor: int) -> _Levels:
+def _jpeg_pixels(file: CodedImage, mode: str, factor: int) -> Levels:
     """Returns the pixels of a JPEG reduced by `factor`, which are those that Pillow decodes.
 
     The segments before the pixels are free of errors, so that all that is left for libjpeg to warn
@@ -258,7 +258,7 @@ def _jpeg_pixels(file: CodedImage, mode: str, factor: int) -> _Levels:
     ):
         return _unusually_sampled(file, factor)
     width, height = file.header.size
-    pixels: _Levels = simplejpeg.decode_jpeg(
+    pixels: Levels = simplejpeg.decode_jpeg(
         file.content,
         _COLOUR_SPACES[mode],
         min_width=-(-width // factor),
@@ -269,14 +269,14 @@ def _jpeg_pixels(file: CodedImage, mode: str, factor: int) -> _Levels:
     return pixels[..., 0] if mode == "L" else pixels
 
 
-def _unusually_sampled(file: CodedImage, factor: int) -> _Levels:
+def _unusually_sampled(file: CodedImage, factor: int) -> Levels:
     """Returns the pixels of a JPEG with sampling factors that TurboJPEG does not read.
 
     Pillow hides the warnings of libjpeg. But without an end marker libjpeg waits for more data:
     it must need the last bytes of a single scan, and no more than those.
     """
 
-    def pixels(jpeg: bytes) -> _Levels:
+    def pixels(jpeg: bytes) -> Levels:
         with Image.open(BytesIO(jpeg), formats=["JPEG"]) as image:
             image.draft(None, (image.width // factor, image.height // factor))
             return np.array(image)
@@ -383,7 +383,7 @@ def _wide_image(
     Raises:
         ImageError: If only 12 bits are used: scaled to 8, it would be nearly black.
     """
-    conversion, levels, greatest, channels = None, list[_Levels](), 0, 0
+    conversion, levels, greatest, channels = None, list[Levels](), 0, 0
     for samples in bands:
         channels = samples.shape[-1]
         colour = samples[..., : channels - 1 if channels in (2, 4) else channels]
@@ -411,12 +411,12 @@ def _wide_image(
     return _rgb_image(Image.fromarray(squeezed), orientation, {}, warnings)
 
 
-def _rounded(samples: Samples) -> _Levels:
+def _rounded(samples: Samples) -> Levels:
     """Returns the nearest levels of 8 bits."""
     return ((samples.astype(np.uint32) + 128) // _LEVELS_16_BIT_PER_8_BIT).astype(np.uint8)
 
 
-def _srgb_levels(colour: Samples, conversion: Conversion) -> _Levels:
+def _srgb_levels(colour: Samples, conversion: Conversion) -> Levels:
     """Returns levels of 8 bits in sRGB, (rows, width, 3), or (rows, width, 1) for gray.
 
     The space of PNG chunks is converted in floating point. Through an ICC profile LittleCMS
@@ -454,14 +454,14 @@ def _light(space: RgbSpace) -> npt.NDArray[np.float32]:
 
 
 @cache
-def _levels_of_light() -> _Levels:
+def _levels_of_light() -> Levels:
     """Returns the level of sRGB of each amount of light, in steps of 1 / 65,535 (IEC 61966-2-1)."""
     light = np.arange(_MAX_SAMPLE + 1) / _MAX_SAMPLE
     encoded = np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
     return (255 * encoded).round().astype(np.uint8)
 
 
-def _transformed(levels: _Levels, transform: ImageCms.ImageCmsTransform) -> npt.NDArray[np.float32]:
+def _transformed(levels: Levels, transform: ImageCms.ImageCmsTransform) -> npt.NDArray[np.float32]:
     image = Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels)
     return np.asarray(converted(image, transform)).astype(np.float32)
 

@@ -81,7 +81,7 @@ class Rows:
         """Returns the same rows with their indices on `device`."""
         return Rows(self.image.to(device), self.adapter.to(device), self.counts)
 
-    def split(self, max_rows: int) -> Iterator["_RowPart"]:
+    def split(self, max_rows: int) -> Iterator["RowPart"]:
         """Yields parts of whole images with at most `max_rows` rows, or one image with more."""
         first = start = 0
         while first < len(self.counts):
@@ -91,7 +91,7 @@ class Rows:
                 last += 1
             rows = slice(start, stop)
             renumbered = Rows(self.image[rows] - first, self.adapter[rows], self.counts[first:last])
-            yield _RowPart(slice(first, last), rows, renumbered)
+            yield RowPart(slice(first, last), rows, renumbered)
             first, start = last, stop
 
 
@@ -104,7 +104,7 @@ class ViewedRows:
 
 
 @dataclass(frozen=True)
-class _RowPart:
+class RowPart:
     """Consecutive images of a batch with all their rows.
 
     Attributes:
@@ -132,7 +132,7 @@ class DistinctRows:
     of_row: Tensor
 
 
-_VIEW_SEED = 1_013_904_223
+VIEW_SEED = 1_013_904_223
 """Added to the seed of a draw, so that the order of views is independent of its masks."""
 
 
@@ -159,7 +159,7 @@ def view_order(draw: Draw, adapters: int) -> Tensor:
     """
     if draw.mode == "det":
         return torch.arange(draw.views).expand(adapters, -1)
-    generator = Generator().manual_seed((draw.seed + _VIEW_SEED) % 2**32)
+    generator = Generator().manual_seed((draw.seed + VIEW_SEED) % 2**32)
     return balanced_views(draw.samples, draw.views, adapters, generator)[:, draw.first :]
 
 

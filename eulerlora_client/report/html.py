@@ -38,7 +38,7 @@ TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
 
 
 @dataclass(frozen=True)
-class _ModelSettings:
+class ModelSettings:
     """The model and options of a prediction; most reports hold one combination.
 
     Attributes:
@@ -145,7 +145,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.{digits}f}{NO_BREAK}%"
 
 
-def describe_settings(settings: _ModelSettings | Prediction) -> str:
+def describe_settings(settings: ModelSettings | Prediction) -> str:
     """Returns the options of predictions, such as "stoch, 4 samples, 8 views, 8 passes"."""
     views = (counted(settings.views, "view"),) if settings.views > 1 else ()
     if settings.samples == AUTO:
@@ -219,7 +219,7 @@ def _ranks_by_name(rows: Sequence[TriageRow]) -> dict[str, int]:
     return {name: rank for rank, name in enumerate(names)}
 
 
-def counts_by_settings(rows: Sequence[TriageRow]) -> dict[_ModelSettings, int]:
+def counts_by_settings(rows: Sequence[TriageRow]) -> dict[ModelSettings, int]:
     """Returns the number of predictions per model and options, the most frequent first."""
     results = (row.result for row in rows)
     counts = Counter(_settings(result.prediction) for result in results if result is not None)
@@ -241,8 +241,8 @@ def _names_of_classes(rows: Sequence[TriageRow]) -> dict[str, str]:
     return names
 
 
-def _settings(prediction: Prediction) -> _ModelSettings:
-    return _ModelSettings(
+def _settings(prediction: Prediction) -> ModelSettings:
+    return ModelSettings(
         model=prediction.model,
         revision=prediction.revision,
         mode=prediction.mode,
@@ -258,7 +258,7 @@ _GOLDEN_RATIO = 0.618  # spreads points over their row, deterministically
 
 
 @dataclass(frozen=True)
-class _ClassBar:
+class ClassBar:
     """One class: its probability as a bar, the probability of each trajectory as a point.
 
     Attributes:
@@ -282,7 +282,7 @@ class _ClassBar:
 
 
 @dataclass(frozen=True)
-class _EntropySplit:
+class EntropySplit:
     """The two parts of the entropy as lengths, relative to the maximum entropy.
 
     Attributes:
@@ -294,7 +294,7 @@ class _EntropySplit:
     mutual: float
 
 
-def class_bars(result: TriageResult) -> tuple[_ClassBar, ...]:
+def class_bars(result: TriageResult) -> tuple[ClassBar, ...]:
     """Returns a bar per class, the most probable first; ties are in the model's order."""
     prediction, target = result.prediction, result.target.classes
     trajectories = prediction.trajectory_probabilities or ()
@@ -310,14 +310,14 @@ def class_bars(result: TriageResult) -> tuple[_ClassBar, ...]:
     return tuple(sorted(bars, key=lambda bar: -bar.probability))
 
 
-def entropy_split(prediction: Prediction) -> _EntropySplit:
+def entropy_split(prediction: Prediction) -> EntropySplit:
     """Returns the two parts of the entropy of a prediction; 0 for a model of one class."""
     maximum = math.log(len(prediction.probabilities))
     if maximum == 0:
-        return _EntropySplit(0.0, 0.0)
+        return EntropySplit(0.0, 0.0)
     expected = _percent(prediction.expected_entropy / maximum)
     mutual = min(_percent(prediction.mutual_information / maximum), FULL - expected)
-    return _EntropySplit(expected, round(mutual, 2))
+    return EntropySplit(expected, round(mutual, 2))
 
 
 def relative_distance(distance: OodScore) -> float:
@@ -338,8 +338,8 @@ def _points_path(values: Sequence[float]) -> str:
     )
 
 
-def _bar(name: str, in_target: bool, probability: float, values: Sequence[float]) -> _ClassBar:
-    return _ClassBar(
+def _bar(name: str, in_target: bool, probability: float, values: Sequence[float]) -> ClassBar:
+    return ClassBar(
         name=name,
         in_target=in_target,
         probability=probability,

@@ -72,18 +72,18 @@ RULES: Mapping[Disposition, tuple[Reason, ...]] = {
 }  # fmt: skip
 """The first disposition with a reason that applies decides; without any, it is routine."""
 
-_Flags = Any
+Flags = Any
 """A bool, or an array with one for each image; NaN in place of one that is unknown."""
 
 
-def dispositions(reasons: Mapping[Reason, _Flags]) -> dict[Disposition, _Flags]:
+def dispositions(reasons: Mapping[Reason, Flags]) -> dict[Disposition, Flags]:
     """Returns for every disposition whether it is possible; one is if all reasons are known.
 
     Args:
         reasons: True if a reason applies, NaN if that is unknown. A reason that is missing does
             not apply.
     """
-    undecided: _Flags = True  # no earlier rule certainly applies
+    undecided: Flags = True  # no earlier rule certainly applies
     possible = {}
     for disposition, causes in RULES.items():
         states = [reasons.get(cause, False) for cause in causes]
@@ -95,7 +95,7 @@ def dispositions(reasons: Mapping[Reason, _Flags]) -> dict[Disposition, _Flags]:
 
 
 NonEmptyText = Annotated[str, Field(min_length=1)]
-_Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
 
 
 class QualityRules(Settings):
@@ -153,10 +153,10 @@ class FitEvidence(Settings):
     data: NonEmptyText
     images: PositiveInt
     lesions: PositiveInt
-    found: _Count
+    found: Count
     lower_bound: Probability
     established: bool
-    in_training: _Count = 0
+    in_training: Count = 0
     uncertain: Probability
 
 
@@ -170,9 +170,9 @@ class LesionCounts(Settings):
     """
 
     lesions: PositiveInt
-    urgent: _Count
-    unfamiliar: _Count
-    reached: _Count
+    urgent: Count
+    unfamiliar: Count
+    reached: Count
 
     @model_validator(mode="after")
     def _parts_within_all(self) -> Self:
@@ -328,8 +328,8 @@ class Policy(Settings):
         return Decision(disposition, applying, self.version, self.hash)
 
     def reasons(
-        self, target: Any, entropy: Any, flags: Mapping[Reason, _Flags]
-    ) -> dict[Reason, _Flags]:
+        self, target: Any, entropy: Any, flags: Mapping[Reason, Flags]
+    ) -> dict[Reason, Flags]:
         """Returns which reasons apply to an image, or to each of n images.
 
         Args:

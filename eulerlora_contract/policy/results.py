@@ -243,7 +243,7 @@ DETAIL_NOTE = (
 
 
 @dataclass(frozen=True)
-class _MarkdownTable:
+class MarkdownTable:
     """Cells of a table.
 
     Attributes:
@@ -271,8 +271,8 @@ class Performance:
     """
 
     origin: str
-    summary: _MarkdownTable
-    details: _MarkdownTable
+    summary: MarkdownTable
+    details: MarkdownTable
 
     @property
     def markdown(self) -> str:
@@ -293,7 +293,7 @@ def performance(policy: Policy) -> Performance | None:
         f"{f'of {evidence.views} views ' if evidence.views > 1 else ''}"
         f"(revision {evidence.revision}).",
         _summary(evidence.measured, policy.target),
-        _MarkdownTable(
+        MarkdownTable(
             _DETAIL_HEADER,
             [row for one in evidence.measured for row in _detail_rows(one, policy.target)],
         ),
@@ -305,7 +305,7 @@ def _lesions_by_group(one: MeasuredEvidence, target: TargetClasses) -> dict[str,
     return {target.critical.name: one.critical, target.name: one.target}
 
 
-def _summary(measured: Sequence[MeasuredEvidence], target: TargetClasses) -> _MarkdownTable:
+def _summary(measured: Sequence[MeasuredEvidence], target: TargetClasses) -> MarkdownTable:
     groups = (f"sensitivity, {name}" for name in _lesions_by_group(measured[0], target))
     header = ("images", *groups, "specificity")
     rows = [
@@ -321,7 +321,7 @@ def _summary(measured: Sequence[MeasuredEvidence], target: TargetClasses) -> _Ma
         )
         for one in measured
     ]
-    return _MarkdownTable(header, rows)
+    return MarkdownTable(header, rows)
 
 
 def _detail_rows(one: MeasuredEvidence, target: TargetClasses) -> Iterator[list[str]]:

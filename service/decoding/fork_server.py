@@ -25,7 +25,7 @@ START_TIMEOUT_S = 120.0  # the first start imports torch, possibly from a slow d
 
 
 @dataclass(frozen=True)
-class _Fork:
+class Fork:
     """A forked process.
 
     Attributes:
@@ -71,7 +71,7 @@ class ForkServer:
                     )
             return self._control
 
-    def fork(self, request: bytes) -> _Fork:
+    def fork(self, request: bytes) -> Fork:
         """Returns a new process that has been given `request`.
 
         Raises:
@@ -96,7 +96,7 @@ class ForkServer:
                 raise RuntimeError("the process from which decoders are forked has ended")
             exit_status.settimeout(None)
             ours.pop_all()
-            return _Fork(NUMBER.unpack(pid)[0], connection, exit_status)
+            return Fork(NUMBER.unpack(pid)[0], connection, exit_status)
 
 
 FORK_SERVER = ForkServer()

@@ -57,7 +57,7 @@ Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
 
-class _LossCause(Enum):
+class LossCause(Enum):
     """Why a process was lost with an image; the outcome of its job."""
 
     CPU_TIME = auto()  # the image exceeded its budget
@@ -66,19 +66,19 @@ class _LossCause(Enum):
     KILLED = auto()  # or stopped, from outside
 
 
-_FINAL_CAUSES = {_LossCause.CPU_TIME, _LossCause.TIME}
-_CAUSES: dict[int, _LossCause] = {
-    signal.SIGPROF: _LossCause.CPU_TIME,
-    signal.SIGALRM: _LossCause.TIME,
+_FINAL_CAUSES = {LossCause.CPU_TIME, LossCause.TIME}
+_CAUSES: dict[int, LossCause] = {
+    signal.SIGPROF: LossCause.CPU_TIME,
+    signal.SIGALRM: LossCause.TIME,
     **dict.fromkeys(
         (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT),
-        _LossCause.CRASH,
+        LossCause.CRASH,
     ),
 }
 """By the signal that ended the process; KILLED for all others."""
 
 
-_DecodeOutcome = DecodedInput | Failure | _LossCause
+DecodeOutcome = DecodedInput | Failure | LossCause
 
 
 class DecodingProcess:
@@ -134,13 +134,13 @@ class DecodingProcess:
         except OSError:  # the socket is closed or reset
             return True
 
-    async def run(self, job: DecodeJob) -> tuple[_DecodeOutcome, float]:
+    async def run(self, job: DecodeJob) -> tuple[DecodeOutcome, float]:
         """Returns the outcome of a job, and the CPU seconds that it took, or an upper bound.
 
         After a LossCause, the process has ended.
         """
         started_at, started_at_cpu_s = time.monotonic(), self._cpu_s()
-        outcome: _DecodeOutcome = _LossCause.TIME
+        outcome: DecodeOutcome = LossCause.TIME
         try:
             async with asyncio.timeout(self._settings.timeout_s):
                 loop = asyncio.get_running_loop()
@@ -150,17 +150,17 @@ class DecodingProcess:
             pass
         except ValueError as error:
             logger.error("decoder process %s sent no valid message: %s", self.pid, error)
-            outcome = _LossCause.CRASH
+            outcome = LossCause.CRASH
         except (EOFError, OSError):  # the process has ended
             await asyncio.to_thread(self.end)
-            outcome = _CAUSES.get(-(self.exit_code or 0), _LossCause.KILLED)
+            outcome = _CAUSES.get(-(self.exit_code or 0), LossCause.KILLED)
         cpu_s = self._cpu_s() - started_at_cpu_s  # NaN if the process has ended
         if math.isnan(cpu_s):
             budget_s = self._settings.cpu_budget_s(len(job.content))
             cpu_s = min(time.monotonic() - started_at, budget_s)
         # After out of memory, the heap of the process is fragmented.
         is_out_of_memory = isinstance(outcome, Failure) and outcome.kind == "out_of_memory"
-        if isinstance(outcome, _LossCause) or is_out_of_memory:
+        if isinstance(outcome, LossCause) or is_out_of_memory:
             await asyncio.to_thread(self.end)
         return outcome, cpu_s
 
@@ -339,7 +339,7 @@ class DecoderPool:
 
     async def _run(
         self, worker: DecodingProcess, job: DecodeJob, on_cpu_s: Callable[[float], None]
-    ) -> _DecodeOutcome:
+    ) -> DecodeOutcome:
         outcome, cpu_s = await worker.run(job)
         on_cpu_s(cpu_s)
         self._decoded += isinstance(outcome, DecodedInput)
@@ -429,11 +429,11 @@ class DecoderPool:
         return task
 
 
-def _problem_of(cause: _LossCause) -> Problem:
-    if cause is _LossCause.CPU_TIME:
+def _problem_of(cause: LossCause) -> Problem:
+    if cause is LossCause.CPU_TIME:
         return UnusableImage("decoding the image takes too much CPU time")
-    if cause is _LossCause.CRASH:
+    if cause is LossCause.CRASH:
         return UnusableImage("the decoder failed twice on this image")
-    if cause is _LossCause.TIME:
+    if cause is LossCause.TIME:
         return NotReady("the image decoder did not answer in time", RETRY_AFTER_S)
     return NotReady("the image decoder was stopped while it decoded", RETRY_AFTER_S)

@@ -34,7 +34,7 @@ from service.lifecycle.loading import (
 from service.settings import ServiceSettings
 from service.telemetry.observation import PROBES
 
-_Phase = Literal["starting", "ready", "stopping"]
+Phase = Literal["starting", "ready", "stopping"]
 RETRY_AFTER_S = 5
 
 logger = logging.getLogger(__name__)
@@ -78,12 +78,12 @@ class Lifecycle:
         self._waits = waits
         self._checked: list[CheckedModel] = []
         self._started, self._reload = asyncio.Event(), asyncio.Event()
-        self._phase: _Phase = "starting"
+        self._phase: Phase = "starting"
         self._failure: str | None = None
         self._lock = threading.RLock()  # a signal handler may run while this thread holds it
 
     @property
-    def phase(self) -> _Phase:
+    def phase(self) -> Phase:
         """The current phase."""
         return self._phase
 

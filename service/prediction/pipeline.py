@@ -58,7 +58,7 @@ from service.telemetry.shift_monitor import ShiftMonitors
 
 logger = logging.getLogger(__name__)
 
-_Answer = Prediction | TriageResult
+Answer = Prediction | TriageResult
 """The response body of one image: with a triage policy, the result of its decision."""
 
 
@@ -102,7 +102,7 @@ class Pipeline:
         query: PredictQuery,
         policy: Policy | None = None,
         upload: Upload | None = None,
-    ) -> _Answer:
+    ) -> Answer:
         """Returns the answer for the one image of a request: for a policy, a TriageResult.
 
         Args:
@@ -126,7 +126,7 @@ class Pipeline:
 
     async def predict_batch(
         self, request: Request, query: PredictQuery, policy: Policy | None = None
-    ) -> list[_Answer | ProblemDocument]:
+    ) -> list[Answer | ProblemDocument]:
         """Returns an answer or a problem for every image of a request, in order.
 
         Raises Problem if the request as a whole fails, and ClientDisconnect.
@@ -147,7 +147,7 @@ class Pipeline:
         policy: Policy | None,
         read: Callable[[Request], Awaitable[list[Upload]]],
         is_batch: bool = False,
-    ) -> list[_Answer | BaseException]:
+    ) -> list[Answer | BaseException]:
         """Returns the result of every image of a request: the way of a request up to its images."""
         served = self._models.named(query.model)
         _check_policy(policy, served)
@@ -197,7 +197,7 @@ class Pipeline:
 
     async def _predicted(
         self, image: RequestImage, request: PredictRequest, tickets: Sequence[Ticket]
-    ) -> _Answer:
+    ) -> Answer:
         """Returns the answer for one image: the rest of the way of a request.
 
         `tickets` has one for each round.
@@ -222,7 +222,7 @@ class Pipeline:
 
         # Answer
         prediction = _response_body(result, request, decoded.warnings)
-        body: _Answer = prediction
+        body: Answer = prediction
         decision = None
         if request.policy is not None:
             assert decoded.quality is not None
@@ -377,10 +377,10 @@ def _response_body(
 
 
 def _batch_result(
-    result: _Answer | BaseException, request_id: str, index: int
-) -> _Answer | ProblemDocument:
+    result: Answer | BaseException, request_id: str, index: int
+) -> Answer | ProblemDocument:
     """Returns a batch's entry for one image; logs unexpected exceptions."""
-    if isinstance(result, _Answer):
+    if isinstance(result, Answer):
         return result
     if not isinstance(result, Exception):
         raise result

@@ -79,7 +79,7 @@ class PageFile:
 
 
 @dataclass(frozen=True)
-class _MeasuredRow:
+class MeasuredRow:
     """What the page says about the policy on one data set.
 
     Attributes:
@@ -145,11 +145,11 @@ def page_files(
     return by_name | {INDEX: PageFile.of(page.encode(), index.media_type)}
 
 
-def measured_rows(policy: Policy) -> list[_MeasuredRow]:
+def measured_rows(policy: Policy) -> list[MeasuredRow]:
     """Returns the measurements of the policy, in their order; none if there are none."""
     measured = () if policy.evidence is None else policy.evidence.measured
     return [
-        _MeasuredRow(
+        MeasuredRow(
             one,
             IMAGES.get(one.data.replace(",", " ").split()[0], ""),
             one.others.specificity >= _FEW_SPARED,

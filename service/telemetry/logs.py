@@ -20,7 +20,7 @@ WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
 current_request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the request that the current task or thread processes."""
 
-_LogFormat = Literal["json", "text"]
+LogFormat = Literal["json", "text"]
 LogChoice = Literal["auto", "json", "text"]
 current_trace_id: ContextVar[str | None] = ContextVar("trace_id", default=None)
 """The trace of the current task or thread, as 32 hexadecimal digits."""
@@ -57,14 +57,14 @@ def request_id_of(request: Request) -> str:
     return request_id
 
 
-def log_format(choice: LogChoice, stream: TextIO) -> _LogFormat:
+def log_format(choice: LogChoice, stream: TextIO) -> LogFormat:
     """Returns the format of a log on a stream. auto: text on a terminal, otherwise JSON."""
     if choice == "auto":
         return "text" if stream.isatty() else "json"
     return choice
 
 
-def log_config(log_format: _LogFormat) -> dict[str, Any]:
+def log_config(log_format: LogFormat) -> dict[str, Any]:
     """Returns a configuration for `logging.config.dictConfig` that logs to stderr.
 
     uvicorn's access log is off: `service.telemetry.observation` logs one record per request.

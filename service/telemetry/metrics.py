@@ -32,7 +32,7 @@ from eulerlora_contract.problems import SENT_BY_SERVICE
 from eulerlora_contract.sampling import AUTO_ROUNDS
 from service.telemetry.stderr import dropped_lines
 
-_ClientClass = Literal["anonymous", "keyed"]
+ClientClass = Literal["anonymous", "keyed"]
 """The class of a client in the metrics, which do not contain names."""
 
 CLIENT_CLOSED_REQUEST = 499  # the status that nginx logs for a disconnected client
@@ -244,7 +244,7 @@ class _LogCollector(Collector):
 
 
 @dataclass(frozen=True)
-class _Exposition:
+class Exposition:
     """The text of all metrics, its content type, and the monotonic time when it was written."""
 
     content: bytes
@@ -261,7 +261,7 @@ class Metrics:
             collector(registry=registry)
         registry.register(_GaugeCollector(gauges))
         registry.register(_LogCollector())
-        self._expositions: dict[str, _Exposition] = {}  # the latest, by content type
+        self._expositions: dict[str, Exposition] = {}  # the latest, by content type
         self._counters = {
             name: Counter(f"eulerlora_{name}", text, labels, registry=registry)
             for name, (text, labels) in _COUNTERS.items()
@@ -273,7 +273,7 @@ class Metrics:
         for reason in PROBLEM_CODES:
             self._count("refusals", 0, reason=reason)  # so that the first problem is an increase
 
-    def exposition(self, accept: str) -> _Exposition:
+    def exposition(self, accept: str) -> Exposition:
         """Returns all metrics in the text format that an Accept header asks for.
 
         It is that of Prometheus or OpenMetrics; the text is at most `CACHE_S` old.
@@ -282,13 +282,13 @@ class Metrics:
         cached = self._expositions.get(content_type)
         now_s = time.monotonic()
         if cached is None or now_s - cached.written_s >= CACHE_S:
-            cached = _Exposition(encoder(self.registry), content_type, now_s)
+            cached = Exposition(encoder(self.registry), content_type, now_s)
             self._expositions[content_type] = cached
         return cached
 
     def count_request(self, request: RequestObservation) -> None:
         """Counts a completed request, its predictions, and the problem of its response."""
-        client: _ClientClass = "anonymous" if request.key_name is None else "keyed"
+        client: ClientClass = "anonymous" if request.key_name is None else "keyed"
         for completed in request.predictions:
             self.count_prediction(completed, client)
         by_route = {"method": request.method, "route": request.route}
@@ -309,7 +309,7 @@ class Metrics:
         self._observe("batch_seconds", run.seconds, model=run.model)
 
     def count_prediction(
-        self, completed: CompletedPrediction, client: _ClientClass = "anonymous"
+        self, completed: CompletedPrediction, client: ClientClass = "anonymous"
     ) -> None:
         body = completed.prediction
         by_model = {"model": body.model}

@@ -152,13 +152,14 @@ def test_auto_is_what_is_faster_and_says_the_times(
 
 
 @pytest.mark.parametrize("of_training", [False, True])
-def test_a_block_is_timed_in_both_precisions_and_leaves_the_threads(
+def test_a_block_is_timed_in_both_precisions_and_leaves_threads_and_random_numbers(
     checkpoint: Checkpoint, of_training: bool
 ) -> None:
-    threads = torch.get_num_threads()
+    threads, generator = torch.get_num_threads(), torch.get_rng_state()
     times_ms = block_times_ms(checkpoint.config.backbone.settings, CPU, of_training)
     assert all(time > 0 for time in times_ms)
     assert torch.get_num_threads() == threads
+    assert torch.equal(torch.get_rng_state(), generator)
 
 
 def test_auto_is_float32_on_an_unknown_device() -> None:

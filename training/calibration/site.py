@@ -236,7 +236,7 @@ def _with_prediction_sets(fit: _SiteFit, coverage: CoverageSettings) -> _SiteFit
 
 
 @dataclass(frozen=True)
-class _SiteOffset:
+class SiteOffset:
     """The difference between a site's features and the class means.
 
     Another camera or lighting moves the features of all pictures alike. If the means follow, the
@@ -274,7 +274,7 @@ class _SiteOffset:
 
 def fit_offset(
     distance: FeatureDistance, features: Tensor, labels: Tensor, groups: Ints
-) -> _SiteOffset:
+) -> SiteOffset:
     """Returns the offset of a site's pictures, with cross-fitted offsets.
 
     Args:
@@ -288,7 +288,7 @@ def fit_offset(
     folds = GroupKFold(_FEATURE_FOLDS, shuffle=True, random_state=SPLIT_SEED)
     for rest, held_out in folds.split(groups, groups=groups):
         by_picture[held_out] = _mean(differences[rest], groups[rest])
-    return _SiteOffset(
+    return SiteOffset(
         offset=_mean(differences, groups),
         by_picture=by_picture,
         threshold_before=upper_quantile(distance(features), KEPT_SHARE),
@@ -311,7 +311,7 @@ ALL, FIT, HELD_OUT = "site pictures", "site pictures of the fit", "held-out site
 
 
 @dataclass(frozen=True)
-class _SiteMeasurement:
+class SiteMeasurement:
     """Results on labelled pictures that had no part in the fit.
 
     Attributes:
@@ -343,8 +343,8 @@ class SiteReport:
     measured: int
     in_training: int | None
     parts: Sequence[FittedPart]
-    before: _SiteMeasurement | None
-    after: _SiteMeasurement | None
+    before: SiteMeasurement | None
+    after: SiteMeasurement | None
     revision: str
     policy: Policy | None
 
@@ -472,7 +472,7 @@ def _measure_site(
     options: Options,
     policy: Policy | None,
     data: str,
-) -> _SiteMeasurement:
+) -> SiteMeasurement:
     """Returns the results of a model on at least one picture.
 
     Args:
@@ -509,7 +509,7 @@ def _measure_site(
         results[f"classes in a set of {sets.coverage:g}"] = f"{sets.mean_size:.2f}"
         for name, covered in sets.classes.items():
             results[f"coverage of {sets.coverage:g} for {name}"] = covered.lesions.text()
-    return _SiteMeasurement(results, measured)
+    return SiteMeasurement(results, measured)
 
 
 def _write_site_checkpoint(

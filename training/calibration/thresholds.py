@@ -63,7 +63,7 @@ LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.05, 20.0
 
 
 @dataclass(frozen=True)
-class _TemperatureFit:
+class TemperatureFit:
     """The temperature of the softmax and its benefit for new lesions.
 
     The logits are divided by one number, which changes probabilities but no top label of a
@@ -100,7 +100,7 @@ class _TemperatureFit:
         return f"{self.fitted:g} {effect}" if self.helps else f"1; {self.fitted:g} {effect}"
 
 
-def fit_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> _TemperatureFit:
+def fit_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> TemperatureFit:
     """Returns the temperature of the lowest mean NLL of a lesion.
 
     Args:
@@ -116,7 +116,7 @@ def fit_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> 
         outputs, true = log_probabilities[held_out], labels[held_out]
         benefits[held_out] = image_nll(outputs, true, 1.0) - image_nll(outputs, true, fitted)
     by_group = _group_means(benefits, groups)
-    return _TemperatureFit(
+    return TemperatureFit(
         fitted=round(_lowest_nll(log_probabilities, labels, groups), 3),
         improvement=float(by_group.mean()),
         standard_error=float(by_group.std(ddof=1) / math.sqrt(len(by_group))),
@@ -201,7 +201,7 @@ class CalibrationOutputs:
         """Returns the trajectories of a mode; those of `stoch` with so many samples."""
         return self.det if mode == "det" else self.stoch.first(samples)
 
-    def temperature(self, mode: Mode, samples: int) -> _TemperatureFit:
+    def temperature(self, mode: Mode, samples: int) -> TemperatureFit:
         """Returns the fit of a mode's temperature to outputs at temperature 1.
 
         `samples` is per adapter, for mode `stoch` only.

@@ -33,7 +33,7 @@ OnBad = Callable[[str, str], None]
 """(name, reason) -> None, to skip an unusable image or row; or raises DataError."""
 
 
-class _ReadSet(Protocol):
+class ReadSet(Protocol):
     """A set of images with the reasons, by name, why others were skipped, and further remarks."""
 
     @property
@@ -73,7 +73,7 @@ def refuse(name: str, reason: str) -> None:
     raise DataError(f"{name}: {reason}; use --skip-bad to skip unusable images")
 
 
-def report_skipped(*sets: _ReadSet) -> None:
+def report_skipped(*sets: ReadSet) -> None:
     """Prints on stderr the notes of all sets and the skipped images with reasons, if any."""
     for note in dict.fromkeys(note for images in sets for note in images.notes):
         print(printable(f"note: {note}"), file=sys.stderr)

@@ -52,13 +52,13 @@ def _known_images(kind: str) -> str:
 
 
 Data = Annotated[DataSettings, AfterValidator(known_data)]
-_ImagesKind = Annotated[str, AfterValidator(_known_images)]
+ImagesKind = Annotated[str, AfterValidator(_known_images)]
 
 
 class OodSettings(Settings):
     """A set of out-of-distribution images."""
 
-    kind: _ImagesKind
+    kind: ImagesKind
     """`images` for any images, or a published data set, whose test part is used."""
     path: str = "."
     """A folder in the data directory, or for `images` also an archive."""
@@ -89,7 +89,7 @@ class OutlierSettings(Settings):
 class UnlabelledData(Settings):
     """Images without labels, for the contrastive loss; their views are those of `cameras`."""
 
-    kind: _ImagesKind
+    kind: ImagesKind
     """`images` for any images, or a published data set, whose train part is used without labels."""
     path: str = "."
     """A folder or an archive in the data directory."""

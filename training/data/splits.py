@@ -48,7 +48,7 @@ class Group(Generic[Item]):
     items: Sequence[Item]
 
 
-_Cut = Callable[[Sequence[Item], Part], tuple[Sequence[Item], Sequence[Item]]]
+Cut = Callable[[Sequence[Item], Part], tuple[Sequence[Item], Sequence[Item]]]
 """(items, part) -> the rest and the part, without a common group."""
 
 
@@ -58,7 +58,7 @@ def _cut_by_share(items: Sequence[Item], part: Part) -> tuple[Sequence[Item], Se
 
 
 def parts_of(
-    published: Mapping[str, Sequence[Item]], split: Split, cut: _Cut[Item] = _cut_by_share
+    published: Mapping[str, Sequence[Item]], split: Split, cut: Cut[Item] = _cut_by_share
 ) -> SplitParts[Item]:
     """Returns train, calibration and test, and for one split validation; always the same parts.
 

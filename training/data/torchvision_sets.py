@@ -16,23 +16,23 @@ from training.data.dataset import PHOTOGRAPHS, DataSet, DataSettings
 from training.data.images import ImageParts, LabelledImage, OnBad
 from training.data.splits import parts_of
 
-_PublishedPart = Literal["train", "test"]
-_PUBLISHED_PARTS: tuple[_PublishedPart, ...] = ("train", "test")
+PublishedPart = Literal["train", "test"]
+_PUBLISHED_PARTS: tuple[PublishedPart, ...] = ("train", "test")
 _TINY_IMAGES = "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
 
 
-class _TorchvisionSet(DataSet):
+class TorchvisionSet(DataSet):
     """A data set that torchvision downloads if it is missing.
 
     torchvision checks the digests of its files, so no image is unusable.
     """
 
     @abstractmethod
-    def opened(self, folder: Path, part: _PublishedPart) -> Any:
+    def opened(self, folder: Path, part: PublishedPart) -> Any:
         """Returns torchvision's data set; downloads a file that is missing or damaged."""
 
     @abstractmethod
-    def url(self, part: _PublishedPart) -> str:
+    def url(self, part: PublishedPart) -> str:
         """Returns the address of a part's published file."""
 
     @abstractmethod
@@ -67,7 +67,7 @@ class _TorchvisionSet(DataSet):
         return ImageParts(self.named(settings.split), classes, parts)
 
 
-class Cifar10(_TorchvisionSet):
+class Cifar10(TorchvisionSet):
     """CIFAR-10."""
 
     kind = "cifar10"
@@ -76,10 +76,10 @@ class Cifar10(_TorchvisionSet):
     family = PHOTOGRAPHS
     reader = "CIFAR10"
 
-    def opened(self, folder: Path, part: _PublishedPart) -> Any:
+    def opened(self, folder: Path, part: PublishedPart) -> Any:
         return _torchvision(self.reader)(folder, train=part == "train", download=True)
 
-    def url(self, part: _PublishedPart) -> str:
+    def url(self, part: PublishedPart) -> str:
         return str(_torchvision(self.reader).url)
 
     def arrays(self, opened: Any) -> tuple[npt.NDArray[np.uint8], Sequence[int]]:
@@ -95,7 +95,7 @@ class Cifar100(Cifar10):
     reader = "CIFAR100"
 
 
-class Svhn(_TorchvisionSet):
+class Svhn(TorchvisionSet):
     """SVHN, the cropped digits."""
 
     kind = "svhn"
@@ -106,10 +106,10 @@ class Svhn(_TorchvisionSet):
     )
     family = "house numbers"
 
-    def opened(self, folder: Path, part: _PublishedPart) -> Any:
+    def opened(self, folder: Path, part: PublishedPart) -> Any:
         return _torchvision("SVHN")(folder, split=part, download=True)
 
-    def url(self, part: _PublishedPart) -> str:
+    def url(self, part: PublishedPart) -> str:
         return str(_torchvision("SVHN").split_list[part][0])
 
     def arrays(self, opened: Any) -> tuple[npt.NDArray[np.uint8], Sequence[int]]:

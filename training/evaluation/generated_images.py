@@ -25,7 +25,7 @@ from training.data.augmentation import CPU, seeded
 from training.data.images import OUTSIDE, LabelledImage, evenly_spaced, pixels_of
 
 Pixels = NDArray[np.uint8]
-_DrawPicture = Callable[[Generator], Pixels]
+DrawPicture = Callable[[Generator], Pixels]
 """Draws one picture, (height, width, 3)."""
 
 HEIGHT, WIDTH = 150, 200
@@ -52,7 +52,7 @@ SHADING, TEXTURE, GRAIN = 0.05, 0.025, 0.01  # standard deviations, relative to 
 
 
 def pictures(
-    name: str, kinds: Mapping[str, _DrawPicture], count: int = IMAGES
+    name: str, kinds: Mapping[str, DrawPicture], count: int = IMAGES
 ) -> list[LabelledImage]:
     """Returns pictures of several kinds in turn, drawn each time they are read.
 
@@ -68,7 +68,7 @@ def pictures(
     ]
 
 
-def _picture(draw: _DrawPicture, name: str, index: int) -> Tensor:
+def _picture(draw: DrawPicture, name: str, index: int) -> Tensor:
     return _tensor_of(draw(np.random.default_rng([*name.encode(), index])))
 
 
@@ -134,7 +134,7 @@ def _enlarged(pixels: Pixels, resampling: Image.Resampling) -> Pixels:
     return np.asarray(Image.fromarray(pixels).resize((WIDTH, HEIGHT), resampling))
 
 
-PICTURES: Mapping[str, Mapping[str, _DrawPicture]] = {
+PICTURES: Mapping[str, Mapping[str, DrawPicture]] = {
     "noise": {
         "uniform": lambda random: random.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8),
         "grey": lambda random: random.integers(0, 256, (HEIGHT, WIDTH, 1), np.uint8).repeat(3, 2),

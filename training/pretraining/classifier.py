@@ -27,7 +27,7 @@ TEMPERATURE = 0.2
 _BLOCK = re.compile(r"backbone\.encoder\.layers\.encoder_layer_(\d+)\.")
 
 
-class _ClassifierOutput(NamedTuple):
+class ClassifierOutput(NamedTuple):
     """Logits (n, all classes), and embeddings (n, EMBEDDING_WIDTH) for the contrastive loss."""
 
     logits: Tensor
@@ -74,10 +74,10 @@ class Classifier(nn.Module):
         )
         self.classes = tuple(classes)
 
-    def forward(self, images: Tensor) -> _ClassifierOutput:
+    def forward(self, images: Tensor) -> ClassifierOutput:
         """images: (n, 3, image_size, image_size) in [0, 1]."""
         features = self.backbone(normalise(images, self.preprocessing))
-        return _ClassifierOutput(self.head(features), self.projection(features))
+        return ClassifierOutput(self.head(features), self.projection(features))
 
     def fold_stem(self) -> "Classifier":
         """Folds the batch normalisation of the stem into its convolutions; returns itself in
@@ -133,7 +133,7 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
     ) -> Tensor:
         """labels: (n,) as in `train.mixed_batches`; IGNORED for padding."""
         with seeded(images.device, *draw):
-            output: _ClassifierOutput = network(images)
+            output: ClassifierOutput = network(images)
         unlabelled = labels >= sum(self.model.classes)
         loss = self.contrast_weight * contrastive_loss(
             output.embeddings[unlabelled].float(), labels[unlabelled]

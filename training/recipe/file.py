@@ -211,7 +211,7 @@ def _value(text: str) -> Any:
 
 
 @dataclass(frozen=True)
-class _RecipeKey:
+class RecipeKey:
     """A key of a recipe, such as `training.epochs`.
 
     Attributes:
@@ -224,12 +224,12 @@ class _RecipeKey:
     text: str
 
 
-def recipe_keys(model: type[BaseModel], prefix: str = "") -> list[_RecipeKey]:
+def recipe_keys(model: type[BaseModel], prefix: str = "") -> list[RecipeKey]:
     """Returns the keys of a model and of the models in it, in order.
 
     A table that is a model itself is replaced by its keys.
     """
-    keys: list[_RecipeKey] = []
+    keys: list[RecipeKey] = []
     for name, field in model.model_fields.items():
         inner = _models_in(field.annotation)
         if inner:
@@ -239,21 +239,21 @@ def recipe_keys(model: type[BaseModel], prefix: str = "") -> list[_RecipeKey]:
         text = " ".join((field.description or "").split()) + (
             f" One of {', '.join(choices)}." if choices else ""
         )
-        keys.append(_RecipeKey(prefix + name, _default(field), text))
+        keys.append(RecipeKey(prefix + name, _default(field), text))
     return keys
 
 
-def _keys_of_any(models: list[type[BaseModel]], prefix: str) -> list[_RecipeKey]:
+def _keys_of_any(models: list[type[BaseModel]], prefix: str) -> list[RecipeKey]:
     """Returns the keys of a model, or of alternatives that differ in their `name`."""
     if len(models) == 1:
         return recipe_keys(models[0], prefix)
     names = [model.model_fields["name"].default for model in models]
-    by_key: dict[str, list[tuple[str, _RecipeKey]]] = {}
+    by_key: dict[str, list[tuple[str, RecipeKey]]] = {}
     for name, model in zip(names, models, strict=True):
         for key in recipe_keys(model, prefix):
             by_key.setdefault(key.name, []).append((name, key))
     return [
-        _RecipeKey(
+        RecipeKey(
             key,
             alternatives[0][1].default
             if key == f"{prefix}name"
@@ -301,7 +301,7 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     return models
 
 
-_KeyPath = tuple[str, ...]
+KeyPath = tuple[str, ...]
 
 DEFAULT, COMMAND_LINE = "default", "command line"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -333,7 +333,7 @@ def recipe_with_sources(
     return lines
 
 
-def leaves(tables: Mapping[str, Any], parents: _KeyPath = ()) -> Iterator[tuple[_KeyPath, Any]]:
+def leaves(tables: Mapping[str, Any], parents: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
     """Yields the values of nested tables, and empty tables, with their keys."""
     for name, value in tables.items():
         if isinstance(value, Mapping) and value:
@@ -342,7 +342,7 @@ def leaves(tables: Mapping[str, Any], parents: _KeyPath = ()) -> Iterator[tuple[
             yield (*parents, name), value
 
 
-def _assignment(key: _KeyPath, value: Any) -> str:
+def _assignment(key: KeyPath, value: Any) -> str:
     """Returns `key = value`; a comment if the value is None, which TOML cannot state."""
     name = ".".join(
         part if _BARE_KEY.fullmatch(part) else tomlkit.item(part).as_string() for part in key
@@ -368,13 +368,13 @@ def _inline(values: Sequence[Any]) -> str:
     return f"[{', '.join(items)}]"
 
 
-def _source(key: _KeyPath, layers: Sequence[Layer], given: Sequence[_KeyPath]) -> str:
+def _source(key: KeyPath, layers: Sequence[Layer], given: Sequence[KeyPath]) -> str:
     if any(key[: len(path)] == path or path[: len(key)] == key for path in given):
         return COMMAND_LINE
     return next((layer.source for layer in reversed(layers) if _sets(layer.tables, key)), DEFAULT)
 
 
-def _sets(tables: Any, key: _KeyPath) -> bool:
+def _sets(tables: Any, key: KeyPath) -> bool:
     """True if the tables contain the key, or a value instead of one of its tables."""
     for part in key:
         if not isinstance(tables, Mapping):

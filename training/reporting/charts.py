@@ -47,7 +47,7 @@ _MAX_LABELLED_CLASSES = 20
 
 
 @dataclass(frozen=True)
-class _ChartFile:
+class ChartFile:
     """A chart with its file name and its alternative text."""
 
     name: str
@@ -55,7 +55,7 @@ class _ChartFile:
     figure: Figure
 
 
-def chart_files(evaluation: Evaluation) -> Iterator[_ChartFile]:
+def chart_files(evaluation: Evaluation) -> Iterator[ChartFile]:
     """Yields reliability and risk-coverage of all modes, then confusion and OOD scores by mode."""
     report, labels = evaluation.report, evaluation.test.labels
     subtitle = f"{report.model} on {report.data} ({report.images:,} images)"
@@ -64,10 +64,10 @@ def chart_files(evaluation: Evaluation) -> Iterator[_ChartFile]:
         mode.title: calibration_bins(predictions.probabilities.numpy(), labels)
         for mode, predictions in modes
     }
-    yield _ChartFile(RELIABILITY, "Reliability diagrams", reliability_diagram(bins, subtitle))
+    yield ChartFile(RELIABILITY, "Reliability diagrams", reliability_diagram(bins, subtitle))
     curves = {mode.title: _curve(predictions, labels) for mode, predictions in modes}
     figure = risk_coverage_chart(curves, f"Risk by coverage\n{subtitle}")
-    yield _ChartFile("risk-coverage.png", "Risk-coverage curves", figure)
+    yield ChartFile("risk-coverage.png", "Risk-coverage curves", figure)
     for index, mode in enumerate(report.modes):
         yield from _mode_charts(evaluation, mode, index, subtitle)
 
@@ -88,19 +88,19 @@ def _curve(uncertainty: Uncertainty, labels: Ints) -> RiskCoverage:
 
 def _mode_charts(
     evaluation: Evaluation, mode: ModeReport, index: int, subtitle: str
-) -> Iterator[_ChartFile]:
+) -> Iterator[ChartFile]:
     classes, test = evaluation.classes, evaluation.test
     suffix = mode.mode if mode.mode == "det" else f"{mode.mode}-{mode.samples}"
     counts = confusion_matrix(
         test.labels, test.predictions[index].labels, labels=range(len(classes))
     )
     figure = confusion_chart(counts, classes, f"Confusion, {mode.title}\n{subtitle}")
-    yield _ChartFile(f"confusion-{suffix}.png", f"Confusion matrix, {mode.title}", figure)
+    yield ChartFile(f"confusion-{suffix}.png", f"Confusion matrix, {mode.title}", figure)
     for score in FLAG_METRICS:
         if score in test.predictions[index].scores:
             figure = _histograms(evaluation, mode, index, score, subtitle)
             file = f"{score.replace('_', '-')}-{suffix}.png"
-            yield _ChartFile(file, f"Histograms of {SCORE_NAMES[score]}, {mode.title}", figure)
+            yield ChartFile(file, f"Histograms of {SCORE_NAMES[score]}, {mode.title}", figure)
 
 
 def _histograms(

@@ -25,7 +25,7 @@ from training.reporting.charts import RELIABILITY
 from training.reporting.report import result_sections, summary_sections
 from training.reporting.tables import enumeration
 
-_Section = tuple[str, str]
+Section = tuple[str, str]
 """A title and Markdown."""
 
 _WEAKNESS = (
@@ -89,7 +89,7 @@ def model_card(
     Comparison and performance are as in `write_model_card`; the performance is the first section.
     """
     texts = DATA_SETS[config.provenance["recipe"]["data"]["kind"]]
-    sections: list[_Section] = [
+    sections: list[Section] = [
         *([("Known weakness", f"{_WEAKNESS}\n\n{performance.strip()}")] if performance else []),
         *site_sections(config),
         ("Intended use", texts.intended),
@@ -111,7 +111,7 @@ def model_card(
     return "\n\n".join([*head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"
 
 
-def site_sections(config: CheckpointConfig) -> list[_Section]:
+def site_sections(config: CheckpointConfig) -> list[Section]:
     """Returns the section on local pictures, or an empty list if nothing was fitted on such."""
     site = config.provenance.get("site")
     return [] if site is None else [("Site calibration", _site_calibration(site))]
@@ -143,7 +143,7 @@ def _views(config: CheckpointConfig) -> str:
     )
 
 
-def _results(report: Report) -> Iterator[_Section]:
+def _results(report: Report) -> Iterator[Section]:
     yield "Results", "\n\n".join(summary_sections(report))
     titles = " and ".join(mode.title for mode in report.modes)
     yield (
