@@ -21,6 +21,7 @@ from eulerlora_contract.problems import (
     MisdirectedRequest,
     Overloaded,
     Problem,
+    QuotaExceeded,
     UnsupportedMedia,
     UploadTooSlow,
 )
@@ -33,6 +34,7 @@ EXCESS_CONNECTION = "excess_connection"  # key in the request state
 MAX_HEADER_BYTES = 16 * 1024  # of target, header names and header values
 TOO_LARGE = f"expected headers of at most {MAX_HEADER_BYTES:,} bytes"
 RETRY_AFTER_S = 1.0
+MAX_REFUSAL_DELAY_S = 1.0
 _ORIGIN = re.compile(r"(https?)://([^/?#@]*)")  # RFC 6454, 7.1
 _AUTHORITY = re.compile(r"(\[[^]]+\]|[^:]+)(?::([0-9]*))?")
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
@@ -85,6 +87,9 @@ class RequestMiddleware:
                 check(scope)
             body = self._bodies.body_of(scope, receive)
         except Problem as problem:
+            if isinstance(problem, QuotaExceeded):
+                # A client that ignores Retry-After would keep the event loop busy with refusals.
+                await asyncio.sleep(min(problem.retry_after_s or 0, MAX_REFUSAL_DELAY_S))
             closes = closes or self._is_closing() or None
             refusal = problem_response(problem, scope["state"]["request_id"], closes)
             await refusal(scope, receive, send)

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from eulerlora_contract.problems import ForeignOrigin, Problem
 from service.app import capacity_check, page_check
 from service.fair_sharing import ClientQuota
-from service.http.middleware import BodyLimits, BodySettings, HeaderChecks
+from service.http.middleware import MAX_REFUSAL_DELAY_S, BodyLimits, BodySettings, HeaderChecks
 from service.http.responses import add_problem_handlers
 from service.inference.queue import RequestQueue, ThroughputEstimate
 from service.settings import ServiceSettings
@@ -226,13 +226,20 @@ def test_a_client_that_uses_its_share_is_refused_before_its_body_is_read(
     assert client.post("/predict", content=b"image").text == "5 bytes"
 
 
-def test_one_client_cannot_ask_for_the_page_without_end() -> None:
+def test_one_client_cannot_ask_for_the_page_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    delays = []
+
+    async def sleep(delay_s: float) -> None:
+        delays.append(delay_s)
+
+    monkeypatch.setattr("service.http.middleware.asyncio.sleep", sleep)
     client = TestClient(guarded(PlainTextResponse("file"), page_check(1)))
     assert client.get("/").status_code == 200
     for path in ("/", "/page/main.js", "/docs", "/openapi.json", "/docs/swagger-ui.css"):
         response = client.get(path)
         assert (response.status_code, response.json()["code"]) == (429, "quota_exceeded")
         assert 1 <= int(response.headers["Retry-After"]) <= 60
+    assert delays.count(MAX_REFUSAL_DELAY_S) == 5  # others are of the event loop
     for path in ("/livez", "/readyz", "/metrics", "/models", "/predict"):
         assert client.get(path).status_code == 200
 
