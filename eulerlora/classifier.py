@@ -51,7 +51,7 @@ class AdaptedClassifier(nn.Module):
         samples: int | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
-        """Returns the logits (n, trajectories, classes) of every trajectory, adapter by adapter.
+        """Logits (n, trajectories, classes) of every trajectory, adapter by adapter.
 
         Args:
             images: (n, 3, size, size), prepared as for the original network, whose range of values
@@ -139,7 +139,7 @@ def adapt(
     image_size: int | None = None,
     generator: Generator | None = None,
 ) -> AdaptedClassifier:
-    """Returns a classifier with new adapters on a copy of a Vision Transformer's weights.
+    """Puts new adapters on a copy of a Vision Transformer's weights.
 
     The features of the copy are compared with those of `vit` on two random images of its own size.
 
@@ -181,7 +181,7 @@ def adapt(
 def trajectory_loss(
     logits: Tensor, targets: Tensor, reduction: Literal["mean", "none"] = "mean"
 ) -> Tensor:
-    """Returns the mean cross-entropy of an image's trajectories, the paper's objective.
+    """Mean cross-entropy of an image's trajectories, the paper's objective.
 
     Each trajectory learns from its own loss; it is not the loss of the mean probability.
 

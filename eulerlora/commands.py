@@ -85,7 +85,6 @@ class _CheckpointParameter(click.Path):
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Returns the folder."""
         if value != DEFAULT_NAME:
             return super().convert(value, param, ctx)
         configure_openmp()
@@ -98,11 +97,6 @@ CHECKPOINT = _CheckpointParameter()
 
 
 def views_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Returns the option `--views`.
-
-    Args:
-        text: Its help.
-    """
     return click.option(
         "--views",
         type=click.Choice([str(views) for views in VIEWS]),
@@ -305,7 +299,6 @@ def predict_files(
 
 
 def _check_output(path: Path, inputs: Iterable[Path]) -> None:
-    """Raises OutputPathError if writing `path` would overwrite one of the inputs."""
     if path.exists():
         for file in inputs:
             if file.exists() and file.samefile(path):
@@ -313,7 +306,7 @@ def _check_output(path: Path, inputs: Iterable[Path]) -> None:
 
 
 def text_line(answer: Mapping[str, Any], encoding: str = "utf-8") -> str:
-    """Returns an answer as a line for people: file, label, MSP, entropy, flags and set.
+    """An answer as a line for people: file, label, MSP, entropy, flags and set.
 
     `encoding`: of the output. Control characters and bytes that are not UTF-8 are escaped.
     """
@@ -362,7 +355,6 @@ def _csv_row(
 
 
 def _column_values(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of an answer by column; those within other values are its own columns."""
     from eulerlora_contract.answers import shown_fields  # noqa: PLC0415 - imports pydantic
 
     scores = {name: score["value"] for name, score in answer["ood_scores"].items() if score}

@@ -80,7 +80,7 @@ class EulerLoRA:
         precision: PrecisionChoice = "float32",
         compiler: str | None = None,
     ) -> Self:
-        """Returns the model in a checkpoint folder, on `device`.
+        """Loads a checkpoint folder to a device.
 
         Precision and compiler change results by rounding only.
 
@@ -103,7 +103,7 @@ class EulerLoRA:
         precision: PrecisionChoice = "float32",
         compiler: str | None = None,
     ) -> Self:
-        """Returns the model of a loaded checkpoint; other arguments as in `load`."""
+        """Puts a loaded checkpoint on a device; other arguments as in `load`."""
         chosen = choose_device(device)
         decision = decide_precision(precision, checkpoint, chosen)
         runtime = RuntimeSettings(precision=decision.precision, compiler=compiler)
@@ -116,7 +116,7 @@ class EulerLoRA:
         precision: PrecisionChoice = "float32",
         compiler: str | None = None,
     ) -> Self:
-        """Returns the model of the packaged checkpoint; arguments as in `load`."""
+        """Loads the packaged checkpoint; arguments as in `load`."""
         return cls.load(DEFAULT_CHECKPOINT, device, precision, compiler)
 
     @classmethod
@@ -128,7 +128,7 @@ class EulerLoRA:
         precision: PrecisionChoice = "float32",
         compiler: str | None = None,
     ) -> Self:
-        """Returns the model of a repository of the Hugging Face Hub; needs the extra `hub`.
+        """Loads a repository of the Hugging Face Hub; needs the extra `hub`.
 
         Args:
             repository: ORGANISATION/NAME, or a checkpoint folder.
@@ -176,7 +176,6 @@ class EulerLoRA:
 
     @property
     def network(self) -> AdaptedVisionTransformer:
-        """The network that the runtime runs."""
         return self.runtime.network
 
     def predict(
@@ -190,7 +189,7 @@ class EulerLoRA:
         coverage: float | None = None,
         views: Views | None = None,
     ) -> Predictions:
-        """Returns class probabilities and uncertainty of every image.
+        """Class probabilities and uncertainty of every image.
 
         Args:
             images: PIL images, paths or NumPy arrays (height, width, 3), uint8 in RGB; or an array
@@ -245,7 +244,7 @@ class EulerLoRA:
         sampler: Sampler | None = None,
         views: Views | None = None,
     ) -> Options:
-        """Returns the options of a prediction, as `CheckpointConfig.options`."""
+        """Options of a prediction, as `CheckpointConfig.options`."""
         return self.config.options(mode, samples, sampler, views, self.precision)
 
     def run(
@@ -255,7 +254,7 @@ class EulerLoRA:
         batch_size: int | None = None,
         rule: StoppingRule | None = None,
     ) -> list[Trajectories]:
-        """Returns the trajectories of the same images for each of `options`.
+        """Runs the same images with each of `options`.
 
         Args:
             inputs: The network's input (3, size, size) of each image, in [0, 1], and its seed; read
@@ -298,12 +297,10 @@ class EulerLoRA:
         return predict_adaptively(network, pixels, draws, rule, temperatures, distance)
 
     def _images_per_pass(self, options: Options) -> int:
-        """Returns the number of images whose rows the runtime runs in one pass, at least 1."""
         rows = self.network.settings.adapters * Draw.of(options).count
         return max(1, min(_MAX_BATCH_IMAGES, self.runtime.max_rows_per_pass // rows))
 
     def _empty(self, options: Options) -> Trajectories:
-        """Returns the trajectories of no image."""
         shape = (0, self.network.settings.adapters, Draw.of(options).count)
         width = FEATURES_PER_WIDTH * self.config.backbone.settings.width
         return Trajectories.of(
@@ -314,10 +311,9 @@ class EulerLoRA:
 
 
 def choose_device(name: str) -> torch.device:
-    """Returns the named torch device; `auto` is CUDA if available and the CPU otherwise.
+    """The named torch device; `auto` is CUDA if available and the CPU otherwise.
 
-    Raises:
-        SettingsError: For a device that this machine does not have.
+    Raises SettingsError for a device that this machine does not have.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -388,11 +384,6 @@ def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
 
 
 def _rgb_of_array(image: _RgbArray) -> RgbImage:
-    """Returns the image in an array.
-
-    Raises:
-        ImageError: If it is not (height, width, 3) uint8.
-    """
     if image.ndim != 3 or image.shape[2] != 3 or not image.size or image.dtype != np.uint8:
         raise ImageError(
             f"expected an array (height, width, 3) of uint8, got {image.dtype} {image.shape}"

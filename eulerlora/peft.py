@@ -141,17 +141,12 @@ class EulerLoraConfig(LoraConfig):
                 raise SettingsError(f"roles: expected input or output for {pattern}, got {role}")
 
     def settings_of_rank(self, rank: int) -> AdapterSettings:
-        """Returns the law of a module of this rank. Raises SettingsError."""
         least = max(1, rank // 2) if self.min_rank is None else self.min_rank
         values = {"adapters": 1, "rank": rank, "min_rank": least}
         return validated(AdapterSettings, values | {"steps": self.steps, "scale": self.scale})
 
     def role(self, module: str) -> Role:
-        """Returns the role of a module by its name.
-
-        Raises:
-            SettingsError: If none is known.
-        """
+        """The role of a module by its name. Raises SettingsError if none is known."""
         for pattern, role in [*(self.roles or {}).items(), *_ROLES.items()]:
             if re.match(rf"(.*\.)?({pattern})$", module):
                 return cast(Role, role)
@@ -200,7 +195,6 @@ class _SamplingState:
     rows: int | None = None
 
     def of_rows(self, coefficients: Tensor, count: int) -> Tensor:
-        """Returns the coefficients (count, r) of the inputs of a layer. Raises SettingsError."""
         rows = self.rows or (count if self.samples == 1 else 0)
         if not rows or rows % len(coefficients) or count % rows:
             raise SettingsError(
@@ -230,7 +224,7 @@ class Directions(nn.Linear):
         self.recomputed: _SamplingState | None = None
 
     def draw(self, samples: int, generator: Generator) -> Tensor:
-        """Returns independent coefficients (samples, r) on the CPU."""
+        """Draws independent coefficients (samples, r) on the CPU."""
         rank, least = self.law.rank, self.law.min_rank
         if self.role == "input":
             return draw_masks((samples,), rank, least, generator)
@@ -368,7 +362,6 @@ class _EulerLoraModel(LoraModel):
 
 
 def _check_linear(name: str, module: nn.Module) -> None:
-    """Raises SettingsError for other modules than `nn.Linear` and for quantised weights."""
     if not isinstance(module, nn.Linear | Conv1D):
         raise SettingsError(f"{name}: expected nn.Linear, got {type(module).__name__}")
     weight = module.weight
@@ -380,7 +373,7 @@ def _check_linear(name: str, module: nn.Module) -> None:
 
 
 def _identity_of(targets: Mapping[str, nn.Module]) -> dict[str, Any]:
-    """Returns what identifies a base model: names and shapes of the targets, and first weights.
+    """What identifies a base model: names and shapes of the targets, and first weights.
 
     Weights without memory are left out.
     """
@@ -392,11 +385,7 @@ def _identity_of(targets: Mapping[str, nn.Module]) -> dict[str, Any]:
 
 
 def _check_base(config: EulerLoraConfig, base: Mapping[str, Any]) -> None:
-    """Weights may differ by the rounding of another floating-point type.
-
-    Raises:
-        SettingsError: If a loaded config is that of another base model.
-    """
+    """Weights may differ by the rounding of another floating-point type."""
     if config.base is None or not config.stored_base:
         return
     stored, values = config.base["weights"], base["weights"]
@@ -409,7 +398,7 @@ def _check_base(config: EulerLoraConfig, base: Mapping[str, Any]) -> None:
 def draw_coefficients(
     model: nn.Module, samples: int, seed: int | Sequence[int] = 0
 ) -> dict[str, Tensor]:
-    """Returns the coefficients of the active adapters of a model, by the name of their matrix A.
+    """Draws for the active adapters of a model, by the name of their matrix A.
 
     They are (samples, r) float32 on the CPU for one seed, and (examples * samples, r) for a seed of
     each example, 0 to 2**32 - 1. The draws of an example depend on its seed and on the order of the
@@ -430,7 +419,7 @@ def draw_coefficients(
 
 
 def _active(model: nn.Module) -> dict[str, Directions]:
-    """Returns the matrices A of the active adapters by name, adapter by adapter."""
+    """The matrices A of the active adapters by name, adapter by adapter."""
     layers = {n: m for n, m in model.named_modules() if isinstance(m, _EulerLoraLinear)}
     adapters = dict.fromkeys(name for layer in layers.values() for name in layer.active_adapters)
     active = {

@@ -138,7 +138,6 @@ class Preprocessing(Settings):
         return self.shorter_side or self.size
 
     def at_size(self, size: int) -> "Preprocessing":
-        """Returns the same preprocessing for another size of the network's input."""
         shorter_side = self.shorter_side and round(self.shorter_side * size / self.size)
         return self.model_copy(update={"size": size, "shorter_side": shorter_side})
 
@@ -189,10 +188,9 @@ class Draw(Settings):
 
     @classmethod
     def of(cls, options: Options, seed: int = 0) -> Self:
-        """Returns the draw of one image; with `auto`, that of all samples that may run.
+        """The draw of one image; with `auto`, that of all samples that may run.
 
-        Raises:
-            SettingsError: For a value out of range.
+        Raises SettingsError for a value out of range.
         """
         values = {
             "mode": options.mode,
@@ -204,7 +202,7 @@ class Draw(Settings):
         return validated(cls, values)
 
     def rounds(self) -> list[Self]:
-        """Returns the draws of the rounds of `auto` (`AUTO_ROUNDS`), which make up this one."""
+        """The draws of the rounds of `auto` (`AUTO_ROUNDS`), which make up this one."""
         return [
             self.model_copy(update={"first": first, "samples": samples, "drawn": self.samples})
             for first, samples in itertools.pairwise((0, *AUTO_ROUNDS))

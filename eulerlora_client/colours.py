@@ -106,11 +106,7 @@ class RgbSpace:
 
     @property
     def to_srgb(self) -> Matrix:
-        """The matrix from linear RGB to that of sRGB.
-
-        Raises:
-            ProfileError: As `_to_d50`.
-        """
+        """The matrix from linear RGB to that of sRGB. Raises ProfileError."""
         return _product(_inverse(_to_d50(BT_709)), _to_d50(self.primaries))
 
 
@@ -130,7 +126,7 @@ class Conversion:
 
 
 def conversion_to_srgb(colours: Colours, mode: str) -> Conversion:
-    """Returns the conversion by the first usable colour data of an image of a mode of 8 bits.
+    """Chooses the first usable colour data of an image of a mode of 8 bits.
 
     The intent is perceptual, with black point compensation for CMYK.
 
@@ -161,7 +157,7 @@ def conversion_to_srgb(colours: Colours, mode: str) -> Conversion:
 
 
 def converted(image: Image.Image, transform: ImageCms.ImageCmsTransform | None) -> Image.Image:
-    """Returns an image of 8 bits in sRGB; itself without a transform.
+    """Applies a transform to an image of 8 bits; without one, it is the image itself.
 
     A converted image has the mode RGB or RGBA and keeps its alpha channel.
     """
@@ -174,7 +170,7 @@ def converted(image: Image.Image, transform: ImageCms.ImageCmsTransform | None) 
 
 
 def colours_of(info: Mapping[str | tuple[int, int], Any]) -> Colours:
-    """Returns the colour data in `Image.info` of an image that Pillow has opened."""
+    """The colour data in `Image.info` of an image that Pillow has opened."""
     colours: dict[str, bytes | None] = {}
     if "icc_profile" in info and info["icc_profile"] != b"":
         colours["iCCP"] = info["icc_profile"]
@@ -189,7 +185,7 @@ def colours_of(info: Mapping[str | tuple[int, int], Any]) -> Colours:
 
 
 def _profile(source: str, colours: Colours) -> bytes | RgbSpace | None:
-    """Returns an ICC profile or a space; None for sRGB. Raises ProfileError and ImageError."""
+    """An ICC profile or a space; None for sRGB. Raises ProfileError and ImageError."""
     content = colours[source]
     if content is None:
         raise ProfileError("it is damaged, incomplete or there are several")
@@ -207,7 +203,7 @@ def _profile(source: str, colours: Colours) -> bytes | RgbSpace | None:
 
 
 def _space_of_codes(content: bytes) -> RgbSpace:
-    """Returns the space of cICP: ITU-T H.273 codes of primaries and transfer, and the range."""
+    """The content has ITU-T H.273 codes of primaries and transfer, and the range."""
     if len(content) != 4 or content[2] != 0 or content[3] > 1:
         raise ProfileError("it is damaged")
     primaries, transfer, _, is_full_range = content
@@ -222,7 +218,7 @@ def _space_of_codes(content: bytes) -> RgbSpace:
 
 
 def _space_of_gamma(content: bytes, chromaticities: bytes) -> RgbSpace | None:
-    """Returns the space of gAMA with cHRM, or with the primaries of sRGB; None for sRGB."""
+    """The space of gAMA with cHRM, or with the primaries of sRGB; None for sRGB."""
     gamma = int.from_bytes(content) / _CHROMATICITY_UNIT if len(content) == 4 else 0
     if not MIN_GAMMA <= gamma <= MAX_GAMMA:
         raise ProfileError("its exponent is none of an image")
@@ -235,10 +231,9 @@ def _space_of_gamma(content: bytes, chromaticities: bytes) -> RgbSpace | None:
 
 
 def _to_d50(primaries: Sequence[float]) -> Matrix:
-    """Returns the matrix from linear RGB to XYZ relative to D50, adapted by Bradford.
+    """The matrix from linear RGB to XYZ relative to D50, adapted by Bradford.
 
-    Raises:
-        ProfileError: For primaries that span no colours.
+    Raises ProfileError for primaries that span no colours.
     """
     points = zip(primaries[::2], primaries[1::2], strict=True)
     (x, y, z), *columns = ((x, y, 1 - x - y) for x, y in points)
@@ -258,11 +253,7 @@ def _to_d50(primaries: Sequence[float]) -> Matrix:
 
 
 def _matrix_profile(space: RgbSpace) -> bytes:
-    """Returns a display profile (ICC.1:2010, 8.4.3).
-
-    Raises:
-        ProfileError: As `_to_d50`.
-    """
+    """A display profile (ICC.1:2010, 8.4.3). Raises ProfileError."""
     g, a, b, c, d, f = space.curve
     try:
         colorants = [_xyz_tag(column) for column in _transposed(_to_d50(space.primaries))]
@@ -282,7 +273,7 @@ def _matrix_profile(space: RgbSpace) -> bytes:
 
 
 def _fixed(*values: float) -> bytes:
-    """Returns numbers of the type s15Fixed16."""
+    """Numbers of the type s15Fixed16."""
     return struct.pack(f">{len(values)}i", *(round(65536 * value) for value in values))
 
 
@@ -300,11 +291,7 @@ def _product(left: Matrix, right: Matrix) -> Matrix:
 
 
 def _inverse(matrix: Matrix) -> Matrix:
-    """Returns the inverse of a 3 x 3 matrix.
-
-    Raises:
-        ZeroDivisionError: If it has none.
-    """
+    """Of a 3 x 3 matrix. Raises ZeroDivisionError if it has none."""
     (a, b, c), (d, e, f), (g, h, i) = matrix
     cofactors = (
         (e * i - f * h, c * h - b * i, b * f - c * e),
@@ -316,7 +303,6 @@ def _inverse(matrix: Matrix) -> Matrix:
 
 
 def _transform(profile: bytes | None) -> ImageCms.ImageCmsTransform | None:
-    """Returns the transform from a profile to sRGB; None if it changes no colour."""
     if profile is None:
         return None
     return (_cached if len(profile) <= _MAX_CACHED_BYTES else _new_transform)(profile)

@@ -186,13 +186,13 @@ class CodedImage:
 
 
 def kind_of(data: bytes) -> FileKind | None:
-    """Returns the known kind of a file that is not read, by its first bytes."""
+    """The known kind of a file that is not read, by its first bytes."""
     start = data[:SNIFFED_BYTES].decode("latin-1")
     return next((kind for kind in KINDS if re.match(kind.pattern, start, re.DOTALL)), None)
 
 
 def not_read(data: bytes) -> str:
-    """Returns what was expected, and what a file of another kind is, by its first bytes."""
+    """What was expected, and what a file of another kind is, by its first bytes."""
     kind, content = kind_of(data), "the content is no known kind of image"
     if kind is not None:
         content = f"this is {kind.name}: {kind.advice}"
@@ -200,7 +200,7 @@ def not_read(data: bytes) -> str:
 
 
 def sniff(data: bytes) -> Format | None:
-    """Returns the image format by its magic number; None for any other than the three read."""
+    """The image format by its magic number; None for any other than the three read."""
     if data.startswith(JPEG_START):
         return "JPEG"
     if data.startswith(PNG_SIGNATURE):
@@ -211,7 +211,7 @@ def sniff(data: bytes) -> Format | None:
 
 
 def read_header(data: bytes, limits: ImageLimits) -> ImageHeader:
-    """Returns the header of an image file.
+    """Reads the header of an image file.
 
     Takes less than a millisecond for any file.
 
@@ -239,7 +239,7 @@ def read_header(data: bytes, limits: ImageLimits) -> ImageHeader:
 
 
 def read_image_file(data: bytes, limits: ImageLimits) -> CodedImage:
-    """Returns the parts of an image file; no pixel is decoded.
+    """Takes an image file apart; no pixel is decoded.
 
     Reads the whole file; 20 MB take some 20 ms. Raises as `read_header`, and ImageError for a file
     of more parts than an encoder writes, for one whose parts are damaged or end too early, and for
@@ -274,12 +274,11 @@ def check_pixels(size: tuple[int, int], max_pixels: int) -> None:
 
 
 def broken(file_format: Format) -> ImageError:
-    """Returns the error of a damaged file."""
     return ImageError(f"the {file_format} data is broken or truncated")
 
 
 def exif_orientation(block: bytes) -> int:
-    """Returns the orientation in an EXIF block, 1 to 8; 1 if there is none, or a damaged one.
+    """The orientation in an EXIF block, 1 to 8; 1 if there is none, or a damaged one.
 
     Reads one SHORT in the first directory, as browsers do.
     """
@@ -343,7 +342,7 @@ def jpeg_segments(data: bytes) -> Iterator[JpegSegment]:
 
 
 def _jpeg(data: bytes, to_first_scan: bool = False) -> CodedImage:
-    """Returns the parts of a JPEG; with `to_first_scan`, reads no more than its header.
+    """With `to_first_scan`, reads no more than the header.
 
     The coded file has all segments that are needed for the pixels. Of the application segments,
     these are those that say how colours are stored (JFIF, Adobe), rewritten without their errors.
@@ -401,7 +400,7 @@ def _jpeg(data: bytes, to_first_scan: bool = False) -> CodedImage:
 
 
 def _jpeg_frame(marker: int, frame: bytes) -> tuple[ImageHeader, tuple[tuple[int, int], ...]]:
-    """Returns the header and the sampling factors (ITU-T T.81, B.2.2)."""
+    """The header and the sampling factors (ITU-T T.81, B.2.2)."""
     if len(frame) < 6 or len(frame) < 6 + 3 * frame[5]:
         raise broken("JPEG")
     bits, height, width, components = struct.unpack_from(">BHHB", frame)
@@ -430,10 +429,7 @@ def _adobe_transform(transform: int, components: int) -> int:
 
 
 def _joined_profile(parts: list[bytes]) -> bytes | None:
-    """Returns the profile in the segments of a JPEG (ICC.1:2010, B.4).
-
-    None if a part is missing or there are several profiles.
-    """
+    """ICC.1:2010, B.4; None if a part is missing or there are several profiles."""
     ordered = sorted(parts)
     numbers = [(number, len(parts)) for number in range(1, len(parts) + 1)]
     is_complete = [tuple(part[:2]) for part in ordered] == numbers
@@ -441,7 +437,7 @@ def _joined_profile(parts: list[bytes]) -> bytes | None:
 
 
 def with_jpeg_transform(jpeg: bytes, transform: int) -> bytes:
-    """Returns a JPEG with an Adobe segment that says how its colours are stored."""
+    """Adds an Adobe segment that says how the colours of a JPEG are stored."""
     return jpeg[:2] + _ADOBE_SEGMENT + bytes([transform]) + jpeg[2:]
 
 
@@ -474,13 +470,12 @@ def png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 def png_chunk(kind: bytes, content: bytes) -> bytes:
-    """Returns a chunk with its length and checksum."""
     checksum = zlib.crc32(kind + content)
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
 
 
 def _png(data: bytes) -> CodedImage:
-    """Returns the parts of a PNG. The coded file has the critical chunks and tRNS.
+    """The coded file has the critical chunks and tRNS.
 
     Colours and orientation behind the first pixels are ignored, as by browsers.
     """
@@ -536,7 +531,7 @@ def _png(data: bytes) -> CodedImage:
 
 
 def _unpacked(kind: bytes, content: bytes) -> bytes | None:
-    """Returns the text or profile in a chunk, up to the limit; None for damaged data.
+    """The text or profile in a chunk, up to the limit; None for damaged data.
 
     The first bytes are the keyword and a method; those of an uncompressed text count too.
     """
@@ -566,7 +561,7 @@ def webp_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
-    """Returns the size of the canvas, or of the only frame (RFC 9649, 2.5 to 2.7)."""
+    """The size of the canvas, or of the only frame (RFC 9649, 2.5 to 2.7)."""
     kind, start, end = next(webp_chunks(data), (b"", 0, 0))
     if kind == b"VP8X" and end - start >= 10:
         canvas = data[start + 4 : start + 10]
@@ -581,7 +576,7 @@ def _webp_size(data: bytes) -> tuple[int, int]:
 
 
 def _webp(data: bytes) -> CodedImage:
-    """Returns the parts of a WebP file, whose coded form is the whole file."""
+    """The coded form is the whole file."""
     parts: dict[bytes, bytes] = {}
     frames = 0
     for count, (kind, start, end) in enumerate(webp_chunks(data), 1):

@@ -34,22 +34,17 @@ STAKES = tuple(
 
 
 def _log_gain(stake: float, probability: float) -> float:
-    """Returns the log of the factor after an event.
-
-    Args:
-        stake: Share of the capital that is bet, 0 to 1.
-        probability: Above 0, at most 1.
-    """
+    """The log of the factor after an event of `probability`, above 0, for a stake of 0 to 1."""
     return math.log1p(stake * (1 - probability) / probability)
 
 
 def log_loss(stake: float) -> float:
-    """Returns the log of the factor after a trial without an event."""
+    """The log of the factor after a trial without an event."""
     return math.log1p(-stake)
 
 
 def log_capital(events: int, trials: int, probability: float) -> float:
-    """Returns the log of the capital of the mixture over STAKES, starting with 1.
+    """The log of the capital of the mixture over STAKES, starting with 1.
 
     It is an e-process for the hypothesis "at most `probability`": it ever reaches 1 / alpha with
     probability at most alpha (Ville's inequality). It decreases in `probability`.
@@ -61,7 +56,7 @@ def log_capital(events: int, trials: int, probability: float) -> float:
 
 
 def log_mean_exp(values: Iterable[float]) -> float:
-    """Returns the log of the mean of exp(values), without overflow; -inf if all are -inf."""
+    """The log of the mean of exp(values), without overflow; -inf if all are -inf."""
     listed = tuple(values)
     highest = max(listed)
     if highest == -math.inf:
@@ -70,7 +65,7 @@ def log_mean_exp(values: Iterable[float]) -> float:
 
 
 def _log_add_exp(first: float, second: float) -> float:
-    """Returns log(exp(first) + exp(second)) without overflow; -inf stands for log(0)."""
+    """log(exp(first) + exp(second)) without overflow; -inf stands for log(0)."""
     low, high = sorted((first, second))
     return high + math.log1p(math.exp(low - high)) if low > -math.inf else high
 
@@ -95,11 +90,9 @@ class ChangeTest:
         self._log_sums = [-math.inf] * len(STAKES)
 
     def record_event(self, trial: int, tolerated: float) -> None:
-        """Records an event; the trials since the last event had none.
+        """Records an event in a trial, counted from 1; the trials since the last event had none.
 
-        Args:
-            trial: Number of this trial, from 1.
-            tolerated: Its highest tolerated probability, above 0.
+        `tolerated` is its highest tolerated probability, above 0.
         """
         sums = self._after_quiet_trials(trial - 1)
         self._log_sums = [
@@ -110,11 +103,11 @@ class ChangeTest:
         self.events += 1
 
     def log_statistic(self, trials: int) -> float:
-        """Returns the log of the statistic after `trials` trials; -inf at the start."""
+        """The log of the statistic after `trials` trials; -inf at the start."""
         return log_mean_exp(self._after_quiet_trials(trials))
 
     def _after_quiet_trials(self, trials: int) -> list[float]:
-        """Returns the logs of M r^n + r (1 - r^n) / (1 - r), with r = 1 - stake."""
+        """The logs of M r^n + r (1 - r^n) / (1 - r), with r = 1 - stake."""
         quiet = trials - self._trials
         if quiet == 0:
             return self._log_sums
@@ -131,7 +124,7 @@ _HALVINGS = 50  # of the interval [0, 1]
 
 
 def sequential_lower_bound(events: int, trials: int, confidence: float) -> float:
-    """Returns a lower bound that holds after every number of trials at once.
+    """A lower bound that holds after every number of trials at once.
 
     It is the highest probability that the bets of `log_capital` reject: with probability
     `confidence`, in (0, 1), the bounds of all times stay at or below the true probability, or below
@@ -144,12 +137,12 @@ def sequential_lower_bound(events: int, trials: int, confidence: float) -> float
 
 
 def sequential_upper_bound(events: int, trials: int, confidence: float) -> float:
-    """Returns the upper bound that corresponds to `sequential_lower_bound`."""
+    """The upper bound that corresponds to `sequential_lower_bound`."""
     return 1 - sequential_lower_bound(trials - events, trials, confidence)
 
 
 def calibration_upper_bound(share: float, trials: int, confidence: float) -> float:
-    """Returns an upper bound of a probability from the share of a fixed number of trials.
+    """An upper bound of a probability from the share of a fixed number of trials.
 
     The share of n independent trials is at most s with a probability of at most exp(-n KL(s, p))
     for p > s, with the divergence KL of Bernoulli distributions (Chernoff 1952; Hoeffding 1963).
@@ -160,7 +153,7 @@ def calibration_upper_bound(share: float, trials: int, confidence: float) -> flo
 
 
 def _last_true(condition: Callable[[float], bool]) -> float:
-    """Returns the highest p in [0, 1] with a true condition that is true below some p."""
+    """The highest p in [0, 1] with a true condition that is true below some p."""
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -169,7 +162,7 @@ def _last_true(condition: Callable[[float], bool]) -> float:
 
 
 def _divergence(share: float, probability: float) -> float:
-    """Returns KL(Bernoulli(share), Bernoulli(probability)) for a probability in (share, 1)."""
+    """KL(Bernoulli(share), Bernoulli(probability)) for a probability in (share, 1)."""
     occurs = share * math.log(share / probability) if share > 0 else 0.0
     absent = (1 - share) * math.log((1 - share) / (1 - probability))
     return occurs + absent
@@ -191,7 +184,7 @@ class EventRate:
 
     @classmethod
     def calibrated(cls, share: float, images: int) -> Self:
-        """Returns the rate for an event that a share of the calibration images shows.
+        """The rate for an event that a share of the calibration images shows.
 
         The tolerated odds are 1.25 times those of the 99% upper bound of the share: a smaller shift
         does not matter, and calibration images are few.
@@ -229,7 +222,6 @@ class ShiftMonitor:
 
     @property
     def alarm(self) -> bool:
-        """True if a signal has an alarm."""
         return bool(self._alarms)
 
     def record(
@@ -253,7 +245,6 @@ class ShiftMonitor:
                     self._alarms.add(name)
 
     def state(self) -> ModelShift:
-        """Returns the state of all signals."""
         return ModelShift(
             pictures=self._pictures,
             alarm=self.alarm,
@@ -262,10 +253,7 @@ class ShiftMonitor:
         )
 
     def _signal(self, name: str) -> ShiftSignal:
-        """Returns the state of a signal, by its event with the most evidence.
-
-        evidence: log10(1 + M / N) with the statistic M of `ChangeTest` and the N events.
-        """
+        """By the event with the most evidence: log10(1 + M / N), M of `ChangeTest`, N events."""
         tests, labels = self._tests[name], self._labels.get(name)
         evidence = [self._log_evidence(name, test) for test in tests]
         event = evidence.index(max(evidence))
@@ -305,18 +293,13 @@ class Outcome:
 
 
 def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
-    """Returns the rows of a CSV file in their order, which must be that of time.
+    """Reads the rows of a CSV file in their order, which must be that of time.
 
-    The columns `disposition` and, optionally, `policy_hash` are those of `eulerlora triage --csv`.
-    A row without a value in the column `lesion` is a lesion of its own.
+    The columns `disposition` and, optionally, `policy_hash` are those of `eulerlora triage --csv`;
+    `confirmed` names that with the confirmed class. A row without a value in the column `lesion` is
+    a lesion of its own.
 
-    Args:
-        path: In UTF-8, with a header.
-        confirmed: Name of the column with the confirmed class.
-
-    Raises:
-        OutcomesError: For a file that cannot be read, a missing column, an unknown disposition, and
-            no rows.
+    Raises OutcomesError.
     """
     try:
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
@@ -349,7 +332,7 @@ def _check_columns(path: Path, columns: Sequence[str], confirmed: str) -> None:
 
 
 def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
-    """Returns a row; `place`, the file and the line, stands for a missing lesion.
+    """`place`, the file and the line, stands for a missing lesion.
 
     Raises:
         OutcomesError: With `place`, for an unknown disposition.
@@ -369,7 +352,7 @@ def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
 
 
 def _cell(row: dict[str, str], column: str) -> str:
-    """Returns a value without spaces around it; "" in a short row and for a missing column."""
+    """A short row and a missing column have none."""
     return (row.get(column) or "").strip()
 
 
@@ -401,7 +384,6 @@ class Promise:
 
     @property
     def title(self) -> str:
-        """The classes as text."""
         return " or ".join(self.classes)
 
 
@@ -430,10 +412,9 @@ class OutcomeSummary:
 
 
 def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSummary:
-    """Returns the summary of the target lesions, in the order of their first images.
+    """Summarises the target lesions, in the order of their first images.
 
-    Raises:
-        OutcomesError: If no lesion was confirmed as the target, or one as several classes.
+    Raises OutcomesError if no lesion was confirmed as the target, or one as several classes.
     """
     results = target_lesions(outcomes, promise.classes)
     if not results:
@@ -454,12 +435,10 @@ def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSum
 
 
 def target_lesions(outcomes: Iterable[Outcome], target: Collection[str]) -> list[LesionOutcome]:
-    """Returns the outcomes of the lesions that were confirmed as the target.
+    """The outcomes of the lesions that were confirmed as the target.
 
-    An image without a confirmed class has that of its lesion's other images.
-
-    Raises:
-        OutcomesError: For a lesion with several classes.
+    An image without a confirmed class has that of its lesion's other images. Raises OutcomesError
+    for a lesion with several classes.
     """
     lesions: dict[str, list[Outcome]] = {}
     for row in outcomes:
@@ -488,7 +467,7 @@ def lesion_outcome(images: Iterable[Outcome]) -> LesionOutcome:
 
 
 def _first_alarm(missed: Sequence[bool], promise: Promise) -> int | None:
-    """Returns the number of the lesion at which the bets reject the promise, or None."""
+    """The number of the lesion at which the bets reject the promise."""
     limit, events = -math.log1p(-promise.confidence), 0
     for trials, is_missed in enumerate(missed, start=1):
         events += is_missed

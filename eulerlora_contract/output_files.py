@@ -87,12 +87,12 @@ def open_output(path: Path, private: bool = False) -> Iterator[TextIO]:
 
 
 def is_replaceable(path: Path) -> bool:
-    """Returns True for a regular file and for a path that does not exist, also behind a link."""
+    """True for a regular file and for a path that does not exist, also behind a link."""
     return _open_descriptor(path) is None and (path.is_file() or not path.exists())
 
 
 def _open_descriptor(path: Path) -> int | None:
-    """Returns the open file descriptor that a path such as /dev/stdout or /dev/fd/3 names."""
+    """The open file descriptor that a path such as /dev/stdout or /dev/fd/3 names."""
     named = path.readlink() if path.parent == Path("/dev") and path.is_symlink() else path
     if named.name.isdecimal() and named.parent.resolve() == Path("/proc/self/fd").resolve():
         return int(named.name)
@@ -163,16 +163,13 @@ def changed_folder(folder: Path) -> Iterator[Path]:
 
 
 def current_file(folder: Path, name: str) -> Path:
-    """Returns the path of a file in a folder that `changed_folder` changes."""
+    """The path of a file in a folder that `changed_folder` changes."""
     changed = folder / NEXT / name
     return changed if os.path.lexists(changed) else folder / name
 
 
 def read_unchanged(folder: Path, read: Callable[[], Read]) -> Read:
-    """Returns `read()`, which reads several files of a folder, all from before a change or after.
-
-    It is repeated if another process changes the folder meanwhile.
-    """
+    """Runs `read`, which reads several files of a folder, all from before a change or after."""
     for _ in range(_MAX_READS - 1):
         before = _entries(folder)
         try:
@@ -187,7 +184,7 @@ def read_unchanged(folder: Path, read: Callable[[], Read]) -> Read:
 
 
 def _entries(folder: Path) -> list[tuple[int, int] | None]:
-    """Returns what differs after a file was added to a folder, removed from it or replaced."""
+    """What differs after a file was added to a folder, removed from it or replaced."""
     found: list[tuple[int, int] | None] = []
     for path in (folder, folder / NEXT):
         try:
@@ -200,7 +197,7 @@ def _entries(folder: Path) -> list[tuple[int, int] | None]:
 
 
 def _finish_change(folder: Path) -> None:
-    """Moves the files of a change to their places. Several processes can do so at once."""
+    """Several processes can do so at once."""
     changed = folder / NEXT
     try:
         files = sorted(changed.iterdir())
@@ -296,7 +293,7 @@ def _prefix(path: Path) -> str:
 
 
 def _leftovers(folder: Path, prefix: str) -> list[Path]:
-    """Returns the workspaces in a folder, also those of living processes."""
+    """Also the workspaces of living processes."""
     name = re.compile(rf"{prefix}[0-9a-f]{{8}}\.partial")
     return [path for path in folder.iterdir() if name.fullmatch(path.name)]
 
@@ -306,7 +303,7 @@ def _is_free(folder: Path) -> bool:
 
 
 def _lock(descriptor: int) -> bool | None:
-    """Returns True if it locked a folder, False if a living process has, None if none can."""
+    """True if it locked a folder, False if a living process has, None if none can."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

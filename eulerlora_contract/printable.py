@@ -10,7 +10,7 @@ BYTE_ORDER_MARK = "\ufeff"
 
 
 def printable(text: str, encoding: str = "utf-8") -> str:
-    """Returns the text with escapes for characters that are invisible or cannot be encoded.
+    """Escapes characters that are invisible or cannot be encoded.
 
     File names may hold control characters, undecodable bytes and marks that reverse the text.
 
@@ -28,19 +28,13 @@ def printable(text: str, encoding: str = "utf-8") -> str:
 
 
 def csv_text(text: str) -> str:
-    """Returns untrusted text as a cell of a CSV file: printable, and no formula of a spreadsheet.
-
-    A text that begins as a formula is quoted by an apostrophe.
-    """
+    """Makes untrusted text a cell of a CSV file: printable, and no formula of a spreadsheet."""
     quote = "'" if text.startswith(_FORMULA_PREFIXES) else ""
     return quote + printable(text)
 
 
 def csv_path(path: str) -> str:
-    """Returns a path as a cell of a CSV file, which names the same file if its name is UTF-8.
-
-    ./ is put in front if a spreadsheet would read the path as a formula.
-    """
+    """./ is put in front if a spreadsheet would read the path as a formula."""
     return f"./{path}" if path.startswith(_FORMULA_PREFIXES) else path
 
 

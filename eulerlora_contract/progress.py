@@ -26,7 +26,7 @@ class IntervalTimer:
         self.last_s = time.monotonic()
 
     def due(self) -> bool:
-        """Returns True, and starts the next interval, if this one has passed."""
+        """If this interval has passed, starts the next one."""
         now = time.monotonic()
         if now - self.last_s < self.interval_s:
             return False
@@ -71,7 +71,6 @@ class ProgressBar:
         sys.stdout.flush()
 
     def close(self) -> None:
-        """Removes the bar."""
         self._bar.close()
 
 
@@ -104,7 +103,6 @@ class ProgressCounter:
             self._bar.close()
 
     def advance(self) -> None:
-        """Counts one more item, and updates the display."""
         self._done += 1
         if self._bar is not None:
             self._bar.advance()
@@ -128,7 +126,7 @@ def track(items: Iterable[Item], label: str, unit: str, total: int | None = None
 
 
 def format_duration(seconds: float) -> str:
-    """Returns a duration such as "40 s", "4 min" or "2 h 05 min"."""
+    """Such as "40 s", "4 min" or "2 h 05 min"."""
     if round(seconds) < 60:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

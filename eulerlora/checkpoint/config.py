@@ -205,7 +205,6 @@ class CheckpointConfig(Settings):
         return self
 
     def _check_counts(self, classes: int) -> None:
-        """Raises ValueError for a per-class entry with another number of classes."""
         for threshold in self.thresholds:
             if threshold.label_shares is not None and len(threshold.label_shares) != classes:
                 raise ValueError(
@@ -228,7 +227,6 @@ class CheckpointConfig(Settings):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of the probabilities."""
         return tuple(label.name for label in self.classes)
 
     @property
@@ -244,12 +242,10 @@ class CheckpointConfig(Settings):
 
     @property
     def auto(self) -> AutoRecord:
-        """The content of `auto.json`."""
         thresholds = tuple(entry for entry in self.thresholds if entry.samples == AUTO)
         return AutoRecord(margins=self.margins, thresholds=thresholds, bfloat16=self.bfloat16)
 
     def with_auto(self, auto: AutoRecord) -> Self:
-        """Returns the config with the content of an `auto.json`."""
         fixed = (entry for entry in self.thresholds if entry.samples != AUTO)
         return self.model_copy(update={**dict(auto), "thresholds": (*fixed, *auto.thresholds)})
 
@@ -258,14 +254,14 @@ class CheckpointConfig(Settings):
         return [entry for entry in thresholds if entry.samples != AUTO]
 
     def bfloat16_fault(self) -> str | None:
-        """Returns why `precision=auto` does not use bfloat16; None if it changes few answers."""
+        """Why `precision=auto` does not use bfloat16; None if it changes few answers."""
         if not self.bfloat16:
             return "the checkpoint has no comparison with bfloat16; `eulerlora calibrate` makes it"
         faults = (entry.summary for entry in self.bfloat16 if not entry.admissible)
         return next(faults, None)
 
     def in_precision(self, precision: Precision) -> Self:
-        """Returns the config with the thresholds and prediction sets of one precision.
+        """Selects the thresholds and prediction sets of one precision.
 
         An entry of another precision stays where this one has none.
         """
@@ -287,7 +283,7 @@ class CheckpointConfig(Settings):
         )
 
     def calibration_mismatch(self, precision: Precision) -> str | None:
-        """Returns a warning if OOD thresholds were fitted in another precision; None otherwise."""
+        """A warning if OOD thresholds were fitted in another precision."""
         others = {entry.precision for entry in self.in_precision(precision).thresholds}
         others -= {precision}
         if not others:
@@ -299,11 +295,9 @@ class CheckpointConfig(Settings):
 
     @property
     def temperatures(self) -> Temperatures:
-        """The temperature of each mode."""
         return {"det": self.temperature, "stoch": self.stoch_temperature or self.temperature}
 
     def default_views(self, mode: Mode) -> Views:
-        """Returns the number of views of a prediction that does not ask for another one."""
         return 1 if mode == "det" else self.views
 
     def options(
@@ -314,7 +308,7 @@ class CheckpointConfig(Settings):
         views: Views | None = None,
         precision: Precision = "float32",
     ) -> Options:
-        """Returns the options of a prediction; None stands for the default.
+        """Options of a prediction; None stands for the default.
 
         Raises:
             SettingsError: For samples in mode det; for `auto` without margins, or with another
@@ -345,7 +339,7 @@ class CheckpointConfig(Settings):
         return chosen
 
     def fitted_options(self, entry: Threshold | PredictionSetCalibration) -> Options:
-        """Returns the options of the predictions that an entry was fitted to."""
+        """Options of the predictions that an entry was fitted to."""
         return Options(
             entry.mode,
             entry.samples,
@@ -355,7 +349,7 @@ class CheckpointConfig(Settings):
         )
 
     def fitted_for(self, entries: Sequence[FittedEntry], options: Options) -> list[FittedEntry]:
-        """Returns the entries that hold for predictions with these options, best ones first.
+        """Entries that hold for predictions with these options, best ones first.
 
         An entry of another precision stands in for a missing one.
         """
@@ -363,18 +357,16 @@ class CheckpointConfig(Settings):
         return sorted(fitting, key=lambda entry: entry.precision != options.precision)
 
     def threshold(self, options: Options) -> Threshold | None:
-        """Returns the OOD thresholds; None if these options were not calibrated."""
         return next(iter(self.fitted_for(self.thresholds, options)), None)
 
     def prediction_set_calibration(
         self, options: Options, coverage: float
     ) -> PredictionSetCalibration | None:
-        """Returns the calibration for a coverage; None if these options were not calibrated."""
         fitting = self.fitted_for(self.prediction_sets, options)
         return next((entry for entry in fitting if entry.coverage == coverage), None)
 
     def stopping_rule(self, precision: Precision = "float32") -> StoppingRule:
-        """Returns the rule without a policy, with the flags of `MAX_AUTO_SAMPLES` samples."""
+        """The rule without a policy, with the flags of `MAX_AUTO_SAMPLES` samples."""
         options = self.options("stoch", MAX_AUTO_SAMPLES, precision=precision)
         threshold = self.threshold(options)
         if threshold is None:

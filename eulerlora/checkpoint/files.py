@@ -126,11 +126,10 @@ class KnownAnswer:
 
     @property
     def draws(self) -> tuple[Draw, ...]:
-        """The draws of the expected probabilities."""
         return tuple(answer.draw for answer in self.expected)
 
     def fault(self, outputs: Sequence[Tensor], precision: Precision) -> str | None:
-        """Returns the first deviation from the stored probabilities as one line, or None.
+        """The first deviation from the stored probabilities as one line, or None.
 
         Args:
             outputs: Log-probabilities (trajectories, classes), as of `predict_known_answer`.
@@ -159,7 +158,6 @@ class KnownAnswer:
 
 
 def _known_draws(config: CheckpointConfig) -> tuple[Draw, ...]:
-    """Returns `DRAWS` with the checkpoint's views."""
     return tuple(
         draw.model_copy(update={"views": config.default_views(draw.mode)}) for draw in DRAWS
     )
@@ -171,10 +169,9 @@ def predict_known_answer(
     draws: Sequence[Draw] = DRAWS,
     temperatures: Temperatures = UNSCALED,
 ) -> list[Tensor]:
-    """Returns the log-probabilities (trajectories, classes), float64, for each of `draws`.
+    """Log-probabilities (trajectories, classes), float64, for each of `draws`.
 
-    `pixels`, (3, size, size), are on the network's device. Draws and temperatures are those of the
-    checkpoint.
+    `pixels`, (3, size, size), are on the network's device.
     """
     outputs = predict_images(network, torch.stack([pixels] * len(draws)), draws, temperatures)
     return [output.flat_log_probabilities[0] for output in outputs]
@@ -202,7 +199,7 @@ def write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConf
 
 
 def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
-    """Returns the known answer in the folder of the checkpoint with this config.
+    """Reads the known answer of the checkpoint with this config.
 
     Raises:
         CheckpointError: With file and reason, if a file is missing or damaged, or if the image, the
@@ -234,7 +231,7 @@ def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
 
 
 def _synthetic_image() -> Tensor:
-    """Returns (3, height, width) uint8: smooth random colours, different in every corner."""
+    """Smooth random colours, (3, height, width) uint8, different in every corner."""
     coarse = torch.rand(1, 3, 4, 5, generator=torch.Generator().manual_seed(_IMAGE_SEED))
     size = (IMAGE_HEIGHT, IMAGE_WIDTH)
     smooth = F.interpolate(coarse, size, mode="bilinear", align_corners=True)[0]
@@ -283,7 +280,7 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _is_blob(path: Path) -> bool:
-    """Returns True for a link of a snapshot in the Hub's cache to a regular file of the cache."""
+    """True for a link of a snapshot in the Hub's cache to a regular file of the cache."""
     snapshot, target = path.parent.resolve(), Path(os.path.realpath(path))
     return (
         path.is_symlink()
@@ -295,7 +292,6 @@ def _is_blob(path: Path) -> bool:
 
 
 def _network_input(path: Path, content: bytes, preprocessing: Preprocessing) -> Tensor:
-    """Returns (3, size, size) from the bytes of a PNG file; errors name `path`."""
     try:
         return network_input(read_pixels(BytesIO(content), path.name), preprocessing)
     except ImageError as error:
@@ -361,12 +357,11 @@ def _load_checkpoint(folder: Path) -> Checkpoint:
 
 
 def revision_of(config: CheckpointConfig) -> str:
-    """Returns the revision of a checkpoint with this config."""
     return _revision(_text(config).encode())
 
 
 def stored_revision(folder: Path) -> str:
-    """Returns the revision of the checkpoint in `folder` without reading its weights.
+    """Reads the revision of a checkpoint, but not its weights.
 
     Raises:
         CheckpointError: For a missing or damaged `config.json`.
@@ -375,7 +370,7 @@ def stored_revision(folder: Path) -> str:
 
 
 def read_config(folder: Path) -> CheckpointConfig:
-    """Returns the config of the checkpoint in `folder` without reading its weights.
+    """Reads the config of a checkpoint, but not its weights.
 
     Raises:
         CheckpointError: For a missing or damaged `config.json`.
@@ -445,7 +440,7 @@ def config_of(
     backbone: Provenance,
     origin: Provenance,
 ) -> CheckpointConfig:
-    """Returns the config of a checkpoint that was not trained from a recipe.
+    """Config of a checkpoint that was not trained from a recipe.
 
     Its data set is folders named like the classes, for `eulerlora calibrate`.
 
@@ -483,7 +478,7 @@ def config_of(
 
 
 def read_training_images(folder: Path) -> dict[str, Tensor]:
-    """Returns the digests of the images that the checkpoint in `folder` was trained on.
+    """Digests of the images that the checkpoint in `folder` was trained on.
 
     They are (images,) int64, sorted, by what was trained: `adapters`, with the heads, or
     `backbone`; empty if they are not known.
@@ -523,12 +518,11 @@ def write_config(folder: Path, config: CheckpointConfig) -> None:
 
 
 def write_auto_record(folder: Path, config: CheckpointConfig) -> None:
-    """Replaces the folder's `auto.json` in one step."""
     write_text(folder / _AUTO_FILE, config.auto.model_dump_json(indent=2) + "\n")
 
 
 def stored_card(folder: Path) -> str:
-    """Returns the model card of the checkpoint in `folder`.
+    """Reads the model card of a checkpoint.
 
     Raises:
         CheckpointError: For a file that is missing, too large or not a regular one.
@@ -556,7 +550,7 @@ def _file_sha256(path: Path) -> str:
 
 
 def _read_config(folder: Path) -> tuple[bytes, CheckpointConfig]:
-    """Returns the text of `config.json`, and the config with the fields of `auto.json`."""
+    """The text of `config.json`, and the config with the fields of `auto.json`."""
     _check_kinds(folder)
     path, auto_path = current_file(folder, CONFIG_FILE), current_file(folder, _AUTO_FILE)
     text = _read(path)
@@ -596,11 +590,6 @@ def write_feature_statistics(folder: Path, statistics: FeatureStatistics) -> Non
 
 
 def _read_feature_distance(folder: Path, config: CheckpointConfig) -> FeatureDistance | None:
-    """Returns the feature distance of the checkpoint in `folder`; None if its config has none.
-
-    Raises:
-        CheckpointError: For a file that is missing or damaged, or that does not match the config.
-    """
     if config.features is None:
         return None
     path = current_file(folder, FEATURES_FILE)

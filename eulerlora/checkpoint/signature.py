@@ -49,7 +49,7 @@ def sign(folder: Path, key: Path) -> None:
 
 
 def verifier(key: Path) -> Verify:
-    """Returns the check of signatures that were made with the private key of a public one.
+    """Makes the check of signatures by the private key of a public one.
 
     Args:
         key: PEM file of the public key, read at once.
@@ -96,7 +96,6 @@ def _hashing() -> Any:
 
 
 def _with_key(configure: Callable[..., Any], **key: Path) -> Any:
-    """Returns `configure(**key)`."""
     ((kind, path),) = key.items()
     try:
         return configure(**key)

@@ -91,7 +91,7 @@ class Member:
 
 @torch.no_grad()
 def members(checkpoint: Checkpoint) -> list[Member]:
-    """Returns the members of a checkpoint, in the order of its adapters.
+    """Splits a checkpoint into its adapters, in order.
 
     Raises:
         SettingsError: For a method whose mode det is not W0 + B A with linear heads.
@@ -116,9 +116,8 @@ def members(checkpoint: Checkpoint) -> list[Member]:
 
 
 def _without_layer_scale(settings: BackboneSettings, state: State) -> State:
-    """Returns the parameters of a backbone with its layer scales multiplied into the weights.
-
-    The factors are those of the output projection and of the last layer of the MLP.
+    """Multiplies the layer scales of a backbone into the output projection and the MLP's last
+    layer.
     """
     if not settings.layer_scale:
         return state
@@ -136,7 +135,6 @@ def _without_layer_scale(settings: BackboneSettings, state: State) -> State:
 
 @torch.no_grad()
 def _merged_state(checkpoint: Checkpoint, member: Member) -> State:
-    """Returns the backbone's parameters with W0 + B A, without layer scale."""
     backbone = checkpoint.network.backbone
     state = dict(_without_layer_scale(backbone.settings, backbone.state_dict()))
     for index, products in enumerate(member.up @ member.down):  # (4, width, width)
@@ -166,7 +164,6 @@ _FORMAT_OPTIONS: dict[str, dict[str, tuple[object, ...]]] = {
 
 
 def _check_format(settings: BackboneSettings, name: str) -> None:
-    """Raises SettingsError if a format cannot hold a backbone; it names those that can."""
     unsupported = _unsupported(settings, name)
     if unsupported:
         others = [other for other in _FORMAT_OPTIONS if not _unsupported(settings, other)]
@@ -177,7 +174,7 @@ def _check_format(settings: BackboneSettings, name: str) -> None:
 
 
 def _unsupported(settings: BackboneSettings, name: str) -> list[str]:
-    """Returns the options of a backbone that a format cannot hold, such as "stem=convolution"."""
+    """Options of a backbone that a format cannot hold, such as "stem=convolution"."""
     return [
         f"{option}={getattr(settings, option)}"
         for option, values in _FORMAT_OPTIONS[name].items()
@@ -196,9 +193,9 @@ def _head(checkpoint: Checkpoint, adapter: int) -> nn.Linear:
 
 
 def readme(checkpoint: Checkpoint, library: str, use: str, sampled: bool = False) -> str:
-    """Returns Markdown: origin, what the export lacks, use and preprocessing.
+    """Markdown: origin, what the export lacks, use and preprocessing.
 
-    `use` is the Markdown of the section on use. `sampled` is True if the export has mode stoch.
+    `use` is the section on use. `sampled`: the export has mode stoch.
     """
     stoch = (
         ""
@@ -243,7 +240,7 @@ exported. Use the checkpoint itself for those.
 
 
 def merged_model(checkpoint: Checkpoint, member: Member) -> models.VisionTransformer:
-    """Returns torchvision's model of one adapter, with its head. Raises SettingsError."""
+    """Torchvision's model of one adapter, with its head. Raises SettingsError."""
     settings = checkpoint.network.backbone.settings
     _check_format(settings, "torchvision")
     model = _empty_model(settings, member.head.out_features)
@@ -253,7 +250,6 @@ def merged_model(checkpoint: Checkpoint, member: Member) -> models.VisionTransfo
 
 
 def _empty_model(settings: BackboneSettings, classes: int) -> models.VisionTransformer:
-    """Returns torchvision's model of this shape with new weights."""
     no_norm: Any = None  # torchvision's annotation forgets it
     stem = [
         ConvStemConfig(channels, 3, 2, norm_layer=no_norm) for channels in settings.stem_channels
@@ -356,7 +352,6 @@ def export_onnx(checkpoint: Checkpoint, folder: Path) -> float:
 
 @torch.inference_mode()
 def _difference(network: _MergedNetwork, images: Tensor, path: Path) -> float:
-    """Returns the largest difference of a probability, for one image and for all."""
     import onnxruntime  # noqa: PLC0415 - an extra
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -515,7 +510,7 @@ def _vit_config(checkpoint: Checkpoint) -> dict[str, object]:
 
 
 def _processor(given: Preprocessing) -> dict[str, object]:
-    """Returns the `preprocessor_config.json` that comes closest to the preprocessing."""
+    """The `preprocessor_config.json` that comes closest to the preprocessing."""
     square = {"height": given.size, "width": given.size}
     cropped = given.shorter_side is not None
     return {

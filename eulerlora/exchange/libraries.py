@@ -61,23 +61,20 @@ class _Reader:
         self._left = dict(tensors)
 
     def take(self, name: str) -> Tensor:
-        """Returns the tensor and removes it."""
         if name not in self._left:
             raise SettingsError(f"expected a tensor {name}, got none")
         return self._left.pop(name)
 
     def take_any(self, name: str) -> Tensor | None:
-        """Returns the tensor and removes it, None if there is none."""
         return self._left.pop(name, None)
 
     def linear(self, name: str) -> dict[str, Tensor]:
-        """Returns weight and bias of a module; a missing bias is zero."""
+        """Takes weight and bias of a module; a missing bias is zero."""
         weight = self.take(f"{name}.weight")
         bias = self.take_any(f"{name}.bias")
         return {"weight": weight, "bias": torch.zeros(len(weight)) if bias is None else bias}
 
     def check_empty(self, ignored: tuple[str, ...]) -> None:
-        """Raises SettingsError for a tensor that was not taken and is not ignored."""
         for name in self._left:
             if not name.startswith(ignored):
                 raise SettingsError(
@@ -89,7 +86,7 @@ class _Reader:
 def converted(
     tensors: Mapping[str, Tensor], layout: Layout, settings: BackboneSettings
 ) -> dict[str, Tensor]:
-    """Returns the parameters of a backbone of this shape. Raises SettingsError."""
+    """The parameters of a backbone of this shape. Raises SettingsError."""
     reader = _Reader(tensors)
     state = {
         "class_token": reader.take(layout.class_token).view(1, 1, -1),
@@ -140,11 +137,7 @@ def _named(prefix: str, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _register_positions(
     positions: Tensor, registers: Tensor, settings: BackboneSettings
 ) -> tuple[Tensor, Tensor]:
-    """Adds the positions of registers, if they have any, to the registers.
-
-    Returns:
-        The other positions and the registers.
-    """
+    """Moves the positions of registers, if they have any, into the registers."""
     if positions.shape[1] != settings.tokens:
         return positions, registers
     first = 1 + settings.registers
@@ -153,7 +146,7 @@ def _register_positions(
 
 
 def _with_class_position(positions: Tensor, settings: BackboneSettings) -> Tensor:
-    """Returns positions of class token and patches; a missing position of the token is zero."""
+    """Adds a missing position of the class token, which is zero."""
     if positions.shape[1] == settings.tokens - settings.registers - 1:
         return torch.cat([torch.zeros_like(positions[:, :1]), positions], dim=1)
     return positions
@@ -183,7 +176,7 @@ VIT = Layout(
 
 
 def vit_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the parameters of a backbone by the names of transformers' ViT, as it saves them."""
+    """Names the parameters of a backbone as transformers saves its ViT."""
     named = {
         VIT.class_token: state["class_token"],
         VIT.positions: state[POSITIONS],
@@ -252,10 +245,9 @@ class Described:
 
 
 def describe_transformers(config: Json, tensors: Mapping[str, Tensor]) -> Described:
-    """Returns the model of a `config.json` whose `model_type` is in `TRANSFORMERS_MODELS`.
+    """The model of a `config.json` whose `model_type` is in `TRANSFORMERS_MODELS`.
 
-    Raises:
-        SettingsError: For an option that the backbone does not have.
+    Raises SettingsError for an option that the backbone does not have.
     """
     architecture = config["model_type"]
     return TRANSFORMERS_MODELS[architecture](config, tensors)
@@ -309,7 +301,6 @@ TRANSFORMERS_MODELS: dict[str, Callable[[Json, Mapping[str, Tensor]], Described]
 
 
 def _settings(config: Json, options: Json) -> BackboneSettings:
-    """Returns the shape of a model from its config, in which `options` replace values."""
     activation = config.get("hidden_act", "gelu")
     if activation not in TRANSFORMERS_ACTIVATIONS:
         raise SettingsError(
@@ -331,7 +322,6 @@ def _settings(config: Json, options: Json) -> BackboneSettings:
 
 
 def _side(size: object) -> object:
-    """Returns the side of a square that may be given as height and width."""
     if isinstance(size, list | tuple) and len(set(size)) == 1:
         return size[0]
     return size
@@ -382,7 +372,7 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
 
 
 def unsupported(tensors: Iterable[str]) -> str:
-    """Returns what the model with tensors of these names has and a backbone has not, or ""."""
+    """What the model with tensors of these names has and a backbone has not, or ""."""
 
     def named(parts: tuple[str, ...]) -> bool:
         return any(part in name for name in names for part in parts)
@@ -393,12 +383,11 @@ def unsupported(tensors: Iterable[str]) -> str:
 
 
 def is_timm(tensors: Mapping[str, Tensor]) -> bool:
-    """Returns True for the tensors of timm's Vision Transformer."""
     return {"patch_embed.proj.weight", "blocks.0.attn.qkv.weight"} <= tensors.keys()
 
 
 def timm_trunk(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors of the vision trunk of an open_clip model, without its projection."""
+    """The vision trunk of an open_clip model, without its projection."""
     return {
         name.removeprefix(_TIMM_TRUNK): tensor
         for name, tensor in tensors.items()
@@ -407,7 +396,7 @@ def timm_trunk(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def describe_timm(config: Json, tensors: Mapping[str, Tensor]) -> Described:
-    """Returns a model of timm from its tensors and `config.json`.
+    """Describes a model of timm by its tensors and `config.json`.
 
     Args:
         config: The keys `architecture`, `model_args` and `global_pool` are read.
@@ -466,7 +455,6 @@ def _timm_shape(config: Json, tensors: Mapping[str, Tensor]) -> Json:
 
 
 def _timm_pooling(pooling: str, tensors: Mapping[str, Tensor]) -> Json:
-    """Returns the options of the pooling: timm moves the norm after a mean."""
     if pooling == "token":
         return {}
     return {"pooling": "mean", "final_norm": "pooled" if "fc_norm.weight" in tensors else "tokens"}

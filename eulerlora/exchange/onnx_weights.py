@@ -54,7 +54,7 @@ class OnnxModel:
 
 
 def read_onnx(content: bytes) -> OnnxModel:
-    """Returns the Vision Transformer in the content of an ONNX file.
+    """Reads the Vision Transformer in the content of an ONNX file.
 
     Raises:
         SettingsError: Without the package onnx, for other content, weights outside of the file, and
@@ -96,10 +96,10 @@ def read_onnx(content: bytes) -> OnnxModel:
 
 
 def _constants(graph: _Graph, stored: _Constants) -> _Constants:
-    """Returns the constants, with their names before the quantisation, and their other names.
+    """Constants by the names before their quantisation and by their other names, in float32.
 
-    Quantised ones become float32. Their channels are the last axis, as in the matrix of a
-    MatMulInteger, or that of their DequantizeLinear. Raises SettingsError.
+    Channels of quantised ones are the last axis, as in the matrix of a MatMulInteger, or that of
+    their DequantizeLinear. Raises SettingsError.
     """
     axes = {
         node.input[0]: next((a.i for a in node.attribute if a.name == "axis"), 1)
@@ -131,7 +131,7 @@ def _name(constant: str) -> str:
 
 
 def _linear_weights(graph: _Graph, constants: _Constants) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """Yields the weights of linear layers with their names; a graph has their transposes."""
+    """A graph has the transposes of the weights, without their names."""
     for node in graph.node:
         if node.op_type in LINEAR and _name(node.input[1]) in constants:
             path = node.name.strip("/").rpartition("/")[0]
@@ -139,8 +139,9 @@ def _linear_weights(graph: _Graph, constants: _Constants) -> Iterator[tuple[str,
 
 
 def _positions(graph: _Graph, constants: _Constants, prefix: str, layout: Layout) -> _Constants:
-    """Returns the position embeddings, if a graph interpolates them for its image size: it reshapes
-    those of the patches and then prepends that of the class token.
+    """The position embeddings, if a graph interpolates them for its image size.
+
+    It reshapes those of the patches and then prepends that of the class token.
     """
     embeddings = prefix + layout.positions.partition(".")[0]
     parts = {
@@ -157,7 +158,6 @@ def _positions(graph: _Graph, constants: _Constants, prefix: str, layout: Layout
 
 
 def _activation(graph: _Graph) -> str:
-    """Returns the activation of the MLPs. Raises SettingsError."""
     operators = {node.op_type for node in graph.node if "/mlp/" in node.name} & ACTIVATIONS.keys()
     if len(operators) != 1:
         raise SettingsError(f"expected one of {', '.join(ACTIVATIONS)} in the MLPs of a graph")
@@ -165,9 +165,8 @@ def _activation(graph: _Graph) -> str:
 
 
 def _shape(tensors: Mapping[str, Tensor], layout: Layout) -> Json:
-    """Returns the sizes of a model, in the words of its `config.json`. Raises SettingsError.
-
-    Heads have a width of 64, as in all published models.
+    """The sizes of a model, in the words of its `config.json`. Heads have a width of 64, as in all
+    published models.
     """
     first = layout.block.format(0) + layout.mlp[0] + ".weight"
     needed = (f"{layout.patches}.weight", layout.positions, first)

@@ -55,7 +55,6 @@ class _Projection:
 
 
 def _projection_of(module: str) -> _Projection | None:
-    """Returns the projection that a module's name means, None for any other module."""
     found = MODULE.search(module)
     if found is None:
         return None
@@ -87,17 +86,10 @@ class _ImportedAdapter:
 
     @property
     def rank(self) -> int:
-        """The largest rank of the adapter's modules."""
         return int(self.down.shape[2])
 
 
 def _read_adapter(folder: Path, shape: BackboneSettings) -> _ImportedAdapter:
-    """Returns the adapter in a PEFT folder, for a backbone of `shape`.
-
-    Raises:
-        CheckpointError: With the folder, for a damaged file, another method than LoRA and
-            EulerLoRA, or an adapter at another module than the four projections.
-    """
     config = adapter_config(folder)
     try:
         _check(config)
@@ -114,7 +106,6 @@ def adapter_config(folder: Path) -> Json:
 
 
 def _check(config: Json) -> None:
-    """Raises SettingsError for a method or an option that coefficients cannot express."""
     if config.get("peft_type") not in ("LORA", SAMPLED_TYPE):
         raise SettingsError(
             f"expected peft_type LORA or {SAMPLED_TYPE}, got {config.get('peft_type')}"
@@ -147,11 +138,6 @@ def _adapter(folder: Path, config: Json, shape: BackboneSettings) -> _ImportedAd
 
 
 def _law(config: Json, matrices: Mapping[tuple[str, str], Tensor]) -> AdapterSettings | None:
-    """Returns how an adapter is sampled.
-
-    Raises:
-        SettingsError: If a checkpoint cannot express it.
-    """
     if config["peft_type"] != SAMPLED_TYPE:
         return None
     ranks = {len(matrix) for (_, letter), matrix in matrices.items() if letter == "A"}
@@ -172,7 +158,7 @@ def _law(config: Json, matrices: Mapping[tuple[str, str], Tensor]) -> AdapterSet
 def _stacked(
     matrices: dict[tuple[str, str], Tensor], config: Json, shape: BackboneSettings
 ) -> tuple[Tensor, Tensor]:
-    """Returns (blocks, 4, rank, width) of both matrices; smaller ranks are padded with zeros."""
+    """Both matrices as (blocks, 4, rank, width); smaller ranks are padded with zeros."""
     modules = sorted({module for module, _ in matrices})
     if not modules:
         raise SettingsError("expected LoRA matrices, got none")
@@ -201,7 +187,7 @@ def _stacked(
 
 
 def _scaling(config: Json, module: str, rank: int) -> float:
-    """Returns PEFT's factor of a module: alpha / rank, or alpha / sqrt(rank) with `use_rslora`."""
+    """PEFT's factor of a module: alpha / rank, or alpha / sqrt(rank) with `use_rslora`."""
     alpha = float(config.get("lora_alpha", 8))
     for pattern, value in (config.get("alpha_pattern") or {}).items():
         if _matches(pattern, module):
@@ -211,7 +197,7 @@ def _scaling(config: Json, module: str, rank: int) -> float:
 
 
 def _matches(pattern: str, module: str) -> bool:
-    """Returns True if a key of `alpha_pattern` or `roles` is the end of a module's name.
+    """True if a key of `alpha_pattern` or `roles` is the end of a module's name.
 
     PEFT reads a key as a regular expression, but one of a foreign file could run without end.
     Points of a name may be escaped.
@@ -267,7 +253,6 @@ def import_peft(
 
 
 def _settings(adapters: Sequence[_ImportedAdapter]) -> AdapterSettings:
-    """Returns the settings that all adapters share. Raises SettingsError."""
     laws = {adapter.law for adapter in adapters}
     if len(laws) != 1:
         raise SettingsError("expected adapters of one rank and with one sampling law, got several")
@@ -279,7 +264,6 @@ def _settings(adapters: Sequence[_ImportedAdapter]) -> AdapterSettings:
 
 
 def _base(folders: Sequence[Path]) -> WeightsSource:
-    """Returns the source of the backbone that all adapters name. Raises SettingsError."""
     names = {str(adapter_config(folder).get("base_model_name_or_path") or "") for folder in folders}
     if len(names) != 1 or "" in names:
         raise SettingsError(
@@ -292,7 +276,7 @@ def _base(folders: Sequence[Path]) -> WeightsSource:
 
 
 def _head(adapter: _ImportedAdapter, source: WeightsSource) -> tuple[Tensor, Tensor]:
-    """Returns weight (classes, width) and bias of an adapter's head, or that of its backbone."""
+    """Weight (classes, width) and bias of an adapter's head, or that of its backbone."""
     weight, bias = adapter.head_weight, adapter.head_bias
     if weight is None or bias is None:
         tensors = source.tensors

@@ -80,11 +80,7 @@ def convert_folder(folder: Path, out: Path) -> Conversion:
 
 
 def _convert(file: Path, png: Path) -> Iterator[str]:
-    """Writes a BMP or TIFF file as PNG; yields what the PNG does not keep.
-
-    Raises:
-        ImageError: The file is damaged, has several pages or colours that PNG does not have.
-    """
+    """Writes a BMP or TIFF file as PNG; yields what the PNG does not keep. Raises ImageError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)

@@ -15,7 +15,7 @@ Filter = Literal["bilinear", "bicubic"]
 
 
 def network_input(pixels: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Returns the network's input, (..., 3, size, size) float32 in [0, 1].
+    """The network's input, (..., 3, size, size) float32 in [0, 1].
 
     Args:
         pixels: (..., 3, height, width) uint8, or floating point in [0, 1].
@@ -32,7 +32,7 @@ def network_input(pixels: Tensor, preprocessing: Preprocessing) -> Tensor:
 
 
 def normalise(images: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Returns images (n, 3, size, size) in [0, 1] with the colours that the backbone expects."""
+    """Gives images (n, 3, size, size) in [0, 1] the colours that the backbone expects."""
     if preprocessing.colour_constancy != "none":
         images = shades_of_gray(images)
     channels = zip(preprocessing.mean, preprocessing.std, strict=True)
@@ -46,21 +46,17 @@ def normalise(images: Tensor, preprocessing: Preprocessing) -> Tensor:
 
 
 def resize(pixels: Tensor, size: int, filter_: Filter = "bilinear") -> Tensor:
-    """Returns pixels scaled to [0, 1] and resized to a square, with antialias and without cropping.
+    """Scales pixels to [0, 1] and resizes them to a square, with antialias and without cropping.
 
-    The aspect ratio changes. `pixels` are (..., 3, height, width), uint8 or floating point in
-    [0, 1].
-
-    Returns:
-        (..., 3, size, size) float32.
+    `pixels` are (..., 3, height, width), uint8 or floating point in [0, 1]; the result is (..., 3,
+    size, size) float32.
     """
     return _resized(pixels, (size, size), filter_)
 
 
 def _resized(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor:
-    """Returns pixels scaled to [0, 1] and resized to (height, width).
-
-    Values that a bicubic filter overshoots are clipped.
+    """Scales pixels to [0, 1] and resizes them; values that a bicubic filter overshoots are
+    clipped.
     """
     # The horizontal filter is the first in either case: the result is the same to the last bit.
     rows = [
@@ -72,7 +68,6 @@ def _resized(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor:
 
 
 def _filtered(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor:
-    """Returns pixels scaled to [0, 1], filtered to (height, width)."""
     values = _to_unit_range(pixels)
     if values.shape[-2:] == shape:
         return values
@@ -82,19 +77,17 @@ def _filtered(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor
 
 
 def _to_unit_range(pixels: Tensor) -> Tensor:
-    """Returns float32 pixels: uint8 scaled to [0, 1] by 1/255, floating point unchanged."""
     values = pixels.to(torch.float32)
     return values if pixels.is_floating_point() else values.mul_(1 / 255)
 
 
 def _center(pixels: Tensor, size: int) -> Tensor:
-    """Returns the central square; offsets are rounded as by torchvision."""
     top, left = (round((side - size) / 2) for side in pixels.shape[-2:])
     return pixels[..., top : top + size, left : left + size]
 
 
 def content_seed(pixels: Tensor, sampling_digest: str) -> int:
-    """Returns a seed in [0, 2**32) from an image's pixels and what determines its trajectories.
+    """A seed in [0, 2**32) from an image's pixels and what determines its trajectories.
 
     Args:
         pixels: Any shape and dtype, as decoded and before resizing. The metadata of the image file

@@ -97,14 +97,14 @@ class EncoderBlock(nn.Module):
         return self.after_attention(tokens, attended)
 
     def after_attention(self, tokens: Tensor, attended: Tensor) -> Tensor:
-        """Returns the output of the block from its input and the output of its attention."""
+        """Adds the output of the attention, and runs the MLP."""
         tokens = tokens + self.dropout(self.scale_1(attended))
         output: Tensor = tokens + self.dropout(self.scale_2(self.mlp(self.ln_2(tokens))))
         return output
 
 
 def _mlp(settings: BackboneSettings) -> nn.Module:
-    """Returns an MLP with torchvision's initialisation and the names of its layers."""
+    """An MLP with torchvision's initialisation and the names of its layers."""
     if settings.activation == "swiglu":
         return _SwiGlu(settings.width, settings.mlp_width)
     wide = nn.Linear(settings.width, settings.mlp_width)
@@ -141,7 +141,6 @@ class _Encoder(nn.Module):
         self.ln = nn.Identity() if settings.final_norm == "none" else norm()
 
     def blocks(self) -> list[EncoderBlock]:
-        """Returns the blocks in order."""
         return [layer for layer in self.layers if isinstance(layer, EncoderBlock)]
 
 
@@ -166,17 +165,18 @@ class VisionTransformer(nn.Module):
         self.encoder = _Encoder(settings)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Returns the features of images (n, 3, image_size, image_size), (n, width)."""
+        """Features (n, width) of images (n, 3, image_size, image_size)."""
         return self.pooled(self.encoder.layers(self.tokens(self.patches(images))))
 
     def patches(self, images: Tensor) -> Tensor:
-        """Returns the embeddings of the patches without positions, (n, patches, width)."""
+        """Embeddings of the patches without positions, (n, patches, width)."""
         patches: Tensor = self.conv_proj(images).flatten(2).transpose(1, 2)
         return patches
 
     def tokens(self, patches: Tensor) -> Tensor:
-        """Returns the input of the first block, (n, tokens, width): class token, registers and
-        patches; registers have no position.
+        """Input of the first block, (n, tokens, width): class token, registers and patches.
+
+        Registers have no position.
         """
         class_token = self.class_token.expand(patches.shape[0], -1, -1)
         tokens: Tensor = torch.cat([class_token, patches], dim=1) + self.encoder.pos_embedding
@@ -187,10 +187,9 @@ class VisionTransformer(nn.Module):
         return output
 
     def pooled(self, tokens: Tensor) -> Tensor:
-        """Returns the features (n, width) from the output of the last block.
+        """Features (n, width) from the output of the last block.
 
-        Args:
-            tokens: (n, tokens, width); with `pooling=class`, the class token alone is enough.
+        `tokens`: (n, tokens, width); with `pooling=class`, the class token alone is enough.
         """
         pooled: Tensor
         if self.settings.pooling == "class":
@@ -202,12 +201,11 @@ class VisionTransformer(nn.Module):
         return pooled
 
     def patch_tokens(self, tokens: Tensor) -> Tensor:
-        """Returns tokens (n, tokens, width) without class token and registers."""
         return tokens[:, 1 + self.settings.registers :]
 
 
 def _stem(settings: BackboneSettings, norm: type[nn.Module] | None) -> nn.Module:
-    """Returns the patch embedding; names and initialisation of its layers are torchvision's."""
+    """The patch embedding; names and initialisation of its layers are torchvision's."""
     width, patch_size = settings.width, settings.patch_size
     if settings.stem == "patch":
         embedding = nn.Conv2d(3, width, patch_size, patch_size)
@@ -228,7 +226,6 @@ def _stem(settings: BackboneSettings, norm: type[nn.Module] | None) -> nn.Module
 
 
 def _halving(channels: int, out_channels: int, norm: type[nn.Module] | None) -> nn.Module:
-    """Returns a convolution of stride 2 with a ReLU, and a norm between them if one is given."""
     convolution = nn.Conv2d(channels, out_channels, 3, 2, padding=1, bias=norm is None)
     norms = [] if norm is None else [norm(out_channels)]
     return nn.Sequential(convolution, *norms, nn.ReLU(inplace=True))

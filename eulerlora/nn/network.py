@@ -84,12 +84,11 @@ class ProjectedBlock(ABC):
         up: Tensor,
         coefficients: Tensor,
     ) -> Tensor:
-        """Returns an adapted projection, as `eulerlora.nn.attention.adapted_linear` does."""
+        """Computes an adapted projection, as `eulerlora.nn.attention.adapted_linear` does."""
 
     def __call__(
         self, tokens: Tensor, frozen: nn.Module, adapters: nn.Module, rows: BlockRows
     ) -> Tensor:
-        """Arguments and shapes as in `adapted_block`."""
         assert isinstance(frozen, EncoderBlock)
         assert isinstance(adapters, AttentionAdapters)
         coefficients = adapters.coefficients(rows)  # (rows, 4, ranks)
@@ -107,7 +106,6 @@ class ProjectedBlock(ABC):
 
 
 def _unit_length(vectors: Tensor) -> Tensor:
-    """Returns vectors (..., width) scaled to length 1, in float32."""
     return F.normalize(vectors.float(), dim=-1)
 
 
@@ -137,7 +135,6 @@ class AdaptedVisionTransformer(nn.Module):
 
     @property
     def depth(self) -> int:
-        """The number of blocks."""
         return len(self.blocks)
 
     def initialise(self, generator: Generator) -> None:
@@ -161,7 +158,7 @@ class AdaptedVisionTransformer(nn.Module):
                 yield name, parameter
 
     def divergence(self) -> Tensor | None:
-        """Returns the sum over blocks of `BlockAdapters.divergence`, or None."""
+        """The sum over blocks of `BlockAdapters.divergence`, or None."""
         divergences = [
             block.divergence() for block in self.blocks if isinstance(block, BlockAdapters)
         ]
@@ -175,24 +172,20 @@ class AdaptedVisionTransformer(nn.Module):
             block.constrain()
 
     def draw_rows(self, draws: Sequence[Draw]) -> RowDraws:
-        """Returns the row draws of images, on the CPU.
-
-        Args:
-            draws: One per image, which alone determines the row draws of its rows.
-        """
+        """Row draws of images, on the CPU; those of an image depend on its draw only."""
         counts = [self.settings.adapters * draw.count for draw in draws]
         return RowDraws.cat([self.method.draw(draw) for draw in draws], counts)
 
     def forward(
         self, images: Tensor, rows: Rows, draws: RowDraws, block: Block | None = None
     ) -> Tensor:
-        """Returns logits (rows, classes); arguments as in `outputs`."""
+        """Logits (rows, classes); arguments as in `outputs`."""
         return self.outputs(images, rows, draws, block).logits
 
     def outputs(
         self, images: Tensor, rows: Rows, draws: RowDraws, block: Block | None = None
     ) -> NetworkOutput:
-        """Returns logits and features of every row.
+        """Logits and features of every row.
 
         Args:
             images: (n, 3, image_size, image_size) in [0, 1].
@@ -229,7 +222,7 @@ class AdaptedVisionTransformer(nn.Module):
         return NetworkOutput(self.heads(output, rows.adapter, draws.head), features)
 
     def _rows_by_features(self, rows: Rows, draws: RowDraws) -> DistinctRows | None:
-        """Returns the rows whose features differ; None if all are computed.
+        """The rows whose features differ; None if all are computed.
 
         Without draws of the blocks, the rows of an image and adapter have equal features; without
         tensors in the blocks too, those of an image. A compiled pass, whose rows have no counts,
@@ -274,7 +267,7 @@ def predict_images(
     draws: Sequence[Draw],
     temperatures: Temperatures = UNSCALED,
 ) -> list[Trajectories]:
-    """Returns the trajectories of every image, from one batch.
+    """Runs one batch, with a draw for each image.
 
     Args:
         network: In evaluation mode, as loaded.

@@ -38,7 +38,6 @@ class FeatureStatistics:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors by name, as they are stored."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
@@ -57,17 +56,13 @@ class FeatureDistance:
         self._means = self._whitened(statistics.means)
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Returns the distance to the nearest mean, (n,) float64.
-
-        Args:
-            features: (n, d).
-        """
+        """Distance of features (n, d) to the nearest mean, (n,) float64."""
         difference = self._whitened(features)[:, None] - self._means  # (n, components, d)
         distances: Tensor = difference.square().sum(dim=-1).sqrt()
         return distances.amin(dim=-1)
 
     def _whitened(self, vectors: Tensor) -> Tensor:
-        """Returns (n, d) vectors whose Euclidean distances are the Mahalanobis distances."""
+        """(n, d) vectors whose Euclidean distances are the Mahalanobis distances."""
         whitened = torch.linalg.solve_triangular(self._lower, vectors.double().T, upper=False)
         transposed: Tensor = whitened.T
         return transposed
@@ -76,7 +71,7 @@ class FeatureDistance:
 def fit_feature_statistics(
     features: Tensor, labels: Tensor, classes: int, shrinkage: float = SHRINKAGE
 ) -> FeatureStatistics:
-    """Returns the statistics of labelled features.
+    """Fits means and covariance to labelled features.
 
     Args:
         features: (n, d), n > 0.
@@ -116,7 +111,7 @@ ScoredByName = Mapping[ScoreName, FlaggedScore]
 def ood_scores(
     msp: Tensor, log_partition: Tensor, distances: Tensor | None, thresholds: Threshold | None
 ) -> ScoredByName:
-    """Returns the scores of n images with their thresholds and flags.
+    """Scores of n images with their thresholds and flags.
 
     Args:
         msp: (n,).

@@ -61,11 +61,6 @@ class Session:
     strip_metadata: bool
 
     def client(self, retry: RetryPolicy) -> AsyncTriageClient:
-        """Returns a client of the service.
-
-        Raises:
-            UsageError: For an invalid URL or key.
-        """
         try:
             return AsyncTriageClient(
                 self.url, self.key, strip_metadata=self.strip_metadata, retry=retry
@@ -117,11 +112,6 @@ def run_session(
 
 
 def read_key(file: Path) -> str:
-    """Returns the API key in a file.
-
-    Raises:
-        UsageError: If the file is not text.
-    """
     try:
         return file.read_text(encoding="utf-8").strip()
     except UnicodeDecodeError as error:
@@ -129,10 +119,7 @@ def read_key(file: Path) -> str:
 
 
 async def _model_and_policy(session: Session) -> tuple[ModelDetails, Policy]:
-    """Returns the model that answers and the policy that decides.
-
-    Raises Problem, without retries for a wrong address, and PolicyError if they do not fit.
-    """
+    """The model that answers and the policy that decides, without retries for a wrong address."""
     async with session.client(_FIRST_RETRY) as client:
         if client.proxy is not None:
             through = f"requests go through the proxy {client.proxy.url} of the environment"
@@ -151,7 +138,7 @@ async def _model_and_policy(session: Session) -> tuple[ModelDetails, Policy]:
 
 
 def _with_defaults(options: TriageOptions, policy: Policy) -> TriageOptions:
-    """Returns the options with the mode and samples that the policy's threshold was set for."""
+    """Takes the mode and samples that the policy's threshold was set for."""
     mode, samples = default_sampling(policy.evidence, options.get("mode"), options.get("samples"))
     if mode != "stoch" and samples is not None:
         raise click.UsageError(
@@ -163,7 +150,6 @@ def _with_defaults(options: TriageOptions, policy: Policy) -> TriageOptions:
 async def _send(
     session: Session, files: Sequence[Path], max_bytes: int, rows: list[TriageRow]
 ) -> None:
-    """Appends a row per file to `rows`."""
     with ProgressCounter("triage", "files", len(files)) as display:
         async with session.client(_RETRY) as client:
             options = session.options
@@ -175,7 +161,6 @@ async def _send(
 
 
 def _check_complete(rows: Sequence[TriageRow]) -> None:
-    """Raises ClickException if a file has no decision."""
     problems = [row.problem for row in rows if row.problem is not None]
     if problems:
         unreachable = (
@@ -218,12 +203,7 @@ def triage(
 
 
 def _read(path: Path, max_bytes: int) -> bytes:
-    """Returns the bytes of a file.
-
-    Raises:
-        BodyTooLarge: Without reading a file that is too large.
-        UnreadableFile: For pipes and devices: reading them might never end.
-    """
+    """Pipes and devices are refused: reading them might never end."""
     if path.exists() and not path.is_file():
         raise UnreadableFile("it is not a regular file")
     if path.is_file() and path.stat().st_size > max_bytes:
@@ -265,7 +245,7 @@ def print_table(rows: Sequence[TriageRow], policy: Policy, file: TextIO) -> None
 
 
 def summary(rows: Sequence[TriageRow]) -> str:
-    """Returns such as "3 files: 1 urgent, ..., 2 routine, 0 not assessed"."""
+    """Such as "3 files: 1 urgent, ..., 2 routine, 0 not assessed"."""
     counts = ", ".join(
         f"{count} {STATUS_TITLES[status].lower()}"
         for status, count in counts_by_status(rows).items()
@@ -274,7 +254,7 @@ def summary(rows: Sequence[TriageRow]) -> str:
 
 
 def _policy_notes(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
-    """Returns the urgent threshold, and the measured performance or why it does not apply."""
+    """The urgent threshold, and the measured performance or why it does not apply."""
     results = [row.result for row in rows if row.result is not None]
     if not results:
         return []
@@ -294,7 +274,7 @@ def _policy_notes(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
 
 
 def table(rows: Sequence[TriageRow], encoding: str, width: int, colours: bool) -> str:
-    """Returns the table of the rows, in their order, at most `width` columns wide if possible.
+    """The table of the rows, in their order, at most `width` columns wide if possible.
 
     `encoding`: of the output. `colours`: true adds the escape codes of each status.
     """
@@ -321,15 +301,11 @@ def table(rows: Sequence[TriageRow], encoding: str, width: int, colours: bool) -
 
 
 def _folded(cell: str, width: int, style: Callable[[str], str] = str) -> str:
-    """Returns the text in lines of at most `width` columns, in a style."""
     return "\n".join(map(style, textwrap.wrap(cell, width, break_on_hyphens=False)))
 
 
 def _column_widths(lines: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Returns the column widths at which the lines fit into `width`.
-
-    Only the widest columns are narrower than their text, and none below MIN_COLUMN_WIDTH.
-    """
+    """Only the widest columns are narrower than their text, and none below _MIN_COLUMN_WIDTH."""
     natural = [max(map(len, column)) for column in zip(*lines, strict=True)]
     available = width - len(_GAP) * (len(natural) - 1)
     limit = max(natural)

@@ -124,13 +124,12 @@ def write_triage_rows(file: TextIO, rows: Sequence[TriageRow]) -> None:
 
 
 def write_json_lines(path: Path, rows: Sequence[TriageRow]) -> None:
-    """Writes each row as one line of JSON: the file, and the answer of `/triage` or a problem."""
+    """A line holds the file, and the answer of `/triage` or a problem."""
     with open_output(path, private=True) as file:
         file.writelines(json.dumps(_record(row), allow_nan=False) + "\n" for row in rows)
 
 
 def _cells(row: TriageRow) -> dict[str, object]:
-    """Returns the cells of a row by column, without its file."""
     if row.problem is not None:
         return {"problem": row.problem.code, "problem_detail": row.problem.detail}
     if row.result is None:
@@ -186,7 +185,7 @@ def _joined(texts: Iterable[str]) -> str:
 
 
 def _record(row: TriageRow) -> dict[str, Any]:
-    """Returns a row as JSON; a row without a result has the same keys."""
+    """A row without a result has the same keys."""
     empty = dict.fromkeys(name for name in TriageResult.model_fields if name not in _BATCH_FIELDS)
     result = row.result and row.result.model_dump(mode="json", exclude=_BATCH_FIELDS)
     problem = None if row.problem is None else asdict(row.problem)

@@ -72,7 +72,6 @@ class Thumbnail:
 
     @property
     def uri(self) -> str:
-        """The complete picture as a `data:` URI."""
         return f"data:{self.media_type};base64,{b64encode(self.content).decode()}"
 
 
@@ -87,13 +86,7 @@ class _InlineResource:
 def write_html_report(
     path: Path, rows: Sequence[TriageRow], policy: Policy, created_at: datetime
 ) -> None:
-    """Writes the rows to a self-contained HTML file, as `report_html`.
-
-    Images are read from the rows' paths, one at a time.
-
-    Raises:
-        StorageError: For a full disk.
-    """
+    """Writes the report; images are read from the rows' paths, one at a time."""
     pieces = report_html(rows, policy, created_at, lambda row: thumbnail_of(row.path))
     with open_output(path, private=True) as file:
         file.writelines(pieces)
@@ -138,7 +131,7 @@ def report_html(
 
 
 def percent(share: float) -> str:
-    """Returns a share in [0, 1] as a percentage with a non-breaking space."""
+    """A share in [0, 1] as a percentage with a non-breaking space."""
     if 0 < share < 0.001:
         return f"<0.1{NO_BREAK}%"
     digits = 1 if share < 0.0995 else 0
@@ -146,7 +139,7 @@ def percent(share: float) -> str:
 
 
 def describe_settings(settings: ModelSettings | Prediction) -> str:
-    """Returns the options of predictions, such as "stoch, 4 samples, 8 views, 8 passes"."""
+    """Such as "stoch, 4 samples, 8 views, 8 passes"."""
     views = (counted(settings.views, "view"),) if settings.views > 1 else ()
     if settings.samples == AUTO:
         return ", ".join((settings.mode, "as many samples as each image needed", *views))
@@ -156,7 +149,6 @@ def describe_settings(settings: ModelSettings | Prediction) -> str:
 
 
 def counted(count: int, singular: str, plural: str = "") -> str:
-    """Returns a number with its noun; the plural is by default the singular with an s."""
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
@@ -191,7 +183,6 @@ def _environment() -> Environment:
 
 
 def _printable_value(value: object) -> object:
-    """Returns a value as the template prints it: text from elsewhere without control characters."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -202,7 +193,7 @@ def _inline(name: str) -> _InlineResource:
 
 
 def sort_keys(row: TriageRow, name_ranks: Mapping[str, int]) -> dict[str, float | None]:
-    """Returns the value that each column sorts a row by; None for a missing value."""
+    """The value that each column sorts a row by; None for a missing value."""
     figures = row.shown.figures
     return {
         "name": name_ranks[row.name],
@@ -214,26 +205,24 @@ def sort_keys(row: TriageRow, name_ranks: Mapping[str, int]) -> dict[str, float 
 
 
 def _ranks_by_name(rows: Sequence[TriageRow]) -> dict[str, int]:
-    """Returns the alphabetical rank of each name, ignoring case."""
     names = sorted({row.name for row in rows}, key=lambda name: (name.casefold(), name))
     return {name: rank for rank, name in enumerate(names)}
 
 
 def counts_by_settings(rows: Sequence[TriageRow]) -> dict[ModelSettings, int]:
-    """Returns the number of predictions per model and options, the most frequent first."""
+    """The number of predictions per model and options, the most frequent first."""
     results = (row.result for row in rows)
     counts = Counter(_settings(result.prediction) for result in results if result is not None)
     return dict(counts.most_common())
 
 
 def _notices_of(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
-    """Returns what is not known about the urgent threshold: of the rows, or of the policy."""
+    """What is not known about the urgent threshold: of the rows, or of the policy."""
     notices = [row.notice for row in rows] or [results.not_established(policy)]
     return list(dict.fromkeys(notice for notice in notices if notice is not None))
 
 
 def _names_of_classes(rows: Sequence[TriageRow]) -> dict[str, str]:
-    """Returns the name of every class for people, by its code, as all results state them."""
     names: dict[str, str] = {}
     for row in rows:
         if row.result is not None:
@@ -295,7 +284,7 @@ class EntropySplit:
 
 
 def class_bars(result: TriageResult) -> tuple[ClassBar, ...]:
-    """Returns a bar per class, the most probable first; ties are in the model's order."""
+    """A bar per class, the most probable first; ties are in the model's order."""
     prediction, target = result.prediction, result.target.classes
     trajectories = prediction.trajectory_probabilities or ()
     bars = [
@@ -311,7 +300,7 @@ def class_bars(result: TriageResult) -> tuple[ClassBar, ...]:
 
 
 def entropy_split(prediction: Prediction) -> EntropySplit:
-    """Returns the two parts of the entropy of a prediction; 0 for a model of one class."""
+    """The two parts of the entropy of a prediction; 0 for a model of one class."""
     maximum = math.log(len(prediction.probabilities))
     if maximum == 0:
         return EntropySplit(0.0, 0.0)
@@ -321,14 +310,14 @@ def entropy_split(prediction: Prediction) -> EntropySplit:
 
 
 def relative_distance(distance: OodScore) -> float:
-    """Returns a score of at least 0 as a share of twice its threshold, at most 1."""
+    """A score of at least 0 as a share of twice its threshold, at most 1."""
     if not distance.threshold:
         return 1.0
     return min(max(distance.value, 0.0) / (2 * distance.threshold), 1.0)
 
 
 def _points_path(values: Sequence[float]) -> str:
-    """Returns SVG path data with one dot per value in [0, 1], to be stroked with round caps.
+    """SVG path data with one dot per value in [0, 1], to be stroked with round caps.
 
     The dots have different heights, so that dots of equal values do not overlap.
     """
@@ -350,19 +339,15 @@ def _bar(name: str, in_target: bool, probability: float, values: Sequence[float]
 
 
 def _percent(share: float) -> float:
-    """Returns a share in per cent, clamped: rounding may move a sum slightly out of [0, 1]."""
+    """In per cent, clamped: rounding may move a sum slightly out of [0, 1]."""
     return round(FULL * min(max(share, 0.0), 1.0), 2)
 
 
 def thumbnail_of(path: Path) -> Thumbnail | None:
-    """Returns the thumbnail of an image, at most 320 pixels per side and 15 kB.
+    """An upright thumbnail in sRGB without metadata, at most 320 pixels per side and 15 kB.
 
-    It is upright by its EXIF orientation, in sRGB, over white where it is transparent, and has no
-    metadata.
-
-    Returns:
-        None for a file that cannot be decoded, for one outside the default limits of the service,
-        and for anything that is not a regular file.
+    None for a file that cannot be decoded, for one outside the default limits of the service, and
+    for anything that is not a regular file.
     """
     if not path.is_file():
         return None
@@ -376,10 +361,9 @@ def thumbnail_of(path: Path) -> Thumbnail | None:
 
 
 def sent_thumbnail(text: str) -> Thumbnail | None:
-    """Returns the picture in a base64 text, unchanged, by its header.
+    """The picture in a base64 text, unchanged, by its header.
 
-    Returns:
-        None for other than a JPEG or PNG of at most 1,024 pixels per side.
+    None for other than a JPEG or PNG of at most 1,024 pixels per side.
     """
     try:
         content = b64decode(text, validate=True)
@@ -395,7 +379,7 @@ def sent_thumbnail(text: str) -> Thumbnail | None:
 
 
 def _jpeg(image: Image.Image) -> bytes:
-    """Returns the JPEG of the highest quality that is small enough; noise needs the lowest."""
+    """The highest quality that is small enough; noise needs the lowest."""
     content = b""
     for quality in _QUALITIES:
         file = BytesIO()

@@ -49,7 +49,7 @@ class ReportJob(Settings):
 
 
 def submitted_report(job: ReportJob, content: bytes, created_at: datetime) -> str:
-    """Returns the report of a `ReportRequest` in JSON. Raises MalformedBody."""
+    """The report of a `ReportRequest` in JSON. Raises MalformedBody."""
     rows = [_row(image) for image in _request(content).images]
     _check_classes(rows)
     if job.format == "csv":
@@ -63,14 +63,13 @@ def submitted_report(job: ReportJob, content: bytes, created_at: datetime) -> st
 
 
 def _check_classes(rows: Sequence[TriageRow]) -> None:
-    """Raises MalformedBody for more classes than a model has; each is a column of the CSV."""
+    """Each class is a column of the CSV."""
     results = (row.result for row in rows if row.result is not None)
     if len({name for result in results for name in result.prediction.probabilities}) > _MAX_CLASSES:
         raise MalformedBody(TOO_LARGE)
 
 
 def _limited(parts: Iterable[str]) -> Iterator[str]:
-    """Yields the parts. Raises MalformedBody if they are too long together."""
     characters = 0
     for part in parts:
         characters += len(part)
