@@ -169,13 +169,12 @@ def adapt(
     device = next(vit.parameters()).device
     if any(parameter.dtype != torch.float32 for parameter in vit.parameters()):
         raise SettingsError("vit: expected float32 parameters")
-    copied = backbone_of_module(vit)
-    backbone = copied.backbone
+    backbone, library = backbone_of_module(vit)
     if image_size is not None:
         backbone = at_image_size(backbone, image_size)
     network = build_network(backbone, settings, len(names))
     network.initialise(generator or torch.default_generator)
-    return AdaptedClassifier(network.to(device), names, copied.library)
+    return AdaptedClassifier(network.to(device), names, library)
 
 
 def trajectory_loss(

@@ -373,7 +373,12 @@ def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
             file = unread_file(image)
             yield upright_rgb(image) if file is None else read_image(file, str(file), input_side)
         elif isinstance(image, np.ndarray):
-            yield _rgb_of_array(image)
+            if image.ndim != 3 or image.shape[2] != 3 or not image.size or image.dtype != np.uint8:
+                raise ImageError(
+                    "expected an array (height, width, 3) of uint8, got "
+                    f"{image.dtype} {image.shape}"
+                )
+            yield RgbImage(channels_first(np.array(image)), ())
         elif isinstance(image, str | Path):
             yield read_image(Path(image), str(image), input_side)
         else:
@@ -381,11 +386,3 @@ def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
                 "expected PIL images, paths or uint8 arrays (height, width, 3), or one tensor "
                 f"(n, 3, height, width), got {type(image).__name__} in {kind}"
             )
-
-
-def _rgb_of_array(image: _RgbArray) -> RgbImage:
-    if image.ndim != 3 or image.shape[2] != 3 or not image.size or image.dtype != np.uint8:
-        raise ImageError(
-            f"expected an array (height, width, 3) of uint8, got {image.dtype} {image.shape}"
-        )
-    return RgbImage(channels_first(np.array(image)), ())

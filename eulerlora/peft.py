@@ -18,7 +18,7 @@ Importing this module registers the method with PEFT, which needs it before `fro
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
@@ -127,7 +127,8 @@ class EulerLoraConfig(LoraConfig):
         self.peft_type = PeftType(NAME.upper())
         self.stored_base = self.base is not None  # not one that a model set
         self.settings_of_rank(self.r)
-        for name in (*UNSUPPORTED, *_variant_fields()):
+        variants = (f.name for f in fields(LoraConfig) if f.metadata.get("is_lora_variant"))
+        for name in (*UNSUPPORTED, *variants):
             if getattr(self, name):
                 raise SettingsError(f"{name}: expected none with EulerLoRA")
         if not isinstance(self.init_lora_weights, bool):
@@ -172,10 +173,6 @@ class EulerLoraConfig(LoraConfig):
 
 
 _CARD_TITLE = "## EulerLoRA"
-
-
-def _variant_fields() -> Iterable[str]:
-    return (entry.name for entry in fields(LoraConfig) if entry.metadata.get("is_lora_variant"))
 
 
 @dataclass(frozen=True, eq=False)

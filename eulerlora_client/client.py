@@ -231,6 +231,7 @@ class AsyncTriageClient:
         return await self._batch(TriageBatch, "triage/batch", images, query)
 
     async def policy(self) -> PolicyDescription:
+        """The triage policy of the service."""
         return await self._send(PolicyDescription, "GET", "triage/policy")
 
     async def models(self) -> tuple[ModelSummary, ...]:
@@ -238,6 +239,7 @@ class AsyncTriageClient:
         return (await self._send(ModelList, "GET", "models")).models
 
     async def model(self, name: str) -> ModelDetails:
+        """The details of a served model."""
         return await self._send(ModelDetails, "GET", f"models/{quote(name, '')}")
 
     async def close(self) -> None:
@@ -253,9 +255,12 @@ class AsyncTriageClient:
     async def _upload(
         self, body: type[AnyBody], path: str, image: ImageFile, query: Mapping[str, str]
     ) -> AnyBody:
-        with _naming(image):
+        try:
             part = await self._part(image)
             return await self._send(body, "POST", path, params=query, files={"file": part})
+        except Problem as problem:
+            problem.file = _name_of(image)
+            raise
 
     async def _batch(
         self,
@@ -357,6 +362,7 @@ class TriageClient:
         return self._many(_caught(self._client.predict, options), _each_image(images), concurrency)
 
     def triage(self, image: ImageFile, **options: Unpack[TriageOptions]) -> TriageResult:
+        """The disposition of an image under the service's policy, with its prediction."""
         return self._result(self._client.triage(image, **options))
 
     def triage_many(
@@ -365,25 +371,31 @@ class TriageClient:
         concurrency: int = _DEFAULT_CONCURRENCY,
         **options: Unpack[TriageOptions],
     ) -> Generator[TriageResult | Problem, None, None]:
+        """The disposition or the problem of each image, in order, as `predict_many`."""
         return self._many(_caught(self._client.triage, options), _each_image(images), concurrency)
 
     def predict_batch(
         self, images: ImageFile | Iterable[ImageFile], **options: Unpack[PredictOptions]
     ) -> tuple[Prediction | Problem, ...]:
+        """The prediction or the problem of each image, from few requests."""
         return self._result(self._client.predict_batch(images, **options))
 
     def triage_batch(
         self, images: ImageFile | Iterable[ImageFile], **options: Unpack[TriageOptions]
     ) -> tuple[TriageResult | Problem, ...]:
+        """The disposition or the problem of each image, from few requests."""
         return self._result(self._client.triage_batch(images, **options))
 
     def policy(self) -> PolicyDescription:
+        """The triage policy of the service."""
         return self._result(self._client.policy())
 
     def models(self) -> tuple[ModelSummary, ...]:
+        """The served models, the default first."""
         return self._result(self._client.models())
 
     def model(self, name: str) -> ModelDetails:
+        """The details of a served model."""
         return self._result(self._client.model(name))
 
     def close(self) -> None:
@@ -542,15 +554,6 @@ def _each_image(images: ImageFile | Iterable[ImageFile]) -> Iterator[ImageFile]:
             yield image  # type: ignore[misc]
 
 
-@contextmanager
-def _naming(image: ImageFile) -> Iterator[None]:
-    try:
-        yield
-    except Problem as problem:
-        problem.file = _name_of(image)
-        raise
-
-
 def _name_of(image: ImageFile) -> str | None:
     named = image if isinstance(image, str | os.PathLike) else getattr(image, "name", None)
     return str(named) if isinstance(named, str | os.PathLike) else None
@@ -695,14 +698,15 @@ def _transport_problems(url: httpx.URL, proxy: httpx.Proxy | None = None) -> Ite
     through = "" if proxy is None else f" through the proxy {proxy.url} of the environment"
     try:
         yield
-    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
-        raise Unreachable(f"no connection to {url}{through} ({_reason(error)})") from error
-    except httpx.TimeoutException as error:
-        raise TimedOut(f"{url} ({_reason(error)})") from error
-    except httpx.TransportError as error:
-        raise ConnectionLost(f"{url} ({_reason(error)})") from error
     except httpx.RequestError as error:
-        raise UnexpectedAnswer(f"{url} ({_reason(error)})") from error
+        reason = f"({str(error) or type(error).__name__})"
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError):
+            raise Unreachable(f"no connection to {url}{through} {reason}") from error
+        if isinstance(error, httpx.TimeoutException):
+            raise TimedOut(f"{url} {reason}") from error
+        if isinstance(error, httpx.TransportError):
+            raise ConnectionLost(f"{url} {reason}") from error
+        raise UnexpectedAnswer(f"{url} {reason}") from error
 
 
 def _retry_after_s(value: str | None) -> float | None:
@@ -717,10 +721,6 @@ def _retry_after_s(value: str | None) -> float | None:
         return None
 
 
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
-
-
 _RETRYABLE_STATUSES = (429, 503, 504)
 _BACKOFF = wait_random_exponential(multiplier=0.25, max=5)
 _JITTER = wait_random(0, 0.5)  # clients that got the same Retry-After spread their attempts
@@ -728,14 +728,19 @@ _JITTER = wait_random(0, 0.5)  # clients that got the same Retry-After spread th
 
 def retrying(policy: RetryPolicy) -> AsyncRetrying:
     """Retries a coroutine function; waits end when their task ends."""
+
+    def is_retryable(error: BaseException) -> bool:
+        return isinstance(error, (Unreachable, ConnectionLost)) or (
+            isinstance(error, Problem) and error.status in _RETRYABLE_STATUSES
+        )
+
+    def exceeds(state: RetryCallState) -> bool:
+        is_quota = isinstance(_problem(state), QuotaExceeded)
+        limit_s = policy.quota_s if is_quota else policy.service_s
+        return (state.seconds_since_start or 0) + state.upcoming_sleep > limit_s
+
     return AsyncRetrying(
-        retry=retry_if_exception(_is_retryable), wait=wait_s, stop=_exceeds(policy), reraise=True
-    )
-
-
-def _is_retryable(error: BaseException) -> bool:
-    return isinstance(error, (Unreachable, ConnectionLost)) or (
-        isinstance(error, Problem) and error.status in _RETRYABLE_STATUSES
+        retry=retry_if_exception(is_retryable), wait=wait_s, stop=exceeds, reraise=True
     )
 
 
@@ -745,15 +750,6 @@ def wait_s(state: RetryCallState) -> float:
     if problem.retry_after_s is None:
         return _BACKOFF(state)
     return problem.retry_after_s + _JITTER(state)
-
-
-def _exceeds(policy: RetryPolicy) -> Callable[[RetryCallState], bool]:
-    def exceeds(state: RetryCallState) -> bool:
-        is_quota = isinstance(_problem(state), QuotaExceeded)
-        limit_s = policy.quota_s if is_quota else policy.service_s
-        return (state.seconds_since_start or 0) + state.upcoming_sleep > limit_s
-
-    return exceeds
 
 
 def _problem(state: RetryCallState) -> Problem:

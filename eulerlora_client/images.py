@@ -62,27 +62,21 @@ def image_bytes(image: ImageFile, strip_metadata: bool = False) -> bytes:
         UnreadableFile: If a file cannot be read, MetadataNotRemoved as `without_metadata`.
         TypeError: For other types.
     """
-    content = _content(image)
-    return without_metadata(content) if strip_metadata else content
-
-
-def _content(image: ImageFile) -> bytes:
-    if isinstance(image, bytes):
-        return image
+    content: object = image
     try:
         if isinstance(image, str | os.PathLike):
-            return Path(image).read_bytes()
-        if hasattr(image, "read"):
+            content = Path(image).read_bytes()
+        elif hasattr(image, "read"):
             content = image.read()
-            if isinstance(content, bytes):
-                return content
     except OSError as error:
         raise UnreadableFile(error.strerror or str(error)) from error
     except ValueError as error:  # a NUL character in a path, or a closed file
         raise UnreadableFile(str(error)) from error
-    raise TypeError(
-        f"expected an image as a path, bytes or a binary file, got {type(image).__qualname__}"
-    )
+    if not isinstance(content, bytes):
+        raise TypeError(
+            f"expected an image as a path, bytes or a binary file, got {type(image).__qualname__}"
+        )
+    return without_metadata(content) if strip_metadata else content
 
 
 EXTENSIONS = (

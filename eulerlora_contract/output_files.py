@@ -106,7 +106,9 @@ def check_free(folder: Path) -> None:
     """
     if folder.parent.is_dir():
         remove_leftovers(folder)
-    if folder.exists() and (not folder.is_dir() or not _is_free(folder)):
+    if folder.exists() and (
+        not folder.is_dir() or len(_leftovers(folder, r"\..+\.")) < sum(1 for _ in folder.iterdir())
+    ):
         raise CheckpointError(folder, "expected an empty or new folder, got existing files")
 
 
@@ -296,10 +298,6 @@ def _leftovers(folder: Path, prefix: str) -> list[Path]:
     """Also the workspaces of living processes."""
     name = re.compile(rf"{prefix}[0-9a-f]{{8}}\.partial")
     return [path for path in folder.iterdir() if name.fullmatch(path.name)]
-
-
-def _is_free(folder: Path) -> bool:
-    return len(_leftovers(folder, r"\..+\.")) == sum(1 for _ in folder.iterdir())
 
 
 def _lock(descriptor: int) -> bool | None:

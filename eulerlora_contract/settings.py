@@ -3,7 +3,7 @@
 import re
 import reprlib
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
@@ -97,7 +97,7 @@ _EXPECTED_BY_PREFIX = {
 
 
 def expected_value(error: ErrorDetails) -> str:
-    """What a validation error expected, such as "a number above 0"; not the value that was given."""
+    """What a validation error expected, such as "a number above 0", without the given value."""
     name = error["type"]
     general = _EXPECTED_BY_PREFIX.get(name.partition("_")[0], "another value")
     return _EXPECTED.get(name, general).format_map(error.get("ctx", {}))
@@ -149,13 +149,10 @@ _UNION_MEMBER = re.compile(r"(constrained-)?(int|str|float|bool)|.+\[.*\]")
 def _key(fault: ErrorDetails) -> str:
     """Leaves out pydantic's names for the members of a union."""
     parts = [str(part) for part in fault["loc"]]
-    if fault["type"] in ("extra_forbidden", "missing"):  # the last part is a key, however named
-        return ".".join([*_without_union_members(parts[:-1]), parts[-1]])
-    return ".".join(_without_union_members(parts))
-
-
-def _without_union_members(parts: Sequence[str]) -> list[str]:
-    return [part for part in parts if not _UNION_MEMBER.fullmatch(part)]
+    is_key = fault["type"] in ("extra_forbidden", "missing")  # the last part, however named
+    last = parts.pop() if is_key else None
+    kept = [part for part in parts if not _UNION_MEMBER.fullmatch(part)]
+    return ".".join(kept if last is None else [*kept, last])
 
 
 def _suggestion(key: str, kind: type[BaseModel] | None) -> str:

@@ -199,12 +199,16 @@ class CheckpointConfig(Settings):
         fitted = [self.fitted_options(entry) for entry in self.thresholds]
         if len(set(fitted)) != len(fitted):
             raise ValueError("two thresholds are for the same mode, samples and precision")
-        self._check_counts(len(names))
+        keys = [(sets.coverage, self.fitted_options(sets)) for sets in self.prediction_sets]
+        if len(set(keys)) != len(keys):
+            raise ValueError("two prediction_sets are for the same coverage and options")
         if self.preprocessing.size != self.backbone.settings.image_size:
             raise ValueError("preprocessing.size differs from the backbone's image_size")
         return self
 
-    def _check_counts(self, classes: int) -> None:
+    @model_validator(mode="after")
+    def _an_entry_for_each_class(self) -> Self:
+        classes = len(self.classes)
         for threshold in self.thresholds:
             if threshold.label_shares is not None and len(threshold.label_shares) != classes:
                 raise ValueError(
@@ -217,12 +221,6 @@ class CheckpointConfig(Settings):
                     f"prediction_sets: expected {classes} thresholds and units, got "
                     f"{len(sets.thresholds)} and {len(sets.units)}"
                 )
-
-    @model_validator(mode="after")
-    def _different_prediction_sets(self) -> Self:
-        keys = [(sets.coverage, self.fitted_options(sets)) for sets in self.prediction_sets]
-        if len(set(keys)) != len(keys):
-            raise ValueError("two prediction_sets are for the same coverage and options")
         return self
 
     @property

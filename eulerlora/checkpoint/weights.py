@@ -304,11 +304,8 @@ def read_backbone_weights(path: Path, settings: BackboneSettings) -> VisionTrans
     return with_weights(settings, read_tensors(path, expected))
 
 
-Builder = Callable[..., "models.VisionTransformer"]
-
-
 @cache
-def published_weights() -> "dict[str, tuple[Builder, WeightsEnum]]":
+def published_weights() -> "dict[str, tuple[Callable[..., models.VisionTransformer], WeightsEnum]]":
     """Torchvision's Vision Transformers and their published weights, by name."""
     from torchvision import models  # noqa: PLC0415 - slow to import
 
@@ -395,13 +392,10 @@ def _download(name: str, url: str, file: Path) -> None:
             f"{name}: the downloaded file has another hash; {_advice(url)}"
         ) from error
     except (OSError, HTTPException) as error:
-        reason = _system_reason(error)
+        cause = error.reason if isinstance(error, URLError) else error
+        known = isinstance(cause, OSError) and cause.strerror
+        reason = f" ({known})" if known else ""
         raise SettingsError(f"{name} cannot be downloaded{reason}; {_advice(url)}") from error
-
-
-def _system_reason(error: Exception) -> str:
-    cause = error.reason if isinstance(error, URLError) else error
-    return f" ({cause.strerror})" if isinstance(cause, OSError) and cause.strerror else ""
 
 
 def _check_hash(file: Path, url: str) -> None:

@@ -243,22 +243,18 @@ def merged_model(checkpoint: Checkpoint, member: Member) -> models.VisionTransfo
     """Torchvision's model of one adapter, with its head. Raises SettingsError."""
     settings = checkpoint.network.backbone.settings
     _check_format(settings, "torchvision")
-    model = _empty_model(settings, member.head.out_features)
-    head = {f"heads.head.{name}": tensor for name, tensor in member.head.state_dict().items()}
-    model.load_state_dict(_merged_state(checkpoint, member) | head)
-    return model.eval().requires_grad_(False)
-
-
-def _empty_model(settings: BackboneSettings, classes: int) -> models.VisionTransformer:
     no_norm: Any = None  # torchvision's annotation forgets it
     stem = [
         ConvStemConfig(channels, 3, 2, norm_layer=no_norm) for channels in settings.stem_channels
     ]
-    return models.VisionTransformer(
-        **_arguments(settings, classes),
+    model = models.VisionTransformer(
+        **_arguments(settings, member.head.out_features),
         norm_layer=partial(nn.LayerNorm, eps=settings.norm_epsilon),
         conv_stem_configs=stem or None,
     )
+    head = {f"heads.head.{name}": tensor for name, tensor in member.head.state_dict().items()}
+    model.load_state_dict(_merged_state(checkpoint, member) | head)
+    return model.eval().requires_grad_(False)
 
 
 def export_torchvision(checkpoint: Checkpoint, folder: Path) -> None:
@@ -325,7 +321,14 @@ def export_onnx(checkpoint: Checkpoint, folder: Path) -> float:
         SettingsError: If the extra is not installed.
         NonFiniteError: If ONNX Runtime gives other probabilities.
     """
-    _check_installed()
+    try:
+        import onnx  # noqa: F401, PLC0415
+        import onnxruntime  # noqa: F401, PLC0415
+        import onnxscript  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise SettingsError(
+            "expected onnx, onnxruntime and onnxscript; pip install 'eulerlora[onnx]'"
+        ) from error
     network = _MergedNetwork(checkpoint).eval().requires_grad_(False)
     size = checkpoint.config.preprocessing.size
     images = torch.rand(_CHECKED_IMAGES, 3, size, size, generator=Generator().manual_seed(0))
@@ -360,17 +363,6 @@ def _difference(network: _MergedNetwork, images: Tensor, path: Path) -> float:
         (actual,) = session.run(None, {"images": batch.numpy()})
         worst = max(worst, float((torch.from_numpy(actual) - network(batch)).abs().max()))
     return worst
-
-
-def _check_installed() -> None:
-    try:
-        import onnx  # noqa: F401, PLC0415
-        import onnxruntime  # noqa: F401, PLC0415
-        import onnxscript  # noqa: F401, PLC0415
-    except ImportError as error:
-        raise SettingsError(
-            "expected onnx, onnxruntime and onnxscript; pip install 'eulerlora[onnx]'"
-        ) from error
 
 
 LORA = ("lora_A.weight", "lora_B.weight")

@@ -40,7 +40,6 @@ from eulerlora.exchange.libraries import (
     Json,
     converted,
     describe_timm,
-    describe_transformers,
     is_timm,
     timm_trunk,
     unsupported,
@@ -389,7 +388,7 @@ def _does(config: Json, step: str) -> bool:
 def _describe(source: WeightsSource, config: Json) -> Described:
     architecture = config.get("model_type")
     if architecture in TRANSFORMERS_MODELS:
-        return describe_transformers(config, source.tensors)
+        return TRANSFORMERS_MODELS[architecture](config, source.tensors)
     if architecture is None or "architecture" in config:
         model = _timm_model(source, config)
         if model is not None:
@@ -445,15 +444,7 @@ MAX_DIFFERENCE = 1e-5
 Library = Literal["torchvision", "timm", "transformers"]
 
 
-@dataclass(frozen=True)
-class CopiedBackbone:
-    """A backbone with copies of the weights of a module, and the library of the module."""
-
-    backbone: VisionTransformer
-    library: Library
-
-
-def backbone_of_module(vit: nn.Module) -> CopiedBackbone:
+def backbone_of_module(vit: nn.Module) -> tuple[VisionTransformer, Library]:
     """Copies a Vision Transformer in memory, on its device, in evaluation mode.
 
     Args:
@@ -466,7 +457,7 @@ def backbone_of_module(vit: nn.Module) -> CopiedBackbone:
     library = _library_of(vit)
     backbone = _copied(vit, library).to(next(vit.parameters()).device).eval()
     _check_features(vit, backbone, library)
-    return CopiedBackbone(backbone, library)
+    return backbone, library
 
 
 def _library_of(vit: nn.Module) -> Library:

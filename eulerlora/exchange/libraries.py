@@ -65,13 +65,10 @@ class _Reader:
             raise SettingsError(f"expected a tensor {name}, got none")
         return self._left.pop(name)
 
-    def take_any(self, name: str) -> Tensor | None:
-        return self._left.pop(name, None)
-
     def linear(self, name: str) -> dict[str, Tensor]:
         """Takes weight and bias of a module; a missing bias is zero."""
         weight = self.take(f"{name}.weight")
-        bias = self.take_any(f"{name}.bias")
+        bias = self._left.pop(f"{name}.bias", None)
         return {"weight": weight, "bias": torch.zeros(len(weight)) if bias is None else bias}
 
     def check_empty(self, ignored: tuple[str, ...]) -> None:
@@ -98,7 +95,9 @@ def converted(
         registers = reader.take(layout.registers).view(1, settings.registers, -1)
         positions, registers = _register_positions(positions, registers, settings)
         state["register_tokens"] = registers
-    state[POSITIONS] = _with_class_position(positions, settings)
+    if positions.shape[1] == settings.tokens - settings.registers - 1:  # of patches only
+        positions = torch.cat([torch.zeros_like(positions[:, :1]), positions], dim=1)
+    state[POSITIONS] = positions
     if settings.pre_norm:
         state |= _named("encoder.ln_pre", reader.linear(layout.pre_norm))
     for index in range(settings.layers):
@@ -143,13 +142,6 @@ def _register_positions(
     first = 1 + settings.registers
     own = positions[:, 1:first]
     return torch.cat([positions[:, :1], positions[:, first:]], dim=1), registers + own
-
-
-def _with_class_position(positions: Tensor, settings: BackboneSettings) -> Tensor:
-    """Adds a missing position of the class token, which is zero."""
-    if positions.shape[1] == settings.tokens - settings.registers - 1:
-        return torch.cat([torch.zeros_like(positions[:, :1]), positions], dim=1)
-    return positions
 
 
 TRANSFORMERS_ACTIVATIONS: dict[str, Activation] = {
@@ -244,15 +236,6 @@ class Described:
     layout: Layout
 
 
-def describe_transformers(config: Json, tensors: Mapping[str, Tensor]) -> Described:
-    """The model of a `config.json` whose `model_type` is in `TRANSFORMERS_MODELS`.
-
-    Raises SettingsError for an option that the backbone does not have.
-    """
-    architecture = config["model_type"]
-    return TRANSFORMERS_MODELS[architecture](config, tensors)
-
-
 def _vit(config: Json, tensors: Mapping[str, Tensor]) -> Described:
     settings = _settings(config, {"norm_epsilon": config.get("layer_norm_eps", 1e-12)})
     return Described("vit", settings, _without_prefix(tensors, "vit."), VIT)
@@ -297,7 +280,7 @@ TRANSFORMERS_MODELS: dict[str, Callable[[Json, Mapping[str, Tensor]], Described]
     "clip": _clip,
     "clip_vision_model": _clip,
 }
-"""Known values of `model_type`."""
+"""Describes the model of a `config.json` by its `model_type`. Raises SettingsError."""
 
 
 def _settings(config: Json, options: Json) -> BackboneSettings:
@@ -414,7 +397,10 @@ def describe_timm(config: Json, tensors: Mapping[str, Tensor]) -> Described:
         )
     if pooling not in ("token", "avg"):
         raise SettingsError(f"expected global_pool token or avg, got {pooling}")
-    shape = _timm_shape(config, tensors) | _timm_pooling(pooling, tensors)
+    shape = _timm_shape(config, tensors)
+    if pooling == "avg":  # timm moves the norm behind the mean
+        norm = "pooled" if "fc_norm.weight" in tensors else "tokens"
+        shape |= {"pooling": "mean", "final_norm": norm}
     settings = validated(BackboneSettings, shape)
     layout = _TIMM_MEAN_POOLED if settings.final_norm == "pooled" else TIMM
     return Described("timm", settings, tensors, layout)
@@ -452,12 +438,6 @@ def _timm_shape(config: Json, tensors: Mapping[str, Tensor]) -> Json:
         "registers": registers,
         "positions": "cells-antialias",
     }
-
-
-def _timm_pooling(pooling: str, tensors: Mapping[str, Tensor]) -> Json:
-    if pooling == "token":
-        return {}
-    return {"pooling": "mean", "final_norm": "pooled" if "fc_norm.weight" in tensors else "tokens"}
 
 
 # Folders of PEFT.

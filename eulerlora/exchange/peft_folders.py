@@ -22,7 +22,6 @@ from eulerlora.exchange.importing import (
 )
 from eulerlora.exchange.libraries import LAW, MODULE_PREFIX, SAMPLED_TYPE, VIT_PROJECTIONS, Json
 from eulerlora.methods.registry import build_network
-from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.sampling.masks import INPUT_PROJECTIONS, AdapterSettings
 from eulerlora.settings import BackboneSettings
 from eulerlora_contract.errors import CheckpointError, SettingsError
@@ -46,21 +45,14 @@ UNSUPPORTED: Json = {"use_dora": False, "bias": "none", "fan_in_fan_out": False,
 """Options of PEFT, with the only value that coefficients can express."""
 
 
-@dataclass(frozen=True)
-class _Projection:
+def _projection_of(module: str) -> tuple[int, int] | None:
     """The index of a block, and that of a projection in it: 0 to 3 for Q, K, V and O."""
-
-    block: int
-    index: int
-
-
-def _projection_of(module: str) -> _Projection | None:
     found = MODULE.search(module)
     if found is None:
         return None
     for names in _KNOWN_PROJECTIONS:
         if found[2] in names:
-            return _Projection(int(found[1]), names.index(found[2]))
+            return int(found[1]), names.index(found[2])
     return None
 
 
@@ -90,10 +82,8 @@ class _ImportedAdapter:
 
 
 def _read_adapter(folder: Path, shape: BackboneSettings) -> _ImportedAdapter:
-    config = adapter_config(folder)
     try:
-        _check(config)
-        return _adapter(folder, config, shape)
+        return _adapter(folder, adapter_config(folder), shape)
     except SettingsError as error:
         raise CheckpointError(folder, str(error)) from error
 
@@ -105,7 +95,7 @@ def adapter_config(folder: Path) -> Json:
     return config
 
 
-def _check(config: Json) -> None:
+def _adapter(folder: Path, config: Json, shape: BackboneSettings) -> _ImportedAdapter:
     if config.get("peft_type") not in ("LORA", SAMPLED_TYPE):
         raise SettingsError(
             f"expected peft_type LORA or {SAMPLED_TYPE}, got {config.get('peft_type')}"
@@ -113,9 +103,6 @@ def _check(config: Json) -> None:
     for option, value in UNSUPPORTED.items():
         if config.get(option, value) not in (value, None):
             raise SettingsError(f"expected {option}={value}, got {config[option]}")
-
-
-def _adapter(folder: Path, config: Json, shape: BackboneSettings) -> _ImportedAdapter:
     path = next((folder / name for name in _ADAPTER_WEIGHTS if (folder / name).is_file()), None)
     if path is None:
         raise SettingsError(f"expected weights in one of {', '.join(_ADAPTER_WEIGHTS)}")
@@ -146,7 +133,7 @@ def _law(config: Json, matrices: Mapping[tuple[str, str], Tensor]) -> AdapterSet
     (rank,) = ranks
     for module, _ in matrices:
         projection = _projection_of(module)
-        expected = "output" if projection and projection.index == INPUT_PROJECTIONS else "input"
+        expected = "output" if projection and projection[1] == INPUT_PROJECTIONS else "input"
         for pattern, role in (config.get("roles") or {}).items():
             if _matches(pattern, module) and role != expected:
                 raise SettingsError(f"roles: expected {expected} for {module}, got {role}")
@@ -167,7 +154,7 @@ def _stacked(
     up = torch.zeros_like(down)
     for module in modules:
         projection = _projection_of(module)
-        if projection is None or projection.block >= shape.layers:
+        if projection is None or projection[0] >= shape.layers:
             raise SettingsError(
                 f"expected adapters at the query, key, value and output projections of "
                 f"{shape.layers} blocks, got {module}"
@@ -181,8 +168,8 @@ def _stacked(
                 f"{module}: expected matrices ({own}, {shape.width}) and ({shape.width}, {own}), "
                 f"got {tuple(first.shape)} and {tuple(second.shape)}"
             )
-        down[projection.block, projection.index, :own] = first
-        up[projection.block, projection.index, :own] = second.T * _scaling(config, module, own)
+        down[projection][:own] = first
+        up[projection][:own] = second.T * _scaling(config, module, own)
     return down, up
 
 
@@ -245,7 +232,12 @@ def import_peft(
     names = _class_names(classes, source, counts.pop())
     settings = _settings(adapters)
     network = build_network(imported.backbone, settings, len(names), imported.preprocessing)
-    _fill(network, adapters, heads)
+    with torch.no_grad():
+        for index, adapter in enumerate(adapters):
+            for block, down, up in zip(network.blocks, adapter.down, adapter.up, strict=True):
+                block.get_parameter("down")[:, index, : adapter.rank] = down
+                block.get_parameter("up")[:, index, : adapter.rank] = up
+            network.heads.weight[index], network.heads.bias[index] = heads[index]
     origin = {"format": "peft", "adapters": [folder.name for folder in folders]}
     config = config_of(network, network.preprocessing, names, name, imported.provenance, origin)
     save_checkpoint(out, network.eval(), config, _card(config))
@@ -301,19 +293,6 @@ def _class_names(classes: Sequence[str], source: WeightsSource, count: int) -> l
     if len(names) != count:
         raise SettingsError(f"expected {count} class names, got {len(names)}")
     return names
-
-
-@torch.no_grad()
-def _fill(
-    network: AdaptedVisionTransformer,
-    adapters: Sequence[_ImportedAdapter],
-    heads: Sequence[tuple[Tensor, Tensor]],
-) -> None:
-    for index, adapter in enumerate(adapters):
-        for block, down, up in zip(network.blocks, adapter.down, adapter.up, strict=True):
-            block.get_parameter("down")[:, index, : adapter.rank] = down
-            block.get_parameter("up")[:, index, : adapter.rank] = up
-        network.heads.weight[index], network.heads.bias[index] = heads[index]
 
 
 def _card(config: CheckpointConfig) -> str:

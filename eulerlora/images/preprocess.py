@@ -27,8 +27,10 @@ def network_input(pixels: Tensor, preprocessing: Preprocessing) -> Tensor:
         return resize(pixels, preprocessing.size, filter_)
     height, width = pixels.shape[-2:]
     shorter, side = min(height, width), preprocessing.shorter_side
-    shape = (height * side // shorter, width * side // shorter)  # rounded as by torchvision
-    return _center(_resized(pixels, shape, filter_), preprocessing.size)
+    shape = (height * side // shorter, width * side // shorter)  # likewise
+    resized, size = _resized(pixels, shape, filter_), preprocessing.size
+    top, left = (round((side - size) / 2) for side in shape)  # rounded as by torchvision
+    return resized[..., top : top + size, left : left + size]
 
 
 def normalise(images: Tensor, preprocessing: Preprocessing) -> Tensor:
@@ -68,22 +70,14 @@ def _resized(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor:
 
 
 def _filtered(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor:
-    values = _to_unit_range(pixels)
+    values = pixels.to(torch.float32)
+    if not pixels.is_floating_point():
+        values.mul_(1 / 255)
     if values.shape[-2:] == shape:
         return values
     batch = values.reshape(-1, *values.shape[-3:])
     filtered = F.interpolate(batch, size=shape, mode=filter_, align_corners=False, antialias=True)
     return filtered.reshape(*values.shape[:-2], *shape)
-
-
-def _to_unit_range(pixels: Tensor) -> Tensor:
-    values = pixels.to(torch.float32)
-    return values if pixels.is_floating_point() else values.mul_(1 / 255)
-
-
-def _center(pixels: Tensor, size: int) -> Tensor:
-    top, left = (round((side - size) / 2) for side in pixels.shape[-2:])
-    return pixels[..., top : top + size, left : left + size]
 
 
 def content_seed(pixels: Tensor, sampling_digest: str) -> int:

@@ -216,19 +216,15 @@ def _stem(settings: BackboneSettings, norm: type[nn.Module] | None) -> nn.Module
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     channels = 3
     for index, out_channels in enumerate(settings.stem_channels):
-        layers[f"conv_bn_relu_{index}"] = _halving(channels, out_channels, norm)
+        halving = nn.Conv2d(channels, out_channels, 3, 2, padding=1, bias=norm is None)
+        norms = [] if norm is None else [norm(out_channels)]
+        layers[f"conv_bn_relu_{index}"] = nn.Sequential(halving, *norms, nn.ReLU(inplace=True))
         channels = out_channels
     last = nn.Conv2d(channels, width, 1)
     _draw_normal(last.weight, std=math.sqrt(2 / width))
     nn.init.zeros_(last.bias)  # type: ignore[arg-type]  # it has one
     layers["conv_last"] = last
     return nn.Sequential(layers)
-
-
-def _halving(channels: int, out_channels: int, norm: type[nn.Module] | None) -> nn.Module:
-    convolution = nn.Conv2d(channels, out_channels, 3, 2, padding=1, bias=norm is None)
-    norms = [] if norm is None else [norm(out_channels)]
-    return nn.Sequential(convolution, *norms, nn.ReLU(inplace=True))
 
 
 def _draw_normal(parameter: Tensor, std: float) -> None:

@@ -105,10 +105,6 @@ class ProjectedBlock(ABC):
         return frozen.after_attention(tokens[:, : rows.queries], attended)
 
 
-def _unit_length(vectors: Tensor) -> Tensor:
-    return F.normalize(vectors.float(), dim=-1)
-
-
 class AdaptedVisionTransformer(nn.Module):
     """A frozen backbone with adapters in every block.
 
@@ -216,7 +212,8 @@ class AdaptedVisionTransformer(nn.Module):
         if last == 0:
             texture = texture[computed.image]
         output = self.backbone.pooled(tokens)
-        features = torch.cat([_unit_length(output), _unit_length(texture), contrast], dim=-1)
+        of_unit_length = [F.normalize(part.float(), dim=-1) for part in (output, texture)]
+        features = torch.cat([*of_unit_length, contrast], dim=-1)
         if distinct is not None:
             output, features = output[distinct.of_row], features[distinct.of_row]
         return NetworkOutput(self.heads(output, rows.adapter, draws.head), features)

@@ -104,7 +104,8 @@ class Runtime:
                 self._forward(images[part.images], part.renumbered, draws.rows(part.rows))
                 for part in rows.split(math.ceil(len(rows) / passes))
             ]
-        return _joined(parts)
+        logits, features = zip(*parts, strict=True)
+        return NetworkOutput(torch.cat(logits), torch.cat(features))
 
     def _autocast(self) -> AbstractContextManager[object]:
         if not self._bfloat16:
@@ -142,12 +143,6 @@ class Runtime:
             return NetworkOutput(logits, features)
 
         return forward
-
-
-def _joined(parts: Sequence[NetworkOutput]) -> NetworkOutput:
-    return NetworkOutput(
-        torch.cat([part.logits for part in parts]), torch.cat([part.features for part in parts])
-    )
 
 
 def max_rows_per_pass(network: AdaptedVisionTransformer, device: torch.device) -> int:

@@ -47,7 +47,11 @@ class Outputs:
         """
         with ExitStack() as writers:  # calls all of them in reverse order, also after an error
             if self.report is not None:
-                writers.callback(_write_report, self.report, rows, policy)
+                from eulerlora_client.report.html import (  # noqa: PLC0415 - slow to import
+                    write_html_report,
+                )
+
+                writers.callback(write_html_report, self.report, rows, policy, datetime.now(UTC))
             if self.json_lines is not None:
                 writers.callback(write_json_lines, self.json_lines, rows)
             if self.csv is not None:
@@ -64,12 +68,6 @@ def _check_writable(path: Path) -> None:
         raise OutputPathError(f"{path}: the folder {folder} does not exist")
     if not os.access(folder, os.W_OK):
         raise OutputPathError(f"{path}: the folder {folder} is not writable")
-
-
-def _write_report(path: Path, rows: Sequence[TriageRow], policy: Policy) -> None:
-    from eulerlora_client.report.html import write_html_report  # noqa: PLC0415 - slow to import
-
-    write_html_report(path, rows, policy, datetime.now(UTC))
 
 
 _PREDICTION_COLUMNS = (

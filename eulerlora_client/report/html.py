@@ -107,19 +107,23 @@ def report_html(
         thumbnail_of_row: Called once for each row, in order; None for a row without a picture.
     """
     ranked_rows = ranked(rows)
-    names = _names_of_classes(ranked_rows)
+    names: dict[str, str] = {}
+    for row in ranked_rows:
+        names |= row.result.class_names if row.result is not None else {}
     short_names = {code: name.partition(" (")[0] for code, name in names.items()}
+    by_name = sorted({row.name for row in ranked_rows}, key=lambda name: (name.casefold(), name))
+    notices = [row.notice for row in ranked_rows] or [results.not_established(policy)]
     return (
         _environment()
         .get_template(TEMPLATE)
         .generate(
             rows=ranked_rows,
             counts=counts_by_status(ranked_rows),
-            name_ranks=_ranks_by_name(ranked_rows),
+            name_ranks={name: rank for rank, name in enumerate(by_name)},
             settings_counts=counts_by_settings(ranked_rows),
             policy=policy,
             performance=performance(policy),
-            notices=_notices_of(ranked_rows, policy),
+            notices=[notice for notice in dict.fromkeys(notices) if notice is not None],
             class_names=names,
             short_names=short_names,
             thumbnail_of=thumbnail_of_row,
@@ -204,41 +208,21 @@ def sort_keys(row: TriageRow, name_ranks: Mapping[str, int]) -> dict[str, float 
     }
 
 
-def _ranks_by_name(rows: Sequence[TriageRow]) -> dict[str, int]:
-    names = sorted({row.name for row in rows}, key=lambda name: (name.casefold(), name))
-    return {name: rank for rank, name in enumerate(names)}
-
-
 def counts_by_settings(rows: Sequence[TriageRow]) -> dict[ModelSettings, int]:
     """The number of predictions per model and options, the most frequent first."""
-    results = (row.result for row in rows)
-    counts = Counter(_settings(result.prediction) for result in results if result is not None)
-    return dict(counts.most_common())
-
-
-def _notices_of(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
-    """What is not known about the urgent threshold: of the rows, or of the policy."""
-    notices = [row.notice for row in rows] or [results.not_established(policy)]
-    return list(dict.fromkeys(notice for notice in notices if notice is not None))
-
-
-def _names_of_classes(rows: Sequence[TriageRow]) -> dict[str, str]:
-    names: dict[str, str] = {}
-    for row in rows:
-        if row.result is not None:
-            names |= row.result.class_names
-    return names
-
-
-def _settings(prediction: Prediction) -> ModelSettings:
-    return ModelSettings(
-        model=prediction.model,
-        revision=prediction.revision,
-        mode=prediction.mode,
-        samples=AUTO if prediction.is_auto else prediction.samples,
-        views=prediction.views,
-        trajectories=0 if prediction.is_auto else prediction.trajectories,
+    predictions = (row.result.prediction for row in rows if row.result is not None)
+    counts = Counter(
+        ModelSettings(
+            model=prediction.model,
+            revision=prediction.revision,
+            mode=prediction.mode,
+            samples=AUTO if prediction.is_auto else prediction.samples,
+            views=prediction.views,
+            trajectories=0 if prediction.is_auto else prediction.trajectories,
+        )
+        for prediction in predictions
     )
+    return dict(counts.most_common())
 
 
 FULL = 100.0
@@ -287,15 +271,18 @@ def class_bars(result: TriageResult) -> tuple[ClassBar, ...]:
     """A bar per class, the most probable first; ties are in the model's order."""
     prediction, target = result.prediction, result.target.classes
     trajectories = prediction.trajectory_probabilities or ()
-    bars = [
-        _bar(
-            result.name_of(code),
-            code in target,
-            probability,
-            [row[index] for row in trajectories],
+    bars = []
+    for index, (code, probability) in enumerate(prediction.probabilities.items()):
+        values = [row[index] for row in trajectories]
+        bar = ClassBar(
+            name=result.name_of(code),
+            in_target=code in target,
+            probability=probability,
+            lowest=min(values, default=None),
+            highest=max(values, default=None),
+            points=_points_path(values),
         )
-        for index, (code, probability) in enumerate(prediction.probabilities.items())
-    ]
+        bars.append(bar)
     return tuple(sorted(bars, key=lambda bar: -bar.probability))
 
 
@@ -324,17 +311,6 @@ def _points_path(values: Sequence[float]) -> str:
     return "".join(
         f"M{_percent(value):g} {TOP + SPREAD * (_GOLDEN_RATIO * (index + 0.5) % 1):.4g}h0"
         for index, value in enumerate(values)
-    )
-
-
-def _bar(name: str, in_target: bool, probability: float, values: Sequence[float]) -> ClassBar:
-    return ClassBar(
-        name=name,
-        in_target=in_target,
-        probability=probability,
-        lowest=min(values, default=None),
-        highest=max(values, default=None),
-        points=_points_path(values),
     )
 
 

@@ -8,7 +8,7 @@ import io
 import os
 import resource
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -50,8 +50,15 @@ class ReportJob(Settings):
 
 def submitted_report(job: ReportJob, content: bytes, created_at: datetime) -> str:
     """The report of a `ReportRequest` in JSON. Raises MalformedBody."""
-    rows = [_row(image) for image in _request(content).images]
-    _check_classes(rows)
+    try:
+        request = ReportRequest.model_validate_json(content)
+    except ValidationError as error:
+        reason = error_without_input(error, ReportRequest, ReportImage, ReportProblem)
+        raise MalformedBody(reason) from error
+    rows = [_row(image) for image in request.images]
+    classes = {name for row in rows if row.result for name in row.result.prediction.probabilities}
+    if len(classes) > _MAX_CLASSES:  # each is a column of the CSV
+        raise MalformedBody(TOO_LARGE)
     if job.format == "csv":
         text = io.StringIO(newline="")
         write_triage_rows(text, rows)
@@ -62,13 +69,6 @@ def submitted_report(job: ReportJob, content: bytes, created_at: datetime) -> st
     return "".join(_limited(parts))
 
 
-def _check_classes(rows: Sequence[TriageRow]) -> None:
-    """Each class is a column of the CSV."""
-    results = (row.result for row in rows if row.result is not None)
-    if len({name for result in results for name in result.prediction.probabilities}) > _MAX_CLASSES:
-        raise MalformedBody(TOO_LARGE)
-
-
 def _limited(parts: Iterable[str]) -> Iterator[str]:
     characters = 0
     for part in parts:
@@ -76,14 +76,6 @@ def _limited(parts: Iterable[str]) -> Iterator[str]:
         if characters > MAX_CHARACTERS:
             raise MalformedBody(TOO_LARGE)
         yield part
-
-
-def _request(content: bytes) -> ReportRequest:
-    try:
-        return ReportRequest.model_validate_json(content)
-    except ValidationError as error:
-        reason = error_without_input(error, ReportRequest, ReportImage, ReportProblem)
-        raise MalformedBody(reason) from error
 
 
 def _row(image: ReportImage) -> TriageRow:
