@@ -41,7 +41,7 @@ def of_torchvision() -> nn.Module:
 
 
 def saved_torchvision(_: Path) -> SavedModel:
-    """Returns a model whose features are the logits of a head that is the identity."""
+    """The features are the logits of a head that is the identity."""
     model = of_torchvision()
 
     def features(images: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,6 @@ AUTO = ("--mode", "stoch", "--samples", "auto")
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """A folder with three images, one of them in a subfolder."""
     folder = tmp_path / "images"
     (folder / "below").mkdir(parents=True)
     for index, name in enumerate(["a.png", "b.jpg", "below/c.webp"]):

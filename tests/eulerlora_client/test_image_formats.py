@@ -23,19 +23,19 @@ MANY = 200_000
 
 
 def spliced(jpeg: bytes, more: bytes, before: bytes) -> bytes:
-    """Returns a JPEG with bytes inserted before the first occurrence of a marker."""
+    """Inserts bytes before the first occurrence of a marker."""
     at = jpeg.index(before)
     return jpeg[:at] + more + jpeg[at:]
 
 
 def with_scans(progressive: bytes, count: int) -> bytes:
-    """Returns a progressive JPEG whose last scan, a refinement, is repeated."""
+    """Repeats the last scan of a progressive JPEG, a refinement."""
     at = progressive.rindex(b"\xff\xda")
     return progressive[:at] + progressive[at:-2] * count + progressive[-2:]
 
 
 def scans_of(jpeg: bytes) -> int:
-    """Returns the number of scans: in these files, no other part has the bytes of the marker."""
+    """In these files, no other part has the bytes of the marker."""
     return jpeg.count(b"\xff\xda")
 
 

@@ -138,7 +138,7 @@ def exif(orientation: int) -> Image.Exif:
 
 
 def encoded(file_format: str, orientation: int = 1, **options: Any) -> bytes:
-    """Returns a file with every kind of metadata that Pillow writes in this format."""
+    """A file with every kind of metadata that Pillow writes in this format."""
     shared = {"exif": exif(orientation).tobytes(), "icc_profile": PROFILE, "xmp": XMP}
     if file_format == "PNG":
         texts = PngImagePlugin.PngInfo()
@@ -152,7 +152,7 @@ def encoded(file_format: str, orientation: int = 1, **options: Any) -> bytes:
 
 
 def shown(content: bytes) -> np.ndarray:
-    """Returns the pixels as a viewer shows them, without colour conversion."""
+    """The pixels as a viewer shows them, without colour conversion."""
     with Image.open(BytesIO(content)) as image:
         return np.asarray(ImageOps.exif_transpose(image).convert("RGBA"))
 

@@ -115,7 +115,7 @@ def test_a_200_without_a_prediction_is_an_unexpected_answer(body: bytes) -> None
 
 
 def waits_s(*problems: Problem, retry: RetryPolicy) -> list[float]:
-    """Returns the waits between attempts that raise these problems, until one succeeds."""
+    """The waits between attempts that raise these problems, until one succeeds."""
     remaining, waits = list(problems), list[float]()
 
     async def attempt() -> None:

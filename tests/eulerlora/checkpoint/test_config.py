@@ -38,7 +38,6 @@ def config(make_network, make_config) -> CheckpointConfig:
 
 @pytest.fixture
 def fields(config: CheckpointConfig) -> Fields:
-    """The config as parsed JSON."""
     return json.loads(config.model_dump_json())
 
 
@@ -67,7 +66,6 @@ def test_the_sampling_digest_is_that_of_weights_and_draws_only(config: Checkpoin
 
 
 def msp(config: CheckpointConfig, *options: Any) -> float:
-    """Returns the MSP threshold for these options."""
     threshold = config.threshold(config.options(*options))
     assert threshold is not None
     return threshold.msp

@@ -56,7 +56,7 @@ COMMON_FILES = {"README.md", "known_answer.png", "known_answer.json"}
 
 
 def outputs(network: AdaptedVisionTransformer) -> Tensor:
-    """Returns the log-probabilities of two random images, one det and one stoch."""
+    """Log-probabilities of two random images, one det and one stoch."""
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     draws = [Draw(), Draw(mode="stoch", samples=3, seed=1)]
     return torch.cat(predict_rows(network, images, draws))
@@ -252,7 +252,6 @@ def test_large_numbers_allocate_nothing_that_the_files_do_not_hold(
 
 
 def peak_kilobytes() -> int:
-    """Returns the largest size that the memory of this process has had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
@@ -409,8 +408,6 @@ def without_a_class(fields: dict[str, Any]) -> None:
 
 
 def replaced_image(content: bytes) -> Damage:
-    """Returns a function that replaces the image and its stored digest."""
-
     def damage(folder: Path) -> None:
         (folder / IMAGE_FILE).write_bytes(content)
         digest = hashlib.sha256(content).hexdigest()

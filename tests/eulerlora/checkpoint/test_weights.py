@@ -130,7 +130,7 @@ WRITTEN = save({"a": torch.zeros(2)})
 
 
 def with_header(text: str) -> bytes:
-    """Returns a file with a header and 12 bytes of tensors."""
+    """A file with a header and 12 bytes of tensors."""
     return struct.pack("<Q", len(text)) + text.encode() + bytes(12)
 
 

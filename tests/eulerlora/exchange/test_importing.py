@@ -181,7 +181,6 @@ def test_a_folder_without_weights_or_with_damaged_files_is_refused(tmp_path: Pat
 
 
 def processor(folder: Path, **values: object) -> Preprocessing:
-    """Returns the preprocessing of a source with this `preprocessor_config.json`."""
     (folder / "preprocessor_config.json").write_text(json.dumps(values))
     return read_source(WeightsSource(folder, "tiny")).preprocessing
 

@@ -33,7 +33,7 @@ COLOURS = [
 
 @torch.inference_mode()
 def peft_probabilities(folder: Path, adapters: Sequence[str], images: Tensor) -> Tensor:
-    """Returns the probabilities (n, adapters, classes) of an exported folder, from PEFT."""
+    """(n, adapters, classes) of an exported folder, from PEFT."""
     pixels = (images - COLOURS[0]) / COLOURS[1]
     probabilities = []
     for name in adapters:
@@ -220,13 +220,12 @@ def test_an_adapter_that_cannot_be_expressed_is_refused_and_nothing_is_written(
 
 
 def train_eulerlora(folder: Path, backbone: Path, seed: int, **options: object) -> PeftModel:
-    """As `train_peft`, with the method EulerLoRA."""
     values = {"r": 4, "min_rank": 2, "steps": 3, "scale": 0.5} | options
     return train_peft(folder, backbone, seed, kind=EulerLoraConfig, **values)
 
 
 def coefficients_of(draws: Tensor, adapter: int, model: PeftModel) -> dict[str, Tensor]:
-    """Returns the coefficients of one adapter's rows, by the names of `eulerlora.peft`.
+    """The coefficients of one adapter's rows, by the names of `eulerlora.peft`.
 
     draws: (adapters * samples, blocks, 4, adapters * rank), as the engine reads them.
     """

@@ -69,7 +69,7 @@ def messages(image: RgbImage) -> list[str]:
 
 
 def as_stored(upright: np.ndarray, orientation: int) -> np.ndarray:
-    """Returns the pixels as a camera stores them with this orientation tag."""
+    """The pixels as a camera stores them with this orientation tag."""
     row, column = FIRST_ROW_AND_COLUMN[orientation]
     if "bottom" in (row, column):
         upright = upright[::-1]
@@ -85,7 +85,6 @@ def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
 
 
 def levels_in(content: bytes) -> np.ndarray:
-    """Returns the levels in a file as Pillow decodes them."""
     return np.asarray(Image.open(io.BytesIO(content)))
 
 
@@ -206,7 +205,7 @@ def test_cmyk_is_converted_with_black_multiplied_in() -> None:
 
 
 def ycck_jpeg(stored: np.ndarray, transform: int) -> bytes:
-    """Returns a JPEG with these four components and an Adobe marker; transform: 0 CMYK, 2 YCCK.
+    """A JPEG with these four components and an Adobe marker; transform: 0 CMYK, 2 YCCK.
 
     Pillow writes inverted inks without a transform, so that the components are as stored here.
     """
@@ -221,7 +220,7 @@ def ycck_jpeg(stored: np.ndarray, transform: int) -> bytes:
 
 
 def smooth(seed: int, *shape: int) -> np.ndarray:
-    """Returns blurred noise, which a JPEG of the best quality changes by few levels."""
+    """Blurred noise, which a JPEG of the best quality changes by few levels."""
     layers = np.random.default_rng(seed).integers(0, 256, (4, 4, shape[-1])).astype(np.uint8)
     channels = [Image.fromarray(layers[..., k]).resize(shape[1::-1]) for k in range(shape[-1])]
     return np.stack([np.asarray(channel) for channel in channels], axis=-1)
@@ -412,7 +411,7 @@ def test_gray_pixels_with_an_rgb_profile_are_its_equal_channels() -> None:
 
 
 def paper(inks: np.ndarray) -> np.ndarray:
-    """Returns XYZ of a paper on which every ink removes a part of the light of each primary."""
+    """XYZ of a paper on which every ink removes a part of the light of each primary."""
     absorbed = np.array([[0.9, 0.1, 0.0], [0.1, 0.8, 0.2], [0.0, 0.1, 0.7], [0.95, 0.95, 0.95]])
     light = np.prod(1 - inks[..., None] * absorbed, axis=-2)
     return light @ SRGB.to_d50.T

@@ -16,8 +16,6 @@ LORA = AdapterSettings(rank=20, min_rank=20)
 
 
 class Config(Settings):
-    """A config with a method."""
-
     method: NamedMethod = DEFAULT_METHOD
 
 

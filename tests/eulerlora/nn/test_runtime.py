@@ -25,7 +25,6 @@ DRAWS = (Draw(), Draw(mode="stoch", samples=3, seed=1), Draw(mode="stoch", sampl
 
 
 def inputs_of(network: AdaptedVisionTransformer) -> tuple[Tensor, Rows, RowDraws]:
-    """Returns images, rows and draws of one det and two stoch draws."""
     generator = torch.Generator().manual_seed(0)
     size = network.backbone.settings.image_size
     images = torch.rand(len(DRAWS), 3, size, size, generator=generator)

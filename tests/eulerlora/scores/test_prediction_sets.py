@@ -43,7 +43,7 @@ class Identity(ClassifierMixin, BaseEstimator):
 
 
 def predicted(images: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Returns probabilities (images, 3) float64 that are informative, and labels."""
+    """Informative probabilities (images, 3) float64, and labels."""
     random = Generator().manual_seed(seed)
     labels = torch.randint(3, (images,), generator=random)
     logits = torch.randn(images, 3, generator=random).double()
@@ -106,7 +106,7 @@ def test_a_unit_has_the_largest_score_of_its_images() -> None:
 
 
 def covered_lesions() -> np.ndarray:
-    """Returns (trials,) how many of 200 new lesions are covered in all of their images.
+    """(trials,) how many of 200 new lesions are covered in all of their images.
 
     29 calibration lesions of one to four images, coverage 0.9.
     """

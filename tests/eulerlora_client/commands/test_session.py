@@ -57,7 +57,6 @@ def rows_of(
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
-    """Six images."""
     paths = [tmp_path / f"{number}.png" for number in range(6)]
     for number, path in enumerate(paths):
         path.write_bytes(random_png(number))

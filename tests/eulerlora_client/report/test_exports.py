@@ -31,7 +31,6 @@ def with_prediction(row: TriageRow, prediction: Prediction) -> TriageRow:
 
 
 def written(folder: Path, rows: Sequence[TriageRow]) -> list[dict[str, str]]:
-    """Writes the CSV file `rows.csv` in a folder; returns its rows."""
     write_csv(folder / "rows.csv", rows)
     with (folder / "rows.csv").open(newline="", encoding="utf-8-sig") as file:
         return list(csv.DictReader(file))

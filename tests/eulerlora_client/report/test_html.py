@@ -57,8 +57,6 @@ Write = Callable[[list[TriageRow]], str]
 
 
 class Tags(HTMLParser):
-    """The tags of a document with their attributes."""
-
     def __init__(self, document: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []

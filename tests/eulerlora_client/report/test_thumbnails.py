@@ -23,7 +23,7 @@ RED, BLUE = (220, 30, 30), (30, 30, 220)
 
 
 def two_colours(width: int, height: int) -> Image.Image:
-    """Returns an image that is red above and blue below."""
+    """Red above and blue below."""
     image = Image.new("RGB", (width, height), RED)
     image.paste(BLUE, (0, height // 2, width, height))
     return image
