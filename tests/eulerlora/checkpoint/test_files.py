@@ -418,9 +418,7 @@ def replaced_image(content: bytes) -> Damage:
 
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "no probabilities": (lambda folder: (folder / EXPECTED_FILE).unlink(), "cannot be read"),
-    "truncated": (lambda folder: (folder / EXPECTED_FILE).write_text('{"answers'), "JSON"),
     "not UTF-8": (lambda folder: (folder / EXPECTED_FILE).write_bytes(b"\xff{}"), "JSON"),
-    "unknown key": (edited(EXPECTED_FILE, lambda f: f.update(more=1)), "more"),
     "missing key": (edited(EXPECTED_FILE, lambda f: f.pop("picture_sha256")), "picture_sha256"),
     "missing draw": (edited(EXPECTED_FILE, lambda f: f["answers"].pop()), "got other draws"),
     "other draw": (
@@ -429,14 +427,6 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     ),
     "sum below 1": (
         edited(EXPECTED_FILE, lambda f: f["answers"][0]["probabilities"].pop()),
-        "sum to 1",
-    ),
-    "above 1": (
-        edited(EXPECTED_FILE, lambda f: f["answers"][0]["probabilities"].append(2)),
-        "probabilities",
-    ),
-    "empty": (
-        edited(EXPECTED_FILE, lambda f: f["answers"][0].update(probabilities=[])),
         "sum to 1",
     ),
     "missing class": (edited(EXPECTED_FILE, without_a_class), "expected 3 probabilities, got 2"),

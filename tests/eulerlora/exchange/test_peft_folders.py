@@ -331,28 +331,6 @@ def test_adapters_of_several_backbones_or_numbers_of_classes_are_refused(
         import_peft([backbone], tmp_path / "none", str(backbone))
 
 
-@pytest.mark.parametrize(
-    ("options", "formats"),
-    [
-        ({"stem": "convolution"}, "torchvision or onnx"),
-        ({"registers": 2}, "onnx"),
-        ({"pre_norm": True}, "onnx"),
-        ({"pooling": "mean"}, "onnx"),
-    ],
-    ids=str,
-)
-def test_a_backbone_that_transformers_vit_cannot_express_is_refused(
-    make_checkpoint, tmp_path: Path, options: dict[str, object], formats: str
-) -> None:
-    checkpoint, out = make_checkpoint(**options), tmp_path / "peft"
-    done = run("export", checkpoint, "--format", "peft", "--out", out)
-    assert done.status == 1
-    (option,) = options
-    assert f"{option}=" in done.err
-    assert done.err.rstrip().endswith(f"--format {formats}")
-    assert not out.exists()
-
-
 @pytest.mark.parametrize("crop", [False, True])
 def test_the_exported_image_processor_comes_close_to_the_preprocessing(
     make_checkpoint, tmp_path: Path, crop: bool

@@ -56,11 +56,6 @@ def test_the_exif_orientation_is_applied(tmp_path: Path) -> None:
     assert np.allclose(upright.getpixel((10, middle)), BLUE, atol=12)
 
 
-def test_an_orientation_in_xmp_is_not_applied(tmp_path: Path) -> None:
-    two_colours(600, 400).save(tmp_path / "a.jpg", xmp=b'<x tiff:Orientation="6"/>')
-    assert opened(thumbnail_of(tmp_path / "a.jpg")).size == (320, 213)
-
-
 def test_the_colours_are_those_of_the_picture_in_srgb(tmp_path: Path) -> None:
     Image.new("RGB", (64, 48), (100, 100, 100)).save(
         tmp_path / "profile.png", icc_profile=rgb_profile(PROPHOTO)
