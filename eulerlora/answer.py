@@ -67,17 +67,10 @@ def answer(
     distance: FeatureDistance | None,
     coverage: float | None = None,
 ) -> Predictions:
-    """Uncertainty, scores, flags and sets of n images.
+    """Uncertainty, scores, flags and sets of n images, predicted with these options.
 
-    Args:
-        trajectories: Of the network, with these options.
-        config: Of the checkpoint; its thresholds and prediction sets for the options are used.
-        options: Of the prediction.
-        distance: Of the features; None without feature statistics.
-        coverage: Adds prediction sets; None for none.
-
-    Raises:
-        NonFiniteError: For NaN or infinite logits.
+    `distance` is None without feature statistics; `coverage` adds prediction sets. Raises
+    NonFiniteError for NaN or infinite logits.
     """
     summary = trajectories.summary(distance, config.threshold(options))
     scores, samples = summary.scores, trajectories.samples

@@ -242,9 +242,7 @@ def predict_files(
     on_failure: Callable[[str], None],
     on_warning: Callable[[str], None],
 ) -> Iterator[dict[str, Any]]:
-    """Yields the answer for every readable file, in order, as values of JSON.
-
-    Raises NonFiniteError.
+    """The answer for every readable file, in order, as values of JSON. Raises NonFiniteError.
 
     It has the file, the fields of `eulerlora.answer.response_fields`, and the conversions of the
     image as warnings.
@@ -330,12 +328,9 @@ def write_answers(
 ) -> None:
     """Writes a CSV file with one row per answer; a regular file is complete or unchanged.
 
-    Raises StorageError.
-
     Lists are separated by `; `, and missing values are empty. No cell is a formula of a
-    spreadsheet. On a terminal, names of files are escaped.
-
-    `columns`: between the file and the warnings.
+    spreadsheet. On a terminal, names of files are escaped. `columns` are between the file and the
+    warnings. Raises StorageError.
     """
     header = ["file", *columns, "warnings", *(f"p_{name}" for name in classes)]
     with open_output(path) as file:

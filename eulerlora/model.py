@@ -254,18 +254,13 @@ class EulerLoRA:
         batch_size: int | None = None,
         rule: StoppingRule | None = None,
     ) -> list[Trajectories]:
-        """Runs the same images with each of `options`.
+        """Runs the same images with each of `options`, of which there is at least one.
 
-        Args:
-            inputs: The network's input (3, size, size) of each image, in [0, 1], and its seed; read
-                batch by batch.
-            options: At least one.
-            batch_size: Images per batch; None for as many as run in one pass, up to
-                `_MAX_BATCH_IMAGES`.
-            rule: When the rounds of `auto` end; None for `CheckpointConfig.stopping_rule`.
+        `inputs` has the network's input (3, size, size) of each image, in [0, 1], and its seed; it
+        is read batch by batch. `batch_size` of None is as many as run in one pass, up to
+        `_MAX_BATCH_IMAGES`; `rule` of None is `CheckpointConfig.stopping_rule`.
 
-        Raises:
-            SettingsError: For a seed or an option out of range.
+        Raises SettingsError for a seed or an option out of range.
         """
         for choice in options:
             Draw.of(choice)  # raises before an image is read
@@ -330,19 +325,11 @@ _HALF_LEVEL = 0.5 / 255
 
 
 def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
-    """Yields every image, one in memory at a time.
+    """Yields every image, one in memory at a time; images as in `EulerLoRA.predict`.
 
-    PIL images, files and arrays: uint8, upright sRGB. Tensors: unchanged.
-
-    Args:
-        images: A sequence of PIL images, files and arrays (height, width, 3); or an array (n,
-            height, width, 3); or a floating-point tensor (n, 3, height, width) in [0, 1].
-        input_side: Of the network's input; large JPEG files are reduced (`jpeg_reduction`), also
-            those that PIL opened by path and has not read.
-
-    Raises:
-        ImageError: For one image instead of a sequence, another shape or range, or an unreadable
-            file.
+    PIL images, files and arrays are uint8, upright sRGB; tensors are unchanged. Large JPEG files
+    are reduced for `input_side` (`jpeg_reduction`), also those that PIL opened by path and has not
+    read. Raises ImageError.
     """
     kind = type(images).__name__
     alone = isinstance(images, Image.Image | Path | str | bytes | Mapping)

@@ -128,10 +128,8 @@ class Conversion:
 def conversion_to_srgb(colours: Colours, mode: str) -> Conversion:
     """Chooses the first usable colour data of an image of a mode of 8 bits.
 
-    The intent is perceptual, with black point compensation for CMYK.
-
-    Raises:
-        ImageError: For a transfer function of high dynamic range, whose look depends on the screen.
+    The intent is perceptual, with black point compensation for CMYK. Raises ImageError for a
+    transfer function of high dynamic range, whose look depends on the screen.
     """
     warnings = []
     for source in ("cICP", "iCCP", "sRGB", "gAMA"):

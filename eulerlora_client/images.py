@@ -132,10 +132,7 @@ def list_files(
     """Lists the given files, and all files with such an extension below the given folders.
 
     The order is that of the paths; files of a folder are sorted. Hidden files and those of systems
-    are left out.
-
-    Raises:
-        ImageFilesError: A folder cannot be listed.
+    are left out. Raises ImageFilesError for a folder that cannot be listed.
     """
     selected: dict[str, Path] = {}
     others: list[Path] = []

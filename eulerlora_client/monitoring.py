@@ -229,10 +229,8 @@ class ShiftMonitor:
     ) -> None:
         """Records a picture.
 
-        Args:
-            events: The index of its event for each signal that could be computed, None without an
-                event.
-            rates: The rates of all events of these signals, for the options of this picture.
+        `events` has the index of its event for each signal that could be computed, None without an
+        event, and `rates` those of all events of these signals, for the options of this picture.
         """
         self._pictures += 1
         for name, event in events.items():

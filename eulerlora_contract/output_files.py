@@ -33,14 +33,8 @@ def atomic_write(path: Path, mode: int = 0o644) -> Iterator[Path]:
     """Yields a temporary path that replaces `path` in one step when the block succeeds.
 
     Until then an older file at `path` stays, and no other user can read the new one. Of several
-    processes that write the same file, the last one wins.
-
-    Args:
-        path: Of the file; its folder must exist.
-        mode: Permissions.
-
-    Raises:
-        StorageError: For a full or failing disk.
+    processes that write the same file, the last one wins. Raises StorageError for a full or failing
+    disk.
     """
     with storage_errors(path), _workspace(path) as partial:
         partial.touch()
@@ -63,13 +57,7 @@ def open_output(path: Path, private: bool = False) -> Iterator[TextIO]:
 
     A device, a pipe or an open file such as /dev/stdout is written to directly, and the target of a
     link is replaced, not the link. Bytes of file names that are not UTF-8 are written as escapes.
-
-    Args:
-        path: A file, a device, a pipe or a link.
-        private: True for a file that may name patients.
-
-    Raises:
-        StorageError: For a full or failing disk.
+    `private` is for a file that may name patients. Raises StorageError.
     """
     if is_replaceable(path):
         real = Path(os.path.realpath(path))  # unlike Path.resolve, accepts broken links
@@ -117,10 +105,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """Yields a temporary folder that becomes `folder` when the block succeeds.
 
     A volume, such as that of a container, cannot be renamed; its files appear as those of
-    `changed_folder`.
-
-    Raises:
-        StorageError: For a full or failing disk.
+    `changed_folder`. Raises StorageError.
     """
     if folder.is_mount():
         with changed_folder(folder) as partial:
@@ -142,10 +127,8 @@ def changed_folder(folder: Path) -> Iterator[Path]:
 
     The step is the rename of the temporary folder to `.next`, in which readers look first
     (`current_file`). The files are then moved to `folder`, by this process or, if it is killed, by
-    the next one that changes the folder. `folder` itself stays, so that it can be a volume.
-
-    Raises:
-        StorageError: For a full or failing disk.
+    the next one that changes the folder. `folder` itself stays, so that it can be a volume. Raises
+    StorageError.
     """
     with storage_errors(folder), _workspace(folder / NEXT) as partial:
         partial.mkdir()
@@ -243,10 +226,7 @@ def _workspace(path: Path) -> Iterator[Path]:
     """Yields a path with the name of `path` in a new folder beside it, removed when the block ends.
 
     The folder is private, and locked as long as the process lives; those of killed processes are
-    removed. Where folders cannot be locked, as on NFS, they stay.
-
-    Raises:
-        OSError: That names `path`.
+    removed. Where folders cannot be locked, as on NFS, they stay. An OSError names `path`.
     """
     try:
         remove_leftovers(path)

@@ -12,11 +12,8 @@ BYTE_ORDER_MARK = "\ufeff"
 def printable(text: str, encoding: str = "utf-8") -> str:
     """Escapes characters that are invisible or cannot be encoded.
 
-    File names may hold control characters, undecodable bytes and marks that reverse the text.
-
-    Args:
-        text: May have surrogates, which stand for bytes that are not UTF-8.
-        encoding: Of the output.
+    File names may hold control characters, marks that reverse the text, and undecodable bytes, for
+    which surrogates stand.
     """
     escaped = "".join(
         character

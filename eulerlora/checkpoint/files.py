@@ -201,9 +201,8 @@ def write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConf
 def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
     """Reads the known answer of the checkpoint with this config.
 
-    Raises:
-        CheckpointError: With file and reason, if a file is missing or damaged, or if the image, the
-            probabilities and the config do not match.
+    Raises CheckpointError, with file and reason, if a file is missing or damaged, or if the image,
+    the probabilities and the config do not match.
     """
     image_path, expected_path = (current_file(folder, n) for n in (IMAGE_FILE, EXPECTED_FILE))
     try:
@@ -328,10 +327,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     """Reads the checkpoint in `folder` and verifies its weights against `config.json`.
 
     The network is built without memory for its weights, which are then those of the files: the
-    numbers in `config.json` alone allocate nothing.
-
-    Raises:
-        CheckpointError: With file and reason, if the checkpoint is not intact.
+    numbers in `config.json` alone allocate nothing. Raises CheckpointError, with file and reason.
     """
     return read_unchanged(folder, lambda: _load_checkpoint(folder))
 
@@ -361,20 +357,12 @@ def revision_of(config: CheckpointConfig) -> str:
 
 
 def stored_revision(folder: Path) -> str:
-    """Reads the revision of a checkpoint, but not its weights.
-
-    Raises:
-        CheckpointError: For a missing or damaged `config.json`.
-    """
+    """Reads the revision of a checkpoint, but not its weights. Raises CheckpointError."""
     return _revision(read_unchanged(folder, lambda: _read_config(folder))[0])
 
 
 def read_config(folder: Path) -> CheckpointConfig:
-    """Reads the config of a checkpoint, but not its weights.
-
-    Raises:
-        CheckpointError: For a missing or damaged `config.json`.
-    """
+    """Reads the config of a checkpoint, but not its weights. Raises CheckpointError."""
     return read_unchanged(folder, lambda: _read_config(folder))[1]
 
 
@@ -386,22 +374,13 @@ def save_checkpoint(
     dtype: torch.dtype = torch.float32,
     training_images: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Writes a checkpoint to `folder`, which appears complete or not at all.
+    """Writes a checkpoint to `folder`, missing or empty, which appears complete or not at all.
 
-    The known answer is computed from the written files.
+    The known answer is computed from the written files. The backbone is written unless the config
+    names a published one; the digests of the config must be those of the weights rounded to
+    `dtype`. `training_images` are as in `read_training_images`.
 
-    Args:
-        folder: Missing or empty.
-        network: Its backbone is written unless the config names a published one.
-        config: Its digests must be those of the network's weights rounded to `dtype`; that of
-            `training_images` is added.
-        card: Text of the model card, in Markdown.
-        dtype: Of the stored weights.
-        training_images: As in `read_training_images`.
-
-    Raises:
-        CheckpointError: If `folder` is not empty.
-        StorageError: For a full disk.
+    Raises CheckpointError if `folder` is not empty, and StorageError.
     """
     check_free(folder)
     with new_folder(folder) as partial:
@@ -442,18 +421,11 @@ def config_of(
 ) -> CheckpointConfig:
     """Config of a checkpoint that was not trained from a recipe.
 
-    Its data set is folders named like the classes, for `eulerlora calibrate`.
+    Its data set is folders named like the classes, for `eulerlora calibrate`; its digests are those
+    of the network's weights at the time of the call. `backbone` and `origin` say where backbone and
+    adapters come from.
 
-    Args:
-        network: Its weights at the time of the call give the digests.
-        preprocessing: Of the images that the network was trained with.
-        classes: Names in the order of the logits.
-        name: Of the checkpoint and of its recipe.
-        backbone: Where the backbone comes from.
-        origin: Where the adapters come from.
-
-    Raises:
-        SettingsError: For a value that a config does not accept.
+    Raises SettingsError for a value that a config does not accept.
     """
     stored = BackboneConfig(
         settings=network.backbone.settings,
@@ -481,11 +453,8 @@ def read_training_images(folder: Path) -> dict[str, Tensor]:
     """Digests of the images that the checkpoint in `folder` was trained on.
 
     They are (images,) int64, sorted, by what was trained: `adapters`, with the heads, or
-    `backbone`; empty if they are not known.
-
-    Raises:
-        CheckpointError: For a damaged file, and for another one than `config.json` has the digest
-            of.
+    `backbone`; empty if they are not known. Raises CheckpointError for a file that is damaged or
+    has another digest than in `config.json`.
     """
     return read_unchanged(folder, lambda: _read_training_images(folder))
 
@@ -522,11 +491,7 @@ def write_auto_record(folder: Path, config: CheckpointConfig) -> None:
 
 
 def stored_card(folder: Path) -> str:
-    """Reads the model card of a checkpoint.
-
-    Raises:
-        CheckpointError: For a file that is missing, too large or not a regular one.
-    """
+    """Reads the model card of a checkpoint. Raises CheckpointError."""
     _check_kinds(folder)
     return _read(current_file(folder, CARD_FILE)).decode("utf-8", errors="replace")
 

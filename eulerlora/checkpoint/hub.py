@@ -56,10 +56,7 @@ def download(repository: Repository, **options: Any) -> Snapshot:
     """Finds a repository's files in the local cache, or downloads them.
 
     Pickles are downloaded only if there are no safetensors. `options` are those of
-    huggingface_hub's `snapshot_download`.
-
-    Raises:
-        HubError: If the repository or its revision does not exist or cannot be reached.
+    huggingface_hub's `snapshot_download`. Raises HubError.
     """
     snapshot = _snapshot(repository, FILES, options)
     if not any(snapshot.folder.glob("*.safetensors")):

@@ -83,12 +83,7 @@ def check_digest(path: Path, tensors: Mapping[str, Tensor], expected: str) -> No
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype, metadata: dict[str, str]
 ) -> None:
-    """Writes all tensors as `dtype`; the file appears complete or not at all.
-
-    Raises:
-        StorageError: For a full or failing disk.
-        OSError: For other errors of the system.
-    """
+    """Writes all tensors as `dtype`; the file appears complete or not at all. Raises OSError."""
     stored = {
         name: tensor.detach().cpu().to(dtype).contiguous() for name, tensor in tensors.items()
     }
@@ -112,15 +107,9 @@ def read_metadata(path: Path) -> dict[str, str]:
 def read_tensors(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Reads tensors as float32, in memory that is independent of the file.
 
-    Args:
-        path: A safetensors file.
-        expected: Tensors with the names and shapes that the file must have, on any device; their
-            values are ignored. Names and shapes are compared with the file's header before memory
-            is allocated.
-
-    Raises:
-        CheckpointError: With file and tensor, for an unreadable file, a missing or unexpected name,
-            a wrong shape, a dtype that is not floating point, or a non-finite value.
+    `expected` has the names and shapes of the tensors, on any device; they are compared with the
+    file's header before memory is allocated. Raises CheckpointError with file and tensor, also for
+    a dtype that is not floating point and a non-finite value.
     """
     _check_regular(path)
     try:
@@ -211,12 +200,9 @@ def with_weights(settings: BackboneSettings, state: Mapping[str, Tensor]) -> Vis
 
 
 def at_image_size(backbone: VisionTransformer, image_size: int) -> VisionTransformer:
-    """The same weights for another image size.
+    """The same weights for another image size; position embeddings are interpolated.
 
-    The position embeddings are interpolated.
-
-    Raises:
-        SettingsError: For a size that is not a multiple of the patch size.
+    Raises SettingsError for a size that is not a multiple of the patch size.
     """
     old = backbone.settings
     settings = validated(BackboneSettings, old.model_dump() | {"image_size": image_size})
@@ -229,9 +215,7 @@ def at_image_size(backbone: VisionTransformer, image_size: int) -> VisionTransfo
 def resized_positions(positions: Tensor, settings: BackboneSettings) -> Tensor:
     """Interpolates position embeddings to the image size of `settings`.
 
-    Args:
-        positions: (1, 1 + side * side, width), the class token's first.
-        settings: With the new image size; `positions` is the way of interpolation.
+    `positions`: (1, 1 + side * side, width), the class token's first.
     """
     side = settings.image_size // settings.patch_size
     own_side = math.isqrt(positions.shape[1] - 1)
@@ -280,11 +264,7 @@ def save_backbone(
 
 
 def load_backbone(path: Path) -> BackboneFile:
-    """Reads a file of `save_backbone`.
-
-    Raises:
-        CheckpointError: For any other or damaged file.
-    """
+    """Reads a file of `save_backbone`. Raises CheckpointError for any other or damaged file."""
     metadata = read_metadata(path)
     try:
         settings = BackboneSettings.model_validate_json(metadata["settings"])

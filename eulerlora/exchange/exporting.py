@@ -317,9 +317,8 @@ class _MergedNetwork(nn.Module):
 def export_onnx(checkpoint: Checkpoint, folder: Path) -> float:
     """Writes `model.onnx` and a README; returns the largest difference from the checkpoint.
 
-    Raises:
-        SettingsError: If the extra is not installed.
-        NonFiniteError: If ONNX Runtime gives other probabilities.
+    Raises SettingsError if the extra is not installed, and NonFiniteError if ONNX Runtime gives
+    other probabilities.
     """
     try:
         import onnx  # noqa: F401, PLC0415
@@ -405,15 +404,8 @@ def export_peft(
 ) -> None:
     """Writes `backbone`, `adapter_0` and so on, and a README, to an existing folder.
 
-    Args:
-        checkpoint: With adapters and linear heads.
-        folder: Existing, without `backbone` and adapters.
-        version: Of transformers, whose names the adapters have.
-        sampled: Write adapters of `eulerlora.peft` instead of LoRA.
-
-    Raises:
-        SettingsError: For another method, a backbone with an option that transformers' ViT does not
-            have, and for `sampled` with another law than the paper's.
+    Adapters have the names of this version of transformers; sampled ones are of `eulerlora.peft`,
+    others LoRA. Raises SettingsError for a method or a backbone that cannot be expressed.
     """
     _check_format(checkpoint.network.backbone.settings, "peft")
     if sampled and checkpoint.config.method != DEFAULT_METHOD:

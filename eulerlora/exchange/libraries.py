@@ -381,13 +381,8 @@ def timm_trunk(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def describe_timm(config: Json, tensors: Mapping[str, Tensor]) -> Described:
     """Describes a model of timm by its tensors and `config.json`.
 
-    Args:
-        config: The keys `architecture`, `model_args` and `global_pool` are read.
-        tensors: With timm's names; names and shapes give what the config does not state.
-
-    Raises:
-        SettingsError: For a model without a class token, with attention pooling, or with an unknown
-            tensor.
+    The keys `architecture`, `model_args` and `global_pool` are read; names and shapes of the
+    tensors give the rest. Raises SettingsError.
     """
     arguments = config.get("model_args") or {}
     pooling = arguments.get("global_pool") or config.get("global_pool") or "token"

@@ -56,9 +56,8 @@ class OnnxModel:
 def read_onnx(content: bytes) -> OnnxModel:
     """Reads the Vision Transformer in the content of an ONNX file.
 
-    Raises:
-        SettingsError: Without the package onnx, for other content, weights outside of the file, and
-            a file without a DINOv2 or CLIP.
+    Raises SettingsError without the package onnx, for other content, weights outside of the file,
+    and a file without a DINOv2 or CLIP.
     """
     try:
         import onnx  # noqa: PLC0415 - an extra

@@ -206,20 +206,9 @@ def import_peft(
 ) -> CheckpointConfig:
     """Writes a checkpoint with the adapters of PEFT folders as an ensemble; returns its config.
 
-    The checkpoint has no thresholds.
-
-    Args:
-        folders: One adapter each, all with the same number of classes.
-        out: Folder of the checkpoint, missing or empty.
-        backbone: A source as in `find_source`; None for the one that the adapters name.
-        classes: Names; () for those of the backbone's configuration.
-        name: Of the checkpoint.
-
-    Raises:
-        CheckpointError: For damaged files, another method than LoRA and EulerLoRA, or an `out` that
-            is not empty.
-        HubError: If the backbone cannot be downloaded.
-        SettingsError: For adapters or classes that do not match each other.
+    The checkpoint has no thresholds. `backbone` is a source as in `find_source`, None for the one
+    that the adapters name; `classes` are names, () for those of the backbone's configuration.
+    Raises EulerLoRAError.
     """
     source = find_source(backbone) if backbone else _base(folders)
     imported = read_source(source)

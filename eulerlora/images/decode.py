@@ -101,10 +101,8 @@ class RgbImage:
 def local_limits() -> ImageLimits:
     """Limits of library and training: those of the service, but for small images.
 
-    `--max-pixels`, or the variable EULERLORA_MAX_PIXELS, replaces the limits on large ones.
-
-    Raises:
-        SettingsError: For another value than a number of pixels.
+    `--max-pixels`, or the variable EULERLORA_MAX_PIXELS, replaces the limits on large ones. Raises
+    SettingsError for another value than a number of pixels.
     """
     usual, given = ImageLimits(min_side=1), os.environ.get(MAX_PIXELS_VARIABLE)
     if given is None:
@@ -176,8 +174,7 @@ def decode(
 def upright_rgb(image: Image.Image) -> RgbImage:
     """Converts an image of Pillow as `decode` its file; of a loaded one the pixels it has.
 
-    Raises:
-        ImageError: For an image that is damaged, that has no RGB form or that is fully transparent.
+    Raises ImageError if it is damaged, has no RGB form or is fully transparent.
     """
     try:
         image.load()

@@ -15,11 +15,9 @@ Filter = Literal["bilinear", "bicubic"]
 
 
 def network_input(pixels: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """The network's input, (..., 3, size, size) float32 in [0, 1].
+    """The network's input, (..., 3, size, size) float32 in [0, 1]; `normalise` applies the rest.
 
-    Args:
-        pixels: (..., 3, height, width) uint8, or floating point in [0, 1].
-        preprocessing: Only its resize is applied; `normalise` applies the rest.
+    `pixels`: (..., 3, height, width) uint8, or floating point in [0, 1].
     """
     bicubic = preprocessing.interpolation == "bicubic-antialias"
     filter_: Filter = "bicubic" if bicubic else "bilinear"
@@ -83,10 +81,7 @@ def _filtered(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor
 def content_seed(pixels: Tensor, sampling_digest: str) -> int:
     """A seed in [0, 2**32) from an image's pixels and what determines its trajectories.
 
-    Args:
-        pixels: Any shape and dtype, as decoded and before resizing. The metadata of the image file
-            has no influence.
-        sampling_digest: Of the model's config, or another text.
+    The pixels are those before resizing, of any shape and dtype; metadata has no influence.
     """
     digest = hashlib.sha256(sampling_digest.encode())
     digest.update(f"{pixels.dtype}{list(pixels.shape)}".encode())
@@ -104,12 +99,7 @@ def shades_of_gray(images: Tensor) -> Tensor:
 
     The light is the Minkowski norm of a channel over the pixels, scaled so that the mean square of
     its channels is 1 (Finlayson and Trezzi, "Shades of Gray and Colour Constancy", CIC 2004).
-
-    Args:
-        images: (..., 3, height, width) in [0, 1].
-
-    Returns:
-        The same shape, clipped to [0, 1].
+    Images are (..., 3, height, width) in [0, 1]; the result is clipped to [0, 1].
     """
     with torch.autocast(images.device.type, enabled=False):
         pixels = images.float()

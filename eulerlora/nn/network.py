@@ -264,14 +264,11 @@ def predict_images(
     draws: Sequence[Draw],
     temperatures: Temperatures = UNSCALED,
 ) -> list[Trajectories]:
-    """Runs one batch, with a draw for each image.
+    """Runs one batch, with a draw for each image, by a network in evaluation mode.
 
-    Args:
-        network: In evaluation mode, as loaded.
-        images: (n, 3, image_size, image_size) in [0, 1], on the network's device.
-        draws: One per image; the rows of an image depend on its draw only, so that its result does
-            not depend on the other images of the batch.
-        temperatures: Of the logits.
+    Images are (n, 3, image_size, image_size) in [0, 1], on the network's device. The rows of an
+    image depend on its draw only, so that its result does not depend on the other images of the
+    batch.
     """
     adapters = network.settings.adapters
     views = [view_order(draw, adapters) for draw in draws]

@@ -71,13 +71,10 @@ class FeatureDistance:
 def fit_feature_statistics(
     features: Tensor, labels: Tensor, classes: int, shrinkage: float = SHRINKAGE
 ) -> FeatureStatistics:
-    """Fits means and covariance to labelled features.
+    """Fits means and covariance to features (n, d) with labels (n,), n > 0.
 
-    Args:
-        features: (n, d), n > 0.
-        labels: (n,) class indices; a class without images has no mean.
-        classes: Number of classes, also of those without images.
-        shrinkage: Weight of the diagonal, in (0, 1]; the covariance is then positive definite.
+    A class without images has no mean. `shrinkage` is the weight of the diagonal, in (0, 1]; the
+    covariance is then positive definite.
     """
     exact = features.double()
     present = [label for label in range(classes) if (labels == label).any()]
@@ -113,11 +110,8 @@ def ood_scores(
 ) -> ScoredByName:
     """Scores of n images with their thresholds and flags.
 
-    Args:
-        msp: (n,).
-        log_partition: (n,), mean over trajectories.
-        distances: (n,), of the mean features over trajectories; None without feature statistics.
-        thresholds: Those of the options; None if there are none.
+    `msp` is (n,), `log_partition` (n,), the mean over trajectories, and `distances` (n,), of the
+    mean features over trajectories, None without feature statistics.
     """
     values: dict[ScoreName, Tensor] = {"msp": msp, "energy": -log_partition}
     if distances is not None:

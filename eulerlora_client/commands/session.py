@@ -75,10 +75,7 @@ def run_session(
     """Sends all images, writes the outputs and prints the table.
 
     `settings_files`: the files of the key and the policy, which no output may replace. After SIGINT
-    or SIGTERM the outputs hold the rows so far.
-
-    Raises:
-        ClickException: If a file has no decision.
+    or SIGTERM the outputs hold the rows so far. Raises ClickException if a file has no decision.
     """
     selection = select_files(images)
     outputs.check([*selection.files, *settings_files])

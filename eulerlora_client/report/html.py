@@ -100,11 +100,7 @@ def report_html(
 ) -> Iterator[str]:
     """Yields the parts of a self-contained HTML page with the rows, the most urgent first.
 
-    Args:
-        rows: In any order.
-        policy: The policy that decided.
-        created_at: With a time zone.
-        thumbnail_of_row: Called once for each row, in order; None for a row without a picture.
+    `policy` is the one that decided; `thumbnail_of_row` is called once for each row, in order.
     """
     ranked_rows = ranked(rows)
     names: dict[str, str] = {}
