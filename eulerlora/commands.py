@@ -50,10 +50,7 @@ COLUMNS = (
     "feature_distance",
     "unfamiliar",
 )
-_ROWS_COLUMN = "rows"
-_SET_COLUMN = "prediction_set"
 _VERSIONS: "dict[str, TransformersVersion]" = {"4": 4, "5": 5}
-_EXPORT_FORMATS = ("peft", "torchvision", "onnx")
 
 WAIT_POLICY = {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "10000"}
 """The policy "active" spins 1000 times. The count is for machines with at least as many cores as
@@ -205,13 +202,15 @@ def predict_command(
     model = EulerLoRA.load(checkpoint, device, precision)
     failures: list[str] = []
 
-    def report_failure(message: str) -> None:
-        failures.append(message)
+    def report(message: str) -> None:
         click.echo(printable(f"eulerlora: {message}", sys.stderr.encoding or "utf-8"), err=True)
 
+    def report_failure(message: str) -> None:
+        failures.append(message)
+        report(message)
+
     def report_warning(message: str) -> None:
-        line = f"eulerlora: warning: {message}"
-        click.echo(printable(line, sys.stderr.encoding or "utf-8"), err=True)
+        report(f"warning: {message}")
 
     for note in selection.notes:
         report_warning(note)
@@ -224,8 +223,8 @@ def predict_command(
     }
     answers = predict_files(model, files, options, report_failure, report_warning)
     if csv_file is not None:
-        auto = (_ROWS_COLUMN,) if samples == AUTO else ()
-        sets = () if coverage is None else (_SET_COLUMN,)
+        auto = ("rows",) if samples == AUTO else ()
+        sets = () if coverage is None else ("prediction_set",)
         write_answers(csv_file, answers, [*COLUMNS, *auto, *sets], model.classes)
     else:
         encoding = sys.stdout.encoding or "utf-8"  # None for io.StringIO
@@ -340,25 +339,19 @@ def write_answers(
 def _csv_row(
     answer: Mapping[str, Any], columns: Sequence[str], classes: Sequence[str]
 ) -> list[object]:
-    values = _column_values(answer)
+    from eulerlora_contract.answers import shown_fields  # noqa: PLC0415 - imports pydantic
+
+    scores = {name: score["value"] for name, score in answer["ood_scores"].items() if score}
+    values = shown_fields({"views": 1, **answer, **scores})
+    if included := values.get("prediction_set"):
+        values["prediction_set"] = included["labels"]
+    probabilities = values.get("probabilities", {})
     return [
         answer["file"],
         *(_cell(values.get(column)) for column in columns),
         _cell([warning["message"] for warning in answer["warnings"]]),
-        *(values["probabilities"].get(label) for label in classes),
+        *(probabilities.get(label) for label in classes),
     ]
-
-
-def _column_values(answer: Mapping[str, Any]) -> dict[str, Any]:
-    from eulerlora_contract.answers import shown_fields  # noqa: PLC0415 - imports pydantic
-
-    scores = {name: score["value"] for name, score in answer["ood_scores"].items() if score}
-    shown = shown_fields({"views": 1, **answer, **scores})
-    included = shown.get("prediction_set")
-    return shown | {
-        "probabilities": shown.get("probabilities", {}),
-        _SET_COLUMN: included and included["labels"],
-    }
 
 
 def _cell(value: object) -> object:
@@ -452,7 +445,9 @@ def convert_command(folder: Path, out: Path) -> None:
     epilog="\b\nExample:\n  eulerlora export checkpoint --format onnx --out onnx",
 )
 @click.argument("checkpoint", type=CHECKPOINT)
-@click.option("--format", "format_", type=click.Choice(_EXPORT_FORMATS), required=True)
+@click.option(
+    "--format", "format_", type=click.Choice(["peft", "torchvision", "onnx"]), required=True
+)
 @click.option("--out", required=True, type=PATH, help="A new folder.")
 @click.option(
     "--transformers",

@@ -158,18 +158,16 @@ class EulerLoraConfig(LoraConfig):
         super().save_pretrained(save_directory, **kwargs)
         card = Path(save_directory) / "README.md"
         if card.is_file() and _CARD_TITLE not in (text := card.read_text(encoding="utf-8")):
-            card.write_text(text.rstrip() + f"\n\n{self._card_section()}", encoding="utf-8")
-
-    def _card_section(self) -> str:
-        names = ("r", "lora_alpha", "min_rank", "steps", "scale", "init_gain", "roles")
-        values = "".join(f"- `{name}`: {getattr(self, name)}\n" for name in names)
-        targets = self.target_modules
-        shown = targets if isinstance(targets, str) else ", ".join(sorted(targets or ()))
-        return (
-            f"{_CARD_TITLE}\n\n{values}- `target_modules`: {shown}\n\n"
-            "`import eulerlora.peft` before `PeftModel.from_pretrained`. Without\n"
-            "`eulerlora.peft.sampling` the adapter is LoRA.\n"
-        )
+            names = ("r", "lora_alpha", "min_rank", "steps", "scale", "init_gain", "roles")
+            values = "".join(f"- `{name}`: {getattr(self, name)}\n" for name in names)
+            targets = self.target_modules
+            shown = targets if isinstance(targets, str) else ", ".join(sorted(targets or ()))
+            section = (
+                f"{_CARD_TITLE}\n\n{values}- `target_modules`: {shown}\n\n"
+                "`import eulerlora.peft` before `PeftModel.from_pretrained`. Without\n"
+                "`eulerlora.peft.sampling` the adapter is LoRA.\n"
+            )
+            card.write_text(f"{text.rstrip()}\n\n{section}", encoding="utf-8")
 
 
 _CARD_TITLE = "## EulerLoRA"

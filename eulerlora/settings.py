@@ -66,16 +66,12 @@ class BackboneSettings(Settings):
     positions: Literal["corners", "cells", "cells-antialias"] = optional("corners")
 
     @model_validator(mode="after")
-    def _halvings_reach_the_patch_size(self) -> Self:
+    def _divisible(self) -> Self:
         if self.stem == "convolution" and 2**self.stem_layers != self.patch_size:
             raise ValueError(
                 "expected patch_size to be a power of two from 2 with stem=convolution, "
                 f"got {self.patch_size}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _divisible(self) -> Self:
         for part, whole in (("patch_size", "image_size"), ("heads", "width")):
             if getattr(self, whole) % getattr(self, part):
                 raise ValueError(
@@ -217,10 +213,6 @@ class Draw(Settings):
     def _something_to_run(self) -> Self:
         if self.count < 1:
             raise ValueError(f"expected first below samples={self.samples}, got {self.first}")
-        return self
-
-    @model_validator(mode="after")
-    def _det_has_one_sample(self) -> Self:
         if self.mode == "det" and self.samples != 1:
             raise ValueError(f"samples: expected 1 in mode det, got {self.samples}")
         return self

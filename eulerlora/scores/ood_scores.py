@@ -13,7 +13,7 @@ the features. The statistics are the file `ood.safetensors` of a checkpoint.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -38,7 +38,7 @@ class FeatureStatistics:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return dict(vars(self))
 
 
 class FeatureDistance:
