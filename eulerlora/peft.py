@@ -73,12 +73,12 @@ TARGETS: Mapping[tuple[str, ...], list[str]] = {
 }  # fmt: skip
 """The four projections of attention by transformers' `model_type`."""
 
-UNSUPPORTED = (
+_UNSUPPORTED = (
     "target_parameters", "layer_replication", "megatron_config", "use_qalora",
     "ensure_weight_tying",
 )  # fmt: skip
 """Options of LoRA that change what is computed and have no counterpart with coefficients."""
-BASE_WEIGHTS, ROUNDING = 16, 0.02
+_BASE_WEIGHTS, _ROUNDING = 16, 0.02
 
 
 @dataclass
@@ -128,7 +128,7 @@ class EulerLoraConfig(LoraConfig):
         self.stored_base = self.base is not None  # not one that a model set
         self.settings_of_rank(self.r)
         variants = (f.name for f in fields(LoraConfig) if f.metadata.get("is_lora_variant"))
-        for name in (*UNSUPPORTED, *variants):
+        for name in (*_UNSUPPORTED, *variants):
             if getattr(self, name):
                 raise SettingsError(f"{name}: expected none with EulerLoRA")
         if not isinstance(self.init_lora_weights, bool):
@@ -374,7 +374,7 @@ def _identity_of(targets: Mapping[str, nn.Module]) -> dict[str, Any]:
     """
     weights = {name: module.get_parameter("weight") for name, module in targets.items()}
     text = "".join(f"{name} {tuple(weight.shape)}\n" for name, weight in weights.items())
-    first = next(iter(weights.values())).detach().flatten()[:BASE_WEIGHTS]
+    first = next(iter(weights.values())).detach().flatten()[:_BASE_WEIGHTS]
     values = [] if first.device.type == "meta" else first.float().tolist()
     return {"targets": hashlib.sha256(text.encode()).hexdigest(), "weights": values}
 
@@ -384,7 +384,7 @@ def _check_base(config: EulerLoraConfig, base: Mapping[str, Any]) -> None:
     if config.base is None or not config.stored_base:
         return
     stored, values = config.base["weights"], base["weights"]
-    tolerance = ROUNDING * max(map(abs, stored), default=0)
+    tolerance = _ROUNDING * max(map(abs, stored), default=0)
     differ = any(abs(a - b) > tolerance for a, b in zip(stored, values, strict=False))
     if differ or config.base["targets"] != base["targets"]:
         raise SettingsError("base: expected the base model of the adapter, got another one")

@@ -24,7 +24,7 @@ REQUESTED = "set by the user"
 
 _WORTHWHILE = 0.9
 """Largest time in bfloat16, as a part of that in float32, for which rounding is accepted."""
-ROWS = 8
+_ROWS = 8
 """Rows of the timed block: those of an answer of two adapters with four samples."""
 _TIMED_S = 0.3
 """Time for which the runs are repeated."""
@@ -112,7 +112,7 @@ def block_times_ms(
     one core, which other programs disturb little.
     """
     shape = settings.model_copy(update={"layers": 1})
-    draw = Draw(mode="stoch", samples=ROWS // 2)
+    draw = Draw(mode="stoch", samples=_ROWS // 2)
     image = torch.full((1, 3, shape.image_size, shape.image_size), 0.5, device=device)
     rows = Rows.of([draw.count], 2).to(device)
 

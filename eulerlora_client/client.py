@@ -559,7 +559,7 @@ def _name_of(image: ImageFile) -> str | None:
     return str(named) if isinstance(named, str | os.PathLike) else None
 
 
-EXAMPLE = "a URL such as http://127.0.0.1:8000"
+_EXAMPLE = "a URL such as http://127.0.0.1:8000"
 _CLOSED = "the client is closed, or was made before this process was forked"
 
 
@@ -625,9 +625,9 @@ def _checked_url(url: str) -> str:
         parts = urlsplit(url)
         valid_port = parts.port is None or parts.port > 0
     except ValueError as error:
-        raise SettingsError(f"url: expected {EXAMPLE}, got {url!r}") from error
+        raise SettingsError(f"url: expected {_EXAMPLE}, got {url!r}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or not valid_port:
-        raise SettingsError(f"url: expected {EXAMPLE}, got {url!r}")
+        raise SettingsError(f"url: expected {_EXAMPLE}, got {url!r}")
     if parts.query or parts.fragment:
         raise SettingsError(f"url: expected a URL without query and fragment, got {url!r}")
     return url

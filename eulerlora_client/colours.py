@@ -37,23 +37,23 @@ _SOURCES = {"cICP": "PNG chunk cICP", "iCCP": "colour profile", "gAMA": "PNG chu
 """What a warning calls the source of a conversion."""
 
 Matrix = Sequence[Sequence[float]]
-D50 = (0.9642, 1.0, 0.8249)  # the profile connection space
-BRADFORD = ((0.8951, 0.2664, -0.1614), (-0.7502, 1.7135, 0.0367), (0.0389, -0.0685, 1.0296))
-D65, WHITE_C, EQUAL_ENERGY = (0.3127, 0.3290), (0.310, 0.316), (1 / 3, 1 / 3)
-BT_709 = (*D65, 0.64, 0.33, 0.30, 0.60, 0.15, 0.06)
-_BT_601 = (*D65, 0.630, 0.340, 0.310, 0.595, 0.155, 0.070)
+_D50 = (0.9642, 1.0, 0.8249)  # the profile connection space
+_BRADFORD = ((0.8951, 0.2664, -0.1614), (-0.7502, 1.7135, 0.0367), (0.0389, -0.0685, 1.0296))
+_D65, _WHITE_C, _EQUAL_ENERGY = (0.3127, 0.3290), (0.310, 0.316), (1 / 3, 1 / 3)
+BT_709 = (*_D65, 0.64, 0.33, 0.30, 0.60, 0.15, 0.06)
+_BT_601 = (*_D65, 0.630, 0.340, 0.310, 0.595, 0.155, 0.070)
 _PRIMARIES = {
     1: BT_709,
-    4: (*WHITE_C, 0.67, 0.33, 0.21, 0.71, 0.14, 0.08),
-    5: (*D65, 0.64, 0.33, 0.29, 0.60, 0.15, 0.06),
+    4: (*_WHITE_C, 0.67, 0.33, 0.21, 0.71, 0.14, 0.08),
+    5: (*_D65, 0.64, 0.33, 0.29, 0.60, 0.15, 0.06),
     6: _BT_601,
     7: _BT_601,
-    8: (*WHITE_C, 0.681, 0.319, 0.243, 0.692, 0.145, 0.049),
-    9: (*D65, 0.708, 0.292, 0.170, 0.797, 0.131, 0.046),
-    10: (*EQUAL_ENERGY, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0),
+    8: (*_WHITE_C, 0.681, 0.319, 0.243, 0.692, 0.145, 0.049),
+    9: (*_D65, 0.708, 0.292, 0.170, 0.797, 0.131, 0.046),
+    10: (*_EQUAL_ENERGY, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0),
     11: (0.314, 0.351, 0.680, 0.320, 0.265, 0.690, 0.150, 0.060),
-    12: (*D65, 0.680, 0.320, 0.265, 0.690, 0.150, 0.060),
-    22: (*D65, 0.630, 0.340, 0.295, 0.605, 0.155, 0.077),
+    12: (*_D65, 0.680, 0.320, 0.265, 0.690, 0.150, 0.060),
+    22: (*_D65, 0.630, 0.340, 0.295, 0.605, 0.155, 0.077),
 }
 """Code of ITU-T H.273, table 2 -> chromaticities (x, y) of white, red, green and blue."""
 _BT_1886 = (2.4, 1.0, 0.0, 0.0, 0.0)  # what screens make of the curves of cameras
@@ -68,10 +68,10 @@ _TRANSFERS = {
 }
 """Code of ITU-T H.273, table 3 -> g, a, b, c, d: light is (a x + b) ** g from x = d, else c x."""
 _HIGH_DYNAMIC_RANGE = {16: "PQ", 18: "HLG"}
-NARROW_LOW, NARROW_HIGH = 16 / 255, 235 / 255
-USUAL_GAMMA, GAMMA_TOLERANCE = 1 / 2.2, 0.05
+_NARROW_LOW, _NARROW_HIGH = 16 / 255, 235 / 255
+_USUAL_GAMMA, _GAMMA_TOLERANCE = 1 / 2.2, 0.05
 """A gAMA within the tolerance, without cHRM, means sRGB, as for libpng and Chromium."""
-MIN_GAMMA, MAX_GAMMA = 0.1, 10.0
+_MIN_GAMMA, _MAX_GAMMA = 0.1, 10.0
 _CHROMATICITY_UNIT = 100_000
 
 Colours = Mapping[str, bytes | None]
@@ -100,8 +100,8 @@ class RgbSpace:
     def curve(self) -> tuple[float, ...]:
         """g, a, b, c, d, f: light is (a x + b) ** g from x = d, else c x + f; x is in [0, 1]."""
         g, a, b, c, d = self.transfer
-        slope = 1.0 if self.is_full_range else 1 / (NARROW_HIGH - NARROW_LOW)
-        offset = 0.0 if self.is_full_range else -slope * NARROW_LOW
+        slope = 1.0 if self.is_full_range else 1 / (_NARROW_HIGH - _NARROW_LOW)
+        offset = 0.0 if self.is_full_range else -slope * _NARROW_LOW
         return g, a * slope, a * offset + b, c * slope, (d - offset) / slope, c * offset
 
     @property
@@ -218,10 +218,10 @@ def _space_of_codes(content: bytes) -> RgbSpace:
 def _space_of_gamma(content: bytes, chromaticities: bytes) -> RgbSpace | None:
     """The space of gAMA with cHRM, or with the primaries of sRGB; None for sRGB."""
     gamma = int.from_bytes(content) / _CHROMATICITY_UNIT if len(content) == 4 else 0
-    if not MIN_GAMMA <= gamma <= MAX_GAMMA:
+    if not _MIN_GAMMA <= gamma <= _MAX_GAMMA:
         raise ProfileError("its exponent is none of an image")
     has_primaries = len(chromaticities) == 32
-    if not has_primaries and abs(gamma / USUAL_GAMMA - 1) <= GAMMA_TOLERANCE:
+    if not has_primaries and abs(gamma / _USUAL_GAMMA - 1) <= _GAMMA_TOLERANCE:
         return None
     values = struct.unpack(">8I", chromaticities) if has_primaries else ()
     primaries = tuple(value / _CHROMATICITY_UNIT for value in values) or BT_709
@@ -239,12 +239,12 @@ def _to_d50(primaries: Sequence[float]) -> Matrix:
         white = (x / y, 1.0, z / y)
         native = _transposed(columns)
         amounts = [row[0] for row in _product(_inverse(native), _transposed([white]))]
-        cones = _product(BRADFORD, _transposed([D50, white]))
+        cones = _product(_BRADFORD, _transposed([_D50, white]))
         gains = [to / of for to, of in cones]
         scaled = [
-            [gain * value for value in row] for gain, row in zip(gains, BRADFORD, strict=True)
+            [gain * value for value in row] for gain, row in zip(gains, _BRADFORD, strict=True)
         ]
-        adapted = _product(_product(_inverse(BRADFORD), scaled), native)
+        adapted = _product(_product(_inverse(_BRADFORD), scaled), native)
     except ZeroDivisionError as error:
         raise ProfileError("its primaries span no colours") from error
     return [[value * amount for value, amount in zip(row, amounts, strict=True)] for row in adapted]
@@ -259,7 +259,7 @@ def _matrix_profile(space: RgbSpace) -> bytes:
     except struct.error as error:
         raise ProfileError("its primaries span no colours") from error
     names = (b"rXYZ", b"gXYZ", b"bXYZ", b"rTRC", b"gTRC", b"bTRC", b"wtpt")
-    contents = (*colorants, curve, curve, curve, _xyz_tag(D50))
+    contents = (*colorants, curve, curve, curve, _xyz_tag(_D50))
     at, directory = 132 + 12 * len(names), struct.pack(">I", len(names))
     for name, content in zip(names, contents, strict=True):
         directory += name + struct.pack(">II", at, len(content))
@@ -267,7 +267,7 @@ def _matrix_profile(space: RgbSpace) -> bytes:
     header = struct.pack(
         ">I4sI4s4s4s12x4s28x", at, b"lcms", 0x04300000, b"mntr", b"RGB ", b"XYZ ", b"acsp"
     )
-    return header + _fixed(*D50) + bytes(48) + directory + b"".join(contents)
+    return header + _fixed(*_D50) + bytes(48) + directory + b"".join(contents)
 
 
 def _fixed(*values: float) -> bytes:

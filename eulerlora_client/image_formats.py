@@ -119,13 +119,13 @@ _MARKER = re.compile(rb"\xff[^\x00\xff]")
 _MAX_GAP_BYTES = 2**16  # fill bytes, and bytes that belong to no segment, before a JPEG marker
 _MARKER_AFTER_SCAN = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 JFIF, ADOBE = b"JFIF\0", b"Adobe"
-MIN_JFIF_BYTES, MIN_ADOBE_BYTES = 14, 12  # below them, libjpeg ignores the segment
+_MIN_JFIF_BYTES, _MIN_ADOBE_BYTES = 14, 12  # below them, libjpeg ignores the segment
 _JFIF_SEGMENT = b"\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0"
 _ADOBE_SEGMENT = b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0"  # without its last byte, the transform
 RGB, YCC, YCCK = 0, 1, 2
 """Values of the transform (Adobe Technical Note 5116); 0 is CMYK for four components."""
 
-PNG_DEPTH_AT, PNG_COLOUR_TYPE_AT, INDEXED = 24, 25, 3
+_PNG_DEPTH_AT, PNG_COLOUR_TYPE_AT, _INDEXED = 24, 25, 3
 _PNG_COLOURS = {b"cICP", b"sRGB", b"gAMA", b"cHRM"}
 _PNG_TEXTS = {b"tEXt", b"zTXt", b"iTXt", b"iCCP"}
 ANCILLARY = 0x20  # bit of the first letter of a chunk that a decoder may ignore
@@ -366,13 +366,13 @@ def _jpeg(data: bytes, to_first_scan: bool = False) -> CodedImage:
                 if not APP0 <= marker <= LAST_APP:
                     tables.append(data[segment.start - 2 : segment.end])
                 elif marker == APP0 and payload.startswith(JFIF):
-                    has_jfif |= len(payload) >= MIN_JFIF_BYTES
+                    has_jfif |= len(payload) >= _MIN_JFIF_BYTES
                 elif marker == APP1 and exif is None and payload.startswith(EXIF_IDENTIFIERS):
                     exif = payload
                 elif marker == APP2 and payload.startswith(ICC_IDENTIFIER):
                     profile.append(payload[len(ICC_IDENTIFIER) :])
                 elif marker == APP14 and payload.startswith(ADOBE):
-                    adobe = payload[11] if len(payload) >= MIN_ADOBE_BYTES else adobe
+                    adobe = payload[11] if len(payload) >= _MIN_ADOBE_BYTES else adobe
     except ValueError as error:
         raise broken("JPEG") from error
     if not scans or not frame or (end is None and not to_first_scan):
@@ -493,7 +493,7 @@ def _png(data: bytes) -> CodedImage:
                 if kind == b"iCCP" and not has_pixels:
                     colours.setdefault("iCCP", text)
             elif kind == b"IDAT":
-                if data[PNG_COLOUR_TYPE_AT] == INDEXED and not has_palette:
+                if data[PNG_COLOUR_TYPE_AT] == _INDEXED and not has_palette:
                     raise ImageError("the image has indexed colours but no palette")
                 has_pixels = True
             elif kind == b"PLTE":
@@ -517,7 +517,7 @@ def _png(data: bytes) -> CodedImage:
         UPRIGHT if exif is None else exif_orientation(exif),
         colours,
         is_animated=is_animated or frames > 1,
-        depth=data[PNG_DEPTH_AT],
+        depth=data[_PNG_DEPTH_AT],
         transparent=transparent,
     )
 

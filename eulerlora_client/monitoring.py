@@ -271,7 +271,7 @@ class ShiftMonitor:
         return test.log_statistic(self._counts[name]) - math.log(len(self._tests[name]))
 
 
-DISPOSITION, LESION, POLICY_HASH = "disposition", "lesion", "policy_hash"
+_DISPOSITION, _LESION, _POLICY_HASH = "disposition", "lesion", "policy_hash"
 _SHOWN_COLUMNS = 10
 
 
@@ -322,7 +322,7 @@ def check_decided_by(path: Path, outcomes: Iterable[Outcome], policy_hash: str) 
 
 
 def _check_columns(path: Path, columns: Sequence[str], confirmed: str) -> None:
-    missing = [name for name in (DISPOSITION, confirmed) if name not in columns]
+    missing = [name for name in (_DISPOSITION, confirmed) if name not in columns]
     if missing:
         noun = "column" if len(missing) == 1 else "columns"
         shown = printable(", ".join(columns[:_SHOWN_COLUMNS])) or "an empty file"
@@ -335,7 +335,7 @@ def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
     Raises:
         OutcomesError: With `place`, for an unknown disposition.
     """
-    disposition = _cell(row, DISPOSITION)
+    disposition = _cell(row, _DISPOSITION)
     if disposition and disposition not in set(Disposition):
         names = ", ".join(Disposition)
         raise OutcomesError(
@@ -344,8 +344,8 @@ def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
     return Outcome(
         disposition=Disposition(disposition) if disposition else None,
         confirmed=_cell(row, confirmed),
-        lesion=_cell(row, LESION) or place,
-        policy_hash=_cell(row, POLICY_HASH),
+        lesion=_cell(row, _LESION) or place,
+        policy_hash=_cell(row, _POLICY_HASH),
     )
 
 
@@ -355,7 +355,7 @@ def _cell(row: dict[str, str], column: str) -> str:
 
 
 _SHOWN_CLASSES = 10
-SEEN = {Disposition.URGENT, Disposition.UNFAMILIAR}
+_SEEN = {Disposition.URGENT, Disposition.UNFAMILIAR}
 
 
 class LesionOutcome(Enum):
@@ -458,7 +458,7 @@ def lesion_outcome(images: Iterable[Outcome]) -> LesionOutcome:
     dispositions = {image.disposition for image in images} - {None, Disposition.RETAKE}
     if not dispositions:
         return LesionOutcome.NOT_ASSESSED
-    if not dispositions <= SEEN:
+    if not dispositions <= _SEEN:
         return LesionOutcome.MISSED
     unfamiliar = Disposition.UNFAMILIAR in dispositions
     return LesionOutcome.UNFAMILIAR if unfamiliar else LesionOutcome.URGENT

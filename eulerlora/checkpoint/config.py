@@ -90,7 +90,7 @@ class FeatureConfig(Settings):
 
 MAX_CHANGE = 0.01
 """A probability that changes by more counts as changed: people read the first two digits."""
-MAX_CHANGED_DECISIONS, MAX_CHANGED_PROBABILITIES = 0.01, 0.02
+_MAX_CHANGED_DECISIONS, _MAX_CHANGED_PROBABILITIES = 0.01, 0.02
 """Largest shares of the calibration images that `precision=auto` accepts to change in bfloat16:
 those with another label or another flag, and those with a changed probability. A decision changes
 only next to its boundary, where another seed would change it too; a probability changes by little
@@ -120,8 +120,8 @@ class PrecisionChange(Settings):
     @property
     def admissible(self) -> bool:
         """True if few enough answers change for `precision=auto`."""
-        decisions = max(self.labels, self.flags) <= MAX_CHANGED_DECISIONS * self.images
-        return decisions and self.probabilities <= MAX_CHANGED_PROBABILITIES * self.images
+        decisions = max(self.labels, self.flags) <= _MAX_CHANGED_DECISIONS * self.images
+        return decisions and self.probabilities <= _MAX_CHANGED_PROBABILITIES * self.images
 
     @property
     def summary(self) -> str:

@@ -87,7 +87,7 @@ TOLERANCES: dict[Precision, float] = {"float32": 1e-3, "bfloat16": 0.03}
 
 _IMAGE_SEED = 0
 IMAGE_HEIGHT, IMAGE_WIDTH = 96, 128
-SUM_TOLERANCE = 1e-6
+_SUM_TOLERANCE = 1e-6
 
 
 class ExpectedProbabilities(Settings):
@@ -98,7 +98,7 @@ class ExpectedProbabilities(Settings):
 
     @model_validator(mode="after")
     def _sum_to_one(self) -> Self:
-        if abs(sum(self.probabilities) - 1) > SUM_TOLERANCE:
+        if abs(sum(self.probabilities) - 1) > _SUM_TOLERANCE:
             raise ValueError("probabilities do not sum to 1")
         return self
 

@@ -55,7 +55,7 @@ for index in range(config["members"]):
     models.append(model.eval())
 probabilities = torch.stack([model(images).softmax(-1) for model in models]).mean(0)
 ```"""
-STEM = """
+_STEM = """
 
 This backbone has a convolutional stem: pass `conv_stem_configs` too, with these channels, kernel
 size 3, stride 2 and no norm: """
@@ -272,7 +272,7 @@ def export_torchvision(checkpoint: Checkpoint, folder: Path) -> None:
         "norm_epsilon": settings.norm_epsilon,
     }
     channels = settings.stem_channels
-    use = _TORCHVISION_USE + (STEM + ", ".join(map(str, channels)) + "." if channels else "")
+    use = _TORCHVISION_USE + (_STEM + ", ".join(map(str, channels)) + "." if channels else "")
     _write_json(folder / "config.json", config)
     write_text(folder / CARD_FILE, readme(checkpoint, "torchvision", use))
 
@@ -364,9 +364,9 @@ def _difference(network: _MergedNetwork, images: Tensor, path: Path) -> float:
     return worst
 
 
-LORA = ("lora_A.weight", "lora_B.weight")
+_LORA = ("lora_A.weight", "lora_B.weight")
 _VIT_BLOCKS: dict[TransformersVersion, str] = {4: "vit.encoder.layer.{}.", 5: "vit.layers.{}."}
-TARGETS: dict[TransformersVersion, tuple[str, ...]] = {
+_TARGETS: dict[TransformersVersion, tuple[str, ...]] = {
     4: ("query", "key", "value", "attention.output.dense"),
     5: ("q_proj", "k_proj", "v_proj", "o_proj"),
 }
@@ -448,7 +448,7 @@ def _write_adapter(
     for index, factors in enumerate(zip(member.down, member.up, strict=True)):
         prefix = MODULE_PREFIX + _VIT_BLOCKS[version].format(index)
         for module, down, up in zip(VIT_PROJECTIONS[version], *factors, strict=True):
-            tensors |= {f"{prefix}{module}.{LORA[0]}": down, f"{prefix}{module}.{LORA[1]}": up}
+            tensors |= {f"{prefix}{module}.{_LORA[0]}": down, f"{prefix}{module}.{_LORA[1]}": up}
     folder.mkdir()
     write_tensors(folder / "adapter_model.safetensors", tensors, torch.float32, {"format": "pt"})
     settings = checkpoint.network.settings
@@ -461,7 +461,7 @@ def _write_adapter(
         "lora_alpha": rank,
         "lora_dropout": 0.0,
         "bias": "none",
-        "target_modules": list(TARGETS[version]),
+        "target_modules": list(_TARGETS[version]),
         "modules_to_save": ["classifier"],
         "inference_mode": True,
     }

@@ -314,7 +314,7 @@ def _without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Ten
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
-TIMM = Layout(
+_TIMM = Layout(
     class_token="cls_token",
     positions="pos_embed",
     patches="patch_embed.proj",
@@ -331,15 +331,15 @@ TIMM = Layout(
     final_norm="norm",
     ignored=("head.", "mask_token"),
 )
-_TIMM_MEAN_POOLED = replace(TIMM, final_norm="fc_norm")
+_TIMM_MEAN_POOLED = replace(_TIMM, final_norm="fc_norm")
 _TIMM_TRUNK = "visual.trunk."
 HEAD_WIDTH = 64
 """Of every published DINOv2 and of most of timm's models: the files state no number of heads."""
-HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
+_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 """Number of heads by width, for timm's models with heads of another width than 64."""
 
 
-UNSUPPORTED: Mapping[str, tuple[str, ...]] = {
+_UNSUPPORTED: Mapping[str, tuple[str, ...]] = {
     "relative positions": ("relative_position", "rel_pos"),
     "rotary positions": ("rope",),
     "attention pooling": ("attn_pool.", "head.probe"),
@@ -348,7 +348,7 @@ UNSUPPORTED: Mapping[str, tuple[str, ...]] = {
 _NEEDED: Mapping[str, tuple[str, ...]] = {
     "no class token": ("cls_token", "class_token", "class_embedding"),
     "no position embeddings, as with rotary positions": (
-        "pos_embed", "position_embedding", *UNSUPPORTED["relative positions"], "rope",
+        "pos_embed", "position_embedding", *_UNSUPPORTED["relative positions"], "rope",
     ),
 }  # fmt: skip
 """What a model without tensors of these names has instead."""
@@ -361,7 +361,7 @@ def unsupported(tensors: Iterable[str]) -> str:
         return any(part in name for name in names for part in parts)
 
     names = list(tensors)
-    found = [feature for feature, parts in UNSUPPORTED.items() if named(parts)]
+    found = [feature for feature, parts in _UNSUPPORTED.items() if named(parts)]
     return ", ".join(found + [feature for feature, parts in _NEEDED.items() if not named(parts)])
 
 
@@ -397,7 +397,7 @@ def describe_timm(config: Json, tensors: Mapping[str, Tensor]) -> Described:
         norm = "pooled" if "fc_norm.weight" in tensors else "tokens"
         shape |= {"pooling": "mean", "final_norm": norm}
     settings = validated(BackboneSettings, shape)
-    layout = _TIMM_MEAN_POOLED if settings.final_norm == "pooled" else TIMM
+    layout = _TIMM_MEAN_POOLED if settings.final_norm == "pooled" else _TIMM
     return Described("timm", settings, tensors, layout)
 
 
@@ -423,7 +423,7 @@ def _timm_shape(config: Json, tensors: Mapping[str, Tensor]) -> Json:
         "image_size": side * patch_size,
         "patch_size": patch_size,
         "layers": len({name.split(".")[1] for name in tensors if name.startswith("blocks.")}),
-        "heads": arguments.get("num_heads") or HEADS.get(width, max(1, width // HEAD_WIDTH)),
+        "heads": arguments.get("num_heads") or _HEADS.get(width, max(1, width // HEAD_WIDTH)),
         "width": width,
         "mlp_width": narrow.shape[1],
         "activation": "swiglu" if gated else "quick-gelu" if quick else "gelu",

@@ -33,21 +33,21 @@ _SAMPLER = ".lora_monteclora_sampler."
 _CLIP_PROJECTIONS = tuple(f"self_attn.{name}_proj" for name in ("q", "k", "v", "out"))
 _KNOWN_PROJECTIONS = (*VIT_PROJECTIONS.values(), _CLIP_PROJECTIONS)
 
-MODULE = re.compile(r"(?:^|\.)layers?\.(\d+)\.(.+)$")
+_MODULE = re.compile(r"(?:^|\.)layers?\.(\d+)\.(.+)$")
 
 
 _ADAPTER_CONFIG = "adapter_config.json"
 _ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-NAME = re.compile(r"[\w.-]+")
+_NAME = re.compile(r"[\w.-]+")
 _TENSOR = re.compile(r"^(.*)\.lora_([AB])(?:\.default)?\.weight$")
-HEAD = re.compile(r"^classifier(?:\.modules_to_save(?:\.default)?)?\.(weight|bias)$")
-UNSUPPORTED: Json = {"use_dora": False, "bias": "none", "fan_in_fan_out": False, "lora_bias": False}
+_HEAD = re.compile(r"^classifier(?:\.modules_to_save(?:\.default)?)?\.(weight|bias)$")
+_REQUIRED: Json = {"use_dora": False, "bias": "none", "fan_in_fan_out": False, "lora_bias": False}
 """Options of PEFT, with the only value that coefficients can express."""
 
 
 def _projection_of(module: str) -> tuple[int, int] | None:
     """The index of a block, and that of a projection in it: 0 to 3 for Q, K, V and O."""
-    found = MODULE.search(module)
+    found = _MODULE.search(module)
     if found is None:
         return None
     for names in _KNOWN_PROJECTIONS:
@@ -100,7 +100,7 @@ def _adapter(folder: Path, config: Json, shape: BackboneSettings) -> _ImportedAd
         raise SettingsError(
             f"expected peft_type LORA or {SAMPLED_TYPE}, got {config.get('peft_type')}"
         )
-    for option, value in UNSUPPORTED.items():
+    for option, value in _REQUIRED.items():
         if config.get(option, value) not in (value, None):
             raise SettingsError(f"expected {option}={value}, got {config[option]}")
     path = next((folder / name for name in _ADAPTER_WEIGHTS if (folder / name).is_file()), None)
@@ -112,7 +112,7 @@ def _adapter(folder: Path, config: Json, shape: BackboneSettings) -> _ImportedAd
         name = full_name.removeprefix(MODULE_PREFIX)
         if (lora := _TENSOR.match(name)) is not None:
             matrices[lora[1], lora[2]] = tensor.float()
-        elif (part := HEAD.match(name)) is not None:
+        elif (part := _HEAD.match(name)) is not None:
             head[part[1]] = tensor.float()
         elif _SAMPLER not in name:
             raise SettingsError(f"expected LoRA matrices and a classifier, got {full_name}")
@@ -190,7 +190,7 @@ def _matches(pattern: str, module: str) -> bool:
     Points of a name may be escaped.
     """
     name = pattern.replace("\\.", ".")
-    if NAME.fullmatch(name) is None:
+    if _NAME.fullmatch(name) is None:
         raise SettingsError(
             f"alpha_pattern, roles: expected the end of a module's name, got {pattern[:80]!r}"
         )

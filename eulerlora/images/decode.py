@@ -46,20 +46,20 @@ from eulerlora_contract.errors import ImageError, ImageSizeError, SettingsError
 
 _GREATEST_MAX_PIXELS = 178_000_000
 """Above it, Pillow opens no image."""
-BYTES_PER_PIXEL, METADATA_BYTES = 8, 2**24
+_BYTES_PER_PIXEL, _METADATA_BYTES = 8, 2**24
 """Of the largest file with so many pixels: RGB and alpha of 16 bits without compression."""
 _REDUCTIONS = (4, 2)
 _MIN_REDUCED_SIDES = 3
 """A reduced image has at least this multiple of the network's input on its shorter side."""
 _MIN_REDUCED_LONG_SIDE_PX = 896
 """Longer side of a reduced image; the image quality is measured at a seventh of it."""
-MIN_GREATEST_ALPHA, MIN_MEAN_ALPHA = 128, 25
+_MIN_GREATEST_ALPHA, _MIN_MEAN_ALPHA = 128, 25
 """Of 255. Below them, an image on white shows almost nothing of its content."""
 _SIXTEEN_BIT_MODES = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
 _LEVELS_16_BIT_PER_8_BIT = 257
 _MAX_SAMPLE = 65_535
 _UNUSED_BITS = 4
-ROWS = 256
+_ROWS = 256
 """Rows that are converted at a time; so a large image of 16 bits has no copy in floating point."""
 
 _JPEG_MODES = {1: "L", 3: "RGB", 4: "CMYK"}
@@ -76,7 +76,7 @@ _SLACK_BYTES = 16
 """By which the end of a JPEG's only scan may differ from the end of its last block."""
 _SWAPPING_ORIENTATIONS = range(5, 9)
 
-GRAY, RGB, GRAY_ALPHA, RGB_ALPHA = 0, 2, 4, 6  # colour types of PNG
+_GRAY, _RGB, _GRAY_ALPHA, _RGB_ALPHA = 0, 2, 4, 6  # colour types of PNG
 _WIDE_NAMES = {1: "gray", 2: "gray with alpha", 3: "RGB", 4: "RGB with alpha"}
 
 Levels = npt.NDArray[np.uint8]
@@ -122,7 +122,7 @@ def local_limits() -> ImageLimits:
 
 def max_file_bytes(limits: ImageLimits) -> int:
     """Size of the largest file that can have an image within the limits."""
-    return BYTES_PER_PIXEL * limits.max_pixels + METADATA_BYTES
+    return _BYTES_PER_PIXEL * limits.max_pixels + _METADATA_BYTES
 
 
 def check_file_size(size: int, limits: ImageLimits) -> None:
@@ -309,7 +309,7 @@ def _converted_to_rgb(mode: str) -> PredictionWarning:
 
 def _wide_png(file: CodedImage) -> RgbImage:
     planes = _planes(file)
-    bands = (_samples(planes, top) for top in range(0, file.header.height, ROWS))
+    bands = (_samples(planes, top) for top in range(0, file.header.height, _ROWS))
     count = len(file.transparent) // 2
     transparent = np.frombuffer(file.transparent, ">u2", count).tolist() if count else None
     return _wide_image(bands, transparent, file.orientation, file.colours)
@@ -322,8 +322,8 @@ def _planes(file: CodedImage) -> list[Image.Image]:
     Of colours, one image has the high bytes and another one the low ones.
     """
     colour_type = file.content[PNG_COLOUR_TYPE_AT]
-    if colour_type in (GRAY, GRAY_ALPHA):
-        as_bytes = bytes([8, GRAY_ALPHA if colour_type == GRAY else RGB_ALPHA])
+    if colour_type in (_GRAY, _GRAY_ALPHA):
+        as_bytes = bytes([8, _GRAY_ALPHA if colour_type == _GRAY else _RGB_ALPHA])
         start = len(PNG_SIGNATURE) + 8
         header = file.content[start : start + 8] + as_bytes + file.content[start + 10 : start + 13]
         content = PNG_SIGNATURE + png_chunk(b"IHDR", header) + file.content[start + 17 :]
@@ -340,7 +340,7 @@ def _planes(file: CodedImage) -> list[Image.Image]:
 def _samples(planes: Sequence[Image.Image], top: int) -> Samples:
     width, height = planes[0].size
     levels = [
-        np.asarray(plane.crop((0, top, width, min(top + ROWS, height))), np.uint16)
+        np.asarray(plane.crop((0, top, width, min(top + _ROWS, height))), np.uint16)
         for plane in planes
     ]
     high, low = levels if len(levels) == 2 else (levels[0][..., 0::2], levels[0][..., 1::2])
@@ -447,7 +447,7 @@ def _composite_on_white(image: Image.Image) -> Image.Image:
     if highest == 0:
         raise ImageError("the image is fully transparent")
     levels = np.asarray(alpha)
-    if levels.max() < MIN_GREATEST_ALPHA or levels.mean() < MIN_MEAN_ALPHA:
+    if levels.max() < _MIN_GREATEST_ALPHA or levels.mean() < _MIN_MEAN_ALPHA:
         raise ImageError("the image is nearly transparent")
     if lowest == 255:
         return layers.convert("RGB")

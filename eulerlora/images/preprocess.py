@@ -89,7 +89,7 @@ def content_seed(pixels: Tensor, sampling_digest: str) -> int:
     return int.from_bytes(digest.digest()[:4], "big")
 
 
-NORM = 6
+_NORM = 6
 """Order of the Minkowski norm, as usual for dermatoscopic images."""
 _MIN_ILLUMINANT = 1e-3
 
@@ -103,7 +103,7 @@ def shades_of_gray(images: Tensor) -> Tensor:
     """
     with torch.autocast(images.device.type, enabled=False):
         pixels = images.float()
-        light = pixels.pow(NORM).mean(dim=(-2, -1), keepdim=True).pow(1 / NORM)
+        light = pixels.pow(_NORM).mean(dim=(-2, -1), keepdim=True).pow(1 / _NORM)
         light = light.clamp_min(_MIN_ILLUMINANT)
         brightness = light.square().mean(dim=-3, keepdim=True).sqrt()
         return (pixels * (brightness / light)).clamp(0, 1).to(images.dtype)

@@ -38,7 +38,7 @@ Floats = npt.NDArray[np.float64]
 MARGIN_ROUNDS = AUTO_ROUNDS[:-1]
 TARGET_AGREEMENT = 0.998
 """Of the label and flags, so that with the disposition of a policy 99.5% remain."""
-LEVELS = (0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995, 1.0)
+_LEVELS = (0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995, 1.0)
 MIN_IMAGES = 100
 """With fewer images there are no margins."""
 
@@ -266,7 +266,7 @@ def fit_margins(
         summaries_by_round(trajectories.images(part), distance)
         for part in (slice(count // 2), slice(count // 2, None))
     ]
-    for level in LEVELS:
+    for level in _LEVELS:
         agreeing = (
             _agreeing(tested, replace(rule, margins=margins_at(fitted, level, data)))
             for fitted, tested in (halves, reversed(halves))

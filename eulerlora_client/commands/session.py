@@ -212,7 +212,7 @@ _FILE_WIDTH = 160
 """Columns of the table if the output is not a terminal."""
 
 _MIN_COLUMN_WIDTH = 4
-HEADER = ("disposition", "target", "resembles", "entropy", "reasons", "file")
+_HEADER = ("disposition", "target", "resembles", "entropy", "reasons", "file")
 _ALIGNMENT = ("left", "right", "left", "right", "left", "left")
 
 _GAP = "  "
@@ -276,10 +276,10 @@ def table(rows: Sequence[TriageRow], encoding: str, width: int, colours: bool) -
     `encoding`: of the output. `colours`: true adds the escape codes of each status.
     """
     cells = [[printable(cell, encoding) for cell in _cells(row)] for row in rows]
-    widths = _column_widths([HEADER, *cells], width)
+    widths = _column_widths([_HEADER, *cells], width)
     styles = [_STYLES.get(row.status, str) if colours else str for row in rows]
     lines = [
-        [_folded(title, column) for title, column in zip(HEADER, widths, strict=True)],
+        [_folded(title, column) for title, column in zip(_HEADER, widths, strict=True)],
         ["-" * column for column in widths],
     ]
     for style, line in zip(styles, cells, strict=True):

@@ -33,7 +33,7 @@ from eulerlora_contract.policy.results import EXPLANATION, UNKNOWN, performance
 from eulerlora_contract.printable import NO_BREAK, printable
 from eulerlora_contract.sampling import AUTO, Auto
 
-PACKAGE, FOLDER = "eulerlora_client.report", "parts"
+_PACKAGE, _FOLDER = "eulerlora_client.report", "parts"
 TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
 
 
@@ -56,7 +56,7 @@ class ModelSettings:
 MAX_SIDE_PX = 320  # of a thumbnail, as the limits below
 MAX_BYTES = 15_000  # a report with a thousand thumbnails can still be opened by a browser
 _MAX_SENT_SIDE_PX = 1024
-SENT = {"JPEG": "image/jpeg", "PNG": "image/png"}
+_SENT = {"JPEG": "image/jpeg", "PNG": "image/png"}
 _QUALITIES = (82, 70, 55, 40, 25, 10)
 _DECODED_SIDE_PX = 2 * MAX_SIDE_PX  # lets the JPEG decoder downscale; resizing stays smooth
 
@@ -154,7 +154,7 @@ def counted(count: int, singular: str, plural: str = "") -> str:
 
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader(PACKAGE, FOLDER),
+        loader=PackageLoader(_PACKAGE, _FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_printable_value,
@@ -187,7 +187,7 @@ def _printable_value(value: object) -> object:
 
 
 def _inline(name: str) -> _InlineResource:
-    text = files(PACKAGE).joinpath(FOLDER, name).read_text(encoding="utf-8")
+    text = files(_PACKAGE).joinpath(_FOLDER, name).read_text(encoding="utf-8")
     digest = b64encode(sha256(text.encode()).digest()).decode()
     return _InlineResource(Markup(text), f"'sha256-{digest}'")
 
@@ -221,8 +221,8 @@ def counts_by_settings(rows: Sequence[TriageRow]) -> dict[ModelSettings, int]:
     return dict(counts.most_common())
 
 
-FULL = 100.0
-TOP, SPREAD = 20.0, 60.0  # vertical range of points, so that none is cut off
+_FULL = 100.0
+_TOP, _SPREAD = 20.0, 60.0  # vertical range of points, so that none is cut off
 _GOLDEN_RATIO = 0.618  # spreads points over their row, deterministically
 
 
@@ -247,7 +247,7 @@ class ClassBar:
 
     @property
     def length(self) -> float:
-        return round(FULL * self.probability, 2)
+        return round(_FULL * self.probability, 2)
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ def entropy_split(prediction: Prediction) -> EntropySplit:
     if maximum == 0:
         return EntropySplit(0.0, 0.0)
     expected = _percent(prediction.expected_entropy / maximum)
-    mutual = min(_percent(prediction.mutual_information / maximum), FULL - expected)
+    mutual = min(_percent(prediction.mutual_information / maximum), _FULL - expected)
     return EntropySplit(expected, round(mutual, 2))
 
 
@@ -305,14 +305,14 @@ def _points_path(values: Sequence[float]) -> str:
     The dots have different heights, so that dots of equal values do not overlap.
     """
     return "".join(
-        f"M{_percent(value):g} {TOP + SPREAD * (_GOLDEN_RATIO * (index + 0.5) % 1):.4g}h0"
+        f"M{_percent(value):g} {_TOP + _SPREAD * (_GOLDEN_RATIO * (index + 0.5) % 1):.4g}h0"
         for index, value in enumerate(values)
     )
 
 
 def _percent(share: float) -> float:
     """In per cent, clamped: rounding may move a sum slightly out of [0, 1]."""
-    return round(FULL * min(max(share, 0.0), 1.0), 2)
+    return round(_FULL * min(max(share, 0.0), 1.0), 2)
 
 
 def thumbnail_of(path: Path) -> Thumbnail | None:
@@ -341,11 +341,11 @@ def sent_thumbnail(text: str) -> Thumbnail | None:
         content = b64decode(text, validate=True)
         with (
             catch_warnings(action="ignore"),
-            Image.open(BytesIO(content), formats=list(SENT)) as image,
+            Image.open(BytesIO(content), formats=list(_SENT)) as image,
         ):
             if max(image.size) > _MAX_SENT_SIDE_PX:
                 return None
-            return Thumbnail(image.width, image.height, content, SENT[image.format or ""])
+            return Thumbnail(image.width, image.height, content, _SENT[image.format or ""])
     except (*PARSER_ERRORS, binascii.Error):
         return None
 
