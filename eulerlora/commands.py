@@ -197,8 +197,10 @@ def predict_command(
 
     selection = select_files(images, EXTENSIONS)
     files = selection.files
-    if csv_file is not None:
-        _check_output(csv_file, [*files, *checkpoint.glob("*")])
+    if csv_file is not None and csv_file.exists():
+        inputs = (*files, *checkpoint.glob("*"))
+        if any(file.exists() and file.samefile(csv_file) for file in inputs):
+            raise OutputPathError(f"{csv_file} is an input file and cannot be the output file")
     model = EulerLoRA.load(checkpoint, device, precision)
     failures: list[str] = []
 
@@ -293,13 +295,6 @@ def predict_files(
                     on_warning(f"{file}: {ignored.message}")
             fields = response_fields(prediction, index, model.classes)
             yield to_jsonable_python({"file": str(file), **fields, "warnings": warnings})
-
-
-def _check_output(path: Path, inputs: Iterable[Path]) -> None:
-    if path.exists():
-        for file in inputs:
-            if file.exists() and file.samefile(path):
-                raise OutputPathError(f"{path} is an input file and cannot be the output file")
 
 
 def text_line(answer: Mapping[str, Any], encoding: str = "utf-8") -> str:

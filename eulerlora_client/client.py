@@ -569,6 +569,8 @@ def connection_options(url: str, key: str | None, timeouts: Timeouts) -> dict[st
     Raises SettingsError for an invalid URL or key, or a proxy that cannot be used.
     """
     base_url, proxy = _checked_url(url), environment_proxy(url)
+    if key is not None and not (key.isascii() and key.isprintable() and key and " " not in key):
+        raise SettingsError("key: expected printable ASCII characters without spaces")
     try:
         # A transport makes httpx ignore the proxies of the environment, not its certificates.
         limits = httpx.Limits(max_connections=None)
@@ -577,7 +579,7 @@ def connection_options(url: str, key: str | None, timeouts: Timeouts) -> dict[st
         raise SettingsError("a SOCKS proxy requires: pip install 'httpx[socks]'") from error
     return {
         "base_url": base_url,
-        "headers": {} if key is None else {"Authorization": f"Bearer {_checked_key(key)}"},
+        "headers": {} if key is None else {"Authorization": f"Bearer {key}"},
         "timeout": httpx.Timeout(
             connect=timeouts.connect_s, read=timeouts.read_s, write=timeouts.write_s, pool=None
         ),
@@ -631,12 +633,6 @@ def _checked_url(url: str) -> str:
     if parts.query or parts.fragment:
         raise SettingsError(f"url: expected a URL without query and fragment, got {url!r}")
     return url
-
-
-def _checked_key(key: str) -> str:
-    if not (key.isascii() and key.isprintable() and key and " " not in key):
-        raise SettingsError("key: expected printable ASCII characters without spaces")
-    return key
 
 
 def parsed_body(response: httpx.Response, body: type[AnyBody]) -> AnyBody:

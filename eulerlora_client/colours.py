@@ -8,7 +8,7 @@ shows. The chunks become ICC profiles of a matrix and a tone curve.
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from io import BytesIO
 from itertools import product
 from typing import Any
@@ -139,7 +139,10 @@ def conversion_to_srgb(colours: Colours, mode: str) -> Conversion:
             found = _profile(source, colours)
             space = found if isinstance(found, RgbSpace) else None
             profile = _matrix_profile(found) if isinstance(found, RgbSpace) else found
-            transform = _transform(profile)
+            transform = None
+            if profile is not None:
+                cached = len(profile) <= _MAX_CACHED_BYTES
+                transform = (_cached_transform if cached else _new_transform)(profile)
             if transform is not None and mode not in _CONVERTIBLE[transform.input_mode]:
                 raise ProfileError(f"it is for {transform.input_mode} and the image is {mode}")
         except ProfileError as error:
@@ -300,25 +303,20 @@ def _inverse(matrix: Matrix) -> Matrix:
     return [[value / determinant for value in row] for row in cofactors]
 
 
-def _transform(profile: bytes | None) -> ImageCms.ImageCmsTransform | None:
-    if profile is None:
-        return None
-    return (_cached if len(profile) <= _MAX_CACHED_BYTES else _new_transform)(profile)
-
-
 def _new_transform(profile: bytes) -> ImageCms.ImageCmsTransform | None:
     try:
         source = ImageCms.ImageCmsProfile(BytesIO(profile))
         space = source.profile.xcolor_space
         if space not in _INPUT_MODES:
             raise ProfileError("it is not one of an RGB, gray or CMYK image")
-        transform = ImageCms.ImageCmsTransform(source, _srgb(), _INPUT_MODES[space], "RGB")
+        srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
+        transform = ImageCms.ImageCmsTransform(source, srgb, _INPUT_MODES[space], "RGB")
     except (OSError, ValueError) as error:
         raise ProfileError("it is damaged") from error
     return None if _is_identity(transform) else transform
 
 
-_cached = lru_cache(maxsize=16)(_new_transform)
+_cached_transform = lru_cache(maxsize=16)(_new_transform)
 
 
 def _is_identity(transform: ImageCms.ImageCmsTransform) -> bool:
@@ -330,8 +328,3 @@ def _is_identity(transform: ImageCms.ImageCmsTransform) -> bool:
     image = Image.frombytes(transform.input_mode, (len(levels) // channels, 1), levels)
     difference = ImageChops.difference(transform.apply(image), image.convert("RGB"))
     return difference.point(lambda level: level > _MAX_SRGB_DIFFERENCE).getbbox() is None
-
-
-@cache
-def _srgb() -> ImageCms.ImageCmsProfile:
-    return ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))

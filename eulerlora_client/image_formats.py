@@ -380,7 +380,8 @@ def _jpeg(data: bytes, to_first_scan: bool = False) -> CodedImage:
     header, sampling = _jpeg_frame(frame_marker, frame)
     markers = _JFIF_SEGMENT if has_jfif else b""
     if adobe is not None:
-        markers += _ADOBE_SEGMENT + bytes([_adobe_transform(adobe, len(sampling))])
+        transform = RGB if adobe == RGB else YCCK if len(sampling) == 4 else YCC
+        markers += _ADOBE_SEGMENT + bytes([transform])
     return CodedImage(
         header,
         b"".join((JPEG_START, markers, *tables, data[first_scan:end])) if end else b"",
@@ -413,12 +414,6 @@ def _jpeg_frame(marker: int, frame: bytes) -> tuple[ImageHeader, tuple[tuple[int
             "expected sampling factors that divide the largest ones; others are not supported"
         )
     return ImageHeader("JPEG", width, height, marker in _PROGRESSIVE), sampling
-
-
-def _adobe_transform(transform: int, components: int) -> int:
-    if components == 4:
-        return RGB if transform == RGB else YCCK
-    return RGB if transform == RGB else YCC
 
 
 def _joined_profile(parts: list[bytes]) -> bytes | None:

@@ -208,18 +208,18 @@ def content_kind(name: str, start: bytes) -> str:
 
 def _files_below(folder: Path) -> Iterator[Path]:
     """Unsorted; links to folders are followed, and each folder is listed once."""
+
+    def refuse(error: OSError) -> NoReturn:
+        raise ImageFilesError(f"{error.filename}: cannot be listed ({error.strerror})") from error
+
     visited = set()  # a link may lead to a folder above it
-    for parent, folders, names in os.walk(folder, onerror=_raise_unlistable, followlinks=True):
+    for parent, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
         real = Path(parent).resolve()
         if real in visited:
             folders.clear()
             continue
         visited.add(real)
         yield from (Path(parent, name) for name in names)
-
-
-def _raise_unlistable(error: OSError) -> NoReturn:
-    raise ImageFilesError(f"{error.filename}: cannot be listed ({error.strerror})") from error
 
 
 # Exceptions of Pillow's parsers for malformed files; the list is a result of fuzzing.
@@ -268,16 +268,13 @@ def rgb_image(content: bytes, reduced_side_px: int | None = None) -> Image.Image
             if narrow.mode.startswith("I"):  # a plain conversion would clip 16 bits
                 narrow = narrow.convert("F").point(lambda level: level * (1 / 257) + 0).convert("L")
             conversion = conversion_to_srgb(file.colours, narrow.mode)
-            return _on_white(converted(narrow, conversion.transform))
+            picture = converted(narrow, conversion.transform)
+            layers = picture.convert("RGBA" if picture.has_transparency_data else "RGB")
+            plain = Image.new("RGB", layers.size, "white")  # without metadata
+            plain.paste(layers, mask=layers if layers.mode == "RGBA" else None)
+            return plain
     except PARSER_ERRORS as error:
         raise broken(file.header.format) from error
-
-
-def _on_white(image: Image.Image) -> Image.Image:
-    layers = image.convert("RGBA") if image.has_transparency_data else image.convert("RGB")
-    plain = Image.new("RGB", layers.size, "white")
-    plain.paste(layers, mask=layers if layers.mode == "RGBA" else None)
-    return plain
 
 
 _JFIF_BYTES = 12  # the rest of the segment is a preview and its size
@@ -340,19 +337,16 @@ def _jpeg_parts(data: bytes) -> Iterator[bytes]:
 
 def _kept_parts(data: bytes, segment: JpegSegment) -> Iterator[bytes]:
     marker, payload = segment.marker, data[segment.start + 2 : segment.end]
+    is_kept = marker != COMMENT
+    if APP0 <= marker <= LAST_APP:
+        is_kept = marker in _KEPT_SEGMENTS and payload.startswith(_KEPT_SEGMENTS[marker])
     if segment.start == segment.end:
         yield bytes([0xFF, marker])
     elif marker == APP0 and payload.startswith(JFIF):
         yield _segment(APP0, payload[:_JFIF_BYTES] + bytes(2))
-    elif _is_kept(marker, payload):
+    elif is_kept:
         yield _segment(marker, payload)
     yield data[segment.end : segment.scan_end]
-
-
-def _is_kept(marker: int, payload: bytes) -> bool:
-    if APP0 <= marker <= LAST_APP:
-        return marker in _KEPT_SEGMENTS and payload.startswith(_KEPT_SEGMENTS[marker])
-    return marker != COMMENT
 
 
 def _segment(marker: int, payload: bytes) -> bytes:

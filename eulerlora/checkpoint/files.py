@@ -182,7 +182,9 @@ def write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConf
 
     The network must be loaded from the checkpoint's files, in float32 on the CPU.
     """
-    image = _png(_synthetic_image())
+    content = BytesIO()
+    Image.fromarray(_synthetic_image().permute(1, 2, 0).numpy()).save(content, "PNG")
+    image = content.getvalue()
     pixels = _network_input(folder / IMAGE_FILE, image, config.preprocessing)
     draws = _known_draws(config)
     outputs = predict_known_answer(network, pixels, draws, config.temperatures)
@@ -235,12 +237,6 @@ def _synthetic_image() -> Tensor:
     size = (IMAGE_HEIGHT, IMAGE_WIDTH)
     smooth = F.interpolate(coarse, size, mode="bilinear", align_corners=True)[0]
     return (255 * smooth).round().to(torch.uint8)
-
-
-def _png(pixels: Tensor) -> bytes:
-    content = BytesIO()
-    Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(content, "PNG")
-    return content.getvalue()
 
 
 def _read(path: Path) -> bytes:
@@ -329,27 +325,22 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     The network is built without memory for its weights, which are then those of the files: the
     numbers in `config.json` alone allocate nothing. Raises CheckpointError, with file and reason.
     """
-    return read_unchanged(folder, lambda: _load_checkpoint(folder))
 
+    def read() -> Checkpoint:
+        text, config = _read_config(folder)
+        settings, backbone = config.adapters.settings, _read_backbone(folder, config)
+        with torch.device("meta"):
+            network = build_network(
+                backbone, settings, len(config.classes), config.preprocessing, config.method
+            )
+        path = current_file(folder, ADAPTERS_FILE)
+        tensors = read_tensors(path, dict(network.adapter_parameters()))
+        check_digest(path, tensors, config.adapters.sha256)
+        network.load_state_dict(tensors, strict=False, assign=True)
+        distance = _read_feature_distance(folder, config)
+        return Checkpoint(network.eval(), config, _revision(text), distance, folder)
 
-def _load_checkpoint(folder: Path) -> Checkpoint:
-    text, config = _read_config(folder)
-    backbone = _read_backbone(folder, config)
-    with torch.device("meta"):
-        network = build_network(
-            backbone,
-            config.adapters.settings,
-            len(config.classes),
-            config.preprocessing,
-            config.method,
-        )
-    trained = dict(network.adapter_parameters())
-    path = current_file(folder, ADAPTERS_FILE)
-    tensors = read_tensors(path, trained)
-    check_digest(path, tensors, config.adapters.sha256)
-    network.load_state_dict(tensors, strict=False, assign=True)
-    distance = _read_feature_distance(folder, config)
-    return Checkpoint(network.eval(), config, _revision(text), distance, folder)
+    return read_unchanged(folder, read)
 
 
 def revision_of(config: CheckpointConfig) -> str:
@@ -456,25 +447,25 @@ def read_training_images(folder: Path) -> dict[str, Tensor]:
     `backbone`; empty if they are not known. Raises CheckpointError for a file that is damaged or
     has another digest than in `config.json`.
     """
-    return read_unchanged(folder, lambda: _read_training_images(folder))
 
+    def read() -> dict[str, Tensor]:
+        path, expected = current_file(folder, TRAINING_IMAGES_FILE), None
+        if current_file(folder, CONFIG_FILE).exists():
+            expected = _read_config(folder)[1].training_images_sha256
+        if expected is None and not path.exists():
+            return {}
+        try:
+            if expected is not None and _file_sha256(path) != expected:
+                raise CheckpointError(path, f"its SHA-256 differs from that in {CONFIG_FILE}")
+            digests = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(path, "not a readable safetensors file") from error
+        for name, tensor in digests.items():
+            if tensor.dtype != torch.int64 or tensor.ndim != 1:
+                raise CheckpointError(path, f"{name}: expected (images,) int64")
+        return digests
 
-def _read_training_images(folder: Path) -> dict[str, Tensor]:
-    path, expected = current_file(folder, TRAINING_IMAGES_FILE), None
-    if current_file(folder, CONFIG_FILE).exists():
-        expected = _read_config(folder)[1].training_images_sha256
-    if expected is None and not path.exists():
-        return {}
-    try:
-        if expected is not None and _file_sha256(path) != expected:
-            raise CheckpointError(path, f"its SHA-256 differs from that in {CONFIG_FILE}")
-        digests = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(path, "not a readable safetensors file") from error
-    for name, tensor in digests.items():
-        if tensor.dtype != torch.int64 or tensor.ndim != 1:
-            raise CheckpointError(path, f"{name}: expected (images,) int64")
-    return digests
+    return read_unchanged(folder, read)
 
 
 def write_config(folder: Path, config: CheckpointConfig) -> None:

@@ -41,7 +41,6 @@ from eulerlora.exchange.libraries import (
     converted,
     describe_timm,
     is_timm,
-    timm_trunk,
     unsupported,
 )
 from eulerlora.exchange.onnx_weights import OnnxModel, read_onnx
@@ -393,7 +392,11 @@ def _describe(source: WeightsSource, config: Json) -> Described:
 def _timm_model(source: WeightsSource, config: Json) -> Described | None:
     if is_timm(source.tensors):
         return describe_timm(config, source.tensors)
-    trunk = timm_trunk(source.tensors)
+    trunk = {
+        name.removeprefix("visual.trunk."): tensor
+        for name, tensor in source.tensors.items()
+        if name.startswith("visual.trunk.")
+    }
     if not is_timm(trunk):
         return None
     stated = source.json("open_clip_config.json") or {}

@@ -93,7 +93,10 @@ def converted(
     positions = positions.view(1, *positions.shape[-2:])
     if settings.registers:
         registers = reader.take(layout.registers).view(1, settings.registers, -1)
-        positions, registers = _register_positions(positions, registers, settings)
+        if positions.shape[1] == settings.tokens:  # the registers have positions
+            first = 1 + settings.registers
+            registers = registers + positions[:, 1:first]
+            positions = torch.cat([positions[:, :1], positions[:, first:]], dim=1)
         state["register_tokens"] = registers
     if positions.shape[1] == settings.tokens - settings.registers - 1:  # of patches only
         positions = torch.cat([torch.zeros_like(positions[:, :1]), positions], dim=1)
@@ -131,17 +134,6 @@ def _block(
 
 def _named(prefix: str, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": tensor for name, tensor in parts.items()}
-
-
-def _register_positions(
-    positions: Tensor, registers: Tensor, settings: BackboneSettings
-) -> tuple[Tensor, Tensor]:
-    """Moves the positions of registers, if they have any, into the registers."""
-    if positions.shape[1] != settings.tokens:
-        return positions, registers
-    first = 1 + settings.registers
-    own = positions[:, 1:first]
-    return torch.cat([positions[:, :1], positions[:, first:]], dim=1), registers + own
 
 
 TRANSFORMERS_ACTIVATIONS: dict[str, Activation] = {
@@ -332,7 +324,6 @@ _TIMM = Layout(
     ignored=("head.", "mask_token"),
 )
 _TIMM_MEAN_POOLED = replace(_TIMM, final_norm="fc_norm")
-_TIMM_TRUNK = "visual.trunk."
 HEAD_WIDTH = 64
 """Of every published DINOv2 and of most of timm's models: the files state no number of heads."""
 _HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
@@ -367,15 +358,6 @@ def unsupported(tensors: Iterable[str]) -> str:
 
 def is_timm(tensors: Mapping[str, Tensor]) -> bool:
     return {"patch_embed.proj.weight", "blocks.0.attn.qkv.weight"} <= tensors.keys()
-
-
-def timm_trunk(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The vision trunk of an open_clip model, without its projection."""
-    return {
-        name.removeprefix(_TIMM_TRUNK): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(_TIMM_TRUNK)
-    }
 
 
 def describe_timm(config: Json, tensors: Mapping[str, Tensor]) -> Described:

@@ -172,7 +172,8 @@ def main() -> None:
 
     An OSError, or an exception whose class has an integer `exit_status`, is one line on stderr.
     """
-    signal.signal(signal.SIGTERM, _exit_on_signal)
+    # process 1 of a container would otherwise ignore the signal
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     debug = "--debug" in sys.argv[1:]
     try:
         Path.cwd()
@@ -190,11 +191,6 @@ def main() -> None:
         if debug or not isinstance(status, int):
             raise
         _fail(str(error), status)
-
-
-def _exit_on_signal(*_: object) -> NoReturn:
-    """Ends the process on SIGTERM; process 1 of a container would otherwise ignore the signal."""
-    sys.exit(128 + signal.SIGTERM)
 
 
 def _fail(message: str, status: int) -> NoReturn:

@@ -236,7 +236,9 @@ def print_table(rows: Sequence[TriageRow], policy: Policy, file: TextIO) -> None
     ranked_rows = ranked(rows)
     notes = [summary(ranked_rows), *_policy_notes(ranked_rows, policy), WARNING]
     encoding = file.encoding or "utf-8"  # None for io.StringIO
-    print(f"\n{table(ranked_rows, encoding, width, _shows_colours(file))}\n", file=file)
+    refused = os.environ.get("TERM") == "dumb" or os.environ.get("NO_COLOR")  # no-color.org
+    colours = file.isatty() and not refused
+    print(f"\n{table(ranked_rows, encoding, width, colours)}\n", file=file)
     for note in notes:
         print(textwrap.fill(note, width, break_on_hyphens=False), file=file)
 
@@ -309,11 +311,6 @@ def _column_widths(lines: Sequence[Sequence[str]], width: int) -> list[int]:
     while limit > _MIN_COLUMN_WIDTH and sum(min(column, limit) for column in natural) > available:
         limit -= 1
     return [min(column, limit) for column in natural]
-
-
-def _shows_colours(file: TextIO) -> bool:
-    """True for a terminal with colours whose user has not set NO_COLOR (no-color.org)."""
-    return file.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 
 def _cells(row: TriageRow) -> list[str]:

@@ -75,14 +75,6 @@ class Thumbnail:
         return f"data:{self.media_type};base64,{b64encode(self.content).decode()}"
 
 
-@dataclass(frozen=True)
-class _InlineResource:
-    """An inline style or script, and its hash for the page's Content-Security-Policy."""
-
-    text: Markup
-    csp_source: str
-
-
 def write_html_report(
     path: Path, rows: Sequence[TriageRow], policy: Policy, created_at: datetime
 ) -> None:
@@ -157,7 +149,9 @@ def _environment() -> Environment:
         loader=PackageLoader(_PACKAGE, _FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_printable_value,
+        finalize=lambda value: (
+            printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+        ),
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -182,14 +176,11 @@ def _environment() -> Environment:
     return environment
 
 
-def _printable_value(value: object) -> object:
-    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _inline(name: str) -> _InlineResource:
+def _inline(name: str) -> dict[str, str]:
+    """An inline style or script, and its hash for the page's Content-Security-Policy."""
     text = files(_PACKAGE).joinpath(_FOLDER, name).read_text(encoding="utf-8")
     digest = b64encode(sha256(text.encode()).digest()).decode()
-    return _InlineResource(Markup(text), f"'sha256-{digest}'")
+    return {"text": Markup(text), "csp_source": f"'sha256-{digest}'"}
 
 
 def sort_keys(row: TriageRow, name_ranks: Mapping[str, int]) -> dict[str, float | None]:

@@ -8,6 +8,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,7 +68,9 @@ class TriageRow:
 
 def ranked(rows: Sequence[TriageRow]) -> list[TriageRow]:
     """Names the rows and sorts them by urgency, target probability, entropy and name."""
-    folder = _common_folder([row.path for row in rows])
+    folder: str | None = None
+    with suppress(ValueError):  # no paths, or absolute and relative ones
+        folder = os.path.commonpath([row.path.parent for row in rows])
     named = [
         replace(row, name=str(row.path.relative_to(folder) if folder else row.path)) for row in rows
     ]
@@ -84,10 +87,3 @@ def _sort_key(row: TriageRow) -> tuple[float, float, float, str, str]:
     target = math.inf if shown.target is None else -shown.target
     entropy = math.inf if shown.figures is None else -shown.figures.entropy
     return -row.urgency, target, entropy, row.name.casefold(), row.name
-
-
-def _common_folder(paths: Sequence[Path]) -> Path | None:
-    try:
-        return Path(os.path.commonpath([path.parent for path in paths]))
-    except ValueError:  # no paths, or absolute and relative ones
-        return None
