@@ -122,12 +122,7 @@ max_pixels_option = click.option(
 )
 @click.argument("checkpoint", type=CHECKPOINT)
 @click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option(
-    "--mode",
-    type=click.Choice(["det", "stoch"]),
-    default="det",
-    show_default=True,
-)
+@click.option("--mode", type=click.Choice(["det", "stoch"]), default="det", show_default=True)
 @click.option(
     "--samples",
     type=SamplesParameter(),
@@ -216,13 +211,7 @@ def predict_command(
 
     for note in selection.notes:
         report_warning(note)
-    options = {
-        "mode": mode,
-        "samples": samples,
-        "seed": seed,
-        "views": views,
-        "coverage": coverage,
-    }
+    options = {"mode": mode, "samples": samples, "seed": seed, "views": views, "coverage": coverage}
     answers = predict_files(model, files, options, report_failure, report_warning)
     if csv_file is not None:
         auto = ("rows",) if samples == AUTO else ()
@@ -315,10 +304,7 @@ def text_line(answer: Mapping[str, Any], encoding: str = "utf-8") -> str:
 
 
 def write_answers(
-    path: Path,
-    answers: Iterable[Mapping[str, Any]],
-    columns: Sequence[str],
-    classes: Sequence[str],
+    path: Path, answers: Iterable[Mapping[str, Any]], columns: Sequence[str], classes: Sequence[str]
 ) -> None:
     """Writes a CSV file with one row per answer; a regular file is complete or unchanged.
 
@@ -408,10 +394,7 @@ def sign_command(checkpoint: Path, key: Path) -> None:
     click.echo(checkpoint / SIGNATURE_FILE)
 
 
-@click.command(
-    "convert",
-    epilog="\b\nExample:\n  eulerlora convert pictures --out pictures-png",
-)
+@click.command("convert", epilog="\b\nExample:\n  eulerlora convert pictures --out pictures-png")
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--out", required=True, type=PATH, help="A new folder.")
 def convert_command(folder: Path, out: Path) -> None:
@@ -436,8 +419,7 @@ def convert_command(folder: Path, out: Path) -> None:
 
 
 @click.command(
-    "export",
-    epilog="\b\nExample:\n  eulerlora export checkpoint --format onnx --out onnx",
+    "export", epilog="\b\nExample:\n  eulerlora export checkpoint --format onnx --out onnx"
 )
 @click.argument("checkpoint", type=CHECKPOINT)
 @click.option(
@@ -468,11 +450,7 @@ def export_command(checkpoint: Path, format_: str, out: Path, version: str, samp
     configure_openmp()
     # These import torch.
     from eulerlora.checkpoint.files import load_checkpoint  # noqa: PLC0415
-    from eulerlora.exchange.exporting import (  # noqa: PLC0415
-        export_onnx,
-        export_peft,
-        export_torchvision,
-    )
+    from eulerlora.exchange.exporting import export_onnx, export_peft, export_torchvision  # noqa: PLC0415
     from eulerlora_contract.output_files import check_free, new_folder  # noqa: PLC0415
 
     check_free(out)
@@ -490,8 +468,7 @@ def export_command(checkpoint: Path, format_: str, out: Path, version: str, samp
 
 
 @click.command(
-    "import",
-    epilog="\b\nExample:\n  eulerlora import lora_0 lora_1 --format peft --out checkpoint",
+    "import", epilog="\b\nExample:\n  eulerlora import lora_0 lora_1 --format peft --out checkpoint"
 )
 @click.argument("folders", nargs=-1, required=True, type=PATH)
 @click.option("--format", type=click.Choice(["peft"]), required=True, expose_value=False)
@@ -504,11 +481,7 @@ def export_command(checkpoint: Path, format_: str, out: Path, version: str, samp
 @click.option("--classes", help="Names, separated by commas; those of the backbone by default.")
 @click.option("--name", default="imported", show_default=True, help="Name of the checkpoint.")
 def import_command(
-    folders: tuple[Path, ...],
-    out: Path,
-    backbone: str | None,
-    classes: str | None,
-    name: str,
+    folders: tuple[Path, ...], out: Path, backbone: str | None, classes: str | None, name: str
 ) -> None:
     """Write a checkpoint with the adapters of PEFT FOLDERS as an ensemble.
 

@@ -490,9 +490,7 @@ AnyFuture = TypeVar("AnyFuture", "asyncio.Task[Any]", "Future[Any]")
 
 
 async def map_ordered(
-    function: Callable[[Item], Coroutine[Any, Any, Result]],
-    items: Iterable[Item],
-    concurrency: int,
+    function: Callable[[Item], Coroutine[Any, Any, Result]], items: Iterable[Item], concurrency: int
 ) -> AsyncGenerator[Result, None]:
     """Yields the result for each item, in order, from tasks that end when the caller stops."""
     limited = _limited(function, concurrency)

@@ -31,12 +31,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.checkpoint.config import (
-    AdapterConfig,
-    AutoRecord,
-    BackboneConfig,
-    CheckpointConfig,
-)
+from eulerlora.checkpoint.config import AdapterConfig, AutoRecord, BackboneConfig, CheckpointConfig
 from eulerlora.checkpoint.weights import (
     BACKBONE_FILE,
     CARD_FILE,

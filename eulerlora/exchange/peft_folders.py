@@ -14,12 +14,7 @@ from torch import Tensor
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import UNKNOWN_TRAINING, config_of, save_checkpoint
-from eulerlora.exchange.importing import (
-    WeightsSource,
-    find_source,
-    read_any_tensors,
-    read_source,
-)
+from eulerlora.exchange.importing import WeightsSource, find_source, read_any_tensors, read_source
 from eulerlora.exchange.libraries import LAW, MODULE_PREFIX, SAMPLED_TYPE, VIT_PROJECTIONS, Json
 from eulerlora.methods.registry import build_network
 from eulerlora.sampling.masks import INPUT_PROJECTIONS, AdapterSettings

@@ -348,10 +348,7 @@ def _samples(planes: Sequence[Image.Image], top: int) -> Samples:
 
 
 def _wide_image(
-    bands: Iterable[Samples],
-    transparent: Sequence[int] | None,
-    orientation: int,
-    colours: Colours,
+    bands: Iterable[Samples], transparent: Sequence[int] | None, orientation: int, colours: Colours
 ) -> RgbImage:
     """An image of 16 bits per sample, upright in sRGB.
 

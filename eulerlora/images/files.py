@@ -10,13 +10,7 @@ from PIL.PngImagePlugin import PngImageFile
 from torch import Tensor
 
 from eulerlora.images import MAX_PIXELS_VARIABLE
-from eulerlora.images.decode import (
-    RgbImage,
-    check_file_size,
-    decode,
-    local_limits,
-    max_file_bytes,
-)
+from eulerlora.images.decode import RgbImage, check_file_size, decode, local_limits, max_file_bytes
 from eulerlora_contract.errors import ImageError, ImageSizeError
 
 RAISED_BY = f"--max-pixels or {MAX_PIXELS_VARIABLE} raises the limit"

@@ -15,13 +15,7 @@ from torch.nn import functional as F
 from eulerlora.images.preprocess import normalise
 from eulerlora.nn.attention import DistanceAttention, SelfAttention, projected_attention
 from eulerlora.nn.backbone import EncoderBlock, LayerScale, VisionTransformer
-from eulerlora.nn.method import (
-    AnyMethod,
-    AttentionAdapters,
-    BlockAdapters,
-    BlockRows,
-    RowDraws,
-)
+from eulerlora.nn.method import AnyMethod, AttentionAdapters, BlockAdapters, BlockRows, RowDraws
 from eulerlora.nn.rows import DistinctRows, Rows, ViewedRows, view_order
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.trajectories import Trajectories

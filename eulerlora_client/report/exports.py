@@ -47,9 +47,7 @@ class Outputs:
         """
         with ExitStack() as writers:  # calls all of them in reverse order, also after an error
             if self.report is not None:
-                from eulerlora_client.report.html import (  # noqa: PLC0415 - slow to import
-                    write_html_report,
-                )
+                from eulerlora_client.report.html import write_html_report  # noqa: PLC0415 - slow to import
 
                 writers.callback(write_html_report, self.report, rows, policy, datetime.now(UTC))
             if self.json_lines is not None:

@@ -18,12 +18,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from eulerlora_client.images import PARSER_ERRORS, rgb_image
-from eulerlora_client.report.ranking import (
-    STATUS_TITLES,
-    TriageRow,
-    counts_by_status,
-    ranked,
-)
+from eulerlora_client.report.ranking import STATUS_TITLES, TriageRow, counts_by_status, ranked
 from eulerlora_contract.answers import OodScore, Prediction, TriageResult
 from eulerlora_contract.errors import ImageError
 from eulerlora_contract.output_files import open_output

@@ -19,12 +19,7 @@ from eulerlora_client.report.html import report_html, sent_thumbnail
 from eulerlora_client.report.ranking import RowProblem, TriageRow
 from eulerlora_contract.policy.policy import Policy
 from eulerlora_contract.problems import MalformedBody
-from eulerlora_contract.queries import (
-    ReportFormat,
-    ReportImage,
-    ReportProblem,
-    ReportRequest,
-)
+from eulerlora_contract.queries import ReportFormat, ReportImage, ReportProblem, ReportRequest
 from eulerlora_contract.settings import Settings, error_without_input
 
 _NICENESS = 10

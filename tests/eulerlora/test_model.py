@@ -10,10 +10,7 @@ from PIL import Image
 from torch import Generator, Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from eulerlora.checkpoint.files import (
-    load_checkpoint,
-    write_config,
-)
+from eulerlora.checkpoint.files import load_checkpoint, write_config
 from eulerlora.images.decode import upright_rgb
 from eulerlora.images.preprocess import content_seed
 from eulerlora.model import EulerLoRA, Predictions, choose_device

@@ -338,10 +338,7 @@ def network() -> nn.ModuleDict:
         ({"target_modules": ["q_proj", "conv"]}, "conv"),
         ({"target_modules": ["q_proj", "o_proj"]}, "o_proj"),
         ({"target_modules": ["q_proj"], "r": 4, "min_rank": 5}, "min_rank"),
-        (
-            {"target_modules": ["q_proj"], "min_rank": 4, "rank_pattern": {"q_proj": 3}},
-            "min_rank",
-        ),
+        ({"target_modules": ["q_proj"], "min_rank": 4, "rank_pattern": {"q_proj": 3}}, "min_rank"),
         ({"target_modules": ["q_proj"], "min_rank": 0}, "min_rank"),
         ({"target_modules": ["q_proj"], "steps": 0}, "steps"),
         ({"target_modules": ["q_proj"], "scale": -1.0}, "scale"),

@@ -12,13 +12,7 @@ import pytest
 
 from eulerlora.model import EulerLoRA
 from tests.eulerlora_contract.policy_inputs import PREDICTION
-from tests.service.conftest import (  # noqa: F401 - fixtures
-    LIVE_BODY_BYTES,
-    app_of,
-    bombs,
-    model,
-    photo,
-)
+from tests.service.conftest import LIVE_BODY_BYTES, app_of, bombs, model, photo  # noqa: F401 - fixtures
 from tests.service.real_server import run_server
 
 Reply = tuple[int, Mapping[str, str], bytes] | None

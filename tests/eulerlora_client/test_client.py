@@ -32,12 +32,7 @@ from eulerlora_client import (
     Unreachable,
     UnusableImage,
 )
-from eulerlora_client.client import (
-    PREFETCH_FACTOR,
-    environment_proxy,
-    is_this_machine,
-    map_ordered,
-)
+from eulerlora_client.client import PREFETCH_FACTOR, environment_proxy, is_this_machine, map_ordered
 from tests.eulerlora_client.conftest import (
     PREDICTION,
     ReceivedRequest,

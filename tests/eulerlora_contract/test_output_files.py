@@ -24,13 +24,7 @@ from eulerlora_contract.output_files import (
     read_unchanged,
     storage_errors,
 )
-from eulerlora_contract.printable import (
-    NO_BREAK,
-    csv_path,
-    csv_text,
-    printable,
-    write_csv_rows,
-)
+from eulerlora_contract.printable import NO_BREAK, csv_path, csv_text, printable, write_csv_rows
 from tests.full_disk import file_size_limit
 
 

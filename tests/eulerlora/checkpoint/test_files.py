@@ -42,13 +42,7 @@ from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_contract.errors import CheckpointError, StorageError
 from eulerlora_contract.output_files import check_free
 from tests.conftest import predict_rows
-from tests.damaged_checkpoints import (
-    CONFIG,
-    LARGEST,
-    LOADING,
-    config_edited,
-    edited,
-)
+from tests.damaged_checkpoints import CONFIG, LARGEST, LOADING, config_edited, edited
 from tests.full_disk import file_size_limit
 
 CARD = "# A card, größer than ASCII\n"

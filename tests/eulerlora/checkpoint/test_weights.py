@@ -176,9 +176,7 @@ def test_a_backbone_of_torchvisions_model_has_the_features_of_its_head() -> None
     torch.testing.assert_close(head(backbone(images)), model(images))
 
 
-def test_another_image_size_changes_the_patch_positions_only(
-    make_backbone,
-) -> None:
+def test_another_image_size_changes_the_patch_positions_only(make_backbone) -> None:
     backbone = make_backbone(SETTINGS)
     larger = at_image_size(backbone, 48)
     assert larger.settings == SETTINGS.model_copy(update={"image_size": 48})

@@ -12,12 +12,7 @@ from torch.nn import functional
 from torchvision.transforms import v2
 
 from eulerlora.images.decode import RgbImage, decode, upright_rgb
-from eulerlora.images.preprocess import (
-    content_seed,
-    network_input,
-    resize,
-    shades_of_gray,
-)
+from eulerlora.images.preprocess import content_seed, network_input, resize, shades_of_gray
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.method import RowDraws
 from eulerlora.nn.rows import Rows
@@ -231,12 +226,7 @@ def test_a_ycck_jpeg_is_converted_as_adobe_s_technical_note_5116_says() -> None:
     actual = decode(ycck_jpeg(stored, 2))
     luma, blue, red, key = np.moveaxis(stored.astype(float) - [0, 128, 128, 0], -1, 0)
     complement = np.stack(
-        [
-            luma + 1.402 * red,
-            luma - 0.344136 * blue - 0.714136 * red,
-            luma + 1.772 * blue,
-        ],
-        axis=-1,
+        [luma + 1.402 * red, luma - 0.344136 * blue - 0.714136 * red, luma + 1.772 * blue], axis=-1
     )
     inverted_inks = 255 - np.clip(complement, 0, 255)
     expected = inverted_inks * (key[..., None] / 255)

@@ -10,13 +10,7 @@ from torch._dynamo.exc import FailOnRecompileLimitHit
 from eulerlora.nn.method import COEFFICIENTS, RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput
 from eulerlora.nn.rows import Rows
-from eulerlora.nn.runtime import (
-    CPU_TOKENS,
-    CPU_VALUES,
-    ROW_COUNTS,
-    Runtime,
-    max_rows_per_pass,
-)
+from eulerlora.nn.runtime import CPU_TOKENS, CPU_VALUES, ROW_COUNTS, Runtime, max_rows_per_pass
 from eulerlora.settings import Draw, RuntimeSettings
 from tests.conftest import TINY_BACKBONE, predict_rows, random_backbone, random_network
 
