@@ -166,7 +166,14 @@ def calibrated_sets(
     """Prediction sets of n images, and why they are missing or hold only nearly."""
     calibration = config.prediction_set_calibration(options, coverage)
     if calibration is None:
-        reason = missing_calibration(config, coverage, options)
+        available: dict[Options, list[str]] = {}
+        for entry in config.prediction_sets:
+            available.setdefault(config.fitted_options(entry), []).append(f"{entry.coverage:g}")
+        known = "; ".join(f"{' and '.join(of)} for {fitted}" for fitted, of in available.items())
+        reason = (
+            f"the checkpoint has no prediction sets with coverage {coverage:g} for {options}; it "
+            f"has {known or 'none'}"
+        )
         return None, [PredictionWarning(code=WarningCode.NO_PREDICTION_SET, message=reason)]
     sets = prediction_sets(probabilities, calibration, config.class_names)
     if calibration.precision == options.precision:
@@ -176,14 +183,3 @@ def calibrated_sets(
         f"{options.precision}: their coverage holds up to the difference between both"
     )
     return sets, [PredictionWarning(code=WarningCode.OTHER_PRECISION, message=mismatch)]
-
-
-def missing_calibration(config: CheckpointConfig, coverage: float, options: Options) -> str:
-    available: dict[Options, list[str]] = {}
-    for entry in config.prediction_sets:
-        available.setdefault(config.fitted_options(entry), []).append(f"{entry.coverage:g}")
-    known = "; ".join(f"{' and '.join(of)} for {fitted}" for fitted, of in available.items())
-    return (
-        f"the checkpoint has no prediction sets with coverage {coverage:g} for {options}; it has "
-        f"{known or 'none'}"
-    )

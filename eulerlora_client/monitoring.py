@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
@@ -149,7 +150,12 @@ def calibration_upper_bound(share: float, trials: int, confidence: float) -> flo
     The bound is the p for which this equals 1 - confidence.
     """
     limit = -math.log1p(-confidence) / trials
-    return _last_true(lambda p: p <= share or _divergence(share, p) <= limit)
+
+    def divergence(p: float) -> float:
+        occurs = share * math.log(share / p) if share > 0 else 0.0
+        return occurs + (1 - share) * math.log((1 - share) / (1 - p))
+
+    return _last_true(lambda p: p <= share or divergence(p) <= limit)
 
 
 def _last_true(condition: Callable[[float], bool]) -> float:
@@ -159,13 +165,6 @@ def _last_true(condition: Callable[[float], bool]) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if condition(middle) else (low, middle)
     return low
-
-
-def _divergence(share: float, probability: float) -> float:
-    """KL(Bernoulli(share), Bernoulli(probability)) for a probability in (share, 1)."""
-    occurs = share * math.log(share / probability) if share > 0 else 0.0
-    absent = (1 - share) * math.log((1 - share) / (1 - probability))
-    return occurs + absent
 
 
 PICTURES_PER_FALSE_ALARM = 1_000_000
@@ -302,7 +301,14 @@ def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
     try:
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             rows = csv.DictReader(file)
-            _check_columns(path, rows.fieldnames or (), confirmed)
+            columns = rows.fieldnames or ()
+            missing = [name for name in (_DISPOSITION, confirmed) if name not in columns]
+            if missing:
+                noun = "column" if len(missing) == 1 else "columns"
+                shown = printable(", ".join(columns[:_SHOWN_COLUMNS])) or "an empty file"
+                raise OutcomesError(
+                    f"{path}: expected the {noun} {', '.join(missing)}, got {shown}"
+                )
             outcomes = [_outcome(row, f"{path}, line {rows.line_num}", confirmed) for row in rows]
     except csv.Error as error:
         raise OutcomesError(f"{path}: expected CSV ({error})") from error
@@ -319,14 +325,6 @@ def check_decided_by(path: Path, outcomes: Iterable[Outcome], policy_hash: str) 
         raise OutcomesError(
             f"{path}: expected decisions of the policy {policy_hash}, got {printable(other)}"
         )
-
-
-def _check_columns(path: Path, columns: Sequence[str], confirmed: str) -> None:
-    missing = [name for name in (_DISPOSITION, confirmed) if name not in columns]
-    if missing:
-        noun = "column" if len(missing) == 1 else "columns"
-        shown = printable(", ".join(columns[:_SHOWN_COLUMNS])) or "an empty file"
-        raise OutcomesError(f"{path}: expected the {noun} {', '.join(missing)}, got {shown}")
 
 
 def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
@@ -424,11 +422,17 @@ def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSum
         for result in results
         if result is not LesionOutcome.NOT_ASSESSED
     ]
+    limit = -math.log1p(-promise.confidence)
+    alarms = (
+        lesions
+        for lesions, misses in enumerate(accumulate(missed), start=1)
+        if log_capital(misses, lesions, promise.tolerated) >= limit
+    )
     return OutcomeSummary(
         counts=Counter(results),
         lower=sequential_lower_bound(sum(missed), len(missed), promise.confidence),
         upper=sequential_upper_bound(sum(missed), len(missed), promise.confidence),
-        alarm_at=_first_alarm(missed, promise),
+        alarm_at=next(alarms, None),
     )
 
 
@@ -462,13 +466,3 @@ def lesion_outcome(images: Iterable[Outcome]) -> LesionOutcome:
         return LesionOutcome.MISSED
     unfamiliar = Disposition.UNFAMILIAR in dispositions
     return LesionOutcome.UNFAMILIAR if unfamiliar else LesionOutcome.URGENT
-
-
-def _first_alarm(missed: Sequence[bool], promise: Promise) -> int | None:
-    """The number of the lesion at which the bets reject the promise."""
-    limit, events = -math.log1p(-promise.confidence), 0
-    for trials, is_missed in enumerate(missed, start=1):
-        events += is_missed
-        if log_capital(events, trials, promise.tolerated) >= limit:
-            return trials
-    return None

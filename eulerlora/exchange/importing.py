@@ -327,10 +327,20 @@ def _of_image_processor(config: Json, image_size: int) -> Preprocessing:
         cropped = config.get("do_center_crop", False)
         crop = config.get("crop_size", image_size) if cropped else values["size"]
         values |= {"resize": "crop", "shorter_side": values["size"], "size": _side(crop)}
-    return validated(Preprocessing, values | _colours(config))
+
+    def does(step: str) -> bool:
+        return bool(config.get(f"do_{step}", True))
+
+    factor = config.get("rescale_factor", 1 / _PIXEL_LEVELS) if does("rescale") else 1.0
+    scale = 1.0 if isclose(_PIXEL_LEVELS * factor, 1) else _PIXEL_LEVELS * factor
+    mean, std = [0.0] * 3, [1.0] * 3
+    if does("normalize"):
+        mean, std = config.get("image_mean", mean), config.get("image_std", std)
+    values |= {"mean": [value / scale for value in mean], "std": [value / scale for value in std]}
+    return validated(Preprocessing, values)
 
 
-def of_timm(config: Json, image_size: int) -> Preprocessing:
+def _of_timm(config: Json, image_size: int) -> Preprocessing:
     """The preprocessing of `pretrained_cfg` in a `config.json` of timm."""
     given = config.get("pretrained_cfg") or config
     size = (given.get("input_size") or (3, image_size, image_size))[-1]
@@ -338,7 +348,7 @@ def of_timm(config: Json, image_size: int) -> Preprocessing:
     return _in_timms_words(given, squash, size, int(size / given.get("crop_pct", 1.0)))
 
 
-def of_open_clip(config: Json, image_size: int) -> Preprocessing:
+def _of_open_clip(config: Json, image_size: int) -> Preprocessing:
     """The preprocessing of `preprocess_cfg` in an `open_clip_config.json`."""
     given = config.get("preprocess_cfg") or {}
     return _in_timms_words(given, given.get("resize_mode") == "squash", image_size, image_size)
@@ -360,19 +370,6 @@ def _side(size: object) -> object:
         sides = {size[key] for key in ("height", "width", "shortest_edge") if key in size}
         return sides.pop() if len(sides) == 1 else size
     return size
-
-
-def _colours(config: Json) -> Json:
-    factor = config.get("rescale_factor", 1 / _PIXEL_LEVELS) if _does(config, "rescale") else 1.0
-    scale = 1.0 if isclose(_PIXEL_LEVELS * factor, 1) else _PIXEL_LEVELS * factor
-    mean, std = [0.0] * 3, [1.0] * 3
-    if _does(config, "normalize"):
-        mean, std = config.get("image_mean", mean), config.get("image_std", std)
-    return {"mean": [value / scale for value in mean], "std": [value / scale for value in std]}
-
-
-def _does(config: Json, step: str) -> bool:
-    return bool(config.get(f"do_{step}", True))
 
 
 def _describe(source: WeightsSource, config: Json) -> Described:
@@ -415,9 +412,9 @@ def _preprocessing(source: WeightsSource, config: Json, model: Described) -> Pre
         return _of_image_processor(processor, size)
     open_clip = source.json("open_clip_config.json")
     if open_clip is not None:
-        return of_open_clip(open_clip, size)
+        return _of_open_clip(open_clip, size)
     if "pretrained_cfg" in config or ("mean" in config and "std" in config):
-        return of_timm(config, size)
+        return _of_timm(config, size)
     return None
 
 

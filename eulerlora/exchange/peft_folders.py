@@ -64,7 +64,6 @@ class _ImportedAdapter:
     """
 
     folder: Path
-    base: str
     law: AdapterSettings | None
     down: Tensor
     up: Tensor
@@ -114,9 +113,7 @@ def _adapter(folder: Path, config: Json, shape: BackboneSettings) -> _ImportedAd
     down, up = _stacked(matrices, config, shape)
     weight = head.get("weight")
     bias = None if weight is None else head.get("bias", torch.zeros(len(weight)))
-    base = str(config.get("base_model_name_or_path") or "")
-    law = _law(config, matrices)
-    return _ImportedAdapter(folder, base, law, down, up, weight, bias)
+    return _ImportedAdapter(folder, _law(config, matrices), down, up, weight, bias)
 
 
 def _law(config: Json, matrices: Mapping[tuple[str, str], Tensor]) -> AdapterSettings | None:
@@ -213,7 +210,11 @@ def import_peft(
     counts = {len(weight) for weight, _ in heads}
     if len(counts) != 1:
         raise SettingsError(f"expected heads of one number of classes, got {sorted(counts)}")
-    names = _class_names(classes, source, counts.pop())
+    (count,) = counts
+    stated = (source.json("config.json") or {}).get("id2label") or {}
+    names = list(classes) or [str(stated.get(str(i), f"class_{i}")) for i in range(count)]
+    if len(names) != count:
+        raise SettingsError(f"expected {count} class names, got {len(names)}")
     settings = _settings(adapters)
     network = build_network(imported.backbone, settings, len(names), imported.preprocessing)
     with torch.no_grad():
@@ -269,14 +270,6 @@ def _head(adapter: _ImportedAdapter, source: WeightsSource) -> tuple[Tensor, Ten
             f"{weight.shape[1]}",
         )
     return weight, bias
-
-
-def _class_names(classes: Sequence[str], source: WeightsSource, count: int) -> list[str]:
-    stated = (source.json("config.json") or {}).get("id2label") or {}
-    names = list(classes) or [str(stated.get(str(i), f"class_{i}")) for i in range(count)]
-    if len(names) != count:
-        raise SettingsError(f"expected {count} class names, got {len(names)}")
-    return names
 
 
 def _card(config: CheckpointConfig) -> str:

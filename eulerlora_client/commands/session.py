@@ -105,7 +105,14 @@ def run_session(
         print_table(rows, policy, sys.stdout)
     if interrupt is not None:
         raise interrupt
-    _check_complete(rows)
+    problems = [row.problem for row in rows if row.problem is not None]
+    if problems:
+        reasons = (
+            f"; {problem.detail}" for problem in problems if problem.code == Unreachable.code
+        )
+        raise click.ClickException(
+            f"{len(problems)} of {len(rows)} files have no decision{next(reasons, '')}"
+        )
 
 
 def read_key(file: Path) -> str:
@@ -155,16 +162,6 @@ async def _send(
                 async for row in run:
                     rows.append(row)
                     display.advance()
-
-
-def _check_complete(rows: Sequence[TriageRow]) -> None:
-    problems = [row.problem for row in rows if row.problem is not None]
-    if problems:
-        unreachable = (
-            f"; {problem.detail}" for problem in problems if problem.code == Unreachable.code
-        )
-        reason = next(unreachable, "")
-        raise click.ClickException(f"{len(problems)} of {len(rows)} files have no decision{reason}")
 
 
 def triage(

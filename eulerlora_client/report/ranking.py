@@ -74,16 +74,16 @@ def ranked(rows: Sequence[TriageRow]) -> list[TriageRow]:
     named = [
         replace(row, name=str(row.path.relative_to(folder) if folder else row.path)) for row in rows
     ]
-    return sorted(named, key=_sort_key)
+
+    def key(row: TriageRow) -> tuple[float, float, float, str, str]:
+        shown = row.shown
+        target = math.inf if shown.target is None else -shown.target
+        entropy = math.inf if shown.figures is None else -shown.figures.entropy
+        return -row.urgency, target, entropy, row.name.casefold(), row.name
+
+    return sorted(named, key=key)
 
 
 def counts_by_status(rows: Sequence[TriageRow]) -> dict[TriageStatus, int]:
     counts = Counter(row.status for row in rows)
     return {status: counts[status] for status in STATUS_TITLES}
-
-
-def _sort_key(row: TriageRow) -> tuple[float, float, float, str, str]:
-    shown = row.shown
-    target = math.inf if shown.target is None else -shown.target
-    entropy = math.inf if shown.figures is None else -shown.figures.entropy
-    return -row.urgency, target, entropy, row.name.casefold(), row.name

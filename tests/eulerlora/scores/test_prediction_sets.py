@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Generator, Tensor
 
-from eulerlora.answer import calibrated_sets, missing_calibration
+from eulerlora.answer import calibrated_sets
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.scores.prediction_sets import (
     PredictionSetCalibration,
@@ -198,8 +198,7 @@ def test_the_sampler_does_not_matter_in_det(config: CheckpointConfig) -> None:
 
 def test_the_reason_lists_what_was_calibrated(config: CheckpointConfig) -> None:
     adaptive = Options("stoch", "auto", "independent", precision="float32")
-    reason = missing_calibration(config, 0.9, adaptive)
+    probabilities = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
+    _, (warning,) = calibrated_sets(probabilities, 0.9, adaptive, config)
     for part in (f"0.9 for {adaptive}", f"0.9 and 0.95 for {STOCH}", "0.9 for det, float32"):
-        assert part in reason
-    none = config.model_copy(update={"prediction_sets": ()})
-    assert missing_calibration(none, 0.9, STOCH).endswith("none")
+        assert part in warning.message
