@@ -191,19 +191,15 @@ def edit(folder: Path, **values: object) -> None:
 @pytest.mark.parametrize(
     ("options", "values", "reason"),
     [
-        ({"target_modules": ["fc1"]}, {}, "expected adapters at the query, key, value and output"),
-        ({"target_modules": ["q_proj"], "use_dora": True}, {}, "expected use_dora=False, got True"),
-        (
+        ({"target_modules": ["fc1"]}, {}, "fc1"),
+        ({"target_modules": ["q_proj"], "use_dora": True}, {}, "use_dora"),
+        ({"target_modules": ["q_proj"]}, {"peft_type": "IA3"}, "IA3"),
+        ({"target_modules": ["q_proj"]}, {"bias": "all"}, "bias"),
+        ({"target_modules": ["q_proj"]}, {"alpha_pattern": {"(": 1}}, "alpha_pattern"),
+        (  # would run without end
             {"target_modules": ["q_proj"]},
-            {"peft_type": "IA3"},
-            "expected peft_type LORA or EULERLORA, got IA3",
-        ),
-        ({"target_modules": ["q_proj"]}, {"bias": "all"}, "expected bias=none, got all"),
-        ({"target_modules": ["q_proj"]}, {"alpha_pattern": {"(": 1}}, "end of a module's name"),
-        (
-            {"target_modules": ["q_proj"]},
-            {"alpha_pattern": {r"([a-z.]+)*\d\d\d": 1}},  # would run without end
-            "end of a module's name",
+            {"alpha_pattern": {r"([a-z.]+)*\d\d\d": 1}},
+            "alpha_pattern",
         ),
     ],
 )
@@ -321,13 +317,13 @@ def test_adapters_of_several_backbones_or_numbers_of_classes_are_refused(
     folders = [tmp_path / "first", tmp_path / "second"]
     for folder in folders:
         train_peft(folder, backbone, 0, target_modules=["q_proj"])
-    with pytest.raises(EulerLoRAError, match="expected 3 class names, got 2"):
+    with pytest.raises(EulerLoRAError, match="class names"):
         import_peft(folders, tmp_path / "out", classes=["x", "y"])
     edit(folders[1], base_model_name_or_path="other")
-    with pytest.raises(EulerLoRAError, match="expected adapters of one backbone"):
+    with pytest.raises(EulerLoRAError, match="--backbone"):
         import_peft(folders, tmp_path / "out")
     assert len(import_peft(folders, tmp_path / "out", str(backbone)).classes) == 3
-    with pytest.raises(EulerLoRAError, match="expected a PEFT folder"):
+    with pytest.raises(EulerLoRAError, match=r"adapter_config\.json"):
         import_peft([backbone], tmp_path / "none", str(backbone))
 
 
