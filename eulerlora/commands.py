@@ -36,7 +36,6 @@ DEFAULT_NAME = "default"
 PRECISION_CHOICES = ("auto", "float32", "bfloat16")
 BATCH_FILES = 32
 """Number of files that are predicted before their lines are written."""
-LIST_SEPARATOR = "; "
 COLUMNS = (
     "label",
     "samples",
@@ -336,7 +335,7 @@ def _csv_row(
 
 
 def _cell(value: object) -> object:
-    return LIST_SEPARATOR.join(value) if isinstance(value, list) else value
+    return "; ".join(value) if isinstance(value, list) else value
 
 
 @click.group("backbone")

@@ -30,11 +30,6 @@ def csv_text(text: str) -> str:
     return quote + printable(text)
 
 
-def csv_path(path: str) -> str:
-    """./ is put in front if a spreadsheet would read the path as a formula."""
-    return f"./{path}" if path.startswith(_FORMULA_PREFIXES) else path
-
-
 def write_csv_rows(file: TextIO, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Writes a header and rows as CSV (RFC 4180) to an open file; None is an empty cell.
 
@@ -46,5 +41,7 @@ def write_csv_rows(file: TextIO, columns: Sequence[str], rows: Iterable[Sequence
     writer = csv.writer(file)
     writer.writerow(map(csv_text, columns))
     for name, *cells in rows:
-        path = csv_text(str(name)) if file.isatty() else csv_path(str(name))
+        path = csv_text(str(name)) if file.isatty() else str(name)
+        if path.startswith(_FORMULA_PREFIXES):  # to a spreadsheet; it still names the file
+            path = f"./{path}"
         writer.writerow([path, *(csv_text(c) if isinstance(c, str) else c for c in cells)])

@@ -25,9 +25,9 @@ def network_input(pixels: Tensor, preprocessing: Preprocessing) -> Tensor:
         return resize(pixels, preprocessing.size, filter_)
     height, width = pixels.shape[-2:]
     shorter, side = min(height, width), preprocessing.shorter_side
-    shape = (height * side // shorter, width * side // shorter)  # likewise
+    shape = (height * side // shorter, width * side // shorter)  # rounded as by torchvision
     resized, size = _resized(pixels, shape, filter_), preprocessing.size
-    top, left = (round((side - size) / 2) for side in shape)  # rounded as by torchvision
+    top, left = (round((side - size) / 2) for side in shape)  # likewise
     return resized[..., top : top + size, left : left + size]
 
 

@@ -91,7 +91,6 @@ COLUMNS = (
 """Columns of the CSV; the probabilities of the classes follow."""
 
 _PROBABILITY = "p_"  # of a class, whose name follows
-LIST_SEPARATOR = "; "
 _BATCH_FIELDS = {"index", "item_id"}
 
 
@@ -177,7 +176,7 @@ def _prediction_cells(prediction: Prediction) -> dict[str, object]:
 
 
 def _joined(texts: Iterable[str]) -> str:
-    return LIST_SEPARATOR.join(texts)
+    return "; ".join(texts)
 
 
 def _record(row: TriageRow) -> dict[str, Any]:
