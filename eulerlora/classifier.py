@@ -31,11 +31,8 @@ from eulerlora_contract.settings import validated
 class AdaptedClassifier(nn.Module):
     """A frozen Vision Transformer with EulerLoRA adapters and a head for each of them.
 
-    Only the parameters of adapters and heads have `requires_grad`.
-
-    Args:
-        classes: Their names, in the order of the logits.
-        library: Of the original, for the provenance of a checkpoint.
+    Only the parameters of adapters and heads have `requires_grad`. `classes` are in the order of
+    the logits; `library` is that of the original, for the provenance of a checkpoint.
     """
 
     def __init__(

@@ -84,12 +84,9 @@ class ProfileError(Exception):
 
 @dataclass(frozen=True)
 class RgbSpace:
-    """A colour space of a matrix and a tone curve.
+    """A colour space of primaries (`_PRIMARIES`) and a tone curve (`_TRANSFERS`).
 
-    Attributes:
-        primaries: As in `_PRIMARIES`.
-        transfer: As in `_TRANSFERS`.
-        is_full_range: False if black and white are 16 and 235 of 255.
+    Without full range, black and white are 16 and 235 of 255.
     """
 
     primaries: tuple[float, ...]
@@ -112,12 +109,10 @@ class RgbSpace:
 
 @dataclass(frozen=True)
 class Conversion:
-    """How the colours of an image become sRGB.
+    """How the colours of an image become sRGB, and warnings of what is converted or ignored.
 
-    Attributes:
-        transform: Of LittleCMS, for levels of 8 bits; None if no colour changes.
-        space: The colour space of PNG chunks, for more bits.
-        warnings: What is converted, and what is ignored.
+    `transform` is of LittleCMS, for levels of 8 bits, None if no colour changes; `space` is the
+    colour space of PNG chunks, for more bits.
     """
 
     transform: ImageCms.ImageCmsTransform | None

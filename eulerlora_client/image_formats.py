@@ -22,13 +22,10 @@ FORMATS: tuple[Format, ...] = ("JPEG", "PNG", "WEBP")
 
 @dataclass(frozen=True)
 class FileKind:
-    """A kind of file that is not read.
+    """A kind of file that is not read: its name with an article, and what to do instead.
 
-    Attributes:
-        name: With an article.
-        pattern: A regular expression, of Python and of JavaScript, for the start of the file with
-            one character for each byte.
-        advice: What to do instead.
+    `pattern` is a regular expression, of Python and of JavaScript, for the start of the file with
+    one character for each byte.
     """
 
     name: str
@@ -135,10 +132,7 @@ ANCILLARY = 0x20  # bit of the first letter of a chunk that a decoder may ignore
 class ImageHeader:
     """The format and size of an image file, as its first header declares them.
 
-    Attributes:
-        width: In pixels, as stored; of a DICOM file, estimated from its length.
-        height: In pixels, as stored; of a DICOM file, estimated from its length.
-        is_progressive: Of a JPEG.
+    The size is in pixels, as stored; of a DICOM file, estimated from its length.
     """
 
     format: Format
@@ -294,12 +288,9 @@ def exif_orientation(block: bytes) -> int:
 
 @dataclass(frozen=True)
 class JpegSegment:
-    """A segment of a JPEG (ITU-T T.81, B.1.1), as positions in the file.
+    """A segment of a JPEG (ITU-T T.81, B.1.1), by start and end of its content in the file.
 
-    Attributes:
-        start: Of its content.
-        end: Of its content; equal to `start` for a marker without content.
-        scan_end: End of the compressed pixels that follow, otherwise `end`.
+    `scan_end` is the end of the compressed pixels that follow, otherwise `end`.
     """
 
     marker: int

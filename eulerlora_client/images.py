@@ -109,11 +109,10 @@ def hidden_name(parts: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True)
 class FileSelection:
-    """The distinct files of a run.
+    """The distinct files of a run, and the other files of its folders.
 
-    Attributes:
-        others: The other files of its folders.
-        hidden: How many files with an image extension are left out, by the hidden or system folder.
+    `hidden` counts the files with an image extension that are left out, by the hidden or system
+    folder.
     """
 
     files: tuple[Path, ...]

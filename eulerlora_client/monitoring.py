@@ -276,12 +276,7 @@ _SHOWN_COLUMNS = 10
 
 @dataclass(frozen=True)
 class Outcome:
-    """An image.
-
-    Attributes:
-        disposition: None without one.
-        confirmed: Its class, "" if not known yet.
-    """
+    """An image; `confirmed` is its class, "" if not known yet."""
 
     disposition: Disposition | None
     confirmed: str
@@ -367,11 +362,9 @@ class LesionOutcome(Enum):
 
 @dataclass(frozen=True)
 class Promise:
-    """The tested hypothesis: a lesion of `classes` is missed with at most `tolerated`.
+    """The tested hypothesis: a lesion of `classes` is missed with at most `tolerated`, in (0, 1).
 
-    Attributes:
-        tolerated: Probability, 0 to 1, exclusive.
-        confidence: Of the test and of each bound.
+    `confidence` is that of the test and of each bound.
     """
 
     classes: tuple[str, ...]

@@ -35,13 +35,7 @@ class IntervalTimer:
 
 
 class ProgressBar:
-    """A bar on stderr, which must be a terminal.
-
-    Args:
-        unit: Plural noun of what is counted.
-        total: None if unknown.
-        completed: The count at the start.
-    """
+    """A bar on stderr, which must be a terminal; `unit` is the plural of what is counted."""
 
     def __init__(self, label: str, unit: str, total: int | None = None, completed: int = 0) -> None:
         self._bar = _Bar(
@@ -83,11 +77,7 @@ class _Bar(tqdm):  # type: ignore[type-arg]  # not subscriptable at run time
 class ProgressCounter:
     """Shows a count on stderr: a bar on a terminal, lines at intervals elsewhere.
 
-    Used in a `with` block.
-
-    Args:
-        unit: Plural noun of what is counted.
-        total: None if unknown.
+    Used in a `with` block; `unit` is the plural of what is counted.
     """
 
     def __init__(self, label: str, unit: str, total: int | None = None) -> None:

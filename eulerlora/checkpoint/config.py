@@ -40,10 +40,8 @@ MODEL_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 class BackboneConfig(Settings):
     """The frozen backbone that the adapters were trained on.
 
-    Attributes:
-        published: The name of torchvision's weights; None if they are in `backbone.safetensors`.
-        sha256: Digest of the weights (`eulerlora.checkpoint.weights.tensors_sha256`).
-        provenance: The origin of weights that are not published.
+    `published` names torchvision's weights; None if they are in `backbone.safetensors`, whose
+    origin is `provenance`. `sha256` is that of `eulerlora.checkpoint.weights.tensors_sha256`.
     """
 
     settings: BackboneSettings
@@ -74,11 +72,8 @@ class AdapterConfig(Settings):
 class FeatureConfig(Settings):
     """The statistics in `ood.safetensors` and the digest of its tensors.
 
-    They were computed from the features of the `images` training images of `data`, in mode `det`.
-
-    Attributes:
-        shrinkage: Weight of the diagonal in the covariance, 0 to 1.
-        components: Number of means.
+    They were computed from the features of the `images` training images of `data`, in mode `det`:
+    `components` means, and a covariance whose diagonal has the weight `shrinkage`, 0 to 1.
     """
 
     sha256: Sha256
@@ -101,12 +96,8 @@ more than `MAX_CHANGE`.
 class PrecisionChange(Settings):
     """How many answers for `images` calibration images change between float32 and bfloat16.
 
-    Attributes:
-        probabilities: Images with a probability that changes by more than `MAX_CHANGE`.
-        labels: Images with another label.
-        flags: Images with another OOD flag of any score.
-        samples: Of `mode`.
-        data: Describes the images.
+    `probabilities` counts images with a probability that changes by more than `MAX_CHANGE`,
+    `labels` and `flags` those with another label and with another OOD flag of any score.
     """
 
     mode: Mode

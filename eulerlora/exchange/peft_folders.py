@@ -53,14 +53,10 @@ def _projection_of(module: str) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class _ImportedAdapter:
-    """The adapter of a PEFT folder, with PEFT's scaling in `up`.
+    """The adapter of a PEFT folder: (blocks, 4, rank, width), zero where it has none.
 
-    Attributes:
-        down: (blocks, 4, rank, width); zero where there is no adapter.
-        up: (blocks, 4, rank, width); zero where there is no adapter.
-        law: How it is sampled, None if it is not.
-        head_weight: None if the folder has no head.
-        head_bias: None if the folder has no head.
+    PEFT's scaling is part of `up`. `law` is None without sampling, and the head without one in the
+    folder.
     """
 
     folder: Path

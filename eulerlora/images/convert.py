@@ -25,13 +25,8 @@ _BITS_PER_SAMPLE = 258  # tag of TIFF 6.0, section 8
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a conversion has done.
-
-    Attributes:
-        converted: Names of the PNG files.
-        copied: Number of the other files.
-        changes: What a PNG file does not keep, with its name.
-        failures: Why a file is left out, with its name.
+    """The PNG files, the number of other files, what a PNG does not keep, and why files are left
+    out.
     """
 
     converted: Sequence[str]

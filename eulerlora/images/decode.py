@@ -85,12 +85,9 @@ Samples = npt.NDArray[np.uint16]
 
 @dataclass(frozen=True)
 class RgbImage:
-    """An upright sRGB image.
+    """An upright sRGB image, pixels (3, height, width) uint8, and the conversions that were made.
 
-    Attributes:
-        pixels: (3, height, width) uint8, possibly reduced.
-        warnings: The conversions that were made.
-        full_size: Width and height before a reduction; None if it was not reduced.
+    `full_size` is width and height before a reduction; None if it was not reduced.
     """
 
     pixels: Tensor

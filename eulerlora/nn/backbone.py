@@ -21,11 +21,7 @@ POSITIONS = "encoder.pos_embedding"
 
 
 class LayerScale(nn.Module):
-    """Multiplies every feature by a weight (Touvron et al., ICCV 2021).
-
-    Attributes:
-        weight: (width,).
-    """
+    """Multiplies every feature by a weight, (width,) (Touvron et al., ICCV 2021)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -47,8 +43,7 @@ class _QuickGelu(nn.Module):
 class _SwiGlu(nn.Module):
     """The gated MLP of DINOv2's giant model (Shazeer, "GLU Variants Improve Transformer", 2020).
 
-    Attributes:
-        weights_in: The gate, then the values.
+    `weights_in` has the gate, then the values.
     """
 
     def __init__(self, width: int, mlp_width: int) -> None:
@@ -73,9 +68,8 @@ ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
 class EncoderBlock(nn.Module):
     """Self-attention and an MLP, each after its layer norm and with a residual connection.
 
-    Attributes:
-        dropout: Applied to both branches before they are added; pretraining replaces it by
-            stochastic depth.
+    `dropout` is applied to both branches before they are added; pretraining replaces it by
+    stochastic depth.
     """
 
     def __init__(self, settings: BackboneSettings) -> None:
@@ -118,12 +112,7 @@ def _mlp(settings: BackboneSettings) -> nn.Module:
 
 
 class _Encoder(nn.Module):
-    """Position embeddings, blocks and layer norms.
-
-    Attributes:
-        pos_embedding: (1, tokens without registers, width).
-        ln_pre: Before the first block.
-    """
+    """Position embeddings (1, tokens without registers, width), blocks and layer norms."""
 
     def __init__(self, settings: BackboneSettings) -> None:
         super().__init__()
@@ -147,9 +136,8 @@ class _Encoder(nn.Module):
 class VisionTransformer(nn.Module):
     """A Vision Transformer without a head (Dosovitskiy et al., ICLR 2021), with new weights.
 
-    Args:
-        stem_norm: Normalisation after each convolution of a convolutional stem. A stored backbone
-            has none: pretraining folds batch normalisation into the convolutions.
+    `stem_norm` follows each convolution of a convolutional stem. A stored backbone has none:
+    pretraining folds batch normalisation into the convolutions.
     """
 
     def __init__(

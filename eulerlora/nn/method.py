@@ -208,9 +208,7 @@ class AttentionAdapters(BlockAdapters):
 class AdapterHeads(nn.Module):
     """One linear classification head for each adapter.
 
-    Attributes:
-        weight: (adapters, classes, width).
-        bias: (adapters, classes).
+    `weight` is (adapters, classes, width), `bias` (adapters, classes).
     """
 
     def __init__(self, width: int, classes: int, adapters: int) -> None:

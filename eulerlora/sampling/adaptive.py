@@ -47,13 +47,9 @@ class RoundMargins(Settings):
     """The margins of a round of samples: a decision is settled if its value is further from its
     boundary than that (`eulerlora.sampling.adaptive`).
 
-    Attributes:
-        samples: Per adapter.
-        lead: Log-odds of the first class against the second.
-        log_odds: Of the probability of a class or of several.
-        entropy: In nats.
-        agreement: Least log-odds of the label among trajectories.
-        feature_distance: None without statistics.
+    `lead` is the log-odds of the first class against the second, `log_odds` that of the probability
+    of a class or of several, and `agreement` the least log-odds of the label among trajectories;
+    entropy is in nats.
     """
 
     samples: Annotated[int, Field(ge=0)]
@@ -98,13 +94,9 @@ def summaries_by_round(trajectories: Trajectories, distance: FeatureDistance | N
 class StoppingRule:
     """What must be settled: the label, the flags, and the disposition of a policy.
 
-    Attributes:
-        msp: Threshold of the flag; None if there is none.
-        feature_distance: Threshold of the flag; None if there is none.
-        margins: None while they are not fitted; no round then ends early.
-        policy: None for none.
-        target: Indices of the policy's target classes.
-        quality: Reasons of the policy that the quality of the image gives.
+    `msp` and `feature_distance` are the thresholds of the flags. Without margins no round ends
+    early. `target` has the indices of the policy's target classes, and `quality` the reasons of the
+    policy that the quality of the image gives.
     """
 
     msp: float | None = None

@@ -88,12 +88,10 @@ def fit_feature_statistics(
 
 @dataclass(frozen=True)
 class FlaggedScore:
-    """A score of n images.
+    """A score of n images, (n,) float64, its threshold, and whether an image is beyond it, (n,)
+    bool.
 
-    Attributes:
-        value: (n,) float64.
-        threshold: None if it was not calibrated.
-        flagged: (n,) bool, True for an image beyond the threshold; None without a threshold.
+    Threshold and flags are None if it was not calibrated.
     """
 
     value: Tensor

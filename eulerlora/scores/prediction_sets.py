@@ -56,15 +56,7 @@ class PredictionSetCalibration(Settings):
 
 @dataclass(frozen=True)
 class PredictionSets:
-    """The prediction sets of n images.
-
-    Attributes:
-        included: (n, classes) bool, True for a class in the set.
-        labels: The class names of each set.
-        coverage: As in `PredictionSetCalibration`.
-        unit: As in `PredictionSetCalibration`.
-        calibrated_on: The calibration data.
-    """
+    """The prediction sets of n images: `included` is (n, classes) bool, `labels` has the names."""
 
     included: Tensor
     labels: tuple[tuple[str, ...], ...]

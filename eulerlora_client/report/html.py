@@ -36,8 +36,7 @@ TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
 class ModelSettings:
     """The model and options of a prediction; most reports hold one combination.
 
-    Attributes:
-        trajectories: 0 for samples="auto", where the number differs between images.
+    `trajectories` is 0 for samples="auto", where the number differs between images.
     """
 
     model: str
@@ -216,12 +215,7 @@ _GOLDEN_RATIO = 0.618  # spreads points over their row, deterministically
 class ClassBar:
     """One class: its probability as a bar, the probability of each trajectory as a point.
 
-    Attributes:
-        probability: In [0, 1].
-        lowest: Over trajectories; None without them.
-        highest: Over trajectories; None without them.
-        in_target: Whether the class is one of the target.
-        points: SVG path data, "" for none.
+    Lowest and highest are over trajectories, None without them; `points` is SVG path data.
     """
 
     name: str
@@ -238,12 +232,7 @@ class ClassBar:
 
 @dataclass(frozen=True)
 class EntropySplit:
-    """The two parts of the entropy as lengths, relative to the maximum entropy.
-
-    Attributes:
-        expected: Within trajectories.
-        mutual: Between trajectories. Their sum is at most 100.
-    """
+    """The entropy within and between trajectories, relative to the maximum; at most 100 in sum."""
 
     expected: float
     mutual: float

@@ -32,11 +32,7 @@ INVALID_REQUEST = 3
 
 
 class ReportJob(Settings):
-    """A line of JSON before the request.
-
-    Attributes:
-        cpu_s: CPU time of the process, in whole seconds.
-    """
+    """A line of JSON before the request; the CPU time is that of the process, in whole seconds."""
 
     format: ReportFormat
     policy: Policy
