@@ -57,7 +57,6 @@ _IMPORTED = {
 
 
 def __getattr__(name: str) -> object:
-    """Imports the names of `_IMPORTED` (PEP 562)."""
     if name not in _IMPORTED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_IMPORTED[name]}"), name)

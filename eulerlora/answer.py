@@ -67,17 +67,10 @@ def answer(
     distance: FeatureDistance | None,
     coverage: float | None = None,
 ) -> Predictions:
-    """Returns the answer for n images.
+    """Uncertainty, scores, flags and sets of n images, predicted with these options.
 
-    Args:
-        trajectories: Of the network, with these options.
-        config: Of the checkpoint; its thresholds and prediction sets for the options are used.
-        options: Of the prediction.
-        distance: Of the features; None without feature statistics.
-        coverage: Adds prediction sets; None for none.
-
-    Raises:
-        NonFiniteError: For NaN or infinite logits.
+    `distance` is None without feature statistics; `coverage` adds prediction sets. Raises
+    NonFiniteError for NaN or infinite logits.
     """
     summary = trajectories.summary(distance, config.threshold(options))
     scores, samples = summary.scores, trajectories.samples
@@ -105,11 +98,10 @@ def answer(
 
 
 def response_fields(predictions: Predictions, index: int, classes: Sequence[str]) -> dict[str, Any]:
-    """Returns what the response body states about the answer for the image `index`.
+    """What the response body states about the answer for the image `index`.
 
     The keys are fields of `eulerlora_contract.answers.Prediction`. Those that the options did not
-    ask for, or that the checkpoint does not have, are absent. `classes` are the names of the
-    model's classes, in the order of the probabilities.
+    ask for, or that the checkpoint does not have, are absent.
     """
     scores = {
         name: contract.OodScore(
@@ -152,7 +144,7 @@ def response_fields(predictions: Predictions, index: int, classes: Sequence[str]
 def _missing_thresholds(
     scores: ScoredByName, options: Options, thresholds: Sequence[Threshold]
 ) -> Iterator[PredictionWarning]:
-    """Yields the reason of every null flag; a missing threshold of the MSP explains all of them."""
+    """The reason of every null flag; a missing threshold of the MSP explains all of them."""
     missing = [name for name, score in scores.items() if score.flagged is None]
     sampled = f" with samples={options.samples}" if options.mode == "stoch" else ""
     if "msp" in missing:
@@ -171,10 +163,17 @@ def _missing_thresholds(
 def calibrated_sets(
     probabilities: Tensor, coverage: float, options: Options, config: CheckpointConfig
 ) -> tuple[PredictionSets | None, list[PredictionWarning]]:
-    """Returns the prediction sets of n images, and why they are missing or hold only nearly."""
+    """Prediction sets of n images, and why they are missing or hold only nearly."""
     calibration = config.prediction_set_calibration(options, coverage)
     if calibration is None:
-        reason = missing_calibration(config, coverage, options)
+        available: dict[Options, list[str]] = {}
+        for entry in config.prediction_sets:
+            available.setdefault(config.fitted_options(entry), []).append(f"{entry.coverage:g}")
+        known = "; ".join(f"{' and '.join(of)} for {fitted}" for fitted, of in available.items())
+        reason = (
+            f"the checkpoint has no prediction sets with coverage {coverage:g} for {options}; it "
+            f"has {known or 'none'}"
+        )
         return None, [PredictionWarning(code=WarningCode.NO_PREDICTION_SET, message=reason)]
     sets = prediction_sets(probabilities, calibration, config.class_names)
     if calibration.precision == options.precision:
@@ -184,15 +183,3 @@ def calibrated_sets(
         f"{options.precision}: their coverage holds up to the difference between both"
     )
     return sets, [PredictionWarning(code=WarningCode.OTHER_PRECISION, message=mismatch)]
-
-
-def missing_calibration(config: CheckpointConfig, coverage: float, options: Options) -> str:
-    """Returns why there is no prediction set, and for which options there are some."""
-    available: dict[Options, list[str]] = {}
-    for entry in config.prediction_sets:
-        available.setdefault(config.fitted_options(entry), []).append(f"{entry.coverage:g}")
-    known = "; ".join(f"{' and '.join(of)} for {fitted}" for fitted, of in available.items())
-    return (
-        f"the checkpoint has no prediction sets with coverage {coverage:g} for {options}; it has "
-        f"{known or 'none'}"
-    )

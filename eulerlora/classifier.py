@@ -31,11 +31,8 @@ from eulerlora_contract.settings import validated
 class AdaptedClassifier(nn.Module):
     """A frozen Vision Transformer with EulerLoRA adapters and a head for each of them.
 
-    Only the parameters of adapters and heads have `requires_grad`.
-
-    Args:
-        classes: Their names, in the order of the logits.
-        library: Of the original, for the provenance of a checkpoint.
+    Only the parameters of adapters and heads have `requires_grad`. `classes` are in the order of
+    the logits; `library` is that of the original, for the provenance of a checkpoint.
     """
 
     def __init__(
@@ -51,7 +48,7 @@ class AdaptedClassifier(nn.Module):
         samples: int | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
-        """Returns the logits (n, trajectories, classes) of every trajectory, adapter by adapter.
+        """Logits (n, trajectories, classes) of every trajectory, adapter by adapter.
 
         Args:
             images: (n, 3, size, size), prepared as for the original network, whose range of values
@@ -139,7 +136,7 @@ def adapt(
     image_size: int | None = None,
     generator: Generator | None = None,
 ) -> AdaptedClassifier:
-    """Returns a classifier with new adapters on a copy of a Vision Transformer's weights.
+    """Puts new adapters on a copy of a Vision Transformer's weights.
 
     The features of the copy are compared with those of `vit` on two random images of its own size.
 
@@ -169,19 +166,18 @@ def adapt(
     device = next(vit.parameters()).device
     if any(parameter.dtype != torch.float32 for parameter in vit.parameters()):
         raise SettingsError("vit: expected float32 parameters")
-    copied = backbone_of_module(vit)
-    backbone = copied.backbone
+    backbone, library = backbone_of_module(vit)
     if image_size is not None:
         backbone = at_image_size(backbone, image_size)
     network = build_network(backbone, settings, len(names))
     network.initialise(generator or torch.default_generator)
-    return AdaptedClassifier(network.to(device), names, copied.library)
+    return AdaptedClassifier(network.to(device), names, library)
 
 
 def trajectory_loss(
     logits: Tensor, targets: Tensor, reduction: Literal["mean", "none"] = "mean"
 ) -> Tensor:
-    """Returns the mean cross-entropy of an image's trajectories, the paper's objective.
+    """Mean cross-entropy of an image's trajectories, the paper's objective.
 
     Each trajectory learns from its own loss; it is not the loss of the mean probability.
 

@@ -36,7 +36,6 @@ DEFAULT_NAME = "default"
 PRECISION_CHOICES = ("auto", "float32", "bfloat16")
 BATCH_FILES = 32
 """Number of files that are predicted before their lines are written."""
-LIST_SEPARATOR = "; "
 COLUMNS = (
     "label",
     "samples",
@@ -50,10 +49,7 @@ COLUMNS = (
     "feature_distance",
     "unfamiliar",
 )
-_ROWS_COLUMN = "rows"
-_SET_COLUMN = "prediction_set"
 _VERSIONS: "dict[str, TransformersVersion]" = {"4": 4, "5": 5}
-_EXPORT_FORMATS = ("peft", "torchvision", "onnx")
 
 WAIT_POLICY = {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "10000"}
 """The policy "active" spins 1000 times. The count is for machines with at least as many cores as
@@ -85,7 +81,6 @@ class _CheckpointParameter(click.Path):
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Returns the folder."""
         if value != DEFAULT_NAME:
             return super().convert(value, param, ctx)
         configure_openmp()
@@ -98,11 +93,6 @@ CHECKPOINT = _CheckpointParameter()
 
 
 def views_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Returns the option `--views`.
-
-    Args:
-        text: Its help.
-    """
     return click.option(
         "--views",
         type=click.Choice([str(views) for views in VIEWS]),
@@ -131,12 +121,7 @@ max_pixels_option = click.option(
 )
 @click.argument("checkpoint", type=CHECKPOINT)
 @click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option(
-    "--mode",
-    type=click.Choice(["det", "stoch"]),
-    default="det",
-    show_default=True,
-)
+@click.option("--mode", type=click.Choice(["det", "stoch"]), default="det", show_default=True)
 @click.option(
     "--samples",
     type=SamplesParameter(),
@@ -206,32 +191,30 @@ def predict_command(
 
     selection = select_files(images, EXTENSIONS)
     files = selection.files
-    if csv_file is not None:
-        _check_output(csv_file, [*files, *checkpoint.glob("*")])
+    if csv_file is not None and csv_file.exists():
+        inputs = (*files, *checkpoint.glob("*"))
+        if any(file.exists() and file.samefile(csv_file) for file in inputs):
+            raise OutputPathError(f"{csv_file} is an input file and cannot be the output file")
     model = EulerLoRA.load(checkpoint, device, precision)
     failures: list[str] = []
 
-    def report_failure(message: str) -> None:
-        failures.append(message)
+    def report(message: str) -> None:
         click.echo(printable(f"eulerlora: {message}", sys.stderr.encoding or "utf-8"), err=True)
 
+    def report_failure(message: str) -> None:
+        failures.append(message)
+        report(message)
+
     def report_warning(message: str) -> None:
-        line = f"eulerlora: warning: {message}"
-        click.echo(printable(line, sys.stderr.encoding or "utf-8"), err=True)
+        report(f"warning: {message}")
 
     for note in selection.notes:
         report_warning(note)
-    options = {
-        "mode": mode,
-        "samples": samples,
-        "seed": seed,
-        "views": views,
-        "coverage": coverage,
-    }
+    options = {"mode": mode, "samples": samples, "seed": seed, "views": views, "coverage": coverage}
     answers = predict_files(model, files, options, report_failure, report_warning)
     if csv_file is not None:
-        auto = (_ROWS_COLUMN,) if samples == AUTO else ()
-        sets = () if coverage is None else (_SET_COLUMN,)
+        auto = ("rows",) if samples == AUTO else ()
+        sets = () if coverage is None else ("prediction_set",)
         write_answers(csv_file, answers, [*COLUMNS, *auto, *sets], model.classes)
     else:
         encoding = sys.stdout.encoding or "utf-8"  # None for io.StringIO
@@ -248,9 +231,7 @@ def predict_files(
     on_failure: Callable[[str], None],
     on_warning: Callable[[str], None],
 ) -> Iterator[dict[str, Any]]:
-    """Yields the answer for every readable file, in order, as values of JSON.
-
-    Raises NonFiniteError.
+    """The answer for every readable file, in order, as values of JSON. Raises NonFiniteError.
 
     It has the file, the fields of `eulerlora.answer.response_fields`, and the conversions of the
     image as warnings.
@@ -304,16 +285,8 @@ def predict_files(
             yield to_jsonable_python({"file": str(file), **fields, "warnings": warnings})
 
 
-def _check_output(path: Path, inputs: Iterable[Path]) -> None:
-    """Raises OutputPathError if writing `path` would overwrite one of the inputs."""
-    if path.exists():
-        for file in inputs:
-            if file.exists() and file.samefile(path):
-                raise OutputPathError(f"{path} is an input file and cannot be the output file")
-
-
 def text_line(answer: Mapping[str, Any], encoding: str = "utf-8") -> str:
-    """Returns an answer as a line for people: file, label, MSP, entropy, flags and set.
+    """An answer as a line for people: file, label, MSP, entropy, flags and set.
 
     `encoding`: of the output. Control characters and bytes that are not UTF-8 are escaped.
     """
@@ -330,19 +303,13 @@ def text_line(answer: Mapping[str, Any], encoding: str = "utf-8") -> str:
 
 
 def write_answers(
-    path: Path,
-    answers: Iterable[Mapping[str, Any]],
-    columns: Sequence[str],
-    classes: Sequence[str],
+    path: Path, answers: Iterable[Mapping[str, Any]], columns: Sequence[str], classes: Sequence[str]
 ) -> None:
     """Writes a CSV file with one row per answer; a regular file is complete or unchanged.
 
-    Raises StorageError.
-
     Lists are separated by `; `, and missing values are empty. No cell is a formula of a
-    spreadsheet. On a terminal, names of files are escaped.
-
-    `columns`: between the file and the warnings.
+    spreadsheet. On a terminal, names of files are escaped. `columns` are between the file and the
+    warnings. Raises StorageError.
     """
     header = ["file", *columns, "warnings", *(f"p_{name}" for name in classes)]
     with open_output(path) as file:
@@ -352,30 +319,23 @@ def write_answers(
 def _csv_row(
     answer: Mapping[str, Any], columns: Sequence[str], classes: Sequence[str]
 ) -> list[object]:
-    values = _column_values(answer)
+    from eulerlora_contract.answers import shown_fields  # noqa: PLC0415 - imports pydantic
+
+    scores = {name: score["value"] for name, score in answer["ood_scores"].items() if score}
+    values = shown_fields({"views": 1, **answer, **scores})
+    if included := values.get("prediction_set"):
+        values["prediction_set"] = included["labels"]
+    probabilities = values.get("probabilities", {})
     return [
         answer["file"],
         *(_cell(values.get(column)) for column in columns),
         _cell([warning["message"] for warning in answer["warnings"]]),
-        *(values["probabilities"].get(label) for label in classes),
+        *(probabilities.get(label) for label in classes),
     ]
 
 
-def _column_values(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of an answer by column; those within other values are its own columns."""
-    from eulerlora_contract.answers import shown_fields  # noqa: PLC0415 - imports pydantic
-
-    scores = {name: score["value"] for name, score in answer["ood_scores"].items() if score}
-    shown = shown_fields({"views": 1, **answer, **scores})
-    included = shown.get("prediction_set")
-    return shown | {
-        "probabilities": shown.get("probabilities", {}),
-        _SET_COLUMN: included and included["labels"],
-    }
-
-
 def _cell(value: object) -> object:
-    return LIST_SEPARATOR.join(value) if isinstance(value, list) else value
+    return "; ".join(value) if isinstance(value, list) else value
 
 
 @click.group("backbone")
@@ -433,10 +393,7 @@ def sign_command(checkpoint: Path, key: Path) -> None:
     click.echo(checkpoint / SIGNATURE_FILE)
 
 
-@click.command(
-    "convert",
-    epilog="\b\nExample:\n  eulerlora convert pictures --out pictures-png",
-)
+@click.command("convert", epilog="\b\nExample:\n  eulerlora convert pictures --out pictures-png")
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--out", required=True, type=PATH, help="A new folder.")
 def convert_command(folder: Path, out: Path) -> None:
@@ -461,11 +418,12 @@ def convert_command(folder: Path, out: Path) -> None:
 
 
 @click.command(
-    "export",
-    epilog="\b\nExample:\n  eulerlora export checkpoint --format onnx --out onnx",
+    "export", epilog="\b\nExample:\n  eulerlora export checkpoint --format onnx --out onnx"
 )
 @click.argument("checkpoint", type=CHECKPOINT)
-@click.option("--format", "format_", type=click.Choice(_EXPORT_FORMATS), required=True)
+@click.option(
+    "--format", "format_", type=click.Choice(["peft", "torchvision", "onnx"]), required=True
+)
 @click.option("--out", required=True, type=PATH, help="A new folder.")
 @click.option(
     "--transformers",
@@ -491,11 +449,7 @@ def export_command(checkpoint: Path, format_: str, out: Path, version: str, samp
     configure_openmp()
     # These import torch.
     from eulerlora.checkpoint.files import load_checkpoint  # noqa: PLC0415
-    from eulerlora.exchange.exporting import (  # noqa: PLC0415
-        export_onnx,
-        export_peft,
-        export_torchvision,
-    )
+    from eulerlora.exchange.exporting import export_onnx, export_peft, export_torchvision  # noqa: PLC0415
     from eulerlora_contract.output_files import check_free, new_folder  # noqa: PLC0415
 
     check_free(out)
@@ -513,8 +467,7 @@ def export_command(checkpoint: Path, format_: str, out: Path, version: str, samp
 
 
 @click.command(
-    "import",
-    epilog="\b\nExample:\n  eulerlora import lora_0 lora_1 --format peft --out checkpoint",
+    "import", epilog="\b\nExample:\n  eulerlora import lora_0 lora_1 --format peft --out checkpoint"
 )
 @click.argument("folders", nargs=-1, required=True, type=PATH)
 @click.option("--format", type=click.Choice(["peft"]), required=True, expose_value=False)
@@ -527,11 +480,7 @@ def export_command(checkpoint: Path, format_: str, out: Path, version: str, samp
 @click.option("--classes", help="Names, separated by commas; those of the backbone by default.")
 @click.option("--name", default="imported", show_default=True, help="Name of the checkpoint.")
 def import_command(
-    folders: tuple[Path, ...],
-    out: Path,
-    backbone: str | None,
-    classes: str | None,
-    name: str,
+    folders: tuple[Path, ...], out: Path, backbone: str | None, classes: str | None, name: str
 ) -> None:
     """Write a checkpoint with the adapters of PEFT FOLDERS as an ensemble.
 

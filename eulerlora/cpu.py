@@ -8,13 +8,10 @@ ROOT = Path("/")
 
 
 def available_cpus(root: Path = ROOT) -> int:
-    """Returns the CPUs of the process's affinity, or fewer if its control groups have a quota.
+    """Number of CPUs in the process's affinity, or fewer if its control groups have a quota.
 
     A quota is rounded down, but to at least 1: more threads would be stopped for a part of every
-    period. `os.process_cpu_count` ignores quotas.
-
-    Args:
-        root: Of the file system.
+    period. `os.process_cpu_count` ignores quotas. `root` is that of the file system.
     """
     quotas = list(_quotas(root))
     return max(1, int(min([len(os.sched_getaffinity(0)), *quotas])))
@@ -42,7 +39,6 @@ def _quotas(root: Path) -> Iterator[float]:
 
 
 def _quota(folder: Path) -> Iterator[float]:
-    """Yields the quota of a control group, in CPUs; nothing without one."""
     files = [["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]]
     for names in files:
         try:

@@ -80,7 +80,7 @@ class EulerLoRA:
         precision: PrecisionChoice = "float32",
         compiler: str | None = None,
     ) -> Self:
-        """Returns the model in a checkpoint folder, on `device`.
+        """Loads a checkpoint folder to a device.
 
         Precision and compiler change results by rounding only.
 
@@ -103,7 +103,7 @@ class EulerLoRA:
         precision: PrecisionChoice = "float32",
         compiler: str | None = None,
     ) -> Self:
-        """Returns the model of a loaded checkpoint; other arguments as in `load`."""
+        """Puts a loaded checkpoint on a device; other arguments as in `load`."""
         chosen = choose_device(device)
         decision = decide_precision(precision, checkpoint, chosen)
         runtime = RuntimeSettings(precision=decision.precision, compiler=compiler)
@@ -116,7 +116,7 @@ class EulerLoRA:
         precision: PrecisionChoice = "float32",
         compiler: str | None = None,
     ) -> Self:
-        """Returns the model of the packaged checkpoint; arguments as in `load`."""
+        """Loads the packaged checkpoint; arguments as in `load`."""
         return cls.load(DEFAULT_CHECKPOINT, device, precision, compiler)
 
     @classmethod
@@ -128,7 +128,7 @@ class EulerLoRA:
         precision: PrecisionChoice = "float32",
         compiler: str | None = None,
     ) -> Self:
-        """Returns the model of a repository of the Hugging Face Hub; needs the extra `hub`.
+        """Loads a repository of the Hugging Face Hub; needs the extra `hub`.
 
         Args:
             repository: ORGANISATION/NAME, or a checkpoint folder.
@@ -176,7 +176,6 @@ class EulerLoRA:
 
     @property
     def network(self) -> AdaptedVisionTransformer:
-        """The network that the runtime runs."""
         return self.runtime.network
 
     def predict(
@@ -190,7 +189,7 @@ class EulerLoRA:
         coverage: float | None = None,
         views: Views | None = None,
     ) -> Predictions:
-        """Returns class probabilities and uncertainty of every image.
+        """Class probabilities and uncertainty of every image.
 
         Args:
             images: PIL images, paths or NumPy arrays (height, width, 3), uint8 in RGB; or an array
@@ -245,7 +244,7 @@ class EulerLoRA:
         sampler: Sampler | None = None,
         views: Views | None = None,
     ) -> Options:
-        """Returns the options of a prediction, as `CheckpointConfig.options`."""
+        """Options of a prediction, as `CheckpointConfig.options`."""
         return self.config.options(mode, samples, sampler, views, self.precision)
 
     def run(
@@ -255,18 +254,13 @@ class EulerLoRA:
         batch_size: int | None = None,
         rule: StoppingRule | None = None,
     ) -> list[Trajectories]:
-        """Returns the trajectories of the same images for each of `options`.
+        """Runs the same images with each of `options`, of which there is at least one.
 
-        Args:
-            inputs: The network's input (3, size, size) of each image, in [0, 1], and its seed; read
-                batch by batch.
-            options: At least one.
-            batch_size: Images per batch; None for as many as run in one pass, up to
-                `_MAX_BATCH_IMAGES`.
-            rule: When the rounds of `auto` end; None for `CheckpointConfig.stopping_rule`.
+        `inputs` has the network's input (3, size, size) of each image, in [0, 1], and its seed; it
+        is read batch by batch. `batch_size` of None is as many as run in one pass, up to
+        `_MAX_BATCH_IMAGES`; `rule` of None is `CheckpointConfig.stopping_rule`.
 
-        Raises:
-            SettingsError: For a seed or an option out of range.
+        Raises SettingsError for a seed or an option out of range.
         """
         for choice in options:
             Draw.of(choice)  # raises before an image is read
@@ -298,12 +292,10 @@ class EulerLoRA:
         return predict_adaptively(network, pixels, draws, rule, temperatures, distance)
 
     def _images_per_pass(self, options: Options) -> int:
-        """Returns the number of images whose rows the runtime runs in one pass, at least 1."""
         rows = self.network.settings.adapters * Draw.of(options).count
         return max(1, min(_MAX_BATCH_IMAGES, self.runtime.max_rows_per_pass // rows))
 
     def _empty(self, options: Options) -> Trajectories:
-        """Returns the trajectories of no image."""
         shape = (0, self.network.settings.adapters, Draw.of(options).count)
         width = FEATURES_PER_WIDTH * self.config.backbone.settings.width
         return Trajectories.of(
@@ -314,10 +306,9 @@ class EulerLoRA:
 
 
 def choose_device(name: str) -> torch.device:
-    """Returns the named torch device; `auto` is CUDA if available and the CPU otherwise.
+    """The named torch device; `auto` is CUDA if available and the CPU otherwise.
 
-    Raises:
-        SettingsError: For a device that this machine does not have.
+    Raises SettingsError for a device that this machine does not have.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -334,19 +325,11 @@ _HALF_LEVEL = 0.5 / 255
 
 
 def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
-    """Yields every image, one in memory at a time.
+    """Yields every image, one in memory at a time; images as in `EulerLoRA.predict`.
 
-    PIL images, files and arrays: uint8, upright sRGB. Tensors: unchanged.
-
-    Args:
-        images: A sequence of PIL images, files and arrays (height, width, 3); or an array (n,
-            height, width, 3); or a floating-point tensor (n, 3, height, width) in [0, 1].
-        input_side: Of the network's input; large JPEG files are reduced (`jpeg_reduction`), also
-            those that PIL opened by path and has not read.
-
-    Raises:
-        ImageError: For one image instead of a sequence, another shape or range, or an unreadable
-            file.
+    PIL images, files and arrays are uint8, upright sRGB; tensors are unchanged. Large JPEG files
+    are reduced for `input_side` (`jpeg_reduction`), also those that PIL opened by path and has not
+    read. Raises ImageError.
     """
     kind = type(images).__name__
     alone = isinstance(images, Image.Image | Path | str | bytes | Mapping)
@@ -377,7 +360,12 @@ def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
             file = unread_file(image)
             yield upright_rgb(image) if file is None else read_image(file, str(file), input_side)
         elif isinstance(image, np.ndarray):
-            yield _rgb_of_array(image)
+            if image.ndim != 3 or image.shape[2] != 3 or not image.size or image.dtype != np.uint8:
+                raise ImageError(
+                    "expected an array (height, width, 3) of uint8, got "
+                    f"{image.dtype} {image.shape}"
+                )
+            yield RgbImage(channels_first(np.array(image)), ())
         elif isinstance(image, str | Path):
             yield read_image(Path(image), str(image), input_side)
         else:
@@ -385,16 +373,3 @@ def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
                 "expected PIL images, paths or uint8 arrays (height, width, 3), or one tensor "
                 f"(n, 3, height, width), got {type(image).__name__} in {kind}"
             )
-
-
-def _rgb_of_array(image: _RgbArray) -> RgbImage:
-    """Returns the image in an array.
-
-    Raises:
-        ImageError: If it is not (height, width, 3) uint8.
-    """
-    if image.ndim != 3 or image.shape[2] != 3 or not image.size or image.dtype != np.uint8:
-        raise ImageError(
-            f"expected an array (height, width, 3) of uint8, got {image.dtype} {image.shape}"
-        )
-    return RgbImage(channels_first(np.array(image)), ())

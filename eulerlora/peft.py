@@ -18,7 +18,7 @@ Importing this module registers the method with PEFT, which needs it before `fro
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
@@ -73,12 +73,12 @@ TARGETS: Mapping[tuple[str, ...], list[str]] = {
 }  # fmt: skip
 """The four projections of attention by transformers' `model_type`."""
 
-UNSUPPORTED = (
+_UNSUPPORTED = (
     "target_parameters", "layer_replication", "megatron_config", "use_qalora",
     "ensure_weight_tying",
 )  # fmt: skip
 """Options of LoRA that change what is computed and have no counterpart with coefficients."""
-BASE_WEIGHTS, ROUNDING = 16, 0.02
+_BASE_WEIGHTS, _ROUNDING = 16, 0.02
 
 
 @dataclass
@@ -127,7 +127,8 @@ class EulerLoraConfig(LoraConfig):
         self.peft_type = PeftType(NAME.upper())
         self.stored_base = self.base is not None  # not one that a model set
         self.settings_of_rank(self.r)
-        for name in (*UNSUPPORTED, *_variant_fields()):
+        variants = (f.name for f in fields(LoraConfig) if f.metadata.get("is_lora_variant"))
+        for name in (*_UNSUPPORTED, *variants):
             if getattr(self, name):
                 raise SettingsError(f"{name}: expected none with EulerLoRA")
         if not isinstance(self.init_lora_weights, bool):
@@ -141,17 +142,12 @@ class EulerLoraConfig(LoraConfig):
                 raise SettingsError(f"roles: expected input or output for {pattern}, got {role}")
 
     def settings_of_rank(self, rank: int) -> AdapterSettings:
-        """Returns the law of a module of this rank. Raises SettingsError."""
         least = max(1, rank // 2) if self.min_rank is None else self.min_rank
         values = {"adapters": 1, "rank": rank, "min_rank": least}
         return validated(AdapterSettings, values | {"steps": self.steps, "scale": self.scale})
 
     def role(self, module: str) -> Role:
-        """Returns the role of a module by its name.
-
-        Raises:
-            SettingsError: If none is known.
-        """
+        """The role of a module by its name. Raises SettingsError if none is known."""
         for pattern, role in [*(self.roles or {}).items(), *_ROLES.items()]:
             if re.match(rf"(.*\.)?({pattern})$", module):
                 return cast(Role, role)
@@ -162,25 +158,19 @@ class EulerLoraConfig(LoraConfig):
         super().save_pretrained(save_directory, **kwargs)
         card = Path(save_directory) / "README.md"
         if card.is_file() and _CARD_TITLE not in (text := card.read_text(encoding="utf-8")):
-            card.write_text(text.rstrip() + f"\n\n{self._card_section()}", encoding="utf-8")
-
-    def _card_section(self) -> str:
-        names = ("r", "lora_alpha", "min_rank", "steps", "scale", "init_gain", "roles")
-        values = "".join(f"- `{name}`: {getattr(self, name)}\n" for name in names)
-        targets = self.target_modules
-        shown = targets if isinstance(targets, str) else ", ".join(sorted(targets or ()))
-        return (
-            f"{_CARD_TITLE}\n\n{values}- `target_modules`: {shown}\n\n"
-            "`import eulerlora.peft` before `PeftModel.from_pretrained`. Without\n"
-            "`eulerlora.peft.sampling` the adapter is LoRA.\n"
-        )
+            names = ("r", "lora_alpha", "min_rank", "steps", "scale", "init_gain", "roles")
+            values = "".join(f"- `{name}`: {getattr(self, name)}\n" for name in names)
+            targets = self.target_modules
+            shown = targets if isinstance(targets, str) else ", ".join(sorted(targets or ()))
+            section = (
+                f"{_CARD_TITLE}\n\n{values}- `target_modules`: {shown}\n\n"
+                "`import eulerlora.peft` before `PeftModel.from_pretrained`. Without\n"
+                "`eulerlora.peft.sampling` the adapter is LoRA.\n"
+            )
+            card.write_text(f"{text.rstrip()}\n\n{section}", encoding="utf-8")
 
 
 _CARD_TITLE = "## EulerLoRA"
-
-
-def _variant_fields() -> Iterable[str]:
-    return (entry.name for entry in fields(LoraConfig) if entry.metadata.get("is_lora_variant"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +190,6 @@ class _SamplingState:
     rows: int | None = None
 
     def of_rows(self, coefficients: Tensor, count: int) -> Tensor:
-        """Returns the coefficients (count, r) of the inputs of a layer. Raises SettingsError."""
         rows = self.rows or (count if self.samples == 1 else 0)
         if not rows or rows % len(coefficients) or count % rows:
             raise SettingsError(
@@ -230,7 +219,7 @@ class Directions(nn.Linear):
         self.recomputed: _SamplingState | None = None
 
     def draw(self, samples: int, generator: Generator) -> Tensor:
-        """Returns independent coefficients (samples, r) on the CPU."""
+        """Draws independent coefficients (samples, r) on the CPU."""
         rank, least = self.law.rank, self.law.min_rank
         if self.role == "input":
             return draw_masks((samples,), rank, least, generator)
@@ -368,7 +357,6 @@ class _EulerLoraModel(LoraModel):
 
 
 def _check_linear(name: str, module: nn.Module) -> None:
-    """Raises SettingsError for other modules than `nn.Linear` and for quantised weights."""
     if not isinstance(module, nn.Linear | Conv1D):
         raise SettingsError(f"{name}: expected nn.Linear, got {type(module).__name__}")
     weight = module.weight
@@ -380,27 +368,23 @@ def _check_linear(name: str, module: nn.Module) -> None:
 
 
 def _identity_of(targets: Mapping[str, nn.Module]) -> dict[str, Any]:
-    """Returns what identifies a base model: names and shapes of the targets, and first weights.
+    """What identifies a base model: names and shapes of the targets, and first weights.
 
     Weights without memory are left out.
     """
     weights = {name: module.get_parameter("weight") for name, module in targets.items()}
     text = "".join(f"{name} {tuple(weight.shape)}\n" for name, weight in weights.items())
-    first = next(iter(weights.values())).detach().flatten()[:BASE_WEIGHTS]
+    first = next(iter(weights.values())).detach().flatten()[:_BASE_WEIGHTS]
     values = [] if first.device.type == "meta" else first.float().tolist()
     return {"targets": hashlib.sha256(text.encode()).hexdigest(), "weights": values}
 
 
 def _check_base(config: EulerLoraConfig, base: Mapping[str, Any]) -> None:
-    """Weights may differ by the rounding of another floating-point type.
-
-    Raises:
-        SettingsError: If a loaded config is that of another base model.
-    """
+    """Weights may differ by the rounding of another floating-point type."""
     if config.base is None or not config.stored_base:
         return
     stored, values = config.base["weights"], base["weights"]
-    tolerance = ROUNDING * max(map(abs, stored), default=0)
+    tolerance = _ROUNDING * max(map(abs, stored), default=0)
     differ = any(abs(a - b) > tolerance for a, b in zip(stored, values, strict=False))
     if differ or config.base["targets"] != base["targets"]:
         raise SettingsError("base: expected the base model of the adapter, got another one")
@@ -409,7 +393,7 @@ def _check_base(config: EulerLoraConfig, base: Mapping[str, Any]) -> None:
 def draw_coefficients(
     model: nn.Module, samples: int, seed: int | Sequence[int] = 0
 ) -> dict[str, Tensor]:
-    """Returns the coefficients of the active adapters of a model, by the name of their matrix A.
+    """Draws for the active adapters of a model, by the name of their matrix A.
 
     They are (samples, r) float32 on the CPU for one seed, and (examples * samples, r) for a seed of
     each example, 0 to 2**32 - 1. The draws of an example depend on its seed and on the order of the
@@ -430,7 +414,7 @@ def draw_coefficients(
 
 
 def _active(model: nn.Module) -> dict[str, Directions]:
-    """Returns the matrices A of the active adapters by name, adapter by adapter."""
+    """The matrices A of the active adapters by name, adapter by adapter."""
     layers = {n: m for n, m in model.named_modules() if isinstance(m, _EulerLoraLinear)}
     adapters = dict.fromkeys(name for layer in layers.values() for name in layer.active_adapters)
     active = {

@@ -24,7 +24,7 @@ REQUESTED = "set by the user"
 
 _WORTHWHILE = 0.9
 """Largest time in bfloat16, as a part of that in float32, for which rounding is accepted."""
-ROWS = 8
+_ROWS = 8
 """Rows of the timed block: those of an answer of two adapters with four samples."""
 _TIMED_S = 0.3
 """Time for which the runs are repeated."""
@@ -43,7 +43,7 @@ class PrecisionDecision:
 def decide_precision(
     choice: PrecisionChoice, checkpoint: Checkpoint, device: torch.device
 ) -> PrecisionDecision:
-    """Returns the precision in which to run a checkpoint on a device.
+    """Chooses the precision in which to run a checkpoint on a device.
 
     `auto` is bfloat16 where it is faster (`faster_precision`) and changes few answers on the
     calibration images (`CheckpointConfig.bfloat16_fault`).
@@ -65,7 +65,7 @@ def decide_precision(
 def training_precision(
     choice: PrecisionChoice, network: nn.Module, device: torch.device
 ) -> Precision:
-    """Returns the precision of the training steps of a network; `auto` is the faster one."""
+    """Precision of the training steps of a network; `auto` is the faster one."""
     if choice != AUTO:
         return choice
     assert isinstance(network.backbone, VisionTransformer)
@@ -76,7 +76,7 @@ def training_precision(
 def faster_precision(
     settings: BackboneSettings, device: torch.device, of_training: bool = False
 ) -> PrecisionDecision:
-    """Returns the precision in which a backbone's blocks are faster, measured once per process.
+    """The precision in which a backbone's blocks are faster, measured once per process.
 
     `of_training`: with gradients, and weights in float32, as in a training step.
     """
@@ -90,7 +90,7 @@ def faster_precision(
 
 
 def missing_bfloat16(device: torch.device) -> str | None:
-    """Returns why a device has no bfloat16 that could be faster than float32; None if it has."""
+    """Why a device has no bfloat16 that could be faster than float32; None if it has."""
     if device.type == "cuda":
         has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
         return None if has_bfloat16 else f"the device {device} has no bfloat16"
@@ -106,13 +106,13 @@ def missing_bfloat16(device: torch.device) -> str | None:
 def block_times_ms(
     settings: BackboneSettings, device: torch.device, of_training: bool = False
 ) -> tuple[float, float]:
-    """Returns the time of an adapted block in float32 and in bfloat16, medians of alternating runs.
+    """Times of an adapted block in float32 and in bfloat16, medians of alternating runs.
 
     It is that of a network with a single block, on the rows of one image; on a CPU, the CPU time of
     one core, which other programs disturb little.
     """
     shape = settings.model_copy(update={"layers": 1})
-    draw = Draw(mode="stoch", samples=ROWS // 2)
+    draw = Draw(mode="stoch", samples=_ROWS // 2)
     image = torch.full((1, 3, shape.image_size, shape.image_size), 0.5, device=device)
     rows = Rows.of([draw.count], 2).to(device)
 

@@ -66,16 +66,12 @@ class BackboneSettings(Settings):
     positions: Literal["corners", "cells", "cells-antialias"] = optional("corners")
 
     @model_validator(mode="after")
-    def _halvings_reach_the_patch_size(self) -> Self:
+    def _divisible(self) -> Self:
         if self.stem == "convolution" and 2**self.stem_layers != self.patch_size:
             raise ValueError(
                 "expected patch_size to be a power of two from 2 with stem=convolution, "
                 f"got {self.patch_size}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _divisible(self) -> Self:
         for part, whole in (("patch_size", "image_size"), ("heads", "width")):
             if getattr(self, whole) % getattr(self, part):
                 raise ValueError(
@@ -138,7 +134,6 @@ class Preprocessing(Settings):
         return self.shorter_side or self.size
 
     def at_size(self, size: int) -> "Preprocessing":
-        """Returns the same preprocessing for another size of the network's input."""
         shorter_side = self.shorter_side and round(self.shorter_side * size / self.size)
         return self.model_copy(update={"size": size, "shorter_side": shorter_side})
 
@@ -189,10 +184,9 @@ class Draw(Settings):
 
     @classmethod
     def of(cls, options: Options, seed: int = 0) -> Self:
-        """Returns the draw of one image; with `auto`, that of all samples that may run.
+        """The draw of one image; with `auto`, that of all samples that may run.
 
-        Raises:
-            SettingsError: For a value out of range.
+        Raises SettingsError for a value out of range.
         """
         values = {
             "mode": options.mode,
@@ -204,7 +198,7 @@ class Draw(Settings):
         return validated(cls, values)
 
     def rounds(self) -> list[Self]:
-        """Returns the draws of the rounds of `auto` (`AUTO_ROUNDS`), which make up this one."""
+        """The draws of the rounds of `auto` (`AUTO_ROUNDS`), which make up this one."""
         return [
             self.model_copy(update={"first": first, "samples": samples, "drawn": self.samples})
             for first, samples in itertools.pairwise((0, *AUTO_ROUNDS))
@@ -219,10 +213,6 @@ class Draw(Settings):
     def _something_to_run(self) -> Self:
         if self.count < 1:
             raise ValueError(f"expected first below samples={self.samples}, got {self.first}")
-        return self
-
-    @model_validator(mode="after")
-    def _det_has_one_sample(self) -> Self:
         if self.mode == "det" and self.samples != 1:
             raise ValueError(f"samples: expected 1 in mode det, got {self.samples}")
         return self

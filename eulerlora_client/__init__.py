@@ -111,7 +111,6 @@ _MODULES = (
 
 
 def __getattr__(name: str) -> object:
-    """Imports a public name from the module that defines it."""
     if name in __all__:
         for module in _MODULES:
             value: object = vars(import_module(module)).get(name)

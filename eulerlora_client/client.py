@@ -188,16 +188,14 @@ class AsyncTriageClient:
         concurrency: int = _DEFAULT_CONCURRENCY,
         **options: Unpack[PredictOptions],
     ) -> AsyncGenerator[Prediction | Problem, None]:
-        """Yields the prediction or the problem of each image, in order.
+        """The prediction or the problem of each image, in order; requests run concurrently.
 
-        Args:
-            images: Consumed lazily; a folder stands for the images in it.
-            concurrency: Number of concurrent requests.
+        `images` are consumed lazily; a folder stands for the images in it.
         """
         return map_ordered(_caught(self.predict, options), _each_image(images), concurrency)
 
     async def triage(self, image: ImageFile, **options: Unpack[TriageOptions]) -> TriageResult:
-        """Returns the disposition of an image under the service's policy, with its prediction.
+        """The disposition of an image under the service's policy, with its prediction.
 
         With other than the default mode and samples, `policy.notice` of the result says so.
         """
@@ -209,7 +207,7 @@ class AsyncTriageClient:
         concurrency: int = _DEFAULT_CONCURRENCY,
         **options: Unpack[TriageOptions],
     ) -> AsyncGenerator[TriageResult | Problem, None]:
-        """Yields the disposition or the problem of each image, in order, as `predict_many`.
+        """The disposition or the problem of each image, in order, as `predict_many`.
 
         Sends one request per image, so that each is retried alone and results arrive early.
         """
@@ -218,13 +216,13 @@ class AsyncTriageClient:
     async def predict_batch(
         self, images: ImageFile | Iterable[ImageFile], **options: Unpack[PredictOptions]
     ) -> tuple[Prediction | Problem, ...]:
-        """Returns the prediction or the problem of each image, as `triage_batch`."""
+        """The prediction or the problem of each image, as `triage_batch`."""
         return await self._batch(PredictionBatch, "predict/batch", images, _predict_query(options))
 
     async def triage_batch(
         self, images: ImageFile | Iterable[ImageFile], **options: Unpack[TriageOptions]
     ) -> tuple[TriageResult | Problem, ...]:
-        """Returns the disposition or the problem of each image, from few requests.
+        """The disposition or the problem of each image, from few requests.
 
         A request has as many images as the service accepts: 32 and 128 MiB, or fewer if it refuses
         them. Raises a Problem if a request fails.
@@ -233,15 +231,15 @@ class AsyncTriageClient:
         return await self._batch(TriageBatch, "triage/batch", images, query)
 
     async def policy(self) -> PolicyDescription:
-        """Returns the triage policy of the service."""
+        """The triage policy of the service."""
         return await self._send(PolicyDescription, "GET", "triage/policy")
 
     async def models(self) -> tuple[ModelSummary, ...]:
-        """Returns the served models, the default first."""
+        """The served models, the default first."""
         return (await self._send(ModelList, "GET", "models")).models
 
     async def model(self, name: str) -> ModelDetails:
-        """Returns the details of a served model."""
+        """The details of a served model."""
         return await self._send(ModelDetails, "GET", f"models/{quote(name, '')}")
 
     async def close(self) -> None:
@@ -257,9 +255,12 @@ class AsyncTriageClient:
     async def _upload(
         self, body: type[AnyBody], path: str, image: ImageFile, query: Mapping[str, str]
     ) -> AnyBody:
-        with _naming(image):
+        try:
             part = await self._part(image)
             return await self._send(body, "POST", path, params=query, files={"file": part})
+        except Problem as problem:
+            problem.file = _name_of(image)
+            raise
 
     async def _batch(
         self,
@@ -268,7 +269,6 @@ class AsyncTriageClient:
         images: ImageFile | Iterable[ImageFile],
         query: Mapping[str, str],
     ) -> tuple[Any, ...]:
-        """Returns the result or the problem of each image, from requests of limited size."""
         results: dict[int, Any] = {}
         parts: dict[int, Part] = {}
 
@@ -307,7 +307,7 @@ class AsyncTriageClient:
         return tuple(results[position] for position in range(len(named)))
 
     async def _part(self, image: ImageFile) -> Part:
-        """Returns a part of a form. The name of the file is not sent: it may name a patient."""
+        """The name of the file is not sent: it may name a patient."""
         content = await asyncio.to_thread(image_bytes, image, self._strip_metadata)
         return "image", content, "application/octet-stream"
 
@@ -358,16 +358,11 @@ class TriageClient:
         concurrency: int = _DEFAULT_CONCURRENCY,
         **options: Unpack[PredictOptions],
     ) -> Generator[Prediction | Problem, None, None]:
-        """Yields the prediction or the problem of each image, in order.
-
-        Args:
-            images: Consumed lazily; a folder stands for the images in it.
-            concurrency: Number of concurrent requests.
-        """
+        """As `AsyncTriageClient.predict_many`."""
         return self._many(_caught(self._client.predict, options), _each_image(images), concurrency)
 
     def triage(self, image: ImageFile, **options: Unpack[TriageOptions]) -> TriageResult:
-        """Returns the disposition of an image under the service's policy, with its prediction."""
+        """The disposition of an image under the service's policy, with its prediction."""
         return self._result(self._client.triage(image, **options))
 
     def triage_many(
@@ -376,31 +371,31 @@ class TriageClient:
         concurrency: int = _DEFAULT_CONCURRENCY,
         **options: Unpack[TriageOptions],
     ) -> Generator[TriageResult | Problem, None, None]:
-        """Yields the disposition or the problem of each image, in order, as `predict_many`."""
+        """The disposition or the problem of each image, in order, as `predict_many`."""
         return self._many(_caught(self._client.triage, options), _each_image(images), concurrency)
 
     def predict_batch(
         self, images: ImageFile | Iterable[ImageFile], **options: Unpack[PredictOptions]
     ) -> tuple[Prediction | Problem, ...]:
-        """Returns the prediction or the problem of each image, from few requests."""
+        """The prediction or the problem of each image, from few requests."""
         return self._result(self._client.predict_batch(images, **options))
 
     def triage_batch(
         self, images: ImageFile | Iterable[ImageFile], **options: Unpack[TriageOptions]
     ) -> tuple[TriageResult | Problem, ...]:
-        """Returns the disposition or the problem of each image, from few requests."""
+        """The disposition or the problem of each image, from few requests."""
         return self._result(self._client.triage_batch(images, **options))
 
     def policy(self) -> PolicyDescription:
-        """Returns the triage policy of the service."""
+        """The triage policy of the service."""
         return self._result(self._client.policy())
 
     def models(self) -> tuple[ModelSummary, ...]:
-        """Returns the served models, the default first."""
+        """The served models, the default first."""
         return self._result(self._client.models())
 
     def model(self, name: str) -> ModelDetails:
-        """Returns the details of a served model."""
+        """The details of a served model."""
         return self._result(self._client.model(name))
 
     def close(self) -> None:
@@ -445,7 +440,7 @@ class TriageClient:
         images: Iterable[ImageFile],
         concurrency: int,
     ) -> Generator[Result, None, None]:
-        """Yields the result for each image, in order; the caller's thread consumes the images."""
+        """The caller's thread consumes the images."""
         limited = _limited(call, concurrency)
         pending: deque[Future[Result]] = deque()
 
@@ -468,11 +463,6 @@ def _predict_query(options: PredictOptions) -> dict[str, str]:
 
 
 def _query(options: Mapping[str, object], kind: type) -> dict[str, str]:
-    """Returns the query parameters of a request.
-
-    Raises:
-        TypeError: For an unknown option.
-    """
     known = kind.__annotations__
     for name in options:
         if name not in known:
@@ -500,9 +490,7 @@ AnyFuture = TypeVar("AnyFuture", "asyncio.Task[Any]", "Future[Any]")
 
 
 async def map_ordered(
-    function: Callable[[Item], Coroutine[Any, Any, Result]],
-    items: Iterable[Item],
-    concurrency: int,
+    function: Callable[[Item], Coroutine[Any, Any, Result]], items: Iterable[Item], concurrency: int
 ) -> AsyncGenerator[Result, None]:
     """Yields the result for each item, in order, from tasks that end when the caller stops."""
     limited = _limited(function, concurrency)
@@ -523,7 +511,6 @@ async def map_ordered(
 def _limited(
     function: Callable[[Item], Coroutine[Any, Any, Result]], concurrency: int
 ) -> Callable[[Item], Coroutine[Any, Any, Result]]:
-    """Returns the function with at most `concurrency` concurrent calls."""
     if concurrency < 1:
         raise ValueError(f"expected a concurrency of at least 1, got {concurrency}")
     free = asyncio.Semaphore(concurrency)
@@ -553,11 +540,7 @@ def _in_order(
 
 
 def _each_image(images: ImageFile | Iterable[ImageFile]) -> Iterator[ImageFile]:
-    """Yields every image; in place of a folder, the files that `select_files` finds in it.
-
-    Raises:
-        ImageFilesError: For a folder without images, or one that cannot be listed.
-    """
+    """Every image; in place of a folder, the files that `select_files` finds in it."""
     is_one = isinstance(images, str | bytes | os.PathLike) or hasattr(images, "read")
     for image in [images] if is_one else images:  # type: ignore[union-attr]
         if isinstance(image, str | os.PathLike) and os.path.isdir(image):  # noqa: PTH112 - also NUL
@@ -569,32 +552,23 @@ def _each_image(images: ImageFile | Iterable[ImageFile]) -> Iterator[ImageFile]:
             yield image  # type: ignore[misc]
 
 
-@contextmanager
-def _naming(image: ImageFile) -> Iterator[None]:
-    """Adds the path of an image to the problems of the block."""
-    try:
-        yield
-    except Problem as problem:
-        problem.file = _name_of(image)
-        raise
-
-
 def _name_of(image: ImageFile) -> str | None:
     named = image if isinstance(image, str | os.PathLike) else getattr(image, "name", None)
     return str(named) if isinstance(named, str | os.PathLike) else None
 
 
-EXAMPLE = "a URL such as http://127.0.0.1:8000"
+_EXAMPLE = "a URL such as http://127.0.0.1:8000"
 _CLOSED = "the client is closed, or was made before this process was forked"
 
 
 def connection_options(url: str, key: str | None, timeouts: Timeouts) -> dict[str, Any]:
-    """Returns the options of httpx's clients.
+    """Options of httpx's clients.
 
-    Raises:
-        SettingsError: For an invalid URL or key, or a proxy that cannot be used.
+    Raises SettingsError for an invalid URL or key, or a proxy that cannot be used.
     """
     base_url, proxy = _checked_url(url), environment_proxy(url)
+    if key is not None and not (key.isascii() and key.isprintable() and key and " " not in key):
+        raise SettingsError("key: expected printable ASCII characters without spaces")
     try:
         # A transport makes httpx ignore the proxies of the environment, not its certificates.
         limits = httpx.Limits(max_connections=None)
@@ -603,7 +577,7 @@ def connection_options(url: str, key: str | None, timeouts: Timeouts) -> dict[st
         raise SettingsError("a SOCKS proxy requires: pip install 'httpx[socks]'") from error
     return {
         "base_url": base_url,
-        "headers": {} if key is None else {"Authorization": f"Bearer {_checked_key(key)}"},
+        "headers": {} if key is None else {"Authorization": f"Bearer {key}"},
         "timeout": httpx.Timeout(
             connect=timeouts.connect_s, read=timeouts.read_s, write=timeouts.write_s, pool=None
         ),
@@ -612,12 +586,9 @@ def connection_options(url: str, key: str | None, timeouts: Timeouts) -> dict[st
 
 
 def environment_proxy(url: str) -> httpx.Proxy | None:
-    """Returns the proxy that the environment names for a URL; None for this machine.
+    """The proxy that the environment names for a URL, without credentials; None for this machine.
 
-    Its `url` has no credentials.
-
-    Raises:
-        SettingsError: For a proxy that is no URL.
+    Raises SettingsError for a proxy that is no URL.
     """
     parts, proxies = urlsplit(url), getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
@@ -631,7 +602,7 @@ def environment_proxy(url: str) -> httpx.Proxy | None:
 
 
 def is_this_machine(host: str) -> bool:
-    """Returns True for a name or an address that every system resolves to the machine itself.
+    """True for a name or an address that every system resolves to the machine itself.
 
     Addresses may have any form that the resolver accepts, such as 127.1 and 0x7f000001.
     """
@@ -654,22 +625,16 @@ def _checked_url(url: str) -> str:
         parts = urlsplit(url)
         valid_port = parts.port is None or parts.port > 0
     except ValueError as error:
-        raise SettingsError(f"url: expected {EXAMPLE}, got {url!r}") from error
+        raise SettingsError(f"url: expected {_EXAMPLE}, got {url!r}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or not valid_port:
-        raise SettingsError(f"url: expected {EXAMPLE}, got {url!r}")
+        raise SettingsError(f"url: expected {_EXAMPLE}, got {url!r}")
     if parts.query or parts.fragment:
         raise SettingsError(f"url: expected a URL without query and fragment, got {url!r}")
     return url
 
 
-def _checked_key(key: str) -> str:
-    if not (key.isascii() and key.isprintable() and key and " " not in key):
-        raise SettingsError("key: expected printable ASCII characters without spaces")
-    return key
-
-
 def parsed_body(response: httpx.Response, body: type[AnyBody]) -> AnyBody:
-    """Returns the body of a response. Raises the reported Problem, or UnexpectedAnswer."""
+    """The body of a response. Raises the reported Problem, or UnexpectedAnswer."""
     if response.status_code != httpx.codes.OK:
         raise reported_problem(response)
     try:
@@ -684,7 +649,7 @@ def parsed_body(response: httpx.Response, body: type[AnyBody]) -> AnyBody:
 
 
 def reported_problem(response: httpx.Response) -> Problem:
-    """Returns the problem that a response reports; a response without a document has one too."""
+    """The problem that a response reports; a response without a document has one too."""
     try:
         document = json.loads(response.content)
     except (ValueError, RecursionError):
@@ -698,7 +663,7 @@ def reported_problem(response: httpx.Response) -> Problem:
 def batch_results(
     batch: TriageBatch | PredictionBatch,
 ) -> tuple[TriageResult | Prediction | Problem, ...]:
-    """Returns the results of a batch, with an exception in place of each problem document."""
+    """The results of a batch, with an exception in place of each problem document."""
     return tuple(
         _problem_of(result.model_dump(), result.status)
         if isinstance(result, ProblemDocument)
@@ -708,7 +673,7 @@ def batch_results(
 
 
 def _problem_of(document: Mapping[str, Any], status: int) -> Problem:
-    """Returns the problem that a document describes, which may lack any of its keys."""
+    """`document` may lack any of its keys."""
     texts = {name: document.get(name) for name in ("code", "title", "detail", "request_id")}
     code, title, detail, request_id = (
         text if isinstance(text, str) and text else None for text in texts.values()
@@ -724,22 +689,22 @@ def _problem_of(document: Mapping[str, Any], status: int) -> Problem:
 
 @contextmanager
 def _transport_problems(url: httpx.URL, proxy: httpx.Proxy | None = None) -> Iterator[None]:
-    """Raises a Problem for each error of httpx in the block."""
     through = "" if proxy is None else f" through the proxy {proxy.url} of the environment"
     try:
         yield
-    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
-        raise Unreachable(f"no connection to {url}{through} ({_reason(error)})") from error
-    except httpx.TimeoutException as error:
-        raise TimedOut(f"{url} ({_reason(error)})") from error
-    except httpx.TransportError as error:
-        raise ConnectionLost(f"{url} ({_reason(error)})") from error
     except httpx.RequestError as error:
-        raise UnexpectedAnswer(f"{url} ({_reason(error)})") from error
+        reason = f"({str(error) or type(error).__name__})"
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError):
+            raise Unreachable(f"no connection to {url}{through} {reason}") from error
+        if isinstance(error, httpx.TimeoutException):
+            raise TimedOut(f"{url} {reason}") from error
+        if isinstance(error, httpx.TransportError):
+            raise ConnectionLost(f"{url} {reason}") from error
+        raise UnexpectedAnswer(f"{url} {reason}") from error
 
 
 def _retry_after_s(value: str | None) -> float | None:
-    """Returns Retry-After in seconds; the header holds seconds or a date (RFC 9110, 10.2.3)."""
+    """The header holds seconds or a date (RFC 9110, 10.2.3)."""
     if value is None:
         return None
     if value.isascii() and value.isdigit():
@@ -750,44 +715,35 @@ def _retry_after_s(value: str | None) -> float | None:
         return None
 
 
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
-
-
 _RETRYABLE_STATUSES = (429, 503, 504)
 _BACKOFF = wait_random_exponential(multiplier=0.25, max=5)
 _JITTER = wait_random(0, 0.5)  # clients that got the same Retry-After spread their attempts
 
 
 def retrying(policy: RetryPolicy) -> AsyncRetrying:
-    """Returns a caller that retries a coroutine function; waits end when their task ends."""
-    return AsyncRetrying(
-        retry=retry_if_exception(_is_retryable), wait=wait_s, stop=_exceeds(policy), reraise=True
-    )
+    """Retries a coroutine function; waits end when their task ends."""
 
+    def is_retryable(error: BaseException) -> bool:
+        return isinstance(error, (Unreachable, ConnectionLost)) or (
+            isinstance(error, Problem) and error.status in _RETRYABLE_STATUSES
+        )
 
-def _is_retryable(error: BaseException) -> bool:
-    """Returns True if the same request may succeed later."""
-    return isinstance(error, (Unreachable, ConnectionLost)) or (
-        isinstance(error, Problem) and error.status in _RETRYABLE_STATUSES
-    )
-
-
-def wait_s(state: RetryCallState) -> float:
-    """Returns the seconds to the next attempt: Retry-After, or an exponential backoff."""
-    problem = _problem(state)
-    if problem.retry_after_s is None:
-        return _BACKOFF(state)
-    return problem.retry_after_s + _JITTER(state)
-
-
-def _exceeds(policy: RetryPolicy) -> Callable[[RetryCallState], bool]:
     def exceeds(state: RetryCallState) -> bool:
         is_quota = isinstance(_problem(state), QuotaExceeded)
         limit_s = policy.quota_s if is_quota else policy.service_s
         return (state.seconds_since_start or 0) + state.upcoming_sleep > limit_s
 
-    return exceeds
+    return AsyncRetrying(
+        retry=retry_if_exception(is_retryable), wait=wait_s, stop=exceeds, reraise=True
+    )
+
+
+def wait_s(state: RetryCallState) -> float:
+    """Seconds to the next attempt: Retry-After, or an exponential backoff."""
+    problem = _problem(state)
+    if problem.retry_after_s is None:
+        return _BACKOFF(state)
+    return problem.retry_after_s + _JITTER(state)
 
 
 def _problem(state: RetryCallState) -> Problem:

@@ -8,7 +8,7 @@ shows. The chunks become ICC profiles of a matrix and a tone curve.
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from io import BytesIO
 from itertools import product
 from typing import Any
@@ -37,23 +37,23 @@ _SOURCES = {"cICP": "PNG chunk cICP", "iCCP": "colour profile", "gAMA": "PNG chu
 """What a warning calls the source of a conversion."""
 
 Matrix = Sequence[Sequence[float]]
-D50 = (0.9642, 1.0, 0.8249)  # the profile connection space
-BRADFORD = ((0.8951, 0.2664, -0.1614), (-0.7502, 1.7135, 0.0367), (0.0389, -0.0685, 1.0296))
-D65, WHITE_C, EQUAL_ENERGY = (0.3127, 0.3290), (0.310, 0.316), (1 / 3, 1 / 3)
-BT_709 = (*D65, 0.64, 0.33, 0.30, 0.60, 0.15, 0.06)
-_BT_601 = (*D65, 0.630, 0.340, 0.310, 0.595, 0.155, 0.070)
+_D50 = (0.9642, 1.0, 0.8249)  # the profile connection space
+_BRADFORD = ((0.8951, 0.2664, -0.1614), (-0.7502, 1.7135, 0.0367), (0.0389, -0.0685, 1.0296))
+_D65, _WHITE_C, _EQUAL_ENERGY = (0.3127, 0.3290), (0.310, 0.316), (1 / 3, 1 / 3)
+BT_709 = (*_D65, 0.64, 0.33, 0.30, 0.60, 0.15, 0.06)
+_BT_601 = (*_D65, 0.630, 0.340, 0.310, 0.595, 0.155, 0.070)
 _PRIMARIES = {
     1: BT_709,
-    4: (*WHITE_C, 0.67, 0.33, 0.21, 0.71, 0.14, 0.08),
-    5: (*D65, 0.64, 0.33, 0.29, 0.60, 0.15, 0.06),
+    4: (*_WHITE_C, 0.67, 0.33, 0.21, 0.71, 0.14, 0.08),
+    5: (*_D65, 0.64, 0.33, 0.29, 0.60, 0.15, 0.06),
     6: _BT_601,
     7: _BT_601,
-    8: (*WHITE_C, 0.681, 0.319, 0.243, 0.692, 0.145, 0.049),
-    9: (*D65, 0.708, 0.292, 0.170, 0.797, 0.131, 0.046),
-    10: (*EQUAL_ENERGY, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0),
+    8: (*_WHITE_C, 0.681, 0.319, 0.243, 0.692, 0.145, 0.049),
+    9: (*_D65, 0.708, 0.292, 0.170, 0.797, 0.131, 0.046),
+    10: (*_EQUAL_ENERGY, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0),
     11: (0.314, 0.351, 0.680, 0.320, 0.265, 0.690, 0.150, 0.060),
-    12: (*D65, 0.680, 0.320, 0.265, 0.690, 0.150, 0.060),
-    22: (*D65, 0.630, 0.340, 0.295, 0.605, 0.155, 0.077),
+    12: (*_D65, 0.680, 0.320, 0.265, 0.690, 0.150, 0.060),
+    22: (*_D65, 0.630, 0.340, 0.295, 0.605, 0.155, 0.077),
 }
 """Code of ITU-T H.273, table 2 -> chromaticities (x, y) of white, red, green and blue."""
 _BT_1886 = (2.4, 1.0, 0.0, 0.0, 0.0)  # what screens make of the curves of cameras
@@ -68,10 +68,10 @@ _TRANSFERS = {
 }
 """Code of ITU-T H.273, table 3 -> g, a, b, c, d: light is (a x + b) ** g from x = d, else c x."""
 _HIGH_DYNAMIC_RANGE = {16: "PQ", 18: "HLG"}
-NARROW_LOW, NARROW_HIGH = 16 / 255, 235 / 255
-USUAL_GAMMA, GAMMA_TOLERANCE = 1 / 2.2, 0.05
+_NARROW_LOW, _NARROW_HIGH = 16 / 255, 235 / 255
+_USUAL_GAMMA, _GAMMA_TOLERANCE = 1 / 2.2, 0.05
 """A gAMA within the tolerance, without cHRM, means sRGB, as for libpng and Chromium."""
-MIN_GAMMA, MAX_GAMMA = 0.1, 10.0
+_MIN_GAMMA, _MAX_GAMMA = 0.1, 10.0
 _CHROMATICITY_UNIT = 100_000
 
 Colours = Mapping[str, bytes | None]
@@ -84,12 +84,9 @@ class ProfileError(Exception):
 
 @dataclass(frozen=True)
 class RgbSpace:
-    """A colour space of a matrix and a tone curve.
+    """A colour space of primaries (`_PRIMARIES`) and a tone curve (`_TRANSFERS`).
 
-    Attributes:
-        primaries: As in `_PRIMARIES`.
-        transfer: As in `_TRANSFERS`.
-        is_full_range: False if black and white are 16 and 235 of 255.
+    Without full range, black and white are 16 and 235 of 255.
     """
 
     primaries: tuple[float, ...]
@@ -100,28 +97,22 @@ class RgbSpace:
     def curve(self) -> tuple[float, ...]:
         """g, a, b, c, d, f: light is (a x + b) ** g from x = d, else c x + f; x is in [0, 1]."""
         g, a, b, c, d = self.transfer
-        slope = 1.0 if self.is_full_range else 1 / (NARROW_HIGH - NARROW_LOW)
-        offset = 0.0 if self.is_full_range else -slope * NARROW_LOW
+        slope = 1.0 if self.is_full_range else 1 / (_NARROW_HIGH - _NARROW_LOW)
+        offset = 0.0 if self.is_full_range else -slope * _NARROW_LOW
         return g, a * slope, a * offset + b, c * slope, (d - offset) / slope, c * offset
 
     @property
     def to_srgb(self) -> Matrix:
-        """The matrix from linear RGB to that of sRGB.
-
-        Raises:
-            ProfileError: As `_to_d50`.
-        """
+        """The matrix from linear RGB to that of sRGB. Raises ProfileError."""
         return _product(_inverse(_to_d50(BT_709)), _to_d50(self.primaries))
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """How the colours of an image become sRGB.
+    """How the colours of an image become sRGB, and warnings of what is converted or ignored.
 
-    Attributes:
-        transform: Of LittleCMS, for levels of 8 bits; None if no colour changes.
-        space: The colour space of PNG chunks, for more bits.
-        warnings: What is converted, and what is ignored.
+    `transform` is of LittleCMS, for levels of 8 bits, None if no colour changes; `space` is the
+    colour space of PNG chunks, for more bits.
     """
 
     transform: ImageCms.ImageCmsTransform | None
@@ -130,12 +121,10 @@ class Conversion:
 
 
 def conversion_to_srgb(colours: Colours, mode: str) -> Conversion:
-    """Returns the conversion by the first usable colour data of an image of a mode of 8 bits.
+    """Chooses the first usable colour data of an image of a mode of 8 bits.
 
-    The intent is perceptual, with black point compensation for CMYK.
-
-    Raises:
-        ImageError: For a transfer function of high dynamic range, whose look depends on the screen.
+    The intent is perceptual, with black point compensation for CMYK. Raises ImageError for a
+    transfer function of high dynamic range, whose look depends on the screen.
     """
     warnings = []
     for source in ("cICP", "iCCP", "sRGB", "gAMA"):
@@ -145,7 +134,10 @@ def conversion_to_srgb(colours: Colours, mode: str) -> Conversion:
             found = _profile(source, colours)
             space = found if isinstance(found, RgbSpace) else None
             profile = _matrix_profile(found) if isinstance(found, RgbSpace) else found
-            transform = _transform(profile)
+            transform = None
+            if profile is not None:
+                cached = len(profile) <= _MAX_CACHED_BYTES
+                transform = (_cached_transform if cached else _new_transform)(profile)
             if transform is not None and mode not in _CONVERTIBLE[transform.input_mode]:
                 raise ProfileError(f"it is for {transform.input_mode} and the image is {mode}")
         except ProfileError as error:
@@ -161,7 +153,7 @@ def conversion_to_srgb(colours: Colours, mode: str) -> Conversion:
 
 
 def converted(image: Image.Image, transform: ImageCms.ImageCmsTransform | None) -> Image.Image:
-    """Returns an image of 8 bits in sRGB; itself without a transform.
+    """Applies a transform to an image of 8 bits; without one, it is the image itself.
 
     A converted image has the mode RGB or RGBA and keeps its alpha channel.
     """
@@ -174,7 +166,7 @@ def converted(image: Image.Image, transform: ImageCms.ImageCmsTransform | None) 
 
 
 def colours_of(info: Mapping[str | tuple[int, int], Any]) -> Colours:
-    """Returns the colour data in `Image.info` of an image that Pillow has opened."""
+    """The colour data in `Image.info` of an image that Pillow has opened."""
     colours: dict[str, bytes | None] = {}
     if "icc_profile" in info and info["icc_profile"] != b"":
         colours["iCCP"] = info["icc_profile"]
@@ -189,7 +181,7 @@ def colours_of(info: Mapping[str | tuple[int, int], Any]) -> Colours:
 
 
 def _profile(source: str, colours: Colours) -> bytes | RgbSpace | None:
-    """Returns an ICC profile or a space; None for sRGB. Raises ProfileError and ImageError."""
+    """An ICC profile or a space; None for sRGB. Raises ProfileError and ImageError."""
     content = colours[source]
     if content is None:
         raise ProfileError("it is damaged, incomplete or there are several")
@@ -207,7 +199,7 @@ def _profile(source: str, colours: Colours) -> bytes | RgbSpace | None:
 
 
 def _space_of_codes(content: bytes) -> RgbSpace:
-    """Returns the space of cICP: ITU-T H.273 codes of primaries and transfer, and the range."""
+    """The content has ITU-T H.273 codes of primaries and transfer, and the range."""
     if len(content) != 4 or content[2] != 0 or content[3] > 1:
         raise ProfileError("it is damaged")
     primaries, transfer, _, is_full_range = content
@@ -222,12 +214,12 @@ def _space_of_codes(content: bytes) -> RgbSpace:
 
 
 def _space_of_gamma(content: bytes, chromaticities: bytes) -> RgbSpace | None:
-    """Returns the space of gAMA with cHRM, or with the primaries of sRGB; None for sRGB."""
+    """The space of gAMA with cHRM, or with the primaries of sRGB; None for sRGB."""
     gamma = int.from_bytes(content) / _CHROMATICITY_UNIT if len(content) == 4 else 0
-    if not MIN_GAMMA <= gamma <= MAX_GAMMA:
+    if not _MIN_GAMMA <= gamma <= _MAX_GAMMA:
         raise ProfileError("its exponent is none of an image")
     has_primaries = len(chromaticities) == 32
-    if not has_primaries and abs(gamma / USUAL_GAMMA - 1) <= GAMMA_TOLERANCE:
+    if not has_primaries and abs(gamma / _USUAL_GAMMA - 1) <= _GAMMA_TOLERANCE:
         return None
     values = struct.unpack(">8I", chromaticities) if has_primaries else ()
     primaries = tuple(value / _CHROMATICITY_UNIT for value in values) or BT_709
@@ -235,10 +227,9 @@ def _space_of_gamma(content: bytes, chromaticities: bytes) -> RgbSpace | None:
 
 
 def _to_d50(primaries: Sequence[float]) -> Matrix:
-    """Returns the matrix from linear RGB to XYZ relative to D50, adapted by Bradford.
+    """The matrix from linear RGB to XYZ relative to D50, adapted by Bradford.
 
-    Raises:
-        ProfileError: For primaries that span no colours.
+    Raises ProfileError for primaries that span no colours.
     """
     points = zip(primaries[::2], primaries[1::2], strict=True)
     (x, y, z), *columns = ((x, y, 1 - x - y) for x, y in points)
@@ -246,23 +237,19 @@ def _to_d50(primaries: Sequence[float]) -> Matrix:
         white = (x / y, 1.0, z / y)
         native = _transposed(columns)
         amounts = [row[0] for row in _product(_inverse(native), _transposed([white]))]
-        cones = _product(BRADFORD, _transposed([D50, white]))
+        cones = _product(_BRADFORD, _transposed([_D50, white]))
         gains = [to / of for to, of in cones]
         scaled = [
-            [gain * value for value in row] for gain, row in zip(gains, BRADFORD, strict=True)
+            [gain * value for value in row] for gain, row in zip(gains, _BRADFORD, strict=True)
         ]
-        adapted = _product(_product(_inverse(BRADFORD), scaled), native)
+        adapted = _product(_product(_inverse(_BRADFORD), scaled), native)
     except ZeroDivisionError as error:
         raise ProfileError("its primaries span no colours") from error
     return [[value * amount for value, amount in zip(row, amounts, strict=True)] for row in adapted]
 
 
 def _matrix_profile(space: RgbSpace) -> bytes:
-    """Returns a display profile (ICC.1:2010, 8.4.3).
-
-    Raises:
-        ProfileError: As `_to_d50`.
-    """
+    """A display profile (ICC.1:2010, 8.4.3). Raises ProfileError."""
     g, a, b, c, d, f = space.curve
     try:
         colorants = [_xyz_tag(column) for column in _transposed(_to_d50(space.primaries))]
@@ -270,7 +257,7 @@ def _matrix_profile(space: RgbSpace) -> bytes:
     except struct.error as error:
         raise ProfileError("its primaries span no colours") from error
     names = (b"rXYZ", b"gXYZ", b"bXYZ", b"rTRC", b"gTRC", b"bTRC", b"wtpt")
-    contents = (*colorants, curve, curve, curve, _xyz_tag(D50))
+    contents = (*colorants, curve, curve, curve, _xyz_tag(_D50))
     at, directory = 132 + 12 * len(names), struct.pack(">I", len(names))
     for name, content in zip(names, contents, strict=True):
         directory += name + struct.pack(">II", at, len(content))
@@ -278,11 +265,11 @@ def _matrix_profile(space: RgbSpace) -> bytes:
     header = struct.pack(
         ">I4sI4s4s4s12x4s28x", at, b"lcms", 0x04300000, b"mntr", b"RGB ", b"XYZ ", b"acsp"
     )
-    return header + _fixed(*D50) + bytes(48) + directory + b"".join(contents)
+    return header + _fixed(*_D50) + bytes(48) + directory + b"".join(contents)
 
 
 def _fixed(*values: float) -> bytes:
-    """Returns numbers of the type s15Fixed16."""
+    """Numbers of the type s15Fixed16."""
     return struct.pack(f">{len(values)}i", *(round(65536 * value) for value in values))
 
 
@@ -300,11 +287,7 @@ def _product(left: Matrix, right: Matrix) -> Matrix:
 
 
 def _inverse(matrix: Matrix) -> Matrix:
-    """Returns the inverse of a 3 x 3 matrix.
-
-    Raises:
-        ZeroDivisionError: If it has none.
-    """
+    """Of a 3 x 3 matrix. Raises ZeroDivisionError if it has none."""
     (a, b, c), (d, e, f), (g, h, i) = matrix
     cofactors = (
         (e * i - f * h, c * h - b * i, b * f - c * e),
@@ -315,26 +298,20 @@ def _inverse(matrix: Matrix) -> Matrix:
     return [[value / determinant for value in row] for row in cofactors]
 
 
-def _transform(profile: bytes | None) -> ImageCms.ImageCmsTransform | None:
-    """Returns the transform from a profile to sRGB; None if it changes no colour."""
-    if profile is None:
-        return None
-    return (_cached if len(profile) <= _MAX_CACHED_BYTES else _new_transform)(profile)
-
-
 def _new_transform(profile: bytes) -> ImageCms.ImageCmsTransform | None:
     try:
         source = ImageCms.ImageCmsProfile(BytesIO(profile))
         space = source.profile.xcolor_space
         if space not in _INPUT_MODES:
             raise ProfileError("it is not one of an RGB, gray or CMYK image")
-        transform = ImageCms.ImageCmsTransform(source, _srgb(), _INPUT_MODES[space], "RGB")
+        srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
+        transform = ImageCms.ImageCmsTransform(source, srgb, _INPUT_MODES[space], "RGB")
     except (OSError, ValueError) as error:
         raise ProfileError("it is damaged") from error
     return None if _is_identity(transform) else transform
 
 
-_cached = lru_cache(maxsize=16)(_new_transform)
+_cached_transform = lru_cache(maxsize=16)(_new_transform)
 
 
 def _is_identity(transform: ImageCms.ImageCmsTransform) -> bool:
@@ -346,8 +323,3 @@ def _is_identity(transform: ImageCms.ImageCmsTransform) -> bool:
     image = Image.frombytes(transform.input_mode, (len(levels) // channels, 1), levels)
     difference = ImageChops.difference(transform.apply(image), image.convert("RGB"))
     return difference.point(lambda level: level > _MAX_SRGB_DIFFERENCE).getbbox() is None
-
-
-@cache
-def _srgb() -> ImageCms.ImageCmsProfile:
-    return ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))

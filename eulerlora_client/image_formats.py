@@ -22,13 +22,10 @@ FORMATS: tuple[Format, ...] = ("JPEG", "PNG", "WEBP")
 
 @dataclass(frozen=True)
 class FileKind:
-    """A kind of file that is not read.
+    """A kind of file that is not read: its name with an article, and what to do instead.
 
-    Attributes:
-        name: With an article.
-        pattern: A regular expression, of Python and of JavaScript, for the start of the file with
-            one character for each byte.
-        advice: What to do instead.
+    `pattern` is a regular expression, of Python and of JavaScript, for the start of the file with
+    one character for each byte.
     """
 
     name: str
@@ -119,13 +116,13 @@ _MARKER = re.compile(rb"\xff[^\x00\xff]")
 _MAX_GAP_BYTES = 2**16  # fill bytes, and bytes that belong to no segment, before a JPEG marker
 _MARKER_AFTER_SCAN = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 JFIF, ADOBE = b"JFIF\0", b"Adobe"
-MIN_JFIF_BYTES, MIN_ADOBE_BYTES = 14, 12  # below them, libjpeg ignores the segment
+_MIN_JFIF_BYTES, _MIN_ADOBE_BYTES = 14, 12  # below them, libjpeg ignores the segment
 _JFIF_SEGMENT = b"\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0"
 _ADOBE_SEGMENT = b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0"  # without its last byte, the transform
 RGB, YCC, YCCK = 0, 1, 2
 """Values of the transform (Adobe Technical Note 5116); 0 is CMYK for four components."""
 
-PNG_DEPTH_AT, PNG_COLOUR_TYPE_AT, INDEXED = 24, 25, 3
+_PNG_DEPTH_AT, PNG_COLOUR_TYPE_AT, _INDEXED = 24, 25, 3
 _PNG_COLOURS = {b"cICP", b"sRGB", b"gAMA", b"cHRM"}
 _PNG_TEXTS = {b"tEXt", b"zTXt", b"iTXt", b"iCCP"}
 ANCILLARY = 0x20  # bit of the first letter of a chunk that a decoder may ignore
@@ -135,10 +132,7 @@ ANCILLARY = 0x20  # bit of the first letter of a chunk that a decoder may ignore
 class ImageHeader:
     """The format and size of an image file, as its first header declares them.
 
-    Attributes:
-        width: In pixels, as stored; of a DICOM file, estimated from its length.
-        height: In pixels, as stored; of a DICOM file, estimated from its length.
-        is_progressive: Of a JPEG.
+    The size is in pixels, as stored; of a DICOM file, estimated from its length.
     """
 
     format: Format
@@ -186,13 +180,13 @@ class CodedImage:
 
 
 def kind_of(data: bytes) -> FileKind | None:
-    """Returns the known kind of a file that is not read, by its first bytes."""
+    """The known kind of a file that is not read, by its first bytes."""
     start = data[:SNIFFED_BYTES].decode("latin-1")
     return next((kind for kind in KINDS if re.match(kind.pattern, start, re.DOTALL)), None)
 
 
 def not_read(data: bytes) -> str:
-    """Returns what was expected, and what a file of another kind is, by its first bytes."""
+    """What was expected, and what a file of another kind is, by its first bytes."""
     kind, content = kind_of(data), "the content is no known kind of image"
     if kind is not None:
         content = f"this is {kind.name}: {kind.advice}"
@@ -200,7 +194,7 @@ def not_read(data: bytes) -> str:
 
 
 def sniff(data: bytes) -> Format | None:
-    """Returns the image format by its magic number; None for any other than the three read."""
+    """The image format by its magic number; None for any other than the three read."""
     if data.startswith(JPEG_START):
         return "JPEG"
     if data.startswith(PNG_SIGNATURE):
@@ -211,15 +205,10 @@ def sniff(data: bytes) -> Format | None:
 
 
 def read_header(data: bytes, limits: ImageLimits) -> ImageHeader:
-    """Returns the header of an image file.
+    """Reads the header of an image file, in less than a millisecond for any file.
 
-    Takes less than a millisecond for any file.
-
-    Raises:
-        UnsupportedImageError: For any format but JPEG, PNG and WebP, and for a coding of them that
-            is not read.
-        ImageError: If the size is outside the limits, if a header is broken, or if the file is far
-            too short for its pixels.
+    Raises UnsupportedImageError for another format or coding, and ImageError if the size is outside
+    the limits, a header is broken, or the file is far too short for its pixels.
     """
     file_format = sniff(data)
     if file_format is None:
@@ -239,7 +228,7 @@ def read_header(data: bytes, limits: ImageLimits) -> ImageHeader:
 
 
 def read_image_file(data: bytes, limits: ImageLimits) -> CodedImage:
-    """Returns the parts of an image file; no pixel is decoded.
+    """Takes an image file apart; no pixel is decoded.
 
     Reads the whole file; 20 MB take some 20 ms. Raises as `read_header`, and ImageError for a file
     of more parts than an encoder writes, for one whose parts are damaged or end too early, and for
@@ -274,12 +263,11 @@ def check_pixels(size: tuple[int, int], max_pixels: int) -> None:
 
 
 def broken(file_format: Format) -> ImageError:
-    """Returns the error of a damaged file."""
     return ImageError(f"the {file_format} data is broken or truncated")
 
 
 def exif_orientation(block: bytes) -> int:
-    """Returns the orientation in an EXIF block, 1 to 8; 1 if there is none, or a damaged one.
+    """The orientation in an EXIF block, 1 to 8; 1 if there is none, or a damaged one.
 
     Reads one SHORT in the first directory, as browsers do.
     """
@@ -300,12 +288,9 @@ def exif_orientation(block: bytes) -> int:
 
 @dataclass(frozen=True)
 class JpegSegment:
-    """A segment of a JPEG (ITU-T T.81, B.1.1), as positions in the file.
+    """A segment of a JPEG (ITU-T T.81, B.1.1), by start and end of its content in the file.
 
-    Attributes:
-        start: Of its content.
-        end: Of its content; equal to `start` for a marker without content.
-        scan_end: End of the compressed pixels that follow, otherwise `end`.
+    `scan_end` is the end of the compressed pixels that follow, otherwise `end`.
     """
 
     marker: int
@@ -318,10 +303,8 @@ def jpeg_segments(data: bytes) -> Iterator[JpegSegment]:
     """Yields the segments of a JPEG up to the end of its image, which is the last one.
 
     Bytes between segments that belong to none are skipped, as by all decoders. Also ends where the
-    file ends within the pixels of a scan.
-
-    Raises:
-        ValueError: For a file without a marker where one is required.
+    file ends within the pixels of a scan. Raises ValueError for a file without a marker where one
+    is required.
     """
     position = len(JPEG_START)
     while True:
@@ -343,7 +326,7 @@ def jpeg_segments(data: bytes) -> Iterator[JpegSegment]:
 
 
 def _jpeg(data: bytes, to_first_scan: bool = False) -> CodedImage:
-    """Returns the parts of a JPEG; with `to_first_scan`, reads no more than its header.
+    """With `to_first_scan`, reads no more than the header.
 
     The coded file has all segments that are needed for the pixels. Of the application segments,
     these are those that say how colours are stored (JFIF, Adobe), rewritten without their errors.
@@ -374,13 +357,13 @@ def _jpeg(data: bytes, to_first_scan: bool = False) -> CodedImage:
                 if not APP0 <= marker <= LAST_APP:
                     tables.append(data[segment.start - 2 : segment.end])
                 elif marker == APP0 and payload.startswith(JFIF):
-                    has_jfif |= len(payload) >= MIN_JFIF_BYTES
+                    has_jfif |= len(payload) >= _MIN_JFIF_BYTES
                 elif marker == APP1 and exif is None and payload.startswith(EXIF_IDENTIFIERS):
                     exif = payload
                 elif marker == APP2 and payload.startswith(ICC_IDENTIFIER):
                     profile.append(payload[len(ICC_IDENTIFIER) :])
                 elif marker == APP14 and payload.startswith(ADOBE):
-                    adobe = payload[11] if len(payload) >= MIN_ADOBE_BYTES else adobe
+                    adobe = payload[11] if len(payload) >= _MIN_ADOBE_BYTES else adobe
     except ValueError as error:
         raise broken("JPEG") from error
     if not scans or not frame or (end is None and not to_first_scan):
@@ -388,7 +371,8 @@ def _jpeg(data: bytes, to_first_scan: bool = False) -> CodedImage:
     header, sampling = _jpeg_frame(frame_marker, frame)
     markers = _JFIF_SEGMENT if has_jfif else b""
     if adobe is not None:
-        markers += _ADOBE_SEGMENT + bytes([_adobe_transform(adobe, len(sampling))])
+        transform = RGB if adobe == RGB else YCCK if len(sampling) == 4 else YCC
+        markers += _ADOBE_SEGMENT + bytes([transform])
     return CodedImage(
         header,
         b"".join((JPEG_START, markers, *tables, data[first_scan:end])) if end else b"",
@@ -401,7 +385,7 @@ def _jpeg(data: bytes, to_first_scan: bool = False) -> CodedImage:
 
 
 def _jpeg_frame(marker: int, frame: bytes) -> tuple[ImageHeader, tuple[tuple[int, int], ...]]:
-    """Returns the header and the sampling factors (ITU-T T.81, B.2.2)."""
+    """The header and the sampling factors (ITU-T T.81, B.2.2)."""
     if len(frame) < 6 or len(frame) < 6 + 3 * frame[5]:
         raise broken("JPEG")
     bits, height, width, components = struct.unpack_from(">BHHB", frame)
@@ -423,17 +407,8 @@ def _jpeg_frame(marker: int, frame: bytes) -> tuple[ImageHeader, tuple[tuple[int
     return ImageHeader("JPEG", width, height, marker in _PROGRESSIVE), sampling
 
 
-def _adobe_transform(transform: int, components: int) -> int:
-    if components == 4:
-        return RGB if transform == RGB else YCCK
-    return RGB if transform == RGB else YCC
-
-
 def _joined_profile(parts: list[bytes]) -> bytes | None:
-    """Returns the profile in the segments of a JPEG (ICC.1:2010, B.4).
-
-    None if a part is missing or there are several profiles.
-    """
+    """ICC.1:2010, B.4; None if a part is missing or there are several profiles."""
     ordered = sorted(parts)
     numbers = [(number, len(parts)) for number in range(1, len(parts) + 1)]
     is_complete = [tuple(part[:2]) for part in ordered] == numbers
@@ -441,7 +416,7 @@ def _joined_profile(parts: list[bytes]) -> bytes | None:
 
 
 def with_jpeg_transform(jpeg: bytes, transform: int) -> bytes:
-    """Returns a JPEG with an Adobe segment that says how its colours are stored."""
+    """Adds an Adobe segment that says how the colours of a JPEG are stored."""
     return jpeg[:2] + _ADOBE_SEGMENT + bytes([transform]) + jpeg[2:]
 
 
@@ -455,8 +430,7 @@ def _png_size(data: bytes) -> tuple[int, int]:
 def png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
     """Yields kind, start and end of the content of all chunks up to IEND (PNG, 5.3).
 
-    Raises:
-        ValueError: For a wrong checksum and for a file without IEND.
+    Raises ValueError for a wrong checksum and for a file without IEND.
     """
     view, position = memoryview(data), len(PNG_SIGNATURE)
     while position + 12 <= len(data):
@@ -474,13 +448,12 @@ def png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 def png_chunk(kind: bytes, content: bytes) -> bytes:
-    """Returns a chunk with its length and checksum."""
     checksum = zlib.crc32(kind + content)
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
 
 
 def _png(data: bytes) -> CodedImage:
-    """Returns the parts of a PNG. The coded file has the critical chunks and tRNS.
+    """The coded file has the critical chunks and tRNS.
 
     Colours and orientation behind the first pixels are ignored, as by browsers.
     """
@@ -506,7 +479,7 @@ def _png(data: bytes) -> CodedImage:
                 if kind == b"iCCP" and not has_pixels:
                     colours.setdefault("iCCP", text)
             elif kind == b"IDAT":
-                if data[PNG_COLOUR_TYPE_AT] == INDEXED and not has_palette:
+                if data[PNG_COLOUR_TYPE_AT] == _INDEXED and not has_palette:
                     raise ImageError("the image has indexed colours but no palette")
                 has_pixels = True
             elif kind == b"PLTE":
@@ -530,13 +503,13 @@ def _png(data: bytes) -> CodedImage:
         UPRIGHT if exif is None else exif_orientation(exif),
         colours,
         is_animated=is_animated or frames > 1,
-        depth=data[PNG_DEPTH_AT],
+        depth=data[_PNG_DEPTH_AT],
         transparent=transparent,
     )
 
 
 def _unpacked(kind: bytes, content: bytes) -> bytes | None:
-    """Returns the text or profile in a chunk, up to the limit; None for damaged data.
+    """The text or profile in a chunk, up to the limit; None for damaged data.
 
     The first bytes are the keyword and a method; those of an uncompressed text count too.
     """
@@ -566,7 +539,7 @@ def webp_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
-    """Returns the size of the canvas, or of the only frame (RFC 9649, 2.5 to 2.7)."""
+    """The size of the canvas, or of the only frame (RFC 9649, 2.5 to 2.7)."""
     kind, start, end = next(webp_chunks(data), (b"", 0, 0))
     if kind == b"VP8X" and end - start >= 10:
         canvas = data[start + 4 : start + 10]
@@ -581,7 +554,7 @@ def _webp_size(data: bytes) -> tuple[int, int]:
 
 
 def _webp(data: bytes) -> CodedImage:
-    """Returns the parts of a WebP file, whose coded form is the whole file."""
+    """The coded form is the whole file."""
     parts: dict[bytes, bytes] = {}
     frames = 0
     for count, (kind, start, end) in enumerate(webp_chunks(data), 1):

@@ -56,35 +56,27 @@ ImageFile = str | os.PathLike[str] | bytes | BinaryIO
 
 
 def image_bytes(image: ImageFile, strip_metadata: bool = False) -> bytes:
-    """Returns the encoded image, which the service decodes.
-
-    `strip_metadata`: false returns the bytes unchanged.
+    """Reads an encoded image, which `strip_metadata` leaves without its metadata.
 
     Raises:
         UnreadableFile: If a file cannot be read, MetadataNotRemoved as `without_metadata`.
         TypeError: For other types.
     """
-    content = _content(image)
-    return without_metadata(content) if strip_metadata else content
-
-
-def _content(image: ImageFile) -> bytes:
-    if isinstance(image, bytes):
-        return image
+    content: object = image
     try:
         if isinstance(image, str | os.PathLike):
-            return Path(image).read_bytes()
-        if hasattr(image, "read"):
+            content = Path(image).read_bytes()
+        elif hasattr(image, "read"):
             content = image.read()
-            if isinstance(content, bytes):
-                return content
     except OSError as error:
         raise UnreadableFile(error.strerror or str(error)) from error
     except ValueError as error:  # a NUL character in a path, or a closed file
         raise UnreadableFile(str(error)) from error
-    raise TypeError(
-        f"expected an image as a path, bytes or a binary file, got {type(image).__qualname__}"
-    )
+    if not isinstance(content, bytes):
+        raise TypeError(
+            f"expected an image as a path, bytes or a binary file, got {type(image).__qualname__}"
+        )
+    return without_metadata(content) if strip_metadata else content
 
 
 EXTENSIONS = (
@@ -106,7 +98,7 @@ _RESOURCE_FORKS = "._*"
 
 
 def hidden_name(parts: Iterable[str]) -> str | None:
-    """Returns the first part of a relative path that is hidden or of a system; None if none is."""
+    """The first part of a relative path that is hidden or of a system; None if none is."""
     for part in parts:
         if part.startswith("._"):
             return _RESOURCE_FORKS
@@ -117,11 +109,10 @@ def hidden_name(parts: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True)
 class FileSelection:
-    """The distinct files of a run.
+    """The distinct files of a run, and the other files of its folders.
 
-    Attributes:
-        others: The other files of its folders.
-        hidden: How many files with an image extension are left out, by the hidden or system folder.
+    `hidden` counts the files with an image extension that are left out, by the hidden or system
+    folder.
     """
 
     files: tuple[Path, ...]
@@ -137,13 +128,10 @@ class FileSelection:
 def list_files(
     paths: Iterable[str | os.PathLike[str]], extensions: Sequence[str] = EXTENSIONS
 ) -> FileSelection:
-    """Returns the given files, and all files with such an extension below the given folders.
+    """Lists the given files, and all files with such an extension below the given folders.
 
     The order is that of the paths; files of a folder are sorted. Hidden files and those of systems
-    are left out.
-
-    Raises:
-        ImageFilesError: A folder cannot be listed.
+    are left out. Raises ImageFilesError for a folder that cannot be listed.
     """
     selected: dict[str, Path] = {}
     others: list[Path] = []
@@ -167,11 +155,7 @@ def list_files(
 def select_files(
     paths: Iterable[str | os.PathLike[str]], extensions: Sequence[str] = EXTENSIONS
 ) -> FileSelection:
-    """Returns the files as `list_files` does.
-
-    Raises:
-        ImageFilesError: A folder cannot be listed, or there is no file.
-    """
+    """As `list_files`; ImageFilesError also if there is no file."""
     selection = list_files(paths, extensions)
     if not selection.files:
         found = "".join(f"; {note}" for note in selection.notes)
@@ -180,12 +164,7 @@ def select_files(
 
 
 def left_out_notes(others: Mapping[str, int], hidden: Mapping[str, int]) -> list[str]:
-    """Returns what is left out of a folder: the files of other kinds, and hidden ones.
-
-    Args:
-        others: Number of files by kind.
-        hidden: Number of pictures by the name that hides them.
-    """
+    """What is left out of a folder: the numbers of files of other kinds, and of hidden pictures."""
     notes = []
     if others:
         files = "1 file of another kind is" if sum(others.values()) == 1 else (
@@ -204,7 +183,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def file_kind(file: Path) -> str:
-    """Returns the kind of a file: by its first bytes, or by its extension."""
+    """The kind of a file: by its first bytes, or by its extension."""
     if not file.is_file():
         return "broken link" if file.is_symlink() else "pipe or device"
     with suppress(OSError), file.open("rb") as opened:
@@ -217,12 +196,7 @@ CONVERTED = {".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF"}
 
 
 def content_kind(name: str, start: bytes) -> str:
-    """Returns the kind of a file.
-
-    Args:
-        name: Of the file, for its extension.
-        start: Its first SNIFFED_BYTES bytes.
-    """
+    """The kind of a file by its first SNIFFED_BYTES bytes and the extension of its name."""
     extension = PurePath(name).suffix.lower() or "without an extension"
     known = kind_of(start)
     kind: str | None = sniff(start)
@@ -232,23 +206,19 @@ def content_kind(name: str, start: bytes) -> str:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Yields all files below a folder, unsorted; follows links to folders and lists each once.
+    """Unsorted; links to folders are followed, and each folder is listed once."""
 
-    Raises:
-        ImageFilesError: If a folder cannot be listed.
-    """
+    def refuse(error: OSError) -> NoReturn:
+        raise ImageFilesError(f"{error.filename}: cannot be listed ({error.strerror})") from error
+
     visited = set()  # a link may lead to a folder above it
-    for parent, folders, names in os.walk(folder, onerror=_raise_unlistable, followlinks=True):
+    for parent, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
         real = Path(parent).resolve()
         if real in visited:
             folders.clear()
             continue
         visited.add(real)
         yield from (Path(parent, name) for name in names)
-
-
-def _raise_unlistable(error: OSError) -> NoReturn:
-    raise ImageFilesError(f"{error.filename}: cannot be listed ({error.strerror})") from error
 
 
 # Exceptions of Pillow's parsers for malformed files; the list is a result of fuzzing.
@@ -269,24 +239,21 @@ _TO_UPRIGHT = {
 
 
 def opened(file: CodedImage) -> OpenedImage:
-    """Returns the image of a file, not decoded yet; Pillow gets no other parser and no metadata."""
+    """The image of a file, not decoded yet; Pillow gets no other parser and no metadata."""
     return Image.open(BytesIO(file.content), formats=[file.header.format])
 
 
 def upright(image: Image.Image, orientation: int) -> Image.Image:
-    """Returns an image with its EXIF orientation applied; itself if it needs no change."""
+    """Applies an EXIF orientation."""
     transposition = _TO_UPRIGHT.get(orientation)
     return image if transposition is None else image.transpose(transposition)
 
 
 def rgb_image(content: bytes, reduced_side_px: int | None = None) -> Image.Image:
-    """Returns the upright picture in a file in sRGB, on white where it is transparent.
+    """The upright picture in a file in sRGB, on white where it is transparent. Raises ImageError.
 
-    Raises ImageError.
-
-    Less strict than what the model reads: damaged pixels may be gray.
-
-    `reduced_side_px`: a JPEG may be reduced to this longer side.
+    Less strict than what the model reads: damaged pixels may be gray. A JPEG may be reduced to
+    `reduced_side_px` on its longer side.
     """
     file = read_image_file(content, ImageLimits(min_side=1))
     try:
@@ -300,17 +267,13 @@ def rgb_image(content: bytes, reduced_side_px: int | None = None) -> Image.Image
             if narrow.mode.startswith("I"):  # a plain conversion would clip 16 bits
                 narrow = narrow.convert("F").point(lambda level: level * (1 / 257) + 0).convert("L")
             conversion = conversion_to_srgb(file.colours, narrow.mode)
-            return _on_white(converted(narrow, conversion.transform))
+            picture = converted(narrow, conversion.transform)
+            layers = picture.convert("RGBA" if picture.has_transparency_data else "RGB")
+            plain = Image.new("RGB", layers.size, "white")  # without metadata
+            plain.paste(layers, mask=layers if layers.mode == "RGBA" else None)
+            return plain
     except PARSER_ERRORS as error:
         raise broken(file.header.format) from error
-
-
-def _on_white(image: Image.Image) -> Image.Image:
-    """Returns a new RGB image without metadata, transparency over white."""
-    layers = image.convert("RGBA") if image.has_transparency_data else image.convert("RGB")
-    plain = Image.new("RGB", layers.size, "white")
-    plain.paste(layers, mask=layers if layers.mode == "RGBA" else None)
-    return plain
 
 
 _JFIF_BYTES = 12  # the rest of the segment is a preview and its size
@@ -324,7 +287,7 @@ EXIF_FLAG, XMP_FLAG = 0x08, 0x04  # of the chunk VP8X (RFC 9649, 2.7.1)
 
 
 def without_metadata(data: bytes) -> bytes:
-    """Returns a JPEG, PNG or WebP file with the same pixels and without metadata.
+    """Removes the metadata of a JPEG, PNG or WebP file; its pixels stay.
 
     Removed: EXIF with place, time, camera and preview, XMP, IPTC, comments and texts, maker's
     segments, and anything behind the image. Kept: the pixels as they are encoded, and what decides
@@ -346,7 +309,7 @@ def without_metadata(data: bytes) -> bytes:
 
 
 def _exif(block: bytes) -> bytes:
-    """Returns an EXIF block with the orientation of another one alone; empty if it is upright."""
+    """An EXIF block with the orientation of another one alone; empty if it is upright."""
     orientation = exif_orientation(block)
     if orientation == UPRIGHT:
         return b""
@@ -355,7 +318,7 @@ def _exif(block: bytes) -> bytes:
 
 
 def _jpeg_parts(data: bytes) -> Iterator[bytes]:
-    """Yields the parts of a JPEG without metadata, nor bytes that belong to no segment."""
+    """Leaves out metadata, and bytes that belong to no segment."""
     try:
         segments = list(jpeg_segments(data))
     except ValueError as error:
@@ -372,21 +335,17 @@ def _jpeg_parts(data: bytes) -> Iterator[bytes]:
 
 
 def _kept_parts(data: bytes, segment: JpegSegment) -> Iterator[bytes]:
-    """Yields the parts of a segment that are no metadata."""
     marker, payload = segment.marker, data[segment.start + 2 : segment.end]
+    is_kept = marker != COMMENT
+    if APP0 <= marker <= LAST_APP:
+        is_kept = marker in _KEPT_SEGMENTS and payload.startswith(_KEPT_SEGMENTS[marker])
     if segment.start == segment.end:
         yield bytes([0xFF, marker])
     elif marker == APP0 and payload.startswith(JFIF):
         yield _segment(APP0, payload[:_JFIF_BYTES] + bytes(2))
-    elif _is_kept(marker, payload):
+    elif is_kept:
         yield _segment(marker, payload)
     yield data[segment.end : segment.scan_end]
-
-
-def _is_kept(marker: int, payload: bytes) -> bool:
-    if APP0 <= marker <= LAST_APP:
-        return marker in _KEPT_SEGMENTS and payload.startswith(_KEPT_SEGMENTS[marker])
-    return marker != COMMENT
 
 
 def _segment(marker: int, payload: bytes) -> bytes:
@@ -394,7 +353,7 @@ def _segment(marker: int, payload: bytes) -> bytes:
 
 
 def _png_parts(data: bytes) -> Iterator[bytes]:
-    """Yields the signature and the chunks of a PNG up to IEND (PNG specification, 5.3)."""
+    """The signature and the chunks of a PNG up to IEND (PNG specification, 5.3)."""
     yield PNG_SIGNATURE
     chunks = list(_png_chunks(data))
     header = takewhile(lambda chunk: chunk[0] != b"IDAT", chunks)
@@ -417,7 +376,6 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _webp_parts(data: bytes) -> Iterator[bytes]:
-    """Yields the chunks of a WebP file (RFC 9649, 2.3)."""
     chunks = list(webp_chunks(data))
     exif = _exif(next((data[start:end] for kind, start, end in chunks if kind == b"EXIF"), b""))
     is_extended = False

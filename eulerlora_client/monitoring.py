@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
@@ -34,22 +35,17 @@ STAKES = tuple(
 
 
 def _log_gain(stake: float, probability: float) -> float:
-    """Returns the log of the factor after an event.
-
-    Args:
-        stake: Share of the capital that is bet, 0 to 1.
-        probability: Above 0, at most 1.
-    """
+    """The log of the factor after an event of `probability`, above 0, for a stake of 0 to 1."""
     return math.log1p(stake * (1 - probability) / probability)
 
 
 def log_loss(stake: float) -> float:
-    """Returns the log of the factor after a trial without an event."""
+    """The log of the factor after a trial without an event."""
     return math.log1p(-stake)
 
 
 def log_capital(events: int, trials: int, probability: float) -> float:
-    """Returns the log of the capital of the mixture over STAKES, starting with 1.
+    """The log of the capital of the mixture over STAKES, starting with 1.
 
     It is an e-process for the hypothesis "at most `probability`": it ever reaches 1 / alpha with
     probability at most alpha (Ville's inequality). It decreases in `probability`.
@@ -61,7 +57,7 @@ def log_capital(events: int, trials: int, probability: float) -> float:
 
 
 def log_mean_exp(values: Iterable[float]) -> float:
-    """Returns the log of the mean of exp(values), without overflow; -inf if all are -inf."""
+    """The log of the mean of exp(values), without overflow; -inf if all are -inf."""
     listed = tuple(values)
     highest = max(listed)
     if highest == -math.inf:
@@ -70,7 +66,7 @@ def log_mean_exp(values: Iterable[float]) -> float:
 
 
 def _log_add_exp(first: float, second: float) -> float:
-    """Returns log(exp(first) + exp(second)) without overflow; -inf stands for log(0)."""
+    """log(exp(first) + exp(second)) without overflow; -inf stands for log(0)."""
     low, high = sorted((first, second))
     return high + math.log1p(math.exp(low - high)) if low > -math.inf else high
 
@@ -95,11 +91,9 @@ class ChangeTest:
         self._log_sums = [-math.inf] * len(STAKES)
 
     def record_event(self, trial: int, tolerated: float) -> None:
-        """Records an event; the trials since the last event had none.
+        """Records an event in a trial, counted from 1; the trials since the last event had none.
 
-        Args:
-            trial: Number of this trial, from 1.
-            tolerated: Its highest tolerated probability, above 0.
+        `tolerated` is its highest tolerated probability, above 0.
         """
         sums = self._after_quiet_trials(trial - 1)
         self._log_sums = [
@@ -110,11 +104,11 @@ class ChangeTest:
         self.events += 1
 
     def log_statistic(self, trials: int) -> float:
-        """Returns the log of the statistic after `trials` trials; -inf at the start."""
+        """The log of the statistic after `trials` trials; -inf at the start."""
         return log_mean_exp(self._after_quiet_trials(trials))
 
     def _after_quiet_trials(self, trials: int) -> list[float]:
-        """Returns the logs of M r^n + r (1 - r^n) / (1 - r), with r = 1 - stake."""
+        """The logs of M r^n + r (1 - r^n) / (1 - r), with r = 1 - stake."""
         quiet = trials - self._trials
         if quiet == 0:
             return self._log_sums
@@ -131,7 +125,7 @@ _HALVINGS = 50  # of the interval [0, 1]
 
 
 def sequential_lower_bound(events: int, trials: int, confidence: float) -> float:
-    """Returns a lower bound that holds after every number of trials at once.
+    """A lower bound that holds after every number of trials at once.
 
     It is the highest probability that the bets of `log_capital` reject: with probability
     `confidence`, in (0, 1), the bounds of all times stay at or below the true probability, or below
@@ -144,35 +138,33 @@ def sequential_lower_bound(events: int, trials: int, confidence: float) -> float
 
 
 def sequential_upper_bound(events: int, trials: int, confidence: float) -> float:
-    """Returns the upper bound that corresponds to `sequential_lower_bound`."""
+    """The upper bound that corresponds to `sequential_lower_bound`."""
     return 1 - sequential_lower_bound(trials - events, trials, confidence)
 
 
 def calibration_upper_bound(share: float, trials: int, confidence: float) -> float:
-    """Returns an upper bound of a probability from the share of a fixed number of trials.
+    """An upper bound of a probability from the share of a fixed number of trials.
 
     The share of n independent trials is at most s with a probability of at most exp(-n KL(s, p))
     for p > s, with the divergence KL of Bernoulli distributions (Chernoff 1952; Hoeffding 1963).
     The bound is the p for which this equals 1 - confidence.
     """
     limit = -math.log1p(-confidence) / trials
-    return _last_true(lambda p: p <= share or _divergence(share, p) <= limit)
+
+    def divergence(p: float) -> float:
+        occurs = share * math.log(share / p) if share > 0 else 0.0
+        return occurs + (1 - share) * math.log((1 - share) / (1 - p))
+
+    return _last_true(lambda p: p <= share or divergence(p) <= limit)
 
 
 def _last_true(condition: Callable[[float], bool]) -> float:
-    """Returns the highest p in [0, 1] with a true condition that is true below some p."""
+    """The highest p in [0, 1] with a true condition that is true below some p."""
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if condition(middle) else (low, middle)
     return low
-
-
-def _divergence(share: float, probability: float) -> float:
-    """Returns KL(Bernoulli(share), Bernoulli(probability)) for a probability in (share, 1)."""
-    occurs = share * math.log(share / probability) if share > 0 else 0.0
-    absent = (1 - share) * math.log((1 - share) / (1 - probability))
-    return occurs + absent
 
 
 PICTURES_PER_FALSE_ALARM = 1_000_000
@@ -191,7 +183,7 @@ class EventRate:
 
     @classmethod
     def calibrated(cls, share: float, images: int) -> Self:
-        """Returns the rate for an event that a share of the calibration images shows.
+        """The rate for an event that a share of the calibration images shows.
 
         The tolerated odds are 1.25 times those of the 99% upper bound of the share: a smaller shift
         does not matter, and calibration images are few.
@@ -229,7 +221,6 @@ class ShiftMonitor:
 
     @property
     def alarm(self) -> bool:
-        """True if a signal has an alarm."""
         return bool(self._alarms)
 
     def record(
@@ -237,10 +228,8 @@ class ShiftMonitor:
     ) -> None:
         """Records a picture.
 
-        Args:
-            events: The index of its event for each signal that could be computed, None without an
-                event.
-            rates: The rates of all events of these signals, for the options of this picture.
+        `events` has the index of its event for each signal that could be computed, None without an
+        event, and `rates` those of all events of these signals, for the options of this picture.
         """
         self._pictures += 1
         for name, event in events.items():
@@ -253,7 +242,6 @@ class ShiftMonitor:
                     self._alarms.add(name)
 
     def state(self) -> ModelShift:
-        """Returns the state of all signals."""
         return ModelShift(
             pictures=self._pictures,
             alarm=self.alarm,
@@ -262,10 +250,7 @@ class ShiftMonitor:
         )
 
     def _signal(self, name: str) -> ShiftSignal:
-        """Returns the state of a signal, by its event with the most evidence.
-
-        evidence: log10(1 + M / N) with the statistic M of `ChangeTest` and the N events.
-        """
+        """By the event with the most evidence: log10(1 + M / N), M of `ChangeTest`, N events."""
         tests, labels = self._tests[name], self._labels.get(name)
         evidence = [self._log_evidence(name, test) for test in tests]
         event = evidence.index(max(evidence))
@@ -285,18 +270,13 @@ class ShiftMonitor:
         return test.log_statistic(self._counts[name]) - math.log(len(self._tests[name]))
 
 
-DISPOSITION, LESION, POLICY_HASH = "disposition", "lesion", "policy_hash"
+_DISPOSITION, _LESION, _POLICY_HASH = "disposition", "lesion", "policy_hash"
 _SHOWN_COLUMNS = 10
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """An image.
-
-    Attributes:
-        disposition: None without one.
-        confirmed: Its class, "" if not known yet.
-    """
+    """An image; `confirmed` is its class, "" if not known yet."""
 
     disposition: Disposition | None
     confirmed: str
@@ -305,23 +285,25 @@ class Outcome:
 
 
 def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
-    """Returns the rows of a CSV file in their order, which must be that of time.
+    """Reads the rows of a CSV file in their order, which must be that of time.
 
-    The columns `disposition` and, optionally, `policy_hash` are those of `eulerlora triage --csv`.
-    A row without a value in the column `lesion` is a lesion of its own.
+    The columns `disposition` and, optionally, `policy_hash` are those of `eulerlora triage --csv`;
+    `confirmed` names that with the confirmed class. A row without a value in the column `lesion` is
+    a lesion of its own.
 
-    Args:
-        path: In UTF-8, with a header.
-        confirmed: Name of the column with the confirmed class.
-
-    Raises:
-        OutcomesError: For a file that cannot be read, a missing column, an unknown disposition, and
-            no rows.
+    Raises OutcomesError.
     """
     try:
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             rows = csv.DictReader(file)
-            _check_columns(path, rows.fieldnames or (), confirmed)
+            columns = rows.fieldnames or ()
+            missing = [name for name in (_DISPOSITION, confirmed) if name not in columns]
+            if missing:
+                noun = "column" if len(missing) == 1 else "columns"
+                shown = printable(", ".join(columns[:_SHOWN_COLUMNS])) or "an empty file"
+                raise OutcomesError(
+                    f"{path}: expected the {noun} {', '.join(missing)}, got {shown}"
+                )
             outcomes = [_outcome(row, f"{path}, line {rows.line_num}", confirmed) for row in rows]
     except csv.Error as error:
         raise OutcomesError(f"{path}: expected CSV ({error})") from error
@@ -340,21 +322,13 @@ def check_decided_by(path: Path, outcomes: Iterable[Outcome], policy_hash: str) 
         )
 
 
-def _check_columns(path: Path, columns: Sequence[str], confirmed: str) -> None:
-    missing = [name for name in (DISPOSITION, confirmed) if name not in columns]
-    if missing:
-        noun = "column" if len(missing) == 1 else "columns"
-        shown = printable(", ".join(columns[:_SHOWN_COLUMNS])) or "an empty file"
-        raise OutcomesError(f"{path}: expected the {noun} {', '.join(missing)}, got {shown}")
-
-
 def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
-    """Returns a row; `place`, the file and the line, stands for a missing lesion.
+    """`place`, the file and the line, stands for a missing lesion.
 
     Raises:
         OutcomesError: With `place`, for an unknown disposition.
     """
-    disposition = _cell(row, DISPOSITION)
+    disposition = _cell(row, _DISPOSITION)
     if disposition and disposition not in set(Disposition):
         names = ", ".join(Disposition)
         raise OutcomesError(
@@ -363,18 +337,18 @@ def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
     return Outcome(
         disposition=Disposition(disposition) if disposition else None,
         confirmed=_cell(row, confirmed),
-        lesion=_cell(row, LESION) or place,
-        policy_hash=_cell(row, POLICY_HASH),
+        lesion=_cell(row, _LESION) or place,
+        policy_hash=_cell(row, _POLICY_HASH),
     )
 
 
 def _cell(row: dict[str, str], column: str) -> str:
-    """Returns a value without spaces around it; "" in a short row and for a missing column."""
+    """A short row and a missing column have none."""
     return (row.get(column) or "").strip()
 
 
 _SHOWN_CLASSES = 10
-SEEN = {Disposition.URGENT, Disposition.UNFAMILIAR}
+_SEEN = {Disposition.URGENT, Disposition.UNFAMILIAR}
 
 
 class LesionOutcome(Enum):
@@ -388,11 +362,9 @@ class LesionOutcome(Enum):
 
 @dataclass(frozen=True)
 class Promise:
-    """The tested hypothesis: a lesion of `classes` is missed with at most `tolerated`.
+    """The tested hypothesis: a lesion of `classes` is missed with at most `tolerated`, in (0, 1).
 
-    Attributes:
-        tolerated: Probability, 0 to 1, exclusive.
-        confidence: Of the test and of each bound.
+    `confidence` is that of the test and of each bound.
     """
 
     classes: tuple[str, ...]
@@ -401,7 +373,6 @@ class Promise:
 
     @property
     def title(self) -> str:
-        """The classes as text."""
         return " or ".join(self.classes)
 
 
@@ -430,10 +401,9 @@ class OutcomeSummary:
 
 
 def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSummary:
-    """Returns the summary of the target lesions, in the order of their first images.
+    """Summarises the target lesions, in the order of their first images.
 
-    Raises:
-        OutcomesError: If no lesion was confirmed as the target, or one as several classes.
+    Raises OutcomesError if no lesion was confirmed as the target, or one as several classes.
     """
     results = target_lesions(outcomes, promise.classes)
     if not results:
@@ -445,21 +415,25 @@ def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSum
         for result in results
         if result is not LesionOutcome.NOT_ASSESSED
     ]
+    limit = -math.log1p(-promise.confidence)
+    alarms = (
+        lesions
+        for lesions, misses in enumerate(accumulate(missed), start=1)
+        if log_capital(misses, lesions, promise.tolerated) >= limit
+    )
     return OutcomeSummary(
         counts=Counter(results),
         lower=sequential_lower_bound(sum(missed), len(missed), promise.confidence),
         upper=sequential_upper_bound(sum(missed), len(missed), promise.confidence),
-        alarm_at=_first_alarm(missed, promise),
+        alarm_at=next(alarms, None),
     )
 
 
 def target_lesions(outcomes: Iterable[Outcome], target: Collection[str]) -> list[LesionOutcome]:
-    """Returns the outcomes of the lesions that were confirmed as the target.
+    """The outcomes of the lesions that were confirmed as the target.
 
-    An image without a confirmed class has that of its lesion's other images.
-
-    Raises:
-        OutcomesError: For a lesion with several classes.
+    An image without a confirmed class has that of its lesion's other images. Raises OutcomesError
+    for a lesion with several classes.
     """
     lesions: dict[str, list[Outcome]] = {}
     for row in outcomes:
@@ -481,17 +455,7 @@ def lesion_outcome(images: Iterable[Outcome]) -> LesionOutcome:
     dispositions = {image.disposition for image in images} - {None, Disposition.RETAKE}
     if not dispositions:
         return LesionOutcome.NOT_ASSESSED
-    if not dispositions <= SEEN:
+    if not dispositions <= _SEEN:
         return LesionOutcome.MISSED
     unfamiliar = Disposition.UNFAMILIAR in dispositions
     return LesionOutcome.UNFAMILIAR if unfamiliar else LesionOutcome.URGENT
-
-
-def _first_alarm(missed: Sequence[bool], promise: Promise) -> int | None:
-    """Returns the number of the lesion at which the bets reject the promise, or None."""
-    limit, events = -math.log1p(-promise.confidence), 0
-    for trials, is_missed in enumerate(missed, start=1):
-        events += is_missed
-        if log_capital(events, trials, promise.tolerated) >= limit:
-            return trials
-    return None

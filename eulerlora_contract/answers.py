@@ -38,7 +38,7 @@ class WireModel(BaseModel):
 
 
 def item_id(request_id: str, index: int) -> str:
-    """Returns the id of one image of a batch. No request id contains a colon."""
+    """The id of one image of a batch. No request id contains a colon."""
     return f"{request_id}:{index}"
 
 
@@ -195,12 +195,10 @@ class Prediction(WireModel):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The class names, in order."""
         return tuple(self.probabilities)
 
     @property
     def is_auto(self) -> bool:
-        """True for `samples=auto`: the number of samples differs between images."""
         return self.rows is not None
 
     @property
@@ -218,7 +216,7 @@ FIGURES = (
 
 
 def shown_fields(prediction: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a prediction that people see: of an unfamiliar image, no `FIGURES`."""
+    """The fields of a prediction that people see: of an unfamiliar image, no `FIGURES`."""
     hidden = FIGURES if prediction.get("unfamiliar") else ()
     return {name: value for name, value in prediction.items() if name not in hidden}
 
@@ -394,7 +392,7 @@ class TriageResult(WireModel):
         return ShownResult(tuple(kept))
 
     def name_of(self, label: str) -> str:
-        """Returns the name of a class without its remarks in brackets; its code without a name."""
+        """The name of a class without its remarks in brackets; its code without a name."""
         return self.class_names.get(label, label).partition(" (")[0]
 
 
@@ -626,7 +624,7 @@ class Threshold(Settings):
 def missing_threshold(
     thresholds: Iterable[Threshold], mode: Mode, samples: int | Auto
 ) -> str | None:
-    """Returns a text that names the options with a threshold; None if these options have one.
+    """Names the options with a threshold; None if these options have one.
 
     `samples` is per adapter, 1 in mode det.
     """

@@ -33,14 +33,8 @@ def atomic_write(path: Path, mode: int = 0o644) -> Iterator[Path]:
     """Yields a temporary path that replaces `path` in one step when the block succeeds.
 
     Until then an older file at `path` stays, and no other user can read the new one. Of several
-    processes that write the same file, the last one wins.
-
-    Args:
-        path: Of the file; its folder must exist.
-        mode: Permissions.
-
-    Raises:
-        StorageError: For a full or failing disk.
+    processes that write the same file, the last one wins. Raises StorageError for a full or failing
+    disk.
     """
     with storage_errors(path), _workspace(path) as partial:
         partial.touch()
@@ -63,13 +57,7 @@ def open_output(path: Path, private: bool = False) -> Iterator[TextIO]:
 
     A device, a pipe or an open file such as /dev/stdout is written to directly, and the target of a
     link is replaced, not the link. Bytes of file names that are not UTF-8 are written as escapes.
-
-    Args:
-        path: A file, a device, a pipe or a link.
-        private: True for a file that may name patients.
-
-    Raises:
-        StorageError: For a full or failing disk.
+    `private` is for a file that may name patients. Raises StorageError.
     """
     if is_replaceable(path):
         real = Path(os.path.realpath(path))  # unlike Path.resolve, accepts broken links
@@ -87,12 +75,12 @@ def open_output(path: Path, private: bool = False) -> Iterator[TextIO]:
 
 
 def is_replaceable(path: Path) -> bool:
-    """Returns True for a regular file and for a path that does not exist, also behind a link."""
+    """True for a regular file and for a path that does not exist, also behind a link."""
     return _open_descriptor(path) is None and (path.is_file() or not path.exists())
 
 
 def _open_descriptor(path: Path) -> int | None:
-    """Returns the open file descriptor that a path such as /dev/stdout or /dev/fd/3 names."""
+    """The open file descriptor that a path such as /dev/stdout or /dev/fd/3 names."""
     named = path.readlink() if path.parent == Path("/dev") and path.is_symlink() else path
     if named.name.isdecimal() and named.parent.resolve() == Path("/proc/self/fd").resolve():
         return int(named.name)
@@ -106,7 +94,9 @@ def check_free(folder: Path) -> None:
     """
     if folder.parent.is_dir():
         remove_leftovers(folder)
-    if folder.exists() and (not folder.is_dir() or not _is_free(folder)):
+    if folder.exists() and (
+        not folder.is_dir() or len(_leftovers(folder, r"\..+\.")) < sum(1 for _ in folder.iterdir())
+    ):
         raise CheckpointError(folder, "expected an empty or new folder, got existing files")
 
 
@@ -115,10 +105,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """Yields a temporary folder that becomes `folder` when the block succeeds.
 
     A volume, such as that of a container, cannot be renamed; its files appear as those of
-    `changed_folder`.
-
-    Raises:
-        StorageError: For a full or failing disk.
+    `changed_folder`. Raises StorageError.
     """
     if folder.is_mount():
         with changed_folder(folder) as partial:
@@ -140,10 +127,8 @@ def changed_folder(folder: Path) -> Iterator[Path]:
 
     The step is the rename of the temporary folder to `.next`, in which readers look first
     (`current_file`). The files are then moved to `folder`, by this process or, if it is killed, by
-    the next one that changes the folder. `folder` itself stays, so that it can be a volume.
-
-    Raises:
-        StorageError: For a full or failing disk.
+    the next one that changes the folder. `folder` itself stays, so that it can be a volume. Raises
+    StorageError.
     """
     with storage_errors(folder), _workspace(folder / NEXT) as partial:
         partial.mkdir()
@@ -163,16 +148,13 @@ def changed_folder(folder: Path) -> Iterator[Path]:
 
 
 def current_file(folder: Path, name: str) -> Path:
-    """Returns the path of a file in a folder that `changed_folder` changes."""
+    """The path of a file in a folder that `changed_folder` changes."""
     changed = folder / NEXT / name
     return changed if os.path.lexists(changed) else folder / name
 
 
 def read_unchanged(folder: Path, read: Callable[[], Read]) -> Read:
-    """Returns `read()`, which reads several files of a folder, all from before a change or after.
-
-    It is repeated if another process changes the folder meanwhile.
-    """
+    """Runs `read`, which reads several files of a folder, all from before a change or after."""
     for _ in range(_MAX_READS - 1):
         before = _entries(folder)
         try:
@@ -187,7 +169,7 @@ def read_unchanged(folder: Path, read: Callable[[], Read]) -> Read:
 
 
 def _entries(folder: Path) -> list[tuple[int, int] | None]:
-    """Returns what differs after a file was added to a folder, removed from it or replaced."""
+    """What differs after a file was added to a folder, removed from it or replaced."""
     found: list[tuple[int, int] | None] = []
     for path in (folder, folder / NEXT):
         try:
@@ -200,7 +182,7 @@ def _entries(folder: Path) -> list[tuple[int, int] | None]:
 
 
 def _finish_change(folder: Path) -> None:
-    """Moves the files of a change to their places. Several processes can do so at once."""
+    """Several processes can do so at once."""
     changed = folder / NEXT
     try:
         files = sorted(changed.iterdir())
@@ -244,10 +226,7 @@ def _workspace(path: Path) -> Iterator[Path]:
     """Yields a path with the name of `path` in a new folder beside it, removed when the block ends.
 
     The folder is private, and locked as long as the process lives; those of killed processes are
-    removed. Where folders cannot be locked, as on NFS, they stay.
-
-    Raises:
-        OSError: That names `path`.
+    removed. Where folders cannot be locked, as on NFS, they stay. An OSError names `path`.
     """
     try:
         remove_leftovers(path)
@@ -296,17 +275,13 @@ def _prefix(path: Path) -> str:
 
 
 def _leftovers(folder: Path, prefix: str) -> list[Path]:
-    """Returns the workspaces in a folder, also those of living processes."""
+    """Also the workspaces of living processes."""
     name = re.compile(rf"{prefix}[0-9a-f]{{8}}\.partial")
     return [path for path in folder.iterdir() if name.fullmatch(path.name)]
 
 
-def _is_free(folder: Path) -> bool:
-    return len(_leftovers(folder, r"\..+\.")) == sum(1 for _ in folder.iterdir())
-
-
 def _lock(descriptor: int) -> bool | None:
-    """Returns True if it locked a folder, False if a living process has, None if none can."""
+    """True if it locked a folder, False if a living process has, None if none can."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -10,13 +10,10 @@ BYTE_ORDER_MARK = "\ufeff"
 
 
 def printable(text: str, encoding: str = "utf-8") -> str:
-    """Returns the text with escapes for characters that are invisible or cannot be encoded.
+    """Escapes characters that are invisible or cannot be encoded.
 
-    File names may hold control characters, undecodable bytes and marks that reverse the text.
-
-    Args:
-        text: May have surrogates, which stand for bytes that are not UTF-8.
-        encoding: Of the output.
+    File names may hold control characters, marks that reverse the text, and undecodable bytes, for
+    which surrogates stand.
     """
     escaped = "".join(
         character
@@ -28,20 +25,9 @@ def printable(text: str, encoding: str = "utf-8") -> str:
 
 
 def csv_text(text: str) -> str:
-    """Returns untrusted text as a cell of a CSV file: printable, and no formula of a spreadsheet.
-
-    A text that begins as a formula is quoted by an apostrophe.
-    """
+    """Makes untrusted text a cell of a CSV file: printable, and no formula of a spreadsheet."""
     quote = "'" if text.startswith(_FORMULA_PREFIXES) else ""
     return quote + printable(text)
-
-
-def csv_path(path: str) -> str:
-    """Returns a path as a cell of a CSV file, which names the same file if its name is UTF-8.
-
-    ./ is put in front if a spreadsheet would read the path as a formula.
-    """
-    return f"./{path}" if path.startswith(_FORMULA_PREFIXES) else path
 
 
 def write_csv_rows(file: TextIO, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -55,5 +41,7 @@ def write_csv_rows(file: TextIO, columns: Sequence[str], rows: Iterable[Sequence
     writer = csv.writer(file)
     writer.writerow(map(csv_text, columns))
     for name, *cells in rows:
-        path = csv_text(str(name)) if file.isatty() else csv_path(str(name))
+        path = csv_text(str(name)) if file.isatty() else str(name)
+        if path.startswith(_FORMULA_PREFIXES):  # to a spreadsheet; it still names the file
+            path = f"./{path}"
         writer.writerow([path, *(csv_text(c) if isinstance(c, str) else c for c in cells)])

@@ -26,7 +26,7 @@ class IntervalTimer:
         self.last_s = time.monotonic()
 
     def due(self) -> bool:
-        """Returns True, and starts the next interval, if this one has passed."""
+        """If this interval has passed, starts the next one."""
         now = time.monotonic()
         if now - self.last_s < self.interval_s:
             return False
@@ -35,13 +35,7 @@ class IntervalTimer:
 
 
 class ProgressBar:
-    """A bar on stderr, which must be a terminal.
-
-    Args:
-        unit: Plural noun of what is counted.
-        total: None if unknown.
-        completed: The count at the start.
-    """
+    """A bar on stderr, which must be a terminal; `unit` is the plural of what is counted."""
 
     def __init__(self, label: str, unit: str, total: int | None = None, completed: int = 0) -> None:
         self._bar = _Bar(
@@ -71,7 +65,6 @@ class ProgressBar:
         sys.stdout.flush()
 
     def close(self) -> None:
-        """Removes the bar."""
         self._bar.close()
 
 
@@ -84,11 +77,7 @@ class _Bar(tqdm):  # type: ignore[type-arg]  # not subscriptable at run time
 class ProgressCounter:
     """Shows a count on stderr: a bar on a terminal, lines at intervals elsewhere.
 
-    Used in a `with` block.
-
-    Args:
-        unit: Plural noun of what is counted.
-        total: None if unknown.
+    Used in a `with` block; `unit` is the plural of what is counted.
     """
 
     def __init__(self, label: str, unit: str, total: int | None = None) -> None:
@@ -104,7 +93,6 @@ class ProgressCounter:
             self._bar.close()
 
     def advance(self) -> None:
-        """Counts one more item, and updates the display."""
         self._done += 1
         if self._bar is not None:
             self._bar.advance()
@@ -128,7 +116,7 @@ def track(items: Iterable[Item], label: str, unit: str, total: int | None = None
 
 
 def format_duration(seconds: float) -> str:
-    """Returns a duration such as "40 s", "4 min" or "2 h 05 min"."""
+    """Such as "40 s", "4 min" or "2 h 05 min"."""
     if round(seconds) < 60:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -3,7 +3,7 @@
 import re
 import reprlib
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
@@ -31,7 +31,7 @@ AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
 def optional(default: Any, **constraints: Any) -> Any:
-    """Returns a field that is not serialised while it has its default.
+    """A field that is not serialised while it has its default.
 
     A config, and so its revision, does not change when an option is added.
     """
@@ -39,11 +39,7 @@ def optional(default: Any, **constraints: Any) -> Any:
 
 
 def validated(kind: type[AnySettings], values: Mapping[str, Any]) -> AnySettings:
-    """Returns settings of a kind from a user's values.
-
-    Raises:
-        SettingsError: One line.
-    """
+    """Validates a user's values. Raises SettingsError, in one line."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
@@ -55,11 +51,7 @@ _TOO_DEEP = f"expected tables and lists at most {_MAX_TOML_DEPTH} levels deep"
 
 
 def toml_tables(text: str) -> dict[str, Any]:
-    """Returns the tables of a TOML text.
-
-    Raises:
-        SettingsError: For invalid TOML, and for tables or lists that are nested too deeply.
-    """
+    """Parses TOML. Raises SettingsError, also for tables or lists that are nested too deeply."""
     try:
         tables = tomllib.loads(text)
     except RecursionError:
@@ -105,17 +97,14 @@ _EXPECTED_BY_PREFIX = {
 
 
 def expected_value(error: ErrorDetails) -> str:
-    """Returns what a validation error expected, such as "a number above 0".
-
-    The text does not repeat the value that was given.
-    """
+    """What a validation error expected, such as "a number above 0", without the given value."""
     name = error["type"]
     general = _EXPECTED_BY_PREFIX.get(name.partition("_")[0], "another value")
     return _EXPECTED.get(name, general).format_map(error.get("ctx", {}))
 
 
 def first_error(error: ValidationError, model: type[BaseModel] | None = None) -> str:
-    """Returns the first validation error in one line that begins with the key.
+    """The first validation error in one line that begins with the key.
 
     An unknown key gets a suggestion if `model`, the validated one, is given.
     """
@@ -138,7 +127,7 @@ def first_error(error: ValidationError, model: type[BaseModel] | None = None) ->
 
 
 def error_without_input(error: ValidationError, *models: type[BaseModel]) -> str:
-    """Returns the first validation error in one line, without values and keys that were made up.
+    """The first validation error in one line, without values and keys that were made up.
 
     The line begins with the position of the error, in which only keys of `models` are named.
     """
@@ -158,19 +147,16 @@ _UNION_MEMBER = re.compile(r"(constrained-)?(int|str|float|bool)|.+\[.*\]")
 
 
 def _key(fault: ErrorDetails) -> str:
-    """Returns a dotted key without pydantic's names for the members of a union."""
+    """Leaves out pydantic's names for the members of a union."""
     parts = [str(part) for part in fault["loc"]]
-    if fault["type"] in ("extra_forbidden", "missing"):  # the last part is a key, however named
-        return ".".join([*_without_union_members(parts[:-1]), parts[-1]])
-    return ".".join(_without_union_members(parts))
-
-
-def _without_union_members(parts: Sequence[str]) -> list[str]:
-    return [part for part in parts if not _UNION_MEMBER.fullmatch(part)]
+    is_key = fault["type"] in ("extra_forbidden", "missing")  # the last part, however named
+    last = parts.pop() if is_key else None
+    kept = [part for part in parts if not _UNION_MEMBER.fullmatch(part)]
+    return ".".join(kept if last is None else [*kept, last])
 
 
 def _suggestion(key: str, kind: type[BaseModel] | None) -> str:
-    """Returns "; did you mean KEY?" if the model has a similar key, or an empty string."""
+    """Such as "; did you mean KEY?", if the model has a similar key."""
     *parents, last = key.split(".")
     model = kind
     for parent in parents:
@@ -186,7 +172,7 @@ def _suggestion(key: str, kind: type[BaseModel] | None) -> str:
 
 
 def _names(model: type[BaseModel]) -> Iterator[str]:
-    """Yields the dotted names of all keys of a model and of the models in it."""
+    """The dotted names of all keys of a model and of the models in it."""
     for name, field in model.model_fields.items():
         inner = _model_in(field.annotation)
         yield name
@@ -195,7 +181,7 @@ def _names(model: type[BaseModel]) -> Iterator[str]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Returns the model in an annotation such as Model, Model | None or tuple[Model, ...]."""
+    """The model in an annotation such as Model, Model | None or tuple[Model, ...]."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     models = (_model_in(argument) for argument in get_args(annotation))

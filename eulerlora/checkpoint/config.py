@@ -40,10 +40,8 @@ MODEL_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 class BackboneConfig(Settings):
     """The frozen backbone that the adapters were trained on.
 
-    Attributes:
-        published: The name of torchvision's weights; None if they are in `backbone.safetensors`.
-        sha256: Digest of the weights (`eulerlora.checkpoint.weights.tensors_sha256`).
-        provenance: The origin of weights that are not published.
+    `published` names torchvision's weights; None if they are in `backbone.safetensors`, whose
+    origin is `provenance`. `sha256` is that of `eulerlora.checkpoint.weights.tensors_sha256`.
     """
 
     settings: BackboneSettings
@@ -74,11 +72,8 @@ class AdapterConfig(Settings):
 class FeatureConfig(Settings):
     """The statistics in `ood.safetensors` and the digest of its tensors.
 
-    They were computed from the features of the `images` training images of `data`, in mode `det`.
-
-    Attributes:
-        shrinkage: Weight of the diagonal in the covariance, 0 to 1.
-        components: Number of means.
+    They were computed from the features of the `images` training images of `data`, in mode `det`:
+    `components` means, and a covariance whose diagonal has the weight `shrinkage`, 0 to 1.
     """
 
     sha256: Sha256
@@ -90,7 +85,7 @@ class FeatureConfig(Settings):
 
 MAX_CHANGE = 0.01
 """A probability that changes by more counts as changed: people read the first two digits."""
-MAX_CHANGED_DECISIONS, MAX_CHANGED_PROBABILITIES = 0.01, 0.02
+_MAX_CHANGED_DECISIONS, _MAX_CHANGED_PROBABILITIES = 0.01, 0.02
 """Largest shares of the calibration images that `precision=auto` accepts to change in bfloat16:
 those with another label or another flag, and those with a changed probability. A decision changes
 only next to its boundary, where another seed would change it too; a probability changes by little
@@ -101,12 +96,8 @@ more than `MAX_CHANGE`.
 class PrecisionChange(Settings):
     """How many answers for `images` calibration images change between float32 and bfloat16.
 
-    Attributes:
-        probabilities: Images with a probability that changes by more than `MAX_CHANGE`.
-        labels: Images with another label.
-        flags: Images with another OOD flag of any score.
-        samples: Of `mode`.
-        data: Describes the images.
+    `probabilities` counts images with a probability that changes by more than `MAX_CHANGE`,
+    `labels` and `flags` those with another label and with another OOD flag of any score.
     """
 
     mode: Mode
@@ -120,8 +111,8 @@ class PrecisionChange(Settings):
     @property
     def admissible(self) -> bool:
         """True if few enough answers change for `precision=auto`."""
-        decisions = max(self.labels, self.flags) <= MAX_CHANGED_DECISIONS * self.images
-        return decisions and self.probabilities <= MAX_CHANGED_PROBABILITIES * self.images
+        decisions = max(self.labels, self.flags) <= _MAX_CHANGED_DECISIONS * self.images
+        return decisions and self.probabilities <= _MAX_CHANGED_PROBABILITIES * self.images
 
     @property
     def summary(self) -> str:
@@ -199,13 +190,16 @@ class CheckpointConfig(Settings):
         fitted = [self.fitted_options(entry) for entry in self.thresholds]
         if len(set(fitted)) != len(fitted):
             raise ValueError("two thresholds are for the same mode, samples and precision")
-        self._check_counts(len(names))
+        keys = [(sets.coverage, self.fitted_options(sets)) for sets in self.prediction_sets]
+        if len(set(keys)) != len(keys):
+            raise ValueError("two prediction_sets are for the same coverage and options")
         if self.preprocessing.size != self.backbone.settings.image_size:
             raise ValueError("preprocessing.size differs from the backbone's image_size")
         return self
 
-    def _check_counts(self, classes: int) -> None:
-        """Raises ValueError for a per-class entry with another number of classes."""
+    @model_validator(mode="after")
+    def _an_entry_for_each_class(self) -> Self:
+        classes = len(self.classes)
         for threshold in self.thresholds:
             if threshold.label_shares is not None and len(threshold.label_shares) != classes:
                 raise ValueError(
@@ -218,17 +212,10 @@ class CheckpointConfig(Settings):
                     f"prediction_sets: expected {classes} thresholds and units, got "
                     f"{len(sets.thresholds)} and {len(sets.units)}"
                 )
-
-    @model_validator(mode="after")
-    def _different_prediction_sets(self) -> Self:
-        keys = [(sets.coverage, self.fitted_options(sets)) for sets in self.prediction_sets]
-        if len(set(keys)) != len(keys):
-            raise ValueError("two prediction_sets are for the same coverage and options")
         return self
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of the probabilities."""
         return tuple(label.name for label in self.classes)
 
     @property
@@ -244,12 +231,10 @@ class CheckpointConfig(Settings):
 
     @property
     def auto(self) -> AutoRecord:
-        """The content of `auto.json`."""
         thresholds = tuple(entry for entry in self.thresholds if entry.samples == AUTO)
         return AutoRecord(margins=self.margins, thresholds=thresholds, bfloat16=self.bfloat16)
 
     def with_auto(self, auto: AutoRecord) -> Self:
-        """Returns the config with the content of an `auto.json`."""
         fixed = (entry for entry in self.thresholds if entry.samples != AUTO)
         return self.model_copy(update={**dict(auto), "thresholds": (*fixed, *auto.thresholds)})
 
@@ -258,14 +243,14 @@ class CheckpointConfig(Settings):
         return [entry for entry in thresholds if entry.samples != AUTO]
 
     def bfloat16_fault(self) -> str | None:
-        """Returns why `precision=auto` does not use bfloat16; None if it changes few answers."""
+        """Why `precision=auto` does not use bfloat16; None if it changes few answers."""
         if not self.bfloat16:
             return "the checkpoint has no comparison with bfloat16; `eulerlora calibrate` makes it"
         faults = (entry.summary for entry in self.bfloat16 if not entry.admissible)
         return next(faults, None)
 
     def in_precision(self, precision: Precision) -> Self:
-        """Returns the config with the thresholds and prediction sets of one precision.
+        """Selects the thresholds and prediction sets of one precision.
 
         An entry of another precision stays where this one has none.
         """
@@ -287,7 +272,7 @@ class CheckpointConfig(Settings):
         )
 
     def calibration_mismatch(self, precision: Precision) -> str | None:
-        """Returns a warning if OOD thresholds were fitted in another precision; None otherwise."""
+        """A warning if OOD thresholds were fitted in another precision."""
         others = {entry.precision for entry in self.in_precision(precision).thresholds}
         others -= {precision}
         if not others:
@@ -299,11 +284,9 @@ class CheckpointConfig(Settings):
 
     @property
     def temperatures(self) -> Temperatures:
-        """The temperature of each mode."""
         return {"det": self.temperature, "stoch": self.stoch_temperature or self.temperature}
 
     def default_views(self, mode: Mode) -> Views:
-        """Returns the number of views of a prediction that does not ask for another one."""
         return 1 if mode == "det" else self.views
 
     def options(
@@ -314,7 +297,7 @@ class CheckpointConfig(Settings):
         views: Views | None = None,
         precision: Precision = "float32",
     ) -> Options:
-        """Returns the options of a prediction; None stands for the default.
+        """Options of a prediction; None stands for the default.
 
         Raises:
             SettingsError: For samples in mode det; for `auto` without margins, or with another
@@ -345,7 +328,7 @@ class CheckpointConfig(Settings):
         return chosen
 
     def fitted_options(self, entry: Threshold | PredictionSetCalibration) -> Options:
-        """Returns the options of the predictions that an entry was fitted to."""
+        """Options of the predictions that an entry was fitted to."""
         return Options(
             entry.mode,
             entry.samples,
@@ -355,7 +338,7 @@ class CheckpointConfig(Settings):
         )
 
     def fitted_for(self, entries: Sequence[FittedEntry], options: Options) -> list[FittedEntry]:
-        """Returns the entries that hold for predictions with these options, best ones first.
+        """Entries that hold for predictions with these options, best ones first.
 
         An entry of another precision stands in for a missing one.
         """
@@ -363,18 +346,16 @@ class CheckpointConfig(Settings):
         return sorted(fitting, key=lambda entry: entry.precision != options.precision)
 
     def threshold(self, options: Options) -> Threshold | None:
-        """Returns the OOD thresholds; None if these options were not calibrated."""
         return next(iter(self.fitted_for(self.thresholds, options)), None)
 
     def prediction_set_calibration(
         self, options: Options, coverage: float
     ) -> PredictionSetCalibration | None:
-        """Returns the calibration for a coverage; None if these options were not calibrated."""
         fitting = self.fitted_for(self.prediction_sets, options)
         return next((entry for entry in fitting if entry.coverage == coverage), None)
 
     def stopping_rule(self, precision: Precision = "float32") -> StoppingRule:
-        """Returns the rule without a policy, with the flags of `MAX_AUTO_SAMPLES` samples."""
+        """The rule without a policy, with the flags of `MAX_AUTO_SAMPLES` samples."""
         options = self.options("stoch", MAX_AUTO_SAMPLES, precision=precision)
         threshold = self.threshold(options)
         if threshold is None:

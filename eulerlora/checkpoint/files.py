@@ -31,12 +31,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.checkpoint.config import (
-    AdapterConfig,
-    AutoRecord,
-    BackboneConfig,
-    CheckpointConfig,
-)
+from eulerlora.checkpoint.config import AdapterConfig, AutoRecord, BackboneConfig, CheckpointConfig
 from eulerlora.checkpoint.weights import (
     BACKBONE_FILE,
     CARD_FILE,
@@ -87,7 +82,7 @@ TOLERANCES: dict[Precision, float] = {"float32": 1e-3, "bfloat16": 0.03}
 
 _IMAGE_SEED = 0
 IMAGE_HEIGHT, IMAGE_WIDTH = 96, 128
-SUM_TOLERANCE = 1e-6
+_SUM_TOLERANCE = 1e-6
 
 
 class ExpectedProbabilities(Settings):
@@ -98,7 +93,7 @@ class ExpectedProbabilities(Settings):
 
     @model_validator(mode="after")
     def _sum_to_one(self) -> Self:
-        if abs(sum(self.probabilities) - 1) > SUM_TOLERANCE:
+        if abs(sum(self.probabilities) - 1) > _SUM_TOLERANCE:
             raise ValueError("probabilities do not sum to 1")
         return self
 
@@ -112,12 +107,8 @@ class KnownAnswerFile(Settings):
 
 @dataclass(frozen=True)
 class KnownAnswer:
-    """The network's input and the probabilities that an intact model returns for it.
-
-    Attributes:
-        pixels: (3, size, size) in [0, 1].
-        expected: One for each of `_known_draws`.
-        classes: The names of the probabilities.
+    """The network's input, pixels (3, size, size) in [0, 1], and what an intact model returns for
+    it.
     """
 
     pixels: Tensor
@@ -126,11 +117,10 @@ class KnownAnswer:
 
     @property
     def draws(self) -> tuple[Draw, ...]:
-        """The draws of the expected probabilities."""
         return tuple(answer.draw for answer in self.expected)
 
     def fault(self, outputs: Sequence[Tensor], precision: Precision) -> str | None:
-        """Returns the first deviation from the stored probabilities as one line, or None.
+        """The first deviation from the stored probabilities as one line, or None.
 
         Args:
             outputs: Log-probabilities (trajectories, classes), as of `predict_known_answer`.
@@ -159,7 +149,6 @@ class KnownAnswer:
 
 
 def _known_draws(config: CheckpointConfig) -> tuple[Draw, ...]:
-    """Returns `DRAWS` with the checkpoint's views."""
     return tuple(
         draw.model_copy(update={"views": config.default_views(draw.mode)}) for draw in DRAWS
     )
@@ -171,10 +160,9 @@ def predict_known_answer(
     draws: Sequence[Draw] = DRAWS,
     temperatures: Temperatures = UNSCALED,
 ) -> list[Tensor]:
-    """Returns the log-probabilities (trajectories, classes), float64, for each of `draws`.
+    """Log-probabilities (trajectories, classes), float64, for each of `draws`.
 
-    `pixels`, (3, size, size), are on the network's device. Draws and temperatures are those of the
-    checkpoint.
+    `pixels`, (3, size, size), are on the network's device.
     """
     outputs = predict_images(network, torch.stack([pixels] * len(draws)), draws, temperatures)
     return [output.flat_log_probabilities[0] for output in outputs]
@@ -185,7 +173,9 @@ def write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConf
 
     The network must be loaded from the checkpoint's files, in float32 on the CPU.
     """
-    image = _png(_synthetic_image())
+    content = BytesIO()
+    Image.fromarray(_synthetic_image().permute(1, 2, 0).numpy()).save(content, "PNG")
+    image = content.getvalue()
     pixels = _network_input(folder / IMAGE_FILE, image, config.preprocessing)
     draws = _known_draws(config)
     outputs = predict_known_answer(network, pixels, draws, config.temperatures)
@@ -202,11 +192,10 @@ def write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConf
 
 
 def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
-    """Returns the known answer in the folder of the checkpoint with this config.
+    """Reads the known answer of the checkpoint with this config.
 
-    Raises:
-        CheckpointError: With file and reason, if a file is missing or damaged, or if the image, the
-            probabilities and the config do not match.
+    Raises CheckpointError, with file and reason, if a file is missing or damaged, or if the image,
+    the probabilities and the config do not match.
     """
     image_path, expected_path = (current_file(folder, n) for n in (IMAGE_FILE, EXPECTED_FILE))
     try:
@@ -234,17 +223,11 @@ def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
 
 
 def _synthetic_image() -> Tensor:
-    """Returns (3, height, width) uint8: smooth random colours, different in every corner."""
+    """Smooth random colours, (3, height, width) uint8, different in every corner."""
     coarse = torch.rand(1, 3, 4, 5, generator=torch.Generator().manual_seed(_IMAGE_SEED))
     size = (IMAGE_HEIGHT, IMAGE_WIDTH)
     smooth = F.interpolate(coarse, size, mode="bilinear", align_corners=True)[0]
     return (255 * smooth).round().to(torch.uint8)
-
-
-def _png(pixels: Tensor) -> bytes:
-    content = BytesIO()
-    Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(content, "PNG")
-    return content.getvalue()
 
 
 def _read(path: Path) -> bytes:
@@ -283,7 +266,7 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _is_blob(path: Path) -> bool:
-    """Returns True for a link of a snapshot in the Hub's cache to a regular file of the cache."""
+    """True for a link of a snapshot in the Hub's cache to a regular file of the cache."""
     snapshot, target = path.parent.resolve(), Path(os.path.realpath(path))
     return (
         path.is_symlink()
@@ -295,7 +278,6 @@ def _is_blob(path: Path) -> bool:
 
 
 def _network_input(path: Path, content: bytes, preprocessing: Preprocessing) -> Tensor:
-    """Returns (3, size, size) from the bytes of a PNG file; errors name `path`."""
     try:
         return network_input(read_pixels(BytesIO(content), path.name), preprocessing)
     except ImageError as error:
@@ -332,54 +314,37 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     """Reads the checkpoint in `folder` and verifies its weights against `config.json`.
 
     The network is built without memory for its weights, which are then those of the files: the
-    numbers in `config.json` alone allocate nothing.
-
-    Raises:
-        CheckpointError: With file and reason, if the checkpoint is not intact.
+    numbers in `config.json` alone allocate nothing. Raises CheckpointError, with file and reason.
     """
-    return read_unchanged(folder, lambda: _load_checkpoint(folder))
 
+    def read() -> Checkpoint:
+        text, config = _read_config(folder)
+        settings, backbone = config.adapters.settings, _read_backbone(folder, config)
+        with torch.device("meta"):
+            network = build_network(
+                backbone, settings, len(config.classes), config.preprocessing, config.method
+            )
+        path = current_file(folder, ADAPTERS_FILE)
+        tensors = read_tensors(path, dict(network.adapter_parameters()))
+        check_digest(path, tensors, config.adapters.sha256)
+        network.load_state_dict(tensors, strict=False, assign=True)
+        distance = _read_feature_distance(folder, config)
+        return Checkpoint(network.eval(), config, _revision(text), distance, folder)
 
-def _load_checkpoint(folder: Path) -> Checkpoint:
-    text, config = _read_config(folder)
-    backbone = _read_backbone(folder, config)
-    with torch.device("meta"):
-        network = build_network(
-            backbone,
-            config.adapters.settings,
-            len(config.classes),
-            config.preprocessing,
-            config.method,
-        )
-    trained = dict(network.adapter_parameters())
-    path = current_file(folder, ADAPTERS_FILE)
-    tensors = read_tensors(path, trained)
-    check_digest(path, tensors, config.adapters.sha256)
-    network.load_state_dict(tensors, strict=False, assign=True)
-    distance = _read_feature_distance(folder, config)
-    return Checkpoint(network.eval(), config, _revision(text), distance, folder)
+    return read_unchanged(folder, read)
 
 
 def revision_of(config: CheckpointConfig) -> str:
-    """Returns the revision of a checkpoint with this config."""
     return _revision(_text(config).encode())
 
 
 def stored_revision(folder: Path) -> str:
-    """Returns the revision of the checkpoint in `folder` without reading its weights.
-
-    Raises:
-        CheckpointError: For a missing or damaged `config.json`.
-    """
+    """Reads the revision of a checkpoint, but not its weights. Raises CheckpointError."""
     return _revision(read_unchanged(folder, lambda: _read_config(folder))[0])
 
 
 def read_config(folder: Path) -> CheckpointConfig:
-    """Returns the config of the checkpoint in `folder` without reading its weights.
-
-    Raises:
-        CheckpointError: For a missing or damaged `config.json`.
-    """
+    """Reads the config of a checkpoint, but not its weights. Raises CheckpointError."""
     return read_unchanged(folder, lambda: _read_config(folder))[1]
 
 
@@ -391,22 +356,13 @@ def save_checkpoint(
     dtype: torch.dtype = torch.float32,
     training_images: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Writes a checkpoint to `folder`, which appears complete or not at all.
+    """Writes a checkpoint to `folder`, missing or empty, which appears complete or not at all.
 
-    The known answer is computed from the written files.
+    The known answer is computed from the written files. The backbone is written unless the config
+    names a published one; the digests of the config must be those of the weights rounded to
+    `dtype`. `training_images` are as in `read_training_images`.
 
-    Args:
-        folder: Missing or empty.
-        network: Its backbone is written unless the config names a published one.
-        config: Its digests must be those of the network's weights rounded to `dtype`; that of
-            `training_images` is added.
-        card: Text of the model card, in Markdown.
-        dtype: Of the stored weights.
-        training_images: As in `read_training_images`.
-
-    Raises:
-        CheckpointError: If `folder` is not empty.
-        StorageError: For a full disk.
+    Raises CheckpointError if `folder` is not empty, and StorageError.
     """
     check_free(folder)
     with new_folder(folder) as partial:
@@ -445,20 +401,13 @@ def config_of(
     backbone: Provenance,
     origin: Provenance,
 ) -> CheckpointConfig:
-    """Returns the config of a checkpoint that was not trained from a recipe.
+    """Config of a checkpoint that was not trained from a recipe.
 
-    Its data set is folders named like the classes, for `eulerlora calibrate`.
+    Its data set is folders named like the classes, for `eulerlora calibrate`; its digests are those
+    of the network's weights at the time of the call. `backbone` and `origin` say where backbone and
+    adapters come from.
 
-    Args:
-        network: Its weights at the time of the call give the digests.
-        preprocessing: Of the images that the network was trained with.
-        classes: Names in the order of the logits.
-        name: Of the checkpoint and of its recipe.
-        backbone: Where the backbone comes from.
-        origin: Where the adapters come from.
-
-    Raises:
-        SettingsError: For a value that a config does not accept.
+    Raises SettingsError for a value that a config does not accept.
     """
     stored = BackboneConfig(
         settings=network.backbone.settings,
@@ -483,34 +432,31 @@ def config_of(
 
 
 def read_training_images(folder: Path) -> dict[str, Tensor]:
-    """Returns the digests of the images that the checkpoint in `folder` was trained on.
+    """Digests of the images that the checkpoint in `folder` was trained on.
 
     They are (images,) int64, sorted, by what was trained: `adapters`, with the heads, or
-    `backbone`; empty if they are not known.
-
-    Raises:
-        CheckpointError: For a damaged file, and for another one than `config.json` has the digest
-            of.
+    `backbone`; empty if they are not known. Raises CheckpointError for a file that is damaged or
+    has another digest than in `config.json`.
     """
-    return read_unchanged(folder, lambda: _read_training_images(folder))
 
+    def read() -> dict[str, Tensor]:
+        path, expected = current_file(folder, TRAINING_IMAGES_FILE), None
+        if current_file(folder, CONFIG_FILE).exists():
+            expected = _read_config(folder)[1].training_images_sha256
+        if expected is None and not path.exists():
+            return {}
+        try:
+            if expected is not None and _file_sha256(path) != expected:
+                raise CheckpointError(path, f"its SHA-256 differs from that in {CONFIG_FILE}")
+            digests = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(path, "not a readable safetensors file") from error
+        for name, tensor in digests.items():
+            if tensor.dtype != torch.int64 or tensor.ndim != 1:
+                raise CheckpointError(path, f"{name}: expected (images,) int64")
+        return digests
 
-def _read_training_images(folder: Path) -> dict[str, Tensor]:
-    path, expected = current_file(folder, TRAINING_IMAGES_FILE), None
-    if current_file(folder, CONFIG_FILE).exists():
-        expected = _read_config(folder)[1].training_images_sha256
-    if expected is None and not path.exists():
-        return {}
-    try:
-        if expected is not None and _file_sha256(path) != expected:
-            raise CheckpointError(path, f"its SHA-256 differs from that in {CONFIG_FILE}")
-        digests = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(path, "not a readable safetensors file") from error
-    for name, tensor in digests.items():
-        if tensor.dtype != torch.int64 or tensor.ndim != 1:
-            raise CheckpointError(path, f"{name}: expected (images,) int64")
-    return digests
+    return read_unchanged(folder, read)
 
 
 def write_config(folder: Path, config: CheckpointConfig) -> None:
@@ -523,16 +469,11 @@ def write_config(folder: Path, config: CheckpointConfig) -> None:
 
 
 def write_auto_record(folder: Path, config: CheckpointConfig) -> None:
-    """Replaces the folder's `auto.json` in one step."""
     write_text(folder / _AUTO_FILE, config.auto.model_dump_json(indent=2) + "\n")
 
 
 def stored_card(folder: Path) -> str:
-    """Returns the model card of the checkpoint in `folder`.
-
-    Raises:
-        CheckpointError: For a file that is missing, too large or not a regular one.
-    """
+    """Reads the model card of a checkpoint. Raises CheckpointError."""
     _check_kinds(folder)
     return _read(current_file(folder, CARD_FILE)).decode("utf-8", errors="replace")
 
@@ -556,7 +497,7 @@ def _file_sha256(path: Path) -> str:
 
 
 def _read_config(folder: Path) -> tuple[bytes, CheckpointConfig]:
-    """Returns the text of `config.json`, and the config with the fields of `auto.json`."""
+    """The text of `config.json`, and the config with the fields of `auto.json`."""
     _check_kinds(folder)
     path, auto_path = current_file(folder, CONFIG_FILE), current_file(folder, _AUTO_FILE)
     text = _read(path)
@@ -596,11 +537,6 @@ def write_feature_statistics(folder: Path, statistics: FeatureStatistics) -> Non
 
 
 def _read_feature_distance(folder: Path, config: CheckpointConfig) -> FeatureDistance | None:
-    """Returns the feature distance of the checkpoint in `folder`; None if its config has none.
-
-    Raises:
-        CheckpointError: For a file that is missing or damaged, or that does not match the config.
-    """
     if config.features is None:
         return None
     path = current_file(folder, FEATURES_FILE)

@@ -32,7 +32,7 @@ class Repository:
 
     @classmethod
     def of_url(cls, url: str) -> "Repository":
-        """Returns the repository of `hf://ORGANISATION/NAME[@REVISION]`; the prefix may lack."""
+        """Parses `hf://ORGANISATION/NAME[@REVISION]`; the prefix may lack."""
         name, _, revision = url.removeprefix(PREFIX).partition("@")
         return cls(name, revision or None)
 
@@ -42,24 +42,17 @@ class Repository:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The files of a repository at one commit.
-
-    Attributes:
-        revision: The hash of the commit.
-    """
+    """The files of a repository at one commit, whose hash is `revision`."""
 
     folder: Path
     revision: str
 
 
 def download(repository: Repository, **options: Any) -> Snapshot:
-    """Returns a repository's files, from the local cache if they are there, or the network.
+    """Finds a repository's files in the local cache, or downloads them.
 
     Pickles are downloaded only if there are no safetensors. `options` are those of
-    huggingface_hub's `snapshot_download`.
-
-    Raises:
-        HubError: If the repository or its revision does not exist or cannot be reached.
+    huggingface_hub's `snapshot_download`. Raises HubError.
     """
     snapshot = _snapshot(repository, FILES, options)
     if not any(snapshot.folder.glob("*.safetensors")):
@@ -99,7 +92,6 @@ def upload(
 
 @contextmanager
 def _hub_errors(name: object) -> Iterator[None]:
-    """Turns errors of the Hub's client into a HubError about the repository `name`."""
     hub = client()
     try:
         yield
@@ -123,11 +115,7 @@ def _snapshot(
 
 
 def client() -> ModuleType:
-    """Returns the module huggingface_hub.
-
-    Raises:
-        HubError: If it is not installed.
-    """
+    """The module huggingface_hub. Raises HubError if it is not installed."""
     try:
         import huggingface_hub  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -136,7 +124,6 @@ def client() -> ModuleType:
 
 
 def _reason(hub: ModuleType, error: Exception) -> str:
-    """Returns why a repository cannot be read, in one line."""
     errors = hub.errors
     if isinstance(error, errors.GatedRepoError):
         return "access requires the consent of its owner; accept its terms and run `hf auth login`"

@@ -49,13 +49,9 @@ def sign(folder: Path, key: Path) -> None:
 
 
 def verifier(key: Path) -> Verify:
-    """Returns the check of signatures that were made with the private key of a public one.
+    """Makes the check of signatures by the private key of a public one, a PEM file, read at once.
 
-    Args:
-        key: PEM file of the public key, read at once.
-
-    Raises:
-        SettingsError: For another file, and without the extra `signing`.
+    Raises SettingsError for another file, and without the extra `signing`.
     """
     _check_library()
     from model_signing import verifying  # noqa: PLC0415 - an extra
@@ -96,7 +92,6 @@ def _hashing() -> Any:
 
 
 def _with_key(configure: Callable[..., Any], **key: Path) -> Any:
-    """Returns `configure(**key)`."""
     ((kind, path),) = key.items()
     try:
         return configure(**key)

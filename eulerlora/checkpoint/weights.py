@@ -46,7 +46,7 @@ STORED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def stated_licence(card: str) -> str | None:
-    """Returns the licence in the front matter of a model card, None if it states none."""
+    """The licence in the front matter of a model card."""
     _, _, rest = card.partition("---")
     for line in rest.partition("\n---")[0].splitlines():
         key, _, value = line.partition(":")
@@ -56,7 +56,7 @@ def stated_licence(card: str) -> str | None:
 
 
 def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
-    """Returns the SHA-256 of names, shapes and float32 values, in the order of the names.
+    """SHA-256 of names, shapes and float32 values, in the order of the names.
 
     It identifies weights, not files: the same values in half precision or in another file format
     have the same digest.
@@ -70,10 +70,7 @@ def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
 
 
 def check_digest(path: Path, tensors: Mapping[str, Tensor], expected: str) -> None:
-    """Raises CheckpointError if the tensors do not have the expected digest.
-
-    path: the file of the tensors. expected: the digest in the checkpoint's config.
-    """
+    """Raises CheckpointError unless tensors of the file `path` have the digest of the config."""
     digest = tensors_sha256(tensors)
     if digest != expected:
         raise CheckpointError(
@@ -86,12 +83,7 @@ def check_digest(path: Path, tensors: Mapping[str, Tensor], expected: str) -> No
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype, metadata: dict[str, str]
 ) -> None:
-    """Writes all tensors as `dtype`; the file appears complete or not at all.
-
-    Raises:
-        StorageError: For a full or failing disk.
-        OSError: For other errors of the system.
-    """
+    """Writes all tensors as `dtype`; the file appears complete or not at all. Raises OSError."""
     stored = {
         name: tensor.detach().cpu().to(dtype).contiguous() for name, tensor in tensors.items()
     }
@@ -103,11 +95,7 @@ def write_tensors(
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Returns the metadata of a file.
-
-    Raises:
-        CheckpointError: If it is unreadable.
-    """
+    """The metadata of a safetensors file. Raises CheckpointError if it is unreadable."""
     _check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:
@@ -117,17 +105,11 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def read_tensors(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors of a file as float32, in memory that is independent of the file.
+    """Reads tensors as float32, in memory that is independent of the file.
 
-    Args:
-        path: A safetensors file.
-        expected: Tensors with the names and shapes that the file must have, on any device; their
-            values are ignored. Names and shapes are compared with the file's header before memory
-            is allocated.
-
-    Raises:
-        CheckpointError: With file and tensor, for an unreadable file, a missing or unexpected name,
-            a wrong shape, a dtype that is not floating point, or a non-finite value.
+    `expected` has the names and shapes of the tensors, on any device; they are compared with the
+    file's header before memory is allocated. Raises CheckpointError with file and tensor, also for
+    a dtype that is not floating point and a non-finite value.
     """
     _check_regular(path)
     try:
@@ -142,7 +124,6 @@ def read_tensors(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor
 def _check_shapes(
     path: Path, shapes: Mapping[str, list[int]], expected: Mapping[str, Tensor]
 ) -> None:
-    """Raises CheckpointError unless the file has exactly the expected names and shapes."""
     for name in sorted(expected.keys() ^ shapes.keys()):
         fault = "missing" if name in expected else "unexpected"
         raise CheckpointError(path, f"{fault} tensor {name}")
@@ -153,7 +134,7 @@ def _check_shapes(
 
 
 def _finite(path: Path, name: str, tensor: Tensor) -> Tensor:
-    """Returns a copy of a stored tensor as float32; the tensor itself is mapped from the file."""
+    """Copies a stored tensor as float32; the tensor itself is mapped from the file."""
     if tensor.dtype not in STORED_DTYPES:
         raise CheckpointError(path, f"{name}: expected floating point, got {tensor.dtype}")
     if not tensor.isfinite().all():
@@ -162,11 +143,7 @@ def _finite(path: Path, name: str, tensor: Tensor) -> Tensor:
 
 
 def read_whole(path: Path) -> bytes:
-    """Returns the content of a file.
-
-    Raises:
-        CheckpointError: For an unreadable file, and for more than `_MAX_READ_BYTES`.
-    """
+    """Reads a file. Raises CheckpointError if that fails or it exceeds `_MAX_READ_BYTES`."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_READ_BYTES + 1)
@@ -178,7 +155,6 @@ def read_whole(path: Path) -> bytes:
 
 
 def file_kind(mode: int) -> str:
-    """Returns what a file of this mode is, with its article."""
     named = {
         stat.S_IFLNK: "a link",
         stat.S_IFIFO: "a pipe",
@@ -197,7 +173,7 @@ def _check_regular(path: Path) -> None:
 
 
 def _system_error(error: SafetensorError, path: Path) -> Exception:
-    """Returns the OSError that safetensors reports as text; the same error if it is another."""
+    """The OSError that safetensors reports as text; the same error if it is another."""
     match = re.search(r"\(os error (\d+)\)", str(error))
     if match is None:
         return error
@@ -216,7 +192,7 @@ def _unreadable(path: Path, error: Exception) -> CheckpointError:
 
 
 def with_weights(settings: BackboneSettings, state: Mapping[str, Tensor]) -> VisionTransformer:
-    """Returns a backbone with these tensors as its parameters; it allocates nothing."""
+    """A backbone with these tensors as its parameters; it allocates nothing."""
     with torch.device("meta"):
         backbone = VisionTransformer(settings)
     backbone.load_state_dict(state, assign=True)
@@ -224,12 +200,9 @@ def with_weights(settings: BackboneSettings, state: Mapping[str, Tensor]) -> Vis
 
 
 def at_image_size(backbone: VisionTransformer, image_size: int) -> VisionTransformer:
-    """Returns a backbone with the same weights for another image size.
+    """The same weights for another image size; position embeddings are interpolated.
 
-    The position embeddings are interpolated.
-
-    Raises:
-        SettingsError: For a size that is not a multiple of the patch size.
+    Raises SettingsError for a size that is not a multiple of the patch size.
     """
     old = backbone.settings
     settings = validated(BackboneSettings, old.model_dump() | {"image_size": image_size})
@@ -240,11 +213,9 @@ def at_image_size(backbone: VisionTransformer, image_size: int) -> VisionTransfo
 
 
 def resized_positions(positions: Tensor, settings: BackboneSettings) -> Tensor:
-    """Returns position embeddings, interpolated to the image size of `settings`.
+    """Interpolates position embeddings to the image size of `settings`.
 
-    Args:
-        positions: (1, 1 + side * side, width), the class token's first.
-        settings: With the new image size; `positions` is the way of interpolation.
+    `positions`: (1, 1 + side * side, width), the class token's first.
     """
     side = settings.image_size // settings.patch_size
     own_side = math.isqrt(positions.shape[1] - 1)
@@ -293,11 +264,7 @@ def save_backbone(
 
 
 def load_backbone(path: Path) -> BackboneFile:
-    """Reads a file of `save_backbone`.
-
-    Raises:
-        CheckpointError: For any other or damaged file.
-    """
+    """Reads a file of `save_backbone`. Raises CheckpointError for any other or damaged file."""
     metadata = read_metadata(path)
     try:
         settings = BackboneSettings.model_validate_json(metadata["settings"])
@@ -311,18 +278,15 @@ def load_backbone(path: Path) -> BackboneFile:
 
 
 def read_backbone_weights(path: Path, settings: BackboneSettings) -> VisionTransformer:
-    """Returns a backbone of this shape with the weights of a file. Raises CheckpointError."""
+    """Reads a backbone of this shape. Raises CheckpointError."""
     with torch.device("meta"):  # the numbers in the settings allocate nothing
         expected = VisionTransformer(settings).state_dict()
     return with_weights(settings, read_tensors(path, expected))
 
 
-Builder = Callable[..., "models.VisionTransformer"]
-
-
 @cache
-def published_weights() -> "dict[str, tuple[Builder, WeightsEnum]]":
-    """Returns torchvision's Vision Transformers and their published weights, by name."""
+def published_weights() -> "dict[str, tuple[Callable[..., models.VisionTransformer], WeightsEnum]]":
+    """Torchvision's Vision Transformers and their published weights, by name."""
     from torchvision import models  # noqa: PLC0415 - slow to import
 
     families = (
@@ -340,7 +304,7 @@ def published_weights() -> "dict[str, tuple[Builder, WeightsEnum]]":
 
 
 def published_backbone(name: str, file: Path | None = None) -> VisionTransformer:
-    """Returns a backbone with one of torchvision's published weights.
+    """A backbone with one of torchvision's published weights.
 
     The weights come from torch's hub cache, or are downloaded to it. Their hash is verified and
     only tensors are read.
@@ -387,7 +351,6 @@ def _advice(url: str) -> str:
 
 
 def _copy(file: Path, cached: Path) -> None:
-    """Copies a file to torch's hub cache in one step, unless the cache has it."""
     if cached.exists():
         return
     try:
@@ -409,21 +372,14 @@ def _download(name: str, url: str, file: Path) -> None:
             f"{name}: the downloaded file has another hash; {_advice(url)}"
         ) from error
     except (OSError, HTTPException) as error:
-        reason = _system_reason(error)
+        cause = error.reason if isinstance(error, URLError) else error
+        known = isinstance(cause, OSError) and cause.strerror
+        reason = f" ({known})" if known else ""
         raise SettingsError(f"{name} cannot be downloaded{reason}; {_advice(url)}") from error
 
 
-def _system_reason(error: Exception) -> str:
-    """Returns " (REASON)" with the reason of the system, such as a full disk, if there is one."""
-    cause = error.reason if isinstance(error, URLError) else error
-    return f" ({cause.strerror})" if isinstance(cause, OSError) and cause.strerror else ""
-
-
 def _check_hash(file: Path, url: str) -> None:
-    """Verifies the hash in a file's name; torch.hub does so only after a download.
-
-    Raises SettingsError.
-    """
+    """Verifies the hash in a file's name; torch.hub does so only after a download."""
     try:
         with file.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
@@ -438,12 +394,12 @@ def _check_hash(file: Path, url: str) -> None:
 
 
 def _hash_prefix(url: str) -> str:
-    """Returns the first digits of a published file's SHA-256, which are part of its name."""
+    """The first digits of a published file's SHA-256, which are part of its name."""
     return Path(url).stem.rpartition("-")[2]
 
 
 def from_torchvision(model: "models.VisionTransformer") -> VisionTransformer:
-    """Returns a backbone with the weights of a Vision Transformer of torchvision, without its head.
+    """Takes over the weights of a Vision Transformer of torchvision, without its head.
 
     The norms of its layers are torchvision's default.
     """

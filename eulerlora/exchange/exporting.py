@@ -55,7 +55,7 @@ for index in range(config["members"]):
     models.append(model.eval())
 probabilities = torch.stack([model(images).softmax(-1) for model in models]).mean(0)
 ```"""
-STEM = """
+_STEM = """
 
 This backbone has a convolutional stem: pass `conv_stem_configs` too, with these channels, kernel
 size 3, stride 2 and no norm: """
@@ -91,7 +91,7 @@ class Member:
 
 @torch.no_grad()
 def members(checkpoint: Checkpoint) -> list[Member]:
-    """Returns the members of a checkpoint, in the order of its adapters.
+    """Splits a checkpoint into its adapters, in order.
 
     Raises:
         SettingsError: For a method whose mode det is not W0 + B A with linear heads.
@@ -116,9 +116,8 @@ def members(checkpoint: Checkpoint) -> list[Member]:
 
 
 def _without_layer_scale(settings: BackboneSettings, state: State) -> State:
-    """Returns the parameters of a backbone with its layer scales multiplied into the weights.
-
-    The factors are those of the output projection and of the last layer of the MLP.
+    """Multiplies the layer scales of a backbone into the output projection and the MLP's last
+    layer.
     """
     if not settings.layer_scale:
         return state
@@ -136,7 +135,6 @@ def _without_layer_scale(settings: BackboneSettings, state: State) -> State:
 
 @torch.no_grad()
 def _merged_state(checkpoint: Checkpoint, member: Member) -> State:
-    """Returns the backbone's parameters with W0 + B A, without layer scale."""
     backbone = checkpoint.network.backbone
     state = dict(_without_layer_scale(backbone.settings, backbone.state_dict()))
     for index, products in enumerate(member.up @ member.down):  # (4, width, width)
@@ -166,7 +164,6 @@ _FORMAT_OPTIONS: dict[str, dict[str, tuple[object, ...]]] = {
 
 
 def _check_format(settings: BackboneSettings, name: str) -> None:
-    """Raises SettingsError if a format cannot hold a backbone; it names those that can."""
     unsupported = _unsupported(settings, name)
     if unsupported:
         others = [other for other in _FORMAT_OPTIONS if not _unsupported(settings, other)]
@@ -177,7 +174,7 @@ def _check_format(settings: BackboneSettings, name: str) -> None:
 
 
 def _unsupported(settings: BackboneSettings, name: str) -> list[str]:
-    """Returns the options of a backbone that a format cannot hold, such as "stem=convolution"."""
+    """Options of a backbone that a format cannot hold, such as "stem=convolution"."""
     return [
         f"{option}={getattr(settings, option)}"
         for option, values in _FORMAT_OPTIONS[name].items()
@@ -196,9 +193,9 @@ def _head(checkpoint: Checkpoint, adapter: int) -> nn.Linear:
 
 
 def readme(checkpoint: Checkpoint, library: str, use: str, sampled: bool = False) -> str:
-    """Returns Markdown: origin, what the export lacks, use and preprocessing.
+    """Markdown: origin, what the export lacks, use and preprocessing.
 
-    `use` is the Markdown of the section on use. `sampled` is True if the export has mode stoch.
+    `use` is the section on use. `sampled`: the export has mode stoch.
     """
     stoch = (
         ""
@@ -243,26 +240,21 @@ exported. Use the checkpoint itself for those.
 
 
 def merged_model(checkpoint: Checkpoint, member: Member) -> models.VisionTransformer:
-    """Returns torchvision's model of one adapter, with its head. Raises SettingsError."""
+    """Torchvision's model of one adapter, with its head. Raises SettingsError."""
     settings = checkpoint.network.backbone.settings
     _check_format(settings, "torchvision")
-    model = _empty_model(settings, member.head.out_features)
-    head = {f"heads.head.{name}": tensor for name, tensor in member.head.state_dict().items()}
-    model.load_state_dict(_merged_state(checkpoint, member) | head)
-    return model.eval().requires_grad_(False)
-
-
-def _empty_model(settings: BackboneSettings, classes: int) -> models.VisionTransformer:
-    """Returns torchvision's model of this shape with new weights."""
     no_norm: Any = None  # torchvision's annotation forgets it
     stem = [
         ConvStemConfig(channels, 3, 2, norm_layer=no_norm) for channels in settings.stem_channels
     ]
-    return models.VisionTransformer(
-        **_arguments(settings, classes),
+    model = models.VisionTransformer(
+        **_arguments(settings, member.head.out_features),
         norm_layer=partial(nn.LayerNorm, eps=settings.norm_epsilon),
         conv_stem_configs=stem or None,
     )
+    head = {f"heads.head.{name}": tensor for name, tensor in member.head.state_dict().items()}
+    model.load_state_dict(_merged_state(checkpoint, member) | head)
+    return model.eval().requires_grad_(False)
 
 
 def export_torchvision(checkpoint: Checkpoint, folder: Path) -> None:
@@ -280,7 +272,7 @@ def export_torchvision(checkpoint: Checkpoint, folder: Path) -> None:
         "norm_epsilon": settings.norm_epsilon,
     }
     channels = settings.stem_channels
-    use = _TORCHVISION_USE + (STEM + ", ".join(map(str, channels)) + "." if channels else "")
+    use = _TORCHVISION_USE + (_STEM + ", ".join(map(str, channels)) + "." if channels else "")
     _write_json(folder / "config.json", config)
     write_text(folder / CARD_FILE, readme(checkpoint, "torchvision", use))
 
@@ -325,11 +317,17 @@ class _MergedNetwork(nn.Module):
 def export_onnx(checkpoint: Checkpoint, folder: Path) -> float:
     """Writes `model.onnx` and a README; returns the largest difference from the checkpoint.
 
-    Raises:
-        SettingsError: If the extra is not installed.
-        NonFiniteError: If ONNX Runtime gives other probabilities.
+    Raises SettingsError if the extra is not installed, and NonFiniteError if ONNX Runtime gives
+    other probabilities.
     """
-    _check_installed()
+    try:
+        import onnx  # noqa: F401, PLC0415
+        import onnxruntime  # noqa: F401, PLC0415
+        import onnxscript  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise SettingsError(
+            "expected onnx, onnxruntime and onnxscript; pip install 'eulerlora[onnx]'"
+        ) from error
     network = _MergedNetwork(checkpoint).eval().requires_grad_(False)
     size = checkpoint.config.preprocessing.size
     images = torch.rand(_CHECKED_IMAGES, 3, size, size, generator=Generator().manual_seed(0))
@@ -356,7 +354,6 @@ def export_onnx(checkpoint: Checkpoint, folder: Path) -> float:
 
 @torch.inference_mode()
 def _difference(network: _MergedNetwork, images: Tensor, path: Path) -> float:
-    """Returns the largest difference of a probability, for one image and for all."""
     import onnxruntime  # noqa: PLC0415 - an extra
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -367,20 +364,9 @@ def _difference(network: _MergedNetwork, images: Tensor, path: Path) -> float:
     return worst
 
 
-def _check_installed() -> None:
-    try:
-        import onnx  # noqa: F401, PLC0415
-        import onnxruntime  # noqa: F401, PLC0415
-        import onnxscript  # noqa: F401, PLC0415
-    except ImportError as error:
-        raise SettingsError(
-            "expected onnx, onnxruntime and onnxscript; pip install 'eulerlora[onnx]'"
-        ) from error
-
-
-LORA = ("lora_A.weight", "lora_B.weight")
+_LORA = ("lora_A.weight", "lora_B.weight")
 _VIT_BLOCKS: dict[TransformersVersion, str] = {4: "vit.encoder.layer.{}.", 5: "vit.layers.{}."}
-TARGETS: dict[TransformersVersion, tuple[str, ...]] = {
+_TARGETS: dict[TransformersVersion, tuple[str, ...]] = {
     4: ("query", "key", "value", "attention.output.dense"),
     5: ("q_proj", "k_proj", "v_proj", "o_proj"),
 }
@@ -418,15 +404,8 @@ def export_peft(
 ) -> None:
     """Writes `backbone`, `adapter_0` and so on, and a README, to an existing folder.
 
-    Args:
-        checkpoint: With adapters and linear heads.
-        folder: Existing, without `backbone` and adapters.
-        version: Of transformers, whose names the adapters have.
-        sampled: Write adapters of `eulerlora.peft` instead of LoRA.
-
-    Raises:
-        SettingsError: For another method, a backbone with an option that transformers' ViT does not
-            have, and for `sampled` with another law than the paper's.
+    Adapters have the names of this version of transformers; sampled ones are of `eulerlora.peft`,
+    others LoRA. Raises SettingsError for a method or a backbone that cannot be expressed.
     """
     _check_format(checkpoint.network.backbone.settings, "peft")
     if sampled and checkpoint.config.method != DEFAULT_METHOD:
@@ -469,7 +448,7 @@ def _write_adapter(
     for index, factors in enumerate(zip(member.down, member.up, strict=True)):
         prefix = MODULE_PREFIX + _VIT_BLOCKS[version].format(index)
         for module, down, up in zip(VIT_PROJECTIONS[version], *factors, strict=True):
-            tensors |= {f"{prefix}{module}.{LORA[0]}": down, f"{prefix}{module}.{LORA[1]}": up}
+            tensors |= {f"{prefix}{module}.{_LORA[0]}": down, f"{prefix}{module}.{_LORA[1]}": up}
     folder.mkdir()
     write_tensors(folder / "adapter_model.safetensors", tensors, torch.float32, {"format": "pt"})
     settings = checkpoint.network.settings
@@ -482,7 +461,7 @@ def _write_adapter(
         "lora_alpha": rank,
         "lora_dropout": 0.0,
         "bias": "none",
-        "target_modules": list(TARGETS[version]),
+        "target_modules": list(_TARGETS[version]),
         "modules_to_save": ["classifier"],
         "inference_mode": True,
     }
@@ -515,7 +494,7 @@ def _vit_config(checkpoint: Checkpoint) -> dict[str, object]:
 
 
 def _processor(given: Preprocessing) -> dict[str, object]:
-    """Returns the `preprocessor_config.json` that comes closest to the preprocessing."""
+    """The `preprocessor_config.json` that comes closest to the preprocessing."""
     square = {"height": given.size, "width": given.size}
     cropped = given.shorter_side is not None
     return {

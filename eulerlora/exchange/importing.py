@@ -40,9 +40,7 @@ from eulerlora.exchange.libraries import (
     Json,
     converted,
     describe_timm,
-    describe_transformers,
     is_timm,
-    timm_trunk,
     unsupported,
 )
 from eulerlora.exchange.onnx_weights import OnnxModel, read_onnx
@@ -71,9 +69,7 @@ _KNOWN = (*TRANSFORMERS_MODELS, "timm's VisionTransformer", "open_clip with a ti
 class WeightsSource:
     """A folder with the files that a library saves: weights, `config.json` and others.
 
-    Attributes:
-        name: Of the model, for the provenance.
-        revision: Of the repository on the Hub, if it is from there.
+    `name` is that of the model, for the provenance, and `revision` that of a repository on the Hub.
     """
 
     folder: Path
@@ -81,7 +77,7 @@ class WeightsSource:
     revision: str | None = None
 
     def json(self, name: str) -> Json | None:
-        """Returns the content of a JSON file, None if there is none. Raises CheckpointError."""
+        """The content of a JSON file, None if there is none. Raises CheckpointError."""
         path = self.folder / name
         if not path.is_file():
             return None
@@ -95,7 +91,7 @@ class WeightsSource:
 
     @property
     def licence(self) -> str | None:
-        """The licence in the front matter of the model card, None if it states none."""
+        """As stated in the front matter of the model card."""
         card = self.folder / CARD_FILE
         if not card.is_file():
             return None
@@ -103,7 +99,7 @@ class WeightsSource:
 
     @cached_property
     def files(self) -> list[Path]:
-        """The files of the weights: one, or the shards of an index. Raises CheckpointError."""
+        """The file of the weights, or the shards of an index. Raises CheckpointError."""
         for name in _INDEXES:
             index = self.json(name)
             if index is not None:
@@ -122,7 +118,7 @@ class WeightsSource:
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of the weights' file; of several files, that of their digests in order."""
+        """Of the weights' file; of several files, that of their digests in order."""
         digests = []
         for path in self.files:
             with path.open("rb") as content:
@@ -144,51 +140,37 @@ class WeightsSource:
 
 @dataclass(frozen=True)
 class _OnnxSource(WeightsSource):
-    """An ONNX file with a Vision Transformer, as a source in the form of transformers.
-
-    Attributes:
-        folder: The file, or a wheel with one such file.
-        content: Of the ONNX file.
-        stated_licence: In the metadata of the wheel.
-    """
+    """An ONNX file, or a wheel with one, as a source in the form of transformers."""
 
     content: bytes = field(default=b"", repr=False)
     stated_licence: str | None = None
 
     @cached_property
     def model(self) -> OnnxModel:
-        """The model in the file. Raises SettingsError."""
         return read_onnx(self.content)
 
     def json(self, name: str) -> Json | None:
-        """Returns what transformers' files would state: the shape and the input."""
         stated = {"config.json": "config", "preprocessor_config.json": "processor"}
         return getattr(self.model, stated[name]) if name in stated else None
 
     @property
     def licence(self) -> str | None:
-        """The licence in the metadata of the wheel, None for a file without one."""
         return self.stated_licence
 
     @cached_property
     def files(self) -> list[Path]:
-        """The ONNX file or the wheel."""
         return [self.folder]
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
-        """All tensors of the model as float32. Raises SettingsError."""
         return self.model.tensors
 
 
 @dataclass(frozen=True)
 class ImportedBackbone:
-    """A converted backbone, its input, and its origin.
+    """A converted backbone, its input, its origin, and the digest of the source's weights' file.
 
-    Attributes:
-        architecture: An entry of `_KNOWN`, in short.
-        sha256: Of the source's weights' file.
-        stated_input: False if the source states no preprocessing, so that it is a resize alone.
+    `stated_input` is False if the source states no preprocessing, so that it is a resize alone.
     """
 
     backbone: VisionTransformer
@@ -200,7 +182,6 @@ class ImportedBackbone:
 
     @property
     def provenance(self) -> Provenance:
-        """The origin, as it is stored in checkpoints."""
         return {
             "imported": {
                 "source": self.source.name,
@@ -213,14 +194,10 @@ class ImportedBackbone:
 
 
 def find_source(name: str) -> WeightsSource:
-    """Returns a folder, an ONNX file or a wheel on this machine, or a downloaded repository.
+    """Finds a folder, an ONNX file or a wheel on this machine, or downloads a repository.
 
-    Args:
-        name: A path, or ORGANISATION/NAME of the Hub with an optional `hf://` and @REVISION.
-
-    Raises:
-        CheckpointError: For a path that is none of them.
-        HubError: For a repository that cannot be downloaded.
+    `name` is a path, or ORGANISATION/NAME of the Hub with an optional `hf://` and @REVISION. Raises
+    CheckpointError or HubError.
     """
     path = Path(name)
     if not name.startswith(PREFIX) and path.is_dir():
@@ -253,7 +230,7 @@ def _onnx_source(path: Path) -> _OnnxSource:
 
 
 def read_any_tensors(path: Path) -> dict[str, Tensor]:
-    """Returns the tensors of a safetensors file or of a pickle that holds tensors only.
+    """Reads a safetensors file, or a pickle that holds tensors only.
 
     No code in a pickle runs. Raises CheckpointError.
     """
@@ -289,15 +266,10 @@ def import_backbone(
 
 
 def read_source(source: WeightsSource, image_size: int | None = None) -> ImportedBackbone:
-    """Returns the backbone in a folder of transformers, timm or open_clip.
+    """Reads the backbone in a folder of transformers, timm or open_clip.
 
-    Args:
-        source: As of `find_source`.
-        image_size: Of the backbone in pixels; None for that of the source's preprocessing.
-
-    Raises:
-        CheckpointError: With the folder, for damaged files and for an architecture or option that
-            is not known.
+    `image_size` is in pixels; None for that of the source's preprocessing. Raises CheckpointError
+    with the folder, also for an architecture or option that is not known.
     """
     try:
         config = source.json("config.json") or {}
@@ -315,7 +287,6 @@ def read_source(source: WeightsSource, image_size: int | None = None) -> Importe
 
 
 def card(imported: ImportedBackbone) -> str:
-    """Returns the Markdown of the folder: origin, licence, shape and input."""
     source, shape = imported.source, imported.backbone.settings.model_dump(mode="json")
     input_ = imported.preprocessing.model_dump(mode="json")
     revision = f", revision {source.revision}" if source.revision else ""
@@ -333,14 +304,9 @@ def card(imported: ImportedBackbone) -> str:
 
 
 def _of_image_processor(config: Json, image_size: int) -> Preprocessing:
-    """Returns the preprocessing of a `preprocessor_config.json` of transformers.
+    """The preprocessing of a `preprocessor_config.json` of transformers.
 
-    Args:
-        config: The content of the file.
-        image_size: Of the model, if the file states no size.
-
-    Raises:
-        SettingsError: For a filter or a size that cannot be expressed.
+    `image_size`: of the model, if the file states no size.
     """
     size, filter_ = config.get("size", image_size), config.get("resample", 2)
     if filter_ not in _PILLOW_FILTERS:
@@ -350,25 +316,34 @@ def _of_image_processor(config: Json, image_size: int) -> Preprocessing:
         cropped = config.get("do_center_crop", False)
         crop = config.get("crop_size", image_size) if cropped else values["size"]
         values |= {"resize": "crop", "shorter_side": values["size"], "size": _side(crop)}
-    return validated(Preprocessing, values | _colours(config))
+
+    def does(step: str) -> bool:
+        return bool(config.get(f"do_{step}", True))
+
+    factor = config.get("rescale_factor", 1 / _PIXEL_LEVELS) if does("rescale") else 1.0
+    scale = 1.0 if isclose(_PIXEL_LEVELS * factor, 1) else _PIXEL_LEVELS * factor
+    mean, std = [0.0] * 3, [1.0] * 3
+    if does("normalize"):
+        mean, std = config.get("image_mean", mean), config.get("image_std", std)
+    values |= {"mean": [value / scale for value in mean], "std": [value / scale for value in std]}
+    return validated(Preprocessing, values)
 
 
-def of_timm(config: Json, image_size: int) -> Preprocessing:
-    """Returns the preprocessing of `pretrained_cfg` in a `config.json` of timm."""
+def _of_timm(config: Json, image_size: int) -> Preprocessing:
+    """The preprocessing of `pretrained_cfg` in a `config.json` of timm."""
     given = config.get("pretrained_cfg") or config
     size = (given.get("input_size") or (3, image_size, image_size))[-1]
     squash = given.get("crop_mode") == "squash"
     return _in_timms_words(given, squash, size, int(size / given.get("crop_pct", 1.0)))
 
 
-def of_open_clip(config: Json, image_size: int) -> Preprocessing:
-    """Returns the preprocessing of `preprocess_cfg` in an `open_clip_config.json`."""
+def _of_open_clip(config: Json, image_size: int) -> Preprocessing:
+    """The preprocessing of `preprocess_cfg` in an `open_clip_config.json`."""
     given = config.get("preprocess_cfg") or {}
     return _in_timms_words(given, given.get("resize_mode") == "squash", image_size, image_size)
 
 
 def _in_timms_words(given: Json, squash: bool, size: int, shorter_side: int) -> Preprocessing:
-    """Returns the preprocessing with the filter, mean and standard deviation of timm's keys."""
     filter_ = given.get("interpolation", "bicubic")
     if filter_ not in ("bilinear", "bicubic"):
         raise SettingsError(f"expected interpolation bilinear or bicubic, got {filter_}")
@@ -380,36 +355,16 @@ def _in_timms_words(given: Json, squash: bool, size: int, shorter_side: int) -> 
 
 
 def _side(size: object) -> object:
-    """Returns the side in pixels of a size, which may be a number or a dictionary."""
     if isinstance(size, dict):
         sides = {size[key] for key in ("height", "width", "shortest_edge") if key in size}
         return sides.pop() if len(sides) == 1 else size
     return size
 
 
-def _colours(config: Json) -> Json:
-    """Returns mean and standard deviation for pixels in [0, 1]."""
-    factor = config.get("rescale_factor", 1 / _PIXEL_LEVELS) if _does(config, "rescale") else 1.0
-    scale = 1.0 if isclose(_PIXEL_LEVELS * factor, 1) else _PIXEL_LEVELS * factor
-    mean, std = [0.0] * 3, [1.0] * 3
-    if _does(config, "normalize"):
-        mean, std = config.get("image_mean", mean), config.get("image_std", std)
-    return {"mean": [value / scale for value in mean], "std": [value / scale for value in std]}
-
-
-def _does(config: Json, step: str) -> bool:
-    return bool(config.get(f"do_{step}", True))
-
-
 def _describe(source: WeightsSource, config: Json) -> Described:
-    """Returns the model of a source.
-
-    Raises:
-        SettingsError: For an unknown one.
-    """
     architecture = config.get("model_type")
     if architecture in TRANSFORMERS_MODELS:
-        return describe_transformers(config, source.tensors)
+        return TRANSFORMERS_MODELS[architecture](config, source.tensors)
     if architecture is None or "architecture" in config:
         model = _timm_model(source, config)
         if model is not None:
@@ -423,7 +378,11 @@ def _describe(source: WeightsSource, config: Json) -> Described:
 def _timm_model(source: WeightsSource, config: Json) -> Described | None:
     if is_timm(source.tensors):
         return describe_timm(config, source.tensors)
-    trunk = timm_trunk(source.tensors)
+    trunk = {
+        name.removeprefix("visual.trunk."): tensor
+        for name, tensor in source.tensors.items()
+        if name.startswith("visual.trunk.")
+    }
     if not is_timm(trunk):
         return None
     stated = source.json("open_clip_config.json") or {}
@@ -436,25 +395,19 @@ def _timm_model(source: WeightsSource, config: Json) -> Described | None:
 
 
 def _preprocessing(source: WeightsSource, config: Json, model: Described) -> Preprocessing | None:
-    """Returns the preprocessing that a source states, None if it states none."""
     size = model.settings.image_size
     processor = source.json("preprocessor_config.json")
     if processor is not None:
         return _of_image_processor(processor, size)
     open_clip = source.json("open_clip_config.json")
     if open_clip is not None:
-        return of_open_clip(open_clip, size)
+        return _of_open_clip(open_clip, size)
     if "pretrained_cfg" in config or ("mean" in config and "std" in config):
-        return of_timm(config, size)
+        return _of_timm(config, size)
     return None
 
 
 def _backbone_of(model: Described) -> VisionTransformer:
-    """Returns a model of another library as a backbone.
-
-    Raises:
-        SettingsError: For a missing or unknown tensor, or one of another shape than stated.
-    """
     state = converted(model.tensors, model.layout, model.settings)
     with torch.device("meta"):  # only the shapes matter
         expected = VisionTransformer(model.settings).state_dict()
@@ -471,28 +424,16 @@ MAX_DIFFERENCE = 1e-5
 Library = Literal["torchvision", "timm", "transformers"]
 
 
-@dataclass(frozen=True)
-class CopiedBackbone:
-    """A backbone with copies of the weights of a module, and the library of the module."""
+def backbone_of_module(vit: nn.Module) -> tuple[VisionTransformer, Library]:
+    """Copies a float32 Vision Transformer in memory, on its device, in evaluation mode.
 
-    backbone: VisionTransformer
-    library: Library
-
-
-def backbone_of_module(vit: nn.Module) -> CopiedBackbone:
-    """Returns the backbone of a Vision Transformer in memory, on its device, in evaluation mode.
-
-    Args:
-        vit: Float32; it does not change. The features of the copy are compared with those of `vit`
-            on two random images.
-
-    Raises:
-        SettingsError: If they differ, and for another network.
+    The features of the copy are compared with those of `vit` on two random images. Raises
+    SettingsError if they differ, and for another network.
     """
     library = _library_of(vit)
     backbone = _copied(vit, library).to(next(vit.parameters()).device).eval()
     _check_features(vit, backbone, library)
-    return CopiedBackbone(backbone, library)
+    return backbone, library
 
 
 def _library_of(vit: nn.Module) -> Library:
@@ -510,7 +451,6 @@ def _library_of(vit: nn.Module) -> Library:
 
 
 def _copied(vit: Any, library: Library) -> VisionTransformer:
-    """Returns a backbone with copies of the weights, on the CPU. Raises SettingsError."""
     if library == "transformers":  # its files have the names that are known, its modules may not
         from transformers.utils import logging  # noqa: PLC0415 - an extra
 
@@ -546,7 +486,6 @@ def _copied(vit: Any, library: Library) -> VisionTransformer:
 
 @torch.no_grad()
 def _check_features(vit: nn.Module, backbone: VisionTransformer, library: Library) -> None:
-    """Raises SettingsError if the copy's features are not those of the original."""
     size, device = backbone.settings.image_size, next(vit.parameters()).device
     images = torch.rand(2, 3, size, size, generator=Generator().manual_seed(0)).to(device)
     training = [module for module in vit.modules() if module.training]
@@ -565,7 +504,7 @@ def _check_features(vit: nn.Module, backbone: VisionTransformer, library: Librar
 
 
 def _features(vit: Any, images: Tensor, library: Library) -> Tensor:
-    """Returns the input (n, width) of the original's head."""
+    """The input (n, width) of the original's head."""
     features: Tensor
     if library == "timm":
         features = vit.forward_head(vit.forward_features(images), pre_logits=True)

@@ -27,11 +27,9 @@ Json = dict[str, Any]
 class Layout:
     """The names of the modules and parameters of a Vision Transformer.
 
-    Attributes:
-        block: Prefix of a block, with its index as {}; the names from `norm_1` to `scale_2` follow
-            it.
-        qkv: Of the separate projections, or one packed projection.
-        ignored: Prefixes of tensors that the features do not need, such as a classification head.
+    `block` is the prefix of a block, with its index as {}; the names from `norm_1` to `scale_2`
+    follow it. `qkv` are separate projections, or one packed projection. `ignored` are prefixes of
+    tensors that the features do not need.
     """
 
     class_token: str
@@ -61,23 +59,17 @@ class _Reader:
         self._left = dict(tensors)
 
     def take(self, name: str) -> Tensor:
-        """Returns the tensor and removes it."""
         if name not in self._left:
             raise SettingsError(f"expected a tensor {name}, got none")
         return self._left.pop(name)
 
-    def take_any(self, name: str) -> Tensor | None:
-        """Returns the tensor and removes it, None if there is none."""
-        return self._left.pop(name, None)
-
     def linear(self, name: str) -> dict[str, Tensor]:
-        """Returns weight and bias of a module; a missing bias is zero."""
+        """Takes weight and bias of a module; a missing bias is zero."""
         weight = self.take(f"{name}.weight")
-        bias = self.take_any(f"{name}.bias")
+        bias = self._left.pop(f"{name}.bias", None)
         return {"weight": weight, "bias": torch.zeros(len(weight)) if bias is None else bias}
 
     def check_empty(self, ignored: tuple[str, ...]) -> None:
-        """Raises SettingsError for a tensor that was not taken and is not ignored."""
         for name in self._left:
             if not name.startswith(ignored):
                 raise SettingsError(
@@ -89,7 +81,7 @@ class _Reader:
 def converted(
     tensors: Mapping[str, Tensor], layout: Layout, settings: BackboneSettings
 ) -> dict[str, Tensor]:
-    """Returns the parameters of a backbone of this shape. Raises SettingsError."""
+    """The parameters of a backbone of this shape. Raises SettingsError."""
     reader = _Reader(tensors)
     state = {
         "class_token": reader.take(layout.class_token).view(1, 1, -1),
@@ -99,9 +91,14 @@ def converted(
     positions = positions.view(1, *positions.shape[-2:])
     if settings.registers:
         registers = reader.take(layout.registers).view(1, settings.registers, -1)
-        positions, registers = _register_positions(positions, registers, settings)
+        if positions.shape[1] == settings.tokens:  # the registers have positions
+            first = 1 + settings.registers
+            registers = registers + positions[:, 1:first]
+            positions = torch.cat([positions[:, :1], positions[:, first:]], dim=1)
         state["register_tokens"] = registers
-    state[POSITIONS] = _with_class_position(positions, settings)
+    if positions.shape[1] == settings.tokens - settings.registers - 1:  # of patches only
+        positions = torch.cat([torch.zeros_like(positions[:, :1]), positions], dim=1)
+    state[POSITIONS] = positions
     if settings.pre_norm:
         state |= _named("encoder.ln_pre", reader.linear(layout.pre_norm))
     for index in range(settings.layers):
@@ -137,28 +134,6 @@ def _named(prefix: str, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": tensor for name, tensor in parts.items()}
 
 
-def _register_positions(
-    positions: Tensor, registers: Tensor, settings: BackboneSettings
-) -> tuple[Tensor, Tensor]:
-    """Adds the positions of registers, if they have any, to the registers.
-
-    Returns:
-        The other positions and the registers.
-    """
-    if positions.shape[1] != settings.tokens:
-        return positions, registers
-    first = 1 + settings.registers
-    own = positions[:, 1:first]
-    return torch.cat([positions[:, :1], positions[:, first:]], dim=1), registers + own
-
-
-def _with_class_position(positions: Tensor, settings: BackboneSettings) -> Tensor:
-    """Returns positions of class token and patches; a missing position of the token is zero."""
-    if positions.shape[1] == settings.tokens - settings.registers - 1:
-        return torch.cat([torch.zeros_like(positions[:, :1]), positions], dim=1)
-    return positions
-
-
 TRANSFORMERS_ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu-tanh",
@@ -183,7 +158,7 @@ VIT = Layout(
 
 
 def vit_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the parameters of a backbone by the names of transformers' ViT, as it saves them."""
+    """Names the parameters of a backbone as transformers saves its ViT."""
     named = {
         VIT.class_token: state["class_token"],
         VIT.positions: state[POSITIONS],
@@ -251,16 +226,6 @@ class Described:
     layout: Layout
 
 
-def describe_transformers(config: Json, tensors: Mapping[str, Tensor]) -> Described:
-    """Returns the model of a `config.json` whose `model_type` is in `TRANSFORMERS_MODELS`.
-
-    Raises:
-        SettingsError: For an option that the backbone does not have.
-    """
-    architecture = config["model_type"]
-    return TRANSFORMERS_MODELS[architecture](config, tensors)
-
-
 def _vit(config: Json, tensors: Mapping[str, Tensor]) -> Described:
     settings = _settings(config, {"norm_epsilon": config.get("layer_norm_eps", 1e-12)})
     return Described("vit", settings, _without_prefix(tensors, "vit."), VIT)
@@ -305,11 +270,10 @@ TRANSFORMERS_MODELS: dict[str, Callable[[Json, Mapping[str, Tensor]], Described]
     "clip": _clip,
     "clip_vision_model": _clip,
 }
-"""Known values of `model_type`."""
+"""Describes the model of a `config.json` by its `model_type`. Raises SettingsError."""
 
 
 def _settings(config: Json, options: Json) -> BackboneSettings:
-    """Returns the shape of a model from its config, in which `options` replace values."""
     activation = config.get("hidden_act", "gelu")
     if activation not in TRANSFORMERS_ACTIVATIONS:
         raise SettingsError(
@@ -331,7 +295,6 @@ def _settings(config: Json, options: Json) -> BackboneSettings:
 
 
 def _side(size: object) -> object:
-    """Returns the side of a square that may be given as height and width."""
     if isinstance(size, list | tuple) and len(set(size)) == 1:
         return size[0]
     return size
@@ -341,7 +304,7 @@ def _without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Ten
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
-TIMM = Layout(
+_TIMM = Layout(
     class_token="cls_token",
     positions="pos_embed",
     patches="patch_embed.proj",
@@ -358,15 +321,14 @@ TIMM = Layout(
     final_norm="norm",
     ignored=("head.", "mask_token"),
 )
-_TIMM_MEAN_POOLED = replace(TIMM, final_norm="fc_norm")
-_TIMM_TRUNK = "visual.trunk."
+_TIMM_MEAN_POOLED = replace(_TIMM, final_norm="fc_norm")
 HEAD_WIDTH = 64
 """Of every published DINOv2 and of most of timm's models: the files state no number of heads."""
-HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
+_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 """Number of heads by width, for timm's models with heads of another width than 64."""
 
 
-UNSUPPORTED: Mapping[str, tuple[str, ...]] = {
+_UNSUPPORTED: Mapping[str, tuple[str, ...]] = {
     "relative positions": ("relative_position", "rel_pos"),
     "rotary positions": ("rope",),
     "attention pooling": ("attn_pool.", "head.probe"),
@@ -375,47 +337,32 @@ UNSUPPORTED: Mapping[str, tuple[str, ...]] = {
 _NEEDED: Mapping[str, tuple[str, ...]] = {
     "no class token": ("cls_token", "class_token", "class_embedding"),
     "no position embeddings, as with rotary positions": (
-        "pos_embed", "position_embedding", *UNSUPPORTED["relative positions"], "rope",
+        "pos_embed", "position_embedding", *_UNSUPPORTED["relative positions"], "rope",
     ),
 }  # fmt: skip
 """What a model without tensors of these names has instead."""
 
 
 def unsupported(tensors: Iterable[str]) -> str:
-    """Returns what the model with tensors of these names has and a backbone has not, or ""."""
+    """What the model with tensors of these names has and a backbone has not, or ""."""
 
     def named(parts: tuple[str, ...]) -> bool:
         return any(part in name for name in names for part in parts)
 
     names = list(tensors)
-    found = [feature for feature, parts in UNSUPPORTED.items() if named(parts)]
+    found = [feature for feature, parts in _UNSUPPORTED.items() if named(parts)]
     return ", ".join(found + [feature for feature, parts in _NEEDED.items() if not named(parts)])
 
 
 def is_timm(tensors: Mapping[str, Tensor]) -> bool:
-    """Returns True for the tensors of timm's Vision Transformer."""
     return {"patch_embed.proj.weight", "blocks.0.attn.qkv.weight"} <= tensors.keys()
 
 
-def timm_trunk(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors of the vision trunk of an open_clip model, without its projection."""
-    return {
-        name.removeprefix(_TIMM_TRUNK): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(_TIMM_TRUNK)
-    }
-
-
 def describe_timm(config: Json, tensors: Mapping[str, Tensor]) -> Described:
-    """Returns a model of timm from its tensors and `config.json`.
+    """Describes a model of timm by its tensors and `config.json`.
 
-    Args:
-        config: The keys `architecture`, `model_args` and `global_pool` are read.
-        tensors: With timm's names; names and shapes give what the config does not state.
-
-    Raises:
-        SettingsError: For a model without a class token, with attention pooling, or with an unknown
-            tensor.
+    The keys `architecture`, `model_args` and `global_pool` are read; names and shapes of the
+    tensors give the rest. Raises SettingsError.
     """
     arguments = config.get("model_args") or {}
     pooling = arguments.get("global_pool") or config.get("global_pool") or "token"
@@ -425,9 +372,12 @@ def describe_timm(config: Json, tensors: Mapping[str, Tensor]) -> Described:
         )
     if pooling not in ("token", "avg"):
         raise SettingsError(f"expected global_pool token or avg, got {pooling}")
-    shape = _timm_shape(config, tensors) | _timm_pooling(pooling, tensors)
+    shape = _timm_shape(config, tensors)
+    if pooling == "avg":  # timm moves the norm behind the mean
+        norm = "pooled" if "fc_norm.weight" in tensors else "tokens"
+        shape |= {"pooling": "mean", "final_norm": norm}
     settings = validated(BackboneSettings, shape)
-    layout = _TIMM_MEAN_POOLED if settings.final_norm == "pooled" else TIMM
+    layout = _TIMM_MEAN_POOLED if settings.final_norm == "pooled" else _TIMM
     return Described("timm", settings, tensors, layout)
 
 
@@ -453,7 +403,7 @@ def _timm_shape(config: Json, tensors: Mapping[str, Tensor]) -> Json:
         "image_size": side * patch_size,
         "patch_size": patch_size,
         "layers": len({name.split(".")[1] for name in tensors if name.startswith("blocks.")}),
-        "heads": arguments.get("num_heads") or HEADS.get(width, max(1, width // HEAD_WIDTH)),
+        "heads": arguments.get("num_heads") or _HEADS.get(width, max(1, width // HEAD_WIDTH)),
         "width": width,
         "mlp_width": narrow.shape[1],
         "activation": "swiglu" if gated else "quick-gelu" if quick else "gelu",
@@ -463,13 +413,6 @@ def _timm_shape(config: Json, tensors: Mapping[str, Tensor]) -> Json:
         "registers": registers,
         "positions": "cells-antialias",
     }
-
-
-def _timm_pooling(pooling: str, tensors: Mapping[str, Tensor]) -> Json:
-    """Returns the options of the pooling: timm moves the norm after a mean."""
-    if pooling == "token":
-        return {}
-    return {"pooling": "mean", "final_norm": "pooled" if "fc_norm.weight" in tensors else "tokens"}
 
 
 # Folders of PEFT.

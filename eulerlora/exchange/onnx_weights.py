@@ -23,7 +23,7 @@ _Graph = Any
 """`onnx.GraphProto`; the package is optional."""
 _Constants = dict[str, npt.NDArray[Any]]
 
-LAYOUTS: Mapping[str, Layout] = {"dinov2": DINOV2, "clip_vision_model": CLIP}
+_LAYOUTS: Mapping[str, Layout] = {"dinov2": DINOV2, "clip_vision_model": CLIP}
 """By transformers' `model_type`; the name of the class token tells them apart."""
 _PROCESSORS: Mapping[str, Json] = {
     "dinov2": {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)},
@@ -37,9 +37,9 @@ _PROCESSORS: Mapping[str, Json] = {
     },
 }
 """The input of the published models, which is outside of the graph."""
-ACTIVATIONS = {"Erf": "gelu", "Sigmoid": "quick_gelu", "Tanh": "gelu_new"}
+_ACTIVATIONS = {"Erf": "gelu", "Sigmoid": "quick_gelu", "Tanh": "gelu_new"}
 """The `hidden_act` of transformers by an operator in its graph."""
-LINEAR = ("MatMul", "MatMulInteger")
+_LINEAR = ("MatMul", "MatMulInteger")
 _QUANTISED = "_quantized"
 _DEQUANTISED = "_DequantizeLinear_Output"
 
@@ -54,11 +54,10 @@ class OnnxModel:
 
 
 def read_onnx(content: bytes) -> OnnxModel:
-    """Returns the Vision Transformer in the content of an ONNX file.
+    """Reads the Vision Transformer in the content of an ONNX file.
 
-    Raises:
-        SettingsError: Without the package onnx, for other content, weights outside of the file, and
-            a file without a DINOv2 or CLIP.
+    Raises SettingsError without the package onnx, for other content, weights outside of the file,
+    and a file without a DINOv2 or CLIP.
     """
     try:
         import onnx  # noqa: PLC0415 - an extra
@@ -72,15 +71,15 @@ def read_onnx(content: bytes) -> OnnxModel:
     constants = _constants(graph, stored)
     tokens = {
         layout.class_token: (name.removesuffix(layout.class_token), model_type)
-        for model_type, layout in LAYOUTS.items()
+        for model_type, layout in _LAYOUTS.items()
         for name in constants
         if name.endswith(layout.class_token)
     }
     if len(tokens) != 1:
-        wanted = " or ".join(layout.class_token for layout in LAYOUTS.values())
+        wanted = " or ".join(layout.class_token for layout in _LAYOUTS.values())
         raise SettingsError(f"expected one tensor {wanted} of a DINOv2 or CLIP, got {len(tokens)}")
     [(prefix, model_type)] = tokens.values()
-    layout = LAYOUTS[model_type]
+    layout = _LAYOUTS[model_type]
     named = {**constants, **dict(_linear_weights(graph, constants))}
     if prefix + layout.positions not in named:
         named |= _positions(graph, constants, prefix, layout)
@@ -96,10 +95,10 @@ def read_onnx(content: bytes) -> OnnxModel:
 
 
 def _constants(graph: _Graph, stored: _Constants) -> _Constants:
-    """Returns the constants, with their names before the quantisation, and their other names.
+    """Constants by the names before their quantisation and by their other names, in float32.
 
-    Quantised ones become float32. Their channels are the last axis, as in the matrix of a
-    MatMulInteger, or that of their DequantizeLinear. Raises SettingsError.
+    Channels of quantised ones are the last axis, as in the matrix of a MatMulInteger, or that of
+    their DequantizeLinear. Raises SettingsError.
     """
     axes = {
         node.input[0]: next((a.i for a in node.attribute if a.name == "axis"), 1)
@@ -131,16 +130,17 @@ def _name(constant: str) -> str:
 
 
 def _linear_weights(graph: _Graph, constants: _Constants) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """Yields the weights of linear layers with their names; a graph has their transposes."""
+    """A graph has the transposes of the weights, without their names."""
     for node in graph.node:
-        if node.op_type in LINEAR and _name(node.input[1]) in constants:
+        if node.op_type in _LINEAR and _name(node.input[1]) in constants:
             path = node.name.strip("/").rpartition("/")[0]
             yield f"{path.replace('/', '.')}.weight", constants[_name(node.input[1])].T
 
 
 def _positions(graph: _Graph, constants: _Constants, prefix: str, layout: Layout) -> _Constants:
-    """Returns the position embeddings, if a graph interpolates them for its image size: it reshapes
-    those of the patches and then prepends that of the class token.
+    """The position embeddings, if a graph interpolates them for its image size.
+
+    It reshapes those of the patches and then prepends that of the class token.
     """
     embeddings = prefix + layout.positions.partition(".")[0]
     parts = {
@@ -157,17 +157,15 @@ def _positions(graph: _Graph, constants: _Constants, prefix: str, layout: Layout
 
 
 def _activation(graph: _Graph) -> str:
-    """Returns the activation of the MLPs. Raises SettingsError."""
-    operators = {node.op_type for node in graph.node if "/mlp/" in node.name} & ACTIVATIONS.keys()
+    operators = {node.op_type for node in graph.node if "/mlp/" in node.name} & _ACTIVATIONS.keys()
     if len(operators) != 1:
-        raise SettingsError(f"expected one of {', '.join(ACTIVATIONS)} in the MLPs of a graph")
-    return ACTIVATIONS[operators.pop()]
+        raise SettingsError(f"expected one of {', '.join(_ACTIVATIONS)} in the MLPs of a graph")
+    return _ACTIVATIONS[operators.pop()]
 
 
 def _shape(tensors: Mapping[str, Tensor], layout: Layout) -> Json:
-    """Returns the sizes of a model, in the words of its `config.json`. Raises SettingsError.
-
-    Heads have a width of 64, as in all published models.
+    """The sizes of a model, in the words of its `config.json`. Heads have a width of 64, as in all
+    published models.
     """
     first = layout.block.format(0) + layout.mlp[0] + ".weight"
     needed = (f"{layout.patches}.weight", layout.positions, first)

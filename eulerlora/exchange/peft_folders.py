@@ -14,15 +14,9 @@ from torch import Tensor
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import UNKNOWN_TRAINING, config_of, save_checkpoint
-from eulerlora.exchange.importing import (
-    WeightsSource,
-    find_source,
-    read_any_tensors,
-    read_source,
-)
+from eulerlora.exchange.importing import WeightsSource, find_source, read_any_tensors, read_source
 from eulerlora.exchange.libraries import LAW, MODULE_PREFIX, SAMPLED_TYPE, VIT_PROJECTIONS, Json
 from eulerlora.methods.registry import build_network
-from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.sampling.masks import INPUT_PROJECTIONS, AdapterSettings
 from eulerlora.settings import BackboneSettings
 from eulerlora_contract.errors import CheckpointError, SettingsError
@@ -34,51 +28,38 @@ _SAMPLER = ".lora_monteclora_sampler."
 _CLIP_PROJECTIONS = tuple(f"self_attn.{name}_proj" for name in ("q", "k", "v", "out"))
 _KNOWN_PROJECTIONS = (*VIT_PROJECTIONS.values(), _CLIP_PROJECTIONS)
 
-MODULE = re.compile(r"(?:^|\.)layers?\.(\d+)\.(.+)$")
+_MODULE = re.compile(r"(?:^|\.)layers?\.(\d+)\.(.+)$")
 
 
 _ADAPTER_CONFIG = "adapter_config.json"
 _ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-NAME = re.compile(r"[\w.-]+")
+_NAME = re.compile(r"[\w.-]+")
 _TENSOR = re.compile(r"^(.*)\.lora_([AB])(?:\.default)?\.weight$")
-HEAD = re.compile(r"^classifier(?:\.modules_to_save(?:\.default)?)?\.(weight|bias)$")
-UNSUPPORTED: Json = {"use_dora": False, "bias": "none", "fan_in_fan_out": False, "lora_bias": False}
+_HEAD = re.compile(r"^classifier(?:\.modules_to_save(?:\.default)?)?\.(weight|bias)$")
+_REQUIRED: Json = {"use_dora": False, "bias": "none", "fan_in_fan_out": False, "lora_bias": False}
 """Options of PEFT, with the only value that coefficients can express."""
 
 
-@dataclass(frozen=True)
-class _Projection:
+def _projection_of(module: str) -> tuple[int, int] | None:
     """The index of a block, and that of a projection in it: 0 to 3 for Q, K, V and O."""
-
-    block: int
-    index: int
-
-
-def _projection_of(module: str) -> _Projection | None:
-    """Returns the projection that a module's name means, None for any other module."""
-    found = MODULE.search(module)
+    found = _MODULE.search(module)
     if found is None:
         return None
     for names in _KNOWN_PROJECTIONS:
         if found[2] in names:
-            return _Projection(int(found[1]), names.index(found[2]))
+            return int(found[1]), names.index(found[2])
     return None
 
 
 @dataclass(frozen=True)
 class _ImportedAdapter:
-    """The adapter of a PEFT folder, with PEFT's scaling in `up`.
+    """The adapter of a PEFT folder: (blocks, 4, rank, width), zero where it has none.
 
-    Attributes:
-        down: (blocks, 4, rank, width); zero where there is no adapter.
-        up: (blocks, 4, rank, width); zero where there is no adapter.
-        law: How it is sampled, None if it is not.
-        head_weight: None if the folder has no head.
-        head_bias: None if the folder has no head.
+    PEFT's scaling is part of `up`. `law` is None without sampling, and the head without one in the
+    folder.
     """
 
     folder: Path
-    base: str
     law: AdapterSettings | None
     down: Tensor
     up: Tensor
@@ -87,21 +68,12 @@ class _ImportedAdapter:
 
     @property
     def rank(self) -> int:
-        """The largest rank of the adapter's modules."""
         return int(self.down.shape[2])
 
 
 def _read_adapter(folder: Path, shape: BackboneSettings) -> _ImportedAdapter:
-    """Returns the adapter in a PEFT folder, for a backbone of `shape`.
-
-    Raises:
-        CheckpointError: With the folder, for a damaged file, another method than LoRA and
-            EulerLoRA, or an adapter at another module than the four projections.
-    """
-    config = adapter_config(folder)
     try:
-        _check(config)
-        return _adapter(folder, config, shape)
+        return _adapter(folder, adapter_config(folder), shape)
     except SettingsError as error:
         raise CheckpointError(folder, str(error)) from error
 
@@ -113,18 +85,14 @@ def adapter_config(folder: Path) -> Json:
     return config
 
 
-def _check(config: Json) -> None:
-    """Raises SettingsError for a method or an option that coefficients cannot express."""
+def _adapter(folder: Path, config: Json, shape: BackboneSettings) -> _ImportedAdapter:
     if config.get("peft_type") not in ("LORA", SAMPLED_TYPE):
         raise SettingsError(
             f"expected peft_type LORA or {SAMPLED_TYPE}, got {config.get('peft_type')}"
         )
-    for option, value in UNSUPPORTED.items():
+    for option, value in _REQUIRED.items():
         if config.get(option, value) not in (value, None):
             raise SettingsError(f"expected {option}={value}, got {config[option]}")
-
-
-def _adapter(folder: Path, config: Json, shape: BackboneSettings) -> _ImportedAdapter:
     path = next((folder / name for name in _ADAPTER_WEIGHTS if (folder / name).is_file()), None)
     if path is None:
         raise SettingsError(f"expected weights in one of {', '.join(_ADAPTER_WEIGHTS)}")
@@ -134,24 +102,17 @@ def _adapter(folder: Path, config: Json, shape: BackboneSettings) -> _ImportedAd
         name = full_name.removeprefix(MODULE_PREFIX)
         if (lora := _TENSOR.match(name)) is not None:
             matrices[lora[1], lora[2]] = tensor.float()
-        elif (part := HEAD.match(name)) is not None:
+        elif (part := _HEAD.match(name)) is not None:
             head[part[1]] = tensor.float()
         elif _SAMPLER not in name:
             raise SettingsError(f"expected LoRA matrices and a classifier, got {full_name}")
     down, up = _stacked(matrices, config, shape)
     weight = head.get("weight")
     bias = None if weight is None else head.get("bias", torch.zeros(len(weight)))
-    base = str(config.get("base_model_name_or_path") or "")
-    law = _law(config, matrices)
-    return _ImportedAdapter(folder, base, law, down, up, weight, bias)
+    return _ImportedAdapter(folder, _law(config, matrices), down, up, weight, bias)
 
 
 def _law(config: Json, matrices: Mapping[tuple[str, str], Tensor]) -> AdapterSettings | None:
-    """Returns how an adapter is sampled.
-
-    Raises:
-        SettingsError: If a checkpoint cannot express it.
-    """
     if config["peft_type"] != SAMPLED_TYPE:
         return None
     ranks = {len(matrix) for (_, letter), matrix in matrices.items() if letter == "A"}
@@ -160,7 +121,7 @@ def _law(config: Json, matrices: Mapping[tuple[str, str], Tensor]) -> AdapterSet
     (rank,) = ranks
     for module, _ in matrices:
         projection = _projection_of(module)
-        expected = "output" if projection and projection.index == INPUT_PROJECTIONS else "input"
+        expected = "output" if projection and projection[1] == INPUT_PROJECTIONS else "input"
         for pattern, role in (config.get("roles") or {}).items():
             if _matches(pattern, module) and role != expected:
                 raise SettingsError(f"roles: expected {expected} for {module}, got {role}")
@@ -172,7 +133,7 @@ def _law(config: Json, matrices: Mapping[tuple[str, str], Tensor]) -> AdapterSet
 def _stacked(
     matrices: dict[tuple[str, str], Tensor], config: Json, shape: BackboneSettings
 ) -> tuple[Tensor, Tensor]:
-    """Returns (blocks, 4, rank, width) of both matrices; smaller ranks are padded with zeros."""
+    """Both matrices as (blocks, 4, rank, width); smaller ranks are padded with zeros."""
     modules = sorted({module for module, _ in matrices})
     if not modules:
         raise SettingsError("expected LoRA matrices, got none")
@@ -181,7 +142,7 @@ def _stacked(
     up = torch.zeros_like(down)
     for module in modules:
         projection = _projection_of(module)
-        if projection is None or projection.block >= shape.layers:
+        if projection is None or projection[0] >= shape.layers:
             raise SettingsError(
                 f"expected adapters at the query, key, value and output projections of "
                 f"{shape.layers} blocks, got {module}"
@@ -195,13 +156,13 @@ def _stacked(
                 f"{module}: expected matrices ({own}, {shape.width}) and ({shape.width}, {own}), "
                 f"got {tuple(first.shape)} and {tuple(second.shape)}"
             )
-        down[projection.block, projection.index, :own] = first
-        up[projection.block, projection.index, :own] = second.T * _scaling(config, module, own)
+        down[projection][:own] = first
+        up[projection][:own] = second.T * _scaling(config, module, own)
     return down, up
 
 
 def _scaling(config: Json, module: str, rank: int) -> float:
-    """Returns PEFT's factor of a module: alpha / rank, or alpha / sqrt(rank) with `use_rslora`."""
+    """PEFT's factor of a module: alpha / rank, or alpha / sqrt(rank) with `use_rslora`."""
     alpha = float(config.get("lora_alpha", 8))
     for pattern, value in (config.get("alpha_pattern") or {}).items():
         if _matches(pattern, module):
@@ -211,13 +172,13 @@ def _scaling(config: Json, module: str, rank: int) -> float:
 
 
 def _matches(pattern: str, module: str) -> bool:
-    """Returns True if a key of `alpha_pattern` or `roles` is the end of a module's name.
+    """True if a key of `alpha_pattern` or `roles` is the end of a module's name.
 
     PEFT reads a key as a regular expression, but one of a foreign file could run without end.
     Points of a name may be escaped.
     """
     name = pattern.replace("\\.", ".")
-    if NAME.fullmatch(name) is None:
+    if _NAME.fullmatch(name) is None:
         raise SettingsError(
             f"alpha_pattern, roles: expected the end of a module's name, got {pattern[:80]!r}"
         )
@@ -233,20 +194,9 @@ def import_peft(
 ) -> CheckpointConfig:
     """Writes a checkpoint with the adapters of PEFT folders as an ensemble; returns its config.
 
-    The checkpoint has no thresholds.
-
-    Args:
-        folders: One adapter each, all with the same number of classes.
-        out: Folder of the checkpoint, missing or empty.
-        backbone: A source as in `find_source`; None for the one that the adapters name.
-        classes: Names; () for those of the backbone's configuration.
-        name: Of the checkpoint.
-
-    Raises:
-        CheckpointError: For damaged files, another method than LoRA and EulerLoRA, or an `out` that
-            is not empty.
-        HubError: If the backbone cannot be downloaded.
-        SettingsError: For adapters or classes that do not match each other.
+    The checkpoint has no thresholds. `backbone` is a source as in `find_source`, None for the one
+    that the adapters name; `classes` are names, () for those of the backbone's configuration.
+    Raises EulerLoRAError.
     """
     source = find_source(backbone) if backbone else _base(folders)
     imported = read_source(source)
@@ -256,10 +206,19 @@ def import_peft(
     counts = {len(weight) for weight, _ in heads}
     if len(counts) != 1:
         raise SettingsError(f"expected heads of one number of classes, got {sorted(counts)}")
-    names = _class_names(classes, source, counts.pop())
+    (count,) = counts
+    stated = (source.json("config.json") or {}).get("id2label") or {}
+    names = list(classes) or [str(stated.get(str(i), f"class_{i}")) for i in range(count)]
+    if len(names) != count:
+        raise SettingsError(f"expected {count} class names, got {len(names)}")
     settings = _settings(adapters)
     network = build_network(imported.backbone, settings, len(names), imported.preprocessing)
-    _fill(network, adapters, heads)
+    with torch.no_grad():
+        for index, adapter in enumerate(adapters):
+            for block, down, up in zip(network.blocks, adapter.down, adapter.up, strict=True):
+                block.get_parameter("down")[:, index, : adapter.rank] = down
+                block.get_parameter("up")[:, index, : adapter.rank] = up
+            network.heads.weight[index], network.heads.bias[index] = heads[index]
     origin = {"format": "peft", "adapters": [folder.name for folder in folders]}
     config = config_of(network, network.preprocessing, names, name, imported.provenance, origin)
     save_checkpoint(out, network.eval(), config, _card(config))
@@ -267,7 +226,6 @@ def import_peft(
 
 
 def _settings(adapters: Sequence[_ImportedAdapter]) -> AdapterSettings:
-    """Returns the settings that all adapters share. Raises SettingsError."""
     laws = {adapter.law for adapter in adapters}
     if len(laws) != 1:
         raise SettingsError("expected adapters of one rank and with one sampling law, got several")
@@ -279,7 +237,6 @@ def _settings(adapters: Sequence[_ImportedAdapter]) -> AdapterSettings:
 
 
 def _base(folders: Sequence[Path]) -> WeightsSource:
-    """Returns the source of the backbone that all adapters name. Raises SettingsError."""
     names = {str(adapter_config(folder).get("base_model_name_or_path") or "") for folder in folders}
     if len(names) != 1 or "" in names:
         raise SettingsError(
@@ -292,7 +249,7 @@ def _base(folders: Sequence[Path]) -> WeightsSource:
 
 
 def _head(adapter: _ImportedAdapter, source: WeightsSource) -> tuple[Tensor, Tensor]:
-    """Returns weight (classes, width) and bias of an adapter's head, or that of its backbone."""
+    """Weight (classes, width) and bias of an adapter's head, or that of its backbone."""
     weight, bias = adapter.head_weight, adapter.head_bias
     if weight is None or bias is None:
         tensors = source.tensors
@@ -309,27 +266,6 @@ def _head(adapter: _ImportedAdapter, source: WeightsSource) -> tuple[Tensor, Ten
             f"{weight.shape[1]}",
         )
     return weight, bias
-
-
-def _class_names(classes: Sequence[str], source: WeightsSource, count: int) -> list[str]:
-    stated = (source.json("config.json") or {}).get("id2label") or {}
-    names = list(classes) or [str(stated.get(str(i), f"class_{i}")) for i in range(count)]
-    if len(names) != count:
-        raise SettingsError(f"expected {count} class names, got {len(names)}")
-    return names
-
-
-@torch.no_grad()
-def _fill(
-    network: AdaptedVisionTransformer,
-    adapters: Sequence[_ImportedAdapter],
-    heads: Sequence[tuple[Tensor, Tensor]],
-) -> None:
-    for index, adapter in enumerate(adapters):
-        for block, down, up in zip(network.blocks, adapter.down, adapter.up, strict=True):
-            block.get_parameter("down")[:, index, : adapter.rank] = down
-            block.get_parameter("up")[:, index, : adapter.rank] = up
-        network.heads.weight[index], network.heads.bias[index] = heads[index]
 
 
 def _card(config: CheckpointConfig) -> str:

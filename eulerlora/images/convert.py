@@ -25,13 +25,8 @@ _BITS_PER_SAMPLE = 258  # tag of TIFF 6.0, section 8
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a conversion has done.
-
-    Attributes:
-        converted: Names of the PNG files.
-        copied: Number of the other files.
-        changes: What a PNG file does not keep, with its name.
-        failures: Why a file is left out, with its name.
+    """The PNG files, the number of other files, what a PNG does not keep, and why files are left
+    out.
     """
 
     converted: Sequence[str]
@@ -80,11 +75,7 @@ def convert_folder(folder: Path, out: Path) -> Conversion:
 
 
 def _convert(file: Path, png: Path) -> Iterator[str]:
-    """Writes a BMP or TIFF file as PNG; yields what the PNG does not keep.
-
-    Raises:
-        ImageError: The file is damaged, has several pages or colours that PNG does not have.
-    """
+    """Writes a BMP or TIFF file as PNG; yields what the PNG does not keep. Raises ImageError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)

@@ -46,20 +46,20 @@ from eulerlora_contract.errors import ImageError, ImageSizeError, SettingsError
 
 _GREATEST_MAX_PIXELS = 178_000_000
 """Above it, Pillow opens no image."""
-BYTES_PER_PIXEL, METADATA_BYTES = 8, 2**24
+_BYTES_PER_PIXEL, _METADATA_BYTES = 8, 2**24
 """Of the largest file with so many pixels: RGB and alpha of 16 bits without compression."""
 _REDUCTIONS = (4, 2)
 _MIN_REDUCED_SIDES = 3
 """A reduced image has at least this multiple of the network's input on its shorter side."""
 _MIN_REDUCED_LONG_SIDE_PX = 896
 """Longer side of a reduced image; the image quality is measured at a seventh of it."""
-MIN_GREATEST_ALPHA, MIN_MEAN_ALPHA = 128, 25
+_MIN_GREATEST_ALPHA, _MIN_MEAN_ALPHA = 128, 25
 """Of 255. Below them, an image on white shows almost nothing of its content."""
 _SIXTEEN_BIT_MODES = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
 _LEVELS_16_BIT_PER_8_BIT = 257
 _MAX_SAMPLE = 65_535
 _UNUSED_BITS = 4
-ROWS = 256
+_ROWS = 256
 """Rows that are converted at a time; so a large image of 16 bits has no copy in floating point."""
 
 _JPEG_MODES = {1: "L", 3: "RGB", 4: "CMYK"}
@@ -76,7 +76,7 @@ _SLACK_BYTES = 16
 """By which the end of a JPEG's only scan may differ from the end of its last block."""
 _SWAPPING_ORIENTATIONS = range(5, 9)
 
-GRAY, RGB, GRAY_ALPHA, RGB_ALPHA = 0, 2, 4, 6  # colour types of PNG
+_GRAY, _RGB, _GRAY_ALPHA, _RGB_ALPHA = 0, 2, 4, 6  # colour types of PNG
 _WIDE_NAMES = {1: "gray", 2: "gray with alpha", 3: "RGB", 4: "RGB with alpha"}
 
 Levels = npt.NDArray[np.uint8]
@@ -85,12 +85,9 @@ Samples = npt.NDArray[np.uint16]
 
 @dataclass(frozen=True)
 class RgbImage:
-    """An upright sRGB image.
+    """An upright sRGB image, pixels (3, height, width) uint8, and the conversions that were made.
 
-    Attributes:
-        pixels: (3, height, width) uint8, possibly reduced.
-        warnings: The conversions that were made.
-        full_size: Width and height before a reduction; None if it was not reduced.
+    `full_size` is width and height before a reduction; None if it was not reduced.
     """
 
     pixels: Tensor
@@ -99,12 +96,10 @@ class RgbImage:
 
 
 def local_limits() -> ImageLimits:
-    """Returns the limits of library and training: those of the service, but for small images.
+    """Limits of library and training: those of the service, but for small images.
 
-    `--max-pixels`, or the variable EULERLORA_MAX_PIXELS, replaces the limits on large ones.
-
-    Raises:
-        SettingsError: For another value than a number of pixels.
+    `--max-pixels`, or the variable EULERLORA_MAX_PIXELS, replaces the limits on large ones. Raises
+    SettingsError for another value than a number of pixels.
     """
     usual, given = ImageLimits(min_side=1), os.environ.get(MAX_PIXELS_VARIABLE)
     if given is None:
@@ -123,12 +118,11 @@ def local_limits() -> ImageLimits:
 
 
 def max_file_bytes(limits: ImageLimits) -> int:
-    """Returns the size of the largest file that can have an image within the limits."""
-    return BYTES_PER_PIXEL * limits.max_pixels + METADATA_BYTES
+    """Size of the largest file that can have an image within the limits."""
+    return _BYTES_PER_PIXEL * limits.max_pixels + _METADATA_BYTES
 
 
 def check_file_size(size: int, limits: ImageLimits) -> None:
-    """Raises ImageSizeError for a file of more than `max_file_bytes`."""
     if size > max_file_bytes(limits):
         raise ImageSizeError(
             f"expected a file of at most {max_file_bytes(limits):,} bytes, got {size:,}"
@@ -138,7 +132,7 @@ def check_file_size(size: int, limits: ImageLimits) -> None:
 def decode(
     data: bytes, input_side: int | None = None, limits: ImageLimits | None = None
 ) -> RgbImage:
-    """Returns the upright sRGB image in a JPEG, PNG or WebP file.
+    """Decodes a JPEG, PNG or WebP file to upright sRGB.
 
     Colours are converted by the first of cICP, iCCP, sRGB, and gAMA with cHRM that is usable;
     without them, palette, CMYK and gray are converted by Pillow. 16 bits are scaled to 8. Images
@@ -175,10 +169,9 @@ def decode(
 
 
 def upright_rgb(image: Image.Image) -> RgbImage:
-    """Returns an image of Pillow as `decode` returns its file; of a loaded one the pixels it has.
+    """Converts an image of Pillow as `decode` its file; of a loaded one the pixels it has.
 
-    Raises:
-        ImageError: For an image that is damaged, that has no RGB form or that is fully transparent.
+    Raises ImageError if it is damaged, has no RGB form or is fully transparent.
     """
     try:
         image.load()
@@ -198,14 +191,10 @@ def upright_rgb(image: Image.Image) -> RgbImage:
 
 
 def jpeg_reduction(size: tuple[int, int], input_side: int) -> int:
-    """Returns 1, 2 or 4: the factor by which a JPEG is reduced while decoding.
+    """1, 2 or 4: the factor by which a JPEG of (width, height) pixels is reduced while decoding.
 
     The decoder then computes fewer coefficients of the blocks of 8 x 8 pixels. Probabilities differ
     from those after a full decode by less than 0.005.
-
-    Args:
-        size: (width, height) of the JPEG in pixels.
-        input_side: Of the network's input in pixels.
     """
     for factor in _REDUCTIONS:
         shorter, longer = min(size) // factor, max(size) // factor
@@ -239,16 +228,10 @@ def _jpeg(file: CodedImage, input_side: int | None, max_pixels: int) -> RgbImage
 
 
 def _jpeg_pixels(file: CodedImage, mode: str, factor: int) -> Levels:
-    """Returns the pixels of a JPEG reduced by `factor`, which are those that Pillow decodes.
+    """Pixels of a JPEG reduced by `factor`, which are those that Pillow decodes.
 
     The segments before the pixels are free of errors, so that all that is left for libjpeg to warn
-    of is damage where the pixels are.
-
-    Returns:
-        (height, width) for mode L and (height, width, channels) for others.
-
-    Raises:
-        ValueError: For damage, which Pillow fills with gray.
+    of is damage where the pixels are, which Pillow fills with gray; it raises ValueError here.
     """
     luma, *chroma = file.sampling
     if mode != "L" and not (
@@ -270,7 +253,7 @@ def _jpeg_pixels(file: CodedImage, mode: str, factor: int) -> Levels:
 
 
 def _unusually_sampled(file: CodedImage, factor: int) -> Levels:
-    """Returns the pixels of a JPEG with sampling factors that TurboJPEG does not read.
+    """Decodes a JPEG with sampling factors that TurboJPEG does not read.
 
     Pillow hides the warnings of libjpeg. But without an end marker libjpeg waits for more data:
     it must need the last bytes of a single scan, and no more than those.
@@ -298,13 +281,7 @@ def _rgb_image(
     colours: Colours,
     warnings: Iterable[PredictionWarning] = (),
 ) -> RgbImage:
-    """Returns a decoded image of 8 bits, upright in sRGB.
-
-    `warnings` state what was converted before.
-
-    Raises:
-        ImageError: For colours that cannot be converted.
-    """
+    """A decoded image of 8 bits, upright in sRGB; `warnings` state what was converted before."""
     if image.mode in ("P", "PA") and image.palette is None:
         raise ImageError("the image has indexed colours but no palette")
     transparent = image.has_transparency_data
@@ -328,23 +305,22 @@ def _converted_to_rgb(mode: str) -> PredictionWarning:
 
 
 def _wide_png(file: CodedImage) -> RgbImage:
-    """Returns the image in a PNG of 16 bits per sample."""
     planes = _planes(file)
-    bands = (_samples(planes, top) for top in range(0, file.header.height, ROWS))
+    bands = (_samples(planes, top) for top in range(0, file.header.height, _ROWS))
     count = len(file.transparent) // 2
     transparent = np.frombuffer(file.transparent, ">u2", count).tolist() if count else None
     return _wide_image(bands, transparent, file.orientation, file.colours)
 
 
 def _planes(file: CodedImage) -> list[Image.Image]:
-    """Returns images of the bytes in a PNG of 16 bits, of which Pillow keeps the high ones.
+    """The bytes in a PNG of 16 bits as images; Pillow itself keeps only the high ones.
 
     Gray is read as 8 bits of gray with alpha, and gray with alpha as RGBA: the bytes of a pixel.
     Of colours, one image has the high bytes and another one the low ones.
     """
     colour_type = file.content[PNG_COLOUR_TYPE_AT]
-    if colour_type in (GRAY, GRAY_ALPHA):
-        as_bytes = bytes([8, GRAY_ALPHA if colour_type == GRAY else RGB_ALPHA])
+    if colour_type in (_GRAY, _GRAY_ALPHA):
+        as_bytes = bytes([8, _GRAY_ALPHA if colour_type == _GRAY else _RGB_ALPHA])
         start = len(PNG_SIGNATURE) + 8
         header = file.content[start : start + 8] + as_bytes + file.content[start + 10 : start + 13]
         content = PNG_SIGNATURE + png_chunk(b"IHDR", header) + file.content[start + 17 :]
@@ -359,10 +335,9 @@ def _planes(file: CodedImage) -> list[Image.Image]:
 
 
 def _samples(planes: Sequence[Image.Image], top: int) -> Samples:
-    """Returns (rows, width, channels) from a row on."""
     width, height = planes[0].size
     levels = [
-        np.asarray(plane.crop((0, top, width, min(top + ROWS, height))), np.uint16)
+        np.asarray(plane.crop((0, top, width, min(top + _ROWS, height))), np.uint16)
         for plane in planes
     ]
     high, low = levels if len(levels) == 2 else (levels[0][..., 0::2], levels[0][..., 1::2])
@@ -370,18 +345,13 @@ def _samples(planes: Sequence[Image.Image], top: int) -> Samples:
 
 
 def _wide_image(
-    bands: Iterable[Samples],
-    transparent: Sequence[int] | None,
-    orientation: int,
-    colours: Colours,
+    bands: Iterable[Samples], transparent: Sequence[int] | None, orientation: int, colours: Colours
 ) -> RgbImage:
-    """Returns an image of 16 bits per sample, upright in sRGB.
+    """An image of 16 bits per sample, upright in sRGB.
 
     `bands` are (rows, width, channels), from top to bottom. `transparent` has the samples of a
-    transparent colour, if the file names one.
-
-    Raises:
-        ImageError: If only 12 bits are used: scaled to 8, it would be nearly black.
+    transparent colour. Raises ImageError if only 12 bits are used: scaled to 8, it would be nearly
+    black.
     """
     conversion, levels, greatest, channels = None, list[Levels](), 0, 0
     for samples in bands:
@@ -412,12 +382,11 @@ def _wide_image(
 
 
 def _rounded(samples: Samples) -> Levels:
-    """Returns the nearest levels of 8 bits."""
     return ((samples.astype(np.uint32) + 128) // _LEVELS_16_BIT_PER_8_BIT).astype(np.uint8)
 
 
 def _srgb_levels(colour: Samples, conversion: Conversion) -> Levels:
-    """Returns levels of 8 bits in sRGB, (rows, width, 3), or (rows, width, 1) for gray.
+    """Levels of 8 bits in sRGB, (rows, width, 3), or (rows, width, 1) for gray.
 
     The space of PNG chunks is converted in floating point. Through an ICC profile LittleCMS
     converts levels of 8 bits; between two of them the result is interpolated in every channel. So
@@ -447,7 +416,6 @@ def _srgb_levels(colour: Samples, conversion: Conversion) -> Levels:
 
 @lru_cache(maxsize=4)
 def _light(space: RgbSpace) -> npt.NDArray[np.float32]:
-    """Returns the light of each sample of 16 bits."""
     g, a, b, c, d, f = space.curve
     x = np.arange(_MAX_SAMPLE + 1) / _MAX_SAMPLE
     return np.where(x >= d, (a * x + b).clip(0) ** g, c * x + f).astype(np.float32)
@@ -455,7 +423,7 @@ def _light(space: RgbSpace) -> npt.NDArray[np.float32]:
 
 @cache
 def _levels_of_light() -> Levels:
-    """Returns the level of sRGB of each amount of light, in steps of 1 / 65,535 (IEC 61966-2-1)."""
+    """The level of sRGB of each amount of light, in steps of 1 / 65,535 (IEC 61966-2-1)."""
     light = np.arange(_MAX_SAMPLE + 1) / _MAX_SAMPLE
     encoded = np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
     return (255 * encoded).round().astype(np.uint8)
@@ -473,7 +441,7 @@ def _composite_on_white(image: Image.Image) -> Image.Image:
     if highest == 0:
         raise ImageError("the image is fully transparent")
     levels = np.asarray(alpha)
-    if levels.max() < MIN_GREATEST_ALPHA or levels.mean() < MIN_MEAN_ALPHA:
+    if levels.max() < _MIN_GREATEST_ALPHA or levels.mean() < _MIN_MEAN_ALPHA:
         raise ImageError("the image is nearly transparent")
     if lowest == 255:
         return layers.convert("RGB")

@@ -10,13 +10,7 @@ from PIL.PngImagePlugin import PngImageFile
 from torch import Tensor
 
 from eulerlora.images import MAX_PIXELS_VARIABLE
-from eulerlora.images.decode import (
-    RgbImage,
-    check_file_size,
-    decode,
-    local_limits,
-    max_file_bytes,
-)
+from eulerlora.images.decode import RgbImage, check_file_size, decode, local_limits, max_file_bytes
 from eulerlora_contract.errors import ImageError, ImageSizeError
 
 RAISED_BY = f"--max-pixels or {MAX_PIXELS_VARIABLE} raises the limit"
@@ -29,16 +23,12 @@ def is_image_name(name: str) -> bool:
 
 
 def read_pixels(file: Path | BinaryIO | bytes, name: str, input_side: int | None = None) -> Tensor:
-    """Returns (3, height, width) uint8, as `read_image` does."""
+    """The pixels of `read_image`, (3, height, width) uint8."""
     return read_image(file, name, input_side).pixels
 
 
 def read_image(file: Path | BinaryIO | bytes, name: str, input_side: int | None = None) -> RgbImage:
-    """Returns the upright image of a file in sRGB, as `decode` does.
-
-    Raises:
-        ImageError: With a message that begins with `name`.
-    """
+    """Reads a file as `decode` does; the messages of its ImageErrors begin with `name`."""
     try:
         return decode(_content(file), input_side)
     except ImageSizeError as error:
@@ -66,9 +56,9 @@ def _content(file: Path | BinaryIO | bytes) -> bytes:
 
 
 def unread_file(image: Image.Image) -> Path | None:
-    """Returns the JPEG or PNG file of an image that was opened by its path and not read yet.
+    """The JPEG or PNG file of an image that was opened by its path and not read yet.
 
-    None for any other image. The file can be read again without changing the image.
+    It can be read again without changing the image.
     """
     if type(image) not in (JpegImageFile, PngImageFile):
         return None  # a subclass has several images

@@ -15,11 +15,9 @@ Filter = Literal["bilinear", "bicubic"]
 
 
 def network_input(pixels: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Returns the network's input, (..., 3, size, size) float32 in [0, 1].
+    """The network's input, (..., 3, size, size) float32 in [0, 1]; `normalise` applies the rest.
 
-    Args:
-        pixels: (..., 3, height, width) uint8, or floating point in [0, 1].
-        preprocessing: Only its resize is applied; `normalise` applies the rest.
+    `pixels`: (..., 3, height, width) uint8, or floating point in [0, 1].
     """
     bicubic = preprocessing.interpolation == "bicubic-antialias"
     filter_: Filter = "bicubic" if bicubic else "bilinear"
@@ -28,11 +26,13 @@ def network_input(pixels: Tensor, preprocessing: Preprocessing) -> Tensor:
     height, width = pixels.shape[-2:]
     shorter, side = min(height, width), preprocessing.shorter_side
     shape = (height * side // shorter, width * side // shorter)  # rounded as by torchvision
-    return _center(_resized(pixels, shape, filter_), preprocessing.size)
+    resized, size = _resized(pixels, shape, filter_), preprocessing.size
+    top, left = (round((side - size) / 2) for side in shape)  # likewise
+    return resized[..., top : top + size, left : left + size]
 
 
 def normalise(images: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Returns images (n, 3, size, size) in [0, 1] with the colours that the backbone expects."""
+    """Gives images (n, 3, size, size) in [0, 1] the colours that the backbone expects."""
     if preprocessing.colour_constancy != "none":
         images = shades_of_gray(images)
     channels = zip(preprocessing.mean, preprocessing.std, strict=True)
@@ -46,21 +46,17 @@ def normalise(images: Tensor, preprocessing: Preprocessing) -> Tensor:
 
 
 def resize(pixels: Tensor, size: int, filter_: Filter = "bilinear") -> Tensor:
-    """Returns pixels scaled to [0, 1] and resized to a square, with antialias and without cropping.
+    """Scales pixels to [0, 1] and resizes them to a square, with antialias and without cropping.
 
-    The aspect ratio changes. `pixels` are (..., 3, height, width), uint8 or floating point in
-    [0, 1].
-
-    Returns:
-        (..., 3, size, size) float32.
+    `pixels` are (..., 3, height, width), uint8 or floating point in [0, 1]; the result is (..., 3,
+    size, size) float32.
     """
     return _resized(pixels, (size, size), filter_)
 
 
 def _resized(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor:
-    """Returns pixels scaled to [0, 1] and resized to (height, width).
-
-    Values that a bicubic filter overshoots are clipped.
+    """Scales pixels to [0, 1] and resizes them; values that a bicubic filter overshoots are
+    clipped.
     """
     # The horizontal filter is the first in either case: the result is the same to the last bit.
     rows = [
@@ -72,8 +68,9 @@ def _resized(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor:
 
 
 def _filtered(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor:
-    """Returns pixels scaled to [0, 1], filtered to (height, width)."""
-    values = _to_unit_range(pixels)
+    values = pixels.to(torch.float32)
+    if not pixels.is_floating_point():
+        values.mul_(1 / 255)
     if values.shape[-2:] == shape:
         return values
     batch = values.reshape(-1, *values.shape[-3:])
@@ -81,25 +78,10 @@ def _filtered(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor
     return filtered.reshape(*values.shape[:-2], *shape)
 
 
-def _to_unit_range(pixels: Tensor) -> Tensor:
-    """Returns float32 pixels: uint8 scaled to [0, 1] by 1/255, floating point unchanged."""
-    values = pixels.to(torch.float32)
-    return values if pixels.is_floating_point() else values.mul_(1 / 255)
-
-
-def _center(pixels: Tensor, size: int) -> Tensor:
-    """Returns the central square; offsets are rounded as by torchvision."""
-    top, left = (round((side - size) / 2) for side in pixels.shape[-2:])
-    return pixels[..., top : top + size, left : left + size]
-
-
 def content_seed(pixels: Tensor, sampling_digest: str) -> int:
-    """Returns a seed in [0, 2**32) from an image's pixels and what determines its trajectories.
+    """A seed in [0, 2**32) from an image's pixels and what determines its trajectories.
 
-    Args:
-        pixels: Any shape and dtype, as decoded and before resizing. The metadata of the image file
-            has no influence.
-        sampling_digest: Of the model's config, or another text.
+    The pixels are those before resizing, of any shape and dtype; metadata has no influence.
     """
     digest = hashlib.sha256(sampling_digest.encode())
     digest.update(f"{pixels.dtype}{list(pixels.shape)}".encode())
@@ -107,7 +89,7 @@ def content_seed(pixels: Tensor, sampling_digest: str) -> int:
     return int.from_bytes(digest.digest()[:4], "big")
 
 
-NORM = 6
+_NORM = 6
 """Order of the Minkowski norm, as usual for dermatoscopic images."""
 _MIN_ILLUMINANT = 1e-3
 
@@ -117,16 +99,11 @@ def shades_of_gray(images: Tensor) -> Tensor:
 
     The light is the Minkowski norm of a channel over the pixels, scaled so that the mean square of
     its channels is 1 (Finlayson and Trezzi, "Shades of Gray and Colour Constancy", CIC 2004).
-
-    Args:
-        images: (..., 3, height, width) in [0, 1].
-
-    Returns:
-        The same shape, clipped to [0, 1].
+    Images are (..., 3, height, width) in [0, 1]; the result is clipped to [0, 1].
     """
     with torch.autocast(images.device.type, enabled=False):
         pixels = images.float()
-        light = pixels.pow(NORM).mean(dim=(-2, -1), keepdim=True).pow(1 / NORM)
+        light = pixels.pow(_NORM).mean(dim=(-2, -1), keepdim=True).pow(1 / _NORM)
         light = light.clamp_min(_MIN_ILLUMINANT)
         brightness = light.square().mean(dim=-3, keepdim=True).sqrt()
         return (pixels * (brightness / light)).clamp(0, 1).to(images.dtype)

@@ -30,7 +30,6 @@ class EulerLoRAMethod(Method[EulerLoRASettings]):
 
     @classmethod
     def is_sampled(cls, adapters: AdapterSettings) -> bool:
-        """Returns False for LoRA and LoRA-Ensemble."""
         return adapters.min_rank < adapters.rank
 
     @classmethod

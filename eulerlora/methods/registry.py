@@ -28,7 +28,7 @@ DEFAULT_METHOD = EulerLoRASettings()
 
 @cache
 def methods() -> dict[str, type[AnyMethod]]:
-    """Returns the classes of all methods by name, the paper's first.
+    """Classes of all methods by name, the paper's first.
 
     Raises:
         SettingsError: With the distribution, for an entry point that cannot be imported, that is no
@@ -43,7 +43,6 @@ def methods() -> dict[str, type[AnyMethod]]:
 
 
 def method_type(settings: MethodSettings) -> type[AnyMethod]:
-    """Returns the class of the method that settings belong to."""
     return methods()[settings.name]
 
 
@@ -54,7 +53,7 @@ def build_network(
     preprocessing: Preprocessing | None = None,
     method: MethodSettings = DEFAULT_METHOD,
 ) -> AdaptedVisionTransformer:
-    """Returns a frozen backbone with the tensors of a method, zero.
+    """A frozen backbone with the tensors of a method, zero.
 
     A `preprocessing` of None does not change the colours of images.
     """
@@ -87,7 +86,6 @@ def _origin(point: EntryPoint) -> str:
 
 
 def _any_settings(_: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-    """Returns the schema of the settings of all methods, which differ in their name."""
     kinds = [method.settings_type for method in methods().values()]
     kind: Any = kinds[0]
     if len(kinds) > 1:

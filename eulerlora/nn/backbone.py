@@ -21,11 +21,7 @@ POSITIONS = "encoder.pos_embedding"
 
 
 class LayerScale(nn.Module):
-    """Multiplies every feature by a weight (Touvron et al., ICCV 2021).
-
-    Attributes:
-        weight: (width,).
-    """
+    """Multiplies every feature by a weight, (width,) (Touvron et al., ICCV 2021)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -47,8 +43,7 @@ class _QuickGelu(nn.Module):
 class _SwiGlu(nn.Module):
     """The gated MLP of DINOv2's giant model (Shazeer, "GLU Variants Improve Transformer", 2020).
 
-    Attributes:
-        weights_in: The gate, then the values.
+    `weights_in` has the gate, then the values.
     """
 
     def __init__(self, width: int, mlp_width: int) -> None:
@@ -73,9 +68,8 @@ ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
 class EncoderBlock(nn.Module):
     """Self-attention and an MLP, each after its layer norm and with a residual connection.
 
-    Attributes:
-        dropout: Applied to both branches before they are added; pretraining replaces it by
-            stochastic depth.
+    `dropout` is applied to both branches before they are added; pretraining replaces it by
+    stochastic depth.
     """
 
     def __init__(self, settings: BackboneSettings) -> None:
@@ -97,14 +91,14 @@ class EncoderBlock(nn.Module):
         return self.after_attention(tokens, attended)
 
     def after_attention(self, tokens: Tensor, attended: Tensor) -> Tensor:
-        """Returns the output of the block from its input and the output of its attention."""
+        """Adds the output of the attention, and runs the MLP."""
         tokens = tokens + self.dropout(self.scale_1(attended))
         output: Tensor = tokens + self.dropout(self.scale_2(self.mlp(self.ln_2(tokens))))
         return output
 
 
 def _mlp(settings: BackboneSettings) -> nn.Module:
-    """Returns an MLP with torchvision's initialisation and the names of its layers."""
+    """An MLP with torchvision's initialisation and the names of its layers."""
     if settings.activation == "swiglu":
         return _SwiGlu(settings.width, settings.mlp_width)
     wide = nn.Linear(settings.width, settings.mlp_width)
@@ -118,12 +112,7 @@ def _mlp(settings: BackboneSettings) -> nn.Module:
 
 
 class _Encoder(nn.Module):
-    """Position embeddings, blocks and layer norms.
-
-    Attributes:
-        pos_embedding: (1, tokens without registers, width).
-        ln_pre: Before the first block.
-    """
+    """Position embeddings (1, tokens without registers, width), blocks and layer norms."""
 
     def __init__(self, settings: BackboneSettings) -> None:
         super().__init__()
@@ -141,16 +130,14 @@ class _Encoder(nn.Module):
         self.ln = nn.Identity() if settings.final_norm == "none" else norm()
 
     def blocks(self) -> list[EncoderBlock]:
-        """Returns the blocks in order."""
         return [layer for layer in self.layers if isinstance(layer, EncoderBlock)]
 
 
 class VisionTransformer(nn.Module):
     """A Vision Transformer without a head (Dosovitskiy et al., ICLR 2021), with new weights.
 
-    Args:
-        stem_norm: Normalisation after each convolution of a convolutional stem. A stored backbone
-            has none: pretraining folds batch normalisation into the convolutions.
+    `stem_norm` follows each convolution of a convolutional stem. A stored backbone has none:
+    pretraining folds batch normalisation into the convolutions.
     """
 
     def __init__(
@@ -166,17 +153,18 @@ class VisionTransformer(nn.Module):
         self.encoder = _Encoder(settings)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Returns the features of images (n, 3, image_size, image_size), (n, width)."""
+        """Features (n, width) of images (n, 3, image_size, image_size)."""
         return self.pooled(self.encoder.layers(self.tokens(self.patches(images))))
 
     def patches(self, images: Tensor) -> Tensor:
-        """Returns the embeddings of the patches without positions, (n, patches, width)."""
+        """Embeddings of the patches without positions, (n, patches, width)."""
         patches: Tensor = self.conv_proj(images).flatten(2).transpose(1, 2)
         return patches
 
     def tokens(self, patches: Tensor) -> Tensor:
-        """Returns the input of the first block, (n, tokens, width): class token, registers and
-        patches; registers have no position.
+        """Input of the first block, (n, tokens, width): class token, registers and patches.
+
+        Registers have no position.
         """
         class_token = self.class_token.expand(patches.shape[0], -1, -1)
         tokens: Tensor = torch.cat([class_token, patches], dim=1) + self.encoder.pos_embedding
@@ -187,10 +175,9 @@ class VisionTransformer(nn.Module):
         return output
 
     def pooled(self, tokens: Tensor) -> Tensor:
-        """Returns the features (n, width) from the output of the last block.
+        """Features (n, width) from the output of the last block.
 
-        Args:
-            tokens: (n, tokens, width); with `pooling=class`, the class token alone is enough.
+        `tokens`: (n, tokens, width); with `pooling=class`, the class token alone is enough.
         """
         pooled: Tensor
         if self.settings.pooling == "class":
@@ -202,12 +189,11 @@ class VisionTransformer(nn.Module):
         return pooled
 
     def patch_tokens(self, tokens: Tensor) -> Tensor:
-        """Returns tokens (n, tokens, width) without class token and registers."""
         return tokens[:, 1 + self.settings.registers :]
 
 
 def _stem(settings: BackboneSettings, norm: type[nn.Module] | None) -> nn.Module:
-    """Returns the patch embedding; names and initialisation of its layers are torchvision's."""
+    """The patch embedding; names and initialisation of its layers are torchvision's."""
     width, patch_size = settings.width, settings.patch_size
     if settings.stem == "patch":
         embedding = nn.Conv2d(3, width, patch_size, patch_size)
@@ -218,20 +204,15 @@ def _stem(settings: BackboneSettings, norm: type[nn.Module] | None) -> nn.Module
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     channels = 3
     for index, out_channels in enumerate(settings.stem_channels):
-        layers[f"conv_bn_relu_{index}"] = _halving(channels, out_channels, norm)
+        halving = nn.Conv2d(channels, out_channels, 3, 2, padding=1, bias=norm is None)
+        norms = [] if norm is None else [norm(out_channels)]
+        layers[f"conv_bn_relu_{index}"] = nn.Sequential(halving, *norms, nn.ReLU(inplace=True))
         channels = out_channels
     last = nn.Conv2d(channels, width, 1)
     _draw_normal(last.weight, std=math.sqrt(2 / width))
     nn.init.zeros_(last.bias)  # type: ignore[arg-type]  # it has one
     layers["conv_last"] = last
     return nn.Sequential(layers)
-
-
-def _halving(channels: int, out_channels: int, norm: type[nn.Module] | None) -> nn.Module:
-    """Returns a convolution of stride 2 with a ReLU, and a norm between them if one is given."""
-    convolution = nn.Conv2d(channels, out_channels, 3, 2, padding=1, bias=norm is None)
-    norms = [] if norm is None else [norm(out_channels)]
-    return nn.Sequential(convolution, *norms, nn.ReLU(inplace=True))
 
 
 def _draw_normal(parameter: Tensor, std: float) -> None:

@@ -47,21 +47,12 @@ class RowDraws:
 
     @classmethod
     def of_coefficients(cls, coefficients: Tensor) -> "RowDraws":
-        """Returns draws of coefficients alone.
-
-        Args:
-            coefficients: (rows, blocks, 4, ranks).
-        """
+        """Draws of coefficients (rows, blocks, 4, ranks) alone."""
         return cls({COEFFICIENTS: coefficients})
 
     @classmethod
     def cat(cls, parts: Sequence["RowDraws"], counts: Sequence[int]) -> "RowDraws":
-        """Returns the draws of all rows; a name that a part lacks is zero on its rows.
-
-        Args:
-            parts: In the order of the rows.
-            counts: Number of rows of each part.
-        """
+        """Joins draws of `counts[i]` rows; a name that a part lacks is zero on its rows."""
         return cls(
             _joined([part.blocks for part in parts], counts),
             _joined([part.head for part in parts], counts),
@@ -69,31 +60,26 @@ class RowDraws:
 
     @property
     def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The names of the draws of blocks and of the head."""
         return tuple(self.blocks), tuple(self.head)
 
     def block(self, index: int) -> dict[str, Tensor]:
-        """Returns the draws of one block by name, (rows, ...)."""
+        """The draws of one block by name, (rows, ...)."""
         return {name: values[:, index] for name, values in self.blocks.items()}
 
     def to(self, images: Tensor) -> "RowDraws":
-        """Returns the same draws with the device and type of the images."""
+        """Moves the draws to the device and type of the images."""
         return self._mapped(lambda values: values.to(images))
 
     def rows(self, rows: slice | Tensor) -> "RowDraws":
-        """Returns the draws of some rows.
-
-        Args:
-            rows: Their positions.
-        """
+        """Selects rows by their positions."""
         return self._mapped(lambda values: values[rows])
 
     def repeated(self, count: int) -> "RowDraws":
-        """Returns the draws of `count` images that share these."""
+        """Repeats the draws for `count` images that share them."""
         return self._mapped(lambda values: values.repeat(count, *[1] * (values.ndim - 1)))
 
     def padded(self, count: int) -> "RowDraws":
-        """Returns the draws of `count` rows: these, followed by zeros."""
+        """Appends zeros up to `count` rows."""
         return self._mapped(lambda values: padded(values, count))
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> "RowDraws":
@@ -104,7 +90,7 @@ class RowDraws:
 
 
 def padded(values: Tensor, count: int) -> Tensor:
-    """Returns (count, ...): values (n, ...) followed by zeros."""
+    """(count, ...): values (n, ...) followed by zeros."""
     return F.pad(values, [0, 0] * (values.ndim - 1) + [0, count - len(values)])
 
 
@@ -122,7 +108,7 @@ def _joined(parts: Sequence[Mapping[str, Tensor]], counts: Sequence[int]) -> dic
 
 
 def initial_bound(adapters: AdapterSettings, width: int) -> float:
-    """Returns the bound of the uniform initial elements of `down` (Xavier)."""
+    """Bound of the uniform initial elements of `down` (Xavier)."""
     return adapters.init_gain * math.sqrt(6 / (adapters.rank + width))
 
 
@@ -144,7 +130,7 @@ class BlockRows:
     queries: int | None = None
 
     def of_rows(self, inputs: Tensor) -> Tensor:
-        """Returns (rows, ...): the inputs of every row."""
+        """The inputs of every row, (rows, ...)."""
         return inputs if self.image is None else inputs[self.image]
 
 
@@ -152,7 +138,7 @@ class BlockAdapters(nn.Module, ABC):
     """The tensors that a method adds to one block, and its self-attention."""
 
     def divergence(self) -> Tensor | None:
-        """Returns the weighted divergence of learned laws from their priors, a scalar in nats.
+        """Weighted divergence of learned laws from their priors, a scalar in nats.
 
         It is the sum over adapters. Training adds it to the loss, divided by the number of images
         and by that of adapters, over which the loss is a mean; None without such a law.
@@ -171,7 +157,7 @@ class BlockAdapters(nn.Module, ABC):
 
     @abstractmethod
     def attention(self, inputs: Tensor, frozen: nn.MultiheadAttention, rows: BlockRows) -> Tensor:
-        """Returns the self-attention of every row, (rows, queries, width), without the residual.
+        """Self-attention of every row, (rows, queries, width), without the residual.
 
         Args:
             inputs: (rows, tokens, width), after the layer norm; with `rows.image`, (images, tokens,
@@ -209,7 +195,7 @@ class AttentionAdapters(BlockAdapters):
         return self.down
 
     def coefficients(self, rows: BlockRows) -> Tensor:
-        """Returns the coefficients (rows, 4, ranks) of the rows' directions."""
+        """Coefficients (rows, 4, ranks) of the rows' directions."""
         return rows.draws[COEFFICIENTS]
 
     def attention(self, inputs: Tensor, frozen: nn.MultiheadAttention, rows: BlockRows) -> Tensor:
@@ -222,9 +208,7 @@ class AttentionAdapters(BlockAdapters):
 class AdapterHeads(nn.Module):
     """One linear classification head for each adapter.
 
-    Attributes:
-        weight: (adapters, classes, width).
-        bias: (adapters, classes).
+    `weight` is (adapters, classes, width), `bias` (adapters, classes).
     """
 
     def __init__(self, width: int, classes: int, adapters: int) -> None:
@@ -242,7 +226,7 @@ class AdapterHeads(nn.Module):
     def forward(
         self, features: Tensor, adapter: Tensor, draws: Mapping[str, Tensor] | None = None
     ) -> Tensor:
-        """Returns logits (rows, classes), in float32 under autocast too.
+        """Logits (rows, classes), in float32 under autocast too.
 
         Args:
             features: (rows, width).
@@ -288,13 +272,13 @@ class FinishedRun(Protocol):
     def clip_norm(self) -> float: ...
 
     def last_epoch(self) -> Iterable[Batch]:
-        """Returns the batches of the last epoch, this process's shard.
+        """Batches of the last epoch, this process's shard.
 
         Labels below 0 belong to no class.
         """
 
     def inputs(self, part: Literal["train", "calibration"], count: int) -> Batch:
-        """Returns at most `count` evenly spaced images of a part, as in a prediction.
+        """At most `count` evenly spaced images of a part, as in a prediction.
 
         Pixels are on the device of the network, labels on the CPU.
         """
@@ -303,7 +287,7 @@ class FinishedRun(Protocol):
         """Yields the mean loss of the present weights in further steps, with its graph."""
 
     def total(self, values: Tensor) -> Tensor:
-        """Returns the sum of a tensor over all processes."""
+        """The sum of a tensor over all processes."""
 
 
 SettingsType_co = TypeVar("SettingsType_co", bound=MethodSettings, covariant=True)
@@ -333,28 +317,28 @@ class Method(ABC, Generic[SettingsType_co]):
 
     @classmethod
     def method_name(cls) -> str:
-        """Returns the name in recipes and configs."""
+        """The name in recipes and configs."""
         name: str = cls.settings_type.model_fields["name"].default
         return name
 
     @classmethod
     def is_sampled(cls, adapters: AdapterSettings) -> bool:
-        """Returns False if mode stoch draws nothing."""
+        """False if mode stoch draws nothing."""
         return True
 
     @classmethod
     def members_text(cls, adapters: AdapterSettings) -> str:
-        """Returns what answers: adapters of a rank, or the members of an ensemble."""
+        """What answers: adapters of a rank, or the members of an ensemble."""
         return f"{adapters.adapters} adapters of rank {adapters.rank}"
 
     @classmethod
     def law_text(cls, settings: MethodSettings, adapters: AdapterSettings) -> str:
-        """Returns what is drawn, in some words: the name and the settings without defaults."""
+        """What is drawn, in some words: the name and the settings without defaults."""
         return ", ".join([settings.name, *changed_settings(settings)])
 
     @classmethod
     def required_keys(cls, settings: MethodSettings) -> Mapping[str, Collection[object]]:
-        """Returns the accepted values of keys that the method restricts in a recipe.
+        """Accepted values of keys that the method restricts in a recipe.
 
         For example {"training.head": ("random",)}.
         """
@@ -363,7 +347,7 @@ class Method(ABC, Generic[SettingsType_co]):
     # Tensors.
 
     def block(self, index: int) -> BlockAdapters:
-        """Returns the tensors of a block, zero; by default those of LoRA.
+        """The tensors of a block, zero; by default those of LoRA.
 
         Rows without draws of the blocks share them: the rows of an adapter, and those of an image
         if no block has tensors.
@@ -371,14 +355,14 @@ class Method(ABC, Generic[SettingsType_co]):
         return AttentionAdapters(self.shape.backbone.width, self.adapters)
 
     def heads(self) -> AdapterHeads:
-        """Returns the classification heads, zero."""
+        """The classification heads, zero."""
         shape = self.shape
         return AdapterHeads(shape.backbone.width, shape.classes, self.adapters.adapters)
 
     # Law of the draws.
 
     def draw(self, draw: Draw) -> RowDraws:
-        """Returns the row draws of one image, adapter by adapter, float32 on the CPU.
+        """Row draws of one image, adapter by adapter, float32 on the CPU.
 
         The generator is seeded for this draw only, so that the result depends on no other image.
         """
@@ -395,16 +379,16 @@ class Method(ABC, Generic[SettingsType_co]):
         return self.sample(drawn, generator).rows(run)
 
     def det(self) -> RowDraws:
-        """Returns the draws of mode det, one row for each adapter."""
+        """Draws of mode det, one row for each adapter."""
         return RowDraws.of_coefficients(det_coefficients(self.depth, self.adapters))
 
     @abstractmethod
     def sample(self, samples: int, generator: Generator) -> RowDraws:
-        """Returns the draws of independent samples, `samples` for each adapter."""
+        """Draws independent samples, `samples` for each adapter."""
 
     @abstractmethod
     def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
-        """Returns the draws of samples that are balanced against each other.
+        """Draws samples that are balanced against each other.
 
         Each sample alone has the law of `sample`. The `first` samples of each adapter are skipped.
         The first samples of an adapter do not depend on how many are drawn.
@@ -415,7 +399,7 @@ class Method(ABC, Generic[SettingsType_co]):
     def optimiser(
         self, parameters: Mapping[str, nn.Parameter], images: int, weight_decay: float
     ) -> torch.optim.Optimizer | None:
-        """Returns the method's own optimiser, with its complete state; None for the recipe's.
+        """The method's own optimiser, with its complete state; None for the recipe's.
 
         Only gradients of its first parameter group are clipped; training sets the rate of all
         groups before each step. `parameters` are the trainable ones by name; `images` is the number
@@ -438,6 +422,6 @@ AnyMethod = Method[MethodSettings]
 
 
 def changed_settings(settings: MethodSettings) -> list[str]:
-    """Returns the settings of a method that differ from their defaults, without its name."""
+    """The settings that differ from their defaults, without the name."""
     values: dict[str, Any] = settings.model_dump(exclude={"name"}, exclude_defaults=True)
     return [f"{name} {value}" for name, value in values.items()]

@@ -15,13 +15,7 @@ from torch.nn import functional as F
 from eulerlora.images.preprocess import normalise
 from eulerlora.nn.attention import DistanceAttention, SelfAttention, projected_attention
 from eulerlora.nn.backbone import EncoderBlock, LayerScale, VisionTransformer
-from eulerlora.nn.method import (
-    AnyMethod,
-    AttentionAdapters,
-    BlockAdapters,
-    BlockRows,
-    RowDraws,
-)
+from eulerlora.nn.method import AnyMethod, AttentionAdapters, BlockAdapters, BlockRows, RowDraws
 from eulerlora.nn.rows import DistinctRows, Rows, ViewedRows, view_order
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.trajectories import Trajectories
@@ -84,12 +78,11 @@ class ProjectedBlock(ABC):
         up: Tensor,
         coefficients: Tensor,
     ) -> Tensor:
-        """Returns an adapted projection, as `eulerlora.nn.attention.adapted_linear` does."""
+        """Computes an adapted projection, as `eulerlora.nn.attention.adapted_linear` does."""
 
     def __call__(
         self, tokens: Tensor, frozen: nn.Module, adapters: nn.Module, rows: BlockRows
     ) -> Tensor:
-        """Arguments and shapes as in `adapted_block`."""
         assert isinstance(frozen, EncoderBlock)
         assert isinstance(adapters, AttentionAdapters)
         coefficients = adapters.coefficients(rows)  # (rows, 4, ranks)
@@ -104,11 +97,6 @@ class ProjectedBlock(ABC):
         normed, attention = frozen.ln_1(tokens), frozen.self_attention
         attended = projected_attention(normed, attention, project, rows.queries)
         return frozen.after_attention(tokens[:, : rows.queries], attended)
-
-
-def _unit_length(vectors: Tensor) -> Tensor:
-    """Returns vectors (..., width) scaled to length 1, in float32."""
-    return F.normalize(vectors.float(), dim=-1)
 
 
 class AdaptedVisionTransformer(nn.Module):
@@ -137,7 +125,6 @@ class AdaptedVisionTransformer(nn.Module):
 
     @property
     def depth(self) -> int:
-        """The number of blocks."""
         return len(self.blocks)
 
     def initialise(self, generator: Generator) -> None:
@@ -161,7 +148,7 @@ class AdaptedVisionTransformer(nn.Module):
                 yield name, parameter
 
     def divergence(self) -> Tensor | None:
-        """Returns the sum over blocks of `BlockAdapters.divergence`, or None."""
+        """The sum over blocks of `BlockAdapters.divergence`, or None."""
         divergences = [
             block.divergence() for block in self.blocks if isinstance(block, BlockAdapters)
         ]
@@ -175,24 +162,20 @@ class AdaptedVisionTransformer(nn.Module):
             block.constrain()
 
     def draw_rows(self, draws: Sequence[Draw]) -> RowDraws:
-        """Returns the row draws of images, on the CPU.
-
-        Args:
-            draws: One per image, which alone determines the row draws of its rows.
-        """
+        """Row draws of images, on the CPU; those of an image depend on its draw only."""
         counts = [self.settings.adapters * draw.count for draw in draws]
         return RowDraws.cat([self.method.draw(draw) for draw in draws], counts)
 
     def forward(
         self, images: Tensor, rows: Rows, draws: RowDraws, block: Block | None = None
     ) -> Tensor:
-        """Returns logits (rows, classes); arguments as in `outputs`."""
+        """Logits (rows, classes); arguments as in `outputs`."""
         return self.outputs(images, rows, draws, block).logits
 
     def outputs(
         self, images: Tensor, rows: Rows, draws: RowDraws, block: Block | None = None
     ) -> NetworkOutput:
-        """Returns logits and features of every row.
+        """Logits and features of every row.
 
         Args:
             images: (n, 3, image_size, image_size) in [0, 1].
@@ -223,13 +206,14 @@ class AdaptedVisionTransformer(nn.Module):
         if last == 0:
             texture = texture[computed.image]
         output = self.backbone.pooled(tokens)
-        features = torch.cat([_unit_length(output), _unit_length(texture), contrast], dim=-1)
+        of_unit_length = [F.normalize(part.float(), dim=-1) for part in (output, texture)]
+        features = torch.cat([*of_unit_length, contrast], dim=-1)
         if distinct is not None:
             output, features = output[distinct.of_row], features[distinct.of_row]
         return NetworkOutput(self.heads(output, rows.adapter, draws.head), features)
 
     def _rows_by_features(self, rows: Rows, draws: RowDraws) -> DistinctRows | None:
-        """Returns the rows whose features differ; None if all are computed.
+        """The rows whose features differ; None if all are computed.
 
         Without draws of the blocks, the rows of an image and adapter have equal features; without
         tensors in the blocks too, those of an image. A compiled pass, whose rows have no counts,
@@ -274,14 +258,11 @@ def predict_images(
     draws: Sequence[Draw],
     temperatures: Temperatures = UNSCALED,
 ) -> list[Trajectories]:
-    """Returns the trajectories of every image, from one batch.
+    """Runs one batch, with a draw for each image, by a network in evaluation mode.
 
-    Args:
-        network: In evaluation mode, as loaded.
-        images: (n, 3, image_size, image_size) in [0, 1], on the network's device.
-        draws: One per image; the rows of an image depend on its draw only, so that its result does
-            not depend on the other images of the batch.
-        temperatures: Of the logits.
+    Images are (n, 3, image_size, image_size) in [0, 1], on the network's device. The rows of an
+    image depend on its draw only, so that its result does not depend on the other images of the
+    batch.
     """
     adapters = network.settings.adapters
     views = [view_order(draw, adapters) for draw in draws]

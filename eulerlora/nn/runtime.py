@@ -86,19 +86,16 @@ class Runtime:
 
     @property
     def settings(self) -> AdapterSettings:
-        """The settings of the network's adapters."""
         return self.network.settings
 
     def draw_rows(self, draws: Sequence[Draw]) -> RowDraws:
-        """Returns row draws, as `AdaptedVisionTransformer.draw_rows`."""
         return self.network.draw_rows(draws)
 
     def __call__(self, images: Tensor, rows: Rows, draws: RowDraws) -> Tensor:
-        """Returns the logits of every row; arguments as in `outputs`."""
         return self.outputs(images, rows, draws).logits
 
     def outputs(self, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
-        """Returns logits and features; arguments as in `AdaptedVisionTransformer.outputs`."""
+        """Arguments as in `AdaptedVisionTransformer.outputs`."""
         with self._autocast():
             passes = math.ceil(len(rows) / self.max_rows_per_pass)
             if passes == 1:
@@ -107,7 +104,8 @@ class Runtime:
                 self._forward(images[part.images], part.renumbered, draws.rows(part.rows))
                 for part in rows.split(math.ceil(len(rows) / passes))
             ]
-        return _joined(parts)
+        logits, features = zip(*parts, strict=True)
+        return NetworkOutput(torch.cat(logits), torch.cat(features))
 
     def _autocast(self) -> AbstractContextManager[object]:
         if not self._bfloat16:
@@ -115,7 +113,6 @@ class Runtime:
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
     def _compiled(self, compiler: str, counts: Sequence[int]) -> _Forward:
-        """Compiles the network for each row count, on a CUDA device with CUDA graphs."""
         graphs = compiler == "inductor" and self.device.type == "cuda"
         compiled: _Forward = torch.compile(
             self.network.outputs,
@@ -148,14 +145,8 @@ class Runtime:
         return forward
 
 
-def _joined(parts: Sequence[NetworkOutput]) -> NetworkOutput:
-    return NetworkOutput(
-        torch.cat([part.logits for part in parts]), torch.cat([part.features for part in parts])
-    )
-
-
 def max_rows_per_pass(network: AdaptedVisionTransformer, device: torch.device) -> int:
-    """Returns the number of rows per pass: unlimited, except on a CPU, where fewer are faster."""
+    """Rows per pass: unlimited, except on a CPU, where fewer are faster."""
     if device.type != "cpu":
         return sys.maxsize
     shape = network.backbone.settings
@@ -163,7 +154,7 @@ def max_rows_per_pass(network: AdaptedVisionTransformer, device: torch.device) -
 
 
 def row_counts(max_rows: int, device: torch.device) -> Sequence[int]:
-    """Returns the row counts to compile for passes of at most `max_rows` rows."""
+    """Row counts to compile for passes of at most `max_rows` rows."""
     counts = _CUDA_ROW_COUNTS if device.type == "cuda" else ROW_COUNTS
     return counts[: bisect_left(counts, max_rows) + 1]
 
@@ -176,7 +167,7 @@ def predict_adaptively(
     temperatures: Temperatures = UNSCALED,
     distance: FeatureDistance | None = None,
 ) -> list[Trajectories]:
-    """Returns the trajectories of every image, for `samples="auto"`.
+    """Runs the rounds of `samples="auto"` for every image.
 
     Each round runs the images that have not ended. Network, images and temperatures are as in
     `predict_images`; draws, rule and distance as in `AdaptiveSampling`.

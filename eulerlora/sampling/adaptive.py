@@ -38,7 +38,7 @@ Floats = npt.NDArray[np.float64]
 MARGIN_ROUNDS = AUTO_ROUNDS[:-1]
 TARGET_AGREEMENT = 0.998
 """Of the label and flags, so that with the disposition of a policy 99.5% remain."""
-LEVELS = (0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995, 1.0)
+_LEVELS = (0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995, 1.0)
 MIN_IMAGES = 100
 """With fewer images there are no margins."""
 
@@ -47,13 +47,9 @@ class RoundMargins(Settings):
     """The margins of a round of samples: a decision is settled if its value is further from its
     boundary than that (`eulerlora.sampling.adaptive`).
 
-    Attributes:
-        samples: Per adapter.
-        lead: Log-odds of the first class against the second.
-        log_odds: Of the probability of a class or of several.
-        entropy: In nats.
-        agreement: Least log-odds of the label among trajectories.
-        feature_distance: None without statistics.
+    `lead` is the log-odds of the first class against the second, `log_odds` that of the probability
+    of a class or of several, and `agreement` the least log-odds of the label among trajectories;
+    entropy is in nats.
     """
 
     samples: Annotated[int, Field(ge=0)]
@@ -82,7 +78,6 @@ class DecisionMargins(Settings):
     data: str
 
     def of_round(self, samples: int) -> RoundMargins | None:
-        """Returns the margins after a number of samples per adapter, or None."""
         return next((entry for entry in self.rounds if entry.samples == samples), None)
 
 
@@ -91,7 +86,7 @@ Rounds = Mapping[int, Summary]
 
 
 def summaries_by_round(trajectories: Trajectories, distance: FeatureDistance | None) -> Rounds:
-    """Returns the summaries after every round of trajectories with all of their samples."""
+    """Summaries after every round of trajectories with all of their samples."""
     return {count: trajectories.first(count).summary(distance) for count in AUTO_ROUNDS}
 
 
@@ -99,13 +94,9 @@ def summaries_by_round(trajectories: Trajectories, distance: FeatureDistance | N
 class StoppingRule:
     """What must be settled: the label, the flags, and the disposition of a policy.
 
-    Attributes:
-        msp: Threshold of the flag; None if there is none.
-        feature_distance: Threshold of the flag; None if there is none.
-        margins: None while they are not fitted; no round then ends early.
-        policy: None for none.
-        target: Indices of the policy's target classes.
-        quality: Reasons of the policy that the quality of the image gives.
+    `msp` and `feature_distance` are the thresholds of the flags. Without margins no round ends
+    early. `target` has the indices of the policy's target classes, and `quality` the reasons of the
+    policy that the quality of the image gives.
     """
 
     msp: float | None = None
@@ -118,16 +109,13 @@ class StoppingRule:
     def of_policy(
         self, policy: Policy, classes: Sequence[str], quality: Collection[Reason] = ()
     ) -> "StoppingRule":
-        """Returns the rule with a policy for a model with these classes."""
         target = [classes.index(name) for name in policy.target.classes]
         return replace(self, policy=policy, target=target, quality=quality)
 
     def ends(self, summary: Summary, samples: int) -> Bools:
-        """Returns (n,) True for an image that needs no more samples; False without margins.
+        """(n,) True for an image that needs no more samples; False without margins.
 
-        Args:
-            summary: After a round.
-            samples: Per adapter, of that round.
+        `summary` is that after a round of `samples` per adapter.
         """
         margins = None if self.margins is None else self.margins.of_round(samples)
         if margins is None:
@@ -142,7 +130,7 @@ class StoppingRule:
         return settled
 
     def _flags(self, summary: Summary, margins: RoundMargins) -> dict[Reason, Floats]:
-        """Returns (n,) 1 for a flagged image, NaN if that is not settled."""
+        """(n,) 1 for a flagged image, NaN if that is not settled."""
         flags = {}
         if self.msp is not None:
             familiar = _reaches(log_odds(summary.msp), log_odds(self.msp), margins.log_odds)
@@ -179,7 +167,7 @@ class StoppingRule:
         }
 
     def decisions(self, summary: Summary) -> npt.NDArray[Any]:
-        """Returns (n, 3): the label and both flags, without margins."""
+        """(n, 3): the label and both flags, without margins."""
         flags = [np.zeros(len(summary.msp), bool)] * 2
         if self.msp is not None:
             flags[0] = summary.msp.numpy() < self.msp
@@ -231,25 +219,25 @@ class AdaptiveSampling:
 
 
 def log_odds(probability: Tensor | float) -> Any:
-    """Returns the logarithm of p / (1 - p), finite for every probability; a number or an array."""
+    """The logarithm of p / (1 - p), finite for every probability; a number or an array."""
     limited = np.clip(np.asarray(probability), MIN_PROBABILITY, 1 - 2**-53)
     return np.log(limited) - np.log1p(-limited)
 
 
 def _lead(summary: Summary) -> Floats:
-    """Returns (n,) the log-odds of the first class against the second."""
+    """(n,) log-odds of the first class against the second."""
     first, second = summary.probabilities.clamp_min(MIN_PROBABILITY).topk(2).values.T
     lead: Floats = (first.log() - second.log()).numpy()
     return lead
 
 
 def _reaches(value: Floats, boundary: float, margin: float) -> Floats:
-    """Returns 1 for a value of at least the boundary, else 0, and NaN within the margin of it."""
+    """1 for a value of at least the boundary, else 0, and NaN within the margin of it."""
     return np.where(np.abs(value - boundary) < margin, np.nan, value >= boundary)
 
 
 def last_rounds(rounds: Rounds, rule: StoppingRule) -> Tensor:
-    """Returns (n,) int64, the samples per adapter with which each image ends."""
+    """(n,) int64, the samples per adapter with which each image ends."""
     ends = np.full(len(rounds[MAX_AUTO_SAMPLES].msp), MAX_AUTO_SAMPLES)
     for samples in reversed(MARGIN_ROUNDS):
         ends[rule.ends(rounds[samples], samples)] = samples
@@ -259,13 +247,9 @@ def last_rounds(rounds: Rounds, rule: StoppingRule) -> Tensor:
 def fit_margins(
     trajectories: Trajectories, distance: FeatureDistance | None, rule: StoppingRule, data: str
 ) -> DecisionMargins | None:
-    """Returns the margins; None for fewer than `MIN_IMAGES` images.
+    """Fits the margins to trajectories with `MAX_AUTO_SAMPLES` samples; None for too few images.
 
-    Args:
-        trajectories: With `MAX_AUTO_SAMPLES` samples.
-        distance: None without feature statistics.
-        rule: With the thresholds of the flags.
-        data: Describes the images.
+    `rule` has the thresholds of the flags, and `data` describes the images.
     """
     count = len(trajectories.samples)
     if count < MIN_IMAGES:
@@ -274,7 +258,7 @@ def fit_margins(
         summaries_by_round(trajectories.images(part), distance)
         for part in (slice(count // 2), slice(count // 2, None))
     ]
-    for level in LEVELS:
+    for level in _LEVELS:
         agreeing = (
             _agreeing(tested, replace(rule, margins=margins_at(fitted, level, data)))
             for fitted, tested in (halves, reversed(halves))
@@ -286,7 +270,6 @@ def fit_margins(
 
 
 def _agreeing(rounds: Rounds, rule: StoppingRule) -> int:
-    """Returns the number of images that end with the decisions of the last round."""
     ends = last_rounds(rounds, rule).numpy()
     last = rule.decisions(rounds[MAX_AUTO_SAMPLES])
     return sum(
@@ -296,10 +279,7 @@ def _agreeing(rounds: Rounds, rule: StoppingRule) -> int:
 
 
 def margins_at(rounds: Rounds, level: float, data: str, agreement: float = 0.0) -> DecisionMargins:
-    """Returns the margins, each of which contains a share `level` of the images.
-
-    `agreement` and `data` are as in `DecisionMargins`.
-    """
+    """Margins that contain a share `level` of the images each."""
     last = rounds[MAX_AUTO_SAMPLES]
     return DecisionMargins(
         level=level,
@@ -324,7 +304,7 @@ def _round(summary: Summary, last: Summary, samples: int, level: float) -> Round
     ]
 
     def margin(differences: Floats) -> float:
-        """Returns the value that a share `level` of the absolute differences do not exceed."""
+        """A share `level` of the absolute differences does not exceed it."""
         ordered = np.sort(np.abs(differences))
         return float(ordered[max(0, math.ceil(level * len(ordered)) - 1)])
 

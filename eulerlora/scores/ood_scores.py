@@ -13,7 +13,7 @@ the features. The statistics are the file `ood.safetensors` of a checkpoint.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -38,8 +38,7 @@ class FeatureStatistics:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors by name, as they are stored."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return dict(vars(self))
 
 
 class FeatureDistance:
@@ -57,17 +56,13 @@ class FeatureDistance:
         self._means = self._whitened(statistics.means)
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Returns the distance to the nearest mean, (n,) float64.
-
-        Args:
-            features: (n, d).
-        """
+        """Distance of features (n, d) to the nearest mean, (n,) float64."""
         difference = self._whitened(features)[:, None] - self._means  # (n, components, d)
         distances: Tensor = difference.square().sum(dim=-1).sqrt()
         return distances.amin(dim=-1)
 
     def _whitened(self, vectors: Tensor) -> Tensor:
-        """Returns (n, d) vectors whose Euclidean distances are the Mahalanobis distances."""
+        """(n, d) vectors whose Euclidean distances are the Mahalanobis distances."""
         whitened = torch.linalg.solve_triangular(self._lower, vectors.double().T, upper=False)
         transposed: Tensor = whitened.T
         return transposed
@@ -76,13 +71,10 @@ class FeatureDistance:
 def fit_feature_statistics(
     features: Tensor, labels: Tensor, classes: int, shrinkage: float = SHRINKAGE
 ) -> FeatureStatistics:
-    """Returns the statistics of labelled features.
+    """Fits means and covariance to features (n, d) with labels (n,), n > 0.
 
-    Args:
-        features: (n, d), n > 0.
-        labels: (n,) class indices; a class without images has no mean.
-        classes: Number of classes, also of those without images.
-        shrinkage: Weight of the diagonal, in (0, 1]; the covariance is then positive definite.
+    A class without images has no mean. `shrinkage` is the weight of the diagonal, in (0, 1]; the
+    covariance is then positive definite.
     """
     exact = features.double()
     present = [label for label in range(classes) if (labels == label).any()]
@@ -96,12 +88,10 @@ def fit_feature_statistics(
 
 @dataclass(frozen=True)
 class FlaggedScore:
-    """A score of n images.
+    """A score of n images, (n,) float64, its threshold, and whether an image is beyond it, (n,)
+    bool.
 
-    Attributes:
-        value: (n,) float64.
-        threshold: None if it was not calibrated.
-        flagged: (n,) bool, True for an image beyond the threshold; None without a threshold.
+    Threshold and flags are None if it was not calibrated.
     """
 
     value: Tensor
@@ -116,13 +106,10 @@ ScoredByName = Mapping[ScoreName, FlaggedScore]
 def ood_scores(
     msp: Tensor, log_partition: Tensor, distances: Tensor | None, thresholds: Threshold | None
 ) -> ScoredByName:
-    """Returns the scores of n images with their thresholds and flags.
+    """Scores of n images with their thresholds and flags.
 
-    Args:
-        msp: (n,).
-        log_partition: (n,), mean over trajectories.
-        distances: (n,), of the mean features over trajectories; None without feature statistics.
-        thresholds: Those of the options; None if there are none.
+    `msp` is (n,), `log_partition` (n,), the mean over trajectories, and `distances` (n,), of the
+    mean features over trajectories, None without feature statistics.
     """
     values: dict[ScoreName, Tensor] = {"msp": msp, "energy": -log_partition}
     if distances is not None:

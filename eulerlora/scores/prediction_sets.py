@@ -56,15 +56,7 @@ class PredictionSetCalibration(Settings):
 
 @dataclass(frozen=True)
 class PredictionSets:
-    """The prediction sets of n images.
-
-    Attributes:
-        included: (n, classes) bool, True for a class in the set.
-        labels: The class names of each set.
-        coverage: As in `PredictionSetCalibration`.
-        unit: As in `PredictionSetCalibration`.
-        calibrated_on: The calibration data.
-    """
+    """The prediction sets of n images: `included` is (n, classes) bool, `labels` has the names."""
 
     included: Tensor
     labels: tuple[tuple[str, ...], ...]
@@ -74,55 +66,38 @@ class PredictionSets:
 
 
 def threshold_rank(units: int, coverage: float) -> int:
-    """Returns the rank of the threshold among the ascending scores, ceil((units + 1) coverage)."""
+    """The rank of the threshold among the ascending scores, ceil((units + 1) coverage)."""
     # Exact: in floating point, (99 + 1) * 0.55 is above 55.
     return math.ceil((units + 1) * Fraction(repr(coverage)))
 
 
 def min_units(coverage: float) -> int:
-    """Returns the smallest number of units with a threshold: 9 for 0.9, 19 for 0.95."""
+    """The smallest number of units with a threshold: 9 for 0.9, 19 for 0.95."""
     exact = Fraction(repr(coverage))
     return math.ceil(exact / (1 - exact))
 
 
 def lac_scores(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """Returns (n,) 1 - p of the true class.
-
-    Args:
-        probabilities: (n, classes).
-        labels: (n,) class indices.
-    """
+    """(n,) 1 - p of the true class, from probabilities (n, classes) and labels (n,)."""
     return 1 - probabilities.gather(1, labels.unsqueeze(1)).squeeze(1)
 
 
 def unit_scores(scores: Tensor, units: Tensor) -> Tensor:
-    """Returns (count,) the largest score of the images of each unit.
-
-    Args:
-        scores: (n,).
-        units: (n,) int64, the unit of each image, 0 to count - 1.
-    """
+    """(count,) the largest score of each unit, from scores (n,) and units (n,), 0 to count - 1."""
     largest = torch.full((int(units.max()) + 1,), -torch.inf, dtype=scores.dtype)
     return largest.scatter_reduce(0, units, scores, "amax")
 
 
 def class_threshold(scores: Tensor, coverage: float) -> float | None:
-    """Returns the threshold of a class; None for fewer than `min_units(coverage)` scores.
-
-    Args:
-        scores: (units,) of the class, in any order.
-        coverage: Least share of new units whose set contains the class, in (0, 1).
-    """
+    """The threshold of a class by its scores, (units,); None for fewer than `min_units`."""
     rank = threshold_rank(len(scores), coverage)
     return None if rank > len(scores) else float(scores.sort().values[rank - 1])
 
 
 def included_classes(probabilities: Tensor, thresholds: Sequence[float]) -> Tensor:
-    """Returns (n, classes) bool, True for a class with 1 - p of at most its threshold.
+    """(n, classes) bool, True for a class with 1 - p of at most its threshold.
 
-    Args:
-        probabilities: (n, classes), float64 as in the calibration.
-        thresholds: One for each class.
+    `probabilities` are (n, classes), float64 as in the calibration.
     """
     return 1 - probabilities <= torch.tensor(thresholds, dtype=torch.float64)
 
@@ -130,12 +105,9 @@ def included_classes(probabilities: Tensor, thresholds: Sequence[float]) -> Tens
 def prediction_sets(
     probabilities: Tensor, calibration: PredictionSetCalibration, classes: Sequence[str]
 ) -> PredictionSets:
-    """Returns the prediction sets of n images.
+    """Prediction sets of n images, from probabilities (n, classes) float64.
 
-    Args:
-        probabilities: (n, classes) float64.
-        calibration: Fitted with the options of these probabilities.
-        classes: Names in the order of the probabilities.
+    `calibration` was fitted with the options of these probabilities; `classes` are in their order.
     """
     included = included_classes(probabilities, calibration.thresholds)
     return PredictionSets(

@@ -70,7 +70,7 @@ class Trajectories:
 
     @classmethod
     def of(cls, logits: Tensor, features: Tensor, views: Tensor) -> "Trajectories":
-        """Returns the trajectories of the logits (n, adapters, samples, classes), float64."""
+        """From logits (n, adapters, samples, classes), float64."""
         unusable = ~logits.isfinite().all(dim=-1, keepdim=True)
         return cls(
             log_probabilities=logits.log_softmax(dim=-1).masked_fill(unusable, torch.nan),
@@ -82,7 +82,7 @@ class Trajectories:
 
     @classmethod
     def cat(cls, parts: Sequence["Trajectories"]) -> "Trajectories":
-        """Returns the trajectories of the images of all parts, of which there is at least one."""
+        """Joins the images of all parts, of which there is at least one."""
         most = max(part.views.shape[2] for part in parts)
 
         def padded(values: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class Trajectories:
 
     @classmethod
     def of_ensemble(cls, members: Sequence["Trajectories"]) -> "Trajectories":
-        """Returns the trajectories of all members for the same images, one after the other."""
+        """Joins the trajectories of all members for the same images, one after the other."""
         columns = zip(*(member._tensors[:-1] for member in members), strict=True)
         return cls(*[*(torch.cat(column, dim=1) for column in columns), members[0].samples])
 
@@ -119,11 +119,10 @@ class Trajectories:
             raise NonFiniteError("expected finite logits from the network, got NaN or infinity")
 
     def images(self, indices: slice | Tensor) -> "Trajectories":
-        """Returns the trajectories of some of the images."""
         return Trajectories(*(values[indices] for values in self._tensors))
 
     def first(self, samples: int | Tensor) -> "Trajectories":
-        """Returns the first samples of every adapter; `samples` for all images or (n,)."""
+        """The first samples of every adapter; `samples` for all images or (n,)."""
         counts = torch.as_tensor(samples).expand_as(self.samples).minimum(self.samples)
         most = int(counts.max())
         behind = torch.arange(most) >= counts[:, None]  # (n, samples)
@@ -135,13 +134,13 @@ class Trajectories:
         return Trajectories(*[*map(cut, self._tensors[:-1]), counts])
 
     def then(self, later: "Trajectories") -> "Trajectories":
-        """Returns these samples and, behind them, later ones of the same images."""
+        """These samples and, behind them, later ones of the same images."""
         first, second = self._tensors[:-1], later._tensors[:-1]
         joined = (torch.cat(pair, dim=2) for pair in zip(first, second, strict=True))
         return Trajectories(*[*joined, self.samples + later.samples])
 
     def at(self, temperature: float) -> "Trajectories":
-        """Returns the trajectories of the logits divided by `temperature`."""
+        """Divides the logits by `temperature`."""
         logits = self.log_probabilities + self.log_partition.unsqueeze(-1)
         return replace(
             self,
@@ -152,14 +151,9 @@ class Trajectories:
     def summary(
         self, distance: FeatureDistance | None = None, thresholds: Threshold | None = None
     ) -> Summary:
-        """Returns the summary of every image.
+        """Summarises every image; `distance` of None leaves out its score.
 
-        Args:
-            distance: Of the features; None leaves out its score.
-            thresholds: Of the scores; None for none.
-
-        Raises:
-            NonFiniteError: For NaN or infinite logits.
+        Raises NonFiniteError for NaN or infinite logits.
         """
         self.check_finite()
         groups = [(self.samples == count).nonzero()[:, 0] for count in self.samples.unique()]
@@ -181,7 +175,7 @@ class Trajectories:
 
 
 def _values(part: Trajectories) -> dict[str, Tensor]:
-    """Returns the values of n images with equal numbers of samples by name, (n, ...)."""
+    """The values of n images with equal numbers of samples by name, (n, ...)."""
     probabilities = part.flat_log_probabilities.exp()  # (n, trajectories, classes)
     uncertainty = summarise(probabilities)
     label = uncertainty.probabilities.argmax(dim=-1)[:, None, None].expand(
@@ -200,5 +194,4 @@ def _values(part: Trajectories) -> dict[str, Tensor]:
 
 
 def _padding(values: Tensor) -> float:
-    """Returns the value behind the last sample of an image."""
     return torch.nan if values.is_floating_point() else 0

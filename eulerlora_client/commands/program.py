@@ -50,13 +50,11 @@ class SamplesParameter(click.ParamType[int | Auto]):
     name = "samples"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Returns the accepted values for the help text."""
         return f"1-{MAX_SAMPLES}|{AUTO}"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | Auto:
-        """Returns the number or `auto`; fails for other values."""
         if str(value).lower() == AUTO:
             return AUTO
         samples: int = click.IntRange(1, MAX_SAMPLES).convert(value, param, ctx)
@@ -69,13 +67,11 @@ class ShareParameter(click.ParamType[float]):
     name = "0-1"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Returns the range for the help text."""
         return self.name
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Returns the number; fails for other values."""
         share: float = click.FLOAT.convert(value, param, ctx)
         if not 0 < share < 1:
             self.fail(f"expected a number between 0 and 1, got {value}", param, ctx)
@@ -97,11 +93,9 @@ class Program(click.Group):
         self.entry_group = entry_group
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Returns the names of all commands."""
         return sorted(entry_points(group=self.entry_group).names)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports a command."""
         for entry_point in entry_points(group=self.entry_group, name=cmd_name):
             try:
                 command: click.Command = entry_point.load()
@@ -133,11 +127,6 @@ class Program(click.Group):
                     formatter.write_dl(lines)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs a command.
-
-        Raises:
-            ClickException: If a module of its extra is missing.
-        """
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
@@ -156,7 +145,7 @@ def _missing_extra(entry_point: EntryPoint, error: ModuleNotFoundError) -> str:
 
 
 def _unavailable(name: str, reason: str) -> click.Command:
-    """Returns a command that accepts all arguments and fails with `reason`."""
+    """A command that accepts all arguments and fails with `reason`."""
 
     def fail() -> NoReturn:
         raise click.ClickException(reason)
@@ -183,7 +172,8 @@ def main() -> None:
 
     An OSError, or an exception whose class has an integer `exit_status`, is one line on stderr.
     """
-    signal.signal(signal.SIGTERM, _exit_on_signal)
+    # process 1 of a container would otherwise ignore the signal
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     debug = "--debug" in sys.argv[1:]
     try:
         Path.cwd()
@@ -201,11 +191,6 @@ def main() -> None:
         if debug or not isinstance(status, int):
             raise
         _fail(str(error), status)
-
-
-def _exit_on_signal(*_: object) -> NoReturn:
-    """Ends the process on SIGTERM; process 1 of a container would otherwise ignore the signal."""
-    sys.exit(128 + signal.SIGTERM)
 
 
 def _fail(message: str, status: int) -> NoReturn:

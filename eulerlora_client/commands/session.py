@@ -47,11 +47,7 @@ _CANCELLED = RowProblem("not_asked", "the run ended before its result")
 
 @dataclass(frozen=True)
 class Session:
-    """The settings that all requests of a run share.
-
-    Attributes:
-        policy: None takes that of the service.
-    """
+    """The settings that all requests of a run share; `policy` of None takes that of the service."""
 
     url: str
     key: str | None
@@ -61,11 +57,6 @@ class Session:
     strip_metadata: bool
 
     def client(self, retry: RetryPolicy) -> AsyncTriageClient:
-        """Returns a client of the service.
-
-        Raises:
-            UsageError: For an invalid URL or key.
-        """
         try:
             return AsyncTriageClient(
                 self.url, self.key, strip_metadata=self.strip_metadata, retry=retry
@@ -80,10 +71,7 @@ def run_session(
     """Sends all images, writes the outputs and prints the table.
 
     `settings_files`: the files of the key and the policy, which no output may replace. After SIGINT
-    or SIGTERM the outputs hold the rows so far.
-
-    Raises:
-        ClickException: If a file has no decision.
+    or SIGTERM the outputs hold the rows so far. Raises ClickException if a file has no decision.
     """
     selection = select_files(images)
     outputs.check([*selection.files, *settings_files])
@@ -113,15 +101,17 @@ def run_session(
         print_table(rows, policy, sys.stdout)
     if interrupt is not None:
         raise interrupt
-    _check_complete(rows)
+    problems = [row.problem for row in rows if row.problem is not None]
+    if problems:
+        reasons = (
+            f"; {problem.detail}" for problem in problems if problem.code == Unreachable.code
+        )
+        raise click.ClickException(
+            f"{len(problems)} of {len(rows)} files have no decision{next(reasons, '')}"
+        )
 
 
 def read_key(file: Path) -> str:
-    """Returns the API key in a file.
-
-    Raises:
-        UsageError: If the file is not text.
-    """
     try:
         return file.read_text(encoding="utf-8").strip()
     except UnicodeDecodeError as error:
@@ -129,10 +119,7 @@ def read_key(file: Path) -> str:
 
 
 async def _model_and_policy(session: Session) -> tuple[ModelDetails, Policy]:
-    """Returns the model that answers and the policy that decides.
-
-    Raises Problem, without retries for a wrong address, and PolicyError if they do not fit.
-    """
+    """The model that answers and the policy that decides, without retries for a wrong address."""
     async with session.client(_FIRST_RETRY) as client:
         if client.proxy is not None:
             through = f"requests go through the proxy {client.proxy.url} of the environment"
@@ -151,7 +138,7 @@ async def _model_and_policy(session: Session) -> tuple[ModelDetails, Policy]:
 
 
 def _with_defaults(options: TriageOptions, policy: Policy) -> TriageOptions:
-    """Returns the options with the mode and samples that the policy's threshold was set for."""
+    """Takes the mode and samples that the policy's threshold was set for."""
     mode, samples = default_sampling(policy.evidence, options.get("mode"), options.get("samples"))
     if mode != "stoch" and samples is not None:
         raise click.UsageError(
@@ -163,7 +150,6 @@ def _with_defaults(options: TriageOptions, policy: Policy) -> TriageOptions:
 async def _send(
     session: Session, files: Sequence[Path], max_bytes: int, rows: list[TriageRow]
 ) -> None:
-    """Appends a row per file to `rows`."""
     with ProgressCounter("triage", "files", len(files)) as display:
         async with session.client(_RETRY) as client:
             options = session.options
@@ -172,17 +158,6 @@ async def _send(
                 async for row in run:
                     rows.append(row)
                     display.advance()
-
-
-def _check_complete(rows: Sequence[TriageRow]) -> None:
-    """Raises ClickException if a file has no decision."""
-    problems = [row.problem for row in rows if row.problem is not None]
-    if problems:
-        unreachable = (
-            f"; {problem.detail}" for problem in problems if problem.code == Unreachable.code
-        )
-        reason = next(unreachable, "")
-        raise click.ClickException(f"{len(problems)} of {len(rows)} files have no decision{reason}")
 
 
 def triage(
@@ -218,12 +193,7 @@ def triage(
 
 
 def _read(path: Path, max_bytes: int) -> bytes:
-    """Returns the bytes of a file.
-
-    Raises:
-        BodyTooLarge: Without reading a file that is too large.
-        UnreadableFile: For pipes and devices: reading them might never end.
-    """
+    """Pipes and devices are refused: reading them might never end."""
     if path.exists() and not path.is_file():
         raise UnreadableFile("it is not a regular file")
     if path.is_file() and path.stat().st_size > max_bytes:
@@ -235,7 +205,7 @@ _FILE_WIDTH = 160
 """Columns of the table if the output is not a terminal."""
 
 _MIN_COLUMN_WIDTH = 4
-HEADER = ("disposition", "target", "resembles", "entropy", "reasons", "file")
+_HEADER = ("disposition", "target", "resembles", "entropy", "reasons", "file")
 _ALIGNMENT = ("left", "right", "left", "right", "left", "left")
 
 _GAP = "  "
@@ -259,13 +229,15 @@ def print_table(rows: Sequence[TriageRow], policy: Policy, file: TextIO) -> None
     ranked_rows = ranked(rows)
     notes = [summary(ranked_rows), *_policy_notes(ranked_rows, policy), WARNING]
     encoding = file.encoding or "utf-8"  # None for io.StringIO
-    print(f"\n{table(ranked_rows, encoding, width, _shows_colours(file))}\n", file=file)
+    refused = os.environ.get("TERM") == "dumb" or os.environ.get("NO_COLOR")  # no-color.org
+    colours = file.isatty() and not refused
+    print(f"\n{table(ranked_rows, encoding, width, colours)}\n", file=file)
     for note in notes:
         print(textwrap.fill(note, width, break_on_hyphens=False), file=file)
 
 
 def summary(rows: Sequence[TriageRow]) -> str:
-    """Returns such as "3 files: 1 urgent, ..., 2 routine, 0 not assessed"."""
+    """Such as "3 files: 1 urgent, ..., 2 routine, 0 not assessed"."""
     counts = ", ".join(
         f"{count} {STATUS_TITLES[status].lower()}"
         for status, count in counts_by_status(rows).items()
@@ -274,7 +246,7 @@ def summary(rows: Sequence[TriageRow]) -> str:
 
 
 def _policy_notes(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
-    """Returns the urgent threshold, and the measured performance or why it does not apply."""
+    """The urgent threshold, and the measured performance or why it does not apply."""
     results = [row.result for row in rows if row.result is not None]
     if not results:
         return []
@@ -294,15 +266,15 @@ def _policy_notes(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
 
 
 def table(rows: Sequence[TriageRow], encoding: str, width: int, colours: bool) -> str:
-    """Returns the table of the rows, in their order, at most `width` columns wide if possible.
+    """The table of the rows, in their order, at most `width` columns wide if possible.
 
     `encoding`: of the output. `colours`: true adds the escape codes of each status.
     """
     cells = [[printable(cell, encoding) for cell in _cells(row)] for row in rows]
-    widths = _column_widths([HEADER, *cells], width)
+    widths = _column_widths([_HEADER, *cells], width)
     styles = [_STYLES.get(row.status, str) if colours else str for row in rows]
     lines = [
-        [_folded(title, column) for title, column in zip(HEADER, widths, strict=True)],
+        [_folded(title, column) for title, column in zip(_HEADER, widths, strict=True)],
         ["-" * column for column in widths],
     ]
     for style, line in zip(styles, cells, strict=True):
@@ -321,26 +293,17 @@ def table(rows: Sequence[TriageRow], encoding: str, width: int, colours: bool) -
 
 
 def _folded(cell: str, width: int, style: Callable[[str], str] = str) -> str:
-    """Returns the text in lines of at most `width` columns, in a style."""
     return "\n".join(map(style, textwrap.wrap(cell, width, break_on_hyphens=False)))
 
 
 def _column_widths(lines: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Returns the column widths at which the lines fit into `width`.
-
-    Only the widest columns are narrower than their text, and none below MIN_COLUMN_WIDTH.
-    """
+    """Only the widest columns are narrower than their text, and none below _MIN_COLUMN_WIDTH."""
     natural = [max(map(len, column)) for column in zip(*lines, strict=True)]
     available = width - len(_GAP) * (len(natural) - 1)
     limit = max(natural)
     while limit > _MIN_COLUMN_WIDTH and sum(min(column, limit) for column in natural) > available:
         limit -= 1
     return [min(column, limit) for column in natural]
-
-
-def _shows_colours(file: TextIO) -> bool:
-    """True for a terminal with colours whose user has not set NO_COLOR (no-color.org)."""
-    return file.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 
 def _cells(row: TriageRow) -> list[str]:

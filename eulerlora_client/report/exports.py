@@ -47,7 +47,9 @@ class Outputs:
         """
         with ExitStack() as writers:  # calls all of them in reverse order, also after an error
             if self.report is not None:
-                writers.callback(_write_report, self.report, rows, policy)
+                from eulerlora_client.report.html import write_html_report  # noqa: PLC0415 - slow to import
+
+                writers.callback(write_html_report, self.report, rows, policy, datetime.now(UTC))
             if self.json_lines is not None:
                 writers.callback(write_json_lines, self.json_lines, rows)
             if self.csv is not None:
@@ -64,12 +66,6 @@ def _check_writable(path: Path) -> None:
         raise OutputPathError(f"{path}: the folder {folder} does not exist")
     if not os.access(folder, os.W_OK):
         raise OutputPathError(f"{path}: the folder {folder} is not writable")
-
-
-def _write_report(path: Path, rows: Sequence[TriageRow], policy: Policy) -> None:
-    from eulerlora_client.report.html import write_html_report  # noqa: PLC0415 - slow to import
-
-    write_html_report(path, rows, policy, datetime.now(UTC))
 
 
 _PREDICTION_COLUMNS = (
@@ -95,7 +91,6 @@ COLUMNS = (
 """Columns of the CSV; the probabilities of the classes follow."""
 
 _PROBABILITY = "p_"  # of a class, whose name follows
-LIST_SEPARATOR = "; "
 _BATCH_FIELDS = {"index", "item_id"}
 
 
@@ -124,13 +119,12 @@ def write_triage_rows(file: TextIO, rows: Sequence[TriageRow]) -> None:
 
 
 def write_json_lines(path: Path, rows: Sequence[TriageRow]) -> None:
-    """Writes each row as one line of JSON: the file, and the answer of `/triage` or a problem."""
+    """A line holds the file, and the answer of `/triage` or a problem."""
     with open_output(path, private=True) as file:
         file.writelines(json.dumps(_record(row), allow_nan=False) + "\n" for row in rows)
 
 
 def _cells(row: TriageRow) -> dict[str, object]:
-    """Returns the cells of a row by column, without its file."""
     if row.problem is not None:
         return {"problem": row.problem.code, "problem_detail": row.problem.detail}
     if row.result is None:
@@ -182,11 +176,11 @@ def _prediction_cells(prediction: Prediction) -> dict[str, object]:
 
 
 def _joined(texts: Iterable[str]) -> str:
-    return LIST_SEPARATOR.join(texts)
+    return "; ".join(texts)
 
 
 def _record(row: TriageRow) -> dict[str, Any]:
-    """Returns a row as JSON; a row without a result has the same keys."""
+    """A row without a result has the same keys."""
     empty = dict.fromkeys(name for name in TriageResult.model_fields if name not in _BATCH_FIELDS)
     result = row.result and row.result.model_dump(mode="json", exclude=_BATCH_FIELDS)
     problem = None if row.problem is None else asdict(row.problem)

@@ -18,12 +18,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from eulerlora_client.images import PARSER_ERRORS, rgb_image
-from eulerlora_client.report.ranking import (
-    STATUS_TITLES,
-    TriageRow,
-    counts_by_status,
-    ranked,
-)
+from eulerlora_client.report.ranking import STATUS_TITLES, TriageRow, counts_by_status, ranked
 from eulerlora_contract.answers import OodScore, Prediction, TriageResult
 from eulerlora_contract.errors import ImageError
 from eulerlora_contract.output_files import open_output
@@ -33,7 +28,7 @@ from eulerlora_contract.policy.results import EXPLANATION, UNKNOWN, performance
 from eulerlora_contract.printable import NO_BREAK, printable
 from eulerlora_contract.sampling import AUTO, Auto
 
-PACKAGE, FOLDER = "eulerlora_client.report", "parts"
+_PACKAGE, _FOLDER = "eulerlora_client.report", "parts"
 TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
 
 
@@ -41,8 +36,7 @@ TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
 class ModelSettings:
     """The model and options of a prediction; most reports hold one combination.
 
-    Attributes:
-        trajectories: 0 for samples="auto", where the number differs between images.
+    `trajectories` is 0 for samples="auto", where the number differs between images.
     """
 
     model: str
@@ -56,7 +50,7 @@ class ModelSettings:
 MAX_SIDE_PX = 320  # of a thumbnail, as the limits below
 MAX_BYTES = 15_000  # a report with a thousand thumbnails can still be opened by a browser
 _MAX_SENT_SIDE_PX = 1024
-SENT = {"JPEG": "image/jpeg", "PNG": "image/png"}
+_SENT = {"JPEG": "image/jpeg", "PNG": "image/png"}
 _QUALITIES = (82, 70, 55, 40, 25, 10)
 _DECODED_SIDE_PX = 2 * MAX_SIDE_PX  # lets the JPEG decoder downscale; resizing stays smooth
 
@@ -72,28 +66,13 @@ class Thumbnail:
 
     @property
     def uri(self) -> str:
-        """The complete picture as a `data:` URI."""
         return f"data:{self.media_type};base64,{b64encode(self.content).decode()}"
-
-
-@dataclass(frozen=True)
-class _InlineResource:
-    """An inline style or script, and its hash for the page's Content-Security-Policy."""
-
-    text: Markup
-    csp_source: str
 
 
 def write_html_report(
     path: Path, rows: Sequence[TriageRow], policy: Policy, created_at: datetime
 ) -> None:
-    """Writes the rows to a self-contained HTML file, as `report_html`.
-
-    Images are read from the rows' paths, one at a time.
-
-    Raises:
-        StorageError: For a full disk.
-    """
+    """Writes the report; images are read from the rows' paths, one at a time."""
     pieces = report_html(rows, policy, created_at, lambda row: thumbnail_of(row.path))
     with open_output(path, private=True) as file:
         file.writelines(pieces)
@@ -107,26 +86,26 @@ def report_html(
 ) -> Iterator[str]:
     """Yields the parts of a self-contained HTML page with the rows, the most urgent first.
 
-    Args:
-        rows: In any order.
-        policy: The policy that decided.
-        created_at: With a time zone.
-        thumbnail_of_row: Called once for each row, in order; None for a row without a picture.
+    `policy` is the one that decided; `thumbnail_of_row` is called once for each row, in order.
     """
     ranked_rows = ranked(rows)
-    names = _names_of_classes(ranked_rows)
+    names: dict[str, str] = {}
+    for row in ranked_rows:
+        names |= row.result.class_names if row.result is not None else {}
     short_names = {code: name.partition(" (")[0] for code, name in names.items()}
+    by_name = sorted({row.name for row in ranked_rows}, key=lambda name: (name.casefold(), name))
+    notices = [row.notice for row in ranked_rows] or [results.not_established(policy)]
     return (
         _environment()
         .get_template(TEMPLATE)
         .generate(
             rows=ranked_rows,
             counts=counts_by_status(ranked_rows),
-            name_ranks=_ranks_by_name(ranked_rows),
+            name_ranks={name: rank for rank, name in enumerate(by_name)},
             settings_counts=counts_by_settings(ranked_rows),
             policy=policy,
             performance=performance(policy),
-            notices=_notices_of(ranked_rows, policy),
+            notices=[notice for notice in dict.fromkeys(notices) if notice is not None],
             class_names=names,
             short_names=short_names,
             thumbnail_of=thumbnail_of_row,
@@ -138,7 +117,7 @@ def report_html(
 
 
 def percent(share: float) -> str:
-    """Returns a share in [0, 1] as a percentage with a non-breaking space."""
+    """A share in [0, 1] as a percentage with a non-breaking space."""
     if 0 < share < 0.001:
         return f"<0.1{NO_BREAK}%"
     digits = 1 if share < 0.0995 else 0
@@ -146,7 +125,7 @@ def percent(share: float) -> str:
 
 
 def describe_settings(settings: ModelSettings | Prediction) -> str:
-    """Returns the options of predictions, such as "stoch, 4 samples, 8 views, 8 passes"."""
+    """Such as "stoch, 4 samples, 8 views, 8 passes"."""
     views = (counted(settings.views, "view"),) if settings.views > 1 else ()
     if settings.samples == AUTO:
         return ", ".join((settings.mode, "as many samples as each image needed", *views))
@@ -156,16 +135,17 @@ def describe_settings(settings: ModelSettings | Prediction) -> str:
 
 
 def counted(count: int, singular: str, plural: str = "") -> str:
-    """Returns a number with its noun; the plural is by default the singular with an s."""
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader(PACKAGE, FOLDER),
+        loader=PackageLoader(_PACKAGE, _FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_printable_value,
+        finalize=lambda value: (
+            printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+        ),
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -190,19 +170,15 @@ def _environment() -> Environment:
     return environment
 
 
-def _printable_value(value: object) -> object:
-    """Returns a value as the template prints it: text from elsewhere without control characters."""
-    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _inline(name: str) -> _InlineResource:
-    text = files(PACKAGE).joinpath(FOLDER, name).read_text(encoding="utf-8")
+def _inline(name: str) -> dict[str, str]:
+    """An inline style or script, and its hash for the page's Content-Security-Policy."""
+    text = files(_PACKAGE).joinpath(_FOLDER, name).read_text(encoding="utf-8")
     digest = b64encode(sha256(text.encode()).digest()).decode()
-    return _InlineResource(Markup(text), f"'sha256-{digest}'")
+    return {"text": Markup(text), "csp_source": f"'sha256-{digest}'"}
 
 
 def sort_keys(row: TriageRow, name_ranks: Mapping[str, int]) -> dict[str, float | None]:
-    """Returns the value that each column sorts a row by; None for a missing value."""
+    """The value that each column sorts a row by; None for a missing value."""
     figures = row.shown.figures
     return {
         "name": name_ranks[row.name],
@@ -213,47 +189,25 @@ def sort_keys(row: TriageRow, name_ranks: Mapping[str, int]) -> dict[str, float 
     }
 
 
-def _ranks_by_name(rows: Sequence[TriageRow]) -> dict[str, int]:
-    """Returns the alphabetical rank of each name, ignoring case."""
-    names = sorted({row.name for row in rows}, key=lambda name: (name.casefold(), name))
-    return {name: rank for rank, name in enumerate(names)}
-
-
 def counts_by_settings(rows: Sequence[TriageRow]) -> dict[ModelSettings, int]:
-    """Returns the number of predictions per model and options, the most frequent first."""
-    results = (row.result for row in rows)
-    counts = Counter(_settings(result.prediction) for result in results if result is not None)
+    """The number of predictions per model and options, the most frequent first."""
+    predictions = (row.result.prediction for row in rows if row.result is not None)
+    counts = Counter(
+        ModelSettings(
+            model=prediction.model,
+            revision=prediction.revision,
+            mode=prediction.mode,
+            samples=AUTO if prediction.is_auto else prediction.samples,
+            views=prediction.views,
+            trajectories=0 if prediction.is_auto else prediction.trajectories,
+        )
+        for prediction in predictions
+    )
     return dict(counts.most_common())
 
 
-def _notices_of(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
-    """Returns what is not known about the urgent threshold: of the rows, or of the policy."""
-    notices = [row.notice for row in rows] or [results.not_established(policy)]
-    return list(dict.fromkeys(notice for notice in notices if notice is not None))
-
-
-def _names_of_classes(rows: Sequence[TriageRow]) -> dict[str, str]:
-    """Returns the name of every class for people, by its code, as all results state them."""
-    names: dict[str, str] = {}
-    for row in rows:
-        if row.result is not None:
-            names |= row.result.class_names
-    return names
-
-
-def _settings(prediction: Prediction) -> ModelSettings:
-    return ModelSettings(
-        model=prediction.model,
-        revision=prediction.revision,
-        mode=prediction.mode,
-        samples=AUTO if prediction.is_auto else prediction.samples,
-        views=prediction.views,
-        trajectories=0 if prediction.is_auto else prediction.trajectories,
-    )
-
-
-FULL = 100.0
-TOP, SPREAD = 20.0, 60.0  # vertical range of points, so that none is cut off
+_FULL = 100.0
+_TOP, _SPREAD = 20.0, 60.0  # vertical range of points, so that none is cut off
 _GOLDEN_RATIO = 0.618  # spreads points over their row, deterministically
 
 
@@ -261,12 +215,7 @@ _GOLDEN_RATIO = 0.618  # spreads points over their row, deterministically
 class ClassBar:
     """One class: its probability as a bar, the probability of each trajectory as a point.
 
-    Attributes:
-        probability: In [0, 1].
-        lowest: Over trajectories; None without them.
-        highest: Over trajectories; None without them.
-        in_target: Whether the class is one of the target.
-        points: SVG path data, "" for none.
+    Lowest and highest are over trajectories, None without them; `points` is SVG path data.
     """
 
     name: str
@@ -278,91 +227,74 @@ class ClassBar:
 
     @property
     def length(self) -> float:
-        return round(FULL * self.probability, 2)
+        return round(_FULL * self.probability, 2)
 
 
 @dataclass(frozen=True)
 class EntropySplit:
-    """The two parts of the entropy as lengths, relative to the maximum entropy.
-
-    Attributes:
-        expected: Within trajectories.
-        mutual: Between trajectories. Their sum is at most 100.
-    """
+    """The entropy within and between trajectories, relative to the maximum; at most 100 in sum."""
 
     expected: float
     mutual: float
 
 
 def class_bars(result: TriageResult) -> tuple[ClassBar, ...]:
-    """Returns a bar per class, the most probable first; ties are in the model's order."""
+    """A bar per class, the most probable first; ties are in the model's order."""
     prediction, target = result.prediction, result.target.classes
     trajectories = prediction.trajectory_probabilities or ()
-    bars = [
-        _bar(
-            result.name_of(code),
-            code in target,
-            probability,
-            [row[index] for row in trajectories],
+    bars = []
+    for index, (code, probability) in enumerate(prediction.probabilities.items()):
+        values = [row[index] for row in trajectories]
+        bar = ClassBar(
+            name=result.name_of(code),
+            in_target=code in target,
+            probability=probability,
+            lowest=min(values, default=None),
+            highest=max(values, default=None),
+            points=_points_path(values),
         )
-        for index, (code, probability) in enumerate(prediction.probabilities.items())
-    ]
+        bars.append(bar)
     return tuple(sorted(bars, key=lambda bar: -bar.probability))
 
 
 def entropy_split(prediction: Prediction) -> EntropySplit:
-    """Returns the two parts of the entropy of a prediction; 0 for a model of one class."""
+    """The two parts of the entropy of a prediction; 0 for a model of one class."""
     maximum = math.log(len(prediction.probabilities))
     if maximum == 0:
         return EntropySplit(0.0, 0.0)
     expected = _percent(prediction.expected_entropy / maximum)
-    mutual = min(_percent(prediction.mutual_information / maximum), FULL - expected)
+    mutual = min(_percent(prediction.mutual_information / maximum), _FULL - expected)
     return EntropySplit(expected, round(mutual, 2))
 
 
 def relative_distance(distance: OodScore) -> float:
-    """Returns a score of at least 0 as a share of twice its threshold, at most 1."""
+    """A score of at least 0 as a share of twice its threshold, at most 1."""
     if not distance.threshold:
         return 1.0
     return min(max(distance.value, 0.0) / (2 * distance.threshold), 1.0)
 
 
 def _points_path(values: Sequence[float]) -> str:
-    """Returns SVG path data with one dot per value in [0, 1], to be stroked with round caps.
+    """SVG path data with one dot per value in [0, 1], to be stroked with round caps.
 
     The dots have different heights, so that dots of equal values do not overlap.
     """
     return "".join(
-        f"M{_percent(value):g} {TOP + SPREAD * (_GOLDEN_RATIO * (index + 0.5) % 1):.4g}h0"
+        f"M{_percent(value):g} {_TOP + _SPREAD * (_GOLDEN_RATIO * (index + 0.5) % 1):.4g}h0"
         for index, value in enumerate(values)
     )
 
 
-def _bar(name: str, in_target: bool, probability: float, values: Sequence[float]) -> ClassBar:
-    return ClassBar(
-        name=name,
-        in_target=in_target,
-        probability=probability,
-        lowest=min(values, default=None),
-        highest=max(values, default=None),
-        points=_points_path(values),
-    )
-
-
 def _percent(share: float) -> float:
-    """Returns a share in per cent, clamped: rounding may move a sum slightly out of [0, 1]."""
-    return round(FULL * min(max(share, 0.0), 1.0), 2)
+    """In per cent, clamped: rounding may move a sum slightly out of [0, 1]."""
+    return round(_FULL * min(max(share, 0.0), 1.0), 2)
 
 
 def thumbnail_of(path: Path) -> Thumbnail | None:
-    """Returns the thumbnail of an image, at most 320 pixels per side and 15 kB.
+    """An upright thumbnail in sRGB without metadata, at most 320 pixels per side and 15 kB.
 
-    It is upright by its EXIF orientation, in sRGB, over white where it is transparent, and has no
-    metadata.
-
-    Returns:
-        None for a file that cannot be decoded, for one outside the default limits of the service,
-        and for anything that is not a regular file.
+    None for a file that cannot be decoded, for one outside the default limits of the service, and
+    for anything that is not a regular file.
     """
     if not path.is_file():
         return None
@@ -376,26 +308,25 @@ def thumbnail_of(path: Path) -> Thumbnail | None:
 
 
 def sent_thumbnail(text: str) -> Thumbnail | None:
-    """Returns the picture in a base64 text, unchanged, by its header.
+    """The picture in a base64 text, unchanged, by its header.
 
-    Returns:
-        None for other than a JPEG or PNG of at most 1,024 pixels per side.
+    None for other than a JPEG or PNG of at most 1,024 pixels per side.
     """
     try:
         content = b64decode(text, validate=True)
         with (
             catch_warnings(action="ignore"),
-            Image.open(BytesIO(content), formats=list(SENT)) as image,
+            Image.open(BytesIO(content), formats=list(_SENT)) as image,
         ):
             if max(image.size) > _MAX_SENT_SIDE_PX:
                 return None
-            return Thumbnail(image.width, image.height, content, SENT[image.format or ""])
+            return Thumbnail(image.width, image.height, content, _SENT[image.format or ""])
     except (*PARSER_ERRORS, binascii.Error):
         return None
 
 
 def _jpeg(image: Image.Image) -> bytes:
-    """Returns the JPEG of the highest quality that is small enough; noise needs the lowest."""
+    """The highest quality that is small enough; noise needs the lowest."""
     content = b""
     for quality in _QUALITIES:
         file = BytesIO()

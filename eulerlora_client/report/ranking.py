@@ -8,6 +8,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -45,12 +46,10 @@ class TriageRow:
 
     @property
     def status(self) -> TriageStatus:
-        """The disposition, or FAILED without a result."""
         return FAILED if self.result is None else self.result.disposition
 
     @property
     def urgency(self) -> int:
-        """The rank by urgency; a higher one comes first."""
         reasons = () if self.result is None else self.result.reasons
         reached = any(reason.code is Reason.TARGET_CLASSES for reason in reasons)
         if self.status is Disposition.RETAKE and reached:
@@ -64,35 +63,27 @@ class TriageRow:
 
     @property
     def notice(self) -> str | None:
-        """What is not known about the policy's urgent threshold; None if nothing."""
         return self.result.policy.notice if self.result else None
 
 
 def ranked(rows: Sequence[TriageRow]) -> list[TriageRow]:
-    """Returns the rows with their names, by urgency, target probability, entropy and name."""
-    folder = _common_folder([row.path for row in rows])
+    """Names the rows and sorts them by urgency, target probability, entropy and name."""
+    folder: str | None = None
+    with suppress(ValueError):  # no paths, or absolute and relative ones
+        folder = os.path.commonpath([row.path.parent for row in rows])
     named = [
         replace(row, name=str(row.path.relative_to(folder) if folder else row.path)) for row in rows
     ]
-    return sorted(named, key=_sort_key)
+
+    def key(row: TriageRow) -> tuple[float, float, float, str, str]:
+        shown = row.shown
+        target = math.inf if shown.target is None else -shown.target
+        entropy = math.inf if shown.figures is None else -shown.figures.entropy
+        return -row.urgency, target, entropy, row.name.casefold(), row.name
+
+    return sorted(named, key=key)
 
 
 def counts_by_status(rows: Sequence[TriageRow]) -> dict[TriageStatus, int]:
-    """Returns the number of rows of every status, including 0."""
     counts = Counter(row.status for row in rows)
     return {status: counts[status] for status in STATUS_TITLES}
-
-
-def _sort_key(row: TriageRow) -> tuple[float, float, float, str, str]:
-    shown = row.shown
-    target = math.inf if shown.target is None else -shown.target
-    entropy = math.inf if shown.figures is None else -shown.figures.entropy
-    return -row.urgency, target, entropy, row.name.casefold(), row.name
-
-
-def _common_folder(paths: Sequence[Path]) -> Path | None:
-    """Returns the common folder of all paths; None if there is none."""
-    try:
-        return Path(os.path.commonpath([path.parent for path in paths]))
-    except ValueError:  # no paths, or absolute and relative ones
-        return None

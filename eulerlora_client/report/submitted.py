@@ -8,7 +8,7 @@ import io
 import os
 import resource
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,12 +19,7 @@ from eulerlora_client.report.html import report_html, sent_thumbnail
 from eulerlora_client.report.ranking import RowProblem, TriageRow
 from eulerlora_contract.policy.policy import Policy
 from eulerlora_contract.problems import MalformedBody
-from eulerlora_contract.queries import (
-    ReportFormat,
-    ReportImage,
-    ReportProblem,
-    ReportRequest,
-)
+from eulerlora_contract.queries import ReportFormat, ReportImage, ReportProblem, ReportRequest
 from eulerlora_contract.settings import Settings, error_without_input
 
 _NICENESS = 10
@@ -37,11 +32,7 @@ INVALID_REQUEST = 3
 
 
 class ReportJob(Settings):
-    """A line of JSON before the request.
-
-    Attributes:
-        cpu_s: CPU time of the process, in whole seconds.
-    """
+    """A line of JSON before the request; the CPU time is that of the process, in whole seconds."""
 
     format: ReportFormat
     policy: Policy
@@ -49,9 +40,16 @@ class ReportJob(Settings):
 
 
 def submitted_report(job: ReportJob, content: bytes, created_at: datetime) -> str:
-    """Returns the report of a `ReportRequest` in JSON. Raises MalformedBody."""
-    rows = [_row(image) for image in _request(content).images]
-    _check_classes(rows)
+    """The report of a `ReportRequest` in JSON. Raises MalformedBody."""
+    try:
+        request = ReportRequest.model_validate_json(content)
+    except ValidationError as error:
+        reason = error_without_input(error, ReportRequest, ReportImage, ReportProblem)
+        raise MalformedBody(reason) from error
+    rows = [_row(image) for image in request.images]
+    classes = {name for row in rows if row.result for name in row.result.prediction.probabilities}
+    if len(classes) > _MAX_CLASSES:  # each is a column of the CSV
+        raise MalformedBody(TOO_LARGE)
     if job.format == "csv":
         text = io.StringIO(newline="")
         write_triage_rows(text, rows)
@@ -62,29 +60,13 @@ def submitted_report(job: ReportJob, content: bytes, created_at: datetime) -> st
     return "".join(_limited(parts))
 
 
-def _check_classes(rows: Sequence[TriageRow]) -> None:
-    """Raises MalformedBody for more classes than a model has; each is a column of the CSV."""
-    results = (row.result for row in rows if row.result is not None)
-    if len({name for result in results for name in result.prediction.probabilities}) > _MAX_CLASSES:
-        raise MalformedBody(TOO_LARGE)
-
-
 def _limited(parts: Iterable[str]) -> Iterator[str]:
-    """Yields the parts. Raises MalformedBody if they are too long together."""
     characters = 0
     for part in parts:
         characters += len(part)
         if characters > MAX_CHARACTERS:
             raise MalformedBody(TOO_LARGE)
         yield part
-
-
-def _request(content: bytes) -> ReportRequest:
-    try:
-        return ReportRequest.model_validate_json(content)
-    except ValidationError as error:
-        reason = error_without_input(error, ReportRequest, ReportImage, ReportProblem)
-        raise MalformedBody(reason) from error
 
 
 def _row(image: ReportImage) -> TriageRow:

@@ -30,7 +30,6 @@ AUTO = ("--mode", "stoch", "--samples", "auto")
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """A folder with three images, one of them in a subfolder."""
     folder = tmp_path / "images"
     (folder / "below").mkdir(parents=True)
     for index, name in enumerate(["a.png", "b.jpg", "below/c.webp"]):
@@ -183,26 +182,6 @@ def test_a_run_that_fails_leaves_the_older_csv_file(
     assert run("predict", checkpoint_copy, images, "--csv", table).status == 1
     assert table.read_text() == "older"
     assert not list(tmp_path.glob(".*"))
-
-
-def test_the_csv_is_utf_8_with_a_mark_whatever_a_file_is_called(
-    checkpoint_folder: Path, images: Path, tmp_path: Path
-) -> None:
-    (image, *_) = images.iterdir()
-    strange = image.rename(image.with_name(os.fsdecode(b"caf\xe9" + image.suffix.encode())))
-    assert run("predict", checkpoint_folder, strange, "--csv", tmp_path / "a.csv").status == 0
-    assert (tmp_path / "a.csv").read_bytes().decode().startswith("\ufefffile,")
-
-
-def test_no_cell_of_the_csv_is_a_formula(tmp_path: Path) -> None:
-    answer = {
-        "file": "=a.png", "label": "=1+1\x1b[2J", "ood_scores": {"energy": {"value": -1.5}},
-        "probabilities": {"=1+1": 0.5, "@b": 0.5}, "warnings": [],
-    }  # fmt: skip
-    write_answers(tmp_path / "a.csv", [answer], ["label", "energy"], ["=1+1", "@b"])
-    (row,) = read_csv(tmp_path / "a.csv")
-    assert (row["file"], row["energy"], row["p_=1+1"]) == ("./=a.png", "-1.5", "0.5")
-    assert row["label"] == "'=1+1\\x1b[2J"
 
 
 def test_an_unfamiliar_image_has_its_figures_in_the_json_only(

@@ -12,7 +12,6 @@ V1 = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
 
 @pytest.fixture(autouse=True)
 def sixteen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An affinity of 16 CPUs."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
 
 

@@ -10,10 +10,7 @@ from PIL import Image
 from torch import Generator, Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from eulerlora.checkpoint.files import (
-    load_checkpoint,
-    write_config,
-)
+from eulerlora.checkpoint.files import load_checkpoint, write_config
 from eulerlora.images.decode import upright_rgb
 from eulerlora.images.preprocess import content_seed
 from eulerlora.model import EulerLoRA, Predictions, choose_device
@@ -32,7 +29,6 @@ def model(checkpoint_folder: Path) -> EulerLoRA:
 
 @pytest.fixture(scope="module")
 def photos() -> list[Image.Image]:
-    """Noise images of several sizes."""
     random = np.random.default_rng(0)
     sizes = [(32, 32), (40, 60), (50, 35), (33, 90), (64, 64)]
     return [Image.fromarray(random.integers(0, 256, (*s, 3), dtype=np.uint8)) for s in sizes]

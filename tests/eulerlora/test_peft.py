@@ -32,7 +32,7 @@ IMAGES = torch.rand(3, 3, 16, 16, generator=Generator().manual_seed(0))
 
 
 def randomised(model: Any, name: str = "lora_B") -> Any:
-    """Returns the model in evaluation mode with random parameters where a name has `name`."""
+    """Random parameters where a name has `name`, in evaluation mode."""
     generator = Generator().manual_seed(1)
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
@@ -61,7 +61,7 @@ def logits_of(model: nn.Module, images: Tensor = IMAGES) -> Tensor:
 
 @torch.no_grad()
 def sampled(model: nn.Module, images: Tensor = IMAGES, **options: Any) -> Tensor:
-    """Returns the logits (n, samples, classes)."""
+    """Logits (n, samples, classes)."""
     with sampling(model, **options):
         return model(pixel_values=images).logits.unflatten(0, (len(images), -1))
 
@@ -168,7 +168,6 @@ def of_seed(model: PeftModel, samples: int = 2, seed: int | None = 3) -> Tensor:
 
 
 def of_new_draws(model: PeftModel) -> Tensor:
-    """A sampled pass that draws anew."""
     return of_seed(model, seed=None)
 
 
@@ -339,10 +338,7 @@ def network() -> nn.ModuleDict:
         ({"target_modules": ["q_proj", "conv"]}, "conv"),
         ({"target_modules": ["q_proj", "o_proj"]}, "o_proj"),
         ({"target_modules": ["q_proj"], "r": 4, "min_rank": 5}, "min_rank"),
-        (
-            {"target_modules": ["q_proj"], "min_rank": 4, "rank_pattern": {"q_proj": 3}},
-            "min_rank",
-        ),
+        ({"target_modules": ["q_proj"], "min_rank": 4, "rank_pattern": {"q_proj": 3}}, "min_rank"),
         ({"target_modules": ["q_proj"], "min_rank": 0}, "min_rank"),
         ({"target_modules": ["q_proj"], "steps": 0}, "steps"),
         ({"target_modules": ["q_proj"], "scale": -1.0}, "scale"),

@@ -12,13 +12,7 @@ import pytest
 
 from eulerlora.model import EulerLoRA
 from tests.eulerlora_contract.policy_inputs import PREDICTION
-from tests.service.conftest import (  # noqa: F401 - fixtures
-    LIVE_BODY_BYTES,
-    app_of,
-    bombs,
-    model,
-    photo,
-)
+from tests.service.conftest import LIVE_BODY_BYTES, app_of, bombs, model, photo  # noqa: F401 - fixtures
 from tests.service.real_server import run_server
 
 Reply = tuple[int, Mapping[str, str], bytes] | None
@@ -27,8 +21,6 @@ Reply = tuple[int, Mapping[str, str], bytes] | None
 
 @dataclass(frozen=True)
 class ReceivedRequest:
-    """A request that the server received."""
-
     method: str
     path: str
     headers: Mapping[str, str]
@@ -69,7 +61,6 @@ def live(model: EulerLoRA) -> Iterator[int]:  # noqa: F811 - the fixture above
 
 @pytest.fixture
 def server() -> Iterator[ScriptedServer]:
-    """A scripted server on the loopback interface."""
     scripted = ScriptedServer()
     http_server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(scripted))
     scripted.url = f"http://127.0.0.1:{http_server.server_address[1]}"
@@ -82,12 +73,10 @@ def server() -> Iterator[ScriptedServer]:
 
 
 def prediction_reply(**changes: object) -> Reply:
-    """Returns a reply with a prediction, with changed fields."""
     return 200, {"Content-Type": "application/json"}, json.dumps(PREDICTION | changes).encode()
 
 
 def problem_reply(status: int, code: str = "some_code", **headers: str) -> Reply:
-    """Returns a reply with a problem document."""
     document = {"status": status, "code": code, "title": "T", "detail": "D", "request_id": "r9"}
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     all_headers = {"Content-Type": "application/problem+json"} | named

@@ -10,12 +10,7 @@ from PIL import Image
 from eulerlora_client.commands import program as program_module
 from eulerlora_client.commands.triage import triage_command
 from eulerlora_client.report.ranking import TriageRow
-from eulerlora_contract.answers import (
-    Disposition,
-    Prediction,
-    Reason,
-    TriageResult,
-)
+from eulerlora_contract.answers import Disposition, Prediction, Reason, TriageResult
 from eulerlora_contract.policy.policy import Decision, Policy, default_policy, default_policy_text
 from eulerlora_contract.policy.results import policy_description, triage_result
 from tests.eulerlora_client.conftest import Reply
@@ -52,20 +47,18 @@ def triage(*arguments: str | Path) -> Completed:
 
 
 def mel_policy() -> Policy:
-    """Returns the packaged policy with mel as the only malignant class, urgent from 0.05 on."""
+    """The packaged policy with mel as the only malignant class, urgent from 0.05 on."""
     policy = default_policy()
     malignant = policy.target.model_copy(update={"classes": ("mel",), "urgent": 0.05})
     return policy.model_copy(update={"target": malignant})
 
 
 def mel_policy_file(path: Path) -> Path:
-    """Writes `mel_policy` to a file."""
     path.write_text(default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]'))
     return path
 
 
 def random_png(seed: int = 0) -> bytes:
-    """Returns a PNG of 160 x 120 random pixels."""
     pixels = np.random.default_rng(seed).integers(0, 256, (120, 160, 3), dtype=np.uint8)
     buffer = BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
@@ -73,12 +66,11 @@ def random_png(seed: int = 0) -> bytes:
 
 
 def decided(name: str, disposition: Disposition, mel: float = 0.2, *reasons: Reason) -> TriageRow:
-    """Returns a row with a result."""
     return TriageRow(Path(name), result_of(disposition, mel, *reasons))
 
 
 def result_of(disposition: Disposition, mel: float = 0.2, *reasons: Reason) -> TriageResult:
-    """Returns a result with a decision, under `mel_policy`."""
+    """Under `mel_policy`."""
     prediction = Prediction.model_validate(
         PREDICTION
         | {
@@ -94,11 +86,9 @@ def result_of(disposition: Disposition, mel: float = 0.2, *reasons: Reason) -> T
 
 
 def triage_reply(result: TriageResult) -> Reply:
-    """Returns the reply of `/triage` with a result."""
     return 200, {"Content-Type": "application/json"}, result.model_dump_json().encode()
 
 
 def policy_reply() -> Reply:
-    """Returns the reply of `/triage/policy` with `mel_policy`."""
     content = policy_description(mel_policy()).model_dump_json().encode()
     return 200, {"Content-Type": "application/json"}, content

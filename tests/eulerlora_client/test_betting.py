@@ -20,7 +20,7 @@ from eulerlora_client.monitoring import (
 
 
 def naive_capital(events: str, probability: Fraction) -> Fraction:
-    """Returns the mean over the stakes of the product of 1 + lambda (x - p), exactly."""
+    """The mean over the stakes of the product of 1 + lambda (x - p), exactly."""
     capitals = []
     for stake in map(Fraction, STAKES):
         capital = Fraction(1)
@@ -98,7 +98,7 @@ def test_the_calibration_bound_covers_and_is_close_to_the_exact_one() -> None:
 
 
 def naive_statistic(events: list[bool], tolerated: float) -> float:
-    """Returns the mean over the stakes of M, updated at every trial."""
+    """The mean over the stakes of M, updated at every trial."""
     sums = [0.0] * len(STAKES)
     for event in events:
         for index, stake in enumerate(STAKES):
@@ -108,7 +108,6 @@ def naive_statistic(events: list[bool], tolerated: float) -> float:
 
 
 def trials_seen(events: list[bool], tolerated: float) -> ChangeTest:
-    """Returns a test that has seen the trials."""
     test = ChangeTest()
     for trial, event in enumerate(events, start=1):
         if event:
@@ -117,7 +116,6 @@ def trials_seen(events: list[bool], tolerated: float) -> ChangeTest:
 
 
 def random_events(probability: float, trials: int, seed: int) -> list[bool]:
-    """Returns independent trials."""
     random_numbers = random.Random(seed)
     return [random_numbers.random() < probability for _ in range(trials)]
 

@@ -32,12 +32,7 @@ from eulerlora_client import (
     Unreachable,
     UnusableImage,
 )
-from eulerlora_client.client import (
-    PREFETCH_FACTOR,
-    environment_proxy,
-    is_this_machine,
-    map_ordered,
-)
+from eulerlora_client.client import PREFETCH_FACTOR, environment_proxy, is_this_machine, map_ordered
 from tests.eulerlora_client.conftest import (
     PREDICTION,
     ReceivedRequest,
@@ -324,7 +319,6 @@ def test_an_unknown_option_and_a_concurrency_below_one_are_errors(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with three images, one of them below it, and a text."""
     folder = tmp_path / "lesions"
     (folder / "more").mkdir(parents=True)
     for name in ("2.png", "1.png", "more/3.jpg", "notes.txt"):
@@ -386,7 +380,6 @@ def test_a_problem_names_the_file_that_it_belongs_to(
 
 
 def batch_reply(count: int) -> Reply:
-    """Returns a reply with the prediction `PREDICTION` for each image."""
     return 200, {}, json.dumps({"results": [PREDICTION] * count}).encode()
 
 

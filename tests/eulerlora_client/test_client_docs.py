@@ -32,7 +32,6 @@ PROGRAM = "$ eulerlora triage "
 
 @pytest.fixture(scope="module")
 def embedded() -> Iterator[int]:
-    """The loopback port of a server of the embedded model."""
     with run_server(app_of(EulerLoRA.default())) as port:
         yield port
 
@@ -47,7 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def shape(text: str) -> str:
-    """Returns a text without what depends on the model: numbers, names of classes and decisions.
+    """A text without what depends on the model: numbers, names of classes and decisions.
 
     Every line of reasons, data sets or classes becomes one mark.
     """
@@ -80,7 +79,7 @@ def test_the_recorded_tour_runs(
 
 
 def recorded_table(text: str) -> list[str]:
-    """Returns the headings and the names of files of a table."""
+    """The headings and the names of files of a table."""
     lines = text.strip().splitlines()
     return [*lines[0].split(), *sorted({line.split()[-1] for line in lines if ".jpg" in line})]
 

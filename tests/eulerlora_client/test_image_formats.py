@@ -23,19 +23,19 @@ MANY = 200_000
 
 
 def spliced(jpeg: bytes, more: bytes, before: bytes) -> bytes:
-    """Returns a JPEG with bytes inserted before the first occurrence of a marker."""
+    """Inserts bytes before the first occurrence of a marker."""
     at = jpeg.index(before)
     return jpeg[:at] + more + jpeg[at:]
 
 
 def with_scans(progressive: bytes, count: int) -> bytes:
-    """Returns a progressive JPEG whose last scan, a refinement, is repeated."""
+    """Repeats the last scan of a progressive JPEG, a refinement."""
     at = progressive.rindex(b"\xff\xda")
     return progressive[:at] + progressive[at:-2] * count + progressive[-2:]
 
 
 def scans_of(jpeg: bytes) -> int:
-    """Returns the number of scans: in these files, no other part has the bytes of the marker."""
+    """In these files, no other part has the bytes of the marker."""
     return jpeg.count(b"\xff\xda")
 
 
@@ -58,7 +58,7 @@ def test_a_jpeg_of_hundreds_of_scans_is_refused_before_it_is_decoded(photo, monk
     read_image_file(accepted, LIMITS)
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was called"))
     for count in (MAX_SCANS, 400):
-        with pytest.raises(ImageError, match="at most 32 scans"):
+        with pytest.raises(ImageError, match="scans"):
             read_image_file(with_scans(progressive, count), LIMITS)
 
 
@@ -84,14 +84,14 @@ def test_a_jpeg_of_many_bytes_before_a_marker_is_refused(photo, filler, monkeypa
     jpeg = encoded(photo, "JPEG")
     read_image_file(spliced(jpeg, b"\xff" * 200, b"\xff\xdb"), LIMITS)
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was called"))
-    with pytest.raises(ImageError, match="broken"):
+    with pytest.raises(ImageError):
         read_header(spliced(jpeg, filler * MANY, b"\xff\xdb"), LIMITS)
 
 
 @pytest.mark.parametrize("segment", [b"\xff\xfe\0\2", b"\xff\xd0"], ids=["comments", "restarts"])
 def test_a_jpeg_of_many_segments_is_refused(photo, segment) -> None:
     many = spliced(encoded(photo, "JPEG"), segment * MANY, b"\xff\xdb")
-    with pytest.raises(ImageError, match="at most 1,000 segments"):
+    with pytest.raises(ImageError, match="segments"):
         read_header(many, LIMITS)
 
 
@@ -100,14 +100,14 @@ def test_many_segments_between_scans_are_refused(photo) -> None:
     at = progressive.rindex(b"\xff\xda")
     many = progressive[:at] + b"\xff\xfe\0\2" * 5000 + progressive[at:]
     read_header(many, LIMITS)
-    with pytest.raises(ImageError, match="at most 1,000 segments"):
+    with pytest.raises(ImageError, match="segments"):
         read_image_file(many, LIMITS)
 
 
 @pytest.mark.parametrize("kind", [b"tEXt", b"IDAT", b"prVt"])
 def test_a_png_of_many_chunks_is_refused_before_it_is_parsed(photo, kind, monkeypatch) -> None:
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was called"))
-    with pytest.raises(ImageError, match="chunks in a file of this size"):
+    with pytest.raises(ImageError, match="chunks"):
         png = encoded(photo, "PNG")
         read_image_file(png[:33] + png_chunk(kind, b"") * MANY + png[33:], LIMITS)
 
@@ -139,7 +139,7 @@ def test_a_file_far_too_short_for_its_pixels_is_refused(file_format) -> None:
     mode = "RGB" if file_format == "WEBP" else "P"
     flat = encoded(Image.new(mode, (5000, 4800)), file_format, **options)
     assert len(flat) < 12_000
-    with pytest.raises(ImageError, match="at least one byte for 2,000 pixels"):
+    with pytest.raises(ImageError):
         read_header(flat, LIMITS)
     read_header(encoded(Image.new(mode, (1000, 1000)), file_format, **options), LIMITS)
 
@@ -148,9 +148,9 @@ def test_a_jpeg_may_have_more_pixels_than_other_formats() -> None:
     limits = ImageLimits(max_pixels=10_000, max_jpeg_pixels=40_000)
     image = Image.effect_noise((200, 200), 50).convert("RGB")
     assert read_header(encoded(image, "JPEG"), limits).pixels == 40_000
-    with pytest.raises(ImageError, match="at most 10,000 pixels"):
+    with pytest.raises(ImageError, match="10,000"):
         read_header(encoded(image, "PNG"), limits)
-    with pytest.raises(ImageError, match="at most 40,000 pixels"):
+    with pytest.raises(ImageError, match="40,000"):
         read_header(encoded(image.resize((200, 201)), "JPEG"), limits)
 
 

@@ -97,7 +97,6 @@ def test_models_and_their_details_are_returned(client: TriageClient) -> None:
 def guarded(
     tmp_path_factory: pytest.TempPathFactory, checkpoint_folder: Path
 ) -> Iterator[ServerProcess]:
-    """`eulerlora serve --keys` with a clinic."""
     keys = tmp_path_factory.mktemp("keys") / "keys.jsonl"
     write_clients(keys, [client_with("clinic", "clinic-key")])
     policy = mel_policy_file(keys.with_name("policy.toml"))

@@ -25,7 +25,6 @@ BROKEN = {
 
 
 def jpeg_files(archive: Path) -> Iterator[bytes]:
-    """Yields the JPEG files of an archive."""
     with tarfile.open(archive) as files:
         for member in files:
             file = files.extractfile(member) if member.name.endswith(".jpg") else None

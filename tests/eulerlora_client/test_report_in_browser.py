@@ -21,7 +21,6 @@ VALUES = {"target": "Malignant", "entropy": "Entropy", "mutual": "Mutual informa
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report with rows of every status."""
     folder, policy = tmp_path_factory.mktemp("report"), fixed_policy()
     path = folder / "report.html"
     write_html_report(path, rows_of_all_kinds(folder, policy), policy, datetime.now(UTC))
@@ -30,7 +29,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A headless Chromium."""
     with chromium() as browser:
         yield browser
 
@@ -69,7 +67,7 @@ def opened(browser: Any, report: Path, faults: list[str]) -> Iterator[Any]:
 
 
 def keys(page: Any, key: str) -> list[float | None]:
-    """Returns the values of a sort key of the visible rows, from the top."""
+    """The values of a sort key of the visible rows, from the top."""
     values: list[str | None] = page.eval_on_selector_all(
         "tbody.result:not([hidden])", f"rows => rows.map((row) => row.dataset.{key} ?? null)"
     )

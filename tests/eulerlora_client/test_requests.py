@@ -84,7 +84,7 @@ def test_an_unknown_code_gets_the_class_of_its_status(status: int, kind: type[Pr
 
 
 @pytest.mark.parametrize(("status", "kind"), BY_STATUS)
-@pytest.mark.parametrize("body", [b"", b"<html>Bad Gateway</html>", b"null", b'{"code": 3}'])
+@pytest.mark.parametrize("body", [b"", b"<html></html>", b"null", b'{"code": 3}', b"[" * 100_000])
 def test_a_response_without_a_document_gets_the_class_of_its_status(
     status: int, kind: type[Problem], body: bytes
 ) -> None:
@@ -92,10 +92,6 @@ def test_a_response_without_a_document_gets_the_class_of_its_status(
     assert type(problem) is kind
     assert (problem.code, problem.status, problem.request_id) == (kind.code, status, "r1")
     assert str(status) in problem.detail
-
-
-def test_deeply_nested_json_is_not_a_document() -> None:
-    assert type(reported_problem(httpx.Response(503, content=b"[" * 100_000))) is Unavailable
 
 
 @pytest.mark.parametrize(
@@ -115,7 +111,7 @@ def test_a_200_without_a_prediction_is_an_unexpected_answer(body: bytes) -> None
 
 
 def waits_s(*problems: Problem, retry: RetryPolicy) -> list[float]:
-    """Returns the waits between attempts that raise these problems, until one succeeds."""
+    """The waits between attempts that raise these problems, until one succeeds."""
     remaining, waits = list(problems), list[float]()
 
     async def attempt() -> None:

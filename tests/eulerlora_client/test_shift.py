@@ -13,7 +13,7 @@ RATES = {"flag": FLAG, "label": LABELS}
 
 
 def pictures_to_alarm(share: float, shares: tuple[float, ...], seed: int, pictures: int) -> int:
-    """Returns the number of pictures until an alarm, or 0 without one."""
+    """0 without an alarm."""
     random_numbers, monitor = random.Random(seed), ShiftMonitor(RATES)
     for picture in range(1, pictures + 1):
         flag = 0 if random_numbers.random() < share else None

@@ -40,7 +40,7 @@ UNFAMILIAR = {
 
 
 def fixed_policy() -> Policy:
-    """Returns the packaged policy with thresholds that do not change when it is fitted again."""
+    """The packaged policy with thresholds that do not change when it is fitted again."""
     changed = {
         "target": TargetRules(name="malignant", classes=("mel", "bcc", "akiec"), urgent=0.1),
         "uncertainty": UncertaintyRules(entropy_nats=1.2),
@@ -50,7 +50,6 @@ def fixed_policy() -> Policy:
 
 
 def picture(path: Path, seed: int, size: tuple[int, int] = (400, 300)) -> Path:
-    """Writes an image of random pixels."""
     pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path)
     return path
@@ -59,7 +58,7 @@ def picture(path: Path, seed: int, size: tuple[int, int] = (400, 300)) -> Path:
 def make_prediction(
     trajectories: Sequence[Sequence[float]], detail: bool = True, **changes: object
 ) -> Prediction:
-    """Returns a prediction with these trajectories, and its values computed from them."""
+    """Values are computed from the trajectories."""
     rows = np.asarray(trajectories, dtype=float)
     mean = rows.mean(axis=0)
     entropy = _entropy(mean)
@@ -84,7 +83,7 @@ def make_prediction(
 
 
 def passes(label: str, margin: float, spread: float, seed: int, count: int = 8) -> np.ndarray:
-    """Returns (count, 7) probabilities. margin: of the label; spread: between passes; in logits."""
+    """(count, 7) probabilities. margin: of the label; spread: between passes; in logits."""
     draw = np.random.default_rng(seed)
     logits = draw.normal(0, 0.5, 7) + spread * draw.normal(size=(count, 7))
     logits[:, CLASSES.index(label)] += margin
@@ -93,18 +92,16 @@ def passes(label: str, margin: float, spread: float, seed: int, count: int = 8) 
 
 
 def triaged(path: Path, prediction: Prediction, quality: ImageQuality, policy: Policy) -> TriageRow:
-    """Returns a row with a result."""
     decision = policy.decide(prediction, quality)
     return TriageRow(path, triage_result(prediction, quality, decision, policy, CLASS_NAMES))
 
 
 def failed(path: Path, code: str = "unusable_image", detail: str = "it is broken") -> TriageRow:
-    """Returns a row without a result."""
     return TriageRow(path, problem=RowProblem(code, detail))
 
 
 def rows_of_all_kinds(folder: Path, policy: Policy) -> list[TriageRow]:
-    """Returns rows of every status; their images are written to the folder."""
+    """Images are written to the folder."""
 
     def image(name: str, seed: int, **shape: tuple[int, int]) -> Path:
         return picture(folder / name, seed, **shape)

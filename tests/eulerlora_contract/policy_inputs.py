@@ -40,7 +40,7 @@ def make_prediction(
     trajectory_labels: tuple[str, ...] = ("nv",) * 8,
     **changes: Any,
 ) -> Prediction:
-    """Returns a prediction; trajectory_labels: () leaves out the trajectories' probabilities."""
+    """trajectory_labels: () leaves out the trajectories' probabilities."""
     rows = [[float(name == label) for name in probabilities] for label in trajectory_labels]
     return Prediction.model_validate(
         FIELDS

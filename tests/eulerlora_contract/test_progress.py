@@ -10,8 +10,6 @@ from eulerlora_contract.progress import ProgressBar, format_duration, track
 
 
 class Terminal(io.StringIO):
-    """A text stream that is a terminal."""
-
     def isatty(self) -> bool:
         return True
 
@@ -27,7 +25,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 def displayed(terminal: Terminal) -> list[str]:
-    """Returns the lines on the screen; text after a carriage return replaces the line's start."""
+    """Text after a carriage return replaces the line's start."""
     lines = []
     for line in terminal.getvalue().split("\n"):
         shown = ""

@@ -18,15 +18,11 @@ from eulerlora_contract.settings import (
 
 
 class Limits(Settings):
-    """A nested table."""
-
     share: Probability = 0.5
     names: Annotated[tuple[str, ...], Field(min_length=1)] = ("a",)
 
 
 class Example(Settings):
-    """A file with tables."""
-
     format_version: Literal[1]
     limits: Limits = Limits()
     evidence: Limits | None = None

@@ -97,7 +97,7 @@ def test_a_pushed_model_has_the_files_of_its_checkpoint(
 def test_a_model_without_a_folder_cannot_be_pushed(checkpoint_folder: Path) -> None:
     model = EulerLoRA.load(checkpoint_folder, "cpu")
     model.folder = None
-    with pytest.raises(SettingsError, match="loaded from a folder"):
+    with pytest.raises(SettingsError):
         model.push_to_hub(NAME)
 
 

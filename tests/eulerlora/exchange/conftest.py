@@ -33,7 +33,7 @@ def make_checkpoint(tmp_path: Path, make_backbone, make_network, make_config) ->
 
 
 def det_probabilities(folder: Path, images: Tensor) -> Tensor:
-    """Returns the probabilities (n, adapters, classes) of a checkpoint in mode det, in float32."""
+    """(n, adapters, classes) of a checkpoint in mode det, in float32."""
     checkpoint: Checkpoint = load_checkpoint(folder)
     config = checkpoint.config
     pixels = torch.stack([network_input(image, config.preprocessing) for image in images])

@@ -34,7 +34,7 @@ class SavedModel:
 
 
 def randomised(model: nn.Module) -> Any:
-    """Returns the model with random parameters, so that a test notices any that is missing."""
+    """Random parameters show any that is missing."""
     generator = Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -58,7 +58,6 @@ def of_transformers(folder: Path, kind: str, **options: Any) -> SavedModel:
 
 
 def of_vit_classifier(folder: Path) -> SavedModel:
-    """Saves a ViT with a classification head."""
     config = transformers.ViTConfig(**SHAPE, intermediate_size=24, num_labels=3, qkv_bias=False)
     model = randomised(transformers.ViTForImageClassification(config))
     model.save_pretrained(folder)
@@ -66,7 +65,6 @@ def of_vit_classifier(folder: Path) -> SavedModel:
 
 
 def of_clip(folder: Path) -> SavedModel:
-    """Saves a CLIP model with text and vision tower."""
     text = {key: value for key, value in SHAPE.items() if key.startswith(("hidden", "num"))}
     config = transformers.CLIPConfig(
         vision_config=SHAPE | {"intermediate_size": 24},

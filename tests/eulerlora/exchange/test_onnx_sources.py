@@ -41,14 +41,11 @@ class Saliency(nn.Module):
         self.decoder = nn.Linear(128, 1)
 
     def forward(self, images: Tensor) -> Tensor:
-        """images: (n, 3, size, size)."""
         patches = self.backbone(pixel_values=images).last_hidden_state[:, 1:]
         return torch.sigmoid(self.decoder(patches))
 
 
 class Tower(nn.Module):
-    """A vision tower of CLIP with its projection."""
-
     def __init__(self, activation: str = "quick_gelu") -> None:
         super().__init__()
         config = transformers.CLIPVisionConfig(
@@ -58,7 +55,6 @@ class Tower(nn.Module):
         self.backbone = transformers.CLIPVisionModelWithProjection(config)
 
     def forward(self, images: Tensor) -> Tensor:
-        """images: (n, 3, size, size)."""
         embeddings: Tensor = self.backbone(pixel_values=images).image_embeds
         return embeddings
 
@@ -92,14 +88,12 @@ def exported(model: Saliency, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def in_version_4(name: str) -> str:
-    """Returns the path of a node, or the name of a tensor, of version 4 of transformers."""
     for new, old in VERSION_4.items():
         name = name.replace(new, old).replace(new.replace("/", "."), old.replace("/", "."))
     return name
 
 
 def wheel(folder: Path, **members: bytes) -> Path:
-    """Returns a wheel with these ONNX files."""
     path = folder / "some_model-1.2-py3-none-any.whl"
     with ZipFile(path, "w") as archive:
         metadata = "Metadata-Version: 2.4\nName: some-model\nVersion: 1.2\nLicense: MIT\n"
@@ -151,7 +145,6 @@ class Images:
         self.batches: Iterator[dict[str, npt.NDArray[Any]]] = iter([{"images": images.numpy()}])
 
     def get_next(self) -> dict[str, npt.NDArray[Any]] | None:
-        """Returns the next batch."""
         return next(self.batches, None)
 
 
@@ -192,7 +185,7 @@ def test_a_wheel_states_name_version_and_licence(exported: Path, tmp_path: Path)
 
 
 def renamed(old: str, new: str = "other") -> Callable[[bytes], bytes]:
-    """Returns a change of an ONNX file: the end of the names of constants, or an operator."""
+    """Changes the end of the names of constants, or an operator, of an ONNX file."""
 
     def change(content: bytes) -> bytes:
         model = onnx.load_model_from_string(content)

@@ -33,7 +33,7 @@ COLOURS = [
 
 @torch.inference_mode()
 def peft_probabilities(folder: Path, adapters: Sequence[str], images: Tensor) -> Tensor:
-    """Returns the probabilities (n, adapters, classes) of an exported folder, from PEFT."""
+    """(n, adapters, classes) of an exported folder, from PEFT."""
     pixels = (images - COLOURS[0]) / COLOURS[1]
     probabilities = []
     for name in adapters:
@@ -191,19 +191,15 @@ def edit(folder: Path, **values: object) -> None:
 @pytest.mark.parametrize(
     ("options", "values", "reason"),
     [
-        ({"target_modules": ["fc1"]}, {}, "expected adapters at the query, key, value and output"),
-        ({"target_modules": ["q_proj"], "use_dora": True}, {}, "expected use_dora=False, got True"),
-        (
+        ({"target_modules": ["fc1"]}, {}, "fc1"),
+        ({"target_modules": ["q_proj"], "use_dora": True}, {}, "use_dora"),
+        ({"target_modules": ["q_proj"]}, {"peft_type": "IA3"}, "IA3"),
+        ({"target_modules": ["q_proj"]}, {"bias": "all"}, "bias"),
+        ({"target_modules": ["q_proj"]}, {"alpha_pattern": {"(": 1}}, "alpha_pattern"),
+        (  # would run without end
             {"target_modules": ["q_proj"]},
-            {"peft_type": "IA3"},
-            "expected peft_type LORA or EULERLORA, got IA3",
-        ),
-        ({"target_modules": ["q_proj"]}, {"bias": "all"}, "expected bias=none, got all"),
-        ({"target_modules": ["q_proj"]}, {"alpha_pattern": {"(": 1}}, "end of a module's name"),
-        (
-            {"target_modules": ["q_proj"]},
-            {"alpha_pattern": {r"([a-z.]+)*\d\d\d": 1}},  # would run without end
-            "end of a module's name",
+            {"alpha_pattern": {r"([a-z.]+)*\d\d\d": 1}},
+            "alpha_pattern",
         ),
     ],
 )
@@ -220,13 +216,12 @@ def test_an_adapter_that_cannot_be_expressed_is_refused_and_nothing_is_written(
 
 
 def train_eulerlora(folder: Path, backbone: Path, seed: int, **options: object) -> PeftModel:
-    """As `train_peft`, with the method EulerLoRA."""
     values = {"r": 4, "min_rank": 2, "steps": 3, "scale": 0.5} | options
     return train_peft(folder, backbone, seed, kind=EulerLoraConfig, **values)
 
 
 def coefficients_of(draws: Tensor, adapter: int, model: PeftModel) -> dict[str, Tensor]:
-    """Returns the coefficients of one adapter's rows, by the names of `eulerlora.peft`.
+    """The coefficients of one adapter's rows, by the names of `eulerlora.peft`.
 
     draws: (adapters * samples, blocks, 4, adapters * rank), as the engine reads them.
     """
@@ -322,36 +317,14 @@ def test_adapters_of_several_backbones_or_numbers_of_classes_are_refused(
     folders = [tmp_path / "first", tmp_path / "second"]
     for folder in folders:
         train_peft(folder, backbone, 0, target_modules=["q_proj"])
-    with pytest.raises(EulerLoRAError, match="expected 3 class names, got 2"):
+    with pytest.raises(EulerLoRAError, match="class names"):
         import_peft(folders, tmp_path / "out", classes=["x", "y"])
     edit(folders[1], base_model_name_or_path="other")
-    with pytest.raises(EulerLoRAError, match="expected adapters of one backbone"):
+    with pytest.raises(EulerLoRAError, match="--backbone"):
         import_peft(folders, tmp_path / "out")
     assert len(import_peft(folders, tmp_path / "out", str(backbone)).classes) == 3
-    with pytest.raises(EulerLoRAError, match="expected a PEFT folder"):
+    with pytest.raises(EulerLoRAError, match=r"adapter_config\.json"):
         import_peft([backbone], tmp_path / "none", str(backbone))
-
-
-@pytest.mark.parametrize(
-    ("options", "formats"),
-    [
-        ({"stem": "convolution"}, "torchvision or onnx"),
-        ({"registers": 2}, "onnx"),
-        ({"pre_norm": True}, "onnx"),
-        ({"pooling": "mean"}, "onnx"),
-    ],
-    ids=str,
-)
-def test_a_backbone_that_transformers_vit_cannot_express_is_refused(
-    make_checkpoint, tmp_path: Path, options: dict[str, object], formats: str
-) -> None:
-    checkpoint, out = make_checkpoint(**options), tmp_path / "peft"
-    done = run("export", checkpoint, "--format", "peft", "--out", out)
-    assert done.status == 1
-    (option,) = options
-    assert f"{option}=" in done.err
-    assert done.err.rstrip().endswith(f"--format {formats}")
-    assert not out.exists()
 
 
 @pytest.mark.parametrize("crop", [False, True])

@@ -65,7 +65,7 @@ def test_every_picture_is_the_same_and_other_files_are_copied(tmp_path: Path) ->
 
 
 def deep_tiff() -> bytes:
-    """Returns a TIFF of 16 bits per sample and colour."""
+    """16 bits per sample and colour."""
     samples = (PIXELS.astype("<u2") * 257).tobytes()
     entries = [
         (256, 3, 1, 50), (257, 3, 1, 40), (258, 3, 3, 200), (259, 3, 1, 1), (262, 3, 1, 2),

@@ -23,7 +23,7 @@ Factors = Sequence[tuple[int, int]]
 
 
 def smooth(width: int = WIDTH, height: int = HEIGHT) -> Image.Image:
-    """Returns an image whose chroma hardly changes within a block."""
+    """The chroma hardly changes within a block."""
     ramps = np.mgrid[0:height, 0:width] / max(width, height)
     channels = [120 + 80 * ramps[0], 90 + 60 * ramps[1], 160 - 70 * ramps.mean(axis=0)]
     return Image.fromarray(np.stack(channels, axis=-1).astype(np.uint8))
@@ -36,7 +36,7 @@ def encoded(image: Image.Image, **options: object) -> bytes:
 
 
 def sampled(image: Image.Image, factors: Factors) -> bytes:
-    """Returns a JPEG with these sampling factors, a scan for each component.
+    """A JPEG with these sampling factors, a scan for each component.
 
     The scan of a component alone is that of a gray JPEG of its size (ITU-T T.81, A.2.2).
     """

@@ -35,7 +35,7 @@ LINEAR = RgbSpace("linear sRGB", SRGB.primaries, D65, 1.0)
 def png(
     levels: Floats, depth: int, *chunks: bytes, after: bytes = b"", colour_type: int = 2
 ) -> bytes:
-    """Returns a PNG of levels (height, width, channels) in [0, 1]; chunks precede the pixels."""
+    """Levels (height, width, channels) in [0, 1]; chunks precede the pixels."""
     samples = np.round(levels.clip(0, 1) * (2**depth - 1)).astype(">u2" if depth == 16 else "u1")
     height, width = levels.shape[:2]
     header = struct.pack(">IIBBBBB", width, height, depth, colour_type, 0, 0, 0)
@@ -67,7 +67,7 @@ INTENT = png_chunk(b"sRGB", b"\0")
 
 
 def picture(seed: int = 0) -> Floats:
-    """Returns sRGB in [0, 1] with dark colours: (24, 32, 3)."""
+    """sRGB in [0, 1] with dark colours: (24, 32, 3)."""
     return np.random.default_rng(seed).uniform(0, 1, (24, 32, 3)) ** 2
 
 
@@ -76,7 +76,6 @@ def pixels_of(content: bytes) -> npt.NDArray[np.uint8]:
 
 
 def encode(levels: Floats, space: RgbSpace, curve: Callable[[Floats], Floats]) -> Floats:
-    """Returns sRGB levels in another space with a tone curve."""
     to_space = np.linalg.inv(space.to_d50) @ SRGB.to_d50
     return curve((srgb_to_linear(levels) @ to_space.T).clip(0, 1))
 
@@ -195,7 +194,7 @@ def test_high_dynamic_range_is_refused(transfer: int) -> None:
 
 
 def padded(profile: bytes, size: int) -> bytes:
-    """Returns the profile with bytes at its end that do not compress."""
+    """Appends bytes that do not compress."""
     noise = np.random.default_rng(0).bytes(size - len(profile))
     return struct.pack(">I", size) + profile[4:] + noise
 

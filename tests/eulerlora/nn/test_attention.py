@@ -42,9 +42,9 @@ class Layer:
 
 
 def euler_steps(layer: Layer, state: Tensor, masks: Tensor, sigma: float) -> Tensor:
-    """Returns Y_T of the paper's compensated dynamics, computed step by step.
+    """Y_T of the paper's compensated dynamics, step by step.
 
-    state: Y_0 = h, (rows, tokens, out). masks: (steps, rows, rank). Returns Y_T.
+    state: Y_0 = h, (rows, tokens, out). masks: (steps, rows, rank).
     """
     duration = 1 / len(masks)
     frozen = F.linear(layer.inputs, layer.weight, layer.bias)
@@ -92,7 +92,6 @@ RANKS = SETTINGS.adapters * SETTINGS.rank
 
 @pytest.fixture
 def frozen() -> nn.MultiheadAttention:
-    """nn.MultiheadAttention with random weights and biases."""
     attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).eval()
     with torch.no_grad():
         for parameter in attention.parameters():
@@ -122,7 +121,7 @@ def inputs() -> Tensor:
 def merged_weights(
     frozen: nn.MultiheadAttention, adapters: AttentionAdapters, coefficients: Tensor
 ) -> list[Tensor]:
-    """Returns W0 + B diag(c) A of Q, K, V and O for the coefficients (4, ranks) of one row."""
+    """W0 + B diag(c) A of Q, K, V and O for the coefficients (4, ranks) of one row."""
     weights = [*frozen.in_proj_weight.chunk(3), frozen.out_proj.weight]
     return [
         weight + up.flatten(0, 1).T @ torch.diag(own) @ down.flatten(0, 1)
@@ -133,7 +132,7 @@ def merged_weights(
 
 
 def naive_attention(frozen: nn.MultiheadAttention, weights: list[Tensor], tokens: Tensor) -> Tensor:
-    """Returns the softmax attention of one row, computed head by head."""
+    """The softmax attention of one row, computed head by head."""
     biases = frozen.in_proj_bias.chunk(3)
     query, key, value = (tokens @ w.T + b for w, b in zip(weights[:3], biases, strict=True))
     size = WIDTH // HEADS

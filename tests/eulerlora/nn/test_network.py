@@ -23,14 +23,14 @@ DET = Draw()
 
 @torch.inference_mode()
 def answer(network: AdaptedVisionTransformer, images: Tensor, *draws: Draw) -> tuple[Tensor, ...]:
-    """Returns logits (trajectories, classes) of each image, for its draw or a common draw."""
+    """Logits (trajectories, classes) of each image, for its draw or a common draw."""
     each = draws if len(draws) == len(images) else draws * len(images)
     rows = Rows.of([draw.samples for draw in each], network.settings.adapters)
     return network(images, rows, network.draw_rows(each)).split(rows.counts)
 
 
 def torchvisions(backbone: VisionTransformer) -> models.VisionTransformer:
-    """Returns torchvision's module with the same weights, without a head."""
+    """Torchvision's module with the same weights, without a head."""
     shape = backbone.settings
     model = models.VisionTransformer(
         shape.image_size, shape.patch_size, shape.layers, shape.heads, shape.width, shape.mlp_width
@@ -42,7 +42,7 @@ def torchvisions(backbone: VisionTransformer) -> models.VisionTransformer:
 
 @torch.inference_mode()
 def frozen_with_head(network: AdaptedVisionTransformer, images: Tensor) -> Tensor:
-    """Returns logits (n, adapters, classes) of torchvision with each head."""
+    """Logits (n, adapters, classes) of torchvision with each head."""
     features = torchvisions(network.backbone)(images)
     return torch.einsum("nd,acd->nac", features, network.heads.weight) + network.heads.bias
 
@@ -73,7 +73,7 @@ OPTIONS: dict[str, dict[str, object]] = {
 def naive_logits(
     network: AdaptedVisionTransformer, image: Tensor, coefficients: Tensor, adapter: int
 ) -> Tensor:
-    """Returns the logits of one row from a pass of the backbone with W0 + B diag(c) A.
+    """The logits of one row from a pass of the backbone with W0 + B diag(c) A.
 
     coefficients: (blocks, 4, ranks).
     """

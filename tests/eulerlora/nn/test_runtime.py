@@ -10,13 +10,7 @@ from torch._dynamo.exc import FailOnRecompileLimitHit
 from eulerlora.nn.method import COEFFICIENTS, RowDraws
 from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput
 from eulerlora.nn.rows import Rows
-from eulerlora.nn.runtime import (
-    CPU_TOKENS,
-    CPU_VALUES,
-    ROW_COUNTS,
-    Runtime,
-    max_rows_per_pass,
-)
+from eulerlora.nn.runtime import CPU_TOKENS, CPU_VALUES, ROW_COUNTS, Runtime, max_rows_per_pass
 from eulerlora.settings import Draw, RuntimeSettings
 from tests.conftest import TINY_BACKBONE, predict_rows, random_backbone, random_network
 
@@ -25,7 +19,6 @@ DRAWS = (Draw(), Draw(mode="stoch", samples=3, seed=1), Draw(mode="stoch", sampl
 
 
 def inputs_of(network: AdaptedVisionTransformer) -> tuple[Tensor, Rows, RowDraws]:
-    """Returns images, rows and draws of one det and two stoch draws."""
     generator = torch.Generator().manual_seed(0)
     size = network.backbone.settings.image_size
     images = torch.rand(len(DRAWS), 3, size, size, generator=generator)

@@ -33,14 +33,14 @@ ROWS = torch.tensor([[[[0.6, 0.3, 0.1], [0.5, 0.3, 0.2]], [[0.7, 0.2, 0.1], [0.2
 
 
 def trajectories_of(probabilities: Tensor) -> Trajectories:
-    """Returns trajectories of probabilities (n, adapters, samples, classes)."""
+    """Of probabilities (n, adapters, samples, classes)."""
     shape = probabilities.shape[:3]
     views = torch.zeros(shape, dtype=torch.int64)
     return Trajectories.of(probabilities.double().log(), torch.zeros(*shape, 1), views)
 
 
 def ends(summary: Summary, rule: StoppingRule, samples: int = 2, **margins: float) -> bool:
-    """Returns whether an image ends by a rule with these margins of the round, others of 0."""
+    """Whether an image ends by a rule with these margins of the round, others of 0."""
     values = dict.fromkeys(("lead", "log_odds", "entropy", "agreement", "feature_distance"), 0.0)
     entry = RoundMargins(samples=samples, **values | margins)
     fitted = DecisionMargins(
@@ -67,7 +67,7 @@ def test_the_msp_is_compared_on_the_scale_of_log_odds() -> None:
 
 
 def policy_of(**changes: object) -> Policy:
-    """Returns a policy whose thresholds no answer of these tests is near, changed."""
+    """A policy whose thresholds no answer of these tests is near, changed."""
     values = default_policy().model_dump()
     values["target"] |= {"classes": ("b", "c"), "critical": {"name": "c", "classes": ("c",)}}
     values["target"]["urgent"] = 0.999
@@ -77,20 +77,14 @@ def policy_of(**changes: object) -> Policy:
     return Policy.model_validate(values)
 
 
-@pytest.mark.parametrize(
-    ("changes", "margin", "value"),
-    [
-        # The probability of b and c is 0.5; the rows disagree, which refers the image.
-        ({"target": {"urgent": 0.4}}, "log_odds", log_odds(0.5) - log_odds(0.4)),
-        ({"target": {"urgent": 0.6}}, "log_odds", log_odds(0.5) - log_odds(0.4)),
-    ],
-)
-def test_a_policy_needs_what_its_disposition_depends_on(
-    changes: dict[str, object], margin: str, value: float
-) -> None:
-    rule = StoppingRule(msp=0.01).of_policy(policy_of(**changes), ("a", "b", "c"))
-    assert ends(SUMMARY, rule, **{margin: value - 1e-6})
-    assert not ends(SUMMARY, rule, **{margin: value + 1e-6})
+def test_a_policy_needs_what_its_disposition_depends_on() -> None:
+    """The probability of b and c is 0.5; the rows disagree, which refers the image."""
+    distance = log_odds(0.5) - log_odds(0.4)
+    for urgent in (0.4, 0.6):
+        policy = policy_of(target={"urgent": urgent})
+        rule = StoppingRule(msp=0.01).of_policy(policy, ("a", "b", "c"))
+        assert ends(SUMMARY, rule, log_odds=distance - 1e-6)
+        assert not ends(SUMMARY, rule, log_odds=distance + 1e-6)
 
 
 def test_entropy_matters_unless_another_reason_refers_the_image() -> None:

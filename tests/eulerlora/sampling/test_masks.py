@@ -38,7 +38,7 @@ def seeded(seed: int = 0) -> Generator:
 
 
 def trajectory_coefficients(draw: Draw, blocks: int, settings: AdapterSettings) -> Tensor:
-    """Returns the coefficients of one image, (adapters * samples, blocks, 4, adapters * rank)."""
+    """(adapters * samples, blocks, 4, adapters * rank) of one image."""
     shape = NetworkShape(settings, BackboneSettings(layers=blocks), classes=2)
     return EulerLoRAMethod(DEFAULT_METHOD, shape).draw(draw).blocks[COEFFICIENTS]
 
@@ -62,13 +62,13 @@ def assert_covariance(deviations: Tensor, variance: float, rank: int) -> None:
 
 
 def spread(settings: AdapterSettings) -> float:
-    """Returns E[r/K] - 1 for K uniform on {Kmin, ..., r}."""
+    """E[r/K] - 1 for K uniform on {Kmin, ..., r}."""
     ranks = range(settings.min_rank, settings.rank + 1)
     return float(sum(Fraction(settings.rank, k) for k in ranks) / len(ranks) - 1)
 
 
 def third_of_four(draws: int, settings: AdapterSettings, generator: Generator) -> Tensor:
-    """Returns (draws, 4, rank): the third of four balanced samples, one block per draw."""
+    """(draws, 4, rank): the third of four balanced samples, one block per draw."""
     one = settings.model_copy(update={"adapters": 1})
     return draw_balanced_trajectories(4, draws, one, generator)[2]
 
@@ -244,7 +244,7 @@ def test_draws_are_independent_over_adapters_and_neighbouring_seeds(sampler: Sam
 
 
 def part(first: int, samples: int, sampler: Sampler) -> Tensor:
-    """Returns coefficients (adapters, samples - first, ...) of the samples after `first` of 11."""
+    """(adapters, samples - first, ...) of the samples after `first` of 11."""
     draw = Draw(mode="stoch", samples=samples, first=first, drawn=11, seed=3, sampler=sampler)
     actual = trajectory_coefficients(draw, 2, PAPER)
     return actual.unflatten(0, (PAPER.adapters, samples - first))
@@ -261,7 +261,7 @@ RANK, MIN_RANK = 20, 10  # the paper's
 
 
 def all_masks(rank: int, min_rank: int, groups: int) -> Tensor:
-    """Returns (outcomes, samples, rank): all equally likely outcomes of the samples.
+    """(outcomes, samples, rank): all equally likely outcomes of the samples.
 
     All groups have the same circle here, which changes the law of none of them alone.
     """
@@ -273,7 +273,7 @@ def all_masks(rank: int, min_rank: int, groups: int) -> Tensor:
 
 
 def mean_variance(samples: int, rank: int = RANK, min_rank: int = MIN_RANK) -> float:
-    """Returns the variance of a coefficient's mean over the samples, exact up to float64 rounding.
+    """The variance of a coefficient's mean over the samples, exact up to float64 rounding.
 
     Groups have independent circles, so the variances of their sums add up. The positions of the
     directions are a uniform permutation, so the average over all directions of one circle equals

@@ -176,7 +176,6 @@ def test_a_class_without_images_has_no_mean() -> None:
 
 @pytest.fixture
 def fitted_folder(checkpoint_copy: Path) -> Path:
-    """A checkpoint with feature statistics."""
     checkpoint = load_checkpoint(checkpoint_copy)
     width = 3 * checkpoint.config.backbone.settings.width
     features = torch.randn(40, width, generator=torch.Generator().manual_seed(3))

@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Generator, Tensor
 
-from eulerlora.answer import calibrated_sets, missing_calibration
+from eulerlora.answer import calibrated_sets
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.scores.prediction_sets import (
     PredictionSetCalibration,
@@ -43,7 +43,7 @@ class Identity(ClassifierMixin, BaseEstimator):
 
 
 def predicted(images: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Returns probabilities (images, 3) float64 that are informative, and labels."""
+    """Informative probabilities (images, 3) float64, and labels."""
     random = Generator().manual_seed(seed)
     labels = torch.randint(3, (images,), generator=random)
     logits = torch.randn(images, 3, generator=random).double()
@@ -106,7 +106,7 @@ def test_a_unit_has_the_largest_score_of_its_images() -> None:
 
 
 def covered_lesions() -> np.ndarray:
-    """Returns (trials,) how many of 200 new lesions are covered in all of their images.
+    """(trials,) how many of 200 new lesions are covered in all of their images.
 
     29 calibration lesions of one to four images, coverage 0.9.
     """
@@ -198,10 +198,7 @@ def test_the_sampler_does_not_matter_in_det(config: CheckpointConfig) -> None:
 
 def test_the_reason_lists_what_was_calibrated(config: CheckpointConfig) -> None:
     adaptive = Options("stoch", "auto", "independent", precision="float32")
-    assert missing_calibration(config, 0.9, adaptive) == (
-        "the checkpoint has no prediction sets with coverage 0.9 for stoch, auto samples, "
-        "independent, float32; it has 0.9 and 0.95 for stoch, 4 samples, balanced, float32; 0.9 "
-        "for det, float32"
-    )
-    none = config.model_copy(update={"prediction_sets": ()})
-    assert missing_calibration(none, 0.9, STOCH).endswith("; it has none")
+    probabilities = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
+    _, (warning,) = calibrated_sets(probabilities, 0.9, adaptive, config)
+    for part in (f"0.9 for {adaptive}", f"0.9 and 0.95 for {STOCH}", "0.9 for det, float32"):
+        assert part in warning.message

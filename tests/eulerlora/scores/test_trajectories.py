@@ -12,7 +12,7 @@ from tests.conftest import THRESHOLDS
 
 
 def random_trajectories(images: int = 6, samples: int = 4, seed: int = 0) -> Trajectories:
-    """Returns trajectories of two adapters, three classes and five features."""
+    """Two adapters, three classes and five features."""
     generator = Generator().manual_seed(seed)
     return Trajectories.of(
         torch.randn(images, 2, samples, 3, generator=generator, dtype=torch.float64),

@@ -27,7 +27,7 @@ def test_every_command_is_in_one_section_and_has_a_line_of_help() -> None:
 
 
 def commands(group: click.Group, *names: str) -> Iterator[tuple[str, ...]]:
-    """Yields the names of all commands below a group."""
+    """The names of all commands below a group."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -131,7 +131,6 @@ def declare(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
 
 @pytest.fixture
 def command_module(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of an importable module with the command."""
     module = ModuleType("installed_commands")
     module.__dict__["work_command"] = work_command
     monkeypatch.setitem(sys.modules, module.__name__, module)

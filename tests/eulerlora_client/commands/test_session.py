@@ -9,11 +9,7 @@ from typing import Any
 import pytest
 
 from eulerlora_client.client import TriageOptions
-from eulerlora_client.commands.session import (
-    print_table,
-    summary,
-    triage,
-)
+from eulerlora_client.commands.session import print_table, summary, triage
 from eulerlora_client.report.ranking import TriageRow, ranked
 from eulerlora_contract.answers import Disposition, Reason, TriageResult
 from eulerlora_contract.policy.policy import Policy
@@ -43,10 +39,7 @@ class FakeClient:
 
 
 def rows_of(
-    files: list[Path],
-    client: FakeClient,
-    max_bytes: int = MEGABYTE,
-    policy: Policy | None = None,
+    files: list[Path], client: FakeClient, max_bytes: int = MEGABYTE, policy: Policy | None = None
 ) -> list[TriageRow]:
     async def all_rows() -> list[TriageRow]:
         run = triage(files, client, OPTIONS, policy, max_bytes, 1)  # type: ignore[arg-type]
@@ -57,7 +50,6 @@ def rows_of(
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
-    """Six images."""
     paths = [tmp_path / f"{number}.png" for number in range(6)]
     for number, path in enumerate(paths):
         path.write_bytes(random_png(number))

@@ -24,12 +24,7 @@ from eulerlora_client.report.html import (
     write_html_report,
 )
 from eulerlora_client.report.ranking import TriageRow, ranked
-from eulerlora_contract.answers import (
-    OodScore,
-    Prediction,
-    Reason,
-    TriageResult,
-)
+from eulerlora_contract.answers import OodScore, Prediction, Reason, TriageResult
 from eulerlora_contract.policy import results as wording
 from eulerlora_contract.policy.policy import Policy, default_policy
 from eulerlora_contract.policy.results import UNKNOWN, performance
@@ -57,8 +52,6 @@ Write = Callable[[list[TriageRow]], str]
 
 
 class Tags(HTMLParser):
-    """The tags of a document with their attributes."""
-
     def __init__(self, document: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
@@ -208,9 +201,7 @@ def test_the_top_shows_the_time_the_model_and_the_counts(document: str, policy: 
         assert part in head
 
 
-def test_its_content_security_policy_allows_only_its_inline_resources(
-    document: str,
-) -> None:
+def test_its_content_security_policy_allows_only_its_inline_resources(document: str) -> None:
     (policy,) = (
         meta["content"]
         for meta in Tags(document).of("meta")

@@ -52,9 +52,7 @@ def test_the_most_urgent_come_first_and_failures_precede_routine(policy: Policy)
     assert names(rows) == ["urgent", "unfamiliar", "refer", "retake", "failed", "routine"]
 
 
-def test_a_retake_above_the_urgent_threshold_follows_the_urgent_rows(
-    policy: Policy,
-) -> None:
+def test_a_retake_above_the_urgent_threshold_follows_the_urgent_rows(policy: Policy) -> None:
     rows = [
         row(policy, "retake", sharp=False),
         triaged(Path("refer"), make_prediction(passes("nv", 7, 0.2, 0), ood=True), SHARP, policy),

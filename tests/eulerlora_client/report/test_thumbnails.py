@@ -23,7 +23,7 @@ RED, BLUE = (220, 30, 30), (30, 30, 220)
 
 
 def two_colours(width: int, height: int) -> Image.Image:
-    """Returns an image that is red above and blue below."""
+    """Red above and blue below."""
     image = Image.new("RGB", (width, height), RED)
     image.paste(BLUE, (0, height // 2, width, height))
     return image
@@ -54,11 +54,6 @@ def test_the_exif_orientation_is_applied(tmp_path: Path) -> None:
     middle = upright.height // 2
     assert np.allclose(upright.getpixel((upright.width - 10, middle)), RED, atol=12)
     assert np.allclose(upright.getpixel((10, middle)), BLUE, atol=12)
-
-
-def test_an_orientation_in_xmp_is_not_applied(tmp_path: Path) -> None:
-    two_colours(600, 400).save(tmp_path / "a.jpg", xmp=b'<x tiff:Orientation="6"/>')
-    assert opened(thumbnail_of(tmp_path / "a.jpg")).size == (320, 213)
 
 
 def test_the_colours_are_those_of_the_picture_in_srgb(tmp_path: Path) -> None:
