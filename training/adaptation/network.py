@@ -55,7 +55,7 @@ _DOWNLOAD_TIMEOUT_S = 30.0
 
 
 def available_source(source: BackboneSource) -> BackboneSource:
-    """Returns the source with `auto` replaced by published weights or by the embedded backbone.
+    """The source with `auto` replaced by published weights or by the embedded backbone.
 
     Prints why it selects the embedded one. Another source is returned unchanged.
     """
@@ -90,7 +90,7 @@ def _connection_timeout(seconds: float) -> Iterator[None]:
 def read_backbone(
     source: BackboneSource, recipe_folder: Path, dtype: torch.dtype
 ) -> FrozenBackbone:
-    """Returns the backbone of a recipe: a file, relative to the recipe, the embedded backbone, or
+    """The backbone of a recipe: a file, relative to the recipe, the embedded backbone, or
     published weights.
 
     The weights of a file are rounded to `dtype`, the type that the checkpoint stores.
@@ -127,7 +127,7 @@ def read_backbone(
 def initial_network(
     recipe: AdapterRecipe, frozen: FrozenBackbone, classes: int, previous: Path | None = None
 ) -> AdaptedVisionTransformer:
-    """Returns the network before its first step, with random heads.
+    """The network before its first step, with random heads.
 
     A recipe of the whole network may continue from the checkpoint `previous`, with its heads; None
     starts from the backbone.
@@ -162,7 +162,7 @@ def whole_network(
     classes: int,
     preprocessing: Preprocessing,
 ) -> AdaptedVisionTransformer:
-    """Returns a network with a copy of the backbone's weights, all of which are trained.
+    """A network with a copy of the backbone's weights, all of which are trained.
 
     With `attention=l2` the keys get the weights of the queries, and keep them in training. The
     heads are zero.
@@ -179,7 +179,7 @@ def whole_network(
 
 
 def train_all_weights(network: AdaptedVisionTransformer) -> AdaptedVisionTransformer:
-    """Returns the network with trainable weights of backbone and head, but not of the adapter."""
+    """Makes the weights of backbone and head trainable, but not those of the adapter, in place."""
     network.blocks.requires_grad_(False)
     network.backbone.requires_grad_(True)
     if network.backbone.settings.attention == "l2":
@@ -190,7 +190,7 @@ def train_all_weights(network: AdaptedVisionTransformer) -> AdaptedVisionTransfo
 
 
 def count_trained(network: AdaptedVisionTransformer) -> int:
-    """Returns the number of trained parameters; tied ones count once."""
+    """The number of trained parameters; tied ones count once."""
     trained = {name: p.numel() for name, p in network.named_parameters() if p.requires_grad}
     count = sum(trained.values())
     if network.backbone.settings.attention == "l2":
@@ -199,7 +199,7 @@ def count_trained(network: AdaptedVisionTransformer) -> int:
 
 
 def _tied_gradient(gradient: Tensor) -> Tensor:
-    """Returns the gradient of queries and keys with the same weights: the sum of both, twice.
+    """The gradient of queries and keys with the same weights: the sum of both, twice.
 
     The optimiser then gives equal weights equal updates.
 
@@ -214,7 +214,7 @@ MEMBERS = "members"
 
 
 def member_folders(recipe: AdapterRecipe, out: Path) -> list[Path]:
-    """Returns the folders of a run's checkpoints: `out`, or one for each member of an ensemble."""
+    """The folders of a run's checkpoints: `out`, or one for each member of an ensemble."""
     whole = recipe.whole_network
     if whole is None or whole.members == 1:
         return [out]
@@ -223,7 +223,7 @@ def member_folders(recipe: AdapterRecipe, out: Path) -> list[Path]:
 
 
 def member_recipe(recipe: AdapterRecipe, index: int) -> AdapterRecipe:
-    """Returns the recipe of one member, counted from 0.
+    """The recipe of one member, counted from 0.
 
     Each has its own seed; the first has the seed of the ensemble, and is the single network of that
     seed if the ensemble is explicit. Snapshots share the epochs, the first ones one more than the

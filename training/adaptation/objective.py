@@ -38,7 +38,7 @@ trajectory_losses: Loss = partial(trajectory_loss, reduction="none")
 
 
 def mean_probability_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Returns (n,), the cross-entropy of the mean probability of every image.
+    """(n,), the cross-entropy of the mean probability of every image.
 
     Args:
         logits: (n, trajectories, classes).
@@ -55,7 +55,7 @@ LOSSES: Mapping[Literal["trajectory", "mean"], Loss] = {
 
 
 def balanced_counts(labels: Ints, class_balance: float) -> Floats:
-    """Returns (n,), how often each image is drawn on average; the sum is n.
+    """(n,), how often each image is drawn on average; the sum is n.
 
     The images of a class together are drawn in proportion to size ** (1 - class_balance).
 
@@ -72,7 +72,7 @@ def balanced_counts(labels: Ints, class_balance: float) -> Floats:
 
 
 def log_frequency_ratio(labels: Ints, expected_counts: Floats, classes: int) -> Tensor:
-    """Returns (classes,) float32, the logarithm of drawn over present images of each class.
+    """(classes,) float32, the logarithm of drawn over present images of each class.
 
     Training adds it to the logits (logit adjustment, Menon et al., ICLR 2021). Classes without
     images have 0. `labels` and `expected_counts` are (n,).
@@ -85,13 +85,13 @@ def log_frequency_ratio(labels: Ints, expected_counts: Floats, classes: int) -> 
 
 
 def target_probabilities(labels: Tensor, classes: int) -> Tensor:
-    """Returns (n, classes) float32: one-hot labels; uniform for OUTSIDE; zeros for IGNORED."""
+    """(n, classes) float32: one-hot labels; uniform for OUTSIDE; zeros for IGNORED."""
     one_hot = F.one_hot(labels.clamp(min=0), classes) * (labels >= 0).unsqueeze(-1)
     return one_hot + (labels == OUTSIDE).unsqueeze(-1) / classes
 
 
 def image_weights(labels: Tensor, class_weights: Tensor, outlier_weight: float) -> Tensor:
-    """Returns (n,): the weight of the label's class, and 0 for IGNORED.
+    """(n,): the weight of the label's class, and 0 for IGNORED.
 
     Args:
         labels: (n,).
@@ -105,7 +105,7 @@ def image_weights(labels: Tensor, class_weights: Tensor, outlier_weight: float) 
 
 
 def effective_number_weights(counts: Tensor, beta: float) -> Tensor:
-    """Returns class weights proportional to (1 - beta) / (1 - beta^n), with sum 1.
+    """Class weights proportional to (1 - beta) / (1 - beta^n), with sum 1.
 
     Effective number of samples, Cui et al., CVPR 2019.
 
@@ -177,12 +177,10 @@ class AdapterObjective(Objective[AdapterDraw]):
     """The loss of adapters and heads on a frozen backbone.
 
     Args:
-        settings: Of the training.
         class_weights: (classes,), on the network's device.
         outlier_weight: As in `image_weights`.
         logit_adjustment: (classes,), added to the logits of images that belong to a class
-            (`log_frequency_ratio`); None for zeros.
-        validation: Measures each epoch; None for none.
+            (`log_frequency_ratio`).
         image_count: Of the training images, for a learned law and a method's own optimiser.
     """
 
@@ -205,8 +203,9 @@ class AdapterObjective(Objective[AdapterDraw]):
         self.image_count = image_count
 
     def draw(self, seed: int, step: int, process: int) -> AdapterDraw:
-        """Returns one draw per trajectory, shared by all images of the step and the same in all
-        processes, or draws of each image. Those and dropout differ between processes.
+        """One draw per trajectory, shared by all images of the step and the same in all processes.
+
+        Or draws of each image; those and dropout differ between processes.
         """
         settings = self.settings
         row_draws: Callable[[int], RowDraws]
@@ -275,14 +274,12 @@ class AdapterObjective(Objective[AdapterDraw]):
 
     @property
     def finished(self) -> bool:
-        """True if the validation loss has not decreased for `early_stop` epochs."""
         patience = self.settings.early_stop
         if self.validation is None or patience is None:
             return False
         return self.validation.epochs_without_gain() >= patience
 
     def extra_state(self) -> Mapping[str, Tensor]:
-        """Returns the kept adapters and the metrics of the epochs."""
         return {} if self.validation is None else self.validation.tensors
 
     def weight(self, labels: Tensor) -> Tensor:
@@ -293,13 +290,12 @@ class AdapterObjective(Objective[AdapterDraw]):
 
 
 def _step_generator(seed: int, step: int, *purpose: int) -> Generator:
-    """Returns the generator of a step's draws; `purpose` separates several draws of a step."""
     state = np.random.SeedSequence((seed, step, *purpose)).generate_state(1)
     return torch.Generator().manual_seed(int(state[0]))
 
 
 def class_weights(settings: AdapterTraining, images: ImageParts) -> Tensor:
-    """Returns (classes,) float32, the loss weight of each class; ones without weighting."""
+    """(classes,) float32, the loss weight of each class; ones without weighting."""
     if settings.class_weights == "none":
         return torch.ones(len(images.classes))
     counts = class_counts(images.parts["train"], len(images.classes))
@@ -310,7 +306,7 @@ _WHOLE_BATCH = Shard()
 
 
 def trained_images(images: ImageParts, outliers: OodSet | None) -> list[LabelledImage]:
-    """Returns the images of an epoch: the train part and the outliers, whose label is OUTSIDE."""
+    """The images of an epoch: the train part and the outliers, whose label is OUTSIDE."""
     return [*images.parts["train"], *([] if outliers is None else outliers.images)]
 
 
@@ -321,7 +317,7 @@ def objective_and_batches(
     outliers: OodSet | None,
     shard: Shard = _WHOLE_BATCH,
 ) -> tuple[AdapterObjective, LoadedBatches]:
-    """Returns the objective and the batches of a recipe, for its training and fits to its result.
+    """The objective and the batches of a recipe, for its training and fits to its result.
 
     The network is on its device. `outliers` are those of the recipe, None if it has none.
     """

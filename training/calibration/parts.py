@@ -41,13 +41,7 @@ keeps 95% is then below 95%. Results state the confidence in both cases.
 
 @dataclass(frozen=True)
 class FittedPart:
-    """A part of a calibration.
-
-    Attributes:
-        needed: Least number of `unit` for a fit.
-        available: Number of `unit` in the images.
-        result: In words.
-    """
+    """A part of a calibration, with what a fit needs and what the images have, in `unit`."""
 
     part: str
     needed: int
@@ -74,19 +68,13 @@ def parts_table(parts: Sequence[FittedPart]) -> str:
 
 
 def results_table(title: str, columns: Mapping[str, Mapping[str, str]]) -> str:
-    """Returns results by name as a Markdown table.
-
-    Args:
-        title: Header of the first column, with the names.
-        columns: The results of each column.
-    """
+    """Results by name as a Markdown table, with the results of each of `columns`."""
     names = dict.fromkeys(name for results in columns.values() for name in results)
     rows = [[name, *(results.get(name, "n/a") for results in columns.values())] for name in names]
     return markdown_table([title, *columns], rows)
 
 
 def calibrated_parts(config: CheckpointConfig) -> Iterator[FittedPart]:
-    """Yields the parts of a config that `calibrate` fitted."""
     features, margins = config.features, config.margins
     if features is not None:
         yield FittedPart(FEATURES, 1, features.images, "images", f"{features.components} means")
@@ -135,7 +123,7 @@ def site_parts(
     coverage: CoverageSettings,
     target: TargetClasses,
 ) -> Iterator[FittedPart]:
-    """Yields the parts of a site's calibration in their order, without results.
+    """The parts of a site's calibration in their order, without results.
 
     Args:
         lesions: Number of each of the checkpoint's classes.
@@ -170,7 +158,6 @@ def _urgent_parts(
     urgent: str = "",
     bound: str = "",
 ) -> Iterator[FittedPart]:
-    """Yields the parts of the urgent threshold and its bound, with their results."""
     unit, needed = f"{units} of {target.critical.name}", tolerance_sample_size(sensitivity)
     yield FittedPart(URGENT, 1, critical, unit, urgent)
     yield FittedPart(f"bound of {sensitivity:g}", needed, critical, f"{unit} without a miss", bound)

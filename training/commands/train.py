@@ -205,7 +205,7 @@ def _with_seed(overrides: tuple[str, ...], seed: int | None) -> tuple[str, ...]:
 def tracking(
     trackers: Sequence[Tracker], folder: Path | None, out: Path, recipe: Recipe
 ) -> Tracking | None:
-    """Returns what records the curves of a run in `out`; None without trackers.
+    """What records the curves of a run in `out`; None without trackers.
 
     Raises:
         SettingsError: For a tracker that is not installed.
@@ -225,13 +225,13 @@ def tracking(
 
 
 class _InterruptedRun(click.ClickException):
-    """The end of a run by Ctrl-C."""
+    """Ends by Ctrl-C."""
 
     exit_code = 128 + signal.SIGINT
 
 
 class _TerminatedRun(click.ClickException):
-    """The end of a run by SIGTERM, for which the program raises SystemExit."""
+    """Ends by SIGTERM, for which the program raises SystemExit."""
 
     exit_code = 128 + signal.SIGTERM
 
@@ -256,14 +256,13 @@ def resume_hint(hint: Callable[[], str]) -> Iterator[None]:
 
 
 def _checkpoint_hint(last: Path, states: list[Path]) -> str:
-    """Returns what a training run has stored: its last checkpoint, or its state in `states`."""
     if last.exists() and any(last.iterdir()):
         return f"the checkpoint in {last} is complete, but not evaluated"
     return f"no checkpoint was written; {state_hint(states)}"
 
 
 def state_hint(states: list[Path]) -> str:
-    """Returns the step and the path of the last readable state."""
+    """The step and the path of the last readable state."""
     from training.optimisation.run import stored_steps  # noqa: PLC0415 - imports torch
 
     for state in reversed(states):

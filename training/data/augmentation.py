@@ -42,7 +42,7 @@ _RULER_TICKS = (6, 16)
 
 
 def camera_view(size: int) -> v2.Compose:
-    """Returns a random view (3, height, width) uint8 -> (3, size, size) in [0, 1].
+    """A random view (3, height, width) uint8 -> (3, size, size) in [0, 1].
 
     A crop at another scale, a symmetry of the square, and other colours; less often blur, JPEG
     compression, the dark border of a camera's field, and the ticks of a ruler.
@@ -64,7 +64,7 @@ def camera_view(size: int) -> v2.Compose:
 
 
 def everyday_view(size: int) -> v2.Compose:
-    """Returns a random view as `camera_view`, for everyday pictures: a crop, a horizontal flip."""
+    """A random view as `camera_view`, for everyday pictures: a crop, a horizontal flip."""
     return v2.Compose(
         [
             v2.RandomResizedCrop(size, scale=CROP_AREA),
@@ -87,7 +87,7 @@ def colour_change(pixels: Tensor) -> Tensor:
 
 
 def _log_uniform(bound: float, shape: tuple[int, ...] = (1,)) -> Tensor:
-    """Returns random factors between exp(-bound) and exp(bound)."""
+    """Random factors between exp(-bound) and exp(bound)."""
     return torch.empty(shape).uniform_(-bound, bound).exp()
 
 
@@ -132,7 +132,7 @@ View = Callable[[Tensor], Tensor]
 
 
 def paper_view(preprocessing: Preprocessing) -> View:
-    """Returns the paper's random view: flips and a rotation at native resolution, then resize."""
+    """The paper's random view: flips and a rotation at native resolution, then resize."""
     return lambda pixels: network_input(_flip_and_rotate(pixels), preprocessing)
 
 
@@ -155,7 +155,7 @@ def _flip_and_rotate(pixels: Tensor) -> Tensor:
 
 
 def dermoscopy_view(preprocessing: Preprocessing) -> View:
-    """Returns a random view for dermoscopy: a crop, a symmetry of the square, mild colour jitter.
+    """A random view for dermoscopy: a crop, a symmetry of the square, mild colour jitter.
 
     The crop has 50% to 100% of the area and an aspect ratio of 1 to 16/9, which is 3/4 to 4/3 of
     that of a 4:3 image; evaluation resizes such an image to a square too. No pixels are filled.
@@ -174,7 +174,7 @@ def dermoscopy_view(preprocessing: Preprocessing) -> View:
 
 
 def dermoscopy_or_camera_view(preprocessing: Preprocessing) -> View:
-    """Returns a random view for dermoscopy that is one by another camera in half of the cases.
+    """A random view for dermoscopy that is one by another camera in half of the cases.
 
     Camera views alone lower the accuracy on images of the training images' cameras
     (docs/results/lessons.md).
@@ -185,7 +185,7 @@ def dermoscopy_or_camera_view(preprocessing: Preprocessing) -> View:
 
 
 def _natural_view(preprocessing: Preprocessing) -> View:
-    """Returns a random view for any pictures: a crop, a horizontal flip, mild colour jitter.
+    """A random view for any pictures: a crop, a horizontal flip, mild colour jitter.
 
     The crop has 60% to 100% of the area. Up stays up, and no pixels are filled.
     """
@@ -215,9 +215,9 @@ def training_view(
     augmentation: Augmentation,
     views: int | None = None,
 ) -> Transform:
-    """Returns the transform of an epoch; it does not depend on process or order of images.
+    """The transform of an epoch; it does not depend on process or order of images.
 
-    With `views`, it returns so many random views of an image, (views, 3, size, size).
+    With `views`, it makes so many random views of an image, (views, 3, size, size).
     """
     view = VIEWS[augmentation](preprocessing)
 

@@ -44,7 +44,7 @@ class ReadSet(Protocol):
 
 
 def pixels_of(name: str, source: ImageSource) -> Tensor:
-    """Returns (3, height, width) uint8, upright sRGB.
+    """(3, height, width) uint8, upright sRGB.
 
     Raises:
         DataError: With the image's name.
@@ -57,7 +57,7 @@ def pixels_of(name: str, source: ImageSource) -> Tensor:
 
 
 def rgb_image(name: str, source: Encoded) -> RgbImage:
-    """Returns a decoded image with warnings.
+    """Decodes an image, with warnings.
 
     Raises:
         DataError: With the image's name.
@@ -176,12 +176,12 @@ def pixel_batches(
 
 
 def class_counts(images: Sequence[LabelledImage], classes: int) -> Tensor:
-    """Returns (classes,) int64, the number of images per class."""
+    """The number of images per class, (classes,) int64."""
     return torch.bincount(torch.tensor([image.label for image in images]), minlength=classes)
 
 
 def evenly_spaced(items: Sequence[Item], count: int | None) -> Sequence[Item]:
-    """Returns `count` items at equal distances, beginning with the first; all if fewer or None."""
+    """`count` items at equal distances, beginning with the first; all if fewer or None."""
     if count is None or count >= len(items):
         return items
     return [items[index * len(items) // count] for index in range(count)]

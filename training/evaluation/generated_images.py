@@ -54,13 +54,7 @@ SHADING, TEXTURE, GRAIN = 0.05, 0.025, 0.01  # standard deviations, relative to 
 def pictures(
     name: str, kinds: Mapping[str, DrawPicture], count: int = IMAGES
 ) -> list[LabelledImage]:
-    """Returns pictures of several kinds in turn, drawn each time they are read.
-
-    Args:
-        name: Of the set.
-        kinds: The function that draws a kind, by its name.
-        count: Of all kinds together.
-    """
+    """Pictures of the set `name` of several kinds in turn, drawn each time they are read."""
     turns = zip(range(count), cycle(kinds.items()), strict=False)
     return [
         LabelledImage(f"{name}/{kind}/{index:03}", partial(_picture, draw, name, index), OUTSIDE)
@@ -73,7 +67,7 @@ def _picture(draw: DrawPicture, name: str, index: int) -> Tensor:
 
 
 def digits() -> list[LabelledImage]:
-    """Returns evenly spaced digits of scikit-learn, enlarged from 8 x 8 pixels."""
+    """Evenly spaced digits of scikit-learn, enlarged from 8 x 8 pixels."""
     images = list(enumerate(load_digits().images))
     return [
         LabelledImage(f"digits-8x8/{index:04}", _digit(pixels), OUTSIDE)
@@ -82,7 +76,7 @@ def digits() -> list[LabelledImage]:
 
 
 def _text_page(random: Generator, dark: bool) -> Pixels:
-    """Returns a page filled with lines of random words, darker than the page if `dark`."""
+    """A page filled with lines of random words, darker than the page if `dark`."""
     ink, page = random.integers(0, 90, 3), random.integers(190, 256, 3)
     if not dark:
         ink, page = page, ink
@@ -96,7 +90,6 @@ def _text_page(random: Generator, dark: bool) -> Pixels:
 
 
 def _tensor_of(pixels: Pixels) -> Tensor:
-    """Returns (3, height, width) of (height, width, 3)."""
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1).contiguous()
 
 
@@ -106,7 +99,7 @@ def _word(random: Generator) -> str:
 
 
 def _digit(pixels: NDArray[np.float64]) -> Tensor:
-    """Returns the picture of a digit with pixels (8, 8) from 0 to MAX_DIGIT."""
+    """The picture of a digit with pixels (8, 8) from 0 to MAX_DIGIT."""
     small = Image.fromarray((pixels * 255 / _MAX_DIGIT).round().astype(np.uint8))
     return _tensor_of(np.asarray(small.resize((_DIGIT_SIDE, _DIGIT_SIDE)).convert("RGB")))
 
@@ -156,7 +149,7 @@ PICTURES: Mapping[str, Mapping[str, DrawPicture]] = {
 
 
 def plain_skin(test: Sequence[LabelledImage]) -> list[LabelledImage]:
-    """Returns corners of test images, then as many rendered pictures as complete the set.
+    """Corners of test images, then as many rendered pictures as complete the set.
 
     A test image without a usable corner is left out. A corner keeps the cluster of its image.
     """
@@ -169,7 +162,7 @@ def plain_skin(test: Sequence[LabelledImage]) -> list[LabelledImage]:
 
 
 def rendered_skin(random: Generator, min_angle: float, max_angle: float) -> Pixels:
-    """Returns skin of one tone with low-frequency shading and fine texture.
+    """Skin of one tone with low-frequency shading and fine texture.
 
     The individual typology angle, atan((L* - 50) / b*), is drawn between two angles in degrees.
     """
@@ -208,13 +201,13 @@ def _deviation(pixels: Tensor) -> float:
 
 
 def _smooth_noise(random: Generator, rows: int, columns: int) -> np.ndarray:
-    """Returns (HEIGHT, WIDTH) standard normal noise of rows x columns values, interpolated."""
+    """Standard normal noise of rows x columns values, interpolated to (HEIGHT, WIDTH)."""
     coarse = Image.fromarray(random.standard_normal((rows, columns)).astype(np.float32))
     return np.asarray(coarse.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC))
 
 
 def _rgb(lightness: float, redness: float, yellowness: float) -> tuple[int, ...]:
-    """Returns the sRGB colour, 0 to 255, of a CIELAB colour."""
+    """The sRGB colour, 0 to 255, of a CIELAB colour."""
     lab = (round(lightness * 2.55), 128 + round(redness), 128 + round(yellowness))
     convert = ImageCms.buildTransform(
         ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB"), "LAB", "RGB"
@@ -235,7 +228,7 @@ _PASTED = 0.5  # size of the pasted lesion per side of the background
 
 
 def with_shift(images: Sequence[LabelledImage], name: str) -> list[LabelledImage]:
-    """Returns images that are decoded and changed by the shift `name` each time they are read."""
+    """Images that are decoded and changed by the shift `name` each time they are read."""
     return [replace(image, source=partial(_shifted, image, name)) for image in images]
 
 
@@ -244,7 +237,7 @@ def _shifted(image: LabelledImage, name: str) -> Tensor:
 
 
 def shifted(pixels: Tensor, name: str) -> Tensor:
-    """Returns changed (3, height, width) uint8 pixels. Random numbers depend on pixels and name."""
+    """Changes (3, height, width) uint8 pixels. Random numbers depend on pixels and name."""
     with seeded(CPU, content_seed(pixels, name)):
         return SHIFTS[name](pixels)
 
@@ -283,7 +276,7 @@ def _paste_lesion(pixels: Tensor) -> Tensor:
 
 
 def _background(height: int, width: int) -> Tensor:
-    """Returns (3, height, width) float32 from 0 to 255, a page of text or a plain colour."""
+    """A page of text or a plain colour, (3, height, width) float32 from 0 to 255."""
     if torch.rand(()) < 0.5:
         return torch.randint(256, (3, 1, 1)).float().expand(3, height, width).clone()
     random = np.random.default_rng(int(torch.randint(2**31, ())))
@@ -292,7 +285,7 @@ def _background(height: int, width: int) -> Tensor:
 
 
 def _disc(height: int, width: int, rows: float, columns: float) -> Tensor:
-    """Returns (height, width), 1 within a centred ellipse and 0 outside, with a soft edge.
+    """1 within a centred ellipse and 0 outside, with a soft edge, (height, width).
 
     `rows` and `columns` are the diameters of the ellipse, in units of the shorter side.
     """

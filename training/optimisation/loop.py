@@ -74,7 +74,6 @@ class _Loop:
             self.display.print(f"continuing after step {self.progress.step} of {run.state}")
 
     def run_to_end(self) -> RunResult:
-        """Takes all remaining steps and returns the result."""
         with (
             _deferred_interrupt() as interrupt,
             closing(self.display),
@@ -257,7 +256,6 @@ class Curves:
                 self.trackers.append(_started(name, tracking, first_step))
 
     def add_step(self, step: Step, before: Progress, after: Progress, length: RunLength) -> None:
-        """Adds a step, with the progress before and after it."""
         images = length.images_after(after.step) - length.images_after(before.step)
         seconds = after.seconds - before.seconds
         values = {
@@ -308,7 +306,7 @@ def _started(name: Tracker, tracking: Tracking, first_step: int) -> Any:
 
 
 def run_line(progress: Progress, start: Progress, length: RunLength) -> str:
-    """Returns "step 120/876, epoch 1/4, loss 1.234, 210 images/s, 3% waiting, 4 min left".
+    """Such as "step 120/876, epoch 1/4, loss 1.234, 210 images/s, 3% waiting, 4 min left".
 
     The loss is the current epoch's mean; rates and time left cover the steps after `start`.
     """
@@ -324,7 +322,7 @@ def run_line(progress: Progress, start: Progress, length: RunLength) -> str:
 
 
 def _epoch_line(progress: Progress, length: RunLength, metrics: Mapping[str, float]) -> str:
-    """Returns "epoch 1/4: loss 1.2340, validation nll 0.8120": an epoch's loss and metrics."""
+    """Such as "epoch 1/4: loss 1.2340, validation nll 0.8120"."""
     epoch = length.epoch_of(progress.step)
     parts = [f"loss {progress.mean_loss:.4f}"]
     parts += [f"{name.replace('_', ' ')} {value:.4g}" for name, value in metrics.items()]
@@ -332,10 +330,6 @@ def _epoch_line(progress: Progress, length: RunLength, metrics: Mapping[str, flo
 
 
 def _estimate_line(first: Progress, progress: Progress, length: RunLength) -> str:
-    """Returns the estimated duration of the remaining steps and the memory in use.
-
-    `first` is the progress after the first step of the session, which is slower than the others.
-    """
     seconds = (progress.seconds - first.seconds) / (progress.step - first.step)
     left = length.steps - progress.step
     return (
@@ -345,7 +339,7 @@ def _estimate_line(first: Progress, progress: Progress, length: RunLength) -> st
 
 
 def _memory() -> str:
-    """Returns the largest memory of the process so far, of the GPU where it is used."""
+    """The largest memory of the process so far, of the GPU where it is used."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return f"{torch.cuda.max_memory_allocated() / 1e9:.1f} GB of GPU memory"
     peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

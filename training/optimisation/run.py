@@ -83,7 +83,7 @@ class TrainedState:
     extra_state: Mapping[str, Tensor] = field(default_factory=dict)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns the tensors by their name in the file."""
+        """The tensors by their name in the file."""
         named: dict[str, Tensor] = dict(self._parameters())
         named |= {f"buffer.{name}": buffer for name, buffer in self.network.named_buffers()}
         named |= {f"extra.{name}": tensor for name, tensor in self.extra_state.items()}
@@ -115,12 +115,7 @@ def save_state(
 ) -> None:
     """Writes the state of a run atomically; an older state remains until then.
 
-    Args:
-        path: Of the state.
-        trained: Weights and optimiser.
-        progress: Epochs and steps so far.
-        settings: What the run depends on (`Run`); `load_state` requires the same.
-        data: Digest of the images; likewise.
+    `load_state` requires the same settings and the same digest `data` of the images.
 
     Raises:
         StorageError: The disk is full.
@@ -180,7 +175,7 @@ def check_stored_state(path: Path, resume: bool, restart: bool) -> None:
 
 
 def stored_steps(path: Path) -> int:
-    """Returns the steps of a stored state.
+    """The steps of a stored state.
 
     Raises:
         CheckpointError: If missing or damaged.
@@ -263,7 +258,6 @@ class Run:
 
     @property
     def shard(self) -> Shard:
-        """The part of every batch that this process gets."""
         return Shard(self.accelerator.process_index, self.accelerator.num_processes)
 
 
@@ -289,14 +283,14 @@ class RunResult:
 
 
 def accelerator_on(device: torch.device) -> Accelerator:
-    """Returns an Accelerator for `device`; it uses torch's current CUDA device, which this sets."""
+    """An Accelerator that uses torch's current CUDA device, which this sets to `device`."""
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     return Accelerator(cpu=device.type == "cpu")
 
 
 def run_provenance(recipe: Recipe, device: torch.device) -> Provenance:
-    """Returns what is needed to repeat a run on `device`, as JSON values."""
+    """What is needed to repeat a run on `device`, as JSON values."""
     threads = torch.get_num_threads()
     hardware = f"{threads} CPU thread{'s' * (threads != 1)}"
     if device.type == "cuda":
@@ -316,7 +310,7 @@ def run_provenance(recipe: Recipe, device: torch.device) -> Provenance:
 
 
 def data_provenance(*sets: ImageParts | OodSet, outliers: OodSet | None = None) -> Provenance:
-    """Returns the names of the data sets and of the outliers, and the images skipped in them."""
+    """The names of the data sets and of the outliers, and the images skipped in them."""
     names = sorted(name for images in sets for name in images.skipped)
     provenance: Provenance = {
         "data": "; ".join(images.name for images in sets),
@@ -332,7 +326,7 @@ def data_provenance(*sets: ImageParts | OodSet, outliers: OodSet | None = None) 
 
 
 def _current_commit() -> str | None:
-    """Returns the commit of the checkout, with "-dirty" if it has changes; None without git."""
+    """The commit of the checkout, with "-dirty" if it has changes; None without git."""
     try:
         described = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],

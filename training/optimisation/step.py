@@ -40,33 +40,30 @@ class Objective(ABC, Generic[StepDraw]):
 
     @abstractmethod
     def draw(self, seed: int, step: int, process: int) -> StepDraw:
-        """Returns the random input of a step; it is the same for all micro-batches."""
+        """The random input of a step; it is the same for all micro-batches."""
 
     @abstractmethod
     def loss(
         self, network: Callable[..., Any], images: Tensor, labels: Tensor, draw: StepDraw
     ) -> Tensor:
-        """Returns the summed, weighted loss of a part of a batch: a scalar.
+        """The summed, weighted loss of a part of a batch: a scalar.
 
-        Args:
-            network: `self.network`, possibly wrapped for several processes.
-            images: (n, 3, size, size).
-            labels: (n,), or (n, classes) target probabilities.
-            draw: Of the step, as `self.draw` returns it.
+        `network` is `self.network`, possibly wrapped for several processes. Images are (n, 3, size,
+        size), labels (n,) or (n, classes) target probabilities.
         """
 
     @abstractmethod
     def weight(self, labels: Tensor) -> Tensor:
-        """Returns the summed weight of a part of a batch: a scalar."""
+        """The summed weight of a part of a batch: a scalar."""
 
     def optimiser(
         self, parameters: Mapping[str, nn.Parameter], weight_decay: float
     ) -> torch.optim.Optimizer | None:
-        """Returns an optimiser of the objective's own (`Method.optimiser`), or None."""
+        """An optimiser of the objective's own (`Method.optimiser`), or None."""
         return None
 
     def lr_scale(self, name: str) -> float:
-        """Returns the factor of the recipe's learning rate for a parameter of the network."""
+        """Factor of the recipe's learning rate for a parameter of the network."""
         del name
         return 1.0
 
@@ -77,7 +74,7 @@ class Objective(ABC, Generic[StepDraw]):
         """Runs after the last step of each epoch."""
 
     def epoch_metrics(self) -> Mapping[str, float]:
-        """Returns the metrics of the last epoch besides its loss, such as `validation_nll`."""
+        """Metrics of the last epoch besides its loss, such as `validation_nll`."""
         return {}
 
     @property
@@ -86,7 +83,7 @@ class Objective(ABC, Generic[StepDraw]):
         return False
 
     def extra_state(self) -> Mapping[str, Tensor]:
-        """Returns the tensors besides the network's that `after_step` and `after_epoch` change.
+        """The tensors besides the network's that `after_step` and `after_epoch` change.
 
         A run stores them, and copies the stored values into them when it continues.
         """
@@ -94,7 +91,7 @@ class Objective(ABC, Generic[StepDraw]):
 
 
 def recomputed(block: Callable[[*BlockInputs], Tensor]) -> Callable[[*BlockInputs], Tensor]:
-    """Returns a function with the same value and gradient that stores only its inputs.
+    """A function with the same value and gradient that stores only its inputs.
 
     The backward pass computes the block again (activation checkpointing). The block must not draw
     random numbers, because the generator's state is not restored.
@@ -237,19 +234,15 @@ class Optimisation:
 
 
 def warmup_steps(steps: int, setting: int | Auto) -> int:
-    """Returns the steps of warm-up of a run; `auto` is a tenth of the run, at most 500 steps."""
+    """`auto` is a tenth of the run, at most 500 steps, as in the paper."""
     return min(_MAX_AUTO_WARMUP_STEPS, steps // 10) if setting == AUTO else setting
 
 
 def warmup_cosine(steps: int, setting: int | Auto) -> Callable[[int], float]:
-    """Returns the learning rate of a step as a fraction of its peak.
+    """The learning rate of a step as a fraction of its peak.
 
-    Linear warm-up from 0, so that the first update has learning rate 0, then half a cosine to 0, as
-    in the paper.
-
-    Args:
-        steps: Of the run, at the end of which the rate is 0.
-        setting: As in `warmup_steps`; with 0 steps of warm-up the first update has the peak rate.
+    Linear warm-up from 0, so that the first update has learning rate 0, then half a cosine to 0 at
+    the end of the run, as in the paper. Without warm-up the first update has the peak rate.
 
     Raises:
         SettingsError: If the warm-up does not end before the run.
@@ -271,7 +264,7 @@ def warmup_cosine(steps: int, setting: int | Auto) -> Callable[[int], float]:
 
 
 def attention_kernels(device: torch.device) -> AbstractContextManager[object]:
-    """Returns a context with the attention kernels for training: unfused on a CPU.
+    """The attention kernels for training: unfused on a CPU.
 
     The backward pass of the fused CPU kernel is slower on short sequences: a training step of the
     compact backbone took 1.4 (65 tokens) to 1.6 times (17 tokens) as long. The backward pass must

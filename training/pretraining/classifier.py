@@ -121,7 +121,7 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
         self.average = AveragedModel(model, multi_avg_fn=average).requires_grad_(False)
 
     def draw(self, seed: int, step: int, process: int) -> tuple[int, ...]:
-        """Returns the seed of the stochastic depth, which draws from torch's global generator."""
+        """The seed of the stochastic depth, which draws from torch's global generator."""
         return seed, step, process
 
     def loss(
@@ -152,7 +152,6 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
         return loss
 
     def weight(self, labels: Tensor) -> Tensor:
-        """Returns the summed weight of the images without the padding."""
         unlabelled = labels >= sum(self.model.classes)
         return torch.where(unlabelled, self.contrast_weight, (labels >= 0).float()).sum()
 
@@ -163,7 +162,7 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
         return classifier
 
     def lr_scale(self, name: str) -> float:
-        """Returns `layer_decay` to the power of the parameter's distance from the final norm."""
+        """`layer_decay` to the power of the parameter's distance from the final norm."""
         if not name.startswith("backbone."):
             return self.head_lr_scale
         if name.startswith("backbone.encoder.ln."):
@@ -181,7 +180,7 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
 
 
 def contrastive_loss(embeddings: Tensor, numbers: Tensor) -> Tensor:
-    """Returns the summed loss of views: the cross-entropy of their similarities to other views.
+    """The summed loss of views: the cross-entropy of their similarities to other views.
 
     The target of a view is the other views of the same image (NT-Xent, Chen et al., "A Simple
     Framework for Contrastive Learning of Visual Representations", ICML 2020). A view without

@@ -102,7 +102,7 @@ def pretrain(
 
 
 def stage_state_file(out: Path, stage: int) -> Path:
-    """Returns the file that stores a stage's state until the backbone is written; from 0."""
+    """Where a stage's state is stored until the backbone is written; stages count from 0."""
     return out / f"stage-{stage + 1}.state.safetensors"
 
 
@@ -138,11 +138,10 @@ class _PretrainingImages:
 
     @property
     def classes(self) -> list[int]:
-        """The number of classes of each labelled set."""
         return [len(images.classes) for images in self.labelled]
 
     def training_sets(self, recipe: PretrainingRecipe) -> list[PretrainingSet]:
-        """Returns the images to train on; the calibration part is unused."""
+        """The images to train on; the calibration part is unused."""
         first_class = [0, *accumulate(self.classes)]
         sets = [
             PretrainingSet(
@@ -160,7 +159,7 @@ class _PretrainingImages:
 def mixed_batches(
     sets: Sequence[PretrainingSet], stage: PretrainingStage, run: Run
 ) -> LoadedBatches:
-    """Returns batches of the images of several sets, in random order.
+    """Batches of the images of several sets, in random order.
 
     The label of a labelled image is its class, counted over all sets. Every unlabelled image has a
     label of its own, above those of the classes, and two views in a batch. A view depends on seed,
@@ -250,7 +249,7 @@ BATCH = 256
 
 @torch.inference_mode()
 def top_one(model: Classifier, sets: Sequence[ImageParts]) -> dict[str, float]:
-    """Returns, by data set name, the accuracy of the set's head on its test part."""
+    """The accuracy of each set's head on its test part, by data set name."""
     device = next(model.parameters()).device
     accuracy = {}
     for head, images in enumerate(sets):

@@ -29,7 +29,7 @@ BASE, VARIANTS = "base", "variants"
 
 
 def find_recipe(name: str) -> Path:
-    """Returns the path of a recipe, given as a path or as the name of a packaged recipe.
+    """The path of a recipe, given as a path or as the name of a packaged recipe.
 
     Raises:
         SettingsError: With the packaged names, if there is neither.
@@ -47,23 +47,17 @@ def find_recipe(name: str) -> Path:
 
 
 def recipe_names() -> list[str]:
-    """Returns the names of the packaged recipes that are complete, without mere bases."""
+    """The names of the packaged recipes that are complete, without mere bases."""
     return sorted(path.stem for path in RECIPES.glob("*.toml") if "name" in read_toml(path))
 
 
 def read_recipe(
     path: Path, kind: type[AnyRecipe], overrides: Sequence[str] = (), variant: str | None = None
 ) -> AnyRecipe:
-    """Returns the recipe in a TOML file, or one of its variants, with overrides.
+    """The recipe in a TOML file, or its `variant`, with overrides such as `training.epochs=2`.
 
     The key `base` names another file, relative to this one, or a packaged recipe, whose keys this
     file replaces. Keys of the table `variants.NAME` replace keys of the file for that variant.
-
-    Args:
-        path: Of the TOML file.
-        kind: The schema.
-        overrides: `key=value` such as `training.epochs=2`.
-        variant: A name in `variants`; None for the keys of the file alone.
 
     Raises:
         SettingsError: With file and key, for an unreadable file, an unknown variant or key, or a
@@ -85,14 +79,14 @@ def read_recipe(
 
 @dataclass(frozen=True)
 class Layer:
-    """Tables of a recipe and what states them: the name of a file, or a variant."""
+    """Tables of a recipe and the name of the file, or variant, that states them."""
 
     source: str
     tables: Tables
 
 
 def read_layers(path: Path, variant: str | None = None) -> list[Layer]:
-    """Returns the files of a recipe, the base first, and the variant; later ones replace keys.
+    """The files of a recipe, the base first, and the variant; later ones replace keys.
 
     Errors as in `read_recipe`.
     """
@@ -113,7 +107,6 @@ def read_layers(path: Path, variant: str | None = None) -> list[Layer]:
 
 
 def _override_key(override: str) -> list[str]:
-    """Returns the parts of the key of an override `key=value`. Raises SettingsError."""
     key, equals, _ = override.partition("=")
     if not equals or not key:
         raise SettingsError(f"expected --set key=value, got {override!r}")
@@ -150,7 +143,7 @@ def _is_table_of_tables(value: Any) -> bool:
 
 
 def read_toml(path: Path) -> Tables:
-    """Returns the tables of a TOML file.
+    """The tables of a TOML file.
 
     Raises:
         SettingsError: With the path.
@@ -179,11 +172,6 @@ def _merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> Tables:
 
 
 def _with_overrides(tables: Tables, overrides: Sequence[str]) -> Tables:
-    """Returns tables in which `key=value` such as `training.epochs=2` replaces keys.
-
-    Raises:
-        SettingsError: For a key that cannot be in the tables.
-    """
     tables = deepcopy(tables)
     for override in overrides:
         _apply(tables, override)
@@ -203,7 +191,7 @@ def _apply(tables: Tables, override: str) -> None:
 
 
 def _value(text: str) -> Any:
-    """Returns a TOML value; text that is no valid TOML is a string, so quotes are optional."""
+    """A TOML value; text that is no valid TOML is a string, so quotes are optional."""
     try:
         return toml_tables(f"value = {text}")["value"]
     except SettingsError:
@@ -212,12 +200,7 @@ def _value(text: str) -> Any:
 
 @dataclass(frozen=True)
 class RecipeKey:
-    """A key of a recipe, such as `training.epochs`.
-
-    Attributes:
-        default: As in TOML; "required" or "not set" without one.
-        text: What it is.
-    """
+    """A key of a recipe, such as `training.epochs`, with its default as in TOML."""
 
     name: str
     default: str
@@ -225,10 +208,7 @@ class RecipeKey:
 
 
 def recipe_keys(model: type[BaseModel], prefix: str = "") -> list[RecipeKey]:
-    """Returns the keys of a model and of the models in it, in order.
-
-    A table that is a model itself is replaced by its keys.
-    """
+    """The keys of a model in order; a table that is a model itself is replaced by its keys."""
     keys: list[RecipeKey] = []
     for name, field in model.model_fields.items():
         inner = _models_in(field.annotation)
@@ -244,7 +224,7 @@ def recipe_keys(model: type[BaseModel], prefix: str = "") -> list[RecipeKey]:
 
 
 def _keys_of_any(models: list[type[BaseModel]], prefix: str) -> list[RecipeKey]:
-    """Returns the keys of a model, or of alternatives that differ in their `name`."""
+    """The keys of a model, or of alternatives that differ in their `name`."""
     if len(models) == 1:
         return recipe_keys(models[0], prefix)
     names = [model.model_fields["name"].default for model in models]
@@ -289,7 +269,7 @@ def _choices(annotation: Any) -> list[str]:
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    """Returns a model, also an optional one, or alternatives; none for lists and other types."""
+    """A model, also an optional one, or alternatives; none for lists and other types."""
     inner = () if get_origin(annotation) is tuple else get_args(annotation)
     models: list[type[BaseModel]] = []
     for candidate in (annotation, *inner):
@@ -311,7 +291,7 @@ VALUE_WIDTH, TEXT_WIDTH = 48, 100
 def recipe_with_sources(
     path: Path, kind: type[AnyRecipe], overrides: Sequence[str] = (), variant: str | None = None
 ) -> list[str]:
-    """Returns the lines of a recipe with all its keys, which are a recipe themselves.
+    """The lines of a recipe with all its keys, which are a recipe themselves.
 
     A comment above a key describes it; one beside it names the file, variant or command line that
     sets its value, or says `default`. Arguments and errors as in `read_recipe`.
@@ -343,7 +323,7 @@ def leaves(tables: Mapping[str, Any], parents: KeyPath = ()) -> Iterator[tuple[K
 
 
 def _assignment(key: KeyPath, value: Any) -> str:
-    """Returns `key = value`; a comment if the value is None, which TOML cannot state."""
+    """`key = value`; a comment if the value is None, which TOML cannot state."""
     name = ".".join(
         part if _BARE_KEY.fullmatch(part) else tomlkit.item(part).as_string() for part in key
     )

@@ -60,7 +60,7 @@ class OptimisationSettings(Settings):
     """Processes that load and augment images; 0 uses the main process."""
 
     def check_single_draw(self, key: str) -> Self:
-        """Returns the settings.
+        """The settings.
 
         Raises:
             ValueError: If `key` is not 0 and passes are split or repeated, in which its random

@@ -42,7 +42,7 @@ _TAGS = ("uncertainty", "lora", "vision-transformer")
 
 
 def front_matter(config: CheckpointConfig, report: Report | None) -> str:
-    """Returns the lines from `---` to `---`; every value is JSON, which is valid YAML.
+    """The lines from `---` to `---`; every value is JSON, which is valid YAML.
 
     The licence is that of the training data; the results are those of the report's first mode.
     """

@@ -48,8 +48,6 @@ _MAX_LABELLED_CLASSES = 20
 
 @dataclass(frozen=True)
 class ChartFile:
-    """A chart with its file name and its alternative text."""
-
     name: str
     alt_text: str
     figure: Figure
@@ -73,7 +71,7 @@ def chart_files(evaluation: Evaluation) -> Iterator[ChartFile]:
 
 
 def png(figure: Figure) -> bytes:
-    """Returns a figure as PNG with at most 256 colours; equal figures give equal bytes."""
+    """A figure as PNG with at most 256 colours; equal figures give equal bytes."""
     rendered, content = BytesIO(), BytesIO()
     figure.savefig(rendered, format="png", dpi=_PIXELS_PER_INCH)
     with Image.open(rendered, formats=["PNG"]) as image:
@@ -119,7 +117,7 @@ def _histograms(
 
 
 def reliability_diagram(calibration: Mapping[str, CalibrationBins], title: str) -> Figure:
-    """Returns reliability diagrams side by side, one for each name, with bin counts below.
+    """Reliability diagrams side by side, one for each name, with bin counts below.
 
     The bars are the accuracy and its gap to the mean top probability. Bins of fewer than 10
     images are faint.
@@ -170,7 +168,7 @@ def _draw_accuracy(axes: Axes, bins: CalibrationBins) -> None:
 
 
 def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figure:
-    """Returns a confusion matrix, shaded by the share of the true label's images.
+    """A confusion matrix, shaded by the share of the true label's images.
 
     `counts` is (classes, classes), one row for each true label. With more than 20 classes the cells
     have no text.
@@ -197,7 +195,7 @@ def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figur
 
 
 def risk_coverage_chart(curves: Mapping[str, RiskCoverage], title: str) -> Figure:
-    """Returns selective risk against coverage, one line for each name; curves of one resample."""
+    """Selective risk against coverage, one line for each name; curves of one resample."""
     figure = _figure(6.4, 4.8, title)
     axes = figure.subplots()
     styles = cycle(_LINES)
@@ -226,7 +224,7 @@ def score_histograms(
     threshold: float | None,
     title: str,
 ) -> Figure:
-    """Returns histograms of an OOD score in the test part and in other sets.
+    """Histograms of an OOD score in the test part and in other sets.
 
     `inside` is (n,), `outside` (m,) by name of the set. Images below an MSP of `threshold`, or
     above this value of another score, are flagged; None draws no threshold.
@@ -258,7 +256,7 @@ def score_histograms(
 
 
 def _score_edges(score: ScoreName, *values: Floats) -> list[float]:
-    """Returns bin edges: from 0 to 1 for the MSP, else up to the 99th percentile of all values."""
+    """Bin edges: from 0 to 1 for the MSP, else up to the 99th percentile of all values."""
     low, high = 0.0, 1.0
     if score != "msp":
         everything = np.concatenate(values)

@@ -91,7 +91,7 @@ def write_report(folder: Path, evaluation: Evaluation) -> None:
 
 
 def markdown(report: Report) -> str:
-    """Returns all results as Markdown sections with level-2 headings."""
+    """All results as Markdown sections with level-2 headings."""
     sections = summary_sections(report)
     for title, text in result_sections(report):
         sections += [f"## {title}", text]
@@ -99,7 +99,7 @@ def markdown(report: Report) -> str:
 
 
 def summary_sections(report: Report) -> list[str]:
-    """Returns the paragraphs on the test part: data, metrics, differences between modes, notes."""
+    """The paragraphs on the test part: data, metrics, differences between modes, notes."""
     first, *others = report.modes
     notes = "\n".join(f"- {printable(note)}" for note in report.notes)
     sections = [data_summary(report), notes, metrics_table(report)]
@@ -110,7 +110,6 @@ def summary_sections(report: Report) -> list[str]:
 
 
 def data_summary(report: Report) -> str:
-    """Returns a sentence about the test data, with a precision that is not float32."""
     lesions = f" of {report.clusters:,} lesions" if report.clusters < report.images else ""
     precision = "" if report.precision == "float32" else f", predicted in {report.precision}"
     measured = f"Measured on {report.data}: {report.images:,} images{lesions}{precision}."
@@ -119,7 +118,7 @@ def data_summary(report: Report) -> str:
 
 
 def probe_note(probe: ProbeComparison) -> str:
-    """Returns how the model compares with the linear probe that its training started from."""
+    """How the model compares with the linear probe that its training started from."""
     basis = f"{probe.images:,} test images of {probe.groups:,} groups"
     started = f"the linear probe that the training started from (accuracy {probe.accuracy:.3f})"
     nll, accuracy = probe.nll_difference, probe.accuracy_difference
@@ -137,7 +136,7 @@ def probe_note(probe: ProbeComparison) -> str:
 
 
 def seen_note(report: Report) -> str:
-    """Returns what it means that training was shown test images, or may have been; "" if not."""
+    """What it means that training was shown test images, or may have been; "" if not."""
     if report.seen is None:
         return (
             "The images that the model was trained on are not recorded: test images among them "
@@ -204,7 +203,7 @@ def _difference(first: ModeReport, mode: ModeReport) -> str:
 
 
 def _folded(report: Report, table: Callable[[ModeReport], str]) -> str:
-    """Returns the first mode's table, and the similar tables of other modes as folded details."""
+    """The first mode's table, and the similar tables of other modes as folded details."""
     first, *others = report.modes
     return "\n\n".join(
         [
@@ -238,7 +237,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def predictions_csv(evaluation: Evaluation) -> bytes:
-    """Returns the table as compressed CSV; equal predictions give equal bytes."""
+    """The table as compressed CSV; equal predictions give equal bytes."""
     classes, content = evaluation.classes, BytesIO()
     attributes = dict.fromkeys(
         name for image in evaluation.test.images for name in image.attributes
