@@ -57,12 +57,7 @@ class NoiseMethod(Method[SettingsType_co]):
 
     @abstractmethod
     def with_noise(self, coefficients: Tensor, noise: Mapping[str, Tensor]) -> RowDraws:
-        """Returns the draws of rows.
-
-        Args:
-            coefficients: (rows, blocks, 4, adapters * rank), of mode det.
-            noise: By name, (rows, ...).
-        """
+        """Draws of rows: coefficients (rows, blocks, 4, ranks) of mode det, and noise by name."""
 
     def sample(self, samples: int, generator: Generator) -> RowDraws:
         rows = self.adapters.adapters * samples
@@ -78,10 +73,7 @@ class NoiseMethod(Method[SettingsType_co]):
 
 
 def divergence(mean: Tensor, scale: Tensor, prior_scale: float) -> Tensor:
-    """Returns KL(N(mean, scale^2) || N(0, prior_scale^2)), summed over all elements, in nats.
-
-    Mean and scale have the same shape; both scales are positive.
-    """
+    """KL(N(mean, scale^2) || N(0, prior_scale^2)), summed over all elements, in nats."""
     ratio = scale / prior_scale
     terms = ratio.square() + (mean / prior_scale).square() - 1 - 2 * ratio.log()
     return 0.5 * terms.sum()
@@ -90,7 +82,7 @@ def divergence(mean: Tensor, scale: Tensor, prior_scale: float) -> Tensor:
 def independent_noise(
     rows: int, shapes: Mapping[str, Sequence[int]], generator: Generator
 ) -> dict[str, Tensor]:
-    """Returns standard normal numbers (rows, *shape) for every name."""
+    """Standard normal numbers (rows, *shape) for every name."""
     return {name: torch.randn(rows, *shape, generator=generator) for name, shape in shapes.items()}
 
 
@@ -101,7 +93,7 @@ def antithetic_noise(
     shapes: Mapping[str, Sequence[int]],
     generator: Generator,
 ) -> dict[str, Tensor]:
-    """Returns (adapters * samples, *shape) for every name, adapter by adapter, in pairs z, -z.
+    """(adapters * samples, *shape) for every name, adapter by adapter, in pairs z, -z.
 
     Each sample alone is standard normal. The `first` samples of each adapter are skipped. The first
     samples of an adapter do not depend on how many are drawn.
@@ -154,7 +146,7 @@ class GaussianAdapters(AttentionAdapters):
         return projected_attention(inputs, frozen, project, rows.queries)
 
     def _of_rows(self, name: str, rows: BlockRows) -> Tensor:
-        """Returns the weights `down` or `up` of every row, (rows, 4, rank, width)."""
+        """The weights `down` or `up` of every row, (rows, 4, rank, width)."""
         return _sampled(self, name, rows.adapter, rows.draws.get(name), dim=1)
 
 
@@ -235,16 +227,7 @@ class GaussianWeightsMethod(NoiseMethod[SettingsType_co]):
 
 
 def low_rank(inputs: Tensor, down: Tensor, up: Tensor) -> Tensor:
-    """Returns B A x with weights of each row.
-
-    Args:
-        inputs: (rows, tokens, width).
-        down: (rows, rank, width).
-        up: (rows, rank, width).
-
-    Returns:
-        (rows, tokens, width).
-    """
+    """B A x with weights of each row, (rows, tokens, width); down, up: (rows, rank, width)."""
     return inputs.to(down.dtype) @ down.mT @ up
 
 
@@ -262,7 +245,7 @@ def _add_law(module: nn.Module, name: str, rotated: bool) -> None:
 def _sampled(
     module: nn.Module, name: str, adapter: Tensor, noise: Tensor | None, dim: int
 ) -> Tensor:
-    """Returns (rows, ...): the mean of each row's adapter plus its noise.
+    """The mean of each row's adapter plus its noise, (rows, ...).
 
     `adapter` is (rows,), `dim` the axis of the adapters, `noise` (rows, ...) or None for the mean.
     """
@@ -274,7 +257,7 @@ def _sampled(
 
 
 def _rotated(module: nn.Module, name: str, adapter: Tensor, deviation: Tensor, dim: int) -> Tensor:
-    """Returns left deviation right' with the bases of each row's adapter; without any, deviation.
+    """left deviation right' with the bases of each row's adapter; without any, deviation.
 
     The bases of all adapters are applied to all rows: those of every row would need much memory.
     """

@@ -61,7 +61,7 @@ FIT_SAMPLES = 4
 def predicted_probabilities(
     network: AdaptedVisionTransformer, pixels: Tensor, samples: int | None = FIT_SAMPLES
 ) -> Tensor:
-    """Returns the mean probabilities (n, classes), float64 on the CPU.
+    """The mean probabilities (n, classes), float64 on the CPU.
 
     `pixels` are (n, 3, size, size) on the network's device. `samples` is per adapter, None for mode
     det. Image i has the seed i, so that two calls differ in the network only.
@@ -103,7 +103,7 @@ class FittedMethod(GaussianWeightsMethod[SettingsType_co]):
 
 
 def _fitted(module: Module) -> Module:
-    """Returns a module of which training changes no scale and no basis."""
+    """Excludes scales and bases from training."""
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(not name.endswith(("_root", "_left", "_right")))
     return module
@@ -158,8 +158,7 @@ class TFBMethod(FittedMethod[TFBSettings]):
 def rotate(network: AdaptedVisionTransformer) -> list[Tensor]:
     """Replaces B by U D and A by V' A in all adapters, in place: B A does not change.
 
-    Returns:
-        The singular values D of each block, (4, adapters, rank).
+    Returns the singular values D of each block, (4, adapters, rank).
     """
     values = []
     for block in _adapters(network):
@@ -172,7 +171,6 @@ def rotate(network: AdaptedVisionTransformer) -> list[Tensor]:
 
 
 def _adapters(network: AdaptedVisionTransformer) -> Iterator[GaussianAdapters]:
-    """Yields the adapters of each block."""
     for block in network.blocks:
         assert isinstance(block, GaussianAdapters)
         yield block
@@ -186,13 +184,7 @@ def _padded(rows: Tensor, like: Tensor) -> Tensor:
 def set_deviation(
     network: AdaptedVisionTransformer, values: list[Tensor], deviation: float
 ) -> None:
-    """Sets the scales of rotated adapters so that weights get noise U E of this deviation.
-
-    Args:
-        network: After `rotate`; changed in place.
-        values: Of `rotate`.
-        deviation: Standard deviation of the elements of E.
-    """
+    """Sets the scales of adapters after `rotate`: noise U E of this deviation on the weights."""
     for block, singular in zip(_adapters(network), values, strict=True):
         effective = singular > SMALLEST_VALUE * singular.amax(dim=-1, keepdim=True)
         scale = torch.where(effective, deviation / singular, 0.0)
@@ -200,7 +192,7 @@ def set_deviation(
 
 
 def largest_accepted(is_accepted: Callable[[float], bool]) -> float:
-    """Returns the largest accepted number, to 2%, for a property that only small ones have.
+    """The largest accepted number, to 2%, for a property that only small ones have.
 
     0 if even the smallest of `RANGE` is not accepted.
     """
@@ -362,15 +354,11 @@ class LaplaceMethod(FittedMethod[LaplaceSettings]):
 
 
 def gauss_newton_diagonal(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, Tensor]:
-    """Returns the diagonal summed over images, by the name of the parameter without `_root`.
+    """The diagonal summed over images, by the name of the parameter without `_root`.
 
     For the cross-entropy of a softmax the matrix is the Fisher information: the mean over classes y
-    with their probabilities p(y) of the squared gradient of log p(y).
-
-    Args:
-        network: With normal weights; its scales are set to 1, so that the gradient of a row's noise
-            is that of its weights.
-        images: (n, 3, size, size), on the network's device.
+    with their probabilities p(y) of the squared gradient of log p(y). The network has normal
+    weights; its scales are set to 1, so that the gradient of a row's noise is that of its weights.
     """
     with torch.no_grad():
         for name, parameter in network.adapter_parameters():
@@ -415,7 +403,6 @@ def _part_diagonal(network: AdaptedVisionTransformer, images: Tensor) -> dict[st
 def set_posterior(
     network: AdaptedVisionTransformer, diagonal: Mapping[str, Tensor], prior_precision: float
 ) -> None:
-    """Sets the scales of the network's weights to those of the posterior."""
     with torch.no_grad():
         for name, value in diagonal.items():
             variance = 1 / (value + prior_precision)
@@ -490,10 +477,7 @@ class Law:
 
 
 def kronecker_factors(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, Factors]:
-    """Returns the factors of heads and sampled adapters over the images, by parameter name.
-
-    `images` are (n, 3, size, size).
-    """
+    """The factors of heads and sampled adapters over the images, by parameter name."""
     sums: dict[str, tuple[Tensor, Tensor]] = {}
     for part in images.split(CURVATURE_BATCH):
         for name, (left, right) in _covariances(network, part):
@@ -511,7 +495,7 @@ def kronecker_factors(network: AdaptedVisionTransformer, images: Tensor) -> dict
 
 
 def laws(factors: Mapping[str, Factors], scale: float) -> dict[str, Law]:
-    """Returns the eigenvectors and the curvature times `scale` of the factors, by name."""
+    """The eigenvectors and the curvature times `scale` of the factors, by name."""
     return {name: _law(of_name, scale) for name, of_name in factors.items()}
 
 
@@ -586,7 +570,7 @@ def _samples_adapters(network: AdaptedVisionTransformer) -> bool:
 
 
 def _moments(vectors: Tensor, own: list[Tensor], mean: bool) -> Tensor:
-    """Returns (adapters, size, size): sums of outer products of the vectors (rows, tokens, size).
+    """Sums of outer products of the vectors (rows, tokens, size), (adapters, size, size).
 
     `own` has the rows of each adapter, (rows,). `mean` averages over tokens instead of summing.
     """
@@ -596,7 +580,7 @@ def _moments(vectors: Tensor, own: list[Tensor], mean: bool) -> Tensor:
 
 
 def _own_blocks(moments: Tensor, rank: int) -> Tensor:
-    """Returns (adapters, rank, rank), the part of each adapter's directions among all of them.
+    """The part of each adapter's directions among all of them, (adapters, rank, rank).
 
     `moments` is (adapters, adapters * rank, adapters * rank).
     """

@@ -111,7 +111,6 @@ def reproduce_command(
 def _scheduler(
     engine: str, devices: tuple[str, ...], cpus: int | None
 ) -> Callable[[Sequence[TableRun], Path], list[str]]:
-    """Returns the function that trains runs on a data directory and returns their failures."""
     # These import torch.
     from studies.tables.local import all_devices, train_all  # noqa: PLC0415
     from studies.tables.ray_cluster import RunResources, check_ray, train_on_cluster  # noqa: PLC0415

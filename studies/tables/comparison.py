@@ -60,12 +60,10 @@ Resampled = Mapping[str, Floats]
 
 @dataclass(frozen=True)
 class EndpointResult:
-    """A metric of `arm` minus that of `minus`.
+    """A metric of `arm` minus that of `minus`, for each seed in `by_seed`.
 
     Attributes:
-        by_seed: One difference for each seed.
-        low: 95% confidence interval.
-        high: 95% confidence interval.
+        low: With `high`, the 95% confidence interval.
         seeds_error: Standard error from seeds.
         lesions_error: Standard error from lesions.
         freedom: Degrees of freedom of both together.
@@ -92,7 +90,7 @@ class EndpointResult:
 
     @property
     def shown(self) -> bool:
-        """True if the difference is significant, after the correction for a secondary endpoint."""
+        """True if it is significant, after the correction for a secondary endpoint."""
         return (self.p if self.adjusted_p is None else self.adjusted_p) < LEVEL
 
     @property
@@ -103,8 +101,6 @@ class EndpointResult:
 
 @dataclass(frozen=True)
 class TableComparison:
-    """seeds: those with results of all arms. primary, secondary: the tested endpoints."""
-
     seeds: tuple[int, ...]
     primary: EndpointResult | None
     secondary: tuple[EndpointResult, ...]
@@ -131,7 +127,7 @@ class StoredPredictions:
 
 
 def compare(table: ResultTable, runs: Sequence[TableRun]) -> TableComparison | None:
-    """Returns the tested endpoints between the variants of the runs.
+    """The tested endpoints between the variants of the runs.
 
     None with fewer than two seeds that have all runs.
 
@@ -176,7 +172,7 @@ def compare(table: ResultTable, runs: Sequence[TableRun]) -> TableComparison | N
 def read_predictions(
     folder: Path, mode: Mode, scores: Sequence[ScoreName] = ()
 ) -> dict[str, StoredPredictions]:
-    """Returns the predictions in a run's report folder by set: the test part first.
+    """The predictions in a run's report folder by set: the test part first.
 
     With scores also the sets of `REJECTED_GROUPS`.
 
@@ -217,7 +213,7 @@ def _score(path: Path, rows: Sequence[Mapping[str, str]], score: ScoreName) -> F
 
 
 def resampled_metrics(sets: Mapping[str, StoredPredictions]) -> Resampled:
-    """Returns the metrics of the test part, and `ood_metric` of every group and score of the sets.
+    """The metrics of the test part, and `ood_metric` of every group and score of the sets.
 
     Lesions are resampled; for a mean AUROC the test part, which is positive, and all sets together.
     """
@@ -248,7 +244,7 @@ def resampled_metrics(sets: Mapping[str, StoredPredictions]) -> Resampled:
 
 
 def ood_metric(group: str, score: ScoreName) -> str:
-    """Returns the name of the mean AUROC of a score over the sets of a group."""
+    """The name of the mean AUROC of a score over the sets of a group."""
     return f"{group}_{score}"
 
 
@@ -272,7 +268,7 @@ def _tested(
 def endpoint_result(
     metric: str, arm: str, minus: str, of_arm: Floats, of_minus: Floats
 ) -> EndpointResult:
-    """Returns the difference of a metric between two arms, `arm` minus `minus`.
+    """The difference of a metric between two arms, `arm` minus `minus`.
 
     `of_arm` and `of_minus` are the values of the metric, (seeds, 1 + resamples), the first column
     without resampling.
@@ -308,14 +304,10 @@ def endpoint_result(
 
 
 def detectable(result: EndpointResult, tests: int) -> float:
-    """Returns the smallest difference that is significant with a probability of POWER.
+    """The smallest difference that is significant with a probability of POWER.
 
     The statistic has the noncentral t distribution with the standard error and the degrees of
-    freedom of the result.
-
-    Args:
-        result: Its errors and degrees of freedom are used.
-        tests: Number of endpoints among which the level is divided.
+    freedom of the result. The level is divided among `tests` endpoints.
     """
     error = float(np.hypot(result.seeds_error, result.lesions_error))
     critical = stdtrit(result.freedom, 1 - LEVEL / tests / 2)
@@ -323,7 +315,7 @@ def detectable(result: EndpointResult, tests: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Returns p values that control the family-wise error (Holm, Scand. J. Stat. 6, 65, 1979)."""
+    """p values that control the family-wise error (Holm, Scand. J. Stat. 6, 65, 1979)."""
     values = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(values)
     adjusted = np.empty_like(values)
@@ -340,7 +332,7 @@ ENDPOINT_NAMES = METRIC_NAMES | {
 
 
 def comparison_markdown(comparison: TableComparison) -> str:
-    """Returns a table of the endpoints, first the primary one, and notes on the method."""
+    """A table of the endpoints, first the primary one, and notes on the method."""
     head = ["endpoint", "result", "difference", "95% interval", "detectable", "same sign", "p",
             "p, Holm"]  # fmt: skip
     results = [*([comparison.primary] if comparison.primary else []), *comparison.secondary]

@@ -56,7 +56,6 @@ RunEnd = tuple[str, str | None]
 
 
 def check_ray() -> None:
-    """Raises SettingsError if Ray is not installed."""
     if find_spec("ray") is None:
         raise SettingsError("--engine ray: expected ray; run pip install 'eulerlora[ray]'")
 

@@ -51,7 +51,7 @@ OOD_NOTE = (
 
 
 def results_markdown(table: ResultTable, runs: Sequence[TableRun]) -> str:
-    """Returns a Markdown table of results, with notes on the runs.
+    """A Markdown table of results, with notes on the runs.
 
     Each row has the number of trained parameters, and mean and standard deviation (ddof 1) over
     the finished runs; the published results follow in the next row, or are a row of their own. The
@@ -92,7 +92,7 @@ def _published_row(table: ResultTable, row: TableRow) -> list[str]:
 
 
 def _column_title(table: ResultTable, metric: str) -> str:
-    """Returns the title of a column; OOD metrics beside others include the name of the set."""
+    """OOD metrics beside others include the name of the set."""
     name = METRIC_NAMES[metric]
     if metric in OOD_METRICS and not set(table.metrics) <= OOD_METRICS.keys():
         name = f"{name}, {table.ood}"
@@ -100,7 +100,7 @@ def _column_title(table: ResultTable, metric: str) -> str:
 
 
 def row_results(table: ResultTable, row: TableRow, run: TableRun) -> Mapping[str, Any]:
-    """Returns a run's metrics in the row's mode, with the MSP's on the table's OOD set."""
+    """A run's metrics in the row's mode, with the MSP's on the table's OOD set."""
     mode = run.mode_report(row)
     metrics: Mapping[str, Any] = mode["metrics"]
     if table.ood is not None:
@@ -115,7 +115,7 @@ def _millions(count: int) -> str:
 
 
 def over_seeds(metric: str, values: Sequence[float | None]) -> str:
-    """Returns mean and standard deviation of a metric as text; a dash without values."""
+    """Mean and standard deviation of a metric as text; a dash without values."""
     defined = [100 * v if metric in PERCENT else v for v in values if v is not None]
     if not defined:
         return "-"
@@ -157,7 +157,6 @@ def _hardware(facts: Provenance) -> str:
 
 
 def _commit(name: str | None) -> str:
-    """Returns seven digits of the commit, with "-dirty" for uncommitted changes."""
     if name is None:
         return "unknown"
     return name[:7] + "-dirty" * name.endswith("-dirty")
@@ -168,7 +167,7 @@ def _listed(values: Iterable[str]) -> str:
 
 
 def further_tables(table: ResultTable, runs: Sequence[TableRun]) -> str:
-    """Returns the tables as Markdown; empty without finished runs."""
+    """Empty without finished runs."""
     finished = [run for run in runs if run.status == "finished"]
     if not finished:
         return ""
@@ -179,7 +178,6 @@ def further_tables(table: ResultTable, runs: Sequence[TableRun]) -> str:
 
 
 def cost_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
-    """Returns parameters, rows and operations of an answer, and the cost of training by row."""
     columns = ["trained", "rows per answer", "GFLOP per answer", "steps", "trained rows", "PFLOP",
                "hours"]  # fmt: skip
     rows = []
@@ -200,7 +198,7 @@ def cost_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
 
 
 def mean_logits_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
-    """Returns the metrics of the mean logits of rows with several trajectories; may be empty.
+    """The metrics of the mean logits of rows with several trajectories; may be empty.
 
     Reports of versions without these metrics have dashes.
     """
@@ -220,7 +218,6 @@ def mean_logits_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
 
 
 def ood_auroc_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
-    """Returns the AUROC of MSP and feature distance for every out-of-distribution set."""
     columns = {
         (name, score): f"{name} ({facts['group']}), {title}"
         for name, facts in runs[0].report()["ood_sets"].items()
@@ -259,7 +256,6 @@ def section(
     notes: Sequence[str],
     text_columns: int,
 ) -> str:
-    """Returns a heading, a table and a list of notes as Markdown."""
     text = f"{title}\n\n{markdown_table(head, rows, text_columns)}\n\n"
     return text + "".join(f"- {note}\n" for note in notes)
 
@@ -273,14 +269,8 @@ class Cost:
         rows_per_answer: Passes of a row (an image in one trajectory) for the answer to one image.
         answer_flops: Floating-point operations of their matrix products; a product and its addition
             are two.
-        steps: Of the training, forward and backward, without what is fitted after it; seconds as
-            measured on its hardware.
-        rows: Of the training, forward and backward, without what is fitted after it; seconds as
-            measured on its hardware.
-        flops: Of the training, forward and backward, without what is fitted after it; seconds as
-            measured on its hardware.
-        seconds: Of the training, forward and backward, without what is fitted after it; seconds as
-            measured on its hardware.
+        steps: With rows and flops, of the training without what is fitted after it.
+        seconds: As measured on its hardware.
     """
 
     parameters: int
@@ -312,7 +302,7 @@ def trained_parameters(configs: Sequence[CheckpointConfig], recipe: AdapterRecip
 
 
 def cost_of(configs: Sequence[CheckpointConfig], recipe: AdapterRecipe, samples: int) -> Cost:
-    """Returns the cost of a run from the configs of its checkpoints.
+    """The cost of a run from the configs of its checkpoints.
 
     `samples` is that of an answer, per adapter; 1 in `det`.
     """
@@ -364,7 +354,7 @@ def operations(
 
 
 def _counter() -> FlopCounterMode:
-    """Returns torch's counter, which leaves out products that are added in place."""
+    """torch's counter leaves out products that are added in place."""
     return FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _product_flops})
 
 

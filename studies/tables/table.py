@@ -72,7 +72,6 @@ class Arm(Settings):
 
     @property
     def name(self) -> str:
-        """The variant and the mode, such as `lora-20 det`."""
         return f"{self.variant} {self.mode}"
 
 
@@ -142,12 +141,11 @@ class ResultTable(Settings):
 
     @property
     def variants(self) -> Sequence[str]:
-        """The distinct variants, in the order of the rows."""
         return tuple(dict.fromkeys(arm.variant for arm in self.arms))
 
     @property
     def arms(self) -> Sequence[Arm]:
-        """The variant and mode of every row that has them, in order."""
+        """The variant and mode of every row that has them."""
         return tuple(
             Arm(variant=row.variant, mode=row.mode)
             for row in self.rows
@@ -155,11 +153,7 @@ class ResultTable(Settings):
         )
 
     def differences(self, variants: Collection[str] | None = None) -> list[Difference]:
-        """Returns the endpoints between rows of these variants, first the primary one if any.
-
-        Args:
-            variants: All if None.
-        """
+        """The endpoints between rows of these variants, or of all; first the primary one if any."""
         differences = [] if self.primary is None else [self.primary]
         differences += self.secondary
         if self.reference is not None:
@@ -178,11 +172,6 @@ def table_names() -> list[str]:
 
 
 def read_table(name: str) -> ResultTable:
-    """Reads a table.
-
-    Args:
-        name: One of `table_names`.
-    """
     text = (DEFINITIONS / f"{name}.toml").read_text(encoding="utf-8")
     return validated(ResultTable, tomllib.loads(text))
 
@@ -221,11 +210,9 @@ class TableRun:
 
     @property
     def checkpoints(self) -> list[Path]:
-        """The folders of the checkpoints: `out`, or those of an ensemble's members."""
         return member_folders(self.recipe, self.out)
 
     def check(self) -> None:
-        """Raises DataError if the folder has a checkpoint of other settings than the run's."""
         for folder in self.checkpoints:
             if not (folder / CONFIG_FILE).exists():
                 continue
@@ -243,39 +230,26 @@ class TableRun:
                 )
 
     def config(self) -> CheckpointConfig:
-        """Reads the config of the first checkpoint.
-
-        Raises:
-            CheckpointError: If it is invalid.
-        """
         return self.configs()[0]
 
     def configs(self) -> list[CheckpointConfig]:
-        """Reads the configs of all checkpoints.
-
-        Raises:
-            CheckpointError: If one is invalid.
-        """
         return [read_config(folder) for folder in self.checkpoints]
 
     @property
     def hours(self) -> float:
-        """The duration of the trainings of a finished run."""
+        """The duration of the trainings."""
         seconds = [float(c.provenance["training"]["seconds"]) for c in self.configs()]
         return sum(seconds) / 3600
 
     @property
     def log(self) -> Path:
-        """The path of the run's log, beside its folder."""
         return self.out.with_name(f"{self.out.name}.log")
 
     def report(self) -> dict[str, Any]:
-        """Reads the JSON report of a finished run (`training.evaluation.report_schema`)."""
         report: dict[str, Any] = json.loads(self.report_file.read_text(encoding="utf-8"))
         return report
 
     def mode_report(self, row: TableRow) -> dict[str, Any]:
-        """Reads the part of the report on a row's mode."""
         modes: list[dict[str, Any]] = self.report()["modes"]
         return next(
             mode
@@ -291,7 +265,7 @@ def runs_of(
     folder: Path,
     variants: Sequence[str] = (),
 ) -> list[TableRun]:
-    """Returns the runs of a table, all variants of a seed before the next seed.
+    """The runs of a table, all variants of a seed before the next seed.
 
     `variants`: those to run; all if empty. Tables with the same recipe share their runs in
     `folder`.
@@ -333,7 +307,7 @@ def _check_overrides(table: ResultTable, recipe: AdapterRecipe) -> None:
 
 
 def ood_index(ood: str, recipe: AdapterRecipe) -> int | None:
-    """Returns the index of the out-of-distribution set with this kind or path, or None."""
+    """The index of the out-of-distribution set with this kind or path."""
     for index, settings in enumerate(recipe.evaluation.ood):
         if ood in (settings.kind, settings.path):
             return index
