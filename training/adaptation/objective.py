@@ -294,14 +294,6 @@ def _step_generator(seed: int, step: int, *purpose: int) -> Generator:
     return torch.Generator().manual_seed(int(state[0]))
 
 
-def class_weights(settings: AdapterTraining, images: ImageParts) -> Tensor:
-    """(classes,) float32, the loss weight of each class; ones without weighting."""
-    if settings.class_weights == "none":
-        return torch.ones(len(images.classes))
-    counts = class_counts(images.parts["train"], len(images.classes))
-    return effective_number_weights(counts, settings.beta).float()
-
-
 _WHOLE_BATCH = Shard()
 
 
@@ -326,6 +318,10 @@ def objective_and_batches(
     labels = np.array([image.label for image in training])
     counts = balanced_counts(labels, settings.class_balance) if settings.class_balance else None
     views = recipe.adapters.adapters if settings.augmented_views == "own" else None
+    weights = torch.ones(len(images.classes))
+    if settings.class_weights == "effective-number":
+        present = class_counts(images.parts["train"], len(images.classes))
+        weights = effective_number_weights(present, settings.beta).float()
 
     def view(epoch: int) -> Transform:
         return training_view(
@@ -347,7 +343,7 @@ def objective_and_batches(
     objective = AdapterObjective(
         network,
         settings,
-        class_weights(settings, images).to(device),
+        weights.to(device),
         outlier_weight=1.0 if recipe.outliers is None else recipe.outliers.weight,
         logit_adjustment=None
         if counts is None

@@ -15,7 +15,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Preprocessing
 from training.data.images import ImageParts, LabelledImage, pixel_batches
 from training.evaluation.evaluate import EvaluatedSet
-from training.evaluation.intervals import Floats, Ints, Weights, bootstrap
+from training.evaluation.intervals import Floats, Weights, bootstrap
 from training.evaluation.metrics import log_mean_probability, weighted_mean
 from training.evaluation.report_schema import ProbeComparison
 
@@ -47,7 +47,14 @@ def fit_heads(
         if bootstrap_seed is not None:
             weights = _bootstrap_weights(train, generator)
         if adapter == 0 or bootstrap_seed is not None:
-            weight, bias = _head(_fit(features, labels, weights), len(images.classes))
+            probe = make_pipeline(
+                StandardScaler(), LogisticRegression(C=INVERSE_PENALTY, max_iter=1000)
+            )
+            drawn = weights > 0
+            probe.fit(
+                features[drawn], labels[drawn], logisticregression__sample_weight=weights[drawn]
+            )
+            weight, bias = _head(probe, len(images.classes))
         with torch.no_grad():
             heads.weight[adapter].copy_(torch.from_numpy(weight))
             heads.bias[adapter].copy_(torch.from_numpy(bias))
@@ -114,12 +121,6 @@ def _bootstrap_weights(images: Sequence[LabelledImage], generator: np.random.Gen
         generator.integers(len(clusters), size=len(clusters)), minlength=len(clusters)
     )
     return counts[members].astype(np.float64)
-
-
-def _fit(features: Floats, labels: Ints, weights: Floats) -> Pipeline:
-    kept = weights > 0
-    model = make_pipeline(StandardScaler(), LogisticRegression(C=INVERSE_PENALTY, max_iter=1000))
-    return model.fit(features[kept], labels[kept], logisticregression__sample_weight=weights[kept])
 
 
 @torch.inference_mode()

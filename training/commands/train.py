@@ -224,18 +224,6 @@ def tracking(
     return result
 
 
-class _InterruptedRun(click.ClickException):
-    """Ends by Ctrl-C."""
-
-    exit_code = 128 + signal.SIGINT
-
-
-class _TerminatedRun(click.ClickException):
-    """Ends by SIGTERM, for which the program raises SystemExit."""
-
-    exit_code = 128 + signal.SIGTERM
-
-
 @contextmanager
 def resume_hint(hint: Callable[[], str]) -> Iterator[None]:
     """Adds `hint()` to the error of a block that ends early.
@@ -246,8 +234,10 @@ def resume_hint(hint: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as interrupt:
-        kind = _InterruptedRun if isinstance(interrupt, KeyboardInterrupt) else _TerminatedRun
-        raise kind(f"interrupted; {hint()}; use --resume to continue") from None
+        ended = click.ClickException(f"interrupted; {hint()}; use --resume to continue")
+        by_ctrl_c = isinstance(interrupt, KeyboardInterrupt)
+        ended.exit_code = 128 + (signal.SIGINT if by_ctrl_c else signal.SIGTERM)
+        raise ended from None
     except NonFiniteError as error:
         raise NonFiniteError(f"{error}; {hint()}") from error
     except StorageError as error:

@@ -182,18 +182,17 @@ def _corners(test: Sequence[LabelledImage]) -> Iterator[LabelledImage]:
     """Yields the most uniform corner of each image that has a usable one, at the image's size."""
     for image in test:
         pixels = pixels_of(image.name, image.source)
-        corner = min(_corner_crops(pixels), key=_deviation)
+        height, width = pixels.shape[1:]
+        rows, columns = math.ceil(_CORNER * height), math.ceil(_CORNER * width)
+        crops = (
+            pixels[:, top : top + rows, left : left + columns]
+            for top, left in product((0, height - rows), (0, width - columns))
+        )
+        corner = min(crops, key=_deviation)
         if _deviation(corner) <= MAX_DEVIATION and float(corner.float().mean()) >= MIN_BRIGHTNESS:
-            enlarged = F.resize(corner, list(pixels.shape[1:]), F.InterpolationMode.BICUBIC)
+            enlarged = F.resize(corner, [height, width], F.InterpolationMode.BICUBIC)
             name = f"plain-skin/corner/{image.name}"
             yield replace(image, name=name, source=enlarged, label=OUTSIDE, attributes={})
-
-
-def _corner_crops(pixels: Tensor) -> Iterator[Tensor]:
-    height, width = pixels.shape[1:]
-    rows, columns = math.ceil(_CORNER * height), math.ceil(_CORNER * width)
-    for top, left in product((0, height - rows), (0, width - columns)):
-        yield pixels[:, top : top + rows, left : left + columns]
 
 
 def _deviation(pixels: Tensor) -> float:

@@ -146,7 +146,7 @@ def resemblance(ood_set: OodSet, config: CheckpointConfig) -> str | None:
     """What training was shown that the set is or resembles; None if none is known."""
     if ood_set.generated and ood_set.group == "shifted":
         return "the data set itself: changed test images"
-    shown = [*_pretraining(config), *_training(config.provenance)]
+    shown = list(_shown(config))
     own, family = _stem(ood_set.name).lower(), _family(ood_set.name)
     same = [role for name, role in shown if _stem(name).lower() == own]
     if same:
@@ -162,18 +162,15 @@ def _joined(texts: Iterable[str], separator: str) -> str:
     return separator.join(dict.fromkeys(texts))
 
 
-def _pretraining(config: CheckpointConfig) -> Iterator[tuple[str, str]]:
-    """Yields name (kind or path) and use of the data of the backbone's pretraining."""
-    origin = config.backbone.provenance
+def _shown(config: CheckpointConfig) -> Iterator[tuple[str, str]]:
+    """Yields name (kind or path) and use of the data of all trainings."""
+    origin, facts = config.backbone.provenance, config.provenance
     published = config.backbone.published or origin.get("fine_tuned_from")
     if "stages" in origin:
         for data in (*origin["recipe"]["data"], *origin["recipe"].get("unlabelled", ())):
             yield _data_name(data), "pretraining"
     elif published is not None:
         yield published, "pretraining"
-
-
-def _training(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "outliers" in facts:
         yield facts["outliers"]["data"], "outlier exposure"
     if isinstance(recipe := facts.get("recipe"), Mapping):  # other programs store other facts

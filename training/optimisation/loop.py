@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -75,16 +75,16 @@ class _Loop:
 
     def run_to_end(self) -> RunResult:
         with (
-            _deferred_interrupt() as interrupt,
+            _deferred_interrupt() as interrupts,
             closing(self.display),
             closing(self.curves),
             closing(self._steps()) as steps,  # ends the workers of an epoch
         ):
             for step, before in steps:
                 self._report(step, before)
-                if self._any_process(interrupt.signal is not None):
+                if self._any_process(bool(interrupts)):
                     self._save()
-                    if interrupt.signal == signal.SIGTERM:
+                    if signal.SIGTERM in interrupts:
                         raise SystemExit(128 + signal.SIGTERM)
                     raise KeyboardInterrupt
                 if self.progress.seconds - self.saved_at_s > self.settings.state_every_s:
@@ -134,7 +134,10 @@ class _Loop:
                 self.progress = replace(self.progress, first_loss=self.progress.mean_loss)
             self.optimisation.objective.after_epoch()
             metrics = self.optimisation.objective.epoch_metrics()
-            self.display.print(_epoch_line(self.progress, self.length, metrics))
+            epoch = f"{self.length.epoch_of(self.progress.step)}/{self.length.epochs}"
+            parts = [f"loss {self.progress.mean_loss:.4f}"]
+            parts += [f"{name.replace('_', ' ')} {value:.4g}" for name, value in metrics.items()]
+            self.display.print(f"epoch {epoch}: {', '.join(parts)}")
             self.curves.add_epoch(self.progress, metrics)
 
     def _save(self) -> None:
@@ -152,22 +155,15 @@ class _Loop:
         return bool(accelerator.reduce(count, "sum"))
 
 
-@dataclass
-class Interrupt:
-    """The signal that asked the run to end; None before."""
-
-    signal: int | None = None
-
-
 @contextmanager
-def _deferred_interrupt() -> Iterator[Interrupt]:
+def _deferred_interrupt() -> Iterator[list[int]]:
     """Records a first Ctrl-C or SIGTERM within the block; a second one has its usual effect.
 
     Outside the main thread, which alone can handle signals, it changes nothing.
     """
-    interrupt = Interrupt()
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield interrupt
+        yield received
         return
     previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -176,13 +172,13 @@ def _deferred_interrupt() -> Iterator[Interrupt]:
             signal.signal(number, handler)
 
     def record(number: int, _frame: FrameType | None) -> None:
-        interrupt.signal = number
+        received.append(number)
         restore()
 
     for number in previous:
         signal.signal(number, record)
     try:
-        yield interrupt
+        yield received
     finally:
         restore()
 
@@ -321,26 +317,13 @@ def run_line(progress: Progress, start: Progress, length: RunLength) -> str:
     )
 
 
-def _epoch_line(progress: Progress, length: RunLength, metrics: Mapping[str, float]) -> str:
-    """Such as "epoch 1/4: loss 1.2340, validation nll 0.8120"."""
-    epoch = length.epoch_of(progress.step)
-    parts = [f"loss {progress.mean_loss:.4f}"]
-    parts += [f"{name.replace('_', ' ')} {value:.4g}" for name, value in metrics.items()]
-    return f"epoch {epoch}/{length.epochs}: {', '.join(parts)}"
-
-
 def _estimate_line(first: Progress, progress: Progress, length: RunLength) -> str:
     seconds = (progress.seconds - first.seconds) / (progress.step - first.step)
     left = length.steps - progress.step
+    memory = f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9:.1f} GB of memory"
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        memory = f"{torch.cuda.max_memory_allocated() / 1e9:.1f} GB of GPU memory"
     return (
         f"{seconds:.2f} s per step: about {format_duration(seconds * left)} for {left:,} more "
-        f"steps; {_memory()}"
+        f"steps; {memory}"
     )
-
-
-def _memory() -> str:
-    """The largest memory of the process so far, of the GPU where it is used."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return f"{torch.cuda.max_memory_allocated() / 1e9:.1f} GB of GPU memory"
-    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return f"{peak_kb * 1024 / 1e9:.1f} GB of memory"

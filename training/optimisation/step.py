@@ -208,29 +208,20 @@ class Optimisation:
         pixels, labels = pixels.to(device), labels.to(device)
         weight = accelerator.reduce(self.objective.weight(labels), "sum")
         draw = self.objective.draw(self.seed, index, accelerator.process_index)
-        size = self._micro_batch_size(len(pixels))
+        rows = self.settings.micro_batch_rows
+        size = len(pixels) if rows is None else max(1, rows // self.objective.rows_per_image)
         parts = list(zip(pixels.split(size), labels.split(size), strict=True))
-        total = torch.zeros((), device=device)
+        total, rounded = torch.zeros((), device=device), self.precision == "bfloat16"
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
             synchronisation = nullcontext() if last else accelerator.no_sync(self.network)
             with synchronisation, attention_kernels(device):
-                with self._autocast():
+                with torch.autocast(device.type, torch.bfloat16, enabled=rounded):
                     loss = self.objective.loss(self.network, *part, draw) / weight
                 (loss * accelerator.num_processes).backward()
             total += loss.detach()
         batch_loss: Tensor = accelerator.reduce(total, "sum")
         return batch_loss
-
-    def _micro_batch_size(self, images: int) -> int:
-        rows = self.settings.micro_batch_rows
-        if rows is None:
-            return images
-        return max(1, rows // self.objective.rows_per_image)
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        enabled = self.precision == "bfloat16"
-        return torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=enabled)
 
 
 def warmup_steps(steps: int, setting: int | Auto) -> int:

@@ -62,7 +62,10 @@ class Classifier(nn.Module):
             colours = {"mean": start.preprocessing.mean, "std": start.preprocessing.std}
             self.preprocessing = self.preprocessing.model_copy(update=colours)
             self._load_backbone(start.backbone)
-        _add_stochastic_depth(self.backbone, stage.stochastic_depth)
+        blocks = self.backbone.encoder.layers
+        for index, block in enumerate(blocks):  # the rate grows linearly from 0
+            rate = stage.stochastic_depth * index / max(1, len(blocks) - 1)
+            block.dropout = StochasticDepth(rate, "row")
         if stage.activation_checkpointing:
             encoder = self.backbone.encoder
             encoder.layers = RecomputedBlocks(OrderedDict(encoder.layers.named_children()))
@@ -196,13 +199,3 @@ def contrastive_loss(embeddings: Tensor, numbers: Tensor) -> Tensor:
     partners = (numbers[:, None] == numbers) & ~itself
     log_share = similarity.log_softmax(dim=-1).masked_fill(~partners, 0.0)
     return -(log_share.sum(dim=-1) / partners.sum(dim=-1).clamp(min=1)).sum()
-
-
-def _add_stochastic_depth(backbone: VisionTransformer, last_rate: float) -> None:
-    """Sets stochastic depth as the dropout of each branch.
-
-    The rate grows linearly from 0 in the first block to `last_rate` in the last.
-    """
-    blocks = backbone.encoder.layers
-    for index, block in enumerate(blocks):
-        block.dropout = StochasticDepth(last_rate * index / max(1, len(blocks) - 1), "row")

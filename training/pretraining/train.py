@@ -255,14 +255,9 @@ def top_one(model: Classifier, sets: Sequence[ImageParts]) -> dict[str, float]:
     for head, images in enumerate(sets):
         test = images.parts["test"]
         predicted = [
-            _predicted(model, pixels.to(device), head)
+            model(pixels.to(device)).logits.split(model.classes, dim=-1)[head].argmax(dim=-1).cpu()
             for pixels in pixel_batches(test, model.preprocessing, BATCH)
         ]
         labels = torch.tensor([image.label for image in test])
         accuracy[images.name] = float((torch.cat(predicted) == labels).double().mean())
     return accuracy
-
-
-def _predicted(model: Classifier, pixels: Tensor, head: int) -> Tensor:
-    logits: Tensor = model(pixels).logits.split(model.classes, dim=-1)[head]
-    return logits.argmax(dim=-1).cpu()

@@ -4,6 +4,7 @@ their defaults and descriptions.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -124,7 +125,10 @@ def _file_layers(path: Path, derived: tuple[Path, ...] = ()) -> list[Layer]:
     if path in derived:
         raise SettingsError(f"{path}: expected a base without a cycle, got the file itself")
     tables = read_toml(path)
-    if not _is_table_of_tables(tables.get(VARIANTS, {})):
+    variants = tables.get(VARIANTS, {})
+    if not isinstance(variants, Mapping) or not all(
+        isinstance(v, Mapping) for v in variants.values()
+    ):
         raise SettingsError(f"{path}: {VARIANTS}: expected a table for each variant")
     base = tables.pop(BASE, None)
     if base is None:
@@ -136,10 +140,6 @@ def _file_layers(path: Path, derived: tuple[Path, ...] = ()) -> list[Layer]:
     except OSError as error:  # such as a name that is too long
         raise SettingsError(f"{base_path}: cannot be read ({error.strerror})") from error
     return [*_file_layers(base_path, (*derived, path)), Layer(path.name, tables)]
-
-
-def _is_table_of_tables(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(one, Mapping) for one in value.values())
 
 
 def read_toml(path: Path) -> Tables:
@@ -174,28 +174,20 @@ def _merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> Tables:
 def _with_overrides(tables: Tables, overrides: Sequence[str]) -> Tables:
     tables = deepcopy(tables)
     for override in overrides:
-        _apply(tables, override)
+        *parents, last = _override_key(override)
+        value: Any = override.partition("=")[2].strip()
+        with suppress(SettingsError):  # text that is no valid TOML is a string
+            value = toml_tables(f"value = {value}")["value"]
+        table: Any = tables
+        try:
+            for parent in parents:
+                table = (
+                    table[int(parent)] if isinstance(table, list) else table.setdefault(parent, {})
+                )
+            table[last] = value
+        except (TypeError, ValueError, IndexError, AttributeError) as error:
+            raise SettingsError(f"--set {override}: the recipe has no such key") from error
     return tables
-
-
-def _apply(tables: Tables, override: str) -> None:
-    *parents, last = _override_key(override)
-    text = override.partition("=")[2]
-    table: Any = tables
-    try:
-        for parent in parents:
-            table = table[int(parent)] if isinstance(table, list) else table.setdefault(parent, {})
-        table[last] = _value(text.strip())
-    except (TypeError, ValueError, IndexError, AttributeError) as error:
-        raise SettingsError(f"--set {override}: the recipe has no such key") from error
-
-
-def _value(text: str) -> Any:
-    """A TOML value; text that is no valid TOML is a string, so quotes are optional."""
-    try:
-        return toml_tables(f"value = {text}")["value"]
-    except SettingsError:
-        return text
 
 
 @dataclass(frozen=True)
@@ -215,10 +207,10 @@ def recipe_keys(model: type[BaseModel], prefix: str = "") -> list[RecipeKey]:
         if inner:
             keys += _keys_of_any(inner, f"{prefix}{name}.")
             continue
-        choices = _choices(field.annotation)
-        text = " ".join((field.description or "").split()) + (
-            f" One of {', '.join(choices)}." if choices else ""
-        )
+        text = " ".join((field.description or "").split())
+        choices = get_args(field.annotation)
+        if get_origin(field.annotation) is Literal and len(choices) > 1:
+            text += f" One of {', '.join(map(str, choices))}."
         keys.append(RecipeKey(prefix + name, _default(field), text))
     return keys
 
@@ -262,12 +254,6 @@ def _default(field: FieldInfo) -> str:
     return str(value)
 
 
-def _choices(annotation: Any) -> list[str]:
-    if get_origin(annotation) is Literal and len(get_args(annotation)) > 1:
-        return [str(value) for value in get_args(annotation)]
-    return []
-
-
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
     """A model, also an optional one, or alternatives; none for lists and other types."""
     inner = () if get_origin(annotation) is tuple else get_args(annotation)
@@ -283,9 +269,7 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 KeyPath = tuple[str, ...]
 
-DEFAULT, COMMAND_LINE = "default", "command line"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-VALUE_WIDTH, TEXT_WIDTH = 48, 100
 
 
 def recipe_with_sources(
@@ -305,11 +289,9 @@ def recipe_with_sources(
     for key, value in leaves(values):
         text = texts.pop(".".join(key), None) or texts.pop(".".join(key[:-1]), "")
         lines += (
-            ["", *(f"# {line}" for line in wrap(text, TEXT_WIDTH, break_on_hyphens=False))]
-            if text
-            else []
+            ["", *(f"# {line}" for line in wrap(text, 100, break_on_hyphens=False))] if text else []
         )
-        lines.append(f"{_assignment(key, value):{VALUE_WIDTH}}  # {_source(key, layers, given)}")
+        lines.append(f"{_assignment(key, value):48}  # {_source(key, layers, given)}")
     return lines
 
 
@@ -350,8 +332,8 @@ def _inline(values: Sequence[Any]) -> str:
 
 def _source(key: KeyPath, layers: Sequence[Layer], given: Sequence[KeyPath]) -> str:
     if any(key[: len(path)] == path or path[: len(key)] == key for path in given):
-        return COMMAND_LINE
-    return next((layer.source for layer in reversed(layers) if _sets(layer.tables, key)), DEFAULT)
+        return "command line"
+    return next((layer.source for layer in reversed(layers) if _sets(layer.tables, key)), "default")
 
 
 def _sets(tables: Any, key: KeyPath) -> bool:

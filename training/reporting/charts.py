@@ -13,7 +13,6 @@ from PIL import Image
 from sklearn.metrics import confusion_matrix
 
 from eulerlora.scores.ood_scores import ScoreName
-from eulerlora.scores.uncertainty import Uncertainty
 from training.evaluation.evaluate import Evaluation
 from training.evaluation.intervals import Floats, Ints, unit_weights
 from training.evaluation.metrics import (
@@ -63,7 +62,11 @@ def chart_files(evaluation: Evaluation) -> Iterator[ChartFile]:
         for mode, predictions in modes
     }
     yield ChartFile(RELIABILITY, "Reliability diagrams", reliability_diagram(bins, subtitle))
-    curves = {mode.title: _curve(predictions, labels) for mode, predictions in modes}
+    weights = unit_weights(len(labels))
+    curves = {
+        mode.title: risk_coverage(p.msp.numpy(), p.labels.numpy() != labels, weights)
+        for mode, p in modes
+    }
     figure = risk_coverage_chart(curves, f"Risk by coverage\n{subtitle}")
     yield ChartFile("risk-coverage.png", "Risk-coverage curves", figure)
     for index, mode in enumerate(report.modes):
@@ -77,11 +80,6 @@ def png(figure: Figure) -> bytes:
     with Image.open(rendered, formats=["PNG"]) as image:
         image.convert("RGB").quantize().save(content, "PNG", optimize=True)
     return content.getvalue()
-
-
-def _curve(uncertainty: Uncertainty, labels: Ints) -> RiskCoverage:
-    wrong = uncertainty.probabilities.numpy().argmax(axis=1) != labels
-    return risk_coverage(uncertainty.msp.numpy(), wrong, unit_weights(len(labels)))
 
 
 def _mode_charts(
