@@ -462,18 +462,10 @@ class Factors:
 
 
 @dataclass(frozen=True)
-class Law:
-    """Eigenvectors and eigenvalues of the factors of a matrix.
+class Law(Factors):
+    """The eigenvectors of both factors, and the curvature of each element in these bases."""
 
-    Attributes:
-        left: As in `Factors`.
-        right: As in `Factors`.
-        curvature: Of each element in these bases, (..., rows, columns).
-    """
-
-    left: Tensor
-    right: Tensor | None
-    curvature: Tensor
+    curvature: Tensor  # (..., rows, columns)
 
 
 def kronecker_factors(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, Factors]:
@@ -496,7 +488,16 @@ def kronecker_factors(network: AdaptedVisionTransformer, images: Tensor) -> dict
 
 def laws(factors: Mapping[str, Factors], scale: float) -> dict[str, Law]:
     """The eigenvectors and the curvature times `scale` of the factors, by name."""
-    return {name: _law(of_name, scale) for name, of_name in factors.items()}
+    decomposed = {}
+    for name, of_name in factors.items():
+        values, left = torch.linalg.eigh(of_name.left.double())
+        curvature = scale * values.clamp_min(0)
+        right: Tensor | None = None
+        if of_name.right is not None:
+            values, right = torch.linalg.eigh(of_name.right.double())
+            curvature = curvature.unsqueeze(-1) * values.clamp_min(0).unsqueeze(-2)
+        decomposed[name] = Law(left, right, curvature)
+    return decomposed
 
 
 @torch.no_grad()
@@ -512,15 +513,6 @@ def set_kronecker_posterior(
         sampled[f"{name}_left"].copy_(law.left)
         if law.right is not None:
             sampled[f"{name}_right"].copy_(law.right)
-
-
-def _law(factors: Factors, scale: float) -> Law:
-    values, left = torch.linalg.eigh(factors.left.double())
-    curvature = scale * values.clamp_min(0)
-    if factors.right is None:
-        return Law(left, None, curvature)
-    values, right = torch.linalg.eigh(factors.right.double())
-    return Law(left, right, curvature.unsqueeze(-1) * values.clamp_min(0).unsqueeze(-2))
 
 
 def _covariances(
@@ -540,7 +532,8 @@ def _covariances(
     own = [rows.adapter == adapter for adapter in range(adapters)]
     of_heads = torch.stack([errors[k].sum(dim=0) for k in own])
     yield "heads.weight", (of_heads, _moments(features[0].unsqueeze(1), own, mean=True))
-    if not _samples_adapters(network):
+    first = network.blocks[0]
+    if not isinstance(first, GaussianAdapters) or not first.sampled:
         return
     outputs = [tensor for r in block.records for tensor in (r.directions, r.adapted)]
     gradients = [torch.zeros(()).to(images)] * len(outputs)
@@ -562,11 +555,6 @@ def _covariances(
             up += [_own_blocks(inner, rank), gradients[2 * number + 1]]
         yield f"blocks.{index}.down", (torch.stack(down[::2]), torch.stack(down[1::2]))
         yield f"blocks.{index}.up", (torch.stack(up[::2]), torch.stack(up[1::2]))
-
-
-def _samples_adapters(network: AdaptedVisionTransformer) -> bool:
-    first = network.blocks[0]
-    return isinstance(first, GaussianAdapters) and bool(first.sampled)
 
 
 def _moments(vectors: Tensor, own: list[Tensor], mean: bool) -> Tensor:

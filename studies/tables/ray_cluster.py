@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -97,7 +97,10 @@ def _train(runs: "Sequence[TableRun]", data: Path, resources: RunResources) -> l
         "scheduling_strategy": "SPREAD",
     }
     print(f"{len(runs)} runs on {len(machines)} machines of a Ray cluster, on {device}", flush=True)
-    if not any(_fits(node, resources.cpus, device) for node in machines):
+    if not any(
+        node.get("CPU", 0) >= resources.cpus and (device == "cpu" or node.get("GPU", 0) >= 1)
+        for node in machines
+    ):
         print(
             f"waiting for a machine with {resources.cpus} CPUs and the device {device}", flush=True
         )
@@ -114,10 +117,6 @@ def _train(runs: "Sequence[TableRun]", data: Path, resources: RunResources) -> l
             ray.cancel(reference)  # raises KeyboardInterrupt in the task
         ray.wait(list(started), num_returns=len(started))
         raise
-
-
-def _fits(node: Mapping[str, float], cpus: int, device: str) -> bool:
-    return node.get("CPU", 0) >= cpus and (device == "cpu" or node.get("GPU", 0) >= 1)
 
 
 def _failures(started: "dict[ObjectRef[RunEnd], str]") -> list[str]:

@@ -345,17 +345,13 @@ def operations(
     images = torch.zeros(1, 3, shape.image_size, shape.image_size)
     labels = torch.zeros(1, dtype=torch.long)
     draw = objective.draw(0, 0, 0)
+    added = {torch.ops.aten.addmm_: _product_flops}  # which torch's counter leaves out
     with attention_kernels(torch.device("cpu")):  # the counter knows no fused CPU kernel
-        with _counter() as step:
+        with FlopCounterMode(display=False, custom_mapping=added) as step:
             objective.loss(network, images, labels, draw).backward()
-        with torch.no_grad(), _counter() as prediction:
+        with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=added) as prediction:
             objective.loss(network, images, labels, draw)
     return RowOperations(step.get_total_flops(), prediction.get_total_flops())
-
-
-def _counter() -> FlopCounterMode:
-    """torch's counter leaves out products that are added in place."""
-    return FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _product_flops})
 
 
 def _product_flops(

@@ -290,12 +290,6 @@ def runs_of(
 
 def _run(table: ResultTable, variant: str, overrides: Sequence[str], folder: Path) -> TableRun:
     recipe = read_recipe(table.recipe_path, AdapterRecipe, overrides, variant)
-    _check_overrides(table, recipe)
-    out = folder / recipe.name / variant / f"seed-{recipe.seed}"
-    return TableRun(table.recipe_path, recipe, out)
-
-
-def _check_overrides(table: ResultTable, recipe: AdapterRecipe) -> None:
     samples = recipe.evaluation.samples
     for row in table.rows:
         if row.variant == recipe.variant and row.mode == "stoch" and row.samples != samples:
@@ -304,6 +298,8 @@ def _check_overrides(table: ResultTable, recipe: AdapterRecipe) -> None:
             )
     if table.ood is not None and ood_index(table.ood, recipe) is None:
         raise SettingsError(f"expected {table.ood} in evaluation.ood, as in the table")
+    out = folder / recipe.name / variant / f"seed-{recipe.seed}"
+    return TableRun(table.recipe_path, recipe, out)
 
 
 def ood_index(ood: str, recipe: AdapterRecipe) -> int | None:
