@@ -145,13 +145,6 @@ def train_all(runs: "Sequence[TableRun]", data: Path, devices: Sequence[str]) ->
     return failures + [f"{run.name} failed: {LOCKED}" for run in unfinished]
 
 
-def all_devices() -> list[str]:
-    import torch  # noqa: PLC0415
-
-    count = torch.cuda.device_count()
-    return [f"cuda:{index}" for index in range(count)] or ["cpu"]
-
-
 def _threads(device: str, devices: Sequence[str]) -> int:
     import torch  # noqa: PLC0415
 

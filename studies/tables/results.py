@@ -19,7 +19,7 @@ from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.method import MethodSettings
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.ood_scores import ScoreName
-from eulerlora.settings import BackboneSettings, Provenance
+from eulerlora.settings import BackboneSettings
 from studies.tables.table import ResultTable, TableRow, TableRun, ood_index
 from training.adaptation.network import count_trained, train_all_weights
 from training.adaptation.objective import AdapterObjective
@@ -136,6 +136,12 @@ def _conditions(finished: Sequence[TableRun]) -> list[str]:
     backbones = [run.config().backbone for run in finished]
     replaced = sorted({key for run in finished for key in run.recipe.overrides})
     changes = [key for key in replaced if not key.startswith("seed=")]
+    hardware = []
+    for facts_of_run in facts:
+        precision = facts_of_run["training"].get("precision")  # none for a run without steps
+        hardware.append(facts_of_run["hardware"] + (f" in {precision}" if precision else ""))
+    commits = [str(run_facts["commit"] or "unknown") for run_facts in facts]
+    short = (commit[:7] + "-dirty" * commit.endswith("-dirty") for commit in commits)
     note = f"training was shown {_listed(seen)} of the test images: all figures are too good"
     return [
         *([note] if seen else []),
@@ -144,22 +150,11 @@ def _conditions(finished: Sequence[TableRun]) -> list[str]:
         "over seeds (ddof 1)",
         f"backbone {_listed(b.published or f'of SHA-256 {b.sha256[:8]}' for b in backbones)}"
         + (f"; replaced settings: {_listed(changes)}" if changes else ""),
-        f"on {_listed(_hardware(run_facts) for run_facts in facts)}, "
+        f"on {_listed(hardware)}, "
         f"torch {_listed(str(run_facts['versions']['torch']) for run_facts in facts)}, "
         f"{_listed(str(run_facts['date']) for run_facts in facts)}, "
-        f"commit {_listed(_commit(run_facts['commit']) for run_facts in facts)}",
+        f"commit {_listed(short)}",
     ]
-
-
-def _hardware(facts: Provenance) -> str:
-    precision = facts["training"].get("precision")  # none for a run without steps
-    return str(facts["hardware"]) + (f" in {precision}" if precision else "")
-
-
-def _commit(name: str | None) -> str:
-    if name is None:
-        return "unknown"
-    return name[:7] + "-dirty" * name.endswith("-dirty")
 
 
 def _listed(values: Iterable[str]) -> str:

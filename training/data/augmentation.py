@@ -132,26 +132,23 @@ View = Callable[[Tensor], Tensor]
 
 
 def paper_view(preprocessing: Preprocessing) -> View:
-    """The paper's random view: flips and a rotation at native resolution, then resize."""
-    return lambda pixels: network_input(_flip_and_rotate(pixels), preprocessing)
+    """The paper's random view, at native resolution, then resized.
 
-
-def _flip_and_rotate(pixels: Tensor) -> Tensor:
-    """Applies both flips with p 0.5, then a rotation of 0..180 degrees.
-
-    Nearest interpolation, zeros outside, no expansion.
-
-    Args:
-        pixels: (3, height, width).
+    Both flips with p 0.5, then a rotation of 0..180 degrees: nearest interpolation, zeros outside,
+    no expansion.
     """
-    horizontal, vertical, turn = torch.rand(3).tolist()
-    if horizontal < 0.5:
-        pixels = F.horizontal_flip(pixels)
-    if vertical < 0.5:
-        pixels = F.vertical_flip(pixels)
-    # without `fill`, which costs twice the time and makes the same zeros
-    rotated: Tensor = F.rotate(pixels, 180 * turn, interpolation=F.InterpolationMode.NEAREST)
-    return rotated
+
+    def view(pixels: Tensor) -> Tensor:
+        horizontal, vertical, turn = torch.rand(3).tolist()
+        if horizontal < 0.5:
+            pixels = F.horizontal_flip(pixels)
+        if vertical < 0.5:
+            pixels = F.vertical_flip(pixels)
+        # without `fill`, which costs twice the time and makes the same zeros
+        rotated = F.rotate(pixels, 180 * turn, interpolation=F.InterpolationMode.NEAREST)
+        return network_input(rotated, preprocessing)
+
+    return view
 
 
 def dermoscopy_view(preprocessing: Preprocessing) -> View:

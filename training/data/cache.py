@@ -310,20 +310,18 @@ def decode_all(
 
     Worker threads decode ahead; long work shows its progress, with the name of `path`.
     """
-    yield from track(_decode_in_threads(encoded), f"decoding {path.name}", "images")
 
-
-def _decode_in_threads(
-    images: Iterable[tuple[str, Encoded | Reason]],
-) -> Iterator[tuple[str, Tensor | Reason]]:
-    pending: deque[Future[tuple[str, Tensor | Reason]]] = deque()
-    with ThreadPoolExecutor(available_cpus()) as pool:
-        for name, source in images:
-            pending.append(pool.submit(_decode, name, source))
-            if len(pending) > _DECODE_AHEAD:
+    def decoded() -> Iterator[tuple[str, Tensor | Reason]]:
+        pending: deque[Future[tuple[str, Tensor | Reason]]] = deque()
+        with ThreadPoolExecutor(available_cpus()) as pool:
+            for name, source in encoded:
+                pending.append(pool.submit(_decode, name, source))
+                if len(pending) > _DECODE_AHEAD:
+                    yield pending.popleft().result()
+            while pending:
                 yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+
+    yield from track(decoded(), f"decoding {path.name}", "images")
 
 
 def _decode(name: str, source: Encoded | Reason) -> tuple[str, Tensor | Reason]:

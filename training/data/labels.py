@@ -157,8 +157,7 @@ def _read_table(labels: Labels, names: Collection[str], settings: LabelTable) ->
         notes.append(f"{path.name} is read as separated by {_SEPARATORS[separator]}")
     if "\\" in text and any("/" in row.name for row in rows):
         notes.append(f"backslashes in the paths of {path.name} are read as /")
-    _check_paths(path, rows)
-    _check_split_column(path, rows)
+    _check_rows(path, rows)
     return replace(labels, rows=rows, notes=(*labels.notes, *notes))
 
 
@@ -237,7 +236,7 @@ def _row(
     )
 
 
-def _check_paths(path: Path, rows: Sequence[ImageLabel]) -> None:
+def _check_rows(path: Path, rows: Sequence[ImageLabel]) -> None:
     first: dict[str, ImageLabel] = {}
     for row in rows:
         earlier = first.setdefault(row.name, row)
@@ -246,18 +245,12 @@ def _check_paths(path: Path, rows: Sequence[ImageLabel]) -> None:
                 f"{path}: expected one row for each picture, got two for {row.name}: "
                 f"{earlier.place} ({earlier.label}) and {row.place} ({row.label})"
             )
-
-
-def _check_split_column(path: Path, rows: Sequence[ImageLabel]) -> None:
     without = next((row for row in rows if row.part is None), None)
     if without is not None and any(row.part is not None for row in rows):
         raise DataError(
             f"{path}: expected a {SPLIT} in every row or in none, got an empty one in "
             f"{without.place} ({without.name})"
         )
-
-
-Folders = tuple[str, ...]
 
 
 def folder_labels(path: Path, names: Collection[str]) -> tuple[list[ImageLabel], list[str]]:
@@ -272,7 +265,9 @@ def folder_labels(path: Path, names: Collection[str]) -> tuple[list[ImageLabel],
         DataError: A folder beside the parts is likely to be one.
     """
     folders = {name: PurePosixPath(name).parts[:-1] for name in sorted(names)}
-    outer = 0 if path.is_dir() else _outer_folders(folders.values())
+    top_of_all = {parts[:1] for parts in folders.values()}
+    has_outer = len(top_of_all) == 1 and all(len(parts) > 1 for parts in folders.values())
+    outer = int(has_outer and not path.is_dir())
     inner = {name: parts[outer:] for name, parts in folders.items()}
     parts = {top[0]: part for top in inner.values() if len(top) > 1 and (part := part_of(top[0]))}
     several, top_folders = len({*parts.values()}) > 1, {top[0] for top in inner.values() if top}
@@ -303,12 +298,6 @@ def folder_labels(path: Path, names: Collection[str]) -> tuple[list[ImageLabel],
 
 def _label(folder: str) -> str:
     return normalize("NFC", folder.strip())
-
-
-def _outer_folders(folders: Collection[Folders]) -> int:
-    """Returns 1 if all images are below one folder that has sub-folders only, otherwise 0."""
-    top = {parts[:1] for parts in folders}
-    return int(len(top) == 1 and all(len(parts) > 1 for parts in folders))
 
 
 def _checked_classes(labels: Labels, expected: Collection[str], whole: bool = False) -> list[str]:

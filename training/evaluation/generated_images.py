@@ -254,11 +254,6 @@ def _cast(gains: tuple[float, float, float]) -> Callable[[Tensor], Tensor]:
     return transform
 
 
-def _camera_border(pixels: Tensor) -> Tensor:
-    height, width = pixels.shape[1:]
-    return _uint8(pixels.float() * _disc(height, width, FIELD, FIELD))
-
-
 def _paste_lesion(pixels: Tensor) -> Tensor:
     """Pastes the centre of the image, as an ellipse, on a page of text or on a plain colour."""
     height, width = pixels.shape[1:]
@@ -305,7 +300,7 @@ SHIFTS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "darker": lambda pixels: F.adjust_brightness(pixels, DARKER),
     "blurred": _blur,
     "noisy": lambda pixels: F.gaussian_noise(pixels, sigma=NOISE),
-    "camera-border": _camera_border,
+    "camera-border": lambda pixels: _uint8(pixels.float() * _disc(*pixels.shape[1:], FIELD, FIELD)),
     "colour-inverted": lambda pixels: 255 - pixels,
     "colour-rotated": lambda pixels: pixels.roll(1, dims=0),
     "pasted-lesion": _paste_lesion,

@@ -130,14 +130,13 @@ def prediction_set_table(sets: Sequence[SetCoverage]) -> str:
     head = ["class", "lesions"]
     for entry in sets:
         head += [f"covered, stated {entry.coverage:g}", f"set size, {entry.coverage:g}"]
-    rows = [
-        [
-            name,
-            f"{first.lesions.clusters:,}",
-            *(text for entry in sets for text in _set_cells(entry, name)),
-        ]
-        for name, first in sets[0].classes.items()
-    ]
+    rows = []
+    for name, first in sets[0].classes.items():
+        row = [name, f"{first.lesions.clusters:,}"]
+        for entry in sets:
+            result, always = entry.classes[name], " always" * (name in entry.always_included)
+            row += [f"{cell(result.lesions)}{always}", f"{result.mean_size:.2f}"]
+        rows.append(row)
     sizes = (text for entry in sets for text in ("", f"{entry.mean_size:.2f}"))
     return markdown_table(head, [*rows, ["all images", "", *sizes]])
 
@@ -167,12 +166,6 @@ def _group_row(report: Report, mode: ModeReport, name: str, group: GroupMetrics)
         *([cell(group.sensitivity)] if report.target else []),
         *(cell(group.metrics.get(key)) for key in _flag_metrics(mode)),
     ]
-
-
-def _set_cells(sets: SetCoverage, name: str) -> list[str]:
-    result = sets.classes[name]
-    always = " always" if name in sets.always_included else ""
-    return [f"{cell(result.lesions)}{always}", f"{result.mean_size:.2f}"]
 
 
 def _flag_metrics(mode: ModeReport) -> list[str]:
