@@ -47,13 +47,9 @@ WITHOUT_DROPOUT: Mapping[str, Collection[object]] = {"training.adapter_dropout":
 
 
 class NoiseMethod(Method[SettingsType_co]):
-    """Rows with the coefficients of mode det and with standard normal noise of their own.
+    """Rows with the coefficients of mode det and with standard normal noise of their own."""
 
-    Attributes:
-        noise: Shape of one row's noise by name.
-    """
-
-    noise: Mapping[str, Sequence[int]]
+    noise: Mapping[str, Sequence[int]]  # shape of one row's noise by name
 
     @abstractmethod
     def with_noise(self, coefficients: Tensor, noise: Mapping[str, Tensor]) -> RowDraws:
@@ -183,11 +179,10 @@ class GaussianWeightsMethod(NoiseMethod[SettingsType_co]):
     """Noise for every element of the sampled tensors, of the row's adapter.
 
     Attributes:
-        sampled_weights: The sampled tensors.
         rotated: The noise is that of Kronecker factors.
     """
 
-    sampled_weights: tuple[Weight, ...] = ("down", "up", "head")
+    sampled_weights: tuple[Weight, ...] = ("down", "up", "head")  # the sampled tensors
     rotated = False
 
     def __init__(self, settings: SettingsType_co, shape: NetworkShape) -> None:

@@ -450,15 +450,10 @@ class RecordingBlock(ProjectedBlock):
 
 @dataclass(frozen=True)
 class Factors:
-    """Kronecker factors of a matrix for every adapter: of its rows and of its columns.
+    """Kronecker factors of a matrix for every adapter: of its rows and of its columns."""
 
-    Attributes:
-        left: (..., rows, rows).
-        right: (..., columns, columns); None for a vector.
-    """
-
-    left: Tensor
-    right: Tensor | None
+    left: Tensor  # (..., rows, rows)
+    right: Tensor | None  # (..., columns, columns); None for a vector
 
 
 @dataclass(frozen=True)

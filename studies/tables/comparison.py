@@ -63,11 +63,6 @@ class EndpointResult:
     """A metric of `arm` minus that of `minus`, for each seed in `by_seed`.
 
     Attributes:
-        low: With `high`, the 95% confidence interval.
-        seeds_error: Standard error from seeds.
-        lesions_error: Standard error from lesions.
-        freedom: Degrees of freedom of both together.
-        p: Two-sided.
         adjusted_p: Corrected by Holm over all secondary endpoints; None for the primary one.
         detectable: The difference, of either sign, that is significant with a probability of POWER;
             its level is LEVEL for the primary endpoint and LEVEL divided by the number of secondary
@@ -78,14 +73,14 @@ class EndpointResult:
     arm: str
     minus: str
     difference: float
-    low: float
+    low: float  # with `high`, the 95% confidence interval
     high: float
-    p: float
+    p: float  # two-sided
     adjusted_p: float | None
     detectable: float
-    seeds_error: float
-    lesions_error: float
-    freedom: float
+    seeds_error: float  # standard error from seeds
+    lesions_error: float  # standard error from lesions
+    freedom: float  # degrees of freedom of both together
     by_seed: tuple[float, ...]
 
     @property
@@ -108,22 +103,14 @@ class TableComparison:
 
 @dataclass(frozen=True)
 class StoredPredictions:
-    """Predictions of a run for the images of a set in one mode.
-
-    Attributes:
-        names: Of n images.
-        clusters: Of n images.
-        labels: (n,) class indices, -1 for none.
-        probabilities: (n, classes).
-        scores: (n,) OOD scores, high in distribution.
-    """
+    """Predictions of a run for the images of a set in one mode."""
 
     group: str
-    names: tuple[str, ...]
-    clusters: tuple[str, ...]
-    labels: Ints
-    probabilities: Floats
-    scores: Mapping[ScoreName, Floats]
+    names: tuple[str, ...]  # of n images
+    clusters: tuple[str, ...]  # of n images
+    labels: Ints  # (n,) class indices, -1 for none
+    probabilities: Floats  # (n, classes)
+    scores: Mapping[ScoreName, Floats]  # (n,) OOD scores, high in distribution
 
 
 def compare(table: ResultTable, runs: Sequence[TableRun]) -> TableComparison | None:

@@ -39,16 +39,11 @@ LOCK_WAIT_S = 120.0
 
 @dataclass(frozen=True)
 class RunResources:
-    """What a run reserves: `cpus` of a machine, and one GPU if the device is cuda.
+    """What a run reserves: `cpus` of a machine, and one GPU if the device is cuda."""
 
-    Attributes:
-        device: None for cuda if the cluster has a GPU, otherwise cpu.
-        lock_wait_s: Longest wait for another program to release a run.
-    """
-
-    device: Literal["cpu", "cuda"] | None = None
+    device: Literal["cpu", "cuda"] | None = None  # None for cuda if the cluster has a GPU, else cpu
     cpus: int = 1
-    lock_wait_s: float = LOCK_WAIT_S
+    lock_wait_s: float = LOCK_WAIT_S  # longest wait for another program to release a run
 
 
 RunEnd = tuple[str, str | None]

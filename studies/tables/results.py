@@ -259,22 +259,16 @@ def section(
 class Cost:
     """The cost of a run, of all members of an ensemble together.
 
-    Attributes:
-        parameters: Trained, with the heads.
-        rows_per_answer: Passes of a row (an image in one trajectory) for the answer to one image.
-        answer_flops: Floating-point operations of their matrix products; a product and its addition
-            are two.
-        steps: With rows and flops, of the training without what is fitted after it.
-        seconds: As measured on its hardware.
+    Operations are those of the matrix products; a product and its addition are two.
     """
 
-    parameters: int
-    rows_per_answer: int
+    parameters: int  # trained, with the heads
+    rows_per_answer: int  # passes of a row (an image in one trajectory) for the answer to one image
     answer_flops: float
-    steps: int
+    steps: int  # with rows and flops, of the training without what is fitted after it
     rows: int
     flops: float
-    seconds: float
+    seconds: float  # as measured on its hardware
 
 
 @dataclass(frozen=True)

@@ -33,23 +33,15 @@ TrainingSeed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class TableRow(Settings):
-    """A row of a table: a variant of the recipe in one mode, or published results alone.
-
-    Attributes:
-        variant: None for a row that has published results alone.
-        mode: None for a row that has published results alone.
-        paper: Published results by metric; empty if the paper has no such row.
-        source: Publication that the paper quotes them from; empty for results of its own.
-        note: Printed below the table.
-    """
+    """A row of a table: a variant of the recipe in one mode, or published results alone."""
 
     method: str
-    variant: str | None = None
+    variant: str | None = None  # with mode, None for a row that has published results alone
     mode: Mode | None = None
     samples: PositiveInt = 1
-    paper: dict[str, PublishedResult] = {}
-    source: str = ""
-    note: str = ""
+    paper: dict[str, PublishedResult] = {}  # by metric; empty if the paper has no such row
+    source: str = ""  # publication that the paper quotes them from; empty for results of its own
+    note: str = ""  # printed below the table
 
     @model_validator(mode="after")
     def _has_results(self) -> Self:
@@ -78,8 +70,7 @@ class Arm(Settings):
 class ReferenceRow(Settings):
     """An arm that all other rows are compared with.
 
-    Attributes:
-        ood: Scores whose mean AUROC against far and against near sets is compared too.
+    With scores in `ood`, their mean AUROC against far and against near sets is compared too.
     """
 
     metrics: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -98,21 +89,16 @@ class ResultTable(Settings):
 
     Endpoints are fixed before the runs: primary is one difference of one metric, if any. All
     metrics of secondary, and of every other row minus that of reference, are one family for the
-    correction for multiple tests.
-
-    Attributes:
-        recipe: Name of a recipe of the studies, or of a packaged one.
-        metrics: Of the test part or of `ood`.
-        ood: Kind or path of one of the recipe's out-of-distribution sets.
-        all_ood: Also prints the AUROC of the MSP and of the feature distance on all of them.
+    correction for multiple tests. `all_ood` also prints the AUROC of the MSP and of the feature
+    distance on all out-of-distribution sets.
     """
 
     title: str
-    recipe: str
-    metrics: Annotated[tuple[str, ...], Field(min_length=1)]
+    recipe: str  # name of a recipe of the studies, or of a packaged one
+    metrics: Annotated[tuple[str, ...], Field(min_length=1)]  # of the test part or of `ood`
     seeds: Annotated[tuple[TrainingSeed, ...], Field(min_length=1)]
     rows: Annotated[tuple[TableRow, ...], Field(min_length=1)]
-    ood: str | None = None
+    ood: str | None = None  # kind or path of one of the recipe's out-of-distribution sets
     all_ood: bool = False
     primary: Difference | None = None
     secondary: tuple[Difference, ...] = ()

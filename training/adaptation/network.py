@@ -36,14 +36,10 @@ from training.recipe.schema import NO_ADAPTERS, AdapterRecipe, BackboneSource, W
 
 @dataclass(frozen=True)
 class FrozenBackbone:
-    """A frozen backbone, its provenance and its input.
-
-    Attributes:
-        published: Name of its published weights, if any.
-    """
+    """A frozen backbone, its provenance and its input."""
 
     backbone: VisionTransformer
-    published: str | None
+    published: str | None  # name of its published weights, if any
     provenance: Provenance
     preprocessing: Preprocessing
 

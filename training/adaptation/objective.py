@@ -126,14 +126,10 @@ class DropoutBlock(ProjectedBlock):
 
     Elements are independent over rows, tokens, features and projections. Every call draws new ones,
     so that the block must not be computed again in a backward pass.
-
-    Attributes:
-        probability: Of dropping an element; the others are divided by 1 - probability.
-        generator: On the CPU.
     """
 
-    probability: float
-    generator: Generator
+    probability: float  # of dropping an element; the others are divided by 1 - probability
+    generator: Generator  # on the CPU
 
     def dropped(self, inputs: Tensor) -> Tensor:
         kept = torch.empty(inputs.shape).bernoulli_(1 - self.probability, generator=self.generator)
@@ -160,17 +156,11 @@ DROPOUT, NOISE, VIEW_ORDER = 1, 2, 3
 
 @dataclass(frozen=True)
 class AdapterDraw:
-    """The random input of a step.
+    """The random input of a step."""
 
-    Attributes:
-        row_draws: Returns the row draws of a number of images, image by image.
-        block: Computes one block; with dropout it draws further elements at every call.
-        views: Draws the views of further images.
-    """
-
-    row_draws: Callable[[int], RowDraws]
-    block: Block
-    views: Generator
+    row_draws: Callable[[int], RowDraws]  # of a number of images, image by image
+    block: Block  # computes one block; with dropout it draws further elements at every call
+    views: Generator  # draws the views of further images
 
 
 class AdapterObjective(Objective[AdapterDraw]):

@@ -85,21 +85,15 @@ REPORT = "report"
 
 @dataclass(frozen=True)
 class _SharedRun:
-    """What the members of a run share; a run of one network or one set of adapters has one member.
-
-    Attributes:
-        frozen: The backbone before the training.
-        pretrained: Images of the data set with which it was pretrained.
-        folders: Of the members' checkpoints.
-    """
+    """What the members of a run share; a run of one network or set of adapters has one member."""
 
     recipe: AdapterRecipe
-    frozen: FrozenBackbone
+    frozen: FrozenBackbone  # the backbone before the training
     images: ImageParts
     ood: Sequence[OodSet]
     outliers: OodSet | None
-    pretrained: Sequence[LabelledImage]
-    folders: Sequence[Path]
+    pretrained: Sequence[LabelledImage]  # images of the data set with which it was pretrained
+    folders: Sequence[Path]  # of the members' checkpoints
     accelerator: Accelerator
     resume: bool
     tracking: Tracking | None
@@ -330,17 +324,13 @@ def train_adapters(
 
 @dataclass(frozen=True)
 class RecipeRun:
-    """The `FinishedRun` of a recipe.
-
-    Attributes:
-        batches: Of this process.
-    """
+    """The `FinishedRun` of a recipe."""
 
     network: AdaptedVisionTransformer
     recipe: AdapterRecipe
     images: ImageParts
     outliers: OodSet | None
-    batches: LoadedBatches
+    batches: LoadedBatches  # of this process
     accelerator: Accelerator
 
     @property

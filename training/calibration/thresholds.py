@@ -67,18 +67,14 @@ class TemperatureFit:
     """The temperature of the softmax and its benefit for new lesions.
 
     The logits are divided by one number, which changes probabilities but no top label of a
-    trajectory (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017).
-
-    Attributes:
-        fitted: The temperature of the lowest NLL.
-        improvement: By how much it lowers the NLL of a lesion, in nats, the mean over lesions that
-            were not in its fit.
-        standard_error: Of this mean.
+    trajectory (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017). `improvement` is
+    by how much it lowers the NLL of a lesion, in nats, the mean over lesions that were not in its
+    fit.
     """
 
-    fitted: float
+    fitted: float  # the temperature of the lowest NLL
     improvement: float
-    standard_error: float
+    standard_error: float  # of this mean
 
     @property
     def helps(self) -> bool:
@@ -294,9 +290,8 @@ def precision_changes(
 class CoverageSettings:
     """The coverages of the prediction sets to calibrate, in (0, 1), none by default.
 
-    Attributes:
-        always_include_rare: A class with too few lesions for a coverage is in every set; otherwise
-            it is an error.
+    With `always_include_rare`, a class with too few lesions for a coverage is in every set;
+    otherwise it is an error.
     """
 
     coverages: tuple[float, ...] = ()

@@ -61,12 +61,10 @@ Reason = str
 class LeftOut:
     """What a folder or archive has beside its images; counted while it is read.
 
-    Attributes:
-        others: Number of files by kind.
-        hidden: Number of images by the hidden or system folder that they are in.
+    Images are counted by the hidden or system folder that they are in.
     """
 
-    others: Counter[str] = field(default_factory=Counter)
+    others: Counter[str] = field(default_factory=Counter)  # number of files by kind
     hidden: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -76,15 +74,11 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class DecodedImages:
-    """The images of a folder or archive by name.
-
-    Attributes:
-        digests: `pixel_digest` of the images that are not bad.
-    """
+    """The images of a folder or archive by name."""
 
     sources: Mapping[str, ImageSource]
     bad: Mapping[str, Reason]
-    digests: Mapping[str, int] = field(default_factory=dict)
+    digests: Mapping[str, int] = field(default_factory=dict)  # `pixel_digest` of good images
     left_out: LeftOut = field(default_factory=LeftOut)
 
     @property

@@ -109,21 +109,13 @@ Pair = tuple[PlacedImage, PlacedImage]
 
 @dataclass(frozen=True)
 class DataCheck:
-    """What a check of a data set has found.
+    """What a check of a data set has found."""
 
-    Attributes:
-        in_classes: Pairs of images with equal pixels in two classes.
-        in_parts: Such pairs in two parts.
-        repeated: Such pairs in one part and class, which are one group.
-        similar: Pairs of nearly the same image in two classes or parts.
-        small: Images with a side below that of the network's input.
-    """
-
-    in_classes: Sequence[Pair]
-    in_parts: Sequence[Pair]
-    repeated: Sequence[Pair]
-    similar: Sequence[Pair]
-    small: Sequence[PlacedImage]
+    in_classes: Sequence[Pair]  # pairs of images with equal pixels in two classes
+    in_parts: Sequence[Pair]  # such pairs in two parts
+    repeated: Sequence[Pair]  # such pairs in one part and class, which are one group
+    similar: Sequence[Pair]  # pairs of nearly the same image in two classes or parts
+    small: Sequence[PlacedImage]  # images with a side below that of the network's input
 
     @property
     def pairs(self) -> Mapping[str, Sequence[Pair]]:

@@ -114,20 +114,14 @@ class LabelledImage:
 
 @dataclass(frozen=True)
 class ImageParts:
-    """A labelled data set, split.
+    """A labelled data set, split."""
 
-    Attributes:
-        name: Title in reports, with the split.
-        parts: Images of train, validation and calibration (not in every split) and test.
-        skipped: Reasons by name for skipped images or rows.
-        notes: Remarks for the user.
-    """
-
-    name: str
+    name: str  # title in reports, with the split
     classes: tuple[ClassName, ...]
+    # train, validation and calibration (not in every split), and test
     parts: Mapping[str, Sequence[LabelledImage]]
-    skipped: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict)  # reasons by name of image or row
+    notes: tuple[str, ...] = ()  # remarks for the user
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -143,22 +137,14 @@ class ImageParts:
 class OodSet:
     """Images beside those of the data set: out-of-distribution images of an evaluation, outliers of
     a training, or unlabelled images of a pretraining.
-
-    Attributes:
-        name: As in `ImageParts`.
-        images: Those of none of the classes are labelled OUTSIDE.
-        skipped: As in `ImageParts`.
-        notes: As in `ImageParts`.
-        group: How out-of-distribution images differ (`OodSettings`).
-        generated: True for generated pictures, False for those of a folder or archive.
     """
 
-    name: str
-    images: Sequence[LabelledImage]
-    skipped: Mapping[str, str] = field(default_factory=dict)
-    group: OodGroup = "far"
-    generated: bool = False
-    notes: tuple[str, ...] = ()
+    name: str  # as in `ImageParts`
+    images: Sequence[LabelledImage]  # those of none of the classes are labelled OUTSIDE
+    skipped: Mapping[str, str] = field(default_factory=dict)  # as in `ImageParts`
+    group: OodGroup = "far"  # how out-of-distribution images differ (`OodSettings`)
+    generated: bool = False  # True for generated pictures, False for those of a folder or archive
+    notes: tuple[str, ...] = ()  # as in `ImageParts`
 
 
 def pixel_batches(

@@ -54,35 +54,23 @@ def part_of(name: str) -> Part | None:
 
 @dataclass(frozen=True)
 class ImageLabel:
-    """The label of an image.
+    """The label of an image."""
 
-    Attributes:
-        name: Relative to the folder.
-        place: What states the label, such as "labels.csv line 3".
-        cluster: The patient or lesion, if known.
-        part: If stated.
-    """
-
-    name: str
+    name: str  # relative to the folder
     label: str
-    place: str
-    cluster: str | None = None
-    part: Part | None = None
+    place: str  # what states the label, such as "labels.csv line 3"
+    cluster: str | None = None  # the patient or lesion, if known
+    part: Part | None = None  # if stated
 
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of the images in a folder or archive.
-
-    Attributes:
-        table: The file in the folder that states them; None if folders do.
-        notes: Remarks for the user.
-    """
+    """The labels of the images in a folder or archive."""
 
     folder: Path
-    table: Path | None
+    table: Path | None  # the file in the folder that states them; None if folders do
     rows: Sequence[ImageLabel]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # remarks for the user
 
     @property
     def path(self) -> Path:

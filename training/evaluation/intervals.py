@@ -216,8 +216,7 @@ def _percentile_estimate(values: Floats) -> Estimate | None:
 class ToleranceBound:
     """A threshold that at least `share` of new units reach, with `confidence`.
 
-    Attributes:
-        threshold: The value of the unit at rank `misses` of `units`, counted from the lowest one.
+    It is the value of the unit at rank `misses` of `units`, counted from the lowest one.
     """
 
     threshold: float

@@ -27,13 +27,11 @@ class Lesions:
 
     Attributes:
         indices: (n,) int64, the lesion of each image; one without a known lesion is one by itself.
-        labels: (lesions,) int64, their class indices.
-        unit: "image" if no image has a known lesion.
     """
 
     indices: Tensor
-    labels: Tensor
-    unit: Literal["lesion", "image"]
+    labels: Tensor  # (lesions,) int64, their class indices
+    unit: Literal["lesion", "image"]  # "image" if no image has a known lesion
 
     @classmethod
     def of(cls, images: Sequence[LabelledImage]) -> "Lesions":

@@ -40,22 +40,15 @@ from training.recipe.schema import Recipe
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a run after a number of optimiser steps.
-
-    Attributes:
-        waited_s: The part of `seconds` spent waiting for data.
-        epoch_loss: Sum of the losses of the current epoch's `epoch_steps` steps.
-        first_loss: Mean of the first epoch; None before its end.
-        precision: Of all steps of the run; None before the first.
-    """
+    """Progress of a run after a number of optimiser steps."""
 
     step: int = 0
     seconds: float = 0.0
-    waited_s: float = 0.0
-    epoch_loss: float = 0.0
+    waited_s: float = 0.0  # the part of `seconds` spent waiting for data
+    epoch_loss: float = 0.0  # sum of the losses of the current epoch's `epoch_steps` steps
     epoch_steps: int = 0
-    first_loss: float | None = None
-    precision: Precision | None = None
+    first_loss: float | None = None  # mean of the first epoch; None before its end
+    precision: Precision | None = None  # of all steps of the run; None before the first
 
     @property
     def mean_loss(self) -> float:
@@ -211,17 +204,14 @@ Tracker = Literal["tensorboard", "mlflow", "wandb", "trackio"]
 class Tracking:
     """What records the curves of a run.
 
-    Attributes:
-        folder: Of TensorBoard's and Weights & Biases' files; the other trackers write where their
-            environment variables say.
-        run: Name of the run.
-        settings: The keys of its recipe.
+    `folder` is that of TensorBoard's and Weights & Biases' files; the other trackers write where
+    their environment variables say.
     """
 
     trackers: tuple[Tracker, ...]
     folder: Path
     run: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the keys of its recipe
 
     def check(self) -> None:
         """Raises SettingsError if the module of a tracker is not installed."""
@@ -235,26 +225,16 @@ class Tracking:
 
 @dataclass(frozen=True)
 class Run:
-    """Where and how an optimisation runs.
-
-    Attributes:
-        seed: Seed of the data's order, the augmentation and the objective's draws.
-        recipe: All settings that the run depends on; its state continues no other.
-        data: `data_digest` of its images, likewise.
-        state: The file that stores the state of the unfinished run.
-        resume: Continue from that file if it exists.
-        tracking: Of the training curves.
-        name: Prefix of progress lines.
-    """
+    """Where and how an optimisation runs."""
 
     accelerator: Accelerator
-    seed: int
-    recipe: Settings
-    state: Path
-    data: str = ""
-    resume: bool = False
-    tracking: Tracking | None = None
-    name: str = ""
+    seed: int  # of the data's order, the augmentation and the objective's draws
+    recipe: Settings  # all settings that the run depends on; its state continues no other
+    state: Path  # the file that stores the state of the unfinished run
+    data: str = ""  # `data_digest` of its images, likewise
+    resume: bool = False  # from that file, if it exists
+    tracking: Tracking | None = None  # of the training curves
+    name: str = ""  # prefix of progress lines
 
     @property
     def shard(self) -> Shard:
@@ -263,23 +243,15 @@ class Run:
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a run.
-
-    Attributes:
-        precision: Of the forward pass.
-        images_per_second: Over all processes.
-        waiting_share: Fraction of the time spent waiting for data.
-        first_loss: Mean of the first epoch.
-        final_loss: Mean of the last epoch.
-    """
+    """The result of a run."""
 
     steps: int
-    precision: Precision
+    precision: Precision  # of the forward pass
     seconds: float
-    images_per_second: float
-    waiting_share: float
-    first_loss: float
-    final_loss: float
+    images_per_second: float  # over all processes
+    waiting_share: float  # fraction of the time spent waiting for data
+    first_loss: float  # mean of the first epoch
+    final_loss: float  # mean of the last epoch
 
 
 def accelerator_on(device: torch.device) -> Accelerator:
