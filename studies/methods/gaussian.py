@@ -109,11 +109,9 @@ def antithetic_noise(
 class GaussianAdapters(AttentionAdapters):
     """The directions of one block, of which `down`, `up` or both are normal.
 
-    down_root, up_root: (4, adapters, rank, width), for the tensors in `weights`.
-
-    Args:
-        rotated: With down_left, up_left: (4, adapters, rank, rank), and down_right, up_right: (4,
-            adapters, width, width).
+    down_root, up_root: (4, adapters, rank, width), for the tensors in `weights`. With `rotated`
+    also down_left, up_left: (4, adapters, rank, rank), and down_right, up_right: (4, adapters,
+    width, width).
     """
 
     def __init__(

@@ -197,10 +197,8 @@ def count_trained(network: AdaptedVisionTransformer) -> int:
 def _tied_gradient(gradient: Tensor) -> Tensor:
     """The gradient of queries and keys with the same weights: the sum of both, twice.
 
-    The optimiser then gives equal weights equal updates.
-
-    Args:
-        gradient: (3 * width, ...), of queries, keys and values.
+    The optimiser then gives equal weights equal updates. `gradient` is (3 * width, ...), of
+    queries, keys and values.
     """
     queries, keys, values = gradient.chunk(3)
     return torch.cat([queries + keys, queries + keys, values])

@@ -38,12 +38,7 @@ trajectory_losses: Loss = partial(trajectory_loss, reduction="none")
 
 
 def mean_probability_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """(n,), the cross-entropy of the mean probability of every image.
-
-    Args:
-        logits: (n, trajectories, classes).
-        targets: (n, classes) probabilities.
-    """
+    """The cross-entropy of the mean probability of every image, (n,); targets are probabilities."""
     return -(targets * log_mean_probability(logits.log_softmax(dim=-1))).sum(dim=-1)
 
 
@@ -55,13 +50,10 @@ LOSSES: Mapping[Literal["trajectory", "mean"], Loss] = {
 
 
 def balanced_counts(labels: Ints, class_balance: float) -> Floats:
-    """(n,), how often each image is drawn on average; the sum is n.
+    """How often each image is drawn on average, (n,); the sum is n.
 
-    The images of a class together are drawn in proportion to size ** (1 - class_balance).
-
-    Args:
-        labels: (n,); OUTSIDE is drawn once.
-        class_balance: 0 keeps the frequencies of the classes, 1 draws all classes equally often.
+    The images of a class together are drawn in proportion to size ** (1 - class_balance): 0 keeps
+    the frequencies of the classes, 1 draws all classes equally often. OUTSIDE is drawn once.
     """
     inside = labels >= 0
     sizes = np.bincount(labels[inside]).astype(np.float64)
@@ -72,7 +64,7 @@ def balanced_counts(labels: Ints, class_balance: float) -> Floats:
 
 
 def log_frequency_ratio(labels: Ints, expected_counts: Floats, classes: int) -> Tensor:
-    """(classes,) float32, the logarithm of drawn over present images of each class.
+    """The logarithm of drawn over present images of each class, (classes,) float32.
 
     Training adds it to the logits (logit adjustment, Menon et al., ICLR 2021). Classes without
     images have 0. `labels` and `expected_counts` are (n,).
@@ -85,18 +77,15 @@ def log_frequency_ratio(labels: Ints, expected_counts: Floats, classes: int) -> 
 
 
 def target_probabilities(labels: Tensor, classes: int) -> Tensor:
-    """(n, classes) float32: one-hot labels; uniform for OUTSIDE; zeros for IGNORED."""
+    """One-hot labels, uniform for OUTSIDE, zeros for IGNORED; (n, classes) float32."""
     one_hot = F.one_hot(labels.clamp(min=0), classes) * (labels >= 0).unsqueeze(-1)
     return one_hot + (labels == OUTSIDE).unsqueeze(-1) / classes
 
 
 def image_weights(labels: Tensor, class_weights: Tensor, outlier_weight: float) -> Tensor:
-    """(n,): the weight of the label's class, and 0 for IGNORED.
+    """The weight of the label's class, and 0 for IGNORED, (n,).
 
-    Args:
-        labels: (n,).
-        class_weights: (classes,).
-        outlier_weight: Weight of OUTSIDE, in units of the mean class weight.
+    `outlier_weight` is the weight of OUTSIDE, in units of the mean class weight.
     """
     outlier = torch.stack([outlier_weight * class_weights.mean(), class_weights.new_zeros(())])
     return torch.where(
@@ -105,16 +94,10 @@ def image_weights(labels: Tensor, class_weights: Tensor, outlier_weight: float) 
 
 
 def effective_number_weights(counts: Tensor, beta: float) -> Tensor:
-    """Class weights proportional to (1 - beta) / (1 - beta^n), with sum 1.
+    """Class weights proportional to (1 - beta) / (1 - beta^n), with sum 1, (classes,) float64.
 
-    Effective number of samples, Cui et al., CVPR 2019.
-
-    Args:
-        counts: (classes,), training images per class, all at least 1.
-        beta: In [0, 1); 0 gives equal weights.
-
-    Returns:
-        (classes,) float64.
+    Effective number of samples, Cui et al., CVPR 2019. `counts` are the training images per class,
+    all at least 1. `beta` is in [0, 1); 0 gives equal weights.
     """
     weights = (1 - beta) / (1 - beta ** counts.double())
     return weights / weights.sum()

@@ -125,12 +125,8 @@ def site_parts(
 ) -> Iterator[FittedPart]:
     """The parts of a site's calibration in their order, without results.
 
-    Args:
-        lesions: Number of each of the checkpoint's classes.
-        unit: "lesion", or "image" if every image counts as a lesion.
-        sensitivity: Required of the urgent threshold.
-        coverage: One part for each of its coverages.
-        target: The lesions of its critical classes count for the urgent threshold.
+    `lesions` are counted by the checkpoint's classes; every image counts as a lesion if `unit` is
+    "image". `sensitivity` is that of the urgent threshold, to the critical classes of the target.
     """
     units, total, fewest = f"{unit}s", sum(lesions.values()), min(lesions.values())
     yield FittedPart(TEMPERATURE, _MIN_TEMPERATURE, fewest, f"{units} of each class")

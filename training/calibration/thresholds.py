@@ -96,11 +96,9 @@ class TemperatureFit:
 def fit_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> TemperatureFit:
     """Fits the temperature of the lowest mean NLL of a lesion.
 
-    Args:
-        log_probabilities: (n, trajectories, classes) at temperature 1.
-        labels: (n,) class indices.
-        groups: (n,) lesion or patient of each image, at least TEMPERATURE_FOLDS of them; they stay
-            together in the cross-validation.
+    `log_probabilities` are (n, trajectories, classes) at temperature 1. `groups` (n,) has the
+    lesion or patient of each image, at least TEMPERATURE_FOLDS of them; they stay together in the
+    cross-validation.
     """
     folds = GroupKFold(TEMPERATURE_FOLDS, shuffle=True, random_state=SPLIT_SEED)
     benefits = np.zeros(len(labels))
@@ -252,13 +250,9 @@ def precision_changes(
 ) -> tuple[PrecisionChange, ...]:
     """How many answers change in bfloat16, for det and for `DEFAULT_SAMPLES` samples.
 
-    Outputs with fewer samples are compared with all of theirs.
-
-    Args:
-        config: With the thresholds of both precisions.
-        exact: In float32.
-        rounded: In bfloat16, for the same images.
-        distance: None leaves out its flag.
+    Outputs with fewer samples are compared with all of theirs. `exact` is float32, `rounded` is
+    bfloat16, for the same images; the config has the thresholds of both. A `distance` of None
+    leaves out its flag.
     """
     largest = exact.stoch.views.shape[2]
     changes = []

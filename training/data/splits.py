@@ -58,13 +58,8 @@ def parts_of(
     The calibration part is the published validation part, or a tenth of the training items; `paper`
     has none of the latter. `lesion-validation` drops the test part and tests on the part
     `validation` of `lesion-best-epoch`, which is the published one or a tenth of the train part. No
-    group is divided.
-
-    Args:
-        published: The parts `train`, `test` and possibly `validation`; or `all`, of which a fifth
-            becomes the test part.
-        split: Which parts to make.
-        cut: Divides items in two.
+    group is divided. `published` has the parts `train`, `test` and possibly `validation`; or `all`,
+    of which a fifth becomes the test part.
     """
     if "all" in published:
         train, test = cut(published["all"], "test")

@@ -79,14 +79,14 @@ def bootstrap(
 
     Each resample draws as many clusters as there are, with replacement, and keeps the images of a
     cluster together (Davison and Hinkley, Bootstrap Methods and their Application, 1997, 3.8).
+    Resamples without a defined value do not enter the interval. A set with fewer than MIN_CLUSTERS
+    clusters leaves all metrics without an interval.
 
     Args:
         metrics: Takes weights of all images and returns (resamples,) values by name.
         clusters: (n,) cluster index of each image, one array for each independently sampled set.
             The weights list the images of these sets in this order. Equal clusters give equal
-            resamples, whatever the metrics. Resamples without a defined value do not enter the
-            interval. A set with fewer than MIN_CLUSTERS clusters leaves all metrics without an
-            interval.
+            resamples, whatever the metrics.
     """
     if min(len(np.unique(indices)) for indices in clusters) < MIN_CLUSTERS:
         of_images = metrics(unit_weights(sum(map(len, clusters))))

@@ -190,12 +190,8 @@ _ESTIMATE_STEPS = 6
 class ProgressDisplay:
     """Shows the progress of a run, over all epochs: a bar on a terminal, otherwise lines.
 
-    Shows the estimated duration and the memory after ESTIMATE_STEPS steps.
-
-    Args:
-        start: Progress of earlier sessions; rates and the time left cover this session only.
-        name: Prefix of every line.
-        enabled: False shows nothing.
+    Shows the estimated duration and the memory after ESTIMATE_STEPS steps. Rates and the time left
+    cover this session only, which begins after `start`.
     """
 
     def __init__(self, length: RunLength, start: Progress, name: str, enabled: bool) -> None:
@@ -234,9 +230,8 @@ class ProgressDisplay:
 class Curves:
     """Writes the curves of a run to its trackers; does nothing without tracking.
 
-    Args:
-        first_step: The step, counted from 0, at which the run starts or continues; TensorBoard
-            forgets the values that an earlier run wrote at this step or later.
+    The run starts or continues at `first_step`, counted from 0; TensorBoard forgets the values that
+    an earlier run wrote at this step or later.
 
     Raises:
         StorageError: For a full disk.

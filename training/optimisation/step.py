@@ -29,10 +29,8 @@ class Objective(ABC, Generic[StepDraw]):
     """The loss of a network whose trainable parameters a run optimises.
 
     A batch's loss is the sum of its parts' losses divided by the sum of their weights, so that it
-    does not depend on micro-batches and processes. Padding has loss and weight 0.
-
-    Args:
-        rows_per_image: Rows of the network for one image.
+    does not depend on micro-batches and processes. Padding has loss and weight 0. An image has
+    `rows_per_image` rows in the network.
     """
 
     def __init__(self, network: nn.Module, rows_per_image: int = 1) -> None:
@@ -134,10 +132,7 @@ class Optimisation:
     """Adam, AdamW or the method's own optimiser, on the trainable parameters of a network.
 
     clip_norm limits the gradient of all parameters, or of the first group of a method's own
-    optimiser.
-
-    Args:
-        seed: Seed of the objective's draws.
+    optimiser. The seed is that of the objective's draws.
 
     Raises:
         SettingsError: If the run has no step after its warm-up.
@@ -171,10 +166,7 @@ class Optimisation:
     def step(self, index: int, pixels: Tensor, labels: Tensor) -> Step:
         """Takes a step on this process's shard of a batch.
 
-        Args:
-            index: Of the step, from 0; it gives the learning rate and the draws.
-            pixels: (n, 3, size, size).
-            labels: (n, ...).
+        The index, from 0, gives the learning rate and the draws. Pixels are (n, 3, size, size).
 
         Raises:
             NonFiniteError: With step and quantity, for a loss or gradient norm that is not finite,

@@ -38,13 +38,10 @@ class Classifier(nn.Module):
     """A backbone with linear heads on its class token's features, one for each label set.
 
     With one head over all sets, the classifier would also have to tell the sets apart, and sets
-    that share classes would compete for them.
-
-    Args:
-        classes: Number of classes of each set; the logits of the heads are concatenated in this
-            order. A projection of the features is used for unlabelled images. A new convolutional
-            stem has batch normalisation, which `fold_stem` removes.
-        start: Gives its weights and its normalisation of images.
+    that share classes would compete for them. The logits of the heads are concatenated in the order
+    of `classes`, their numbers of classes. A projection of the features is used for unlabelled
+    images. A new convolutional stem has batch normalisation, which `fold_stem` removes; `start`
+    gives its weights and its normalisation of images.
     """
 
     def __init__(
@@ -187,11 +184,8 @@ def contrastive_loss(embeddings: Tensor, numbers: Tensor) -> Tensor:
 
     The target of a view is the other views of the same image (NT-Xent, Chen et al., "A Simple
     Framework for Contrastive Learning of Visual Representations", ICML 2020). A view without
-    another one of its image has loss 0.
-
-    Args:
-        embeddings: (n, width).
-        numbers: (n,), of the images.
+    another one of its image has loss 0. `embeddings` are (n, width), `numbers` (n,) those of the
+    images.
     """
     unit = F.normalize(embeddings, dim=-1)
     itself = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
