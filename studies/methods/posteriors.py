@@ -112,7 +112,6 @@ def _fitted(module: Module) -> Module:
 START = 2.0**-10
 """Where the search for the largest deviation begins."""
 RANGE = 2.0**-30, 2.0**10
-BISECTIONS = 6
 SMALLEST_VALUE = 1e-6
 """Singular values below this share of the largest one get no noise, which would have no effect."""
 
@@ -204,7 +203,7 @@ def largest_accepted(is_accepted: Callable[[float], bool]) -> float:
     rejected = 2 * accepted
     while rejected <= RANGE[1] and is_accepted(rejected):
         accepted, rejected = rejected, 2 * rejected
-    for _ in range(BISECTIONS):
+    for _ in range(6):
         middle = (accepted * rejected) ** 0.5
         if is_accepted(middle):
             accepted = middle

@@ -50,7 +50,6 @@ from training.reporting.report import PREDICTIONS
 
 FEWEST_SEEDS = 2
 LEVEL, POWER = 1 - CONFIDENCE, 0.8
-JSON_DIGITS = 5
 REJECTED_GROUPS = ("far", "near")
 """Groups of sets that a score should reject; `shifted` images belong to classes."""
 
@@ -381,9 +380,7 @@ def write_comparison(
             variant: _mean_by_epoch(of_this) for variant, of_this in of_variant.items() if of_this
         },
     }
-    rounded = json.loads(
-        json.dumps(content), parse_float=lambda text: round(float(text), JSON_DIGITS)
-    )
+    rounded = json.loads(json.dumps(content), parse_float=lambda text: round(float(text), 5))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, f"{json.dumps(rounded, indent=1)}\n")
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:  # an extra; imports torch
 
     from studies.tables.table import TableRun
 
-MAX_RETRIES = 10
 LOCK_WAIT_S = 120.0
 """Wait for the lock of a run: a lost process saves its state first, and NFS keeps its lock."""
 
@@ -87,7 +86,7 @@ def _train(runs: "Sequence[TableRun]", data: Path, resources: RunResources) -> l
     options: dict[str, Any] = {
         "num_cpus": resources.cpus,
         "num_gpus": int(device == "cuda"),
-        "max_retries": MAX_RETRIES,
+        "max_retries": 10,
         "max_calls": 1,  # a worker process for each run
         "scheduling_strategy": "SPREAD",
     }

@@ -27,10 +27,6 @@ from training.recipe.schema import AdapterRecipe
 DEFINITIONS = Path(__file__).parent / "definitions"
 RECIPES = Path(__file__).parents[1] / "recipes"
 
-PublishedResult = tuple[float, float]
-"""Mean and standard deviation over seeds as published; shares of images in percent."""
-TrainingSeed = Annotated[int, Field(ge=0, lt=2**32)]
-
 
 class TableRow(Settings):
     """A row of a table: a variant of the recipe in one mode, or published results alone."""
@@ -39,7 +35,8 @@ class TableRow(Settings):
     variant: str | None = None  # with mode, None for a row that has published results alone
     mode: Mode | None = None
     samples: PositiveInt = 1
-    paper: dict[str, PublishedResult] = {}  # by metric; empty if the paper has no such row
+    # mean and standard deviation over seeds by metric, shares of images in percent
+    paper: dict[str, tuple[float, float]] = {}
     source: str = ""  # publication that the paper quotes them from; empty for results of its own
     note: str = ""  # printed below the table
 
@@ -96,7 +93,7 @@ class ResultTable(Settings):
     title: str
     recipe: str  # name of a recipe of the studies, or of a packaged one
     metrics: Annotated[tuple[str, ...], Field(min_length=1)]  # of the test part or of `ood`
-    seeds: Annotated[tuple[TrainingSeed, ...], Field(min_length=1)]
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**32)], ...], Field(min_length=1)]
     rows: Annotated[tuple[TableRow, ...], Field(min_length=1)]
     ood: str | None = None  # kind or path of one of the recipe's out-of-distribution sets
     all_ood: bool = False

@@ -47,7 +47,6 @@ class FrozenBackbone:
 EMBEDDED = "embedded"
 DOWNLOADED = "ViT_B_32_Weights.IMAGENET1K_V1"
 """What `auto` selects where the weights are stored or can be downloaded."""
-_DOWNLOAD_TIMEOUT_S = 30.0
 
 
 def available_source(source: BackboneSource) -> BackboneSource:
@@ -60,7 +59,7 @@ def available_source(source: BackboneSource) -> BackboneSource:
     reason = f"{DOWNLOADED} have another image size"
     if source.image_size is None:
         try:
-            with _connection_timeout(_DOWNLOAD_TIMEOUT_S):
+            with _connection_timeout(30.0):
                 published_backbone(DOWNLOADED)
             return source.model_copy(update={"weights": DOWNLOADED})
         except SettingsError as error:
@@ -204,16 +203,13 @@ def _tied_gradient(gradient: Tensor) -> Tensor:
     return torch.cat([queries + keys, queries + keys, values])
 
 
-MEMBERS = "members"
-
-
 def member_folders(recipe: AdapterRecipe, out: Path) -> list[Path]:
     """The folders of a run's checkpoints: `out`, or one for each member of an ensemble."""
     whole = recipe.whole_network
     if whole is None or whole.members == 1:
         return [out]
     digits = len(str(whole.members))
-    return [out / MEMBERS / f"{index + 1:0{digits}}" for index in range(whole.members)]
+    return [out / "members" / f"{index + 1:0{digits}}" for index in range(whole.members)]
 
 
 def member_recipe(recipe: AdapterRecipe, index: int) -> AdapterRecipe:

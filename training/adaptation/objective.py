@@ -11,7 +11,6 @@ The frozen projection gets the whole input. Prediction drops nothing.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import torch
@@ -31,22 +30,12 @@ from training.optimisation.batches import IGNORED, LoadedBatches, Shard
 from training.optimisation.step import Objective, recomputed
 from training.recipe.schema import AdapterRecipe, AdapterTraining
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(logits, targets) -> the loss of every image, (n,), as `trajectory_losses`."""
-
-trajectory_losses: Loss = partial(trajectory_loss, reduction="none")
+trajectory_losses = partial(trajectory_loss, reduction="none")
 
 
 def mean_probability_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """The cross-entropy of the mean probability of every image, (n,); targets are probabilities."""
     return -(targets * log_mean_probability(logits.log_softmax(dim=-1))).sum(dim=-1)
-
-
-LOSSES: Mapping[Literal["trajectory", "mean"], Loss] = {
-    "trajectory": trajectory_losses,
-    "mean": mean_probability_losses,
-}
-"""Losses by the recipe key `training.loss`."""
 
 
 def balanced_counts(labels: Ints, class_balance: float) -> Floats:
@@ -223,7 +212,8 @@ class AdapterObjective(Objective[AdapterDraw]):
             trajectories = trajectories + belongs * self.logit_adjustment
         targets = target_probabilities(labels, trajectories.shape[-1])
         weights = self._weights(labels)
-        loss = LOSSES[self.settings.loss](trajectories, targets) @ weights
+        losses = mean_probability_losses if self.settings.loss == "mean" else trajectory_losses
+        loss = losses(trajectories, targets) @ weights
         divergence = self.divergence()
         if divergence is None:
             return loss

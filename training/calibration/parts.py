@@ -16,7 +16,7 @@ from training.evaluation.intervals import tolerance_sample_size
 from training.reporting.tables import TOO_FEW, markdown_table
 
 TEMPERATURE, FEATURES, OOD = "temperature", "feature means", "OOD thresholds"
-URGENT, SETS = "urgent threshold", "prediction sets"
+URGENT = "urgent threshold"
 
 _MIN_TEMPERATURE = 10
 """Lesions of each class for a site's temperature, two for each fold of its cross-validation.
@@ -143,7 +143,7 @@ def site_parts(
 
 
 def sets_part(coverage: float) -> str:
-    return f"{SETS} {coverage:g}"
+    return f"prediction sets {coverage:g}"
 
 
 def _urgent_parts(

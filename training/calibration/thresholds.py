@@ -59,7 +59,6 @@ from training.evaluation.intervals import (
 from training.evaluation.prediction_sets import Lesions
 
 TEMPERATURE_FOLDS = 5
-LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.05, 20.0
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ def _lowest_nll(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> floa
         nll = image_nll(log_probabilities, labels, math.exp(log_temperature))
         return float(_group_means(nll, groups).mean())
 
-    bounds = (math.log(LOWEST_TEMPERATURE), math.log(HIGHEST_TEMPERATURE))
+    bounds = (math.log(0.05), math.log(20.0))
     return math.exp(float(minimize_scalar(mean_nll, bounds=bounds, method="bounded").x))
 
 

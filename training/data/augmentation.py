@@ -33,12 +33,7 @@ def seeded(device: torch.device, *entropy: int) -> Iterator[None]:
         yield
 
 
-CROP_AREA, CROP_RATIO = (0.35, 1.0), (0.8, 1.8)
-_LOG_GAIN = 0.3  # of a channel: factors from 0.74 to 1.35
-LOG_BRIGHTNESS, LOG_CONTRAST, LOG_SATURATION = 0.3, 0.3, 0.4
-_JPEG_QUALITY = (30, 95)
-_BORDER_DIAMETER = (1.0, 1.4)  # of the bright field, per shorter side; 1.41 reaches the corners
-_RULER_TICKS = (6, 16)
+CROP_AREA = (0.35, 1.0)
 
 
 def camera_view(size: int) -> v2.Compose:
@@ -49,7 +44,7 @@ def camera_view(size: int) -> v2.Compose:
     """
     return v2.Compose(
         [
-            v2.RandomResizedCrop(size, scale=CROP_AREA, ratio=CROP_RATIO),
+            v2.RandomResizedCrop(size, scale=CROP_AREA, ratio=(0.8, 1.8)),
             v2.RandomHorizontalFlip(),
             v2.RandomVerticalFlip(),
             v2.RandomApply([v2.Lambda(lambda pixels: pixels.mT)]),
@@ -79,11 +74,11 @@ def colour_change(pixels: Tensor) -> Tensor:
 
     Every change is a product or a mixture with a random factor, uniform in its logarithm.
     """
-    lit = pixels * _log_uniform(_LOG_GAIN, (3, 1, 1)) * _log_uniform(LOG_BRIGHTNESS)
+    lit = pixels * _log_uniform(0.3, (3, 1, 1)) * _log_uniform(0.3)
     gray = lit.mean(dim=0, keepdim=True)
-    saturated = gray + (lit - gray) * _log_uniform(LOG_SATURATION)
+    saturated = gray + (lit - gray) * _log_uniform(0.4)
     level = gray.mean()
-    return (level + (saturated - level) * _log_uniform(LOG_CONTRAST)).clamp(0, 1)
+    return (level + (saturated - level) * _log_uniform(0.3)).clamp(0, 1)
 
 
 def _log_uniform(bound: float, shape: tuple[int, ...] = (1,)) -> Tensor:
@@ -95,7 +90,7 @@ def camera_border(pixels: Tensor) -> Tensor:
     """Darkens an image (3, height, width) outside of a circle of random size and centre."""
     height, width = pixels.shape[-2:]
     shorter = min(height, width)
-    radius = float(torch.empty(()).uniform_(*_BORDER_DIAMETER)) * shorter / 2
+    radius = float(torch.empty(()).uniform_(1.0, 1.4)) * shorter / 2  # 1.41 reaches corners
     shift = torch.empty(2).uniform_(-0.05, 0.05) * shorter
     rows = torch.arange(height)[:, None] - (height - 1) / 2 - shift[0]
     columns = torch.arange(width) - (width - 1) / 2 - shift[1]
@@ -108,7 +103,7 @@ def ruler(pixels: Tensor) -> Tensor:
     marked = pixels.clone()
     height, width = pixels.shape[-2:]
     level = float(torch.randint(2, ()))
-    ticks = int(torch.randint(*_RULER_TICKS, ()))
+    ticks = int(torch.randint(6, 16, ()))
     for number in range(ticks):
         column = (2 * number + 1) * width // (2 * ticks)
         length = height // (8 if number % 5 == 0 else 14)
@@ -119,7 +114,7 @@ def ruler(pixels: Tensor) -> Tensor:
 def jpeg_compression(pixels: Tensor) -> Tensor:
     """Compresses an image (3, height, width) uint8 as JPEG of random quality; decodes it."""
     file = BytesIO()
-    F.to_pil_image(pixels).save(file, "JPEG", quality=int(torch.randint(*_JPEG_QUALITY, ())))
+    F.to_pil_image(pixels).save(file, "JPEG", quality=int(torch.randint(30, 95, ())))
     with Image.open(file, formats=["JPEG"]) as image:
         return channels_first(np.array(image))
 

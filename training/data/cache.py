@@ -51,7 +51,6 @@ from training.data.images import Encoded, ImageSource, rgb_image
 FORMAT = 4
 PIXELS, INDEX = "pixels.bin", "index.json"
 MIN_FREE_BYTES = 2**29  # of the cache's disk, left to other programs
-_DECODE_AHEAD = 64  # images
 
 Reason = str
 """Why a file cannot be read or decoded."""
@@ -310,7 +309,7 @@ def decode_all(
         with ThreadPoolExecutor(available_cpus()) as pool:
             for name, source in encoded:
                 pending.append(pool.submit(_decode, name, source))
-                if len(pending) > _DECODE_AHEAD:
+                if len(pending) > 64:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()

@@ -142,9 +142,6 @@ class DataCheck:
                 )
 
 
-_COPIES_HEADER = ("found", "file", "class", "part", "other_file", "other_class", "other_part")
-
-
 def write_copies(path: Path, check: DataCheck) -> None:
     """Writes each pair of a check once to a CSV file.
 
@@ -160,7 +157,8 @@ def write_copies(path: Path, check: DataCheck) -> None:
         for pair, kind in kinds.items()
     )
     with open_output(path) as file:
-        write_csv_rows(file, _COPIES_HEADER, rows)
+        header = ("found", "file", "class", "part", "other_file", "other_class", "other_part")
+        write_csv_rows(file, header, rows)
 
 
 def check_images(images: ImageParts, input_side: int) -> DataCheck:

@@ -28,12 +28,10 @@ _LIKELY_NAMES: Mapping[Column, Sequence[str]] = {
 }
 """Names that other tables have for the columns."""
 _SEPARATORS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs"}
-_TABLES = (".csv", ".tsv", ".xls", ".xlsx", ".jsonl", ".parquet")
 _INDEX_NAME = re.compile(r"(unnamed: ?[\d.]+(_level_\d+)?)?")
 """Names of the column that pandas writes for the index of a table, in lower case."""
 MISSING = {"", "nan", "na", "n/a", "#n/a", "<na>", "nat", "null"}
 """Cells without a value, in lower case, as libraries write them."""
-_NO_GROUP = MISSING | {"none"}
 
 PART_WORDS: Mapping[str, Part] = {
     "train": "train", "training": "train", "trn": "train",
@@ -111,7 +109,8 @@ def _table_in(path: Path) -> tuple[Path | None, tuple[str, ...]]:
     if tables:
         note = f"{tables[0].name} is read as {LABELS}"
         return tables[0], () if tables[0].name == LABELS else (note,)
-    others = [file.name for file in files if file.suffix.lower() in _TABLES]
+    endings = (".csv", ".tsv", ".xls", ".xlsx", ".jsonl", ".parquet")
+    others = [file.name for file in files if file.suffix.lower() in endings]
     note = f"{', '.join(others)} is not read; a table of labels has the name {LABELS}"
     return None, (note,) if others else ()
 
@@ -214,7 +213,7 @@ def _row(
     part = part_of(split)
     if part is None and split.lower() not in MISSING:
         raise DataError(f"{place}: expected a {SPLIT} of train, val or test, got {split!r}")
-    cluster = None if group.lower() in _NO_GROUP else normalize("NFC", group)
+    cluster = None if group.lower() in MISSING | {"none"} else normalize("NFC", group)
     return ImageLabel(
         name=name_of(cells["path"]),
         label=normalize("NFC", label),

@@ -31,7 +31,6 @@ DrawPicture = Callable[[Generator], Pixels]
 HEIGHT, WIDTH = 150, 200
 IMAGES = 200
 _DIGIT_SIDE = 128
-_MAX_DIGIT = 16  # of scikit-learn's 8 x 8 digits
 
 _CORNER = 0.2
 """Height and width of a corner, relative to the image's."""
@@ -47,8 +46,6 @@ TYPOLOGY_ANGLES = {
     "type-5": (-30, 10),
     "type-6": (-50, -30),
 }
-REDNESS, YELLOWNESS = (8.0, 14.0), (10.0, 18.0)  # a* and b*
-SHADING, TEXTURE, GRAIN = 0.05, 0.025, 0.01  # standard deviations, relative to the tone
 
 
 def pictures(
@@ -100,7 +97,7 @@ def _word(random: Generator) -> str:
 
 def _digit(pixels: NDArray[np.float64]) -> Tensor:
     """The picture of a digit with pixels (8, 8) from 0 to MAX_DIGIT."""
-    small = Image.fromarray((pixels * 255 / _MAX_DIGIT).round().astype(np.uint8))
+    small = Image.fromarray((pixels * 255 / 16).round().astype(np.uint8))
     return _tensor_of(np.asarray(small.resize((_DIGIT_SIDE, _DIGIT_SIDE)).convert("RGB")))
 
 
@@ -166,14 +163,14 @@ def rendered_skin(random: Generator, min_angle: float, max_angle: float) -> Pixe
 
     The individual typology angle, atan((L* - 50) / b*), is drawn between two angles in degrees.
     """
-    yellowness = random.uniform(*YELLOWNESS)
+    yellowness = random.uniform(10.0, 18.0)  # b*; the redness is a*
     angle = math.radians(random.uniform(min_angle, max_angle))
-    tone = _rgb(50 + yellowness * math.tan(angle), random.uniform(*REDNESS), yellowness)
-    light = (
+    tone = _rgb(50 + yellowness * math.tan(angle), random.uniform(8.0, 14.0), yellowness)
+    light = (  # standard deviations relative to the tone
         1
-        + SHADING * _smooth_noise(random, 3, 4)
-        + TEXTURE * _smooth_noise(random, HEIGHT // 3, WIDTH // 3)
-        + GRAIN * random.standard_normal((HEIGHT, WIDTH))
+        + 0.05 * _smooth_noise(random, 3, 4)
+        + 0.025 * _smooth_noise(random, HEIGHT // 3, WIDTH // 3)
+        + 0.01 * random.standard_normal((HEIGHT, WIDTH))
     )
     return (np.array(tone) * light[:, :, None]).clip(0, 255).astype(np.uint8)
 
@@ -218,9 +215,6 @@ def _rgb(lightness: float, redness: float, yellowness: float) -> tuple[int, ...]
     return colour
 
 
-BRIGHTER, DARKER = 1.8, 0.4
-BLUR, NOISE = 0.03, 0.15  # standard deviations, per shorter side and per full range
-WARM, COLD = (1.25, 1.0, 0.7), (0.7, 1.0, 1.25)  # gains of red, green and blue
 FIELD, EDGE = 1.0, 0.04  # diameter of the camera's field and width of its edge, per shorter side
 LESION = 0.7  # part of the image that is pasted, centred; per side
 _PASTED = 0.5  # size of the pasted lesion per side of the background
@@ -242,7 +236,7 @@ def shifted(pixels: Tensor, name: str) -> Tensor:
 
 
 def _blur(pixels: Tensor) -> Tensor:
-    sigma = BLUR * min(pixels.shape[1:])
+    sigma = 0.03 * min(pixels.shape[1:])
     blurred: Tensor = F.gaussian_blur(pixels, [2 * math.ceil(3 * sigma) + 1] * 2, [sigma] * 2)
     return blurred
 
@@ -294,12 +288,12 @@ def _uint8(pixels: Tensor) -> Tensor:
 
 
 SHIFTS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "colour-cast-warm": _cast(WARM),
-    "colour-cast-cold": _cast(COLD),
-    "brighter": lambda pixels: F.adjust_brightness(pixels, BRIGHTER),
-    "darker": lambda pixels: F.adjust_brightness(pixels, DARKER),
+    "colour-cast-warm": _cast((1.25, 1.0, 0.7)),
+    "colour-cast-cold": _cast((0.7, 1.0, 1.25)),
+    "brighter": lambda pixels: F.adjust_brightness(pixels, 1.8),
+    "darker": lambda pixels: F.adjust_brightness(pixels, 0.4),
     "blurred": _blur,
-    "noisy": lambda pixels: F.gaussian_noise(pixels, sigma=NOISE),
+    "noisy": lambda pixels: F.gaussian_noise(pixels, sigma=0.15),
     "camera-border": lambda pixels: _uint8(pixels.float() * _disc(*pixels.shape[1:], FIELD, FIELD)),
     "colour-inverted": lambda pixels: 255 - pixels,
     "colour-rotated": lambda pixels: pixels.roll(1, dims=0),

@@ -24,7 +24,6 @@ narrow."""
 RESAMPLES = 1000
 CHUNK = 100
 CONFIDENCE = 0.95
-SEED = 0
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def resampled(
 
     Arguments as in `bootstrap`.
     """
-    random = np.random.default_rng(SEED)
+    random = np.random.default_rng(0)
     chunks = [metrics(unit_weights(sum(map(len, clusters))))]
     for _ in range(0, RESAMPLES, CHUNK):
         weights = [_resampled_weights(indices, random) for indices in clusters]

@@ -13,11 +13,6 @@ from training.data.augmentation import Transform
 from training.data.images import LabelledImage, load, pixels_of
 from training.recipe.schema import OptimisationSettings
 
-MIN_EPOCHS, MAX_EPOCHS, FEW_STEPS = 10, 40, 300
-"""An automatic length is at least 10 epochs; up to 40 if fewer make less than 300 steps."""
-MIN_BATCH, MAX_BATCH, FEW_BATCHES = 8, 32, 10
-"""An automatic batch is a power of two from 8 to 32 that makes 10 steps per epoch or more."""
-
 AnySettings = TypeVar("AnySettings", bound=OptimisationSettings)
 
 IGNORED = -100
@@ -40,16 +35,20 @@ class RunLength:
 
     @classmethod
     def of(cls, settings: OptimisationSettings, images: int) -> Self:
-        """The length of a run on `images` images; `auto` follows from their number."""
+        """The length of a run on `images` images; `auto` follows from their number.
+
+        An automatic batch is a power of two from 8 to 32 that makes 10 steps per epoch or more. An
+        automatic length is at least 10 epochs; up to 40 if fewer make less than 300 steps.
+        """
         size = settings.batch_size
         if isinstance(size, str):
-            size = MIN_BATCH
-            while size < MAX_BATCH and FEW_BATCHES * 2 * size <= images:
+            size = 8
+            while size < 32 and 10 * 2 * size <= images:
                 size *= 2
         if not isinstance(settings.epochs, str):
             return cls(images, size, settings.epochs)
         steps_per_epoch = max(1, -(-images // size))
-        epochs = min(MAX_EPOCHS, max(MIN_EPOCHS, -(-FEW_STEPS // steps_per_epoch)))
+        epochs = min(40, max(10, -(-300 // steps_per_epoch)))
         return cls(images, size, epochs)
 
     def settled(self, settings: AnySettings) -> AnySettings:

@@ -183,14 +183,10 @@ def _deferred_interrupt() -> Iterator[list[int]]:
         restore()
 
 
-_ESTIMATE_STEPS = 6
-"""Steps of a session after which its duration is estimated; the first is left out."""
-
-
 class ProgressDisplay:
     """Shows the progress of a run, over all epochs: a bar on a terminal, otherwise lines.
 
-    Shows the estimated duration and the memory after ESTIMATE_STEPS steps. Rates and the time left
+    Shows the estimated duration and the memory after six steps. Rates and the time left
     cover this session only, which begins after `start`.
     """
 
@@ -207,7 +203,7 @@ class ProgressDisplay:
         """Shows the progress after one more step: on the bar, or as a line if one is due."""
         if progress.step - self.start.step == 1:
             self.first = progress
-        elif progress.step - self.start.step == _ESTIMATE_STEPS:
+        elif progress.step - self.start.step == 6:  # the first step is left out
             self.print(_estimate_line(self.first, progress, self.length))
         if self.bar is not None:
             epoch = f"{self.prefix}epoch {self.length.epoch_of(progress.step)}/{self.length.epochs}"

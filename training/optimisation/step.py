@@ -115,8 +115,6 @@ OPTIMISER_TYPES: Mapping[str, type[torch.optim.Adam]] = {
     "adamw": torch.optim.AdamW,
     "adam-l2": torch.optim.Adam,
 }
-_MAX_AUTO_WARMUP_STEPS = 500
-"""The paper's warm-up."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +216,7 @@ class Optimisation:
 
 def warmup_steps(steps: int, setting: int | Auto) -> int:
     """`auto` is a tenth of the run, at most 500 steps, as in the paper."""
-    return min(_MAX_AUTO_WARMUP_STEPS, steps // 10) if setting == AUTO else setting
+    return min(500, steps // 10) if setting == AUTO else setting
 
 
 def warmup_cosine(steps: int, setting: int | Auto) -> Callable[[int], float]:

@@ -21,14 +21,13 @@ from training.optimisation.batches import IGNORED
 from training.optimisation.step import Objective, RecomputedBlocks
 from training.recipe.pretraining import PretrainingStage
 
-_EMBEDDING_WIDTH = 128
 TEMPERATURE = 0.2
 """Of the contrastive loss."""
 _BLOCK = re.compile(r"backbone\.encoder\.layers\.encoder_layer_(\d+)\.")
 
 
 class ClassifierOutput(NamedTuple):
-    """Logits (n, all classes), and embeddings (n, EMBEDDING_WIDTH) for the contrastive loss."""
+    """Logits (n, all classes), and embeddings (n, 128) for the contrastive loss."""
 
     logits: Tensor
     embeddings: Tensor
@@ -70,7 +69,7 @@ class Classifier(nn.Module):
         self.projection = nn.Sequential(
             nn.Linear(settings.width, settings.width),
             nn.ReLU(),
-            nn.Linear(settings.width, _EMBEDDING_WIDTH),
+            nn.Linear(settings.width, 128),
         )
         self.classes = tuple(classes)
 

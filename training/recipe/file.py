@@ -26,7 +26,7 @@ AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 Tables = dict[str, Any]
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-BASE, VARIANTS = "base", "variants"
+VARIANTS = "variants"
 
 
 def find_recipe(name: str) -> Path:
@@ -130,7 +130,7 @@ def _file_layers(path: Path, derived: tuple[Path, ...] = ()) -> list[Layer]:
         isinstance(v, Mapping) for v in variants.values()
     ):
         raise SettingsError(f"{path}: {VARIANTS}: expected a table for each variant")
-    base = tables.pop(BASE, None)
+    base = tables.pop("base", None)
     if base is None:
         return [Layer(path.name, tables)]
     base_path, packaged = path.parent / str(base), RECIPES / f"{base}.toml"

@@ -17,8 +17,6 @@ from eulerlora_contract.settings import PositiveInt, Settings, optional
 from training.data.images import Augmentation
 from training.data.registry import Data, OodSettings, OutlierSettings
 
-Head = Literal["random", "linear-probe", "bootstrap-probes"]
-
 
 class OptimisationSettings(Settings):
     """AdamW or Adam with linear warm-up and cosine decay of the rate, as in the paper."""
@@ -125,7 +123,7 @@ class AdapterTraining(OptimisationSettings):
     """Flips and quarter turns of the augmented view, 1 (the view alone, as in the paper), 2, 4 or
     8, that the trajectories of an image share between them (`eulerlora.nn.rows`).
     """
-    head: Head = "linear-probe"
+    head: Literal["random", "linear-probe", "bootstrap-probes"] = "linear-probe"
     """Initial head of every adapter, `random` as in the paper, or a linear probe of the frozen
     backbone: `linear-probe` fits one on the train part for all adapters, `bootstrap-probes` one for
     each adapter on a bootstrap resample of its groups or images.
@@ -183,10 +181,8 @@ class WholeNetworkSettings(Settings):
         return self
 
 
-StoredDtype = Literal["float32", "float16", "bfloat16"]
 CALIBRATED_SAMPLES: tuple[int | Auto, ...] = (1, 2, 4, 8, 16, AUTO)
 """Default samples per adapter for which calibration sets thresholds."""
-RecipeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
 class BackboneSource(Settings):
@@ -208,7 +204,7 @@ class BackboneSource(Settings):
 class Recipe(Settings):
     """Keys that all recipes share."""
 
-    name: RecipeName
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
     """Of the checkpoint, as in the answers of the service."""
     file: str | None = None
     """Of the recipe; set by `read_recipe`, as are variant and overrides."""
@@ -218,7 +214,7 @@ class Recipe(Settings):
     """Keys that the command line set."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Of all random draws; equal seeds give equal weights on one machine."""
-    stored: StoredDtype = "float32"
+    stored: Literal["float32", "float16", "bfloat16"] = "float32"
     """Type of the stored weights."""
 
     @property

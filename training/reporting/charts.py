@@ -25,24 +25,17 @@ from training.evaluation.metrics import (
 from training.evaluation.report_schema import FLAG_METRICS, ModeReport
 from training.reporting.tables import SCORE_NAMES, ood_groups
 
-_PIXELS_PER_INCH = 120
 RELIABILITY = "reliability.png"
 
 # The Okabe-Ito palette, which colour-blind readers can distinguish: blue, vermilion, green,
 # orange, purple, sky blue.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
-_GREY = "#555555"
 _LINES = ("-", "--", ":", "-.")
-_MIN_SCALE_COVERAGE = 0.02
-_SCORE_BINS = 40
 _SCORE_AXES: Mapping[ScoreName, str] = {
     "msp": "maximum softmax probability (MSP)",
     "energy": "energy",
     "feature_distance": "feature distance",
 }
-_MIN_OPAQUE_IMAGES = 10
-_FAINT = 0.25
-_MAX_LABELLED_CLASSES = 20
 
 
 @dataclass(frozen=True)
@@ -76,7 +69,7 @@ def chart_files(evaluation: Evaluation) -> Iterator[ChartFile]:
 def png(figure: Figure) -> bytes:
     """A figure as PNG with at most 256 colours; equal figures give equal bytes."""
     rendered, content = BytesIO(), BytesIO()
-    figure.savefig(rendered, format="png", dpi=_PIXELS_PER_INCH)
+    figure.savefig(rendered, format="png", dpi=120)
     with Image.open(rendered, formats=["PNG"]) as image:
         image.convert("RGB").quantize().save(content, "PNG", optimize=True)
     return content.getvalue()
@@ -161,8 +154,8 @@ def _draw_accuracy(axes: Axes, bins: CalibrationBins) -> None:
     )  # fmt: skip
     for pair, count in zip(zip(bars, gaps, strict=True), images, strict=True):
         for bar in pair:
-            bar.set_alpha(_FAINT if count < _MIN_OPAQUE_IMAGES else 1)
-    axes.plot([0, 1], [0, 1], "--", color=_GREY, label="perfect calibration")
+            bar.set_alpha(0.25 if count < 10 else 1)
+    axes.plot([0, 1], [0, 1], "--", color="#555555", label="perfect calibration")
 
 
 def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figure:
@@ -172,7 +165,7 @@ def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figur
     have no text.
     """
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
-    labelled = len(classes) <= _MAX_LABELLED_CLASSES
+    labelled = len(classes) <= 20
     side = 2.5 + 0.6 * len(classes) if labelled else 9.0
     figure = _figure(side + 1.2, side, title)
     axes = figure.subplots()
@@ -206,7 +199,7 @@ def risk_coverage_chart(curves: Mapping[str, RiskCoverage], title: str) -> Figur
         ylabel="selective risk: share of wrong labels",
     )  # fmt: skip
     # At very low coverage one error is a risk of up to 100%; it must not set the scale.
-    highest = [curve.risk[curve.coverage >= _MIN_SCALE_COVERAGE].max() for curve in curves.values()]
+    highest = [curve.risk[curve.coverage >= 0.02].max() for curve in curves.values()]
     axes.set_ylim(0, min(1.02, max(0.01, *(1.15 * risk for risk in highest))))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1))
@@ -259,7 +252,7 @@ def _score_edges(score: ScoreName, *values: Floats) -> list[float]:
     if score != "msp":
         everything = np.concatenate(values)
         low, high = float(everything.min()), float(np.percentile(everything, 99))
-    edges: list[float] = np.linspace(low, high, _SCORE_BINS + 1).tolist()
+    edges: list[float] = np.linspace(low, high, 41).tolist()
     return edges
 
 

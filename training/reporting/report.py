@@ -45,9 +45,6 @@ from training.reporting.tables import (
     prediction_set_table,
 )
 
-MARKDOWN = "report.md"
-_DIFFERENCES = ("nll", "accuracy", "brier")
-
 _RANKING_NOTE = (
     "AUROC is the probability that an image with a wrong label is more uncertain than one with the "
     "right label: 0.5 for a random order. AURC is the mean share of wrong labels among the most "
@@ -69,7 +66,6 @@ OOD_NOTE = (
     "share flagged uses the checkpoint's thresholds."
 )
 PREDICTIONS = "predictions.csv.gz"
-SUMMARY = ("entropy", "expected_entropy", "mutual_information")
 
 
 def write_report(folder: Path, evaluation: Evaluation) -> None:
@@ -86,7 +82,7 @@ def write_report(folder: Path, evaluation: Evaluation) -> None:
             sections.append(f"![{chart.alt_text}]({chart.name})")
         _write(partial / PREDICTIONS, predictions_csv(evaluation))
         sections += ["## Predictions", f"`{PREDICTIONS}` has a row for each image, set and mode."]
-        _write(partial / MARKDOWN, ("\n\n".join(sections) + "\n").encode())
+        _write(partial / "report.md", ("\n\n".join(sections) + "\n").encode())
         _write(partial / JSON, report_json(report))
 
 
@@ -194,7 +190,11 @@ def _difference(first: ModeReport, mode: ModeReport) -> str:
         relation = "higher" if nll.value > 0 else "lower"
         result = f"Mode {mode.title} has a {relation} NLL than mode {first.title}"
     differences = enumeration(
-        [f"{METRICS[key]} {cell(mode.difference.get(key), '+.4f')}" for key in _DIFFERENCES], "and"
+        [
+            f"{METRICS[key]} {cell(mode.difference.get(key), '+.4f')}"
+            for key in ("nll", "accuracy", "brier")
+        ],
+        "and",
     )
     return (
         f"{result}. Metrics of {mode.title} less those of {first.title}, for the same images: "
@@ -283,7 +283,10 @@ def _columns(
             f"p_{name}": column
             for name, column in zip(classes, predictions.probabilities.T.tolist(), strict=True)
         },
-        **{name: getattr(predictions, name).tolist() for name in SUMMARY},
+        **{
+            name: getattr(predictions, name).tolist()
+            for name in ("entropy", "expected_entropy", "mutual_information")
+        },
         **{s: scores[s].value.tolist() if s in scores else empty for s in SCORES},
         **{f"flagged_{s}": flags[s].int().tolist() if s in flags else empty for s in SCORES},
         **{f"test_{name}": [i.attributes.get(name, "") for i in shown] for name in attributes},
