@@ -32,7 +32,7 @@ def images() -> Tensor:
 
 @torch.no_grad()
 def merged(network: AdaptedVisionTransformer, member: int) -> VisionTransformer:
-    """Returns the backbone with the weights W o (s r') of a member."""
+    """The backbone with the weights W o (s r') of a member."""
     backbone = copy.deepcopy(network.backbone)
     for layer, block in zip(backbone.encoder.blocks(), network.blocks, strict=True):
         if isinstance(block, FrozenAttention):
@@ -48,7 +48,6 @@ def merged(network: AdaptedVisionTransformer, member: int) -> VisionTransformer:
 def answer(
     network: AdaptedVisionTransformer, backbone: VisionTransformer, member: int
 ) -> nn.Module:
-    """Returns a function from images to the log-probabilities of a member on a backbone."""
     weight, bias = network.heads.weight[member], network.heads.bias[member]
     return lambda images: F.linear(backbone(images), weight, bias).double().log_softmax(dim=-1)
 

@@ -36,7 +36,7 @@ def features_of(count: int, seed: int = 1) -> Tensor:
 
 
 def naive_phi(heads: GaussianProcessHeads, features: Tensor, adapter: int) -> Tensor:
-    """Returns the random features (D,) of one row, in float64."""
+    """The random features (D,) of one row, in float64."""
     h = features.double()
     h = (h - h.mean()) / (h.var(correction=0) + 1e-5).sqrt()
     count = heads.settings.features

@@ -38,7 +38,6 @@ METHODS = ("cifar10-methods", "ham10000-methods")
 
 
 def rows(name: str) -> dict[tuple[str, str], TableRow]:
-    """Returns the rows of runs."""
     return {
         (row.variant, row.mode): row
         for row in read_table(name).rows

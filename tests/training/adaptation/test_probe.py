@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 
 
 def images_of(labels: list[int], seed: int) -> list[LabelledImage]:
-    """Returns images of noise whose brightness grows with the label."""
+    """Noise whose brightness grows with the label."""
     generator = torch.Generator().manual_seed(seed)
     return [
         LabelledImage(

@@ -93,7 +93,7 @@ def test_a_folder_without_images_and_a_set_in_two_groups_are_refused(
 
 
 def config(**facts: Any) -> CheckpointConfig:
-    """Returns a config whose backbone was pretrained on two data sets."""
+    """The backbone was pretrained on two data sets."""
     config = config_of(
         random_network(), provenance={"recipe": {"data": {"kind": "ham10000", "path": "."}}} | facts
     )

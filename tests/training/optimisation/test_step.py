@@ -90,7 +90,6 @@ BOTH = pytest.mark.parametrize("objective", [adapters, classifier])
 def gradients(
     objective: Objective, precision: str, micro_batch_rows: int | None
 ) -> dict[str, Tensor]:
-    """Returns the gradients of one training step by parameter name."""
     settings = AdapterTraining(
         epochs=1, precision=precision, micro_batch_rows=micro_batch_rows, clip_norm=1e9
     )
@@ -116,7 +115,7 @@ def test_recomputation_changes_no_gradient(
 
 
 def stored_bytes(objective: Objective) -> int:
-    """Returns the bytes of activations that a forward pass stores for the backward pass."""
+    """The bytes of activations that a forward pass stores for the backward pass."""
     parameters = {p.untyped_storage().data_ptr() for p in objective.network.parameters()}
     sizes: dict[int, int] = {}
     alive: list[Tensor] = []

@@ -293,7 +293,7 @@ class Brightness(nn.Module):
 
 
 def image_set(name: str, labels: list[int], classes: int) -> ImageParts:
-    """Returns images that are black for label 0 and white for others."""
+    """Black images for label 0 and white ones for others."""
     images = [
         LabelledImage(str(i), torch.full((3, 40, 36), 255 * (label > 0), dtype=torch.uint8), label)
         for i, label in enumerate(labels)
