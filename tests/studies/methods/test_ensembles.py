@@ -78,7 +78,7 @@ def test_initial_factors_are_normal_around_one() -> None:
 
 
 def test_batch_ensemble_needs_at_most_the_blocks_of_the_backbone() -> None:
-    with pytest.raises(SettingsError, match=r"method.blocks: expected at most 2, .* got 3"):
+    with pytest.raises(SettingsError, match=r"method\.blocks"):
         random_network(MEMBERS, method=BatchEnsembleSettings(blocks=3))
 
 
