@@ -19,6 +19,7 @@ from torch import Generator, Tensor
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, load_checkpoint
 from eulerlora.checkpoint.weights import (
     BACKBONE_FILE,
+    BackboneFile,
     at_image_size,
     load_backbone,
     published_backbone,
@@ -27,7 +28,7 @@ from eulerlora.checkpoint.weights import (
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.settings import Preprocessing, Provenance
+from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.sampling import AUTO
 from training.optimisation.run import round_parameters
@@ -35,13 +36,10 @@ from training.recipe.schema import NO_ADAPTERS, AdapterRecipe, BackboneSource, W
 
 
 @dataclass(frozen=True)
-class FrozenBackbone:
-    """A frozen backbone, its provenance and its input."""
+class FrozenBackbone(BackboneFile):
+    """A frozen backbone, its provenance, its input, and the name of its published weights."""
 
-    backbone: VisionTransformer
-    published: str | None  # name of its published weights, if any
-    provenance: Provenance
-    preprocessing: Preprocessing
+    published: str | None = None
 
 
 EMBEDDED = "embedded"
@@ -107,7 +105,7 @@ def read_backbone(
         size = source.image_size or file.preprocessing.size
         backbone = at_image_size(file.backbone, size)
         round_parameters(backbone.named_parameters(), dtype)
-        return FrozenBackbone(backbone, None, file.provenance, file.preprocessing.at_size(size))
+        return FrozenBackbone(backbone, file.provenance, file.preprocessing.at_size(size))
     if source.image_size is not None:
         raise SettingsError(
             f"expected backbone.image_size={source.image_size} with a backbone file, got the "
@@ -116,7 +114,7 @@ def read_backbone(
     file_path = None if source.file is None else recipe_folder / source.file
     backbone = published_backbone(source.weights, file_path)
     preprocessing = Preprocessing(size=backbone.settings.image_size)
-    return FrozenBackbone(backbone, source.weights, {}, preprocessing)
+    return FrozenBackbone(backbone, {}, preprocessing, source.weights)
 
 
 def initial_network(
