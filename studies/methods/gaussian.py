@@ -60,7 +60,17 @@ class NoiseMethod(Method[SettingsType_co]):
         return self._draws(samples, independent_noise(rows, self.noise, generator))
 
     def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
-        noise = antithetic_noise(first, samples, self.adapters.adapters, self.noise, generator)
+        """Draws pairs z, -z of each adapter; each sample alone is standard normal."""
+        pairs = [
+            independent_noise(self.adapters.adapters, self.noise, generator)
+            for _ in range(math.ceil((first + samples) / 2))
+        ]
+        noise = {
+            name: torch.stack([sign * pair[name] for pair in pairs for sign in (1, -1)], dim=1)[
+                :, first : first + samples
+            ].flatten(0, 1)
+            for name in self.noise
+        }
         return self._draws(samples, noise)
 
     def _draws(self, samples: int, noise: Mapping[str, Tensor]) -> RowDraws:
@@ -80,30 +90,6 @@ def independent_noise(
 ) -> dict[str, Tensor]:
     """Standard normal numbers (rows, *shape) for every name."""
     return {name: torch.randn(rows, *shape, generator=generator) for name, shape in shapes.items()}
-
-
-def antithetic_noise(
-    first: int,
-    samples: int,
-    adapters: int,
-    shapes: Mapping[str, Sequence[int]],
-    generator: Generator,
-) -> dict[str, Tensor]:
-    """(adapters * samples, *shape) for every name, adapter by adapter, in pairs z, -z.
-
-    Each sample alone is standard normal. The `first` samples of each adapter are skipped. The first
-    samples of an adapter do not depend on how many are drawn.
-    """
-    pairs = [
-        independent_noise(adapters, shapes, generator)
-        for _ in range(math.ceil((first + samples) / 2))
-    ]
-    return {
-        name: torch.stack([sign * pair[name] for pair in pairs for sign in (1, -1)], dim=1)[
-            :, first : first + samples
-        ].flatten(0, 1)
-        for name in shapes
-    }
 
 
 class GaussianAdapters(AttentionAdapters):
@@ -135,7 +121,8 @@ class GaussianAdapters(AttentionAdapters):
             output = F.linear(tokens, weight, bias)
             if index < INPUT_PROJECTIONS:  # rows of an image share it
                 output, tokens = rows.of_rows(output), rows.of_rows(tokens)
-            return output + low_rank(tokens, down[:, index], up[:, index])
+            # (rows, tokens, width), with `down` and `up` of each row: (rows, rank, width)
+            return output + tokens.to(down.dtype) @ down[:, index].mT @ up[:, index]
 
         return projected_attention(inputs, frozen, project, rows.queries)
 
@@ -217,11 +204,6 @@ class GaussianWeightsMethod(NoiseMethod[SettingsType_co]):
         blocks = {name: noise[name] for name in self._block_noise}
         head = {name: noise[name] for name in self._head_noise}
         return RowDraws({COEFFICIENTS: coefficients} | blocks, head)
-
-
-def low_rank(inputs: Tensor, down: Tensor, up: Tensor) -> Tensor:
-    """B A x with weights of each row, (rows, tokens, width); down, up: (rows, rank, width)."""
-    return inputs.to(down.dtype) @ down.mT @ up
 
 
 def _add_law(module: nn.Module, name: str, rotated: bool) -> None:

@@ -287,19 +287,11 @@ class BoundedAdapters(SharedAdapters):
     @torch.no_grad()
     def constrain(self) -> None:
         """Scales every B whose B A has a greater norm, as SNGP does with weights."""
-        factors = (self.norm_bound / product_norms(self.down, self.up)).clamp(max=1)
-        self.up.mul_(factors[..., None, None])
-
-
-def product_norms(down: Tensor, up: Tensor) -> Tensor:
-    """The spectral norms of B A, (...); down and up are (..., rank, width).
-
-    With B = Q R and A' = P T, they are the norms of the small matrices R T'.
-    """
-    upper = torch.linalg.qr(up.mT, mode="r").R
-    lower = torch.linalg.qr(down.mT, mode="r").R.mT
-    norms: Tensor = torch.linalg.matrix_norm(upper @ lower, ord=2)
-    return norms
+        # With B = Q R and A' = P T, they are the norms of the small matrices R T'.
+        upper = torch.linalg.qr(self.up.mT, mode="r").R
+        lower = torch.linalg.qr(self.down.mT, mode="r").R.mT
+        norms = torch.linalg.matrix_norm(upper @ lower, ord=2)
+        self.up.mul_((self.norm_bound / norms).clamp(max=1)[..., None, None])
 
 
 class SNGPMethod(HeadNoiseMethod[SNGPSettings]):

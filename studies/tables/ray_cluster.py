@@ -32,9 +32,6 @@ if TYPE_CHECKING:  # an extra; imports torch
 
     from studies.tables.table import TableRun
 
-LOCK_WAIT_S = 120.0
-"""Wait for the lock of a run: a lost process saves its state first, and NFS keeps its lock."""
-
 
 @dataclass(frozen=True)
 class RunResources:
@@ -42,7 +39,8 @@ class RunResources:
 
     device: Literal["cpu", "cuda"] | None = None  # None for cuda if the cluster has a GPU, else cpu
     cpus: int = 1
-    lock_wait_s: float = LOCK_WAIT_S  # longest wait for another program to release a run
+    # longest wait for another program to release a run: it saves its state, and NFS keeps its lock
+    lock_wait_s: float = 120.0
 
 
 RunEnd = tuple[str, str | None]

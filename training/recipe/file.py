@@ -176,10 +176,10 @@ def _with_overrides(tables: Tables, overrides: Sequence[str]) -> Tables:
     for override in overrides:
         *parents, last = _override_key(override)
         value: Any = override.partition("=")[2].strip()
-        with suppress(SettingsError):  # text that is no valid TOML is a string
-            value = toml_tables(f"value = {value}")["value"]
         table: Any = tables
         try:
+            with suppress(SettingsError):  # text that is no valid TOML is a string
+                value = toml_tables(f"value = {value}")["value"]
             for parent in parents:
                 table = (
                     table[int(parent)] if isinstance(table, list) else table.setdefault(parent, {})
