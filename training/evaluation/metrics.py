@@ -275,15 +275,13 @@ def error_ranking(
         values = getattr(variance, part).numpy()
         if values.any():
             confidences[part] = -values
+
+    def ranking(confidence: Floats, weights: Weights) -> dict[str, Floats]:
+        curve = risk_coverage(confidence, wrong, weights)
+        aurc = selective_metrics(curve)["aurc"]
+        return {"auroc": auroc(-confidence, wrong, weights), "aurc": aurc}
+
     return {
-        score: bootstrap(partial(_ranking, confidence, wrong), clusters)
+        score: bootstrap(partial(ranking, confidence), clusters)
         for score, confidence in confidences.items()
-    }
-
-
-def _ranking(confidence: Floats, wrong: Bools, weights: Weights) -> dict[str, Floats]:
-    curve = risk_coverage(confidence, wrong, weights)
-    return {
-        "auroc": auroc(-confidence, wrong, weights),
-        "aurc": selective_metrics(curve)["aurc"],
     }

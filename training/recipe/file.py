@@ -92,7 +92,9 @@ def read_layers(path: Path, variant: str | None = None) -> list[Layer]:
     Errors as in `read_recipe`.
     """
     files = _file_layers(path)
-    variants = _variants(files)
+    variants: Tables = {}
+    for layer in files:
+        variants = _merged(variants, layer.tables.get(VARIANTS, {}))
     layers = [
         Layer(layer.source, {key: value for key, value in layer.tables.items() if key != VARIANTS})
         for layer in files
@@ -112,13 +114,6 @@ def _override_key(override: str) -> list[str]:
     if not equals or not key:
         raise SettingsError(f"expected --set key=value, got {override!r}")
     return key.strip().split(".")
-
-
-def _variants(files: Sequence[Layer]) -> Tables:
-    variants: Tables = {}
-    for layer in files:
-        variants = _merged(variants, layer.tables.get(VARIANTS, {}))
-    return variants
 
 
 def _file_layers(path: Path, derived: tuple[Path, ...] = ()) -> list[Layer]:

@@ -222,7 +222,11 @@ def score_histograms(
     """
     figure = _figure(6.4, 4.8, title)
     axes = figure.subplots()
-    edges = _score_edges(score, inside, *outside.values())
+    low, high = 0.0, 1.0
+    if score != "msp":
+        everything = np.concatenate([inside, *outside.values()])
+        low, high = float(everything.min()), float(np.percentile(everything, 99))
+    edges: list[float] = np.linspace(low, high, 41).tolist()
     axes.hist(
         inside, edges, weights=np.full(len(inside), 1 / len(inside)), color=COLOURS[0],
         alpha=0.4, label=f"test part ({len(inside):,} images)",
@@ -244,16 +248,6 @@ def score_histograms(
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     figure.legend(loc="outside lower center", ncols=2)
     return figure
-
-
-def _score_edges(score: ScoreName, *values: Floats) -> list[float]:
-    """Bin edges: from 0 to 1 for the MSP, else up to the 99th percentile of all values."""
-    low, high = 0.0, 1.0
-    if score != "msp":
-        everything = np.concatenate(values)
-        low, high = float(everything.min()), float(np.percentile(everything, 99))
-    edges: list[float] = np.linspace(low, high, 41).tolist()
-    return edges
 
 
 def _figure(width_inches: float, height_inches: float, title: str) -> Figure:
