@@ -138,17 +138,10 @@ class AdapterTraining(OptimisationSettings):
     """Of the effective number; 0 weights all classes equally."""
 
     @model_validator(mode="after")
-    def _draws_dropout_once_per_batch(self) -> Self:
-        return self.check_single_draw("adapter_dropout")
-
-    @model_validator(mode="after")
-    def _computes_no_trajectory_twice(self) -> Self:
+    def _is_consistent(self) -> Self:
+        self.check_single_draw("adapter_dropout")
         if not self.sampling and self.samples != 1:
             raise ValueError(f"expected samples=1 with sampling=false, got {self.samples}")
-        return self
-
-    @model_validator(mode="after")
-    def _stops_at_the_epoch_that_it_keeps(self) -> Self:
         if self.early_stop is not None and not self.best_epoch:
             raise ValueError(f"expected best_epoch=true with early_stop={self.early_stop}")
         return self
