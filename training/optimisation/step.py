@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import torch
@@ -95,7 +94,12 @@ def recomputed(block: Callable[[*BlockInputs], Tensor]) -> Callable[[*BlockInput
     The backward pass computes the block again (activation checkpointing). The block must not draw
     random numbers, because the generator's state is not restored.
     """
-    return partial(checkpoint, block, use_reentrant=False, preserve_rng_state=False)
+
+    def checkpointed(*inputs: *BlockInputs) -> Tensor:
+        output: Tensor = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False)
+        return output
+
+    return checkpointed
 
 
 class RecomputedBlocks(nn.Sequential):
