@@ -294,7 +294,9 @@ SHIFTS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "darker": lambda pixels: F.adjust_brightness(pixels, 0.4),
     "blurred": _blur,
     "noisy": lambda pixels: F.gaussian_noise(pixels, sigma=0.15),
-    "camera-border": lambda pixels: _uint8(pixels.float() * _disc(*pixels.shape[1:], FIELD, FIELD)),
+    "camera-border": lambda pixels: _uint8(
+        pixels.float() * _disc(pixels.shape[1], pixels.shape[2], FIELD, FIELD)
+    ),
     "colour-inverted": lambda pixels: 255 - pixels,
     "colour-rotated": lambda pixels: pixels.roll(1, dims=0),
     "pasted-lesion": _paste_lesion,
