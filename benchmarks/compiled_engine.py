@@ -35,7 +35,7 @@ class CompiledEngine:
 def compiled_engine(
     sizes: NetworkSizes, device: torch.device, compiler: str | None
 ) -> CompiledEngine:
-    """Returns the engine of `random_network(sizes)`, whose first pass has compiled all graphs."""
+    """The first pass of the engine has compiled all graphs."""
     network = random_network(sizes).requires_grad_(False).to(device)
     runtime = Runtime(network, device, RuntimeSettings(precision="bfloat16", compiler=compiler))
     run: Engine = torch.inference_mode()(runtime.__call__)
@@ -53,12 +53,10 @@ def compiled_engine(
 
 
 def engine_of(plan: Plan) -> CompiledEngine:
-    """Returns the engine that all measurements of a plan share."""
     return compiled_engine(plan.sizes.large, plan.device, plan.compiler)
 
 
 def graph_compilation(plan: Plan) -> Iterator[Result]:
-    """Measures the number of graphs and the time until all are compiled and captured."""
     engine = engine_of(plan)
     yield Result(
         name="graphs, bfloat16, compiled",
@@ -73,7 +71,6 @@ def graph_compilation(plan: Plan) -> Iterator[Result]:
 
 
 def row_rates(plan: Plan) -> Iterator[Result]:
-    """Measures rows per second of every row count."""
     sizes = plan.sizes.large
     counts = engine_of(plan).row_counts
     passes = [pass_of(plan, count) for count in counts]
@@ -106,7 +103,6 @@ def pass_memory(plan: Plan) -> Iterator[Result]:
 
 
 def latency(plan: Plan) -> Iterator[Result]:
-    """Compares all trajectories of an image with a single one."""
     sizes, run = plan.sizes.large, engine_of(plan).run
     load = Workload.random(sizes, 1, plan.device)
     single = Rows(load.rows.image[:1], load.rows.adapter[:1], (1,))
@@ -119,7 +115,7 @@ def latency(plan: Plan) -> Iterator[Result]:
 
 
 def pass_of(plan: Plan, count: int) -> Work:
-    """Returns a pass of the compiled engine with `count` rows of as few images as possible."""
+    """A pass of the compiled engine with `count` rows of as few images as possible."""
     sizes, run = plan.sizes.large, engine_of(plan).run
     load = Workload.random(sizes, -(-count // sizes.trajectories), plan.device)
     by_image = [sizes.trajectories] * (count // sizes.trajectories)

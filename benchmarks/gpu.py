@@ -28,10 +28,7 @@ TOLERANCE = {"float32": 1e-3, "bfloat16": 3e-2}
 
 
 def differences(plan: Plan) -> dict[str, float]:
-    """Returns how far each implementation is from the network's plain forward pass in float32.
-
-    The largest difference of a probability, by implementation.
-    """
+    """The largest difference of a probability from the network's plain float32 pass, by name."""
     load = Workload.random(plan.sizes.large, min(2, plan.sizes.images), plan.device)
     engines = {
         "float32": build_engine(load.network, "float32"),
@@ -51,7 +48,7 @@ def differences(plan: Plan) -> dict[str, float]:
 
 
 def _difference(actual: Tensor, expected: Tensor) -> float:
-    """Returns the largest difference of a probability; NaN counts as 1."""
+    """The largest difference of a probability; NaN counts as 1."""
     first, second = (each.detach().cpu().double().softmax(dim=-1) for each in (actual, expected))
     return (first - second).abs().nan_to_num(nan=1.0).max().item()
 

@@ -143,7 +143,7 @@ PEERS = {
 
 
 def servers_of(bentoml: Path | None) -> dict[str, StartServer]:
-    """Returns what runs each server. bentoml: folder of its packages; None leaves it out."""
+    """What runs each server; without the folder of BentoML's packages it is left out."""
     servers: dict[str, StartServer] = {
         OUR_SERVER: eulerlora_server,
         CHOSEN_PRECISION: partial(eulerlora_server, ["--precision", "auto"]),
@@ -196,7 +196,6 @@ def main(
 
 
 def method_costs(sizes: Sizes) -> dict[str, MethodCost]:
-    """Returns the costs of all methods, measured in alternation."""
     large = eight_members(sizes.large)
     network = random_network(large)
     answers = [build(method, network) for method in METHODS]
@@ -218,19 +217,16 @@ def method_costs(sizes: Sizes) -> dict[str, MethodCost]:
 
 
 def eight_members(sizes: NetworkSizes) -> NetworkSizes:
-    """Returns the sizes with an adapter for each member."""
     adapters = sizes.adapters.model_copy(update={"adapters": MEMBERS})
     return sizes.model_copy(update={"adapters": adapters})
 
 
 def random_images(sizes: NetworkSizes, count: int) -> Tensor:
-    """Returns (count, 3, image_size, image_size) in [0, 1]."""
     side = sizes.backbone.image_size
     return torch.rand(count, 3, side, side, generator=torch.Generator().manual_seed(count))
 
 
 def build(method: str, network: AdaptedVisionTransformer) -> Answers:
-    """Returns the answers of the network's adapters by one of `METHODS`."""
     if method == OUR_METHOD:
         return _ours(network)
     if method.startswith("peft"):
@@ -258,7 +254,7 @@ def _ours(network: AdaptedVisionTransformer) -> Answers:
 
 
 def method_memory(method: str, sizes: Sizes) -> int:
-    """Returns the peak memory in bytes while a method is built and answers a batch."""
+    """Peak memory in bytes while a method is built and answers a batch."""
     large = eight_members(sizes.large)
     network, images = random_network(large), random_images(large, sizes.images)
     _ours(network)(images)  # what torch allocates once
@@ -270,7 +266,6 @@ def _ratio(seconds: list[float], ours: list[float]) -> float:
 
 
 def methods_table(costs: Mapping[str, MethodCost]) -> str:
-    """Returns the table of the methods. costs: by the names of `METHODS`."""
     lines = [
         "| eight members | 1 image | to ours | 8 images | to ours | memory |",
         "|---|---:|---:|---:|---:|---:|",
@@ -306,9 +301,10 @@ def server_costs(
     runs: int,
     responses: int,
 ) -> dict[str, ServerCost]:
-    """Returns the costs of every server, whose loads alternate.
+    """The costs of every server, whose loads alternate.
 
-    Raises ClickException for a server whose probabilities differ from ours.
+    Raises:
+        ClickException: For a server whose probabilities differ from ours.
     """
     images = synthetic_images(IMAGES)
     modes: Sequence[Mode] = ("det", "stoch") if mode == "mixed" else (mode,)
@@ -355,7 +351,6 @@ def only(server: Server, servers: Iterable[Server]) -> Iterator[None]:
 def check_probabilities(
     servers: Mapping[str, Server], requests: Mapping[str, Sequence[bytes]]
 ) -> None:
-    """Raises ClickException for a float32 server whose probabilities differ from ours."""
     ours = probabilities(servers[OUR_SERVER], requests[OUR_SERVER][0])
     for name, server in servers.items():
         if name in (CHOSEN_PRECISION, AUTO_SAMPLES):
@@ -367,7 +362,7 @@ def check_probabilities(
 
 
 def request_of(server: str, image: bytes, mode: Mode) -> bytes:
-    """Returns a form; the peers take the mode as a field of it, BentoML as a part of the path."""
+    """The peers take the mode as a field of the form, BentoML as a part of the path."""
     files = [("file", ("a.jpg", image, "image/jpeg"))]
     if server == AUTO_SAMPLES and mode == "stoch":
         return post_form(files, parameters={"mode": mode, "samples": "auto"})
@@ -379,7 +374,7 @@ def request_of(server: str, image: bytes, mode: Mode) -> bytes:
 
 
 def probabilities(server: Server, request: bytes) -> dict[str, float]:
-    """Returns the probabilities in the answer to a request; BentoML's is a list with one entry."""
+    """BentoML's answer is a list with one entry."""
     (exchange,) = closed_loop(server.port, [request], clients=1, responses=1).successful
     assert exchange.response is not None
     answer = json.loads(exchange.response.body)
@@ -390,7 +385,6 @@ def probabilities(server: Server, request: bytes) -> dict[str, float]:
 
 
 def servers_table(costs: Mapping[str, ServerCost]) -> str:
-    """Returns the table of the servers."""
     clients = max(costs[OUR_SERVER].loads)
     lines = [
         f"| server | a lone request, p50 | answers/s, {clients} clients | p99 | "
@@ -415,7 +409,7 @@ def servers_table(costs: Mapping[str, ServerCost]) -> str:
 
 
 def rate_within(loads: Loads, limit_s: float) -> float | None:
-    """Returns the highest median rate with a median p99 within a limit; None if there is none."""
+    """The highest median rate with a median p99 within a limit; None if there is none."""
     rates = [
         median(load.rate for load in runs)
         for runs in loads.values()
@@ -425,7 +419,6 @@ def rate_within(loads: Loads, limit_s: float) -> float | None:
 
 
 def p99(load: Load) -> float:
-    """Returns the 99th percentile of the seconds of answered requests."""
     return percentile(load.exchanges, 99)
 
 

@@ -21,17 +21,14 @@ class Target:
     value: float
 
     def met_by(self, measured: float) -> bool:
-        """True if the measured value satisfies the bound."""
         return measured <= self.value if self.bound == "at most" else measured >= self.value
 
 
 def at_most(value: float) -> Target:
-    """Returns an upper bound."""
     return Target("at most", value)
 
 
 def at_least(value: float) -> Target:
-    """Returns a lower bound."""
     return Target("at least", value)
 
 
@@ -52,7 +49,7 @@ class Result:
     reference: str = ""
 
     def row(self) -> str:
-        """Returns the result as a row of the table with the heading `HEADING`."""
+        """A row of the table with the heading `HEADING`."""
         target, verdict = "", ""
         if self.target is not None:
             target = f"{self.target.bound} {_amount(self.target.value, self.unit)}"
@@ -74,16 +71,15 @@ class Side:
     measured: Sequence[float]
 
     def described(self, unit: Unit) -> str:
-        """Returns the median and what it is of."""
         return f"{_amount(median(self.measured), unit)} ({self.what})"
 
 
 def comparison(
     name: str, ours: Side, reference: Side, target: Target | None = None, unit: Unit = "seconds"
 ) -> Result:
-    """Returns the ratio of the medians; its spread is that of the ratios of paired runs.
+    """The ratio of the medians; its spread is that of the ratios of paired runs.
 
-    unit: of both sides.
+    `unit` is that of both sides.
     """
     return Result(
         name=name,
@@ -97,7 +93,6 @@ def comparison(
 
 
 def report(results: Iterable[Result]) -> None:
-    """Prints the results as a table, each as soon as it exists."""
     click.echo(HEADING)
     for result in results:
         click.echo(result.row())

@@ -16,7 +16,7 @@ Work = Callable[[], object]
 def alternating_seconds(
     works: Sequence[Work], repeats: int, warmups: int, device: torch.device
 ) -> list[list[float]]:
-    """Returns wall-clock seconds of each function, `repeats` times, in the order ABAB...
+    """Wall-clock seconds of each function, `repeats` times, in the order ABAB...
 
     Drift of the machine then affects all alike. All functions run `warmups` times first. On a CUDA
     device a measurement ends when the device is idle. Python's garbage collector is disabled.
@@ -40,20 +40,18 @@ def alternating_seconds(
 
 
 def synchronise(device: torch.device) -> None:
-    """Waits until a CUDA device is idle; returns immediately on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def in_new_process(measure: Callable[..., int], *arguments: object) -> int:
-    """Returns what a function of a module measures in a process of its own."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as executor:
         return executor.submit(measure, *arguments).result()
 
 
 def peak_growth(work: Work) -> int:
-    """Returns the highest memory of this process while `work` runs, less that before, in bytes.
+    """Highest memory of this process while `work` runs, less that before, in bytes.
 
     The high-water mark is that of proc_pid_status(5): a child inherits `ru_maxrss` of its parent.
     """

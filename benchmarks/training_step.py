@@ -106,7 +106,7 @@ MEASURED_STEPS = 2  # the optimiser allocates its state in the first
 
 
 def training_step(method: Method, load: Workload) -> TrainingStep:
-    """Returns a step of a method; micro-batches have the same gradient as one batch."""
+    """Micro-batches have the same gradient as one batch."""
     if method == "naive":
         return NaiveStep(load)
     return OneBatchStep(load, 2 if method == "micro-batches" else None)
@@ -147,10 +147,7 @@ def _name(plan: Plan, method: Method) -> str:
 
 
 def peak_bytes(method: Method, sizes: NetworkSizes, images: int, device: torch.device) -> int:
-    """Returns the peak memory of two steps, in addition to model and images.
-
-    On a CPU in a new process.
-    """
+    """Peak memory of two steps, in addition to model and images; on a CPU in a new process."""
     if device.type != "cuda":
         return in_new_process(_peak_in_this_process, method, sizes, images)
     step = training_step(method, Workload.random(sizes, images, device))

@@ -36,7 +36,6 @@ class NetworkSizes(Settings):
 
     @property
     def trajectories(self) -> int:
-        """Trajectories of an image in mode `stoch`: adapters * samples."""
         return self.adapters.adapters * self.samples
 
 
@@ -106,7 +105,7 @@ class Plan:
         target: Target | None = None,
         repeats: int | None = None,
     ) -> Result:
-        """Returns the ratio of the times of ours and of the reference, from alternating runs.
+        """The ratio of the times of ours and of the reference, from alternating runs.
 
         ours, reference: what runs, and a run. repeats: by default those of the sizes.
         """
@@ -134,7 +133,7 @@ class Workload:
 
     @classmethod
     def of(cls, network: AdaptedVisionTransformer, samples: int, images: int) -> "Workload":
-        """Returns random images with one draw for each, on the network's device."""
+        """Random images with one draw for each, on the network's device."""
         device, settings = network.heads.weight.device, network.settings
         generator = Generator().manual_seed(images)
         size, trajectories = network.backbone.settings.image_size, settings.adapters * samples
@@ -154,12 +153,11 @@ class Workload:
 
     @classmethod
     def random(cls, sizes: NetworkSizes, images: int, device: torch.device) -> "Workload":
-        """Returns a workload on a network with random weights."""
         return cls.of(random_network(sizes).to(device), sizes.samples, images)
 
 
 def random_network(sizes: NetworkSizes, seed: int = 0) -> AdaptedVisionTransformer:
-    """Returns a network with random weights, adapters included, on the CPU."""
+    """Adapters are random too; on the CPU."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         backbone = VisionTransformer(sizes.backbone)
@@ -179,7 +177,7 @@ Engine = Callable[[Tensor, Rows, RowDraws], Tensor]
 def build_engine(
     network: AdaptedVisionTransformer, precision: Precision, compiler: str | None = None
 ) -> Engine:
-    """Returns a function (images, rows, draws) -> float32 logits, as the service runs it.
+    """A function (images, rows, draws) -> float32 logits, as the service runs it.
 
     images: (n, 3, image_size, image_size) float32, on the device of rows and draws.
     compiler: a backend of `torch.compile`. The network is copied.

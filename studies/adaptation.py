@@ -95,12 +95,6 @@ ARMS: Mapping[str, Arm] = {
 
 @dataclass(frozen=True)
 class Run:
-    """The settings of one training.
-
-    Attributes:
-        images: For training, resampled for every seed.
-    """
-
     stage: str
     dataset: str
     backbone: str
@@ -110,20 +104,16 @@ class Run:
     rate: float
     head: str
     seed: int
-    images: int
+    images: int  # for training, resampled for every seed
     epochs: int
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """Where images come from, and how many serve validation and test.
-
-    Attributes:
-        flips: Of the training view, `horizontal` or `both`.
-    """
+    """Where images come from, and how many serve validation and test."""
 
     settings: DataSettings
-    flips: str
+    flips: str  # of the training view, `horizontal` or `both`
 
 
 DATASETS: Mapping[str, DataSet] = {
@@ -193,13 +183,12 @@ STAGES: Mapping[str, Callable[..., Iterator[Run]]] = {
 def of_stage(
     results: Sequence[Mapping[str, Any]], stage: str, base: Mapping[str, Any]
 ) -> list[Mapping[str, Any]]:
-    """Returns the results of a stage with these data, backbone and heads."""
     expected = {"stage": stage, **base}
     return [r for r in results if expected.items() <= r["run"].items()]
 
 
 def chosen_gain(results: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> float:
-    """Returns the gain with the lowest validation NLL, the mean over methods at their best rate."""
+    """The gain with the lowest validation NLL, the mean over methods at their best rate."""
     best: dict[float, dict[str, float]] = {}
     for result in of_stage(results, "gain", base):
         run, nll = result["run"], finite_or_infinite(result["validation"]["nll"])
@@ -211,7 +200,7 @@ def chosen_gain(results: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -
 def chosen_rate(
     results: Sequence[Mapping[str, Any]], base: Mapping[str, Any], arm: str
 ) -> float | None:
-    """Returns the rate of an arm with the lowest validation NLL; None before its runs."""
+    """The rate of an arm with the lowest validation NLL; None before its runs."""
     runs = [r for r in of_stage(results, "rate", base) if r["run"]["arm"] == arm]
     expected = WHOLE_RATES if ARMS[arm].whole else RATES
     if len(runs) < len(expected):
@@ -221,14 +210,14 @@ def chosen_rate(
 
 
 def finite_or_infinite(nll: float) -> float:
-    """Returns an NLL; infinity for NaN, which no comparison would order."""
+    """An NLL; infinity for NaN, which no comparison would order."""
     return nll if math.isfinite(nll) else math.inf
 
 
 def prepared(
     images: Sequence[LabelledImage], preprocessing: Preprocessing
 ) -> tuple[Tensor, Tensor]:
-    """Returns pixels (n, 3, size, size) uint8 of the network's input, and labels (n,)."""
+    """Pixels (n, 3, size, size) uint8 of the network's input, and labels (n,)."""
     pixels = [
         network_input(pixels_of(image.name, image.source), preprocessing).mul(255).round().byte()
         for image in images
@@ -237,7 +226,7 @@ def prepared(
 
 
 def augmented(pixels: Tensor, flips: str, generator: torch.Generator) -> Tensor:
-    """Returns flipped images, shifted by up to an eighth of their side; (n, 3, s, s) in [0, 1]."""
+    """Flipped images, shifted by up to an eighth of their side; (n, 3, s, s) in [0, 1]."""
     images = pixels.float() / 255
     border = images.shape[-1] // 8
     padded = torch.nn.functional.pad(images, [border] * 4, mode="reflect")
@@ -252,7 +241,6 @@ def augmented(pixels: Tensor, flips: str, generator: torch.Generator) -> Tensor:
 
 
 def network_of(run: Run, backbone_file: Path, images: ImageParts) -> AdaptedVisionTransformer:
-    """Returns the network before its first step."""
     arm, file = ARMS[run.arm], load_backbone(backbone_file)
     backbone = at_image_size(file.backbone, run.image_size)
     preprocessing, classes = file.preprocessing.at_size(run.image_size), len(images.classes)
@@ -276,7 +264,7 @@ def network_of(run: Run, backbone_file: Path, images: ImageParts) -> AdaptedVisi
 
 @torch.inference_mode()
 def logits_of(network: AdaptedVisionTransformer, pixels: Tensor, samples: int) -> Tensor:
-    """Returns logits (n, adapters, samples or 1, classes) float32; 0 samples are mode det.
+    """Logits (n, adapters, samples or 1, classes) float32; 0 samples are mode det.
 
     Every image has draws of its own, from a generator of its index.
     """
@@ -303,7 +291,7 @@ def logits_of(network: AdaptedVisionTransformer, pixels: Tensor, samples: int) -
 def measured(
     logits: Tensor, labels: Tensor, validation: tuple[Tensor, Tensor] | None
 ) -> dict[str, float]:
-    """Returns metrics of the mean probability, also at the temperature fitted to `validation`.
+    """Metrics of the mean probability, also at the temperature fitted to `validation`.
 
     `logits`: (n, trajectories, classes). `validation`: logits and labels of the same form.
     """
@@ -333,7 +321,7 @@ def _metrics(logits: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def fitted_temperature(logits: Tensor, labels: Tensor) -> float:
-    """Returns the temperature of the logits with the lowest NLL of the mean probability."""
+    """The temperature of the logits with the lowest NLL of the mean probability."""
 
     def nll(log_temperature: float) -> float:
         scaled = logits.double() / math.exp(log_temperature)
@@ -344,7 +332,7 @@ def fitted_temperature(logits: Tensor, labels: Tensor) -> float:
 
 
 def adapter_ratio(network: AdaptedVisionTransformer) -> float | None:
-    """Returns the median of ||B A|| / ||W0|| over blocks, projections and adapters."""
+    """The median of ||B A|| / ||W0|| over blocks, projections and adapters."""
     ratios = []
     for block, adapters in zip(network.backbone.encoder.layers, network.blocks, strict=True):
         attention = block.self_attention
@@ -447,7 +435,7 @@ def train(
 
 
 def class_weights_of(run: Run, labels: Tensor, images: ImageParts) -> Tensor:
-    """Returns (classes,): the paper's weights for its split of HAM10000, ones elsewhere."""
+    """(classes,): the paper's weights for its split of HAM10000, ones elsewhere."""
     if run.dataset != "ham10000-paper":
         return torch.ones(len(images.classes))
     weights = (1 - 0.9991) / (1 - 0.9991 ** labels.bincount(minlength=len(images.classes)).double())
@@ -498,7 +486,7 @@ def tested(
     validation: Mapping[int, tuple[Tensor, Tensor]],
     directory: Path,
 ) -> dict[str, Any]:
-    """Returns metrics of the test part, and for CIFAR-10 of MSP against SVHN, by mode."""
+    """Metrics of the test part, and for CIFAR-10 of MSP against SVHN, by mode."""
     pixels, labels = prepared(images.parts["test"], network.preprocessing)
     outside = None
     if run.dataset == "cifar10":
@@ -527,7 +515,7 @@ def tested(
 
 
 def read_results(path: Path) -> list[Mapping[str, Any]]:
-    """Returns the lines of a file of results; none if it does not exist."""
+    """The lines of a file of results; none if it does not exist."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

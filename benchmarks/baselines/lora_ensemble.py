@@ -61,7 +61,7 @@ class LoRAEnsemble:
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Tensor:
-        """Returns logits (n, members, classes) of images (n, 3, image_size, image_size)."""
+        """Logits (n, members, classes) of images (n, 3, image_size, image_size)."""
         repeated = images.repeat(self._count, 1, 1, 1)  # member by member
         patches = self._first.conv_proj(repeated).flatten(2).transpose(1, 2)
         class_token = self._first.class_token.expand(len(repeated), -1, -1)

@@ -27,7 +27,7 @@ class LoRALinear(nn.Module):
         self.lora_up = nn.Linear(rank, frozen.out_features, bias=False)
 
     def forward(self, inputs: Tensor, coefficients: Tensor) -> Tensor:
-        """Returns (n, tokens, out_features).
+        """(n, tokens, out_features).
 
         inputs: (n, tokens, in_features). coefficients: (n, rank), or (1, rank) for all images.
         """
@@ -51,7 +51,7 @@ class LoRABlock(nn.Module):
         )
 
     def forward(self, tokens: Tensor, coefficients: Tensor) -> Tensor:
-        """Returns (n, tokens, width).
+        """(n, tokens, width).
 
         tokens: (n, tokens, width). coefficients: (n, 4, rank), or (1, 4, rank) for all images.
         """
@@ -90,7 +90,7 @@ class LoRAVisionTransformer(nn.Module):
         self.head = nn.Linear(backbone.settings.width, classes)
 
     def forward(self, images: Tensor, coefficients: Tensor) -> Tensor:
-        """Returns logits (n, classes) of one trajectory of every image.
+        """Logits (n, classes) of one trajectory of every image.
 
         images: (n, 3, image_size, image_size). coefficients: (n, blocks, 4, rank), or
         (1, blocks, 4, rank) for all images.
@@ -105,7 +105,7 @@ class LoRAVisionTransformer(nn.Module):
 
 
 def ordinary_members(network: AdaptedVisionTransformer) -> list[LoRAVisionTransformer]:
-    """Returns an ordinary LoRA model for each adapter, with the same weights.
+    """An ordinary LoRA model for each adapter, with the same weights.
 
     The models share the frozen layers of `network`; Q, K, V and the adapters are copies.
     """
@@ -126,7 +126,7 @@ def ordinary_members(network: AdaptedVisionTransformer) -> list[LoRAVisionTransf
 def naive_logits(
     members: Sequence[LoRAVisionTransformer], images: Tensor, unstacked: Tensor
 ) -> Tensor:
-    """Returns logits (n, trajectories, classes) from one forward pass for each trajectory.
+    """Logits (n, trajectories, classes) from one forward pass for each trajectory.
 
     unstacked: (trajectories, n or 1, blocks, 4, rank), ordered by adapter: the coefficients of
     each trajectory on the directions of its adapter.
@@ -154,7 +154,7 @@ def _copy_adapter(
 
 
 def _separate_projections(attention: nn.MultiheadAttention) -> list[nn.Linear]:
-    """Returns torchvision's packed Q, K and V as linear layers, and O."""
+    """Torchvision's packed Q, K and V as linear layers, and O."""
     width = attention.embed_dim
     assert attention.in_proj_weight is not None
     packed = zip(attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True)
@@ -170,7 +170,7 @@ Ensemble = Callable[[Tensor, Tensor], Tensor]
 
 
 def vmap_ensemble(members: Sequence[LoRAVisionTransformer], samples: int) -> Ensemble:
-    """Returns a function (images, coefficients) -> logits of all trajectories.
+    """A function (images, coefficients) -> logits of all trajectories.
 
     The members of the ensemble are the trajectories. vmap batches adapters, heads and
     coefficients, but not the frozen weights (`in_dims` None). On a CPU, attention uses plain

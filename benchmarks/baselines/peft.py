@@ -40,7 +40,7 @@ class PeftVisionTransformer:
 
     @torch.inference_mode()
     def adapter_by_adapter(self, images: Tensor) -> Tensor:
-        """Returns logits from one forward pass for each adapter, after `set_adapter`.
+        """Logits from one forward pass for each adapter, after `set_adapter`.
 
         Shape (n * adapters, classes), ordered by image.
         """
@@ -52,7 +52,7 @@ class PeftVisionTransformer:
 
     @torch.inference_mode()
     def mixed_batch(self, images: Tensor) -> Tensor:
-        """Returns the same logits from one forward pass with `adapter_names` by row."""
+        """The same logits from one forward pass with `adapter_names` by row."""
         count = len(self.names)
         rows = images.repeat_interleave(count, dim=0)
         output = self.model(pixel_values=rows, adapter_names=self.names * len(images))
@@ -66,7 +66,7 @@ class PeftVisionTransformer:
 
 
 def plain_vit(network: AdaptedVisionTransformer) -> ViTModel:
-    """Returns the ViT of transformers with the weights of a network's backbone."""
+    """The ViT of transformers with the weights of a network's backbone."""
     shape = network.backbone.settings
     config = ViTConfig(
         hidden_size=shape.width,

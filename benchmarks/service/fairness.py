@@ -72,7 +72,7 @@ def attackers(plan: Plan) -> Iterator[Result]:
 
 
 def attacks_by_name() -> Mapping[str, Attack]:
-    """Returns the attacks by their descriptions; each runs while its context is open."""
+    """Each attack runs while its context is open."""
     webp = batch([large_webp()], LARGE_BATCH)
     scans = post(jpeg_of_many_scans(SCANS))
     return {
@@ -98,7 +98,7 @@ def _clients(request: bytes, count: int) -> Attack:
 
 
 def _attacker() -> str:
-    """Returns a new address: the quota of an attack must not limit the next one."""
+    """A new address: the quota of an attack must not limit the next one."""
     return f"10.0.1.{next(_numbers)}"
 
 
@@ -131,7 +131,6 @@ def _results(
 
 
 def batch(images: Sequence[bytes], count: int) -> bytes:
-    """Returns a POST of /predict/batch with `count` files."""
     contents = itertools.islice(itertools.cycle(images), count)
     files = [
         ("files", (f"{index}.jpg", content, "image/jpeg")) for index, content in enumerate(contents)
@@ -140,25 +139,23 @@ def batch(images: Sequence[bytes], count: int) -> bytes:
 
 
 def photographs() -> list[bytes]:
-    """Returns ordinary photographs."""
     return synthetic_images(DISTINCT, size=PHOTOGRAPH)
 
 
 def phone_photograph() -> bytes:
-    """Returns a JPEG of 12 megapixels."""
     with Image.open(BytesIO(synthetic_images(1)[0])) as image:
         return _encoded(image.resize(PHONE_PHOTOGRAPH), "JPEG", quality=QUALITY)
 
 
 def large_webp() -> bytes:
-    """Returns a lossless WebP of 24 megapixels and few bytes, but not too few for its size."""
+    """A lossless WebP of 24 megapixels and few bytes, but not too few for its size."""
     random = np.random.default_rng(0)
     stripes = random.integers(0, 256, (LARGEST[1], 1, 3), dtype=np.uint8)
     return _encoded(Image.fromarray(stripes).resize(LARGEST), "WEBP", lossless=True, method=0)
 
 
 def jpeg_of_many_scans(scans: int) -> bytes:
-    """Returns a progressive JPEG of 4 megapixels in which the last scan is repeated."""
+    """A progressive JPEG of 4 megapixels in which the last scan is repeated."""
     image = Image.new("RGB", (2048, 2048), "gray")
     data = _encoded(image, "JPEG", quality=QUALITY, progressive=True)
     last = [match.start() for match in re.finditer(START_OF_SCAN, data)][-1]
@@ -174,7 +171,6 @@ def _encoded(image: Image.Image, file_format: str, **options: object) -> bytes:
 
 @contextmanager
 def background_clients(port: int, requests: Sequence[bytes], clients: int) -> Iterator[None]:
-    """Runs a closed loop of clients that send the requests in a cycle."""
     cycle = itertools.cycle(requests)
 
     async def load(ended: threading.Event) -> None:

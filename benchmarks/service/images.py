@@ -10,7 +10,7 @@ QUALITY = 90
 
 
 def synthetic_images(count: int, seed: int = 0, size: tuple[int, int] = SIZE) -> list[bytes]:
-    """Returns smooth random images with noise, by default of the size of those of HAM10000.
+    """Smooth random images with noise, by default of the size of those of HAM10000.
 
     size: width and height.
     """

@@ -36,21 +36,21 @@ class EulerLoRAAPI(LitAPI):  # type: ignore[misc] # litserve ships no types
         return decode(self.model, request["file"].file.read(), mode)
 
     def batch(self, inputs: list[InferenceItem]) -> list[InferenceItem]:
-        """Returns the list unchanged."""
+        """The list unchanged."""
         return inputs
 
     def predict(self, inputs: list[InferenceItem] | InferenceItem) -> list[Tensor] | Tensor:
-        """Returns trajectories; LitServe passes a single input if it does not batch."""
+        """Trajectories; LitServe passes a single input if it does not batch."""
         if isinstance(inputs, InferenceItem):
             return predict(self.model, [inputs])[0]
         return predict(self.model, inputs)
 
     def unbatch(self, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Returns the list unchanged."""
+        """The list unchanged."""
         return outputs
 
     def encode_response(self, output: Tensor) -> dict[str, Any]:
-        """Returns the JSON values of a response."""
+        """The JSON values of a response."""
         return body(self.model, output)
 
 

@@ -34,12 +34,10 @@ FormFile = tuple[str, tuple[str, bytes, str]]
 
 
 def parameters(mode: Mode) -> dict[str, object]:
-    """Returns the query parameters of a request."""
     return {"mode": mode, "samples": SAMPLES} if mode == "stoch" else {"mode": mode}
 
 
 def get(path: str) -> bytes:
-    """Returns a GET request."""
     return _head("GET", path)
 
 
@@ -49,7 +47,7 @@ def post(
     parameters: Mapping[str, object] = NO_PARAMETERS,
     length: int | None = None,
 ) -> bytes:
-    """Returns a POST of /predict. length: declared length; None declares the content's."""
+    """A POST of /predict. length: declared length; None declares the content's."""
     query = f"?{urlencode(parameters, doseq=True)}" if parameters else ""
     content_length = len(content) if length is None else length
     headers = (f"Content-Type: {media_type}", f"Content-Length: {content_length}")
@@ -57,7 +55,7 @@ def post(
 
 
 def as_client(request: bytes, address: str) -> bytes:
-    """Returns the request as a proxy on this machine forwards it for a client."""
+    """The request as a proxy on this machine forwards it for a client."""
     return request.replace(b"\r\n", f"\r\nX-Forwarded-For: {address}\r\n".encode(), 1)
 
 
@@ -66,12 +64,10 @@ def post_form(
     fields: Mapping[str, str] | None = None,
     parameters: Mapping[str, object] = NO_PARAMETERS,
 ) -> bytes:
-    """Returns a POST of /predict with a multipart body."""
     return post(form(files, fields), f"multipart/form-data; boundary={BOUNDARY}", parameters)
 
 
 def form(files: Sequence[FormFile], fields: Mapping[str, str] | None = None) -> bytes:
-    """Returns a multipart body with the boundary `BOUNDARY`."""
     headers = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
     return httpx.Request("POST", "http://host", files=files, data=fields, headers=headers).read()
 
@@ -104,7 +100,7 @@ class Connection:
 
     @classmethod
     async def to(cls, port: int) -> Self:
-        """Opens a connection. Raises NoResponseError if it is refused."""
+        """Raises NoResponseError if it is refused."""
         try:
             return cls(*await asyncio.open_connection("127.0.0.1", port))
         except OSError as error:
@@ -112,7 +108,6 @@ class Connection:
 
     @property
     def usable(self) -> bool:
-        """True if another request can be sent."""
         return (
             self._http.our_state is h11.IDLE
             and not self._reader.at_eof()
@@ -155,7 +150,6 @@ class Connection:
                 raise NoResponseError("expected a response, got a closed connection")
 
     def close(self) -> None:
-        """Closes the connection."""
         self._writer.close()
 
 
@@ -172,7 +166,6 @@ class Exchange:
 
     @property
     def status(self) -> int | None:
-        """Status of the response, or None."""
         return None if self.response is None else self.response.status
 
 
@@ -185,17 +178,15 @@ class Load:
 
     @property
     def successful(self) -> list[Exchange]:
-        """The exchanges with status 200."""
         return [exchange for exchange in self.exchanges if exchange.status == 200]
 
     @property
     def rate(self) -> float:
-        """Responses with status 200 per second."""
         return len(self.successful) / self.seconds
 
 
 def percentile(exchanges: Sequence[Exchange], percent: float) -> float:
-    """Returns a percentile of the seconds of answered exchanges; NaN if none was answered."""
+    """A percentile of the seconds of answered exchanges; NaN if none was answered."""
     seconds = [exchange.seconds for exchange in exchanges if exchange.status == 200]
     return float(np.percentile(seconds or [np.nan], percent))
 
@@ -247,7 +238,6 @@ class ClientSession:
         self._connection: Connection | None = None
 
     async def send(self, request: bytes) -> Exchange:
-        """Sends a request and returns it with its response."""
         sent_s = time.monotonic()
         try:
             if self._connection is None or not self._connection.usable:
@@ -260,7 +250,6 @@ class ClientSession:
         return Exchange(sent_s, time.monotonic() - sent_s, response)
 
     def close(self) -> None:
-        """Closes the connection."""
         if self._connection is not None:
             self._connection.close()
         self._connection = None

@@ -37,7 +37,6 @@ PAUSE_S = 0.01
 
 
 def overload(plan: Plan) -> Iterator[Result]:
-    """Measures the share of timely responses and refusals, memory growth and recovery."""
     images = synthetic_images(plan.image_count)
     requests = [post(image, parameters=parameters(mode)) for image in images for mode in MODES]
     with eulerlora_server(plan.options) as server:
@@ -91,7 +90,6 @@ def overload(plan: Plan) -> Iterator[Result]:
 
 
 def in_time(exchange: Exchange, deadline_s: float, refusal_s: float) -> bool:
-    """True if a request succeeded within `deadline_s` or was refused within `refusal_s`."""
     if exchange.status == OK:
         return exchange.seconds <= deadline_s
     return exchange.status == UNAVAILABLE and exchange.seconds <= refusal_s
@@ -141,7 +139,7 @@ class NoRecoveryError(Exception):
 
 
 def recovery_seconds(port: int, image: bytes, probe_s: float) -> tuple[float, float]:
-    """Returns the seconds to a /readyz with 200 within `probe_s`, and to a /predict with 200."""
+    """Seconds to a /readyz with 200 within `probe_s`, and to a /predict with 200."""
     started = time.monotonic()
     while not _ready(port, probe_s):
         _pause(started)

@@ -34,7 +34,7 @@ class BatchedModel:
 
     @serve.batch(max_batch_size=8, batch_wait_timeout_s=0.005)
     async def answers(self, inputs: list[InferenceItem]) -> list[dict[str, Any]]:
-        """Returns the response bodies of a batch."""
+        """The response bodies of a batch."""
         outputs = await asyncio.to_thread(predict, self.model, inputs)
         return [body(self.model, trajectories) for trajectories in outputs]
 

@@ -44,7 +44,7 @@ def decode(model: EulerLoRA, data: bytes, mode: Mode) -> InferenceItem:
 
 
 def predict(model: EulerLoRA, inputs: Sequence[InferenceItem]) -> list[Tensor]:
-    """Returns the trajectories' probabilities of every image, from one forward pass."""
+    """The trajectories' probabilities of every image, from one forward pass."""
     pixels = torch.stack([item.pixels for item in inputs])
     draws = [item.draw for item in inputs]
     outputs = predict_images(model.runtime, pixels, draws, model.config.temperatures)
@@ -52,7 +52,7 @@ def predict(model: EulerLoRA, inputs: Sequence[InferenceItem]) -> list[Tensor]:
 
 
 def body(model: EulerLoRA, trajectories: Tensor) -> dict[str, Any]:
-    """Returns the response for an image as JSON values, with the numbers of the service's body."""
+    """The response for an image as JSON values, with the numbers of the service's body."""
     summary = summarise(trajectories[None])
     probabilities = summary.probabilities[0].tolist()
     return {
@@ -66,7 +66,7 @@ def body(model: EulerLoRA, trajectories: Tensor) -> dict[str, Any]:
 
 
 def plain_application() -> FastAPI:
-    """Returns the application of the plain route: /predict and /readyz."""
+    """The application of the plain route: /predict and /readyz."""
     app, model = FastAPI(), default_model()
 
     @app.post("/predict")

@@ -27,7 +27,7 @@ WINDOW = 0.05  # share of the time at its start and at its end
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """Returns the process and its live descendants; empty if the process does not exist."""
+    """The process and its live descendants; empty if the process does not exist."""
     with suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]
@@ -35,7 +35,7 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 def memory(pid: int) -> int:
-    """Returns the memory of the tree in bytes; shared pages are divided among processes (PSS).
+    """The memory of the tree in bytes; shared pages are divided among processes (PSS).
 
     The kernel walks all pages of each process, which blocks its memory allocations for about
     0.1 s.
@@ -44,7 +44,7 @@ def memory(pid: int) -> int:
 
 
 def resident(pid: int) -> int:
-    """Returns the RSS of the tree in bytes, without blocking it; shared pages count repeatedly."""
+    """The RSS of the tree in bytes, without blocking it; shared pages count repeatedly."""
     return _sum(pid, lambda process: int(process.memory_info().rss))
 
 
@@ -95,7 +95,6 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Process ID of the root of its process tree."""
         return self.process.pid
 
 
@@ -112,7 +111,6 @@ def eulerlora_server(options: Sequence[str] = ()) -> AbstractContextManager[Serv
 
 
 def free_port() -> int:
-    """Returns a port on which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 
@@ -162,7 +160,7 @@ def _wait_until_ready(server: Server, path: str, log: int) -> None:
 
 
 def status(port: int, path: str, timeout_s: float = 5.0, image: bytes | None = None) -> int | None:
-    """Returns the status of a request on a new connection, or None if the connection fails.
+    """The status of a request on a new connection, or None if the connection fails.
 
     image: JPEG to POST; None for a GET.
     """
@@ -191,7 +189,6 @@ class MemorySample:
 
     @classmethod
     def of(cls, pid: int) -> Self:
-        """Returns the memory at present."""
         return cls(time.monotonic(), resident(pid))
 
 
@@ -216,7 +213,7 @@ def sampled(pid: int, every_s: float) -> Iterator[list[MemorySample]]:
 
 
 def growth(samples: Sequence[MemorySample], warmup_s: float) -> float:
-    """Returns the relative growth of memory from `warmup_s` to the end.
+    """The relative growth of memory from `warmup_s` to the end.
 
     Start and end are medians over 5% of the time between them, or the nearest sample.
     """

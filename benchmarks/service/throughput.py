@@ -71,7 +71,7 @@ def throughput(plan: Plan) -> Iterator[Result]:
 def engine_seconds(
     images: Sequence[bytes], mode: Mode, rows: int, count: int, source: Source
 ) -> float:
-    """Returns the seconds of the engine without a service for `count` images.
+    """The seconds of the engine without a service for `count` images.
 
     images: files, used in a cycle. rows: maximum number of rows of a batch. source: whether the
     files are decoded within the measured time.
@@ -123,7 +123,7 @@ def single_request(plan: Plan) -> Iterator[Result]:
 
 
 def added_seconds(exchange: Exchange) -> float:
-    """Returns the time of an answered request beyond decoding and model."""
+    """The time of an answered request beyond decoding and model."""
     assert exchange.response is not None
     timing = exchange.response.headers["server-timing"]
     durations = re.findall(r"\b(?:decode|model);dur=([\d.]+)", timing)

@@ -64,7 +64,6 @@ class BayesLoRAAdapters(GaussianAdapters):
         self.log_variance.fill_(self.settings.initial_log_variance)
 
     def divergence(self) -> Tensor:
-        """Returns the weighted divergence of A and B from the log-uniform prior, in nats."""
         weights = torch.stack([self.down, self.up])
         return self.settings.kl_weight * log_uniform_divergence(
             weights, self.log_variance.unsqueeze(-1)
@@ -82,12 +81,7 @@ class BayesLoRAMethod(GaussianWeightsMethod[BayesLoRASettings]):
 
 
 def log_uniform_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
-    """Returns KL(N(mean, variance) || log-uniform) up to a constant, summed over all elements.
-
-    Args:
-        mean: Any shape.
-        log_variance: Of the same shape after broadcasting.
-    """
+    """KL(N(mean, variance) || log-uniform) up to a constant, summed over all elements."""
     log_alpha = log_variance - (mean.square() + MIN_SQUARE).log()
     negative = K1 * torch.sigmoid(K2 + K3 * log_alpha) - 0.5 * torch.log1p((-log_alpha).exp()) - K1
     return -negative.sum()

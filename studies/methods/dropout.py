@@ -90,7 +90,6 @@ class RankDropoutMethod(Method[RankDropoutSettings]):
         return self._draws(masks[:, first:count].flatten(0, 1))
 
     def _draws(self, masks: Tensor) -> RowDraws:
-        """masks: (rows, blocks, 4, rank)."""
         return RowDraws.of_coefficients(on_stacked_ranks(masks.float(), self.adapters.adapters))
 
 

@@ -47,29 +47,30 @@ WITHOUT_DROPOUT: Mapping[str, Collection[object]] = {"training.adapter_dropout":
 
 
 class NoiseMethod(Method[SettingsType_co]):
-    """Rows with the coefficients of mode det and with standard normal noise of their own.
+    """Rows with the coefficients of mode det and with standard normal noise of their own."""
 
-    Attributes:
-        noise: Shape of one row's noise by name.
-    """
-
-    noise: Mapping[str, Sequence[int]]
+    noise: Mapping[str, Sequence[int]]  # shape of one row's noise by name
 
     @abstractmethod
     def with_noise(self, coefficients: Tensor, noise: Mapping[str, Tensor]) -> RowDraws:
-        """Returns the draws of rows.
-
-        Args:
-            coefficients: (rows, blocks, 4, adapters * rank), of mode det.
-            noise: By name, (rows, ...).
-        """
+        """Draws of rows: coefficients (rows, blocks, 4, ranks) of mode det, and noise by name."""
 
     def sample(self, samples: int, generator: Generator) -> RowDraws:
         rows = self.adapters.adapters * samples
         return self._draws(samples, independent_noise(rows, self.noise, generator))
 
     def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
-        noise = antithetic_noise(first, samples, self.adapters.adapters, self.noise, generator)
+        """Draws pairs z, -z of each adapter; each sample alone is standard normal."""
+        pairs = [
+            independent_noise(self.adapters.adapters, self.noise, generator)
+            for _ in range(math.ceil((first + samples) / 2))
+        ]
+        noise = {
+            name: torch.stack([sign * pair[name] for pair in pairs for sign in (1, -1)], dim=1)[
+                :, first : first + samples
+            ].flatten(0, 1)
+            for name in self.noise
+        }
         return self._draws(samples, noise)
 
     def _draws(self, samples: int, noise: Mapping[str, Tensor]) -> RowDraws:
@@ -78,10 +79,7 @@ class NoiseMethod(Method[SettingsType_co]):
 
 
 def divergence(mean: Tensor, scale: Tensor, prior_scale: float) -> Tensor:
-    """Returns KL(N(mean, scale^2) || N(0, prior_scale^2)), summed over all elements, in nats.
-
-    Mean and scale have the same shape; both scales are positive.
-    """
+    """KL(N(mean, scale^2) || N(0, prior_scale^2)), summed over all elements, in nats."""
     ratio = scale / prior_scale
     terms = ratio.square() + (mean / prior_scale).square() - 1 - 2 * ratio.log()
     return 0.5 * terms.sum()
@@ -90,42 +88,16 @@ def divergence(mean: Tensor, scale: Tensor, prior_scale: float) -> Tensor:
 def independent_noise(
     rows: int, shapes: Mapping[str, Sequence[int]], generator: Generator
 ) -> dict[str, Tensor]:
-    """Returns standard normal numbers (rows, *shape) for every name."""
+    """Standard normal numbers (rows, *shape) for every name."""
     return {name: torch.randn(rows, *shape, generator=generator) for name, shape in shapes.items()}
-
-
-def antithetic_noise(
-    first: int,
-    samples: int,
-    adapters: int,
-    shapes: Mapping[str, Sequence[int]],
-    generator: Generator,
-) -> dict[str, Tensor]:
-    """Returns (adapters * samples, *shape) for every name, adapter by adapter, in pairs z, -z.
-
-    Each sample alone is standard normal. The `first` samples of each adapter are skipped. The first
-    samples of an adapter do not depend on how many are drawn.
-    """
-    pairs = [
-        independent_noise(adapters, shapes, generator)
-        for _ in range(math.ceil((first + samples) / 2))
-    ]
-    return {
-        name: torch.stack([sign * pair[name] for pair in pairs for sign in (1, -1)], dim=1)[
-            :, first : first + samples
-        ].flatten(0, 1)
-        for name in shapes
-    }
 
 
 class GaussianAdapters(AttentionAdapters):
     """The directions of one block, of which `down`, `up` or both are normal.
 
-    down_root, up_root: (4, adapters, rank, width), for the tensors in `weights`.
-
-    Args:
-        rotated: With down_left, up_left: (4, adapters, rank, rank), and down_right, up_right: (4,
-            adapters, width, width).
+    down_root, up_root: (4, adapters, rank, width), for the tensors in `weights`. With `rotated`
+    also down_left, up_left: (4, adapters, rank, rank), and down_right, up_right: (4, adapters,
+    width, width).
     """
 
     def __init__(
@@ -149,12 +121,13 @@ class GaussianAdapters(AttentionAdapters):
             output = F.linear(tokens, weight, bias)
             if index < INPUT_PROJECTIONS:  # rows of an image share it
                 output, tokens = rows.of_rows(output), rows.of_rows(tokens)
-            return output + low_rank(tokens, down[:, index], up[:, index])
+            # (rows, tokens, width), with `down` and `up` of each row: (rows, rank, width)
+            return output + tokens.to(down.dtype) @ down[:, index].mT @ up[:, index]
 
         return projected_attention(inputs, frozen, project, rows.queries)
 
     def _of_rows(self, name: str, rows: BlockRows) -> Tensor:
-        """Returns the weights `down` or `up` of every row, (rows, 4, rank, width)."""
+        """The weights `down` or `up` of every row, (rows, 4, rank, width)."""
         return _sampled(self, name, rows.adapter, rows.draws.get(name), dim=1)
 
 
@@ -191,11 +164,10 @@ class GaussianWeightsMethod(NoiseMethod[SettingsType_co]):
     """Noise for every element of the sampled tensors, of the row's adapter.
 
     Attributes:
-        sampled_weights: The sampled tensors.
         rotated: The noise is that of Kronecker factors.
     """
 
-    sampled_weights: tuple[Weight, ...] = ("down", "up", "head")
+    sampled_weights: tuple[Weight, ...] = ("down", "up", "head")  # the sampled tensors
     rotated = False
 
     def __init__(self, settings: SettingsType_co, shape: NetworkShape) -> None:
@@ -234,20 +206,6 @@ class GaussianWeightsMethod(NoiseMethod[SettingsType_co]):
         return RowDraws({COEFFICIENTS: coefficients} | blocks, head)
 
 
-def low_rank(inputs: Tensor, down: Tensor, up: Tensor) -> Tensor:
-    """Returns B A x with weights of each row.
-
-    Args:
-        inputs: (rows, tokens, width).
-        down: (rows, rank, width).
-        up: (rows, rank, width).
-
-    Returns:
-        (rows, tokens, width).
-    """
-    return inputs.to(down.dtype) @ down.mT @ up
-
-
 def _add_law(module: nn.Module, name: str, rotated: bool) -> None:
     """Registers the scales of a tensor (..., rows, columns) of a module, and its bases, zero."""
     *others, rows, columns = module.get_parameter(name).shape
@@ -262,7 +220,7 @@ def _add_law(module: nn.Module, name: str, rotated: bool) -> None:
 def _sampled(
     module: nn.Module, name: str, adapter: Tensor, noise: Tensor | None, dim: int
 ) -> Tensor:
-    """Returns (rows, ...): the mean of each row's adapter plus its noise.
+    """The mean of each row's adapter plus its noise, (rows, ...).
 
     `adapter` is (rows,), `dim` the axis of the adapters, `noise` (rows, ...) or None for the mean.
     """
@@ -274,7 +232,7 @@ def _sampled(
 
 
 def _rotated(module: nn.Module, name: str, adapter: Tensor, deviation: Tensor, dim: int) -> Tensor:
-    """Returns left deviation right' with the bases of each row's adapter; without any, deviation.
+    """left deviation right' with the bases of each row's adapter; without any, deviation.
 
     The bases of all adapters are applied to all rows: those of every row would need much memory.
     """

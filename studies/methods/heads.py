@@ -56,7 +56,7 @@ class SharedAdapters(AttentionAdapters):
     """The directions of one block without draws: the rows of an adapter have those of mode det."""
 
     def coefficients(self, rows: BlockRows) -> Tensor:
-        """Returns ones on the directions of each row's adapter, (rows, 4, ranks)."""
+        """Ones on the directions of each row's adapter, (rows, 4, ranks)."""
         adapters, rank = self.down.shape[1:3]
         own = F.one_hot(rows.adapter, adapters).float().repeat_interleave(rank, dim=1)
         return own.unsqueeze(1).expand(-1, len(PROJECTIONS), -1)
@@ -123,13 +123,7 @@ class IndexedNetworks(nn.Module):
             bias.uniform_(-bound, bound, generator=generator)
 
     def forward(self, features: Tensor, index: Tensor, adapter: Tensor) -> Tensor:
-        """Returns (rows, classes, index).
-
-        Args:
-            features: (rows, width).
-            index: (rows, index).
-            adapter: (rows,), index of each row's adapter.
-        """
+        """(rows, classes, index); features (rows, width), index (rows, index), adapter (rows,)."""
         inputs = torch.cat([features, index], dim=-1)
         row = torch.arange(len(inputs), device=inputs.device)
         hidden = torch.einsum("ni,ahi->nah", inputs, self.hidden_weight) + self.hidden_bias
@@ -239,12 +233,7 @@ class GaussianProcessHeads(AdapterHeads):
         self.covariance_root.zero_()
 
     def random_features(self, features: Tensor, adapter: Tensor) -> Tensor:
-        """Returns phi, (rows, D).
-
-        Args:
-            features: (rows, width), float32.
-            adapter: (rows,), index of each row's adapter.
-        """
+        """phi, (rows, D), from float32 features (rows, width) and adapters (rows,)."""
         inputs = F.layer_norm(features, features.shape[-1:])
         angles = torch.einsum("nd,afd->naf", inputs, self.frequencies) + self.phases
         angles = angles[torch.arange(len(inputs), device=inputs.device), adapter]
@@ -265,20 +254,14 @@ class GaussianProcessHeads(AdapterHeads):
 
     @torch.no_grad()
     def variance(self, phi: Tensor, adapter: Tensor) -> Tensor:
-        """Returns phi' S phi, (rows, 1); zero before `set_covariance`."""
+        """phi' S phi, (rows, 1); zero before `set_covariance`."""
         projected = torch.einsum("nf,agf->nag", phi, self.covariance_root)
         projected = projected[torch.arange(len(phi), device=phi.device), adapter]
         return projected.square().sum(dim=-1, keepdim=True)
 
     @torch.no_grad()
     def curvature(self, features: Tensor, adapter: Tensor, logits: Tensor) -> Tensor:
-        """Returns the sum over rows of p (1 - p) phi phi', (adapters, D, D).
-
-        Args:
-            features: (rows, width).
-            adapter: (rows,).
-            logits: (rows, classes).
-        """
+        """The sum over rows of p (1 - p) phi phi', (adapters, D, D)."""
         greatest = logits.softmax(dim=-1).amax(dim=-1, keepdim=True)
         scaled = (greatest * (1 - greatest)).sqrt() * self.random_features(features, adapter)
         parts = [scaled[adapter == index] for index in range(len(self.weight))]
@@ -304,23 +287,11 @@ class BoundedAdapters(SharedAdapters):
     @torch.no_grad()
     def constrain(self) -> None:
         """Scales every B whose B A has a greater norm, as SNGP does with weights."""
-        factors = (self.norm_bound / product_norms(self.down, self.up)).clamp(max=1)
-        self.up.mul_(factors[..., None, None])
-
-
-def product_norms(down: Tensor, up: Tensor) -> Tensor:
-    """Returns the spectral norms of B A, (...).
-
-    With B = Q R and A' = P T, they are the norms of the small matrices R T'.
-
-    Args:
-        down: (..., rank, width).
-        up: (..., rank, width).
-    """
-    upper = torch.linalg.qr(up.mT, mode="r").R
-    lower = torch.linalg.qr(down.mT, mode="r").R.mT
-    norms: Tensor = torch.linalg.matrix_norm(upper @ lower, ord=2)
-    return norms
+        # With B = Q R and A' = P T, they are the norms of the small matrices R T'.
+        upper = torch.linalg.qr(self.up.mT, mode="r").R
+        lower = torch.linalg.qr(self.down.mT, mode="r").R.mT
+        norms = torch.linalg.matrix_norm(upper @ lower, ord=2)
+        self.up.mul_((self.norm_bound / norms).clamp(max=1)[..., None, None])
 
 
 class SNGPMethod(HeadNoiseMethod[SNGPSettings]):

@@ -61,7 +61,7 @@ FIT_SAMPLES = 4
 def predicted_probabilities(
     network: AdaptedVisionTransformer, pixels: Tensor, samples: int | None = FIT_SAMPLES
 ) -> Tensor:
-    """Returns the mean probabilities (n, classes), float64 on the CPU.
+    """The mean probabilities (n, classes), float64 on the CPU.
 
     `pixels` are (n, 3, size, size) on the network's device. `samples` is per adapter, None for mode
     det. Image i has the seed i, so that two calls differ in the network only.
@@ -103,7 +103,7 @@ class FittedMethod(GaussianWeightsMethod[SettingsType_co]):
 
 
 def _fitted(module: Module) -> Module:
-    """Returns a module of which training changes no scale and no basis."""
+    """Excludes scales and bases from training."""
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(not name.endswith(("_root", "_left", "_right")))
     return module
@@ -112,7 +112,6 @@ def _fitted(module: Module) -> Module:
 START = 2.0**-10
 """Where the search for the largest deviation begins."""
 RANGE = 2.0**-30, 2.0**10
-BISECTIONS = 6
 SMALLEST_VALUE = 1e-6
 """Singular values below this share of the largest one get no noise, which would have no effect."""
 
@@ -158,8 +157,7 @@ class TFBMethod(FittedMethod[TFBSettings]):
 def rotate(network: AdaptedVisionTransformer) -> list[Tensor]:
     """Replaces B by U D and A by V' A in all adapters, in place: B A does not change.
 
-    Returns:
-        The singular values D of each block, (4, adapters, rank).
+    Returns the singular values D of each block, (4, adapters, rank).
     """
     values = []
     for block in _adapters(network):
@@ -172,7 +170,6 @@ def rotate(network: AdaptedVisionTransformer) -> list[Tensor]:
 
 
 def _adapters(network: AdaptedVisionTransformer) -> Iterator[GaussianAdapters]:
-    """Yields the adapters of each block."""
     for block in network.blocks:
         assert isinstance(block, GaussianAdapters)
         yield block
@@ -186,13 +183,7 @@ def _padded(rows: Tensor, like: Tensor) -> Tensor:
 def set_deviation(
     network: AdaptedVisionTransformer, values: list[Tensor], deviation: float
 ) -> None:
-    """Sets the scales of rotated adapters so that weights get noise U E of this deviation.
-
-    Args:
-        network: After `rotate`; changed in place.
-        values: Of `rotate`.
-        deviation: Standard deviation of the elements of E.
-    """
+    """Sets the scales of adapters after `rotate`: noise U E of this deviation on the weights."""
     for block, singular in zip(_adapters(network), values, strict=True):
         effective = singular > SMALLEST_VALUE * singular.amax(dim=-1, keepdim=True)
         scale = torch.where(effective, deviation / singular, 0.0)
@@ -200,7 +191,7 @@ def set_deviation(
 
 
 def largest_accepted(is_accepted: Callable[[float], bool]) -> float:
-    """Returns the largest accepted number, to 2%, for a property that only small ones have.
+    """The largest accepted number, to 2%, for a property that only small ones have.
 
     0 if even the smallest of `RANGE` is not accepted.
     """
@@ -212,7 +203,7 @@ def largest_accepted(is_accepted: Callable[[float], bool]) -> float:
     rejected = 2 * accepted
     while rejected <= RANGE[1] and is_accepted(rejected):
         accepted, rejected = rejected, 2 * rejected
-    for _ in range(BISECTIONS):
+    for _ in range(6):
         middle = (accepted * rejected) ** 0.5
         if is_accepted(middle):
             accepted = middle
@@ -362,15 +353,11 @@ class LaplaceMethod(FittedMethod[LaplaceSettings]):
 
 
 def gauss_newton_diagonal(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, Tensor]:
-    """Returns the diagonal summed over images, by the name of the parameter without `_root`.
+    """The diagonal summed over images, by the name of the parameter without `_root`.
 
     For the cross-entropy of a softmax the matrix is the Fisher information: the mean over classes y
-    with their probabilities p(y) of the squared gradient of log p(y).
-
-    Args:
-        network: With normal weights; its scales are set to 1, so that the gradient of a row's noise
-            is that of its weights.
-        images: (n, 3, size, size), on the network's device.
+    with their probabilities p(y) of the squared gradient of log p(y). The network has normal
+    weights; its scales are set to 1, so that the gradient of a row's noise is that of its weights.
     """
     with torch.no_grad():
         for name, parameter in network.adapter_parameters():
@@ -415,7 +402,6 @@ def _part_diagonal(network: AdaptedVisionTransformer, images: Tensor) -> dict[st
 def set_posterior(
     network: AdaptedVisionTransformer, diagonal: Mapping[str, Tensor], prior_precision: float
 ) -> None:
-    """Sets the scales of the network's weights to those of the posterior."""
     with torch.no_grad():
         for name, value in diagonal.items():
             variance = 1 / (value + prior_precision)
@@ -463,37 +449,21 @@ class RecordingBlock(ProjectedBlock):
 
 @dataclass(frozen=True)
 class Factors:
-    """Kronecker factors of a matrix for every adapter: of its rows and of its columns.
+    """Kronecker factors of a matrix for every adapter: of its rows and of its columns."""
 
-    Attributes:
-        left: (..., rows, rows).
-        right: (..., columns, columns); None for a vector.
-    """
-
-    left: Tensor
-    right: Tensor | None
+    left: Tensor  # (..., rows, rows)
+    right: Tensor | None  # (..., columns, columns); None for a vector
 
 
 @dataclass(frozen=True)
-class Law:
-    """Eigenvectors and eigenvalues of the factors of a matrix.
+class Law(Factors):
+    """The eigenvectors of both factors, and the curvature of each element in these bases."""
 
-    Attributes:
-        left: As in `Factors`.
-        right: As in `Factors`.
-        curvature: Of each element in these bases, (..., rows, columns).
-    """
-
-    left: Tensor
-    right: Tensor | None
-    curvature: Tensor
+    curvature: Tensor  # (..., rows, columns)
 
 
 def kronecker_factors(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, Factors]:
-    """Returns the factors of heads and sampled adapters over the images, by parameter name.
-
-    `images` are (n, 3, size, size).
-    """
+    """The factors of heads and sampled adapters over the images, by parameter name."""
     sums: dict[str, tuple[Tensor, Tensor]] = {}
     for part in images.split(CURVATURE_BATCH):
         for name, (left, right) in _covariances(network, part):
@@ -511,8 +481,17 @@ def kronecker_factors(network: AdaptedVisionTransformer, images: Tensor) -> dict
 
 
 def laws(factors: Mapping[str, Factors], scale: float) -> dict[str, Law]:
-    """Returns the eigenvectors and the curvature times `scale` of the factors, by name."""
-    return {name: _law(of_name, scale) for name, of_name in factors.items()}
+    """The eigenvectors and the curvature times `scale` of the factors, by name."""
+    decomposed = {}
+    for name, of_name in factors.items():
+        values, left = torch.linalg.eigh(of_name.left.double())
+        curvature = scale * values.clamp_min(0)
+        right: Tensor | None = None
+        if of_name.right is not None:
+            values, right = torch.linalg.eigh(of_name.right.double())
+            curvature = curvature.unsqueeze(-1) * values.clamp_min(0).unsqueeze(-2)
+        decomposed[name] = Law(left, right, curvature)
+    return decomposed
 
 
 @torch.no_grad()
@@ -528,15 +507,6 @@ def set_kronecker_posterior(
         sampled[f"{name}_left"].copy_(law.left)
         if law.right is not None:
             sampled[f"{name}_right"].copy_(law.right)
-
-
-def _law(factors: Factors, scale: float) -> Law:
-    values, left = torch.linalg.eigh(factors.left.double())
-    curvature = scale * values.clamp_min(0)
-    if factors.right is None:
-        return Law(left, None, curvature)
-    values, right = torch.linalg.eigh(factors.right.double())
-    return Law(left, right, curvature.unsqueeze(-1) * values.clamp_min(0).unsqueeze(-2))
 
 
 def _covariances(
@@ -556,7 +526,8 @@ def _covariances(
     own = [rows.adapter == adapter for adapter in range(adapters)]
     of_heads = torch.stack([errors[k].sum(dim=0) for k in own])
     yield "heads.weight", (of_heads, _moments(features[0].unsqueeze(1), own, mean=True))
-    if not _samples_adapters(network):
+    first = network.blocks[0]
+    if not isinstance(first, GaussianAdapters) or not first.sampled:
         return
     outputs = [tensor for r in block.records for tensor in (r.directions, r.adapted)]
     gradients = [torch.zeros(()).to(images)] * len(outputs)
@@ -580,13 +551,8 @@ def _covariances(
         yield f"blocks.{index}.up", (torch.stack(up[::2]), torch.stack(up[1::2]))
 
 
-def _samples_adapters(network: AdaptedVisionTransformer) -> bool:
-    first = network.blocks[0]
-    return isinstance(first, GaussianAdapters) and bool(first.sampled)
-
-
 def _moments(vectors: Tensor, own: list[Tensor], mean: bool) -> Tensor:
-    """Returns (adapters, size, size): sums of outer products of the vectors (rows, tokens, size).
+    """Sums of outer products of the vectors (rows, tokens, size), (adapters, size, size).
 
     `own` has the rows of each adapter, (rows,). `mean` averages over tokens instead of summing.
     """
@@ -596,7 +562,7 @@ def _moments(vectors: Tensor, own: list[Tensor], mean: bool) -> Tensor:
 
 
 def _own_blocks(moments: Tensor, rank: int) -> Tensor:
-    """Returns (adapters, rank, rank), the part of each adapter's directions among all of them.
+    """The part of each adapter's directions among all of them, (adapters, rank, rank).
 
     `moments` is (adapters, adapters * rank, adapters * rank).
     """

@@ -88,7 +88,6 @@ class BLoBAdapters(GaussianAdapters):
         self.down_root.uniform_(greatest / math.sqrt(2), greatest, generator=generator)
 
     def divergence(self) -> Tensor:
-        """Returns the weighted divergence of the law of `down` from the prior, in nats."""
         settings = self.settings
         prior_scale = settings.prior_scale * self.unit
         return settings.kl_weight * divergence(self.down, self.down_root.square(), prior_scale)
@@ -154,14 +153,13 @@ class GaussianCoefficientAdapters(AttentionAdapters):
         return self.mean.unsqueeze(-1) * self.down
 
     def coefficients(self, rows: BlockRows) -> Tensor:
-        """Returns (rows, 4, adapters * rank); zero on the directions of other adapters."""
+        """(rows, 4, adapters * rank); zero on the directions of other adapters."""
         coefficients = rows.draws[COEFFICIENTS] * self.mean.flatten(1)
         if COEFFICIENT_NOISE not in rows.draws:
             return coefficients
         return coefficients + rows.draws[COEFFICIENT_NOISE] * self.log_scale.exp().flatten(1)
 
     def divergence(self) -> Tensor:
-        """Returns the weighted divergence of the coefficients' law from the prior, in nats."""
         settings = self.settings
         exact = divergence(self.mean, self.log_scale.exp(), settings.prior_scale)
         return settings.kl_weight * exact
@@ -218,9 +216,7 @@ class IVONMethod(GaussianWeightsMethod[IVONSettings]):
     def optimiser(
         self, parameters: Mapping[str, nn.Parameter], images: int, weight_decay: float
     ) -> "IVON":
-        """Returns IVON.
-
-        The loss is a mean over adapters, each with a posterior from all images.
+        """The loss is a mean over adapters, each with a posterior from all images.
 
         Raises:
             SettingsError: Without weight decay, the precision of the prior.
@@ -242,19 +238,10 @@ class IVONMethod(GaussianWeightsMethod[IVONSettings]):
 class IVON(torch.optim.Optimizer):
     """Fits means and standard deviations of weights.
 
-    Args:
-        means: Parameters in the same order, in two groups; root^2 is the standard deviation of a
-            weight. The constructor sets the roots to those of the initial curvature, and training
-            clips gradients of means only: clipped ones of standard deviations are no measure of
-            curvature.
-        roots: Parameters in the same order, in two groups; root^2 is the standard deviation of a
-            weight. The constructor sets the roots to those of the initial curvature, and training
-            clips gradients of means only: clipped ones of standard deviations are no measure of
-            curvature.
-        effective_images: n.
-        initial_curvature: H0.
-        curvature_decay: B2.
-        weight_decay: D, greater than 0 if the curvature may reach 0.
+    `means` and `roots` are two groups of parameters in the same order; root^2 is the standard
+    deviation of a weight. The constructor sets the roots to those of the initial curvature, and
+    training clips gradients of means only: clipped ones of standard deviations are no measure of
+    curvature. The weight decay is greater than 0 if the curvature may reach 0.
     """
 
     def __init__(

@@ -111,15 +111,16 @@ def reproduce_command(
 def _scheduler(
     engine: str, devices: tuple[str, ...], cpus: int | None
 ) -> Callable[[Sequence[TableRun], Path], list[str]]:
-    """Returns the function that trains runs on a data directory and returns their failures."""
-    # These import torch.
-    from studies.tables.local import all_devices, train_all  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+
+    from studies.tables.local import train_all  # noqa: PLC0415
     from studies.tables.ray_cluster import RunResources, check_ray, train_on_cluster  # noqa: PLC0415
 
     if engine == "local":
         if cpus is not None:
             raise click.UsageError("--cpus needs --engine ray")
-        return partial(train_all, devices=devices or all_devices())
+        gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+        return partial(train_all, devices=devices or gpus or ["cpu"])
     if devices not in ((), ("cpu",), ("cuda",)):
         raise click.UsageError(
             f"expected --device cpu or cuda with --engine ray, got {', '.join(devices)}"

@@ -50,7 +50,6 @@ from training.reporting.report import PREDICTIONS
 
 FEWEST_SEEDS = 2
 LEVEL, POWER = 1 - CONFIDENCE, 0.8
-JSON_DIGITS = 5
 REJECTED_GROUPS = ("far", "near")
 """Groups of sets that a score should reject; `shifted` images belong to classes."""
 
@@ -60,16 +59,9 @@ Resampled = Mapping[str, Floats]
 
 @dataclass(frozen=True)
 class EndpointResult:
-    """A metric of `arm` minus that of `minus`.
+    """A metric of `arm` minus that of `minus`, for each seed in `by_seed`.
 
     Attributes:
-        by_seed: One difference for each seed.
-        low: 95% confidence interval.
-        high: 95% confidence interval.
-        seeds_error: Standard error from seeds.
-        lesions_error: Standard error from lesions.
-        freedom: Degrees of freedom of both together.
-        p: Two-sided.
         adjusted_p: Corrected by Holm over all secondary endpoints; None for the primary one.
         detectable: The difference, of either sign, that is significant with a probability of POWER;
             its level is LEVEL for the primary endpoint and LEVEL divided by the number of secondary
@@ -80,19 +72,19 @@ class EndpointResult:
     arm: str
     minus: str
     difference: float
-    low: float
+    low: float  # with `high`, the 95% confidence interval
     high: float
-    p: float
+    p: float  # two-sided
     adjusted_p: float | None
     detectable: float
-    seeds_error: float
-    lesions_error: float
-    freedom: float
+    seeds_error: float  # standard error from seeds
+    lesions_error: float  # standard error from lesions
+    freedom: float  # degrees of freedom of both together
     by_seed: tuple[float, ...]
 
     @property
     def shown(self) -> bool:
-        """True if the difference is significant, after the correction for a secondary endpoint."""
+        """True if it is significant, after the correction for a secondary endpoint."""
         return (self.p if self.adjusted_p is None else self.adjusted_p) < LEVEL
 
     @property
@@ -103,8 +95,6 @@ class EndpointResult:
 
 @dataclass(frozen=True)
 class TableComparison:
-    """seeds: those with results of all arms. primary, secondary: the tested endpoints."""
-
     seeds: tuple[int, ...]
     primary: EndpointResult | None
     secondary: tuple[EndpointResult, ...]
@@ -112,26 +102,18 @@ class TableComparison:
 
 @dataclass(frozen=True)
 class StoredPredictions:
-    """Predictions of a run for the images of a set in one mode.
-
-    Attributes:
-        names: Of n images.
-        clusters: Of n images.
-        labels: (n,) class indices, -1 for none.
-        probabilities: (n, classes).
-        scores: (n,) OOD scores, high in distribution.
-    """
+    """Predictions of a run for the images of a set in one mode."""
 
     group: str
-    names: tuple[str, ...]
-    clusters: tuple[str, ...]
-    labels: Ints
-    probabilities: Floats
-    scores: Mapping[ScoreName, Floats]
+    names: tuple[str, ...]  # of n images
+    clusters: tuple[str, ...]  # of n images
+    labels: Ints  # (n,) class indices, -1 for none
+    probabilities: Floats  # (n, classes)
+    scores: Mapping[ScoreName, Floats]  # (n,) OOD scores, high in distribution
 
 
 def compare(table: ResultTable, runs: Sequence[TableRun]) -> TableComparison | None:
-    """Returns the tested endpoints between the variants of the runs.
+    """The tested endpoints between the variants of the runs.
 
     None with fewer than two seeds that have all runs.
 
@@ -176,7 +158,7 @@ def compare(table: ResultTable, runs: Sequence[TableRun]) -> TableComparison | N
 def read_predictions(
     folder: Path, mode: Mode, scores: Sequence[ScoreName] = ()
 ) -> dict[str, StoredPredictions]:
-    """Returns the predictions in a run's report folder by set: the test part first.
+    """The predictions in a run's report folder by set: the test part first.
 
     With scores also the sets of `REJECTED_GROUPS`.
 
@@ -217,7 +199,7 @@ def _score(path: Path, rows: Sequence[Mapping[str, str]], score: ScoreName) -> F
 
 
 def resampled_metrics(sets: Mapping[str, StoredPredictions]) -> Resampled:
-    """Returns the metrics of the test part, and `ood_metric` of every group and score of the sets.
+    """The metrics of the test part, and `ood_metric` of every group and score of the sets.
 
     Lesions are resampled; for a mean AUROC the test part, which is positive, and all sets together.
     """
@@ -248,7 +230,7 @@ def resampled_metrics(sets: Mapping[str, StoredPredictions]) -> Resampled:
 
 
 def ood_metric(group: str, score: ScoreName) -> str:
-    """Returns the name of the mean AUROC of a score over the sets of a group."""
+    """The name of the mean AUROC of a score over the sets of a group."""
     return f"{group}_{score}"
 
 
@@ -272,7 +254,7 @@ def _tested(
 def endpoint_result(
     metric: str, arm: str, minus: str, of_arm: Floats, of_minus: Floats
 ) -> EndpointResult:
-    """Returns the difference of a metric between two arms, `arm` minus `minus`.
+    """The difference of a metric between two arms, `arm` minus `minus`.
 
     `of_arm` and `of_minus` are the values of the metric, (seeds, 1 + resamples), the first column
     without resampling.
@@ -308,14 +290,10 @@ def endpoint_result(
 
 
 def detectable(result: EndpointResult, tests: int) -> float:
-    """Returns the smallest difference that is significant with a probability of POWER.
+    """The smallest difference that is significant with a probability of POWER.
 
     The statistic has the noncentral t distribution with the standard error and the degrees of
-    freedom of the result.
-
-    Args:
-        result: Its errors and degrees of freedom are used.
-        tests: Number of endpoints among which the level is divided.
+    freedom of the result. The level is divided among `tests` endpoints.
     """
     error = float(np.hypot(result.seeds_error, result.lesions_error))
     critical = stdtrit(result.freedom, 1 - LEVEL / tests / 2)
@@ -323,7 +301,7 @@ def detectable(result: EndpointResult, tests: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Returns p values that control the family-wise error (Holm, Scand. J. Stat. 6, 65, 1979)."""
+    """p values that control the family-wise error (Holm, Scand. J. Stat. 6, 65, 1979)."""
     values = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(values)
     adjusted = np.empty_like(values)
@@ -340,7 +318,7 @@ ENDPOINT_NAMES = METRIC_NAMES | {
 
 
 def comparison_markdown(comparison: TableComparison) -> str:
-    """Returns a table of the endpoints, first the primary one, and notes on the method."""
+    """A table of the endpoints, first the primary one, and notes on the method."""
     head = ["endpoint", "result", "difference", "95% interval", "detectable", "same sign", "p",
             "p, Holm"]  # fmt: skip
     results = [*([comparison.primary] if comparison.primary else []), *comparison.secondary]
@@ -402,9 +380,7 @@ def write_comparison(
             variant: _mean_by_epoch(of_this) for variant, of_this in of_variant.items() if of_this
         },
     }
-    rounded = json.loads(
-        json.dumps(content), parse_float=lambda text: round(float(text), JSON_DIGITS)
-    )
+    rounded = json.loads(json.dumps(content), parse_float=lambda text: round(float(text), 5))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, f"{json.dumps(rounded, indent=1)}\n")
 

@@ -62,7 +62,6 @@ class TrainingProcess:
 
 
 def training_of(run: "TableRun", data: Path, device: str) -> TrainingCommand:
-    """Returns how to train a run on a device."""
     overrides = [part for override in run.recipe.overrides for part in ("--set", override)]
     command = (
         *(sys.executable, "-m", "eulerlora_client", "train", str(run.file)),
@@ -93,7 +92,7 @@ def start_training(training: TrainingCommand, threads: int) -> TrainingProcess:
 
 
 def bound_to_caller(command: Sequence[str]) -> tuple[str, ...]:
-    """Returns a command line that runs `command` until the calling thread ends."""
+    """A command line that runs `command` until the calling thread ends."""
     return (sys.executable, "-m", __name__, str(os.getpid()), *command)
 
 
@@ -102,16 +101,11 @@ def train_all(runs: "Sequence[TableRun]", data: Path, devices: Sequence[str]) ->
 
     Other runs continue if a run fails or is locked by another program. KeyboardInterrupt and
     SystemExit, which Ctrl-C and SIGTERM raise in `eulerlora`, interrupt all processes and wait
-    until they have saved their state; then they are raised again.
+    until they have saved their state; then they are raised again. A device listed twice has two
+    runs at a time; runs on "cpu" share its threads.
 
-    Args:
-        runs: Finished ones are skipped.
-        data: Folder of the data sets.
-        devices: A device listed twice has two runs at a time; runs on "cpu" share its threads.
-
-    Returns:
-        One line for each run that failed, or that another program has locked and not finished in
-        the meantime.
+    Returns one line for each run that failed, or that another program has locked and not finished
+    in the meantime.
     """
     pending = [run for run in runs if run.status != "finished"]
     total, started = len(pending), 0
@@ -149,14 +143,6 @@ def train_all(runs: "Sequence[TableRun]", data: Path, devices: Sequence[str]) ->
         raise
     unfinished = [run for run in locked if run.status != "finished"]
     return failures + [f"{run.name} failed: {LOCKED}" for run in unfinished]
-
-
-def all_devices() -> list[str]:
-    """Returns the CUDA devices of this machine, or the CPU if there are none."""
-    import torch  # noqa: PLC0415
-
-    count = torch.cuda.device_count()
-    return [f"cuda:{index}" for index in range(count)] or ["cpu"]
 
 
 def _threads(device: str, devices: Sequence[str]) -> int:

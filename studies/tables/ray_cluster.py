@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,23 +32,15 @@ if TYPE_CHECKING:  # an extra; imports torch
 
     from studies.tables.table import TableRun
 
-MAX_RETRIES = 10
-LOCK_WAIT_S = 120.0
-"""Wait for the lock of a run: a lost process saves its state first, and NFS keeps its lock."""
-
 
 @dataclass(frozen=True)
 class RunResources:
-    """What a run reserves: `cpus` of a machine, and one GPU if the device is cuda.
+    """What a run reserves: `cpus` of a machine, and one GPU if the device is cuda."""
 
-    Attributes:
-        device: None for cuda if the cluster has a GPU, otherwise cpu.
-        lock_wait_s: Longest wait for another program to release a run.
-    """
-
-    device: Literal["cpu", "cuda"] | None = None
+    device: Literal["cpu", "cuda"] | None = None  # None for cuda if the cluster has a GPU, else cpu
     cpus: int = 1
-    lock_wait_s: float = LOCK_WAIT_S
+    # longest wait for another program to release a run: it saves its state, and NFS keeps its lock
+    lock_wait_s: float = 120.0
 
 
 RunEnd = tuple[str, str | None]
@@ -56,7 +48,6 @@ RunEnd = tuple[str, str | None]
 
 
 def check_ray() -> None:
-    """Raises SettingsError if Ray is not installed."""
     if find_spec("ray") is None:
         raise SettingsError("--engine ray: expected ray; run pip install 'eulerlora[ray]'")
 
@@ -93,12 +84,15 @@ def _train(runs: "Sequence[TableRun]", data: Path, resources: RunResources) -> l
     options: dict[str, Any] = {
         "num_cpus": resources.cpus,
         "num_gpus": int(device == "cuda"),
-        "max_retries": MAX_RETRIES,
+        "max_retries": 10,
         "max_calls": 1,  # a worker process for each run
         "scheduling_strategy": "SPREAD",
     }
     print(f"{len(runs)} runs on {len(machines)} machines of a Ray cluster, on {device}", flush=True)
-    if not any(_fits(node, resources.cpus, device) for node in machines):
+    if not any(
+        node.get("CPU", 0) >= resources.cpus and (device == "cpu" or node.get("GPU", 0) >= 1)
+        for node in machines
+    ):
         print(
             f"waiting for a machine with {resources.cpus} CPUs and the device {device}", flush=True
         )
@@ -115,10 +109,6 @@ def _train(runs: "Sequence[TableRun]", data: Path, resources: RunResources) -> l
             ray.cancel(reference)  # raises KeyboardInterrupt in the task
         ray.wait(list(started), num_returns=len(started))
         raise
-
-
-def _fits(node: Mapping[str, float], cpus: int, device: str) -> bool:
-    return node.get("CPU", 0) >= cpus and (device == "cpu" or node.get("GPU", 0) >= 1)
 
 
 def _failures(started: "dict[ObjectRef[RunEnd], str]") -> list[str]:

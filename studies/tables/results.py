@@ -19,7 +19,7 @@ from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.method import MethodSettings
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.ood_scores import ScoreName
-from eulerlora.settings import BackboneSettings, Provenance
+from eulerlora.settings import BackboneSettings
 from studies.tables.table import ResultTable, TableRow, TableRun, ood_index
 from training.adaptation.network import count_trained, train_all_weights
 from training.adaptation.objective import AdapterObjective
@@ -51,7 +51,7 @@ OOD_NOTE = (
 
 
 def results_markdown(table: ResultTable, runs: Sequence[TableRun]) -> str:
-    """Returns a Markdown table of results, with notes on the runs.
+    """A Markdown table of results, with notes on the runs.
 
     Each row has the number of trained parameters, and mean and standard deviation (ddof 1) over
     the finished runs; the published results follow in the next row, or are a row of their own. The
@@ -92,7 +92,7 @@ def _published_row(table: ResultTable, row: TableRow) -> list[str]:
 
 
 def _column_title(table: ResultTable, metric: str) -> str:
-    """Returns the title of a column; OOD metrics beside others include the name of the set."""
+    """OOD metrics beside others include the name of the set."""
     name = METRIC_NAMES[metric]
     if metric in OOD_METRICS and not set(table.metrics) <= OOD_METRICS.keys():
         name = f"{name}, {table.ood}"
@@ -100,7 +100,7 @@ def _column_title(table: ResultTable, metric: str) -> str:
 
 
 def row_results(table: ResultTable, row: TableRow, run: TableRun) -> Mapping[str, Any]:
-    """Returns a run's metrics in the row's mode, with the MSP's on the table's OOD set."""
+    """A run's metrics in the row's mode, with the MSP's on the table's OOD set."""
     mode = run.mode_report(row)
     metrics: Mapping[str, Any] = mode["metrics"]
     if table.ood is not None:
@@ -115,7 +115,7 @@ def _millions(count: int) -> str:
 
 
 def over_seeds(metric: str, values: Sequence[float | None]) -> str:
-    """Returns mean and standard deviation of a metric as text; a dash without values."""
+    """Mean and standard deviation of a metric as text; a dash without values."""
     defined = [100 * v if metric in PERCENT else v for v in values if v is not None]
     if not defined:
         return "-"
@@ -136,6 +136,12 @@ def _conditions(finished: Sequence[TableRun]) -> list[str]:
     backbones = [run.config().backbone for run in finished]
     replaced = sorted({key for run in finished for key in run.recipe.overrides})
     changes = [key for key in replaced if not key.startswith("seed=")]
+    hardware = []
+    for facts_of_run in facts:
+        precision = facts_of_run["training"].get("precision")  # none for a run without steps
+        hardware.append(facts_of_run["hardware"] + (f" in {precision}" if precision else ""))
+    commits = [str(run_facts["commit"] or "unknown") for run_facts in facts]
+    short = (commit[:7] + "-dirty" * commit.endswith("-dirty") for commit in commits)
     note = f"training was shown {_listed(seen)} of the test images: all figures are too good"
     return [
         *([note] if seen else []),
@@ -144,23 +150,11 @@ def _conditions(finished: Sequence[TableRun]) -> list[str]:
         "over seeds (ddof 1)",
         f"backbone {_listed(b.published or f'of SHA-256 {b.sha256[:8]}' for b in backbones)}"
         + (f"; replaced settings: {_listed(changes)}" if changes else ""),
-        f"on {_listed(_hardware(run_facts) for run_facts in facts)}, "
+        f"on {_listed(hardware)}, "
         f"torch {_listed(str(run_facts['versions']['torch']) for run_facts in facts)}, "
         f"{_listed(str(run_facts['date']) for run_facts in facts)}, "
-        f"commit {_listed(_commit(run_facts['commit']) for run_facts in facts)}",
+        f"commit {_listed(short)}",
     ]
-
-
-def _hardware(facts: Provenance) -> str:
-    precision = facts["training"].get("precision")  # none for a run without steps
-    return str(facts["hardware"]) + (f" in {precision}" if precision else "")
-
-
-def _commit(name: str | None) -> str:
-    """Returns seven digits of the commit, with "-dirty" for uncommitted changes."""
-    if name is None:
-        return "unknown"
-    return name[:7] + "-dirty" * name.endswith("-dirty")
 
 
 def _listed(values: Iterable[str]) -> str:
@@ -168,7 +162,7 @@ def _listed(values: Iterable[str]) -> str:
 
 
 def further_tables(table: ResultTable, runs: Sequence[TableRun]) -> str:
-    """Returns the tables as Markdown; empty without finished runs."""
+    """Empty without finished runs."""
     finished = [run for run in runs if run.status == "finished"]
     if not finished:
         return ""
@@ -179,7 +173,6 @@ def further_tables(table: ResultTable, runs: Sequence[TableRun]) -> str:
 
 
 def cost_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
-    """Returns parameters, rows and operations of an answer, and the cost of training by row."""
     columns = ["trained", "rows per answer", "GFLOP per answer", "steps", "trained rows", "PFLOP",
                "hours"]  # fmt: skip
     rows = []
@@ -200,7 +193,7 @@ def cost_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
 
 
 def mean_logits_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
-    """Returns the metrics of the mean logits of rows with several trajectories; may be empty.
+    """The metrics of the mean logits of rows with several trajectories; may be empty.
 
     Reports of versions without these metrics have dashes.
     """
@@ -220,7 +213,6 @@ def mean_logits_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
 
 
 def ood_auroc_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
-    """Returns the AUROC of MSP and feature distance for every out-of-distribution set."""
     columns = {
         (name, score): f"{name} ({facts['group']}), {title}"
         for name, facts in runs[0].report()["ood_sets"].items()
@@ -259,7 +251,6 @@ def section(
     notes: Sequence[str],
     text_columns: int,
 ) -> str:
-    """Returns a heading, a table and a list of notes as Markdown."""
     text = f"{title}\n\n{markdown_table(head, rows, text_columns)}\n\n"
     return text + "".join(f"- {note}\n" for note in notes)
 
@@ -268,28 +259,16 @@ def section(
 class Cost:
     """The cost of a run, of all members of an ensemble together.
 
-    Attributes:
-        parameters: Trained, with the heads.
-        rows_per_answer: Passes of a row (an image in one trajectory) for the answer to one image.
-        answer_flops: Floating-point operations of their matrix products; a product and its addition
-            are two.
-        steps: Of the training, forward and backward, without what is fitted after it; seconds as
-            measured on its hardware.
-        rows: Of the training, forward and backward, without what is fitted after it; seconds as
-            measured on its hardware.
-        flops: Of the training, forward and backward, without what is fitted after it; seconds as
-            measured on its hardware.
-        seconds: Of the training, forward and backward, without what is fitted after it; seconds as
-            measured on its hardware.
+    Operations are those of the matrix products; a product and its addition are two.
     """
 
-    parameters: int
-    rows_per_answer: int
+    parameters: int  # trained, with the heads
+    rows_per_answer: int  # passes of a row (an image in one trajectory) for the answer to one image
     answer_flops: float
-    steps: int
+    steps: int  # with rows and flops, of the training without what is fitted after it
     rows: int
     flops: float
-    seconds: float
+    seconds: float  # as measured on its hardware
 
 
 @dataclass(frozen=True)
@@ -312,7 +291,7 @@ def trained_parameters(configs: Sequence[CheckpointConfig], recipe: AdapterRecip
 
 
 def cost_of(configs: Sequence[CheckpointConfig], recipe: AdapterRecipe, samples: int) -> Cost:
-    """Returns the cost of a run from the configs of its checkpoints.
+    """The cost of a run from the configs of its checkpoints.
 
     `samples` is that of an answer, per adapter; 1 in `det`.
     """
@@ -355,17 +334,13 @@ def operations(
     images = torch.zeros(1, 3, shape.image_size, shape.image_size)
     labels = torch.zeros(1, dtype=torch.long)
     draw = objective.draw(0, 0, 0)
+    added = {torch.ops.aten.addmm_: _product_flops}  # which torch's counter leaves out
     with attention_kernels(torch.device("cpu")):  # the counter knows no fused CPU kernel
-        with _counter() as step:
+        with FlopCounterMode(display=False, custom_mapping=added) as step:
             objective.loss(network, images, labels, draw).backward()
-        with torch.no_grad(), _counter() as prediction:
+        with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=added) as prediction:
             objective.loss(network, images, labels, draw)
     return RowOperations(step.get_total_flops(), prediction.get_total_flops())
-
-
-def _counter() -> FlopCounterMode:
-    """Returns torch's counter, which leaves out products that are added in place."""
-    return FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _product_flops})
 
 
 def _product_flops(

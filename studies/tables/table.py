@@ -27,29 +27,18 @@ from training.recipe.schema import AdapterRecipe
 DEFINITIONS = Path(__file__).parent / "definitions"
 RECIPES = Path(__file__).parents[1] / "recipes"
 
-PublishedResult = tuple[float, float]
-"""Mean and standard deviation over seeds as published; shares of images in percent."""
-TrainingSeed = Annotated[int, Field(ge=0, lt=2**32)]
-
 
 class TableRow(Settings):
-    """A row of a table: a variant of the recipe in one mode, or published results alone.
-
-    Attributes:
-        variant: None for a row that has published results alone.
-        mode: None for a row that has published results alone.
-        paper: Published results by metric; empty if the paper has no such row.
-        source: Publication that the paper quotes them from; empty for results of its own.
-        note: Printed below the table.
-    """
+    """A row of a table: a variant of the recipe in one mode, or published results alone."""
 
     method: str
-    variant: str | None = None
+    variant: str | None = None  # with mode, None for a row that has published results alone
     mode: Mode | None = None
     samples: PositiveInt = 1
-    paper: dict[str, PublishedResult] = {}
-    source: str = ""
-    note: str = ""
+    # mean and standard deviation over seeds by metric, shares of images in percent
+    paper: dict[str, tuple[float, float]] = {}
+    source: str = ""  # publication that the paper quotes them from; empty for results of its own
+    note: str = ""  # printed below the table
 
     @model_validator(mode="after")
     def _has_results(self) -> Self:
@@ -72,15 +61,13 @@ class Arm(Settings):
 
     @property
     def name(self) -> str:
-        """The variant and the mode, such as `lora-20 det`."""
         return f"{self.variant} {self.mode}"
 
 
 class ReferenceRow(Settings):
     """An arm that all other rows are compared with.
 
-    Attributes:
-        ood: Scores whose mean AUROC against far and against near sets is compared too.
+    With scores in `ood`, their mean AUROC against far and against near sets is compared too.
     """
 
     metrics: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -99,21 +86,16 @@ class ResultTable(Settings):
 
     Endpoints are fixed before the runs: primary is one difference of one metric, if any. All
     metrics of secondary, and of every other row minus that of reference, are one family for the
-    correction for multiple tests.
-
-    Attributes:
-        recipe: Name of a recipe of the studies, or of a packaged one.
-        metrics: Of the test part or of `ood`.
-        ood: Kind or path of one of the recipe's out-of-distribution sets.
-        all_ood: Also prints the AUROC of the MSP and of the feature distance on all of them.
+    correction for multiple tests. `all_ood` also prints the AUROC of the MSP and of the feature
+    distance on all out-of-distribution sets.
     """
 
     title: str
-    recipe: str
-    metrics: Annotated[tuple[str, ...], Field(min_length=1)]
-    seeds: Annotated[tuple[TrainingSeed, ...], Field(min_length=1)]
+    recipe: str  # name of a recipe of the studies, or of a packaged one
+    metrics: Annotated[tuple[str, ...], Field(min_length=1)]  # of the test part or of `ood`
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**32)], ...], Field(min_length=1)]
     rows: Annotated[tuple[TableRow, ...], Field(min_length=1)]
-    ood: str | None = None
+    ood: str | None = None  # kind or path of one of the recipe's out-of-distribution sets
     all_ood: bool = False
     primary: Difference | None = None
     secondary: tuple[Difference, ...] = ()
@@ -142,12 +124,11 @@ class ResultTable(Settings):
 
     @property
     def variants(self) -> Sequence[str]:
-        """The distinct variants, in the order of the rows."""
         return tuple(dict.fromkeys(arm.variant for arm in self.arms))
 
     @property
     def arms(self) -> Sequence[Arm]:
-        """The variant and mode of every row that has them, in order."""
+        """The variant and mode of every row that has them."""
         return tuple(
             Arm(variant=row.variant, mode=row.mode)
             for row in self.rows
@@ -155,11 +136,7 @@ class ResultTable(Settings):
         )
 
     def differences(self, variants: Collection[str] | None = None) -> list[Difference]:
-        """Returns the endpoints between rows of these variants, first the primary one if any.
-
-        Args:
-            variants: All if None.
-        """
+        """The endpoints between rows of these variants, or of all; first the primary one if any."""
         differences = [] if self.primary is None else [self.primary]
         differences += self.secondary
         if self.reference is not None:
@@ -178,11 +155,6 @@ def table_names() -> list[str]:
 
 
 def read_table(name: str) -> ResultTable:
-    """Reads a table.
-
-    Args:
-        name: One of `table_names`.
-    """
     text = (DEFINITIONS / f"{name}.toml").read_text(encoding="utf-8")
     return validated(ResultTable, tomllib.loads(text))
 
@@ -221,11 +193,9 @@ class TableRun:
 
     @property
     def checkpoints(self) -> list[Path]:
-        """The folders of the checkpoints: `out`, or those of an ensemble's members."""
         return member_folders(self.recipe, self.out)
 
     def check(self) -> None:
-        """Raises DataError if the folder has a checkpoint of other settings than the run's."""
         for folder in self.checkpoints:
             if not (folder / CONFIG_FILE).exists():
                 continue
@@ -243,39 +213,26 @@ class TableRun:
                 )
 
     def config(self) -> CheckpointConfig:
-        """Reads the config of the first checkpoint.
-
-        Raises:
-            CheckpointError: If it is invalid.
-        """
         return self.configs()[0]
 
     def configs(self) -> list[CheckpointConfig]:
-        """Reads the configs of all checkpoints.
-
-        Raises:
-            CheckpointError: If one is invalid.
-        """
         return [read_config(folder) for folder in self.checkpoints]
 
     @property
     def hours(self) -> float:
-        """The duration of the trainings of a finished run."""
+        """The duration of the trainings."""
         seconds = [float(c.provenance["training"]["seconds"]) for c in self.configs()]
         return sum(seconds) / 3600
 
     @property
     def log(self) -> Path:
-        """The path of the run's log, beside its folder."""
         return self.out.with_name(f"{self.out.name}.log")
 
     def report(self) -> dict[str, Any]:
-        """Reads the JSON report of a finished run (`training.evaluation.report_schema`)."""
         report: dict[str, Any] = json.loads(self.report_file.read_text(encoding="utf-8"))
         return report
 
     def mode_report(self, row: TableRow) -> dict[str, Any]:
-        """Reads the part of the report on a row's mode."""
         modes: list[dict[str, Any]] = self.report()["modes"]
         return next(
             mode
@@ -291,7 +248,7 @@ def runs_of(
     folder: Path,
     variants: Sequence[str] = (),
 ) -> list[TableRun]:
-    """Returns the runs of a table, all variants of a seed before the next seed.
+    """The runs of a table, all variants of a seed before the next seed.
 
     `variants`: those to run; all if empty. Tables with the same recipe share their runs in
     `folder`.
@@ -316,12 +273,6 @@ def runs_of(
 
 def _run(table: ResultTable, variant: str, overrides: Sequence[str], folder: Path) -> TableRun:
     recipe = read_recipe(table.recipe_path, AdapterRecipe, overrides, variant)
-    _check_overrides(table, recipe)
-    out = folder / recipe.name / variant / f"seed-{recipe.seed}"
-    return TableRun(table.recipe_path, recipe, out)
-
-
-def _check_overrides(table: ResultTable, recipe: AdapterRecipe) -> None:
     samples = recipe.evaluation.samples
     for row in table.rows:
         if row.variant == recipe.variant and row.mode == "stoch" and row.samples != samples:
@@ -330,10 +281,12 @@ def _check_overrides(table: ResultTable, recipe: AdapterRecipe) -> None:
             )
     if table.ood is not None and ood_index(table.ood, recipe) is None:
         raise SettingsError(f"expected {table.ood} in evaluation.ood, as in the table")
+    out = folder / recipe.name / variant / f"seed-{recipe.seed}"
+    return TableRun(table.recipe_path, recipe, out)
 
 
 def ood_index(ood: str, recipe: AdapterRecipe) -> int | None:
-    """Returns the index of the out-of-distribution set with this kind or path, or None."""
+    """The index of the out-of-distribution set with this kind or path."""
     for index, settings in enumerate(recipe.evaluation.ood):
         if ood in (settings.kind, settings.path):
             return index

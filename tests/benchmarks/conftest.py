@@ -16,7 +16,7 @@ FakeServer = Callable[[Respond], AbstractContextManager[int]]
 
 @pytest.fixture(scope="session")
 def fake_server() -> FakeServer:
-    """Returns a context manager: (path, body -> status, 0 to disconnect) -> port of a server."""
+    """A context manager: (path, body -> status, 0 to disconnect) -> port of a server."""
     return _fake_server
 
 
@@ -59,5 +59,5 @@ SAMPLES = 3
 
 @pytest.fixture
 def workload(make_network) -> Workload:
-    """Returns a workload of two images, with two adapters and three samples per adapter."""
+    """Two images, with two adapters and three samples per adapter."""
     return Workload.of(make_network(), SAMPLES, images=2)

@@ -19,7 +19,7 @@ Printed = Callable[[Command, list[str]], list[Result]]
 
 @pytest.fixture
 def printed(monkeypatch: pytest.MonkeyPatch) -> Printed:
-    """Returns the results that a program prints: (command, arguments) -> results."""
+    """The results that a program prints: (command, arguments) -> results."""
 
     def run(command: Command, arguments: list[str]) -> list[Result]:
         results: list[Result] = []

@@ -12,7 +12,6 @@ DEPLOY = ROOT / "deploy"
 
 @pytest.fixture(scope="session")
 def deploy_folder() -> Path:
-    """The folder of the deployment files."""
     return DEPLOY
 
 
@@ -34,13 +33,11 @@ def manifests() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def pod(manifests: dict[str, Any]) -> dict[str, Any]:
-    """The pod of the deployment."""
     spec: dict[str, Any] = manifests["Deployment"]["spec"]["template"]["spec"]
     return spec
 
 
 @pytest.fixture(scope="session")
 def container(pod: dict[str, Any]) -> dict[str, Any]:
-    """The only container of the pod."""
     (only,) = pod["containers"]
     return only

@@ -17,7 +17,7 @@ needs_compose = pytest.mark.skipif(
 
 
 def rendered(*files: Path) -> dict[str, Any]:
-    """Returns the service as docker compose renders it; needs no engine."""
+    """Needs no engine."""
     options = [word for file in files for word in ("--file", str(file))]
     command = ["docker", "compose", *options, "config", "--format", "json"]
     environment = {**os.environ, "EULERLORA_BASE": "python@sha256:0"}

@@ -83,7 +83,6 @@ def test_a_package_index_in_the_settings_of_pip_is_a_finding(tmp_path: Path) -> 
 
 
 def create(file: Path, mode: int) -> Path:
-    """Creates an empty file and its folders."""
     file.parent.mkdir(parents=True)
     file.touch()
     file.chmod(mode)

@@ -21,7 +21,6 @@ needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="needs ku
 
 @pytest.fixture(scope="module")
 def resources(deploy_folder: Path) -> dict[str, dict[str, Any]]:
-    """The custom resources by kind."""
     folder = deploy_folder / "kubernetes"
     files = (
         "queue-wait/scaled-object.yaml",

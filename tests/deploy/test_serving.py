@@ -38,7 +38,6 @@ def environments(compose: dict[str, Any], container: dict[str, Any]) -> list[dic
 
 
 def option(command: list[str], name: str) -> str:
-    """Returns the value of `--name=value`."""
     return next(word.partition("=")[2] for word in command if word.startswith(f"--{name}="))
 
 

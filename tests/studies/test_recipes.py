@@ -11,7 +11,7 @@ from training.recipe.schema import AdapterRecipe
 
 
 def variant_names(path: Path) -> list[str]:
-    """Returns the variants of a recipe and of its bases in this folder."""
+    """The variants of a recipe and of its bases in this folder."""
     files = [RECIPES / layer.source for layer in read_layers(path)]
     tables = [read_toml(file).get("variants", {}) for file in files if file.is_file()]
     return list(dict.fromkeys(name for variants in tables for name in variants))

@@ -50,7 +50,7 @@ ood = [{ kind = "images", path = "other" }]
 
 @pytest.fixture(scope="session")
 def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a folder with train/ and test/ of three noisy colours, and a folder other/."""
+    """train/ and test/ of three noisy colours, and a folder other/."""
     folder = tmp_path_factory.mktemp("images")
     noise = np.random.default_rng(0)
     for part, count in PER_CLASS.items():
@@ -67,7 +67,7 @@ def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def labelled(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a directory with train/ and test/ in `set`, and the folder `other`."""
+    """A directory with train/ and test/ in `set`, and the folder `other`."""
     data = tmp_path_factory.mktemp("data")
     (data / "set").mkdir()
     for part in ("train", "test"):
@@ -77,7 +77,7 @@ def labelled(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def list_images(folder: Path) -> dict[str, Path]:
-    """Returns the images below a folder by relative name, sorted."""
+    """The images below a folder by relative name, sorted."""
     files = select_files([folder]).files
     return {file.relative_to(folder).as_posix(): file for file in files}
 
@@ -88,12 +88,10 @@ def write_image(path: Path, colour: tuple[int, int, int], noise: np.random.Gener
 
 
 def set_options(settings: Iterable[str]) -> list[str]:
-    """Returns the words of `--set` for each setting `key=value`."""
     return [word for setting in settings for word in ("--set", setting)]
 
 
 def write_recipe(folder: Path) -> Path:
-    """Writes RECIPE and its tiny backbone to a folder; returns the path of the recipe."""
     save_backbone(folder / "backbone.safetensors", random_backbone(), {}, torch.float16)
     path = folder / "tiny.toml"
     path.write_text(RECIPE)
@@ -106,5 +104,4 @@ def recipe_file(tmp_path: Path) -> Path:
 
 
 def plain_view(size: int) -> Transform:
-    """Returns the transform of evaluation, which draws nothing."""
     return lambda _, pixels: network_input(pixels, Preprocessing(size=size))

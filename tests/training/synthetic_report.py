@@ -26,7 +26,6 @@ def estimate(value: float) -> Estimate:
 
 
 def share(hits: int, images: int) -> Proportion | None:
-    """Returns the share of hits among images of as many lesions."""
     return proportion(np.arange(images) < hits, np.arange(images))
 
 
@@ -124,7 +123,7 @@ REPORT = Report(
 
 
 def synthetic_evaluation(report: Report) -> Evaluation:
-    """Returns a report with predictions for three images of two classes in each set."""
+    """Predictions for three images of two classes in each set."""
     probabilities = torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5]], dtype=torch.float64)
     partition = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
     trajectories = Trajectories.of(

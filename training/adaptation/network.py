@@ -19,6 +19,7 @@ from torch import Generator, Tensor
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, load_checkpoint
 from eulerlora.checkpoint.weights import (
     BACKBONE_FILE,
+    BackboneFile,
     at_image_size,
     load_backbone,
     published_backbone,
@@ -27,7 +28,7 @@ from eulerlora.checkpoint.weights import (
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.settings import Preprocessing, Provenance
+from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.sampling import AUTO
 from training.optimisation.run import round_parameters
@@ -35,27 +36,19 @@ from training.recipe.schema import NO_ADAPTERS, AdapterRecipe, BackboneSource, W
 
 
 @dataclass(frozen=True)
-class FrozenBackbone:
-    """A frozen backbone, its provenance and its input.
+class FrozenBackbone(BackboneFile):
+    """A frozen backbone, its provenance, its input, and the name of its published weights."""
 
-    Attributes:
-        published: Name of its published weights, if any.
-    """
-
-    backbone: VisionTransformer
-    published: str | None
-    provenance: Provenance
-    preprocessing: Preprocessing
+    published: str | None = None
 
 
 EMBEDDED = "embedded"
 DOWNLOADED = "ViT_B_32_Weights.IMAGENET1K_V1"
 """What `auto` selects where the weights are stored or can be downloaded."""
-_DOWNLOAD_TIMEOUT_S = 30.0
 
 
 def available_source(source: BackboneSource) -> BackboneSource:
-    """Returns the source with `auto` replaced by published weights or by the embedded backbone.
+    """The source with `auto` replaced by published weights or by the embedded backbone.
 
     Prints why it selects the embedded one. Another source is returned unchanged.
     """
@@ -64,7 +57,7 @@ def available_source(source: BackboneSource) -> BackboneSource:
     reason = f"{DOWNLOADED} have another image size"
     if source.image_size is None:
         try:
-            with _connection_timeout(_DOWNLOAD_TIMEOUT_S):
+            with _connection_timeout(30.0):
                 published_backbone(DOWNLOADED)
             return source.model_copy(update={"weights": DOWNLOADED})
         except SettingsError as error:
@@ -90,7 +83,7 @@ def _connection_timeout(seconds: float) -> Iterator[None]:
 def read_backbone(
     source: BackboneSource, recipe_folder: Path, dtype: torch.dtype
 ) -> FrozenBackbone:
-    """Returns the backbone of a recipe: a file, relative to the recipe, the embedded backbone, or
+    """The backbone of a recipe: a file, relative to the recipe, the embedded backbone, or
     published weights.
 
     The weights of a file are rounded to `dtype`, the type that the checkpoint stores.
@@ -112,7 +105,7 @@ def read_backbone(
         size = source.image_size or file.preprocessing.size
         backbone = at_image_size(file.backbone, size)
         round_parameters(backbone.named_parameters(), dtype)
-        return FrozenBackbone(backbone, None, file.provenance, file.preprocessing.at_size(size))
+        return FrozenBackbone(backbone, file.provenance, file.preprocessing.at_size(size))
     if source.image_size is not None:
         raise SettingsError(
             f"expected backbone.image_size={source.image_size} with a backbone file, got the "
@@ -121,13 +114,13 @@ def read_backbone(
     file_path = None if source.file is None else recipe_folder / source.file
     backbone = published_backbone(source.weights, file_path)
     preprocessing = Preprocessing(size=backbone.settings.image_size)
-    return FrozenBackbone(backbone, source.weights, {}, preprocessing)
+    return FrozenBackbone(backbone, {}, preprocessing, source.weights)
 
 
 def initial_network(
     recipe: AdapterRecipe, frozen: FrozenBackbone, classes: int, previous: Path | None = None
 ) -> AdaptedVisionTransformer:
-    """Returns the network before its first step, with random heads.
+    """The network before its first step, with random heads.
 
     A recipe of the whole network may continue from the checkpoint `previous`, with its heads; None
     starts from the backbone.
@@ -162,7 +155,7 @@ def whole_network(
     classes: int,
     preprocessing: Preprocessing,
 ) -> AdaptedVisionTransformer:
-    """Returns a network with a copy of the backbone's weights, all of which are trained.
+    """A network with a copy of the backbone's weights, all of which are trained.
 
     With `attention=l2` the keys get the weights of the queries, and keep them in training. The
     heads are zero.
@@ -179,7 +172,7 @@ def whole_network(
 
 
 def train_all_weights(network: AdaptedVisionTransformer) -> AdaptedVisionTransformer:
-    """Returns the network with trainable weights of backbone and head, but not of the adapter."""
+    """Makes the weights of backbone and head trainable, but not those of the adapter, in place."""
     network.blocks.requires_grad_(False)
     network.backbone.requires_grad_(True)
     if network.backbone.settings.attention == "l2":
@@ -190,7 +183,7 @@ def train_all_weights(network: AdaptedVisionTransformer) -> AdaptedVisionTransfo
 
 
 def count_trained(network: AdaptedVisionTransformer) -> int:
-    """Returns the number of trained parameters; tied ones count once."""
+    """The number of trained parameters; tied ones count once."""
     trained = {name: p.numel() for name, p in network.named_parameters() if p.requires_grad}
     count = sum(trained.values())
     if network.backbone.settings.attention == "l2":
@@ -199,31 +192,26 @@ def count_trained(network: AdaptedVisionTransformer) -> int:
 
 
 def _tied_gradient(gradient: Tensor) -> Tensor:
-    """Returns the gradient of queries and keys with the same weights: the sum of both, twice.
+    """The gradient of queries and keys with the same weights: the sum of both, twice.
 
-    The optimiser then gives equal weights equal updates.
-
-    Args:
-        gradient: (3 * width, ...), of queries, keys and values.
+    The optimiser then gives equal weights equal updates. `gradient` is (3 * width, ...), of
+    queries, keys and values.
     """
     queries, keys, values = gradient.chunk(3)
     return torch.cat([queries + keys, queries + keys, values])
 
 
-MEMBERS = "members"
-
-
 def member_folders(recipe: AdapterRecipe, out: Path) -> list[Path]:
-    """Returns the folders of a run's checkpoints: `out`, or one for each member of an ensemble."""
+    """The folders of a run's checkpoints: `out`, or one for each member of an ensemble."""
     whole = recipe.whole_network
     if whole is None or whole.members == 1:
         return [out]
     digits = len(str(whole.members))
-    return [out / MEMBERS / f"{index + 1:0{digits}}" for index in range(whole.members)]
+    return [out / "members" / f"{index + 1:0{digits}}" for index in range(whole.members)]
 
 
 def member_recipe(recipe: AdapterRecipe, index: int) -> AdapterRecipe:
-    """Returns the recipe of one member, counted from 0.
+    """The recipe of one member, counted from 0.
 
     Each has its own seed; the first has the seed of the ensemble, and is the single network of that
     seed if the ensemble is explicit. Snapshots share the epochs, the first ones one more than the

@@ -11,7 +11,6 @@ The frozen projection gets the whole input. Prediction drops nothing.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import torch
@@ -31,37 +30,19 @@ from training.optimisation.batches import IGNORED, LoadedBatches, Shard
 from training.optimisation.step import Objective, recomputed
 from training.recipe.schema import AdapterRecipe, AdapterTraining
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(logits, targets) -> the loss of every image, (n,), as `trajectory_losses`."""
-
-trajectory_losses: Loss = partial(trajectory_loss, reduction="none")
+trajectory_losses = partial(trajectory_loss, reduction="none")
 
 
 def mean_probability_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Returns (n,), the cross-entropy of the mean probability of every image.
-
-    Args:
-        logits: (n, trajectories, classes).
-        targets: (n, classes) probabilities.
-    """
+    """The cross-entropy of the mean probability of every image, (n,); targets are probabilities."""
     return -(targets * log_mean_probability(logits.log_softmax(dim=-1))).sum(dim=-1)
 
 
-LOSSES: Mapping[Literal["trajectory", "mean"], Loss] = {
-    "trajectory": trajectory_losses,
-    "mean": mean_probability_losses,
-}
-"""Losses by the recipe key `training.loss`."""
-
-
 def balanced_counts(labels: Ints, class_balance: float) -> Floats:
-    """Returns (n,), how often each image is drawn on average; the sum is n.
+    """How often each image is drawn on average, (n,); the sum is n.
 
-    The images of a class together are drawn in proportion to size ** (1 - class_balance).
-
-    Args:
-        labels: (n,); OUTSIDE is drawn once.
-        class_balance: 0 keeps the frequencies of the classes, 1 draws all classes equally often.
+    The images of a class together are drawn in proportion to size ** (1 - class_balance): 0 keeps
+    the frequencies of the classes, 1 draws all classes equally often. OUTSIDE is drawn once.
     """
     inside = labels >= 0
     sizes = np.bincount(labels[inside]).astype(np.float64)
@@ -72,7 +53,7 @@ def balanced_counts(labels: Ints, class_balance: float) -> Floats:
 
 
 def log_frequency_ratio(labels: Ints, expected_counts: Floats, classes: int) -> Tensor:
-    """Returns (classes,) float32, the logarithm of drawn over present images of each class.
+    """The logarithm of drawn over present images of each class, (classes,) float32.
 
     Training adds it to the logits (logit adjustment, Menon et al., ICLR 2021). Classes without
     images have 0. `labels` and `expected_counts` are (n,).
@@ -85,18 +66,15 @@ def log_frequency_ratio(labels: Ints, expected_counts: Floats, classes: int) -> 
 
 
 def target_probabilities(labels: Tensor, classes: int) -> Tensor:
-    """Returns (n, classes) float32: one-hot labels; uniform for OUTSIDE; zeros for IGNORED."""
+    """One-hot labels, uniform for OUTSIDE, zeros for IGNORED; (n, classes) float32."""
     one_hot = F.one_hot(labels.clamp(min=0), classes) * (labels >= 0).unsqueeze(-1)
     return one_hot + (labels == OUTSIDE).unsqueeze(-1) / classes
 
 
 def image_weights(labels: Tensor, class_weights: Tensor, outlier_weight: float) -> Tensor:
-    """Returns (n,): the weight of the label's class, and 0 for IGNORED.
+    """The weight of the label's class, and 0 for IGNORED, (n,).
 
-    Args:
-        labels: (n,).
-        class_weights: (classes,).
-        outlier_weight: Weight of OUTSIDE, in units of the mean class weight.
+    `outlier_weight` is the weight of OUTSIDE, in units of the mean class weight.
     """
     outlier = torch.stack([outlier_weight * class_weights.mean(), class_weights.new_zeros(())])
     return torch.where(
@@ -105,16 +83,10 @@ def image_weights(labels: Tensor, class_weights: Tensor, outlier_weight: float) 
 
 
 def effective_number_weights(counts: Tensor, beta: float) -> Tensor:
-    """Returns class weights proportional to (1 - beta) / (1 - beta^n), with sum 1.
+    """Class weights proportional to (1 - beta) / (1 - beta^n), with sum 1, (classes,) float64.
 
-    Effective number of samples, Cui et al., CVPR 2019.
-
-    Args:
-        counts: (classes,), training images per class, all at least 1.
-        beta: In [0, 1); 0 gives equal weights.
-
-    Returns:
-        (classes,) float64.
+    Effective number of samples, Cui et al., CVPR 2019. `counts` are the training images per class,
+    all at least 1. `beta` is in [0, 1); 0 gives equal weights.
     """
     weights = (1 - beta) / (1 - beta ** counts.double())
     return weights / weights.sum()
@@ -126,14 +98,10 @@ class DropoutBlock(ProjectedBlock):
 
     Elements are independent over rows, tokens, features and projections. Every call draws new ones,
     so that the block must not be computed again in a backward pass.
-
-    Attributes:
-        probability: Of dropping an element; the others are divided by 1 - probability.
-        generator: On the CPU.
     """
 
-    probability: float
-    generator: Generator
+    probability: float  # of dropping an element; the others are divided by 1 - probability
+    generator: Generator  # on the CPU
 
     def dropped(self, inputs: Tensor) -> Tensor:
         kept = torch.empty(inputs.shape).bernoulli_(1 - self.probability, generator=self.generator)
@@ -160,29 +128,21 @@ DROPOUT, NOISE, VIEW_ORDER = 1, 2, 3
 
 @dataclass(frozen=True)
 class AdapterDraw:
-    """The random input of a step.
+    """The random input of a step."""
 
-    Attributes:
-        row_draws: Returns the row draws of a number of images, image by image.
-        block: Computes one block; with dropout it draws further elements at every call.
-        views: Draws the views of further images.
-    """
-
-    row_draws: Callable[[int], RowDraws]
-    block: Block
-    views: Generator
+    row_draws: Callable[[int], RowDraws]  # of a number of images, image by image
+    block: Block  # computes one block; with dropout it draws further elements at every call
+    views: Generator  # draws the views of further images
 
 
 class AdapterObjective(Objective[AdapterDraw]):
     """The loss of adapters and heads on a frozen backbone.
 
     Args:
-        settings: Of the training.
         class_weights: (classes,), on the network's device.
         outlier_weight: As in `image_weights`.
         logit_adjustment: (classes,), added to the logits of images that belong to a class
-            (`log_frequency_ratio`); None for zeros.
-        validation: Measures each epoch; None for none.
+            (`log_frequency_ratio`).
         image_count: Of the training images, for a learned law and a method's own optimiser.
     """
 
@@ -205,8 +165,9 @@ class AdapterObjective(Objective[AdapterDraw]):
         self.image_count = image_count
 
     def draw(self, seed: int, step: int, process: int) -> AdapterDraw:
-        """Returns one draw per trajectory, shared by all images of the step and the same in all
-        processes, or draws of each image. Those and dropout differ between processes.
+        """One draw per trajectory, shared by all images of the step and the same in all processes.
+
+        Or draws of each image; those and dropout differ between processes.
         """
         settings = self.settings
         row_draws: Callable[[int], RowDraws]
@@ -251,7 +212,8 @@ class AdapterObjective(Objective[AdapterDraw]):
             trajectories = trajectories + belongs * self.logit_adjustment
         targets = target_probabilities(labels, trajectories.shape[-1])
         weights = self._weights(labels)
-        loss = LOSSES[self.settings.loss](trajectories, targets) @ weights
+        losses = mean_probability_losses if self.settings.loss == "mean" else trajectory_losses
+        loss = losses(trajectories, targets) @ weights
         divergence = self.divergence()
         if divergence is None:
             return loss
@@ -275,14 +237,12 @@ class AdapterObjective(Objective[AdapterDraw]):
 
     @property
     def finished(self) -> bool:
-        """True if the validation loss has not decreased for `early_stop` epochs."""
         patience = self.settings.early_stop
         if self.validation is None or patience is None:
             return False
         return self.validation.epochs_without_gain() >= patience
 
     def extra_state(self) -> Mapping[str, Tensor]:
-        """Returns the kept adapters and the metrics of the epochs."""
         return {} if self.validation is None else self.validation.tensors
 
     def weight(self, labels: Tensor) -> Tensor:
@@ -293,24 +253,15 @@ class AdapterObjective(Objective[AdapterDraw]):
 
 
 def _step_generator(seed: int, step: int, *purpose: int) -> Generator:
-    """Returns the generator of a step's draws; `purpose` separates several draws of a step."""
     state = np.random.SeedSequence((seed, step, *purpose)).generate_state(1)
     return torch.Generator().manual_seed(int(state[0]))
-
-
-def class_weights(settings: AdapterTraining, images: ImageParts) -> Tensor:
-    """Returns (classes,) float32, the loss weight of each class; ones without weighting."""
-    if settings.class_weights == "none":
-        return torch.ones(len(images.classes))
-    counts = class_counts(images.parts["train"], len(images.classes))
-    return effective_number_weights(counts, settings.beta).float()
 
 
 _WHOLE_BATCH = Shard()
 
 
 def trained_images(images: ImageParts, outliers: OodSet | None) -> list[LabelledImage]:
-    """Returns the images of an epoch: the train part and the outliers, whose label is OUTSIDE."""
+    """The images of an epoch: the train part and the outliers, whose label is OUTSIDE."""
     return [*images.parts["train"], *([] if outliers is None else outliers.images)]
 
 
@@ -321,7 +272,7 @@ def objective_and_batches(
     outliers: OodSet | None,
     shard: Shard = _WHOLE_BATCH,
 ) -> tuple[AdapterObjective, LoadedBatches]:
-    """Returns the objective and the batches of a recipe, for its training and fits to its result.
+    """The objective and the batches of a recipe, for its training and fits to its result.
 
     The network is on its device. `outliers` are those of the recipe, None if it has none.
     """
@@ -330,6 +281,10 @@ def objective_and_batches(
     labels = np.array([image.label for image in training])
     counts = balanced_counts(labels, settings.class_balance) if settings.class_balance else None
     views = recipe.adapters.adapters if settings.augmented_views == "own" else None
+    weights = torch.ones(len(images.classes))
+    if settings.class_weights == "effective-number":
+        present = class_counts(images.parts["train"], len(images.classes))
+        weights = effective_number_weights(present, settings.beta).float()
 
     def view(epoch: int) -> Transform:
         return training_view(
@@ -351,7 +306,7 @@ def objective_and_batches(
     objective = AdapterObjective(
         network,
         settings,
-        class_weights(settings, images).to(device),
+        weights.to(device),
         outlier_weight=1.0 if recipe.outliers is None else recipe.outliers.weight,
         logit_adjustment=None
         if counts is None

@@ -15,7 +15,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Preprocessing
 from training.data.images import ImageParts, LabelledImage, pixel_batches
 from training.evaluation.evaluate import EvaluatedSet
-from training.evaluation.intervals import Floats, Ints, Weights, bootstrap
+from training.evaluation.intervals import Floats, Weights, bootstrap
 from training.evaluation.metrics import log_mean_probability, weighted_mean
 from training.evaluation.report_schema import ProbeComparison
 
@@ -31,17 +31,11 @@ def fit_heads(
     device: torch.device,
     bootstrap_seed: int | None = None,
 ) -> None:
-    """Sets the heads of a network to linear probes of its frozen features.
+    """Sets the heads of a network, in place, to linear probes of the train part's frozen features.
 
-    A class without training images gets the bias ABSENT_CLASS_BIAS.
-
-    Args:
-        network: Its heads change in place; its backbone moves to `device`.
-        images: The train part is fitted to.
-        device: Computes the features.
-        bootstrap_seed: None gives all heads the same probe; otherwise every head gets the probe of
-            a bootstrap resample of the train part's lesions (of its images where lesions are
-            unknown).
+    A class without training images gets the bias ABSENT_CLASS_BIAS. The backbone moves to `device`.
+    Without `bootstrap_seed` all heads get the same probe; otherwise every head gets the probe of a
+    bootstrap resample of the lesions (of the images where lesions are unknown).
     """
     train = images.parts["train"]
     features = _features(network.backbone.to(device), train, network.preprocessing)
@@ -53,7 +47,14 @@ def fit_heads(
         if bootstrap_seed is not None:
             weights = _bootstrap_weights(train, generator)
         if adapter == 0 or bootstrap_seed is not None:
-            weight, bias = _head(_fit(features, labels, weights), len(images.classes))
+            probe = make_pipeline(
+                StandardScaler(), LogisticRegression(C=INVERSE_PENALTY, max_iter=1000)
+            )
+            drawn = weights > 0
+            probe.fit(
+                features[drawn], labels[drawn], logisticregression__sample_weight=weights[drawn]
+            )
+            weight, bias = _head(probe, len(images.classes))
         with torch.no_grad():
             heads.weight[adapter].copy_(torch.from_numpy(weight))
             heads.bias[adapter].copy_(torch.from_numpy(bias))
@@ -63,7 +64,7 @@ def fit_heads(
 def head_log_probabilities(
     network: AdaptedVisionTransformer, images: Sequence[LabelledImage]
 ) -> Tensor:
-    """Returns (n, classes), of the mean probability of the heads on the frozen features."""
+    """Log of the mean probability of the heads on the frozen features, (n, classes)."""
     features = torch.from_numpy(_features(network.backbone, images, network.preprocessing)).float()
     heads = network.heads
     logits = torch.einsum("nf,acf->nac", features, heads.weight.cpu()) + heads.bias.cpu()
@@ -71,13 +72,10 @@ def head_log_probabilities(
 
 
 def compare_with_probe(test: EvaluatedSet, probe: Tensor) -> ProbeComparison:
-    """Returns the comparison of a model, in the report's first mode, with a probe.
+    """Compares a model, in the report's first mode, with a probe on the same test images.
 
-    The intervals are those of the paired differences, resampled by group.
-
-    Args:
-        test: The model's predictions for the test images.
-        probe: (n, classes) log-probabilities of the same test images.
+    `probe` is (n, classes) log-probabilities. The intervals are those of the paired differences,
+    resampled by group.
     """
     labels, model = test.labels, test.predictions[0].log_probabilities
     log_mean = log_mean_probability(model)
@@ -103,10 +101,7 @@ def compare_with_probe(test: EvaluatedSet, probe: Tensor) -> ProbeComparison:
 
 
 def _head(model: Pipeline, classes: int) -> tuple[Floats, Floats]:
-    """Returns the head that equals a probe of standardised features.
-
-    Its weight, (classes, width), and its bias, (classes,).
-    """
+    """Weight (classes, width) and bias (classes,) of the head that equals a standardised probe."""
     scaler, regression = model
     slopes, offsets = regression.coef_, regression.intercept_
     if len(slopes) == 1:  # for two classes, scikit-learn returns the second class only
@@ -119,7 +114,7 @@ def _head(model: Pipeline, classes: int) -> tuple[Floats, Floats]:
 
 
 def _bootstrap_weights(images: Sequence[LabelledImage], generator: np.random.Generator) -> Floats:
-    """Returns (n,), how often the cluster of each image is drawn; clusters are drawn equally."""
+    """How often the cluster of each image is drawn, (n,); clusters are drawn equally."""
     names = [image.cluster_name for image in images]
     clusters, members = np.unique(names, return_inverse=True)
     counts = np.bincount(
@@ -128,19 +123,13 @@ def _bootstrap_weights(images: Sequence[LabelledImage], generator: np.random.Gen
     return counts[members].astype(np.float64)
 
 
-def _fit(features: Floats, labels: Ints, weights: Floats) -> Pipeline:
-    kept = weights > 0
-    model = make_pipeline(StandardScaler(), LogisticRegression(C=INVERSE_PENALTY, max_iter=1000))
-    return model.fit(features[kept], labels[kept], logisticregression__sample_weight=weights[kept])
-
-
 @torch.inference_mode()
 def _features(
     backbone: VisionTransformer,
     images: Sequence[LabelledImage],
     preprocessing: Preprocessing,
 ) -> Floats:
-    """Returns the backbone's features, (n, width); at most BATCH images are in memory."""
+    """(n, width); at most BATCH images are in memory."""
     device = backbone.class_token.device
     batches = [
         backbone(normalise(pixels.to(device), preprocessing)).double().cpu()

@@ -40,7 +40,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def data_lines(images: ImageParts) -> list[str]:
-    """Returns a table of images and groups by class and part."""
+    """A table of images and groups by class and part."""
     parts = [part for part in get_args(Part) if part in images.parts]
     counts = {part: class_counts(images.parts[part], len(images.classes)) for part in parts}
     rows = [("class", *parts, "")]
@@ -59,7 +59,7 @@ def data_lines(images: ImageParts) -> list[str]:
 
 
 def check_lines(check: DataCheck, images: ImageParts, input_side: int) -> list[str]:
-    """Returns a table of what a check has found; only rows with images, unless there are none."""
+    """A table of what a check has found; only rows with images, unless there are none."""
     found: dict[str, list[str]] = {
         "unreadable": list(images.skipped),
         **{what: [_pair_text(*pair) for pair in pairs] for what, pairs in check.pairs.items()},
@@ -72,7 +72,7 @@ def check_lines(check: DataCheck, images: ImageParts, input_side: int) -> list[s
 
 
 def copies_lines(check: DataCheck, refused: bool = False) -> list[str]:
-    """Returns a line for each pair of copies; with `refused`, of those in two classes or parts."""
+    """A line for each pair of copies; with `refused`, of those in two classes or parts."""
     kinds = [check.in_classes, check.in_parts] if refused else [*check.pairs.values()]
     pairs = dict.fromkeys(pair for pairs in kinds for pair in pairs)
     return ["copies:", *(f"  {_pair_text(*pair)}" for pair in pairs)] if pairs else []
@@ -83,7 +83,7 @@ def _pair_text(first: PlacedImage, other: PlacedImage) -> str:
 
 
 def basis_lines(images: ImageParts) -> list[str]:
-    """Returns a table of the images that later figures rest on, and what is too few for them."""
+    """A table of the images that later figures rest on, and what is too few for them."""
     test, held_out = images.parts["test"], images.parts[images.held_out]
     of_test, of_held_out = Lesions.of(test), Lesions.of(held_out)
     test_unit = "test groups" if of_test.unit == "lesion" else "test images"
@@ -125,7 +125,6 @@ def run_lines(
     length: RunLength,
     device: torch.device,
 ) -> list[str]:
-    """Returns what a run trains, with its number of trainable parameters, how long, and where."""
     adapters, training = recipe.adapters, recipe.training
     method = method_type(recipe.method)
     size = frozen.preprocessing.size
@@ -160,7 +159,6 @@ def run_lines(
 
 
 def _precision(choice: PrecisionChoice, settings: BackboneSettings, device: torch.device) -> str:
-    """Returns the precision of a run, and why."""
     if choice == AUTO:
         decision = faster_precision(settings, device, of_training=True)
         return f"{decision.precision}: {decision.reason}"
@@ -169,7 +167,7 @@ def _precision(choice: PrecisionChoice, settings: BackboneSettings, device: torc
 
 
 def loss_lines(recipe: AdapterRecipe, training: Provenance) -> list[str]:
-    """Returns a note if the mean loss of the last epoch is not below that of the first."""
+    """A note if the mean loss of the last epoch is not below that of the first."""
     if training.get("epochs", 0) < 2 or training["final_loss"] < training["first_loss"]:
         return []
     gain = f", or adapters.init_gain, now {recipe.adapters.init_gain:g}"
@@ -181,7 +179,6 @@ def loss_lines(recipe: AdapterRecipe, training: Provenance) -> list[str]:
 
 
 def result_lines(report: Report, training: Provenance, out: Path, report_folder: Path) -> list[str]:
-    """Returns the accuracy on the test part by mode, where the results are, and what to do next."""
     lines = []
     for mode in report.modes:
         samples = "" if mode.mode == "det" else f", {mode.samples} samples per adapter"
@@ -204,7 +201,7 @@ def result_lines(report: Report, training: Provenance, out: Path, report_folder:
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the rows as lines with aligned columns; numbers to the right."""
+    """The rows as lines with aligned columns; numbers to the right."""
     inner = len(rows[0]) - 2
     numbers = all(
         cell.replace(",", "").isdigit() or not cell for row in rows[1:] for cell in row[1:-1]

@@ -85,21 +85,15 @@ REPORT = "report"
 
 @dataclass(frozen=True)
 class _SharedRun:
-    """What the members of a run share; a run of one network or one set of adapters has one member.
-
-    Attributes:
-        frozen: The backbone before the training.
-        pretrained: Images of the data set with which it was pretrained.
-        folders: Of the members' checkpoints.
-    """
+    """What the members of a run share; a run of one network or set of adapters has one member."""
 
     recipe: AdapterRecipe
-    frozen: FrozenBackbone
+    frozen: FrozenBackbone  # the backbone before the training
     images: ImageParts
     ood: Sequence[OodSet]
     outliers: OodSet | None
-    pretrained: Sequence[LabelledImage]
-    folders: Sequence[Path]
+    pretrained: Sequence[LabelledImage]  # images of the data set with which it was pretrained
+    folders: Sequence[Path]  # of the members' checkpoints
     accelerator: Accelerator
     resume: bool
     tracking: Tracking | None
@@ -159,18 +153,9 @@ def train(
     if recipe, seed and images are the same; `restart` discards it; without either it is refused.
     The report in `out` is that of all members together.
 
-    Prints the data and the run before the first step, and the test accuracy at the end.
-
-    Args:
-        recipe: The recipe.
-        recipe_folder: Base of relative paths in the recipe.
-        data: The data directory.
-        out: A new or empty folder, unless a run is continued.
-        device: Of the network.
-        resume: Continue an unfinished run.
-        skip_bad: Skip unusable images and list them on stderr and in the provenance.
-        tracking: Of the training curves, with a folder outside of `out`.
-        restart: Discard the stored state of an unfinished run.
+    Prints the data and the run before the first step, and the test accuracy at the end. Paths in
+    the recipe are relative to `recipe_folder`. With `skip_bad`, unusable images are skipped and
+    listed on stderr and in the provenance. The folder of `tracking` is outside of `out`.
 
     Raises:
         SettingsError: For a recipe that does not fit its data or its stored state.
@@ -227,7 +212,6 @@ def train(
 
 
 def _check_finished(shared: _SharedRun, folder: Path) -> None:
-    """Raises SettingsError or DataError for a checkpoint of another recipe, seed or data."""
     facts, source = read_config(folder).provenance, {"file", "variant", "overrides"}
     expected = shared.recipe.model_dump(mode="json", exclude=source)
     if {key: facts["recipe"][key] for key in facts["recipe"].keys() - source} != expected:
@@ -241,7 +225,7 @@ def _check_finished(shared: _SharedRun, folder: Path) -> None:
 def check_data(
     recipe: AdapterRecipe, recipe_folder: Path, data: Path, copies: Path | None = None
 ) -> bool:
-    """Checks the data of a recipe and prints what it finds; returns True if `train` takes them.
+    """Checks the data of a recipe and prints what it finds; True if `train` takes them.
 
     Unreadable images and copies are listed; the copies also in the CSV file `copies`.
 
@@ -312,7 +296,7 @@ def _fit_probe(
 
 
 def state_file(out: Path) -> Path:
-    """Returns the file, beside `out`, that stores the state of an unfinished run."""
+    """Where the state of an unfinished run is stored, beside `out`."""
     return out.with_name(f"{out.name}.state.safetensors")
 
 
@@ -323,7 +307,7 @@ def train_adapters(
     outliers: OodSet | None,
     run: Run,
 ) -> Provenance:
-    """Trains the network's adapters and heads in place and returns the result of the run."""
+    """Trains the network's adapters and heads in place."""
     network.to(run.accelerator.device)
     objective, batches = objective_and_batches(network, recipe, images, outliers, run.shard)
     length = batches.length
@@ -340,17 +324,13 @@ def train_adapters(
 
 @dataclass(frozen=True)
 class RecipeRun:
-    """The `FinishedRun` of a recipe.
-
-    Attributes:
-        batches: Of this process.
-    """
+    """The `FinishedRun` of a recipe."""
 
     network: AdaptedVisionTransformer
     recipe: AdapterRecipe
     images: ImageParts
     outliers: OodSet | None
-    batches: LoadedBatches
+    batches: LoadedBatches  # of this process
     accelerator: Accelerator
 
     @property

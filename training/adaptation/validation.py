@@ -72,8 +72,9 @@ class EpochValidation:
 
     @torch.no_grad()
     def result(self) -> Provenance:
-        """Returns the metrics by mode and epoch; sets the network to the kept adapters, if any, and
-        adds their epoch, counted from 1.
+        """The metrics by mode and epoch.
+
+        Sets the network to the kept adapters, if any, and adds their epoch, counted from 1.
         """
         for name, parameter in self._kept():
             parameter.copy_(self.tensors[f"kept.{name}"])
@@ -101,11 +102,10 @@ class EpochValidation:
         }
 
     def epochs_without_gain(self) -> int:
-        """Returns the number of validated epochs after the one with the lowest NLL."""
         return int(self.tensors["epoch"]) - self._best()
 
     def _best(self) -> int:
-        """Returns the epoch with the lowest NLL, counted from 1; 0 before the first."""
+        """The epoch with the lowest NLL, counted from 1; 0 before the first."""
         losses = self.tensors["det.nll.by_epoch"][: int(self.tensors["epoch"])]
         return int(losses.argmin()) + 1 if len(losses) else 0
 
@@ -113,7 +113,7 @@ class EpochValidation:
         return list(self.network.adapter_parameters()) if self.keep_best else []
 
     def _log_probabilities(self, mode: Mode) -> Tensor:
-        """Returns (n, trajectories, classes), on the CPU."""
+        """(n, trajectories, classes), on the CPU."""
         device = next(self.network.parameters()).device
         samples, views = (self.samples, self.views) if mode == "stoch" else (1, 1)
         seeds = itertools.count()

@@ -69,7 +69,7 @@ def calibrate(
     views: Views | None = None,
     temperature: bool = True,
 ) -> CheckpointConfig:
-    """Calibrates the checkpoint in a folder and returns its new config.
+    """Calibrates the checkpoint in a folder, whose files change.
 
     Fits, in this order: the feature statistics, to the training part; the temperature of each mode,
     if `temperature`, which is 1 otherwise; OOD thresholds and decision margins; with a
@@ -78,19 +78,11 @@ def calibrate(
     `ood.safetensors`, the known answer and `config.json`; nothing of an earlier calibration
     remains.
 
-    Args:
-        folder: Of the checkpoint, whose files change.
-        images: With a train part, and a calibration or a test part.
-        device: Runs the model.
-        samples: Of `stoch`; `det` is calibrated too. `auto` needs margins, which need enough images
-            (`eulerlora.sampling.adaptive`), and has no sets.
-        sampler: The checkpoint's new one; None keeps the present one.
-        coverage: Of the prediction sets; none by default.
-        precision: Float32, which has the statistics, margins and temperatures; or bfloat16 too,
-            with thresholds and sets of its own and the comparison by which `precision=auto`
-            decides; `auto` is bfloat16 where it is fast.
-        views: The checkpoint's new number; None keeps the present one.
-        temperature: False keeps temperature 1.
+    `samples` are those of `stoch`; `det` is calibrated too. `auto` needs margins, which need enough
+    images (`eulerlora.sampling.adaptive`), and has no sets. `sampler` and `views` replace those of
+    the checkpoint, unless None. Precision float32 has the statistics, margins and temperatures;
+    bfloat16 adds thresholds and sets of its own and the comparison by which `precision=auto`
+    decides; `auto` is bfloat16 where it is fast.
 
     Raises:
         DataError: If a class has too few lesions for the coverage, before any work.
@@ -142,10 +134,7 @@ def calibrate(
 
 
 def _compares_bfloat16(precision: PrecisionChoice, device: torch.device) -> bool:
-    """Returns True for bfloat16, and for `auto` on a device that has it.
-
-    Also where it is not faster: the checkpoint may be served on another machine.
-    """
+    """Also where it is not faster: the checkpoint may be served on another machine."""
     return precision == "bfloat16" or (precision == AUTO and missing_bfloat16(device) is None)
 
 
@@ -200,7 +189,6 @@ def has_temperature(images: ImageParts) -> bool:
 def _compute_feature_statistics(
     model: EulerLoRA, images: ImageParts
 ) -> tuple[FeatureStatistics, FeatureConfig]:
-    """Returns the statistics of the training part in mode `det`, and their description."""
     train = evenly_spaced(images.parts["train"], _MAX_FEATURE_IMAGES)
     (trajectories,) = predict_all(model, train, [model.options("det")], "features")
     labels = torch.tensor([image.label for image in train])

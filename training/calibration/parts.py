@@ -16,7 +16,7 @@ from training.evaluation.intervals import tolerance_sample_size
 from training.reporting.tables import TOO_FEW, markdown_table
 
 TEMPERATURE, FEATURES, OOD = "temperature", "feature means", "OOD thresholds"
-URGENT, SETS = "urgent threshold", "prediction sets"
+URGENT = "urgent threshold"
 
 _MIN_TEMPERATURE = 10
 """Lesions of each class for a site's temperature, two for each fold of its cross-validation.
@@ -41,13 +41,7 @@ keeps 95% is then below 95%. Results state the confidence in both cases.
 
 @dataclass(frozen=True)
 class FittedPart:
-    """A part of a calibration.
-
-    Attributes:
-        needed: Least number of `unit` for a fit.
-        available: Number of `unit` in the images.
-        result: In words.
-    """
+    """A part of a calibration, with what a fit needs and what the images have, in `unit`."""
 
     part: str
     needed: int
@@ -74,19 +68,13 @@ def parts_table(parts: Sequence[FittedPart]) -> str:
 
 
 def results_table(title: str, columns: Mapping[str, Mapping[str, str]]) -> str:
-    """Returns results by name as a Markdown table.
-
-    Args:
-        title: Header of the first column, with the names.
-        columns: The results of each column.
-    """
+    """Results by name as a Markdown table, with the results of each of `columns`."""
     names = dict.fromkeys(name for results in columns.values() for name in results)
     rows = [[name, *(results.get(name, "n/a") for results in columns.values())] for name in names]
     return markdown_table([title, *columns], rows)
 
 
 def calibrated_parts(config: CheckpointConfig) -> Iterator[FittedPart]:
-    """Yields the parts of a config that `calibrate` fitted."""
     features, margins = config.features, config.margins
     if features is not None:
         yield FittedPart(FEATURES, 1, features.images, "images", f"{features.components} means")
@@ -135,14 +123,10 @@ def site_parts(
     coverage: CoverageSettings,
     target: TargetClasses,
 ) -> Iterator[FittedPart]:
-    """Yields the parts of a site's calibration in their order, without results.
+    """The parts of a site's calibration in their order, without results.
 
-    Args:
-        lesions: Number of each of the checkpoint's classes.
-        unit: "lesion", or "image" if every image counts as a lesion.
-        sensitivity: Required of the urgent threshold.
-        coverage: One part for each of its coverages.
-        target: The lesions of its critical classes count for the urgent threshold.
+    `lesions` are counted by the checkpoint's classes; every image counts as a lesion if `unit` is
+    "image". `sensitivity` is that of the urgent threshold, to the critical classes of the target.
     """
     units, total, fewest = f"{unit}s", sum(lesions.values()), min(lesions.values())
     yield FittedPart(TEMPERATURE, _MIN_TEMPERATURE, fewest, f"{units} of each class")
@@ -159,7 +143,7 @@ def site_parts(
 
 
 def sets_part(coverage: float) -> str:
-    return f"{SETS} {coverage:g}"
+    return f"prediction sets {coverage:g}"
 
 
 def _urgent_parts(
@@ -170,7 +154,6 @@ def _urgent_parts(
     urgent: str = "",
     bound: str = "",
 ) -> Iterator[FittedPart]:
-    """Yields the parts of the urgent threshold and its bound, with their results."""
     unit, needed = f"{units} of {target.critical.name}", tolerance_sample_size(sensitivity)
     yield FittedPart(URGENT, 1, critical, unit, urgent)
     yield FittedPart(f"bound of {sensitivity:g}", needed, critical, f"{unit} without a miss", bound)

@@ -59,7 +59,6 @@ from training.evaluation.intervals import (
 from training.evaluation.prediction_sets import Lesions
 
 TEMPERATURE_FOLDS = 5
-LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.05, 20.0
 
 
 @dataclass(frozen=True)
@@ -67,32 +66,25 @@ class TemperatureFit:
     """The temperature of the softmax and its benefit for new lesions.
 
     The logits are divided by one number, which changes probabilities but no top label of a
-    trajectory (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017).
-
-    Attributes:
-        fitted: The temperature of the lowest NLL.
-        improvement: By how much it lowers the NLL of a lesion, in nats, the mean over lesions that
-            were not in its fit.
-        standard_error: Of this mean.
+    trajectory (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017). `improvement` is
+    by how much it lowers the NLL of a lesion, in nats, the mean over lesions that were not in its
+    fit.
     """
 
-    fitted: float
+    fitted: float  # the temperature of the lowest NLL
     improvement: float
-    standard_error: float
+    standard_error: float  # of this mean
 
     @property
     def helps(self) -> bool:
-        """True if it improves on temperature 1."""
         return self.improvement > 0
 
     @property
     def temperature(self) -> float:
-        """The fitted temperature if it helps, and 1 otherwise."""
         return self.fitted if self.helps else 1.0
 
     @property
     def summary(self) -> str:
-        """The result in words."""
         effect = (
             f"lowers the NLL of other lesions by {self.improvement:.3f} "
             f"(standard error {self.standard_error:.3f})"
@@ -101,13 +93,11 @@ class TemperatureFit:
 
 
 def fit_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> TemperatureFit:
-    """Returns the temperature of the lowest mean NLL of a lesion.
+    """Fits the temperature of the lowest mean NLL of a lesion.
 
-    Args:
-        log_probabilities: (n, trajectories, classes) at temperature 1.
-        labels: (n,) class indices.
-        groups: (n,) lesion or patient of each image, at least TEMPERATURE_FOLDS of them; they stay
-            together in the cross-validation.
+    `log_probabilities` are (n, trajectories, classes) at temperature 1. `groups` (n,) has the
+    lesion or patient of each image, at least TEMPERATURE_FOLDS of them; they stay together in the
+    cross-validation.
     """
     folds = GroupKFold(TEMPERATURE_FOLDS, shuffle=True, random_state=SPLIT_SEED)
     benefits = np.zeros(len(labels))
@@ -124,7 +114,7 @@ def fit_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> 
 
 
 def image_nll(log_probabilities: Tensor, labels: Tensor, temperature: float) -> Floats:
-    """Returns (n,) the NLL of the mean probability of each image's trajectories, in nats."""
+    """The NLL of the mean probability of each image's trajectories, (n,), in nats."""
     scaled = (log_probabilities / temperature).log_softmax(dim=-1)
     true = scaled[torch.arange(len(labels)), :, labels]  # (n, trajectories)
     nll: Floats = (math.log(true.shape[1]) - true.logsumexp(dim=1)).numpy()
@@ -136,7 +126,7 @@ def _lowest_nll(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> floa
         nll = image_nll(log_probabilities, labels, math.exp(log_temperature))
         return float(_group_means(nll, groups).mean())
 
-    bounds = (math.log(LOWEST_TEMPERATURE), math.log(HIGHEST_TEMPERATURE))
+    bounds = (math.log(0.05), math.log(20.0))
     return math.exp(float(minimize_scalar(mean_nll, bounds=bounds, method="bounded").x))
 
 
@@ -152,12 +142,7 @@ KEPT_SHARE = 0.95
 
 @dataclass(frozen=True)
 class CalibrationOutputs:
-    """The outputs of a model for n labelled images of a fit, without and with samples.
-
-    Attributes:
-        precision: Of the model.
-        data: Name of the images.
-    """
+    """The outputs of a model for n labelled images of a fit, without and with samples."""
 
     det: Trajectories
     stoch: Trajectories
@@ -189,38 +174,29 @@ class CalibrationOutputs:
 
     @property
     def labels(self) -> Tensor:
-        """(n,) class indices of the images."""
         return torch.tensor([image.label for image in self.images])
 
     def options(self, config: CheckpointConfig, mode: Mode, samples: int) -> Options:
-        """Returns the options of the outputs of a mode."""
         views = config.default_views(mode)
         return Options(mode, samples, config.sampler, views, self.precision)
 
     def trajectories(self, mode: Mode, samples: int) -> Trajectories:
-        """Returns the trajectories of a mode; those of `stoch` with so many samples."""
+        """The trajectories of a mode; those of `stoch` with so many samples."""
         return self.det if mode == "det" else self.stoch.first(samples)
 
     def temperature(self, mode: Mode, samples: int) -> TemperatureFit:
-        """Returns the fit of a mode's temperature to outputs at temperature 1.
-
-        `samples` is per adapter, for mode `stoch` only.
-        """
+        """Fits a mode's temperature to outputs at temperature 1."""
         return fit_temperature(
             self.trajectories(mode, samples).flat_log_probabilities, self.labels, self.groups
         )
 
     def at(self, temperatures: Temperatures) -> "CalibrationOutputs":
-        """Returns the outputs at the temperature of each mode; these are at temperature 1."""
+        """The outputs at the temperature of each mode; these are at temperature 1."""
         det, stoch = temperatures["det"], temperatures["stoch"]
         return replace(self, det=self.det.at(det), stoch=self.stoch.at(stoch))
 
     def bound(self, scores: Tensor) -> ToleranceBound:
-        """Returns the threshold of a score that is high in distribution.
-
-        Args:
-            scores: (n,).
-        """
+        """The threshold of a score (n,) that is high in distribution."""
         lowest = -unit_scores(-scores, self.lesions.indices)
         return tolerance_bound(lowest.double().numpy(), KEPT_SHARE)
 
@@ -231,7 +207,7 @@ def with_thresholds(
     distance: FeatureDistance | None,
     samples: Sequence[int | Auto],
 ) -> CheckpointConfig:
-    """Returns the config with the thresholds of `det` and of `stoch` with each of `samples`.
+    """Adds the thresholds of `det` and of `stoch` with each of `samples`.
 
     With `auto`, also of the number of samples that it is compared with, and as
     `with_auto_threshold`. A `distance` of None leaves out its thresholds.
@@ -247,7 +223,7 @@ def with_thresholds(
 def with_auto_threshold(
     config: CheckpointConfig, outputs: CalibrationOutputs, distance: FeatureDistance | None
 ) -> CheckpointConfig:
-    """Returns the config with the thresholds of `auto`, and with margins if it has none.
+    """Adds the thresholds of `auto`, and margins if the config has none.
 
     The boundaries are those of `MAX_AUTO_SAMPLES`, for which the config has thresholds: rounds end
     when they are settled. Unchanged without margins, which fewer than `MIN_IMAGES` images do not
@@ -271,15 +247,11 @@ def precision_changes(
     rounded: CalibrationOutputs,
     distance: FeatureDistance | None,
 ) -> tuple[PrecisionChange, ...]:
-    """Returns how many answers change in bfloat16, for det and for `DEFAULT_SAMPLES` samples.
+    """How many answers change in bfloat16, for det and for `DEFAULT_SAMPLES` samples.
 
-    Outputs with fewer samples are compared with all of theirs.
-
-    Args:
-        config: With the thresholds of both precisions.
-        exact: In float32.
-        rounded: In bfloat16, for the same images.
-        distance: None leaves out its flag.
+    Outputs with fewer samples are compared with all of theirs. `exact` is float32, `rounded` is
+    bfloat16, for the same images; the config has the thresholds of both. A `distance` of None
+    leaves out its flag.
     """
     largest = exact.stoch.views.shape[2]
     changes = []
@@ -311,9 +283,8 @@ def precision_changes(
 class CoverageSettings:
     """The coverages of the prediction sets to calibrate, in (0, 1), none by default.
 
-    Attributes:
-        always_include_rare: A class with too few lesions for a coverage is in every set; otherwise
-            it is an error.
+    With `always_include_rare`, a class with too few lesions for a coverage is in every set;
+    otherwise it is an error.
     """
 
     coverages: tuple[float, ...] = ()
@@ -325,10 +296,12 @@ NO_COVERAGE = CoverageSettings()
 
 
 def check_lesions(lesions: Lesions, classes: Sequence[str], settings: CoverageSettings) -> None:
-    """With `always_include_rare`, only if this is true of every class.
+    """Refuses a class with too few lesions for one of the coverages.
+
+    With `always_include_rare`, only if this is true of every class.
 
     Raises:
-        DataError: If a class has too few lesions for one of the coverages.
+        DataError: There is such a class.
     """
     if not settings.coverages:
         return
@@ -352,9 +325,7 @@ def with_prediction_sets(
     samples: Sequence[int | Auto],
     settings: CoverageSettings,
 ) -> CheckpointConfig:
-    """Returns the config with further prediction sets, for each coverage.
-
-    They are those of `det` and of `stoch` with each fixed number of samples.
+    """Adds sets of `det` and of `stoch` with each fixed number of samples, for each coverage.
 
     Raises:
         DataError: As `check_lesions`.
@@ -396,23 +367,22 @@ def _class_thresholds(
 
 
 def data_sha256(images: Sequence[LabelledImage], classes: Sequence[str]) -> str:
-    """Returns the digest of the images' names, class names and lesions, in any order."""
+    """Digest of the images' names, class names and lesions, in any order."""
     rows = sorted((image.name, classes[image.label], image.cluster or "") for image in images)
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
 def upper_quantile(scores: Tensor, share: float) -> float:
-    """Returns the lowest limit that at least a share, in (0, 1], of scores (n,) does not exceed."""
+    """The lowest limit that at least a share, in (0, 1], of scores (n,) does not exceed."""
     return float(scores.sort().values[math.ceil(share * len(scores)) - 1])
 
 
 def _calibrated(samples: Sequence[int | Auto]) -> list[tuple[Mode, int]]:
-    """Returns mode and samples of what is calibrated."""
     return [("det", 1), *(("stoch", count) for count in _fixed(samples))]
 
 
 def _fixed(samples: Sequence[int | Auto]) -> list[int]:
-    """Returns the numbers of samples to calibrate, ascending; `auto` is compared with its last."""
+    """The numbers of samples to calibrate, ascending; `auto` is compared with its last."""
     return sorted({MAX_AUTO_SAMPLES if count == AUTO else count for count in samples})
 
 
@@ -423,7 +393,7 @@ def _threshold(
     outputs: CalibrationOutputs,
     compared: Threshold | None = None,
 ) -> Threshold:
-    """Returns the thresholds of images, with the boundaries of `compared`; None fits them."""
+    """The thresholds of images, with the boundaries of `compared`; None fits them."""
     msp, scores = summary.msp, summary.scores
     bound, classes = outputs.bound(msp), summary.probabilities.shape[-1]
     limit = bound.threshold if compared is None else compared.msp
@@ -455,10 +425,7 @@ def _threshold(
 def _score_threshold(
     scores: Tensor, outputs: CalibrationOutputs, compared: ScoreThreshold | None
 ) -> ScoreThreshold:
-    """Returns the threshold of a score (n,) that is low in distribution.
-
-    `compared` is as in `_threshold`.
-    """
+    """The threshold of a score (n,) that is low in distribution; `compared` as in `_threshold`."""
     fitted = -outputs.bound(-scores).threshold
     threshold = fitted if compared is None else compared.threshold
     return ScoreThreshold(

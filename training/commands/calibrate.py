@@ -429,11 +429,7 @@ def site_fit_command(
 def _target(
     config: CheckpointConfig, classes: tuple[str, ...], word: str | None, policy: Path | None
 ) -> TargetClasses | None:
-    """Returns the target of --target, or the checkpoint's for a new policy; None for a policy's.
-
-    Raises:
-        UsageError: For a class that the checkpoint lacks.
-    """
+    """The target of --target, or the checkpoint's for a new policy; None for a policy's."""
     from eulerlora_contract.answers import TargetClasses  # noqa: PLC0415
 
     if not classes:

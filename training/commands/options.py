@@ -64,10 +64,6 @@ def image_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def precision_option(default: str, purpose: str) -> Callable[[Command], Command]:
-    """Returns the option `--precision`.
-
-    `purpose`: start of its description.
-    """
     return click.option(
         "--precision",
         type=click.Choice(PRECISION_CHOICES),

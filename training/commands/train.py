@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,7 +109,7 @@ def pretrain_command(
     _check_resumption(resume, restart)
     settings = read_recipe(find_recipe(recipe), PretrainingRecipe, _with_seed(overrides, seed))
     states = [stage_state_file(out, stage) for stage in range(len(settings.stages))]
-    with resume_hint(lambda: state_hint(states)):
+    with resume_hint(states):
         curves = tracking(trackers, track_dir, out, settings)
         pretrain(settings, data, out, choose_device(device), resume, skip_bad, curves, restart)
 
@@ -187,7 +187,7 @@ def train_command(
     curves = tracking(trackers, track_dir, out, settings)
     folders = member_folders(settings, out)
     states = [state_file(folder) for folder in folders]
-    with resume_hint(lambda: _checkpoint_hint(folders[-1], states)):
+    with resume_hint(states, checkpoint=folders[-1]):
         run_on = choose_device(device)
         train(settings, path.parent, data, out, run_on, resume, skip_bad, curves, restart)
     click.echo(f"checkpoint in {out}")
@@ -205,7 +205,7 @@ def _with_seed(overrides: tuple[str, ...], seed: int | None) -> tuple[str, ...]:
 def tracking(
     trackers: Sequence[Tracker], folder: Path | None, out: Path, recipe: Recipe
 ) -> Tracking | None:
-    """Returns what records the curves of a run in `out`; None without trackers.
+    """What records the curves of a run in `out`; None without trackers.
 
     Raises:
         SettingsError: For a tracker that is not installed.
@@ -225,24 +225,28 @@ def tracking(
 
 
 class _InterruptedRun(click.ClickException):
-    """The end of a run by Ctrl-C."""
-
     exit_code = 128 + signal.SIGINT
 
 
 class _TerminatedRun(click.ClickException):
-    """The end of a run by SIGTERM, for which the program raises SystemExit."""
-
     exit_code = 128 + signal.SIGTERM
 
 
 @contextmanager
-def resume_hint(hint: Callable[[], str]) -> Iterator[None]:
-    """Adds `hint()` to the error of a block that ends early.
+def resume_hint(states: Sequence[Path], checkpoint: Path | None = None) -> Iterator[None]:
+    """Adds to the error of a block that ends early what it has stored.
 
     Applies to a run that Ctrl-C or SIGTERM ends, with the exit status 130 or 143, and to non-finite
     numbers and a full disk.
     """
+
+    def hint() -> str:
+        if checkpoint is None:
+            return state_hint(states)
+        if checkpoint.exists() and any(checkpoint.iterdir()):
+            return f"the checkpoint in {checkpoint} is complete, but not evaluated"
+        return f"no checkpoint was written; {state_hint(states)}"
+
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as interrupt:
@@ -255,15 +259,8 @@ def resume_hint(hint: Callable[[], str]) -> Iterator[None]:
         raise StorageError(error.path, error.reason, advice) from error
 
 
-def _checkpoint_hint(last: Path, states: list[Path]) -> str:
-    """Returns what a training run has stored: its last checkpoint, or its state in `states`."""
-    if last.exists() and any(last.iterdir()):
-        return f"the checkpoint in {last} is complete, but not evaluated"
-    return f"no checkpoint was written; {state_hint(states)}"
-
-
-def state_hint(states: list[Path]) -> str:
-    """Returns the step and the path of the last readable state."""
+def state_hint(states: Sequence[Path]) -> str:
+    """The step and the path of the last readable state."""
     from training.optimisation.run import stored_steps  # noqa: PLC0415 - imports torch
 
     for state in reversed(states):

@@ -33,23 +33,18 @@ def seeded(device: torch.device, *entropy: int) -> Iterator[None]:
         yield
 
 
-CROP_AREA, CROP_RATIO = (0.35, 1.0), (0.8, 1.8)
-_LOG_GAIN = 0.3  # of a channel: factors from 0.74 to 1.35
-LOG_BRIGHTNESS, LOG_CONTRAST, LOG_SATURATION = 0.3, 0.3, 0.4
-_JPEG_QUALITY = (30, 95)
-_BORDER_DIAMETER = (1.0, 1.4)  # of the bright field, per shorter side; 1.41 reaches the corners
-_RULER_TICKS = (6, 16)
+CROP_AREA = (0.35, 1.0)
 
 
 def camera_view(size: int) -> v2.Compose:
-    """Returns a random view (3, height, width) uint8 -> (3, size, size) in [0, 1].
+    """A random view (3, height, width) uint8 -> (3, size, size) in [0, 1].
 
     A crop at another scale, a symmetry of the square, and other colours; less often blur, JPEG
     compression, the dark border of a camera's field, and the ticks of a ruler.
     """
     return v2.Compose(
         [
-            v2.RandomResizedCrop(size, scale=CROP_AREA, ratio=CROP_RATIO),
+            v2.RandomResizedCrop(size, scale=CROP_AREA, ratio=(0.8, 1.8)),
             v2.RandomHorizontalFlip(),
             v2.RandomVerticalFlip(),
             v2.RandomApply([v2.Lambda(lambda pixels: pixels.mT)]),
@@ -64,7 +59,7 @@ def camera_view(size: int) -> v2.Compose:
 
 
 def everyday_view(size: int) -> v2.Compose:
-    """Returns a random view as `camera_view`, for everyday pictures: a crop, a horizontal flip."""
+    """A random view as `camera_view`, for everyday pictures: a crop, a horizontal flip."""
     return v2.Compose(
         [
             v2.RandomResizedCrop(size, scale=CROP_AREA),
@@ -79,15 +74,15 @@ def colour_change(pixels: Tensor) -> Tensor:
 
     Every change is a product or a mixture with a random factor, uniform in its logarithm.
     """
-    lit = pixels * _log_uniform(_LOG_GAIN, (3, 1, 1)) * _log_uniform(LOG_BRIGHTNESS)
+    lit = pixels * _log_uniform(0.3, (3, 1, 1)) * _log_uniform(0.3)
     gray = lit.mean(dim=0, keepdim=True)
-    saturated = gray + (lit - gray) * _log_uniform(LOG_SATURATION)
+    saturated = gray + (lit - gray) * _log_uniform(0.4)
     level = gray.mean()
-    return (level + (saturated - level) * _log_uniform(LOG_CONTRAST)).clamp(0, 1)
+    return (level + (saturated - level) * _log_uniform(0.3)).clamp(0, 1)
 
 
 def _log_uniform(bound: float, shape: tuple[int, ...] = (1,)) -> Tensor:
-    """Returns random factors between exp(-bound) and exp(bound)."""
+    """Random factors between exp(-bound) and exp(bound)."""
     return torch.empty(shape).uniform_(-bound, bound).exp()
 
 
@@ -95,7 +90,7 @@ def camera_border(pixels: Tensor) -> Tensor:
     """Darkens an image (3, height, width) outside of a circle of random size and centre."""
     height, width = pixels.shape[-2:]
     shorter = min(height, width)
-    radius = float(torch.empty(()).uniform_(*_BORDER_DIAMETER)) * shorter / 2
+    radius = float(torch.empty(()).uniform_(1.0, 1.4)) * shorter / 2  # 1.41 reaches corners
     shift = torch.empty(2).uniform_(-0.05, 0.05) * shorter
     rows = torch.arange(height)[:, None] - (height - 1) / 2 - shift[0]
     columns = torch.arange(width) - (width - 1) / 2 - shift[1]
@@ -108,7 +103,7 @@ def ruler(pixels: Tensor) -> Tensor:
     marked = pixels.clone()
     height, width = pixels.shape[-2:]
     level = float(torch.randint(2, ()))
-    ticks = int(torch.randint(*_RULER_TICKS, ()))
+    ticks = int(torch.randint(6, 16, ()))
     for number in range(ticks):
         column = (2 * number + 1) * width // (2 * ticks)
         length = height // (8 if number % 5 == 0 else 14)
@@ -119,7 +114,7 @@ def ruler(pixels: Tensor) -> Tensor:
 def jpeg_compression(pixels: Tensor) -> Tensor:
     """Compresses an image (3, height, width) uint8 as JPEG of random quality; decodes it."""
     file = BytesIO()
-    F.to_pil_image(pixels).save(file, "JPEG", quality=int(torch.randint(*_JPEG_QUALITY, ())))
+    F.to_pil_image(pixels).save(file, "JPEG", quality=int(torch.randint(30, 95, ())))
     with Image.open(file, formats=["JPEG"]) as image:
         return channels_first(np.array(image))
 
@@ -132,30 +127,27 @@ View = Callable[[Tensor], Tensor]
 
 
 def paper_view(preprocessing: Preprocessing) -> View:
-    """Returns the paper's random view: flips and a rotation at native resolution, then resize."""
-    return lambda pixels: network_input(_flip_and_rotate(pixels), preprocessing)
+    """The paper's random view, at native resolution, then resized.
 
-
-def _flip_and_rotate(pixels: Tensor) -> Tensor:
-    """Applies both flips with p 0.5, then a rotation of 0..180 degrees.
-
-    Nearest interpolation, zeros outside, no expansion.
-
-    Args:
-        pixels: (3, height, width).
+    Both flips with p 0.5, then a rotation of 0..180 degrees: nearest interpolation, zeros outside,
+    no expansion.
     """
-    horizontal, vertical, turn = torch.rand(3).tolist()
-    if horizontal < 0.5:
-        pixels = F.horizontal_flip(pixels)
-    if vertical < 0.5:
-        pixels = F.vertical_flip(pixels)
-    # without `fill`, which costs twice the time and makes the same zeros
-    rotated: Tensor = F.rotate(pixels, 180 * turn, interpolation=F.InterpolationMode.NEAREST)
-    return rotated
+
+    def view(pixels: Tensor) -> Tensor:
+        horizontal, vertical, turn = torch.rand(3).tolist()
+        if horizontal < 0.5:
+            pixels = F.horizontal_flip(pixels)
+        if vertical < 0.5:
+            pixels = F.vertical_flip(pixels)
+        # without `fill`, which costs twice the time and makes the same zeros
+        rotated = F.rotate(pixels, 180 * turn, interpolation=F.InterpolationMode.NEAREST)
+        return network_input(rotated, preprocessing)
+
+    return view
 
 
 def dermoscopy_view(preprocessing: Preprocessing) -> View:
-    """Returns a random view for dermoscopy: a crop, a symmetry of the square, mild colour jitter.
+    """A random view for dermoscopy: a crop, a symmetry of the square, mild colour jitter.
 
     The crop has 50% to 100% of the area and an aspect ratio of 1 to 16/9, which is 3/4 to 4/3 of
     that of a 4:3 image; evaluation resizes such an image to a square too. No pixels are filled.
@@ -174,7 +166,7 @@ def dermoscopy_view(preprocessing: Preprocessing) -> View:
 
 
 def dermoscopy_or_camera_view(preprocessing: Preprocessing) -> View:
-    """Returns a random view for dermoscopy that is one by another camera in half of the cases.
+    """A random view for dermoscopy that is one by another camera in half of the cases.
 
     Camera views alone lower the accuracy on images of the training images' cameras
     (docs/results/lessons.md).
@@ -185,7 +177,7 @@ def dermoscopy_or_camera_view(preprocessing: Preprocessing) -> View:
 
 
 def _natural_view(preprocessing: Preprocessing) -> View:
-    """Returns a random view for any pictures: a crop, a horizontal flip, mild colour jitter.
+    """A random view for any pictures: a crop, a horizontal flip, mild colour jitter.
 
     The crop has 60% to 100% of the area. Up stays up, and no pixels are filled.
     """
@@ -215,9 +207,9 @@ def training_view(
     augmentation: Augmentation,
     views: int | None = None,
 ) -> Transform:
-    """Returns the transform of an epoch; it does not depend on process or order of images.
+    """The transform of an epoch; it does not depend on process or order of images.
 
-    With `views`, it returns so many random views of an image, (views, 3, size, size).
+    With `views`, it makes so many random views of an image, (views, 3, size, size).
     """
     view = VIEWS[augmentation](preprocessing)
 

@@ -51,7 +51,6 @@ from training.data.images import Encoded, ImageSource, rgb_image
 FORMAT = 4
 PIXELS, INDEX = "pixels.bin", "index.json"
 MIN_FREE_BYTES = 2**29  # of the cache's disk, left to other programs
-_DECODE_AHEAD = 64  # images
 
 Reason = str
 """Why a file cannot be read or decoded."""
@@ -61,12 +60,10 @@ Reason = str
 class LeftOut:
     """What a folder or archive has beside its images; counted while it is read.
 
-    Attributes:
-        others: Number of files of other kinds, by kind.
-        hidden: Number of images by the hidden or system folder that they are in.
+    Images are counted by the hidden or system folder that they are in.
     """
 
-    others: Counter[str] = field(default_factory=Counter)
+    others: Counter[str] = field(default_factory=Counter)  # number of files by kind
     hidden: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -76,16 +73,11 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class DecodedImages:
-    """The images of a folder or archive by name.
-
-    Attributes:
-        bad: The reason for each undecodable image.
-        digests: `pixel_digest` of the others.
-    """
+    """The images of a folder or archive by name."""
 
     sources: Mapping[str, ImageSource]
     bad: Mapping[str, Reason]
-    digests: Mapping[str, int] = field(default_factory=dict)
+    digests: Mapping[str, int] = field(default_factory=dict)  # `pixel_digest` of good images
     left_out: LeftOut = field(default_factory=LeftOut)
 
     @property
@@ -94,7 +86,7 @@ class DecodedImages:
 
 
 def decoded_images(path: Path) -> DecodedImages:
-    """Returns the images of a folder or tar archive, sorted by name; decodes them if not cached.
+    """The images of a folder or tar archive, sorted by name; decodes them if not cached.
 
     Hidden and system folders are left out. The pixels are mapped from a file: DataLoader's forked
     workers share them, but a spawned process cannot receive them. The cache is in the folder
@@ -218,7 +210,7 @@ def _write(
 
 
 def _checked(path: Path) -> DecodedImages:
-    """Returns the images in encoded form; decodes each once to find the bad ones."""
+    """The images in encoded form; decodes each once to find the bad ones."""
     left_out = LeftOut()
     sources = dict(sorted(encoded_images(path, left_out)))
     bad: dict[str, Reason] = {}
@@ -244,11 +236,7 @@ def encoded_images(path: Path, left_out: LeftOut) -> Iterator[tuple[str, Encoded
     """Yields names and files of a folder, or names and bytes of a tar archive in its order.
 
     An archive is read as a stream. A link to nothing, a pipe or a device has the reason why it
-    cannot be read.
-
-    Args:
-        path: A folder or a tar archive.
-        left_out: Gets what is no image.
+    cannot be read. What is no image is counted in `left_out`.
 
     Raises:
         DataError: The archive is unreadable.
@@ -281,7 +269,7 @@ def encoded_images(path: Path, left_out: LeftOut) -> Iterator[tuple[str, Encoded
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes] | Reason:
-    """Returns the opened file of a member, or why there is none."""
+    """The opened file of a member, or why there is none."""
     try:
         return archive.extractfile(member) or "expected a file, got a pipe or device"
     except (KeyError, RecursionError):  # the link leads to nothing, or to itself
@@ -289,7 +277,6 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes] | R
 
 
 def _image(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Encoded | Reason:
-    """Returns the bytes of a member, or why it is not read."""
     content, limits = _content(archive, member), local_limits()
     if isinstance(content, str):
         return content
@@ -316,24 +303,22 @@ def decode_all(
 
     Worker threads decode ahead; long work shows its progress, with the name of `path`.
     """
-    yield from track(_decode_in_threads(encoded), f"decoding {path.name}", "images")
 
-
-def _decode_in_threads(
-    images: Iterable[tuple[str, Encoded | Reason]],
-) -> Iterator[tuple[str, Tensor | Reason]]:
-    pending: deque[Future[tuple[str, Tensor | Reason]]] = deque()
-    with ThreadPoolExecutor(available_cpus()) as pool:
-        for name, source in images:
-            pending.append(pool.submit(_decode, name, source))
-            if len(pending) > _DECODE_AHEAD:
+    def decoded() -> Iterator[tuple[str, Tensor | Reason]]:
+        pending: deque[Future[tuple[str, Tensor | Reason]]] = deque()
+        with ThreadPoolExecutor(available_cpus()) as pool:
+            for name, source in encoded:
+                pending.append(pool.submit(_decode, name, source))
+                if len(pending) > 64:
+                    yield pending.popleft().result()
+            while pending:
                 yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+
+    yield from track(decoded(), f"decoding {path.name}", "images")
 
 
 def _decode(name: str, source: Encoded | Reason) -> tuple[str, Tensor | Reason]:
-    """Returns the name with the pixels or the reason. Reports a colour profile that is ignored."""
+    """Prints a warning for a colour profile that is ignored."""
     if isinstance(source, str):
         return name, source
     try:

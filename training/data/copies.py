@@ -26,7 +26,7 @@ from training.data.images import ImageParts, LabelledImage, pixels_of
 
 
 def image_digests(images: Iterable[LabelledImage]) -> Tensor:
-    """Returns (n,) int64, the digest of each image.
+    """The digest of each image, (n,) int64.
 
     Raises:
         DataError: For an undecodable image.
@@ -36,11 +36,7 @@ def image_digests(images: Iterable[LabelledImage]) -> Tensor:
 
 
 def pixel_digest(pixels: Tensor) -> int:
-    """Returns a signed 64-bit integer.
-
-    Args:
-        pixels: (3, height, width) uint8.
-    """
+    """A signed 64-bit integer of the pixels (3, height, width) uint8."""
     shape = np.array(pixels.shape, np.int64)
     digest = hashlib.blake2b(shape.tobytes(), digest_size=8)
     digest.update(pixels.contiguous().numpy().data)
@@ -52,15 +48,10 @@ def data_digest(
     classes: Sequence[str],
     digests: Mapping[str, Tensor],
 ) -> str:
-    """Returns a digest of all that a training takes from its images.
+    """A digest of all that a training takes from its images.
 
-    Args:
-        parts: The images by part.
-        classes: Names of the classes.
-        digests: `image_digests` of each part.
-
-    Returns:
-        SHA-256 of the part, name, class, group and pixels of every image, in hexadecimal.
+    SHA-256 of the part, name, class, group and pixels (`image_digests`) of every image, in
+    hexadecimal.
     """
     sha256 = hashlib.sha256(repr(tuple(classes)).encode())
     for part, images in parts.items():
@@ -70,7 +61,7 @@ def data_digest(
 
 
 def images_in_training(folder: Path, images: Sequence[LabelledImage]) -> list[LabelledImage] | None:
-    """Returns those of the images that the checkpoint in `folder` was trained on.
+    """Those of the images that the checkpoint in `folder` was trained on.
 
     They are images of any training that the checkpoint knows, of its adapters or of its backbone.
     Another of n images is among them by chance with a probability of n * 2**-64 for each stored
@@ -87,7 +78,7 @@ def images_in_training(folder: Path, images: Sequence[LabelledImage]) -> list[La
 
 
 def named_with_seen(name: str, folder: Path, images: Sequence[LabelledImage]) -> str:
-    """Returns the name of a set, with the number of its images in the training of a checkpoint."""
+    """The name of a set, with the number of its images in the training of a checkpoint."""
     seen = images_in_training(folder, images)
     return f"{name} (training was shown {len(seen):,} of its images)" if seen else name
 
@@ -104,15 +95,12 @@ CHUNK = 1024
 
 @dataclass(frozen=True, eq=False)
 class PlacedImage:
-    """An image, its part and the name of its class."""
-
     image: LabelledImage
     part: str
     class_name: str
 
     @property
     def text(self) -> str:
-        """Its name, part and class."""
         return f"{self.image.name} ({self.part}, {self.class_name})"
 
 
@@ -121,25 +109,16 @@ Pair = tuple[PlacedImage, PlacedImage]
 
 @dataclass(frozen=True)
 class DataCheck:
-    """What a check of a data set has found.
+    """What a check of a data set has found."""
 
-    Attributes:
-        in_classes: Pairs of images with equal pixels in two classes.
-        in_parts: Such pairs in two parts.
-        repeated: Such pairs in one part and class, which are one group.
-        similar: Pairs of nearly the same image in two classes or parts.
-        small: Images with a side below that of the network's input.
-    """
-
-    in_classes: Sequence[Pair]
-    in_parts: Sequence[Pair]
-    repeated: Sequence[Pair]
-    similar: Sequence[Pair]
-    small: Sequence[PlacedImage]
+    in_classes: Sequence[Pair]  # pairs of images with equal pixels in two classes
+    in_parts: Sequence[Pair]  # such pairs in two parts
+    repeated: Sequence[Pair]  # such pairs in one part and class, which are one group
+    similar: Sequence[Pair]  # pairs of nearly the same image in two classes or parts
+    small: Sequence[PlacedImage]  # images with a side below that of the network's input
 
     @property
     def pairs(self) -> Mapping[str, Sequence[Pair]]:
-        """The pairs by what they are."""
         return {
             "same image in two classes": self.in_classes,
             "same image in two parts": self.in_parts,
@@ -151,7 +130,7 @@ class DataCheck:
         """Refuses an image in two classes or two parts.
 
         Raises:
-            DataError: There are such images; with the first pair.
+            DataError: With the first pair.
         """
         for what, pairs in (("class", self.in_classes), ("part", self.in_parts)):
             if pairs:
@@ -163,11 +142,8 @@ class DataCheck:
                 )
 
 
-_COPIES_HEADER = ("found", "file", "class", "part", "other_file", "other_class", "other_part")
-
-
 def write_copies(path: Path, check: DataCheck) -> None:
-    """Writes each pair of a check once to a CSV file, a row for each.
+    """Writes each pair of a check once to a CSV file.
 
     Raises:
         StorageError: The disk is full.
@@ -181,17 +157,15 @@ def write_copies(path: Path, check: DataCheck) -> None:
         for pair, kind in kinds.items()
     )
     with open_output(path) as file:
-        write_csv_rows(file, _COPIES_HEADER, rows)
+        header = ("found", "file", "class", "part", "other_file", "other_class", "other_part")
+        write_csv_rows(file, header, rows)
 
 
 def check_images(images: ImageParts, input_side: int) -> DataCheck:
-    """Returns what one pass over all images finds.
+    """Finds copies and small images in one pass over all parts.
 
     Compares all pairs of images in two parts or classes. Images labelled OUTSIDE are a class.
-
-    Args:
-        images: All parts.
-        input_side: Of the network, in pixels.
+    `input_side` is that of the network, in pixels.
     """
     names = (*images.class_names, "none of the classes")
     placed = [
@@ -220,11 +194,7 @@ def check_images(images: ImageParts, input_side: int) -> DataCheck:
 
 
 def _thumbnail(pixels: Tensor) -> Tensor:
-    """Returns (3 * THUMBNAIL ** 2,), the means of the image's fields; mean 0 and norm 1.
-
-    Args:
-        pixels: (3, height, width) uint8.
-    """
+    """The means of the image's fields, (3 * THUMBNAIL ** 2,), with mean 0 and norm 1."""
     image = Image.fromarray(np.ascontiguousarray(pixels.permute(1, 2, 0).numpy()))
     reduced = image.resize((_THUMBNAIL, _THUMBNAIL), Image.Resampling.BOX)
     values = torch.from_numpy(np.array(reduced)).float().flatten()

@@ -44,7 +44,7 @@ class ReadSet(Protocol):
 
 
 def pixels_of(name: str, source: ImageSource) -> Tensor:
-    """Returns (3, height, width) uint8, upright sRGB.
+    """(3, height, width) uint8, upright sRGB.
 
     Raises:
         DataError: With the image's name.
@@ -57,7 +57,7 @@ def pixels_of(name: str, source: ImageSource) -> Tensor:
 
 
 def rgb_image(name: str, source: Encoded) -> RgbImage:
-    """Returns a decoded image with warnings.
+    """Decodes an image, with warnings.
 
     Raises:
         DataError: With the image's name.
@@ -114,20 +114,14 @@ class LabelledImage:
 
 @dataclass(frozen=True)
 class ImageParts:
-    """A labelled data set, split.
+    """A labelled data set, split."""
 
-    Attributes:
-        name: Title in reports, with the split.
-        parts: Images of train, validation and calibration (not in every split) and test.
-        skipped: Reasons by name for skipped images or rows.
-        notes: Remarks for the user.
-    """
-
-    name: str
+    name: str  # title in reports, with the split
     classes: tuple[ClassName, ...]
+    # train, validation and calibration (not in every split), and test
     parts: Mapping[str, Sequence[LabelledImage]]
-    skipped: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict)  # reasons by name of image or row
+    notes: tuple[str, ...] = ()  # remarks for the user
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -143,22 +137,14 @@ class ImageParts:
 class OodSet:
     """Images beside those of the data set: out-of-distribution images of an evaluation, outliers of
     a training, or unlabelled images of a pretraining.
-
-    Attributes:
-        name: As in `ImageParts`.
-        images: Those of none of the classes are labelled OUTSIDE.
-        skipped: As in `ImageParts`.
-        notes: As in `ImageParts`.
-        group: How out-of-distribution images differ (`OodSettings`).
-        generated: True for generated pictures, False for those of a folder or archive.
     """
 
-    name: str
-    images: Sequence[LabelledImage]
-    skipped: Mapping[str, str] = field(default_factory=dict)
-    group: OodGroup = "far"
-    generated: bool = False
-    notes: tuple[str, ...] = ()
+    name: str  # as in `ImageParts`
+    images: Sequence[LabelledImage]  # those of none of the classes are labelled OUTSIDE
+    skipped: Mapping[str, str] = field(default_factory=dict)  # as in `ImageParts`
+    group: OodGroup = "far"  # how out-of-distribution images differ (`OodSettings`)
+    generated: bool = False  # True for generated pictures, False for those of a folder or archive
+    notes: tuple[str, ...] = ()  # as in `ImageParts`
 
 
 def pixel_batches(
@@ -176,12 +162,12 @@ def pixel_batches(
 
 
 def class_counts(images: Sequence[LabelledImage], classes: int) -> Tensor:
-    """Returns (classes,) int64, the number of images per class."""
+    """The number of images per class, (classes,) int64."""
     return torch.bincount(torch.tensor([image.label for image in images]), minlength=classes)
 
 
 def evenly_spaced(items: Sequence[Item], count: int | None) -> Sequence[Item]:
-    """Returns `count` items at equal distances, beginning with the first; all if fewer or None."""
+    """`count` items at equal distances, beginning with the first; all if fewer or None."""
     if count is None or count >= len(items):
         return items
     return [items[index * len(items) // count] for index in range(count)]

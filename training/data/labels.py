@@ -28,12 +28,10 @@ _LIKELY_NAMES: Mapping[Column, Sequence[str]] = {
 }
 """Names that other tables have for the columns."""
 _SEPARATORS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs"}
-_TABLES = (".csv", ".tsv", ".xls", ".xlsx", ".jsonl", ".parquet")
 _INDEX_NAME = re.compile(r"(unnamed: ?[\d.]+(_level_\d+)?)?")
 """Names of the column that pandas writes for the index of a table, in lower case."""
 MISSING = {"", "nan", "na", "n/a", "#n/a", "<na>", "nat", "null"}
 """Cells without a value, in lower case, as libraries write them."""
-_NO_GROUP = MISSING | {"none"}
 
 PART_WORDS: Mapping[str, Part] = {
     "train": "train", "training": "train", "trn": "train",
@@ -43,7 +41,7 @@ PART_WORDS: Mapping[str, Part] = {
 
 
 def part_of(name: str) -> Part | None:
-    """Returns the part that a folder or a cell of the column `split` names; None for no or several.
+    """The part that a folder or a cell of the column `split` names; None for no or several.
 
     A part is a word of the name in any case: `Train`, `images_train`, `trainset`, `Test-2024`.
     """
@@ -54,51 +52,33 @@ def part_of(name: str) -> Part | None:
 
 @dataclass(frozen=True)
 class ImageLabel:
-    """The label of an image.
+    """The label of an image."""
 
-    Attributes:
-        name: Relative to the folder.
-        place: What states the label, such as "labels.csv line 3".
-        cluster: The patient or lesion, if known.
-        part: If stated.
-    """
-
-    name: str
+    name: str  # relative to the folder
     label: str
-    place: str
-    cluster: str | None = None
-    part: Part | None = None
+    place: str  # what states the label, such as "labels.csv line 3"
+    cluster: str | None = None  # the patient or lesion, if known
+    part: Part | None = None  # if stated
 
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of the images in a folder or archive.
-
-    Attributes:
-        table: The file in the folder that states them; None if folders do.
-        notes: Remarks for the user.
-    """
+    """The labels of the images in a folder or archive."""
 
     folder: Path
-    table: Path | None
+    table: Path | None  # the file in the folder that states them; None if folders do
     rows: Sequence[ImageLabel]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # remarks for the user
 
     @property
     def path(self) -> Path:
-        """The table or the folder."""
         return self.table or self.folder
 
 
 def read_labels(path: Path, images: DecodedImages, settings: LabelTable) -> Labels:
-    """Returns the labels of the images in a folder or archive, by its table or by its folders.
+    """The labels of the images in a folder or archive, by its table or by its folders.
 
     Images without a label are left out, with a note, but not those of a part.
-
-    Args:
-        path: Of the folder or archive.
-        images: All of `path`.
-        settings: Names of the table and its columns.
 
     Raises:
         DataError: With file and line.
@@ -120,7 +100,7 @@ def read_labels(path: Path, images: DecodedImages, settings: LabelTable) -> Labe
 
 
 def _table_in(path: Path) -> tuple[Path | None, tuple[str, ...]]:
-    """Returns the table of a folder, and a note on other tables or on its name."""
+    """The table of a folder, and a note on other tables or on its name."""
     files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else []
     tables = [file for file in files if file.name.lower() == LABELS]
     if len(tables) > 1:
@@ -129,7 +109,8 @@ def _table_in(path: Path) -> tuple[Path | None, tuple[str, ...]]:
     if tables:
         note = f"{tables[0].name} is read as {LABELS}"
         return tables[0], () if tables[0].name == LABELS else (note,)
-    others = [file.name for file in files if file.suffix.lower() in _TABLES]
+    endings = (".csv", ".tsv", ".xls", ".xlsx", ".jsonl", ".parquet")
+    others = [file.name for file in files if file.suffix.lower() in endings]
     note = f"{', '.join(others)} is not read; a table of labels has the name {LABELS}"
     return None, (note,) if others else ()
 
@@ -163,19 +144,14 @@ def _read_table(labels: Labels, names: Collection[str], settings: LabelTable) ->
         notes.append(f"{path.name} is read as separated by {_SEPARATORS[separator]}")
     if "\\" in text and any("/" in row.name for row in rows):
         notes.append(f"backslashes in the paths of {path.name} are read as /")
-    _check_paths(path, rows)
-    _check_split_column(path, rows)
+    _check_rows(path, rows)
     return replace(labels, rows=rows, notes=(*labels.notes, *notes))
 
 
 def _check_columns(
     path: Path, header: Sequence[str], columns: Mapping[Column, str], ignored: bool
 ) -> Iterator[str]:
-    """Yields a note on ignored columns.
-
-    Raises:
-        DataError: For columns that cannot be used.
-    """
+    """Yields a note on ignored columns."""
     names = [*columns.values()]
     unknown = [_with_likely_name(name, header, columns) for name in header if name not in names]
     place = f"{path} line 1"
@@ -197,7 +173,7 @@ def _check_columns(
 
 
 def _with_likely_name(name: str, header: Collection[str], columns: Mapping[Column, str]) -> str:
-    """Returns the name of a column, with that of the missing column that it may be."""
+    """The name of a column, with that of the missing column that it may be."""
     for known, others in _LIKELY_NAMES.items():
         missing = known not in header and columns[known] == known
         if missing and get_close_matches(name, (known, *others), n=1, cutoff=0.8):
@@ -206,7 +182,7 @@ def _with_likely_name(name: str, header: Collection[str], columns: Mapping[Colum
 
 
 def _reader_of_paths(folder: Path, names: Collection[str]) -> Callable[[str], str]:
-    """Returns a function that turns the cell of a path into the name of an image.
+    """A function that turns the cell of a path into the name of an image.
 
     Backslashes are read as slashes, and absolute paths below the folder as relative ones. A name in
     another Unicode form than the file's is that of the file: macOS decomposes letters such as an
@@ -237,7 +213,7 @@ def _row(
     part = part_of(split)
     if part is None and split.lower() not in MISSING:
         raise DataError(f"{place}: expected a {SPLIT} of train, val or test, got {split!r}")
-    cluster = None if group.lower() in _NO_GROUP else normalize("NFC", group)
+    cluster = None if group.lower() in MISSING | {"none"} else normalize("NFC", group)
     return ImageLabel(
         name=name_of(cells["path"]),
         label=normalize("NFC", label),
@@ -247,7 +223,7 @@ def _row(
     )
 
 
-def _check_paths(path: Path, rows: Sequence[ImageLabel]) -> None:
+def _check_rows(path: Path, rows: Sequence[ImageLabel]) -> None:
     first: dict[str, ImageLabel] = {}
     for row in rows:
         earlier = first.setdefault(row.name, row)
@@ -256,9 +232,6 @@ def _check_paths(path: Path, rows: Sequence[ImageLabel]) -> None:
                 f"{path}: expected one row for each picture, got two for {row.name}: "
                 f"{earlier.place} ({earlier.label}) and {row.place} ({row.label})"
             )
-
-
-def _check_split_column(path: Path, rows: Sequence[ImageLabel]) -> None:
     without = next((row for row in rows if row.part is None), None)
     if without is not None and any(row.part is not None for row in rows):
         raise DataError(
@@ -267,11 +240,8 @@ def _check_split_column(path: Path, rows: Sequence[ImageLabel]) -> None:
         )
 
 
-Folders = tuple[str, ...]
-
-
 def folder_labels(path: Path, names: Collection[str]) -> tuple[list[ImageLabel], list[str]]:
-    """Returns the labels of images, given by relative name, and a note on the names of parts.
+    """The labels of images, given by relative name, and a note on the names of parts.
 
     Layouts: `train/CLASS/`, `val/CLASS/` and `test/CLASS/`, with any names that `part_of` knows and
     with other folders ignored, or `CLASS/`. A part for training alone has a plain name such as
@@ -282,7 +252,9 @@ def folder_labels(path: Path, names: Collection[str]) -> tuple[list[ImageLabel],
         DataError: A folder beside the parts is likely to be one.
     """
     folders = {name: PurePosixPath(name).parts[:-1] for name in sorted(names)}
-    outer = 0 if path.is_dir() else _outer_folders(folders.values())
+    top_of_all = {parts[:1] for parts in folders.values()}
+    has_outer = len(top_of_all) == 1 and all(len(parts) > 1 for parts in folders.values())
+    outer = int(has_outer and not path.is_dir())
     inner = {name: parts[outer:] for name, parts in folders.items()}
     parts = {top[0]: part for top in inner.values() if len(top) > 1 and (part := part_of(top[0]))}
     several, top_folders = len({*parts.values()}) > 1, {top[0] for top in inner.values() if top}
@@ -315,25 +287,11 @@ def _label(folder: str) -> str:
     return normalize("NFC", folder.strip())
 
 
-def _outer_folders(folders: Collection[Folders]) -> int:
-    """Returns 1 if all images are below one folder that has sub-folders only, otherwise 0."""
-    top = {parts[:1] for parts in folders}
-    return int(len(top) == 1 and all(len(parts) > 1 for parts in folders))
-
-
 def _checked_classes(labels: Labels, expected: Collection[str], whole: bool = False) -> list[str]:
-    """Returns the sorted classes of the labels, after all checks that need no image.
+    """The sorted classes of the labels, after all checks that need no image.
 
-    Args:
-        labels: Of all images.
-        expected: The exact classes; if empty, at least two of any name, and every folder is a
-            class.
-        whole: Stated parts do not matter.
-
-    Raises:
-        DataError: With the class and what states it, for labels that differ only in case or spaces,
-            for one class only, for a missing or unexpected class, for a class without images, at
-            all or in one of the stated parts, and for a group in two parts.
+    Without `expected` classes, there are at least two of any name, and every folder is a class.
+    With `whole`, stated parts do not matter.
     """
     if not labels.rows:
         expected_rows = "rows" if labels.table else "images in a folder for each class"
@@ -365,7 +323,7 @@ def _without_parts(labels: Labels) -> Labels:
 
 
 def _check_likely_parts(labels: Labels, classes: Sequence[str]) -> None:
-    """Raises DataError for class folders that are likely to be parts, or to contain them."""
+    """Refuses class folders that are likely to be parts, or to contain them."""
     if any(row.part for row in labels.rows) or len(classes) < 2:
         return
     inner: dict[str, set[str]] = {name: set() for name in classes}
@@ -400,7 +358,7 @@ def _check_spelling(labels: Labels) -> None:
 
 
 def _check_empty_folders(labels: Labels, classes: Sequence[str]) -> None:
-    """Raises DataError for a class folder without images, which would not become a class."""
+    """Refuses a class folder without images, which would not become a class."""
     if not labels.folder.is_dir():
         return
     parts = {row.place.split("/")[0] for row in labels.rows if row.part is not None}
@@ -457,7 +415,7 @@ def _check_groups(labels: Labels) -> None:
 
 
 def _layout_hint(labels: Labels) -> str:
-    """Returns a hint if the only folder is likely to contain the folders of the classes."""
+    """A hint if the only folder is likely to contain the folders of the classes."""
     rows = labels.rows
     if labels.table:
         return f", the label of all {len(rows):,} rows"
@@ -478,7 +436,7 @@ _PARTS_OF_TRAINING: Mapping[Split, Sequence[str]] = {
 
 
 def _with_test_part(labels: Labels) -> Labels:
-    """Returns the labels with a stated test part, or without any part.
+    """The labels with a stated test part, or without any part.
 
     A stated validation part is the test part if none is stated.
     """
@@ -499,8 +457,6 @@ def _with_test_part(labels: Labels) -> Labels:
 
 @dataclass(frozen=True)
 class SplitLabels:
-    """Checked and split labels."""
-
     labels: Labels
     classes: Sequence[str]
     parts: SplitParts[ImageLabel]
@@ -509,15 +465,10 @@ class SplitLabels:
 def split_labels(
     settings: DataSettings, path: Path, images: DecodedImages, whole: bool = False
 ) -> SplitLabels:
-    """Returns the labels of a folder or archive of images, checked and split.
+    """The labels of a folder or archive of images, checked and split.
 
-    Copies of a class are one group.
-
-    Args:
-        settings: Of the recipe.
-        path: Of the folder or archive.
-        images: As in `read_labels`.
-        whole: All images are the part `test`, also those of stated parts.
+    Copies of a class are one group. With `whole`, all images are the part `test`, also those of
+    stated parts.
 
     Raises:
         DataError: With class and file.
@@ -543,14 +494,10 @@ def split_labels(
 
 
 def with_grouped_copies(labels: Labels, digests: Mapping[str, int]) -> Labels:
-    """Returns the labels with images of one class and equal pixels in one group, with a note.
+    """Puts images of one class and equal pixels in one group, with a note.
 
     A group of such an image is united with those of its copies. Images in two stated parts are not
-    grouped, because a group is never in two parts.
-
-    Args:
-        labels: Of all images.
-        digests: Of the pixels, by name.
+    grouped, because a group is never in two parts. `digests` are those of the pixels, by name.
     """
     copies: dict[tuple[object, ...], list[ImageLabel]] = defaultdict(list)
     for row in sorted(labels.rows, key=lambda row: row.name):
@@ -602,10 +549,8 @@ def check_every_class(
 ) -> None:
     """Refuses a class without usable images in a part.
 
-    Args:
-        split: Of all images, before unusable ones are left out.
-        counts: Number of usable images by class index, by part.
-        faults: Of the unusable images.
+    `counts` has the number of usable images by class index, by part; `faults` are those of the
+    others.
 
     Raises:
         DataError: With class, part and the first fault.

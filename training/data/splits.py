@@ -38,12 +38,6 @@ SplitParts = Mapping[str, Sequence[Item]]
 
 @dataclass(frozen=True)
 class Group(Generic[Item]):
-    """The items of a group.
-
-    Attributes:
-        label: The rarest of their classes, by which a split is stratified.
-    """
-
     label: Any
     items: Sequence[Item]
 
@@ -53,25 +47,19 @@ Cut = Callable[[Sequence[Item], Part], tuple[Sequence[Item], Sequence[Item]]]
 
 
 def _cut_by_share(items: Sequence[Item], part: Part) -> tuple[Sequence[Item], Sequence[Item]]:
-    """Returns the rest and the part, which has its share of the groups of the items (SHARES)."""
     return split_off(items, SHARES[part])
 
 
 def parts_of(
     published: Mapping[str, Sequence[Item]], split: Split, cut: Cut[Item] = _cut_by_share
 ) -> SplitParts[Item]:
-    """Returns train, calibration and test, and for one split validation; always the same parts.
+    """Train, calibration and test, and for one split validation; always the same parts.
 
     The calibration part is the published validation part, or a tenth of the training items; `paper`
     has none of the latter. `lesion-validation` drops the test part and tests on the part
     `validation` of `lesion-best-epoch`, which is the published one or a tenth of the train part. No
-    group is divided.
-
-    Args:
-        published: The parts `train`, `test` and possibly `validation`; or `all`, of which a fifth
-            becomes the test part.
-        split: Which parts to make.
-        cut: Divides items in two.
+    group is divided. `published` has the parts `train`, `test` and possibly `validation`; or `all`,
+    of which a fifth becomes the test part.
     """
     if "all" in published:
         train, test = cut(published["all"], "test")
@@ -92,7 +80,7 @@ def parts_of(
 
 
 def split_off(items: Sequence[Item], share: float) -> tuple[Sequence[Item], Sequence[Item]]:
-    """Returns the items in two parts, stratified by class, without a common group.
+    """Divides items in two, stratified by class, without a common group.
 
     A `share` of the items or groups is in the second part, which has at least one of each class
     that has two.
@@ -111,7 +99,7 @@ def split_off(items: Sequence[Item], share: float) -> tuple[Sequence[Item], Sequ
 
 
 def _whole_groups(items: Sequence[Item]) -> list[Group[Item]]:
-    """Returns the groups of the items in order; an item without one is a group by itself."""
+    """The groups of the items in order; an item without one is a group by itself."""
     members: dict[object, list[Item]] = defaultdict(list)
     for index, item in enumerate(items):
         members[index if item.cluster is None else item.cluster].append(item)
@@ -146,12 +134,9 @@ def _labels(groups: Sequence[Group[Item]]) -> set[Any]:
 def stratified_split(
     items: Sequence[AnyItem], labels: Sequence[Any], second: float
 ) -> tuple[Sequence[AnyItem], Sequence[AnyItem]]:
-    """Returns the items in two parts, stratified by class; always the same parts.
+    """Divides items, at least two of each class, by their labels; always the same parts.
 
-    Args:
-        items: At least two of each class.
-        labels: The class of each item.
-        second: Size of the second part, a fraction of all items, or as an int a count.
+    `second` is the size of the second part: a fraction of all items, or as an int a count.
 
     Raises:
         DataError: If a class has too few items.

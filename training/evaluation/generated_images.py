@@ -31,7 +31,6 @@ DrawPicture = Callable[[Generator], Pixels]
 HEIGHT, WIDTH = 150, 200
 IMAGES = 200
 _DIGIT_SIDE = 128
-_MAX_DIGIT = 16  # of scikit-learn's 8 x 8 digits
 
 _CORNER = 0.2
 """Height and width of a corner, relative to the image's."""
@@ -47,20 +46,12 @@ TYPOLOGY_ANGLES = {
     "type-5": (-30, 10),
     "type-6": (-50, -30),
 }
-REDNESS, YELLOWNESS = (8.0, 14.0), (10.0, 18.0)  # a* and b*
-SHADING, TEXTURE, GRAIN = 0.05, 0.025, 0.01  # standard deviations, relative to the tone
 
 
 def pictures(
     name: str, kinds: Mapping[str, DrawPicture], count: int = IMAGES
 ) -> list[LabelledImage]:
-    """Returns pictures of several kinds in turn, drawn each time they are read.
-
-    Args:
-        name: Of the set.
-        kinds: The function that draws a kind, by its name.
-        count: Of all kinds together.
-    """
+    """Pictures of the set `name` of several kinds in turn, drawn each time they are read."""
     turns = zip(range(count), cycle(kinds.items()), strict=False)
     return [
         LabelledImage(f"{name}/{kind}/{index:03}", partial(_picture, draw, name, index), OUTSIDE)
@@ -73,7 +64,7 @@ def _picture(draw: DrawPicture, name: str, index: int) -> Tensor:
 
 
 def digits() -> list[LabelledImage]:
-    """Returns evenly spaced digits of scikit-learn, enlarged from 8 x 8 pixels."""
+    """Evenly spaced digits of scikit-learn, enlarged from 8 x 8 pixels."""
     images = list(enumerate(load_digits().images))
     return [
         LabelledImage(f"digits-8x8/{index:04}", _digit(pixels), OUTSIDE)
@@ -82,7 +73,7 @@ def digits() -> list[LabelledImage]:
 
 
 def _text_page(random: Generator, dark: bool) -> Pixels:
-    """Returns a page filled with lines of random words, darker than the page if `dark`."""
+    """A page filled with lines of random words, darker than the page if `dark`."""
     ink, page = random.integers(0, 90, 3), random.integers(190, 256, 3)
     if not dark:
         ink, page = page, ink
@@ -96,7 +87,6 @@ def _text_page(random: Generator, dark: bool) -> Pixels:
 
 
 def _tensor_of(pixels: Pixels) -> Tensor:
-    """Returns (3, height, width) of (height, width, 3)."""
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1).contiguous()
 
 
@@ -106,8 +96,8 @@ def _word(random: Generator) -> str:
 
 
 def _digit(pixels: NDArray[np.float64]) -> Tensor:
-    """Returns the picture of a digit with pixels (8, 8) from 0 to MAX_DIGIT."""
-    small = Image.fromarray((pixels * 255 / _MAX_DIGIT).round().astype(np.uint8))
+    """The picture of a digit with pixels (8, 8) from 0 to MAX_DIGIT."""
+    small = Image.fromarray((pixels * 255 / 16).round().astype(np.uint8))
     return _tensor_of(np.asarray(small.resize((_DIGIT_SIDE, _DIGIT_SIDE)).convert("RGB")))
 
 
@@ -156,7 +146,7 @@ PICTURES: Mapping[str, Mapping[str, DrawPicture]] = {
 
 
 def plain_skin(test: Sequence[LabelledImage]) -> list[LabelledImage]:
-    """Returns corners of test images, then as many rendered pictures as complete the set.
+    """Corners of test images, then as many rendered pictures as complete the set.
 
     A test image without a usable corner is left out. A corner keeps the cluster of its image.
     """
@@ -169,18 +159,18 @@ def plain_skin(test: Sequence[LabelledImage]) -> list[LabelledImage]:
 
 
 def rendered_skin(random: Generator, min_angle: float, max_angle: float) -> Pixels:
-    """Returns skin of one tone with low-frequency shading and fine texture.
+    """Skin of one tone with low-frequency shading and fine texture.
 
     The individual typology angle, atan((L* - 50) / b*), is drawn between two angles in degrees.
     """
-    yellowness = random.uniform(*YELLOWNESS)
+    yellowness = random.uniform(10.0, 18.0)  # b*; the redness is a*
     angle = math.radians(random.uniform(min_angle, max_angle))
-    tone = _rgb(50 + yellowness * math.tan(angle), random.uniform(*REDNESS), yellowness)
-    light = (
+    tone = _rgb(50 + yellowness * math.tan(angle), random.uniform(8.0, 14.0), yellowness)
+    light = (  # standard deviations relative to the tone
         1
-        + SHADING * _smooth_noise(random, 3, 4)
-        + TEXTURE * _smooth_noise(random, HEIGHT // 3, WIDTH // 3)
-        + GRAIN * random.standard_normal((HEIGHT, WIDTH))
+        + 0.05 * _smooth_noise(random, 3, 4)
+        + 0.025 * _smooth_noise(random, HEIGHT // 3, WIDTH // 3)
+        + 0.01 * random.standard_normal((HEIGHT, WIDTH))
     )
     return (np.array(tone) * light[:, :, None]).clip(0, 255).astype(np.uint8)
 
@@ -189,18 +179,17 @@ def _corners(test: Sequence[LabelledImage]) -> Iterator[LabelledImage]:
     """Yields the most uniform corner of each image that has a usable one, at the image's size."""
     for image in test:
         pixels = pixels_of(image.name, image.source)
-        corner = min(_corner_crops(pixels), key=_deviation)
+        height, width = pixels.shape[1:]
+        rows, columns = math.ceil(_CORNER * height), math.ceil(_CORNER * width)
+        crops = (
+            pixels[:, top : top + rows, left : left + columns]
+            for top, left in product((0, height - rows), (0, width - columns))
+        )
+        corner = min(crops, key=_deviation)
         if _deviation(corner) <= MAX_DEVIATION and float(corner.float().mean()) >= MIN_BRIGHTNESS:
-            enlarged = F.resize(corner, list(pixels.shape[1:]), F.InterpolationMode.BICUBIC)
+            enlarged = F.resize(corner, [height, width], F.InterpolationMode.BICUBIC)
             name = f"plain-skin/corner/{image.name}"
             yield replace(image, name=name, source=enlarged, label=OUTSIDE, attributes={})
-
-
-def _corner_crops(pixels: Tensor) -> Iterator[Tensor]:
-    height, width = pixels.shape[1:]
-    rows, columns = math.ceil(_CORNER * height), math.ceil(_CORNER * width)
-    for top, left in product((0, height - rows), (0, width - columns)):
-        yield pixels[:, top : top + rows, left : left + columns]
 
 
 def _deviation(pixels: Tensor) -> float:
@@ -208,13 +197,13 @@ def _deviation(pixels: Tensor) -> float:
 
 
 def _smooth_noise(random: Generator, rows: int, columns: int) -> np.ndarray:
-    """Returns (HEIGHT, WIDTH) standard normal noise of rows x columns values, interpolated."""
+    """Standard normal noise of rows x columns values, interpolated to (HEIGHT, WIDTH)."""
     coarse = Image.fromarray(random.standard_normal((rows, columns)).astype(np.float32))
     return np.asarray(coarse.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC))
 
 
 def _rgb(lightness: float, redness: float, yellowness: float) -> tuple[int, ...]:
-    """Returns the sRGB colour, 0 to 255, of a CIELAB colour."""
+    """The sRGB colour, 0 to 255, of a CIELAB colour."""
     lab = (round(lightness * 2.55), 128 + round(redness), 128 + round(yellowness))
     convert = ImageCms.buildTransform(
         ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB"), "LAB", "RGB"
@@ -226,16 +215,13 @@ def _rgb(lightness: float, redness: float, yellowness: float) -> tuple[int, ...]
     return colour
 
 
-BRIGHTER, DARKER = 1.8, 0.4
-BLUR, NOISE = 0.03, 0.15  # standard deviations, per shorter side and per full range
-WARM, COLD = (1.25, 1.0, 0.7), (0.7, 1.0, 1.25)  # gains of red, green and blue
 FIELD, EDGE = 1.0, 0.04  # diameter of the camera's field and width of its edge, per shorter side
 LESION = 0.7  # part of the image that is pasted, centred; per side
 _PASTED = 0.5  # size of the pasted lesion per side of the background
 
 
 def with_shift(images: Sequence[LabelledImage], name: str) -> list[LabelledImage]:
-    """Returns images that are decoded and changed by the shift `name` each time they are read."""
+    """Images that are decoded and changed by the shift `name` each time they are read."""
     return [replace(image, source=partial(_shifted, image, name)) for image in images]
 
 
@@ -244,13 +230,13 @@ def _shifted(image: LabelledImage, name: str) -> Tensor:
 
 
 def shifted(pixels: Tensor, name: str) -> Tensor:
-    """Returns changed (3, height, width) uint8 pixels. Random numbers depend on pixels and name."""
+    """Changes (3, height, width) uint8 pixels. Random numbers depend on pixels and name."""
     with seeded(CPU, content_seed(pixels, name)):
         return SHIFTS[name](pixels)
 
 
 def _blur(pixels: Tensor) -> Tensor:
-    sigma = BLUR * min(pixels.shape[1:])
+    sigma = 0.03 * min(pixels.shape[1:])
     blurred: Tensor = F.gaussian_blur(pixels, [2 * math.ceil(3 * sigma) + 1] * 2, [sigma] * 2)
     return blurred
 
@@ -260,11 +246,6 @@ def _cast(gains: tuple[float, float, float]) -> Callable[[Tensor], Tensor]:
         return _uint8(pixels.float() * torch.tensor(gains)[:, None, None])
 
     return transform
-
-
-def _camera_border(pixels: Tensor) -> Tensor:
-    height, width = pixels.shape[1:]
-    return _uint8(pixels.float() * _disc(height, width, FIELD, FIELD))
 
 
 def _paste_lesion(pixels: Tensor) -> Tensor:
@@ -283,7 +264,7 @@ def _paste_lesion(pixels: Tensor) -> Tensor:
 
 
 def _background(height: int, width: int) -> Tensor:
-    """Returns (3, height, width) float32 from 0 to 255, a page of text or a plain colour."""
+    """A page of text or a plain colour, (3, height, width) float32 from 0 to 255."""
     if torch.rand(()) < 0.5:
         return torch.randint(256, (3, 1, 1)).float().expand(3, height, width).clone()
     random = np.random.default_rng(int(torch.randint(2**31, ())))
@@ -292,7 +273,7 @@ def _background(height: int, width: int) -> Tensor:
 
 
 def _disc(height: int, width: int, rows: float, columns: float) -> Tensor:
-    """Returns (height, width), 1 within a centred ellipse and 0 outside, with a soft edge.
+    """1 within a centred ellipse and 0 outside, with a soft edge, (height, width).
 
     `rows` and `columns` are the diameters of the ellipse, in units of the shorter side.
     """
@@ -307,13 +288,15 @@ def _uint8(pixels: Tensor) -> Tensor:
 
 
 SHIFTS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "colour-cast-warm": _cast(WARM),
-    "colour-cast-cold": _cast(COLD),
-    "brighter": lambda pixels: F.adjust_brightness(pixels, BRIGHTER),
-    "darker": lambda pixels: F.adjust_brightness(pixels, DARKER),
+    "colour-cast-warm": _cast((1.25, 1.0, 0.7)),
+    "colour-cast-cold": _cast((0.7, 1.0, 1.25)),
+    "brighter": lambda pixels: F.adjust_brightness(pixels, 1.8),
+    "darker": lambda pixels: F.adjust_brightness(pixels, 0.4),
     "blurred": _blur,
-    "noisy": lambda pixels: F.gaussian_noise(pixels, sigma=NOISE),
-    "camera-border": _camera_border,
+    "noisy": lambda pixels: F.gaussian_noise(pixels, sigma=0.15),
+    "camera-border": lambda pixels: _uint8(
+        pixels.float() * _disc(pixels.shape[1], pixels.shape[2], FIELD, FIELD)
+    ),
     "colour-inverted": lambda pixels: 255 - pixels,
     "colour-rotated": lambda pixels: pixels.roll(1, dims=0),
     "pasted-lesion": _paste_lesion,

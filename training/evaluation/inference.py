@@ -41,7 +41,7 @@ def predict_all(
     label: str,
     rule: StoppingRule | None = None,
 ) -> list[Trajectories]:
-    """Returns the trajectories of a model for at least one image, for each of `options`.
+    """The trajectories of a model for at least one image, for each of `options`.
 
     Each image is read, decoded and resized once. `label` is the name of the progress bar; `rule` is
     as in `EulerLoRA.run`.

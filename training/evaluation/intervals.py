@@ -24,18 +24,14 @@ narrow."""
 RESAMPLES = 1000
 CHUNK = 100
 CONFIDENCE = 0.95
-SEED = 0
 
 
 @dataclass(frozen=True)
 class Estimate:
     """The value of a metric with its 95% confidence interval.
 
-    Attributes:
-        low: None if there are fewer than MIN_CLUSTERS clusters, which a bootstrap needs, or if all
-            resamples give the same value, which says nothing about other images.
-        high: None if there are fewer than MIN_CLUSTERS clusters, which a bootstrap needs, or if all
-            resamples give the same value, which says nothing about other images.
+    There is none if there are fewer than MIN_CLUSTERS clusters, which a bootstrap needs, or if all
+    resamples give the same value, which says nothing about other images.
     """
 
     value: float
@@ -48,7 +44,6 @@ class Estimate:
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
     def text(self, form: str = ".3f") -> str:
-        """Returns the value and the interval; form: format of the numbers."""
         if self.low is None or self.high is None:
             return f"{self.value:{form}} (no interval)"
         return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
@@ -62,9 +57,7 @@ Estimates = Mapping[str, Estimate | None]
 class Proportion:
     """hits of images, which show `clusters` lesions or other independent units.
 
-    Attributes:
-        low: Lower end of the two-sided 95% confidence interval of the share, by `proportion`.
-        high: Its upper end.
+    `low` and `high` are the two-sided 95% confidence interval of the share, by `proportion`.
     """
 
     hits: int
@@ -75,25 +68,24 @@ class Proportion:
     high: float
 
     def text(self) -> str:
-        """Returns the share and its interval."""
         return f"{self.share:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
 def bootstrap(
     metrics: Callable[[Weights], Mapping[str, Floats]], *clusters: Ints
 ) -> dict[str, Estimate | None]:
-    """Returns metrics of the images with percentile bootstrap intervals from 1,000 resamples.
+    """Metrics of the images with percentile bootstrap intervals from 1,000 resamples.
 
     Each resample draws as many clusters as there are, with replacement, and keeps the images of a
     cluster together (Davison and Hinkley, Bootstrap Methods and their Application, 1997, 3.8).
+    Resamples without a defined value do not enter the interval. A set with fewer than MIN_CLUSTERS
+    clusters leaves all metrics without an interval.
 
     Args:
         metrics: Takes weights of all images and returns (resamples,) values by name.
         clusters: (n,) cluster index of each image, one array for each independently sampled set.
             The weights list the images of these sets in this order. Equal clusters give equal
-            resamples, whatever the metrics. Resamples without a defined value do not enter the
-            interval. A set with fewer than MIN_CLUSTERS clusters leaves all metrics without an
-            interval.
+            resamples, whatever the metrics.
     """
     if min(len(np.unique(indices)) for indices in clusters) < MIN_CLUSTERS:
         of_images = metrics(unit_weights(sum(map(len, clusters))))
@@ -107,7 +99,7 @@ def bootstrap(
 
 
 def share_estimates(hits: Mapping[str, Bools], clusters: Ints) -> dict[str, Estimate | None]:
-    """Returns the share of hits with the interval of `proportion` by name; None for no images."""
+    """The shares of hits with the interval of `proportion` by name; None for no images."""
     shares = {name: proportion(of_name, clusters) for name, of_name in hits.items()}
     return {
         name: None if share is None else Estimate(share.share, share.low, share.high)
@@ -118,11 +110,11 @@ def share_estimates(hits: Mapping[str, Bools], clusters: Ints) -> dict[str, Esti
 def resampled(
     metrics: Callable[[Weights], Mapping[str, Floats]], *clusters: Ints
 ) -> dict[str, Floats]:
-    """Returns metrics (1 + RESAMPLES,): first of the images themselves, then of the resamples.
+    """Metrics (1 + RESAMPLES,): first of the images themselves, then of the resamples.
 
     Arguments as in `bootstrap`.
     """
-    random = np.random.default_rng(SEED)
+    random = np.random.default_rng(0)
     chunks = [metrics(unit_weights(sum(map(len, clusters))))]
     for _ in range(0, RESAMPLES, CHUNK):
         weights = [_resampled_weights(indices, random) for indices in clusters]
@@ -131,32 +123,30 @@ def resampled(
 
 
 def unit_weights(images: int) -> Weights:
-    """Returns (1, images) ones: every image counts once."""
+    """Ones, (1, images): every image counts once."""
     return np.ones((1, images))
 
 
 def cluster_indices(clusters: Sequence[str]) -> Ints:
-    """Returns (n,) cluster indices from the cluster name of each image."""
+    """(n,) cluster indices from the cluster name of each image."""
     indices: Ints = np.unique(np.array(clusters, dtype=np.str_), return_inverse=True)[1]
     return indices
 
 
 def ratio(numerator: Floats, denominator: Floats) -> Floats:
-    """Returns numerator / denominator, NaN where the denominator is 0."""
+    """numerator / denominator, NaN where the denominator is 0."""
     undefined = np.full(np.broadcast_shapes(numerator.shape, denominator.shape), np.nan)
     ratios: Floats = np.divide(numerator, denominator, out=undefined, where=denominator > 0)
     return ratios
 
 
 def proportion(hits: Bools, clusters: Ints) -> Proportion | None:
-    """Returns the share of hits among images with its interval, or None for no images.
+    """The share of hits among images with its interval, or None for no images.
 
-    Args:
-        hits: (n,).
-        clusters: (n,) cluster index of each image. The interval is that of Korn and Graubard
-            (Survey Methodology 24, 193, 1998): the interval of Clopper and Pearson (Biometrika 26,
-            404, 1934), with the effective number of images in place of their number. If all
-            clusters have one image, both are the same, and the interval is exact.
+    `hits` and `clusters`, the cluster index of each image, are (n,). The interval is that of Korn
+    and Graubard (Survey Methodology 24, 193, 1998): the interval of Clopper and Pearson (Biometrika
+    26, 404, 1934), with the effective number of images in place of their number. If all clusters
+    have one image, both are the same, and the interval is exact.
     """
     images = len(hits)
     if not images:
@@ -168,7 +158,7 @@ def proportion(hits: Bools, clusters: Ints) -> Proportion | None:
 
 
 def clopper_pearson(hits: float, images: float) -> tuple[float, float]:
-    """Returns the two-sided 95% interval of Clopper and Pearson; the counts may be fractions.
+    """The two-sided 95% interval of Clopper and Pearson; the counts may be fractions.
 
     For whole counts, `hits` or more have probability 2.5% at the lower limit, and `hits` or fewer
     at the upper one. Both are quantiles of beta distributions.
@@ -181,7 +171,7 @@ def clopper_pearson(hits: float, images: float) -> tuple[float, float]:
 
 
 def _effective_images(hits: Bools, clusters: Ints) -> tuple[int, float]:
-    """Returns the number of clusters, and of independent images with the same information.
+    """The number of clusters, and of independent images with the same information.
 
     The latter is the number of images over the design effect, the factor by which clusters
     increase the variance of the share (Taylor variance of a ratio), times the squared ratio of
@@ -204,7 +194,7 @@ def _effective_images(hits: Bools, clusters: Ints) -> tuple[int, float]:
 
 
 def _resampled_weights(clusters: Ints, random: Generator) -> Weights:
-    """Returns (CHUNK, n): how often each image is drawn."""
+    """How often each image is drawn, (CHUNK, n)."""
     count = int(clusters.max()) + 1
     drawn = random.integers(count, size=(CHUNK, count)) + count * np.arange(CHUNK)[:, None]
     times = np.bincount(drawn.ravel(), minlength=CHUNK * count).reshape(CHUNK, count)
@@ -213,7 +203,7 @@ def _resampled_weights(clusters: Ints, random: Generator) -> Weights:
 
 
 def _percentile_estimate(values: Floats) -> Estimate | None:
-    """Returns the estimate from values (1 + resamples,), first that of the images themselves."""
+    """Values are (1 + resamples,), first that of the images themselves."""
     if np.isnan(values[0]):
         return None
     tail = 100 * (1 - CONFIDENCE) / 2
@@ -225,8 +215,7 @@ def _percentile_estimate(values: Floats) -> Estimate | None:
 class ToleranceBound:
     """A threshold that at least `share` of new units reach, with `confidence`.
 
-    Attributes:
-        threshold: The value of the unit at rank `misses` of `units`, counted from the lowest one.
+    It is the value of the unit at rank `misses` of `units`, counted from the lowest one.
     """
 
     threshold: float
@@ -245,21 +234,17 @@ class ToleranceBound:
 
 
 def tolerance_bound(values: Floats, share: float) -> ToleranceBound:
-    """Returns the highest threshold that at least `share` of new units reach with CONFIDENCE.
+    """The highest threshold that at least `share` of new units reach with CONFIDENCE.
 
-    With fewer than `tolerance_sample_size(share)` units, returns the lowest value, whose confidence
-    is lower.
-
-    Args:
-        values: (n,), one for each unit, n > 0.
-        share: In (0, 1).
+    With fewer than `tolerance_sample_size(share)` units it is the lowest value, whose confidence is
+    lower. `values` are (n,), one for each unit, n > 0.
     """
     misses = allowed_misses(len(values), share) or 0
     return ToleranceBound(float(np.sort(values)[misses]), misses, len(values), share)
 
 
 def lower_bound(hits: int, units: int) -> float:
-    """Returns the one-sided 95% lower bound of a share (Clopper and Pearson, Biometrika 26, 1934).
+    """The one-sided 95% lower bound of a share (Clopper and Pearson, Biometrika 26, 1934).
 
     It also holds for the share of new units that reach a `tolerance_bound` with these hits.
     """
@@ -267,7 +252,7 @@ def lower_bound(hits: int, units: int) -> float:
 
 
 def allowed_misses(units: int, share: float) -> int | None:
-    """Returns the largest number of misses with a lower bound of at least `share`.
+    """The largest number of misses with a lower bound of at least `share`.
 
     None if the bound is lower even without a miss.
     """
@@ -277,5 +262,5 @@ def allowed_misses(units: int, share: float) -> int | None:
 
 
 def tolerance_sample_size(share: float) -> int:
-    """Returns the smallest number of units that establishes a share without a miss; 59 for 0.95."""
+    """The smallest number of units that establishes a share without a miss; 59 for 0.95."""
     return math.ceil(math.log(1 - CONFIDENCE) / math.log(share))

@@ -29,26 +29,18 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class CalibrationBins:
-    """Images by the probability of their predicted label, in equal-width bins.
+    """Images by the probability of their predicted label, in equal-width bins."""
 
-    Attributes:
-        edges: (bins + 1,), from 0 to 1. The other fields are (bins,):
-        images: Number of images.
-        correct: Number of correct labels.
-        confidence: Sum of the top probabilities.
-    """
-
-    edges: Floats
-    images: Ints
-    correct: Ints
-    confidence: Floats
+    edges: Floats  # (bins + 1,), from 0 to 1; the other fields are (bins,)
+    images: Ints  # number of images
+    correct: Ints  # number of correct labels
+    confidence: Floats  # sum of the top probabilities
 
 
 def log_mean_probability(log_probabilities: Tensor) -> Tensor:
-    """Returns (n, classes), of the mean probability over trajectories; finite where that is 0.
+    """Log of the mean probability over trajectories, (n, classes); finite where that is 0.
 
-    Args:
-        log_probabilities: (n, trajectories, classes).
+    `log_probabilities` are (n, trajectories, classes).
     """
     return log_probabilities.logsumexp(dim=1) - math.log(log_probabilities.shape[1])
 
@@ -56,17 +48,10 @@ def log_mean_probability(log_probabilities: Tensor) -> Tensor:
 def classification_metrics(
     log_probabilities: Tensor, labels: Ints, weights: Weights
 ) -> dict[str, Floats]:
-    """Returns accuracy, macro-F1, macro-AUROC, ECE, NLL (nats) and Brier score.
+    """Accuracy, macro-F1, macro-AUROC, ECE, NLL (nats) and Brier score, (resamples,) by name.
 
-    Those of MEAN_LOGITS are also those of the softmax of the mean logits, with that ending.
-
-    Args:
-        log_probabilities: (n, trajectories, classes).
-        labels: (n,).
-        weights: (resamples, n).
-
-    Returns:
-        (resamples,) by name.
+    Those of MEAN_LOGITS are also those of the softmax of the mean logits, with that ending. Shapes:
+    log_probabilities (n, trajectories, classes), labels (n,), weights (resamples, n).
     """
     log_mean = log_mean_probability(log_probabilities)
     # Logits and log-probabilities of a trajectory differ by one number for all classes.
@@ -83,7 +68,7 @@ def classification_metrics(
 
 
 def _label_metrics(log_probabilities: Tensor, labels: Ints, weights: Weights) -> dict[str, Floats]:
-    """Returns accuracy, ECE, NLL and Brier score of log-probabilities (n, classes)."""
+    """Accuracy, ECE, NLL and Brier score of log-probabilities (n, classes)."""
     probabilities: Floats = log_probabilities.exp().numpy()
     of_label = log_probabilities.numpy()[np.arange(len(labels)), labels]
     one_hot = np.eye(probabilities.shape[1])[labels]
@@ -96,17 +81,12 @@ def _label_metrics(log_probabilities: Tensor, labels: Ints, weights: Weights) ->
 
 
 def weighted_mean(values: Floats | Bools, weights: Weights) -> Floats:
-    """Returns the mean over images, (resamples,).
-
-    Args:
-        values: (n,).
-        weights: (resamples, n).
-    """
+    """The mean of values (n,) over images, (resamples,)."""
     return ratio(weights @ values, weights.sum(axis=1))
 
 
 def macro_f1(probabilities: Floats, labels: Ints, weights: Weights) -> Floats:
-    """Returns the mean F1 over all classes; a class without images or predictions counts as 0."""
+    """The mean F1 over all classes; a class without images or predictions counts as 0."""
     identity = np.eye(probabilities.shape[1])
     true, predicted = identity[labels], identity[probabilities.argmax(axis=1)]
     true_or_predicted = weights @ (true + predicted)  # (resamples, classes)
@@ -116,7 +96,7 @@ def macro_f1(probabilities: Floats, labels: Ints, weights: Weights) -> Floats:
 
 
 def macro_auroc(probabilities: Floats, labels: Ints, weights: Weights) -> Floats:
-    """Returns the mean one-against-rest AUROC over classes with positives and negatives."""
+    """The mean one-against-rest AUROC over classes with positives and negatives."""
     by_class = np.stack(
         [auroc(scores, labels == k, weights) for k, scores in enumerate(probabilities.T)]
     )
@@ -125,15 +105,9 @@ def macro_auroc(probabilities: Floats, labels: Ints, weights: Weights) -> Floats
 
 
 def auroc(scores: Floats, positive: Bools, weights: Weights) -> Floats:
-    """Returns the probability that a positive scores above a negative; ties count half.
+    """The probability that a positive scores above a negative; ties count half.
 
-    Args:
-        scores: (n,).
-        positive: (n,).
-        weights: (resamples, n).
-
-    Returns:
-        (resamples,), NaN if there are no positives or no negatives.
+    NaN if there are no positives or no negatives. `scores` and `positive` are (n,).
     """
     return _pairwise_auroc(
         _sums_by_score(scores, weights * positive), _sums_by_score(scores, weights * ~positive)
@@ -143,16 +117,10 @@ def auroc(scores: Floats, positive: Bools, weights: Weights) -> Floats:
 def sensitivity_at_specificity(
     specificity: float, scores: Floats, positive: Bools, weights: Weights
 ) -> Floats:
-    """Returns the greatest share of positives at or above a threshold with this specificity.
+    """The greatest share of positives at or above a threshold with this specificity.
 
-    Args:
-        specificity: The least share of negatives below the threshold.
-        scores: (n,).
-        positive: (n,).
-        weights: (resamples, n).
-
-    Returns:
-        (resamples,), NaN if there are no positives or no negatives.
+    `specificity` is the least share of negatives below the threshold. NaN if there are no positives
+    or no negatives. `scores` and `positive` are (n,).
     """
     positives = _sums_by_score(scores, weights * positive).cumsum(axis=1)
     negatives = _sums_by_score(scores, weights * ~positive).cumsum(axis=1)
@@ -163,7 +131,7 @@ def sensitivity_at_specificity(
 
 
 def calibration_error(probabilities: Floats, labels: Ints, weights: Weights) -> Floats:
-    """Returns the ECE of the predicted label: 10 equal-width bins (lo, hi], weighted by size."""
+    """The ECE of the predicted label: 10 equal-width bins (lo, hi], weighted by size."""
     confidence = probabilities.max(axis=1)
     correct = probabilities.argmax(axis=1) == labels
     gaps = np.eye(_ECE_BINS)[_bin_indices(confidence)] * (correct - confidence)[:, None]
@@ -171,11 +139,9 @@ def calibration_error(probabilities: Floats, labels: Ints, weights: Weights) -> 
 
 
 def calibration_bins(probabilities: Floats, labels: Ints) -> CalibrationBins:
-    """Returns 10 equal-width bins (lo, hi] of the top probability; 0 belongs to the first.
+    """10 equal-width bins (lo, hi] of the top probability; 0 belongs to the first.
 
-    Args:
-        probabilities: (n, classes).
-        labels: (n,).
+    `probabilities` are (n, classes), `labels` (n,).
     """
     confidence = probabilities.max(axis=1)
     correct = probabilities.argmax(axis=1) == labels
@@ -189,14 +155,12 @@ def calibration_bins(probabilities: Floats, labels: Ints) -> CalibrationBins:
 
 
 def ood_metrics(inside: Floats, outside: Floats, weights: Weights) -> dict[str, Floats]:
-    """Returns AUROC, AUPRC and FPR at 95% TPR of a score that is higher in distribution.
+    """AUROC, AUPRC and FPR at 95% TPR of a score that is higher in distribution.
 
-    Args:
-        inside: (n,) scores of in-distribution images.
-        outside: (m,) scores of out-of-distribution images.
-        weights: (resamples, n + m). In-distribution is positive. AUPRC is the average precision.
-            The FPR is the lowest among thresholds with TPR >= 0.95; equal scores are accepted
-            together. All are NaN for a resample without in-distribution images.
+    In-distribution, `inside`, is positive. AUPRC is the average precision. The FPR is the lowest
+    among thresholds with TPR >= 0.95; equal scores are accepted together. All are NaN for a
+    resample without in-distribution images. Shapes: inside (n,), outside (m,), weights
+    (resamples, n + m).
     """
     scores = np.concatenate([inside, outside])
     positive = np.arange(len(scores)) < len(inside)
@@ -216,12 +180,7 @@ def ood_metrics(inside: Floats, outside: Floats, weights: Weights) -> dict[str, 
 
 
 def _sums_by_score(scores: Floats, amounts: Floats) -> Floats:
-    """Returns (..., distinct scores): sums of the amounts at each score, highest score first.
-
-    Args:
-        scores: (n,), finite.
-        amounts: (..., n).
-    """
+    """Sums of the amounts (..., n) at each of the distinct scores, highest score first."""
     order = np.argsort(-scores, kind="stable")
     starts = np.flatnonzero(np.diff(scores[order], prepend=np.inf))
     sums: Floats = np.add.reduceat(amounts[..., order], starts, axis=-1)
@@ -240,7 +199,7 @@ def _bin_edges() -> Floats:
 
 
 def _bin_indices(confidence: Floats) -> Ints:
-    """Returns (n,) the index of the bin (lo, hi] of each top probability."""
+    """The index of the bin (lo, hi] of each top probability, (n,)."""
     return np.clip(np.searchsorted(_bin_edges(), confidence, side="left") - 1, 0, _ECE_BINS - 1)
 
 
@@ -249,18 +208,13 @@ class RiskCoverage:
     """Selective prediction at each threshold on a score, highest threshold first.
 
     Both fields are (resamples, distinct scores).
-
-    Attributes:
-        accepted: Number of images with at least that score.
-        errors: How many of them have a wrong label. The last column covers all images.
     """
 
-    accepted: Floats
-    errors: Floats
+    accepted: Floats  # number of images with at least that score
+    errors: Floats  # how many of them have a wrong label; the last column covers all images
 
     @property
     def coverage(self) -> Floats:
-        """Share of the images that are accepted, in [0, 1]."""
         return ratio(self.accepted, self.accepted[:, -1:])
 
     @property
@@ -270,19 +224,17 @@ class RiskCoverage:
 
 
 def risk_coverage(scores: Floats, wrong: Bools, weights: Weights) -> RiskCoverage:
-    """Returns risk-coverage curves of selective prediction.
+    """Risk-coverage curves of selective prediction.
 
-    Args:
-        scores: (n,), n > 0; images are accepted in descending order, equal scores together.
-        wrong: (n,), whether the label is wrong.
-        weights: (resamples, n) integers.
+    Images are accepted in descending order of `scores` (n,), equal scores together. `wrong` (n,) is
+    True for a wrong label; weights are integers.
     """
     accepted, errors = _sums_by_score(scores, weights), _sums_by_score(scores, weights * wrong)
     return RiskCoverage(accepted.cumsum(axis=1), errors.cumsum(axis=1))
 
 
 def selective_metrics(curve: RiskCoverage) -> dict[str, Floats]:
-    """Returns AURC and AUGRC; lower is better.
+    """AURC and AUGRC; lower is better.
 
     aurc: mean over k = 1..n of the selective risk of the k most confident images (Geifman, Uziel
     and El-Yaniv, ICLR 2019). augrc: area under the generalised risk (share of all n images that
@@ -307,17 +259,12 @@ def selective_metrics(curve: RiskCoverage) -> dict[str, Floats]:
 def error_ranking(
     uncertainty: Uncertainty, variance: Variance, wrong: Bools, clusters: Ints
 ) -> dict[str, Estimates]:
-    """Returns how well MSP, entropy, mutual information and parts of the variance rank errors.
+    """How well MSP, entropy, mutual information and parts of the variance rank errors, by score.
 
-    By score; parts of the variance that are 0 for all images are left out. auroc: the probability
-    that an image with a wrong label is more uncertain than one with the right label; 0.5 for a
-    random order. aurc: as in `selective_metrics`; the share of wrong labels for a random order.
-
-    Args:
-        uncertainty: Of n images.
-        variance: Of the same images.
-        wrong: (n,), True for a wrong label.
-        clusters: (n,), the cluster index.
+    Parts of the variance that are 0 for all images are left out. auroc: the probability that an
+    image with a wrong label is more uncertain than one with the right label; 0.5 for a random
+    order. aurc: as in `selective_metrics`; the share of wrong labels for a random order. `wrong`
+    and `clusters`, the cluster index, are (n,).
     """
     confidences = {
         "msp": uncertainty.msp.numpy(),
@@ -328,15 +275,13 @@ def error_ranking(
         values = getattr(variance, part).numpy()
         if values.any():
             confidences[part] = -values
+
+    def ranking(confidence: Floats, weights: Weights) -> dict[str, Floats]:
+        curve = risk_coverage(confidence, wrong, weights)
+        aurc = selective_metrics(curve)["aurc"]
+        return {"auroc": auroc(-confidence, wrong, weights), "aurc": aurc}
+
     return {
-        score: bootstrap(partial(_ranking, confidence, wrong), clusters)
+        score: bootstrap(partial(ranking, confidence), clusters)
         for score, confidence in confidences.items()
-    }
-
-
-def _ranking(confidence: Floats, wrong: Bools, weights: Weights) -> dict[str, Floats]:
-    curve = risk_coverage(confidence, wrong, weights)
-    return {
-        "auroc": auroc(-confidence, wrong, weights),
-        "aurc": selective_metrics(curve)["aurc"],
     }

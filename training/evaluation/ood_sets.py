@@ -59,11 +59,10 @@ OodSource = str | Path
 
 
 def ood_sources(arguments: Sequence[str]) -> dict[OodSource, OodGroup]:
-    """Returns the group of every set by its source, in the order of the arguments.
+    """The group of every set by its source, in the order of the arguments of `--ood`.
 
-    Args:
-        arguments: `[GROUP:]SET`; a set is the name of a generated one, `generated` for all of them,
-            or a folder or archive, which is `far` by default.
+    An argument is `[GROUP:]SET`; a set is the name of a generated one, `generated` for all of them,
+    or a folder or archive, which is `far` by default.
 
     Raises:
         SettingsError: For an unknown group or a set in two groups.
@@ -82,12 +81,7 @@ def ood_sources(arguments: Sequence[str]) -> dict[OodSource, OodGroup]:
 def read_ood_sets(
     sources: Mapping[OodSource, OodGroup], test: Sequence[LabelledImage], skip_bad: bool = False
 ) -> list[OodSet]:
-    """Returns the sets with distinct names.
-
-    Args:
-        sources: Their groups.
-        test: The test part of the data set, from which some generated sets are made.
-        skip_bad: Skip unusable images.
+    """The sets with distinct names; some generated ones are made from the test part.
 
     Raises:
         DataError: For a set without usable images, or without `skip_bad` with an unusable one.
@@ -125,7 +119,7 @@ def _sources(argument: str) -> dict[OodSource, OodGroup]:
 
 
 def _parsed(argument: str) -> tuple[OodGroup | None, str]:
-    """Returns group and set of `[GROUP:]SET`; a prefix with a slash belongs to a path."""
+    """Group and set of `[GROUP:]SET`; a prefix with a slash belongs to a path."""
     prefix, colon, name = argument.partition(":")
     if not colon or "/" in prefix:
         return None, argument
@@ -139,7 +133,7 @@ def _parsed(argument: str) -> tuple[OodGroup | None, str]:
 
 
 def _distinct_names(paths: Sequence[Path]) -> dict[Path, str]:
-    """Returns a name for each absolute path: its last components that no other set has."""
+    """A name for each absolute path: its last components that no other set has."""
     names: dict[Path, str] = {}
     for path in paths:
         taken = {TEST, *GENERATED, *names.values()}
@@ -149,10 +143,10 @@ def _distinct_names(paths: Sequence[Path]) -> dict[Path, str]:
 
 
 def resemblance(ood_set: OodSet, config: CheckpointConfig) -> str | None:
-    """Returns what training was shown that the set is or resembles; None if none is known."""
+    """What training was shown that the set is or resembles; None if none is known."""
     if ood_set.generated and ood_set.group == "shifted":
         return "the data set itself: changed test images"
-    shown = [*_pretraining(config), *_training(config.provenance)]
+    shown = list(_shown(config))
     own, family = _stem(ood_set.name).lower(), _family(ood_set.name)
     same = [role for name, role in shown if _stem(name).lower() == own]
     if same:
@@ -168,18 +162,15 @@ def _joined(texts: Iterable[str], separator: str) -> str:
     return separator.join(dict.fromkeys(texts))
 
 
-def _pretraining(config: CheckpointConfig) -> Iterator[tuple[str, str]]:
-    """Yields name (kind or path) and use of the data of the backbone's pretraining."""
-    origin = config.backbone.provenance
+def _shown(config: CheckpointConfig) -> Iterator[tuple[str, str]]:
+    """Yields name (kind or path) and use of the data of all trainings."""
+    origin, facts = config.backbone.provenance, config.provenance
     published = config.backbone.published or origin.get("fine_tuned_from")
     if "stages" in origin:
         for data in (*origin["recipe"]["data"], *origin["recipe"].get("unlabelled", ())):
             yield _data_name(data), "pretraining"
     elif published is not None:
         yield published, "pretraining"
-
-
-def _training(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "outliers" in facts:
         yield facts["outliers"]["data"], "outlier exposure"
     if isinstance(recipe := facts.get("recipe"), Mapping):  # other programs store other facts
@@ -187,7 +178,7 @@ def _training(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _data_name(data: Mapping[str, Any]) -> str:
-    """Returns the path of a folder of images, or the kind of a published data set."""
+    """The path of a folder of images, or the kind of a published data set."""
     data_set = DATA_SETS.get(data["kind"])
     return data_set.kind if data_set is not None and data_set.published else str(data["path"])
 
@@ -199,7 +190,5 @@ def _family(name: str) -> str | None:
 
 
 def _stem(name: str) -> str:
-    """Returns the first component of a relative path, without the suffixes of an archive; "" for
-    the data directory itself.
-    """
+    """The first component of a relative path without the suffixes of an archive; "" for "."."""
     return "".join(PurePosixPath(name).parts[:1]).split(".tar")[0]

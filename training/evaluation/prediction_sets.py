@@ -27,17 +27,15 @@ class Lesions:
 
     Attributes:
         indices: (n,) int64, the lesion of each image; one without a known lesion is one by itself.
-        labels: (lesions,) int64, their class indices.
-        unit: "image" if no image has a known lesion.
     """
 
     indices: Tensor
-    labels: Tensor
-    unit: Literal["lesion", "image"]
+    labels: Tensor  # (lesions,) int64, their class indices
+    unit: Literal["lesion", "image"]  # "image" if no image has a known lesion
 
     @classmethod
     def of(cls, images: Sequence[LabelledImage]) -> "Lesions":
-        """Returns the lesions of images; an image without a lesion is one by itself.
+        """An image without a lesion is one by itself.
 
         A group, such as a patient, with images of several classes is a lesion of each of them.
         """
@@ -59,7 +57,7 @@ def set_coverages(
     probabilities: Tensor,
     images: Sequence[LabelledImage],
 ) -> list[SetCoverage]:
-    """Returns `coverage_by_class` for each coverage that the checkpoint has for these options."""
+    """`coverage_by_class` for each coverage that the checkpoint has for these options."""
     return [
         coverage_by_class(probabilities, images, model.classes, calibration)
         for calibration in model.config.fitted_for(model.config.prediction_sets, options)
@@ -72,15 +70,10 @@ def coverage_by_class(
     classes: Sequence[str],
     calibration: PredictionSetCalibration,
 ) -> SetCoverage:
-    """Returns the coverage of the prediction sets on at least one labelled image.
+    """The coverage of the prediction sets on at least one labelled image.
 
-    A lesion is covered if the sets of all its images contain its class.
-
-    Args:
-        probabilities: (n, classes) float64, predicted with the options of the calibration.
-        images: The n images, in the order of the probabilities.
-        classes: In the order of the probabilities.
-        calibration: Its thresholds give the sets.
+    A lesion is covered if the sets of all its images contain its class. `probabilities` are
+    (n, classes) float64 of the n images, predicted with the options of the calibration.
     """
     included = included_classes(probabilities, calibration.thresholds)
     sizes = included.sum(dim=1).double()

@@ -13,11 +13,6 @@ from training.data.augmentation import Transform
 from training.data.images import LabelledImage, load, pixels_of
 from training.recipe.schema import OptimisationSettings
 
-MIN_EPOCHS, MAX_EPOCHS, FEW_STEPS = 10, 40, 300
-"""An automatic length is at least 10 epochs; up to 40 if fewer make less than 300 steps."""
-MIN_BATCH, MAX_BATCH, FEW_BATCHES = 8, 32, 10
-"""An automatic batch is a power of two from 8 to 32 that makes 10 steps per epoch or more."""
-
 AnySettings = TypeVar("AnySettings", bound=OptimisationSettings)
 
 IGNORED = -100
@@ -34,33 +29,33 @@ class Shard:
 
 @dataclass(frozen=True)
 class RunLength:
-    """The length of a run: images per epoch, images per batch, and epochs."""
-
     images: int
     batch_size: int
     epochs: int
 
     @classmethod
     def of(cls, settings: OptimisationSettings, images: int) -> Self:
-        """Returns the length of a run on `images` images; `auto` follows from their number."""
+        """The length of a run on `images` images; `auto` follows from their number.
+
+        An automatic batch is a power of two from 8 to 32 that makes 10 steps per epoch or more. An
+        automatic length is at least 10 epochs; up to 40 if fewer make less than 300 steps.
+        """
         size = settings.batch_size
         if isinstance(size, str):
-            size = MIN_BATCH
-            while size < MAX_BATCH and FEW_BATCHES * 2 * size <= images:
+            size = 8
+            while size < 32 and 10 * 2 * size <= images:
                 size *= 2
         if not isinstance(settings.epochs, str):
             return cls(images, size, settings.epochs)
         steps_per_epoch = max(1, -(-images // size))
-        epochs = min(MAX_EPOCHS, max(MIN_EPOCHS, -(-FEW_STEPS // steps_per_epoch)))
+        epochs = min(40, max(10, -(-300 // steps_per_epoch)))
         return cls(images, size, epochs)
 
     def settled(self, settings: AnySettings) -> AnySettings:
-        """Returns the settings with this length in place of `auto`."""
         return settings.model_copy(update={"epochs": self.epochs, "batch_size": self.batch_size})
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of an epoch, including the last incomplete batch."""
         return -(-self.images // self.batch_size)
 
     @property
@@ -68,11 +63,10 @@ class RunLength:
         return self.epochs * self.steps_per_epoch
 
     def epoch_of(self, steps: int) -> int:
-        """Returns the epoch, counted from 1, that contains the last of `steps` steps."""
+        """The epoch, counted from 1, that contains the last of `steps` steps."""
         return (steps - 1) // self.steps_per_epoch + 1
 
     def images_after(self, steps: int) -> int:
-        """Returns how many images the first `steps` steps process."""
         epochs, rest = divmod(steps, self.steps_per_epoch)
         return epochs * self.images + rest * self.batch_size
 
@@ -135,10 +129,7 @@ class LoadedBatches:
 
 
 class ImageDataset(Dataset[tuple[Tensor, int]]):
-    """A torch data set of transformed images and their labels.
-
-    Index -1 is padding: the first image with the label IGNORED.
-    """
+    """Transformed images and their labels; index -1 is padding, with the label IGNORED."""
 
     def __init__(self, images: Sequence[LabelledImage], transform: Transform) -> None:
         self.images = images
@@ -153,17 +144,10 @@ class ImageDataset(Dataset[tuple[Tensor, int]]):
 def _systematic_sample(
     expected_counts: NDArray[np.float64], generator: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Returns sorted indices; index i occurs floor(e) or ceil(e) times, e = expected_counts[i].
+    """Sorted indices (n,); index i occurs floor(e) or ceil(e) times, e = expected_counts[i].
 
     Systematic sampling (Madow, 1949): the indices under equally spaced points of the cumulative
-    sum, with a random start.
-
-    Args:
-        expected_counts: (n,), with a sum of n.
-        generator: Draws the start.
-
-    Returns:
-        (n,).
+    sum, with a random start. The n expected counts have a sum of n.
     """
     count = len(expected_counts)
     points = np.arange(count) + generator.random()

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -74,18 +74,17 @@ class _Loop:
             self.display.print(f"continuing after step {self.progress.step} of {run.state}")
 
     def run_to_end(self) -> RunResult:
-        """Takes all remaining steps and returns the result."""
         with (
-            _deferred_interrupt() as interrupt,
+            _deferred_interrupt() as interrupts,
             closing(self.display),
             closing(self.curves),
             closing(self._steps()) as steps,  # ends the workers of an epoch
         ):
             for step, before in steps:
                 self._report(step, before)
-                if self._any_process(interrupt.signal is not None):
+                if self._any_process(bool(interrupts)):
                     self._save()
-                    if interrupt.signal == signal.SIGTERM:
+                    if signal.SIGTERM in interrupts:
                         raise SystemExit(128 + signal.SIGTERM)
                     raise KeyboardInterrupt
                 if self.progress.seconds - self.saved_at_s > self.settings.state_every_s:
@@ -135,7 +134,10 @@ class _Loop:
                 self.progress = replace(self.progress, first_loss=self.progress.mean_loss)
             self.optimisation.objective.after_epoch()
             metrics = self.optimisation.objective.epoch_metrics()
-            self.display.print(_epoch_line(self.progress, self.length, metrics))
+            epoch = f"{self.length.epoch_of(self.progress.step)}/{self.length.epochs}"
+            parts = [f"loss {self.progress.mean_loss:.4f}"]
+            parts += [f"{name.replace('_', ' ')} {value:.4g}" for name, value in metrics.items()]
+            self.display.print(f"epoch {epoch}: {', '.join(parts)}")
             self.curves.add_epoch(self.progress, metrics)
 
     def _save(self) -> None:
@@ -153,22 +155,15 @@ class _Loop:
         return bool(accelerator.reduce(count, "sum"))
 
 
-@dataclass
-class Interrupt:
-    """The signal that asked the run to end; None before."""
-
-    signal: int | None = None
-
-
 @contextmanager
-def _deferred_interrupt() -> Iterator[Interrupt]:
+def _deferred_interrupt() -> Iterator[list[int]]:
     """Records a first Ctrl-C or SIGTERM within the block; a second one has its usual effect.
 
     Outside the main thread, which alone can handle signals, it changes nothing.
     """
-    interrupt = Interrupt()
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield interrupt
+        yield received
         return
     previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -177,30 +172,22 @@ def _deferred_interrupt() -> Iterator[Interrupt]:
             signal.signal(number, handler)
 
     def record(number: int, _frame: FrameType | None) -> None:
-        interrupt.signal = number
+        received.append(number)
         restore()
 
     for number in previous:
         signal.signal(number, record)
     try:
-        yield interrupt
+        yield received
     finally:
         restore()
-
-
-_ESTIMATE_STEPS = 6
-"""Steps of a session after which its duration is estimated; the first is left out."""
 
 
 class ProgressDisplay:
     """Shows the progress of a run, over all epochs: a bar on a terminal, otherwise lines.
 
-    Shows the estimated duration and the memory after ESTIMATE_STEPS steps.
-
-    Args:
-        start: Progress of earlier sessions; rates and the time left cover this session only.
-        name: Prefix of every line.
-        enabled: False shows nothing.
+    Shows the estimated duration and the memory after six steps. Rates and the time left
+    cover this session only, which begins after `start`.
     """
 
     def __init__(self, length: RunLength, start: Progress, name: str, enabled: bool) -> None:
@@ -216,7 +203,7 @@ class ProgressDisplay:
         """Shows the progress after one more step: on the bar, or as a line if one is due."""
         if progress.step - self.start.step == 1:
             self.first = progress
-        elif progress.step - self.start.step == _ESTIMATE_STEPS:
+        elif progress.step - self.start.step == 6:  # the first step is left out
             self.print(_estimate_line(self.first, progress, self.length))
         if self.bar is not None:
             epoch = f"{self.prefix}epoch {self.length.epoch_of(progress.step)}/{self.length.epochs}"
@@ -239,9 +226,8 @@ class ProgressDisplay:
 class Curves:
     """Writes the curves of a run to its trackers; does nothing without tracking.
 
-    Args:
-        first_step: The step, counted from 0, at which the run starts or continues; TensorBoard
-            forgets the values that an earlier run wrote at this step or later.
+    The run starts or continues at `first_step`, counted from 0; TensorBoard forgets the values that
+    an earlier run wrote at this step or later.
 
     Raises:
         StorageError: For a full disk.
@@ -257,7 +243,6 @@ class Curves:
                 self.trackers.append(_started(name, tracking, first_step))
 
     def add_step(self, step: Step, before: Progress, after: Progress, length: RunLength) -> None:
-        """Adds a step, with the progress before and after it."""
         images = length.images_after(after.step) - length.images_after(before.step)
         seconds = after.seconds - before.seconds
         values = {
@@ -308,7 +293,7 @@ def _started(name: Tracker, tracking: Tracking, first_step: int) -> Any:
 
 
 def run_line(progress: Progress, start: Progress, length: RunLength) -> str:
-    """Returns "step 120/876, epoch 1/4, loss 1.234, 210 images/s, 3% waiting, 4 min left".
+    """Such as "step 120/876, epoch 1/4, loss 1.234, 210 images/s, 3% waiting, 4 min left".
 
     The loss is the current epoch's mean; rates and time left cover the steps after `start`.
     """
@@ -323,30 +308,13 @@ def run_line(progress: Progress, start: Progress, length: RunLength) -> str:
     )
 
 
-def _epoch_line(progress: Progress, length: RunLength, metrics: Mapping[str, float]) -> str:
-    """Returns "epoch 1/4: loss 1.2340, validation nll 0.8120": an epoch's loss and metrics."""
-    epoch = length.epoch_of(progress.step)
-    parts = [f"loss {progress.mean_loss:.4f}"]
-    parts += [f"{name.replace('_', ' ')} {value:.4g}" for name, value in metrics.items()]
-    return f"epoch {epoch}/{length.epochs}: {', '.join(parts)}"
-
-
 def _estimate_line(first: Progress, progress: Progress, length: RunLength) -> str:
-    """Returns the estimated duration of the remaining steps and the memory in use.
-
-    `first` is the progress after the first step of the session, which is slower than the others.
-    """
     seconds = (progress.seconds - first.seconds) / (progress.step - first.step)
     left = length.steps - progress.step
+    memory = f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9:.1f} GB of memory"
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        memory = f"{torch.cuda.max_memory_allocated() / 1e9:.1f} GB of GPU memory"
     return (
         f"{seconds:.2f} s per step: about {format_duration(seconds * left)} for {left:,} more "
-        f"steps; {_memory()}"
+        f"steps; {memory}"
     )
-
-
-def _memory() -> str:
-    """Returns the largest memory of the process so far, of the GPU where it is used."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return f"{torch.cuda.max_memory_allocated() / 1e9:.1f} GB of GPU memory"
-    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return f"{peak_kb * 1024 / 1e9:.1f} GB of memory"

@@ -40,22 +40,15 @@ from training.recipe.schema import Recipe
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a run after a number of optimiser steps.
-
-    Attributes:
-        waited_s: The part of `seconds` spent waiting for data.
-        epoch_loss: Sum of the losses of the current epoch's `epoch_steps` steps.
-        first_loss: Mean of the first epoch; None before its end.
-        precision: Of all steps of the run; None before the first.
-    """
+    """Progress of a run after a number of optimiser steps."""
 
     step: int = 0
     seconds: float = 0.0
-    waited_s: float = 0.0
-    epoch_loss: float = 0.0
+    waited_s: float = 0.0  # the part of `seconds` spent waiting for data
+    epoch_loss: float = 0.0  # sum of the losses of the current epoch's `epoch_steps` steps
     epoch_steps: int = 0
-    first_loss: float | None = None
-    precision: Precision | None = None
+    first_loss: float | None = None  # mean of the first epoch; None before its end
+    precision: Precision | None = None  # of all steps of the run; None before the first
 
     @property
     def mean_loss(self) -> float:
@@ -83,7 +76,7 @@ class TrainedState:
     extra_state: Mapping[str, Tensor] = field(default_factory=dict)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns the tensors by their name in the file."""
+        """The tensors by their name in the file."""
         named: dict[str, Tensor] = dict(self._parameters())
         named |= {f"buffer.{name}": buffer for name, buffer in self.network.named_buffers()}
         named |= {f"extra.{name}": tensor for name, tensor in self.extra_state.items()}
@@ -115,12 +108,7 @@ def save_state(
 ) -> None:
     """Writes the state of a run atomically; an older state remains until then.
 
-    Args:
-        path: Of the state.
-        trained: Weights and optimiser.
-        progress: Epochs and steps so far.
-        settings: What the run depends on (`Run`); `load_state` requires the same.
-        data: Digest of the images; likewise.
+    `load_state` requires the same settings and the same digest `data` of the images.
 
     Raises:
         StorageError: The disk is full.
@@ -180,7 +168,7 @@ def check_stored_state(path: Path, resume: bool, restart: bool) -> None:
 
 
 def stored_steps(path: Path) -> int:
-    """Returns the steps of a stored state.
+    """The steps of a stored state.
 
     Raises:
         CheckpointError: If missing or damaged.
@@ -216,17 +204,14 @@ Tracker = Literal["tensorboard", "mlflow", "wandb", "trackio"]
 class Tracking:
     """What records the curves of a run.
 
-    Attributes:
-        folder: Of TensorBoard's and Weights & Biases' files; the other trackers write where their
-            environment variables say.
-        run: Name of the run.
-        settings: The keys of its recipe.
+    `folder` is that of TensorBoard's and Weights & Biases' files; the other trackers write where
+    their environment variables say.
     """
 
     trackers: tuple[Tracker, ...]
     folder: Path
     run: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the keys of its recipe
 
     def check(self) -> None:
         """Raises SettingsError if the module of a tracker is not installed."""
@@ -240,63 +225,44 @@ class Tracking:
 
 @dataclass(frozen=True)
 class Run:
-    """Where and how an optimisation runs.
-
-    Attributes:
-        seed: Seed of the data's order, the augmentation and the objective's draws.
-        recipe: All settings that the run depends on; its state continues no other.
-        data: `data_digest` of its images, likewise.
-        state: The file that stores the state of the unfinished run.
-        resume: Continue from that file if it exists.
-        tracking: Of the training curves.
-        name: Prefix of progress lines.
-    """
+    """Where and how an optimisation runs."""
 
     accelerator: Accelerator
-    seed: int
-    recipe: Settings
-    state: Path
-    data: str = ""
-    resume: bool = False
-    tracking: Tracking | None = None
-    name: str = ""
+    seed: int  # of the data's order, the augmentation and the objective's draws
+    recipe: Settings  # all settings that the run depends on; its state continues no other
+    state: Path  # the file that stores the state of the unfinished run
+    data: str = ""  # `data_digest` of its images, likewise
+    resume: bool = False  # from that file, if it exists
+    tracking: Tracking | None = None  # of the training curves
+    name: str = ""  # prefix of progress lines
 
     @property
     def shard(self) -> Shard:
-        """The part of every batch that this process gets."""
         return Shard(self.accelerator.process_index, self.accelerator.num_processes)
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a run.
-
-    Attributes:
-        precision: Of the forward pass.
-        images_per_second: Over all processes.
-        waiting_share: Fraction of the time spent waiting for data.
-        first_loss: Mean of the first epoch.
-        final_loss: Mean of the last epoch.
-    """
+    """The result of a run."""
 
     steps: int
-    precision: Precision
+    precision: Precision  # of the forward pass
     seconds: float
-    images_per_second: float
-    waiting_share: float
-    first_loss: float
-    final_loss: float
+    images_per_second: float  # over all processes
+    waiting_share: float  # fraction of the time spent waiting for data
+    first_loss: float  # mean of the first epoch
+    final_loss: float  # mean of the last epoch
 
 
 def accelerator_on(device: torch.device) -> Accelerator:
-    """Returns an Accelerator for `device`; it uses torch's current CUDA device, which this sets."""
+    """An Accelerator that uses torch's current CUDA device, which this sets to `device`."""
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     return Accelerator(cpu=device.type == "cpu")
 
 
 def run_provenance(recipe: Recipe, device: torch.device) -> Provenance:
-    """Returns what is needed to repeat a run on `device`, as JSON values."""
+    """What is needed to repeat a run on `device`, as JSON values."""
     threads = torch.get_num_threads()
     hardware = f"{threads} CPU thread{'s' * (threads != 1)}"
     if device.type == "cuda":
@@ -316,7 +282,7 @@ def run_provenance(recipe: Recipe, device: torch.device) -> Provenance:
 
 
 def data_provenance(*sets: ImageParts | OodSet, outliers: OodSet | None = None) -> Provenance:
-    """Returns the names of the data sets and of the outliers, and the images skipped in them."""
+    """The names of the data sets and of the outliers, and the images skipped in them."""
     names = sorted(name for images in sets for name in images.skipped)
     provenance: Provenance = {
         "data": "; ".join(images.name for images in sets),
@@ -332,7 +298,7 @@ def data_provenance(*sets: ImageParts | OodSet, outliers: OodSet | None = None) 
 
 
 def _current_commit() -> str | None:
-    """Returns the commit of the checkout, with "-dirty" if it has changes; None without git."""
+    """The commit of the checkout, with "-dirty" if it has changes; None without git."""
     try:
         described = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],

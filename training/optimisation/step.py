@@ -29,10 +29,8 @@ class Objective(ABC, Generic[StepDraw]):
     """The loss of a network whose trainable parameters a run optimises.
 
     A batch's loss is the sum of its parts' losses divided by the sum of their weights, so that it
-    does not depend on micro-batches and processes. Padding has loss and weight 0.
-
-    Args:
-        rows_per_image: Rows of the network for one image.
+    does not depend on micro-batches and processes. Padding has loss and weight 0. An image has
+    `rows_per_image` rows in the network.
     """
 
     def __init__(self, network: nn.Module, rows_per_image: int = 1) -> None:
@@ -40,33 +38,30 @@ class Objective(ABC, Generic[StepDraw]):
 
     @abstractmethod
     def draw(self, seed: int, step: int, process: int) -> StepDraw:
-        """Returns the random input of a step; it is the same for all micro-batches."""
+        """The random input of a step; it is the same for all micro-batches."""
 
     @abstractmethod
     def loss(
         self, network: Callable[..., Any], images: Tensor, labels: Tensor, draw: StepDraw
     ) -> Tensor:
-        """Returns the summed, weighted loss of a part of a batch: a scalar.
+        """The summed, weighted loss of a part of a batch: a scalar.
 
-        Args:
-            network: `self.network`, possibly wrapped for several processes.
-            images: (n, 3, size, size).
-            labels: (n,), or (n, classes) target probabilities.
-            draw: Of the step, as `self.draw` returns it.
+        `network` is `self.network`, possibly wrapped for several processes. Images are (n, 3, size,
+        size), labels (n,) or (n, classes) target probabilities.
         """
 
     @abstractmethod
     def weight(self, labels: Tensor) -> Tensor:
-        """Returns the summed weight of a part of a batch: a scalar."""
+        """The summed weight of a part of a batch: a scalar."""
 
     def optimiser(
         self, parameters: Mapping[str, nn.Parameter], weight_decay: float
     ) -> torch.optim.Optimizer | None:
-        """Returns an optimiser of the objective's own (`Method.optimiser`), or None."""
+        """An optimiser of the objective's own (`Method.optimiser`), or None."""
         return None
 
     def lr_scale(self, name: str) -> float:
-        """Returns the factor of the recipe's learning rate for a parameter of the network."""
+        """Factor of the recipe's learning rate for a parameter of the network."""
         del name
         return 1.0
 
@@ -77,7 +72,7 @@ class Objective(ABC, Generic[StepDraw]):
         """Runs after the last step of each epoch."""
 
     def epoch_metrics(self) -> Mapping[str, float]:
-        """Returns the metrics of the last epoch besides its loss, such as `validation_nll`."""
+        """Metrics of the last epoch besides its loss, such as `validation_nll`."""
         return {}
 
     @property
@@ -86,7 +81,7 @@ class Objective(ABC, Generic[StepDraw]):
         return False
 
     def extra_state(self) -> Mapping[str, Tensor]:
-        """Returns the tensors besides the network's that `after_step` and `after_epoch` change.
+        """The tensors besides the network's that `after_step` and `after_epoch` change.
 
         A run stores them, and copies the stored values into them when it continues.
         """
@@ -94,7 +89,7 @@ class Objective(ABC, Generic[StepDraw]):
 
 
 def recomputed(block: Callable[[*BlockInputs], Tensor]) -> Callable[[*BlockInputs], Tensor]:
-    """Returns a function with the same value and gradient that stores only its inputs.
+    """A function with the same value and gradient that stores only its inputs.
 
     The backward pass computes the block again (activation checkpointing). The block must not draw
     random numbers, because the generator's state is not restored.
@@ -120,8 +115,6 @@ OPTIMISER_TYPES: Mapping[str, type[torch.optim.Adam]] = {
     "adamw": torch.optim.AdamW,
     "adam-l2": torch.optim.Adam,
 }
-_MAX_AUTO_WARMUP_STEPS = 500
-"""The paper's warm-up."""
 
 
 @dataclass(frozen=True)
@@ -137,10 +130,7 @@ class Optimisation:
     """Adam, AdamW or the method's own optimiser, on the trainable parameters of a network.
 
     clip_norm limits the gradient of all parameters, or of the first group of a method's own
-    optimiser.
-
-    Args:
-        seed: Seed of the objective's draws.
+    optimiser. The seed is that of the objective's draws.
 
     Raises:
         SettingsError: If the run has no step after its warm-up.
@@ -174,10 +164,7 @@ class Optimisation:
     def step(self, index: int, pixels: Tensor, labels: Tensor) -> Step:
         """Takes a step on this process's shard of a batch.
 
-        Args:
-            index: Of the step, from 0; it gives the learning rate and the draws.
-            pixels: (n, 3, size, size).
-            labels: (n, ...).
+        The index, from 0, gives the learning rate and the draws. Pixels are (n, 3, size, size).
 
         Raises:
             NonFiniteError: With step and quantity, for a loss or gradient norm that is not finite,
@@ -211,45 +198,32 @@ class Optimisation:
         pixels, labels = pixels.to(device), labels.to(device)
         weight = accelerator.reduce(self.objective.weight(labels), "sum")
         draw = self.objective.draw(self.seed, index, accelerator.process_index)
-        size = self._micro_batch_size(len(pixels))
+        rows = self.settings.micro_batch_rows
+        size = len(pixels) if rows is None else max(1, rows // self.objective.rows_per_image)
         parts = list(zip(pixels.split(size), labels.split(size), strict=True))
-        total = torch.zeros((), device=device)
+        total, rounded = torch.zeros((), device=device), self.precision == "bfloat16"
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
             synchronisation = nullcontext() if last else accelerator.no_sync(self.network)
             with synchronisation, attention_kernels(device):
-                with self._autocast():
+                with torch.autocast(device.type, torch.bfloat16, enabled=rounded):
                     loss = self.objective.loss(self.network, *part, draw) / weight
                 (loss * accelerator.num_processes).backward()
             total += loss.detach()
         batch_loss: Tensor = accelerator.reduce(total, "sum")
         return batch_loss
 
-    def _micro_batch_size(self, images: int) -> int:
-        rows = self.settings.micro_batch_rows
-        if rows is None:
-            return images
-        return max(1, rows // self.objective.rows_per_image)
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        enabled = self.precision == "bfloat16"
-        return torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=enabled)
-
 
 def warmup_steps(steps: int, setting: int | Auto) -> int:
-    """Returns the steps of warm-up of a run; `auto` is a tenth of the run, at most 500 steps."""
-    return min(_MAX_AUTO_WARMUP_STEPS, steps // 10) if setting == AUTO else setting
+    """`auto` is a tenth of the run, at most 500 steps, as in the paper."""
+    return min(500, steps // 10) if setting == AUTO else setting
 
 
 def warmup_cosine(steps: int, setting: int | Auto) -> Callable[[int], float]:
-    """Returns the learning rate of a step as a fraction of its peak.
+    """The learning rate of a step as a fraction of its peak.
 
-    Linear warm-up from 0, so that the first update has learning rate 0, then half a cosine to 0, as
-    in the paper.
-
-    Args:
-        steps: Of the run, at the end of which the rate is 0.
-        setting: As in `warmup_steps`; with 0 steps of warm-up the first update has the peak rate.
+    Linear warm-up from 0, so that the first update has learning rate 0, then half a cosine to 0 at
+    the end of the run, as in the paper. Without warm-up the first update has the peak rate.
 
     Raises:
         SettingsError: If the warm-up does not end before the run.
@@ -271,7 +245,7 @@ def warmup_cosine(steps: int, setting: int | Auto) -> Callable[[int], float]:
 
 
 def attention_kernels(device: torch.device) -> AbstractContextManager[object]:
-    """Returns a context with the attention kernels for training: unfused on a CPU.
+    """The attention kernels for training: unfused on a CPU.
 
     The backward pass of the fused CPU kernel is slower on short sequences: a training step of the
     compact backbone took 1.4 (65 tokens) to 1.6 times (17 tokens) as long. The backward pass must

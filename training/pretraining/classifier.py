@@ -21,14 +21,13 @@ from training.optimisation.batches import IGNORED
 from training.optimisation.step import Objective, RecomputedBlocks
 from training.recipe.pretraining import PretrainingStage
 
-_EMBEDDING_WIDTH = 128
 TEMPERATURE = 0.2
 """Of the contrastive loss."""
 _BLOCK = re.compile(r"backbone\.encoder\.layers\.encoder_layer_(\d+)\.")
 
 
 class ClassifierOutput(NamedTuple):
-    """Logits (n, all classes), and embeddings (n, EMBEDDING_WIDTH) for the contrastive loss."""
+    """Logits (n, all classes), and embeddings (n, 128) for the contrastive loss."""
 
     logits: Tensor
     embeddings: Tensor
@@ -38,13 +37,10 @@ class Classifier(nn.Module):
     """A backbone with linear heads on its class token's features, one for each label set.
 
     With one head over all sets, the classifier would also have to tell the sets apart, and sets
-    that share classes would compete for them.
-
-    Args:
-        classes: Number of classes of each set; the logits of the heads are concatenated in this
-            order. A projection of the features is used for unlabelled images. A new convolutional
-            stem has batch normalisation, which `fold_stem` removes.
-        start: Gives its weights and its normalisation of images.
+    that share classes would compete for them. The logits of the heads are concatenated in the order
+    of `classes`, their numbers of classes. A projection of the features is used for unlabelled
+    images. A new convolutional stem has batch normalisation, which `fold_stem` removes; `start`
+    gives its weights and its normalisation of images.
     """
 
     def __init__(
@@ -62,7 +58,10 @@ class Classifier(nn.Module):
             colours = {"mean": start.preprocessing.mean, "std": start.preprocessing.std}
             self.preprocessing = self.preprocessing.model_copy(update=colours)
             self._load_backbone(start.backbone)
-        _add_stochastic_depth(self.backbone, stage.stochastic_depth)
+        blocks = self.backbone.encoder.layers
+        for index, block in enumerate(blocks):  # the rate grows linearly from 0
+            rate = stage.stochastic_depth * index / max(1, len(blocks) - 1)
+            block.dropout = StochasticDepth(rate, "row")
         if stage.activation_checkpointing:
             encoder = self.backbone.encoder
             encoder.layers = RecomputedBlocks(OrderedDict(encoder.layers.named_children()))
@@ -70,7 +69,7 @@ class Classifier(nn.Module):
         self.projection = nn.Sequential(
             nn.Linear(settings.width, settings.width),
             nn.ReLU(),
-            nn.Linear(settings.width, _EMBEDDING_WIDTH),
+            nn.Linear(settings.width, 128),
         )
         self.classes = tuple(classes)
 
@@ -121,7 +120,7 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
         self.average = AveragedModel(model, multi_avg_fn=average).requires_grad_(False)
 
     def draw(self, seed: int, step: int, process: int) -> tuple[int, ...]:
-        """Returns the seed of the stochastic depth, which draws from torch's global generator."""
+        """The seed of the stochastic depth, which draws from torch's global generator."""
         return seed, step, process
 
     def loss(
@@ -152,7 +151,6 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
         return loss
 
     def weight(self, labels: Tensor) -> Tensor:
-        """Returns the summed weight of the images without the padding."""
         unlabelled = labels >= sum(self.model.classes)
         return torch.where(unlabelled, self.contrast_weight, (labels >= 0).float()).sum()
 
@@ -163,7 +161,7 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
         return classifier
 
     def lr_scale(self, name: str) -> float:
-        """Returns `layer_decay` to the power of the parameter's distance from the final norm."""
+        """`layer_decay` to the power of the parameter's distance from the final norm."""
         if not name.startswith("backbone."):
             return self.head_lr_scale
         if name.startswith("backbone.encoder.ln."):
@@ -181,15 +179,12 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
 
 
 def contrastive_loss(embeddings: Tensor, numbers: Tensor) -> Tensor:
-    """Returns the summed loss of views: the cross-entropy of their similarities to other views.
+    """The summed loss of views: the cross-entropy of their similarities to other views.
 
     The target of a view is the other views of the same image (NT-Xent, Chen et al., "A Simple
     Framework for Contrastive Learning of Visual Representations", ICML 2020). A view without
-    another one of its image has loss 0.
-
-    Args:
-        embeddings: (n, width).
-        numbers: (n,), of the images.
+    another one of its image has loss 0. `embeddings` are (n, width), `numbers` (n,) those of the
+    images.
     """
     unit = F.normalize(embeddings, dim=-1)
     itself = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
@@ -197,13 +192,3 @@ def contrastive_loss(embeddings: Tensor, numbers: Tensor) -> Tensor:
     partners = (numbers[:, None] == numbers) & ~itself
     log_share = similarity.log_softmax(dim=-1).masked_fill(~partners, 0.0)
     return -(log_share.sum(dim=-1) / partners.sum(dim=-1).clamp(min=1)).sum()
-
-
-def _add_stochastic_depth(backbone: VisionTransformer, last_rate: float) -> None:
-    """Sets stochastic depth as the dropout of each branch.
-
-    The rate grows linearly from 0 in the first block to `last_rate` in the last.
-    """
-    blocks = backbone.encoder.layers
-    for index, block in enumerate(blocks):
-        block.dropout = StochasticDepth(last_rate * index / max(1, len(blocks) - 1), "row")

@@ -102,23 +102,17 @@ def pretrain(
 
 
 def stage_state_file(out: Path, stage: int) -> Path:
-    """Returns the file that stores a stage's state until the backbone is written; from 0."""
+    """Where a stage's state is stored until the backbone is written; stages count from 0."""
     return out / f"stage-{stage + 1}.state.safetensors"
 
 
 @dataclass(frozen=True)
 class PretrainingSet:
-    """The images of a set and how a run shows them.
+    """The images of a set and how a run shows them."""
 
-    Attributes:
-        images: With labels as in `mixed_batches`.
-        views: As in `PretrainingData`.
-        shown: Views of an image in a batch.
-    """
-
-    images: Sequence[LabelledImage]
-    views: PretrainingView
-    shown: int = 1
+    images: Sequence[LabelledImage]  # with labels as in `mixed_batches`
+    views: PretrainingView  # as in `PretrainingData`
+    shown: int = 1  # views of an image in a batch
 
 
 @dataclass(frozen=True)
@@ -138,11 +132,10 @@ class _PretrainingImages:
 
     @property
     def classes(self) -> list[int]:
-        """The number of classes of each labelled set."""
         return [len(images.classes) for images in self.labelled]
 
     def training_sets(self, recipe: PretrainingRecipe) -> list[PretrainingSet]:
-        """Returns the images to train on; the calibration part is unused."""
+        """The images to train on; the calibration part is unused."""
         first_class = [0, *accumulate(self.classes)]
         sets = [
             PretrainingSet(
@@ -160,7 +153,7 @@ class _PretrainingImages:
 def mixed_batches(
     sets: Sequence[PretrainingSet], stage: PretrainingStage, run: Run
 ) -> LoadedBatches:
-    """Returns batches of the images of several sets, in random order.
+    """Batches of the images of several sets, in random order.
 
     The label of a labelled image is its class, counted over all sets. Every unlabelled image has a
     label of its own, above those of the classes, and two views in a batch. A view depends on seed,
@@ -250,20 +243,15 @@ BATCH = 256
 
 @torch.inference_mode()
 def top_one(model: Classifier, sets: Sequence[ImageParts]) -> dict[str, float]:
-    """Returns, by data set name, the accuracy of the set's head on its test part."""
+    """The accuracy of each set's head on its test part, by data set name."""
     device = next(model.parameters()).device
     accuracy = {}
     for head, images in enumerate(sets):
         test = images.parts["test"]
         predicted = [
-            _predicted(model, pixels.to(device), head)
+            model(pixels.to(device)).logits.split(model.classes, dim=-1)[head].argmax(dim=-1).cpu()
             for pixels in pixel_batches(test, model.preprocessing, BATCH)
         ]
         labels = torch.tensor([image.label for image in test])
         accuracy[images.name] = float((torch.cat(predicted) == labels).double().mean())
     return accuracy
-
-
-def _predicted(model: Classifier, pixels: Tensor, head: int) -> Tensor:
-    logits: Tensor = model(pixels).logits.split(model.classes, dim=-1)[head]
-    return logits.argmax(dim=-1).cpu()

@@ -42,7 +42,7 @@ class ArchiveLabels(Settings):
 
 
 def read_archive_labels(name: str) -> ArchiveLabels:
-    """Returns the labels of a packaged archive, or of one that a TOML file describes.
+    """The labels of a packaged archive, or of one that a TOML file describes.
 
     Raises:
         SettingsError: With the packaged names or the file and the key.

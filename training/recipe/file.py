@@ -4,6 +4,7 @@ their defaults and descriptions.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -25,11 +26,11 @@ AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 Tables = dict[str, Any]
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-BASE, VARIANTS = "base", "variants"
+VARIANTS = "variants"
 
 
 def find_recipe(name: str) -> Path:
-    """Returns the path of a recipe, given as a path or as the name of a packaged recipe.
+    """The path of a recipe, given as a path or as the name of a packaged recipe.
 
     Raises:
         SettingsError: With the packaged names, if there is neither.
@@ -47,23 +48,17 @@ def find_recipe(name: str) -> Path:
 
 
 def recipe_names() -> list[str]:
-    """Returns the names of the packaged recipes that are complete, without mere bases."""
+    """The names of the packaged recipes that are complete, without mere bases."""
     return sorted(path.stem for path in RECIPES.glob("*.toml") if "name" in read_toml(path))
 
 
 def read_recipe(
     path: Path, kind: type[AnyRecipe], overrides: Sequence[str] = (), variant: str | None = None
 ) -> AnyRecipe:
-    """Returns the recipe in a TOML file, or one of its variants, with overrides.
+    """The recipe in a TOML file, or its `variant`, with overrides such as `training.epochs=2`.
 
     The key `base` names another file, relative to this one, or a packaged recipe, whose keys this
     file replaces. Keys of the table `variants.NAME` replace keys of the file for that variant.
-
-    Args:
-        path: Of the TOML file.
-        kind: The schema.
-        overrides: `key=value` such as `training.epochs=2`.
-        variant: A name in `variants`; None for the keys of the file alone.
 
     Raises:
         SettingsError: With file and key, for an unreadable file, an unknown variant or key, or a
@@ -85,19 +80,21 @@ def read_recipe(
 
 @dataclass(frozen=True)
 class Layer:
-    """Tables of a recipe and what states them: the name of a file, or a variant."""
+    """Tables of a recipe and the name of the file, or variant, that states them."""
 
     source: str
     tables: Tables
 
 
 def read_layers(path: Path, variant: str | None = None) -> list[Layer]:
-    """Returns the files of a recipe, the base first, and the variant; later ones replace keys.
+    """The files of a recipe, the base first, and the variant; later ones replace keys.
 
     Errors as in `read_recipe`.
     """
     files = _file_layers(path)
-    variants = _variants(files)
+    variants: Tables = {}
+    for layer in files:
+        variants = _merged(variants, layer.tables.get(VARIANTS, {}))
     layers = [
         Layer(layer.source, {key: value for key, value in layer.tables.items() if key != VARIANTS})
         for layer in files
@@ -113,27 +110,22 @@ def read_layers(path: Path, variant: str | None = None) -> list[Layer]:
 
 
 def _override_key(override: str) -> list[str]:
-    """Returns the parts of the key of an override `key=value`. Raises SettingsError."""
     key, equals, _ = override.partition("=")
     if not equals or not key:
         raise SettingsError(f"expected --set key=value, got {override!r}")
     return key.strip().split(".")
 
 
-def _variants(files: Sequence[Layer]) -> Tables:
-    variants: Tables = {}
-    for layer in files:
-        variants = _merged(variants, layer.tables.get(VARIANTS, {}))
-    return variants
-
-
 def _file_layers(path: Path, derived: tuple[Path, ...] = ()) -> list[Layer]:
     if path in derived:
         raise SettingsError(f"{path}: expected a base without a cycle, got the file itself")
     tables = read_toml(path)
-    if not _is_table_of_tables(tables.get(VARIANTS, {})):
+    variants = tables.get(VARIANTS, {})
+    if not isinstance(variants, Mapping) or not all(
+        isinstance(v, Mapping) for v in variants.values()
+    ):
         raise SettingsError(f"{path}: {VARIANTS}: expected a table for each variant")
-    base = tables.pop(BASE, None)
+    base = tables.pop("base", None)
     if base is None:
         return [Layer(path.name, tables)]
     base_path, packaged = path.parent / str(base), RECIPES / f"{base}.toml"
@@ -145,12 +137,8 @@ def _file_layers(path: Path, derived: tuple[Path, ...] = ()) -> list[Layer]:
     return [*_file_layers(base_path, (*derived, path)), Layer(path.name, tables)]
 
 
-def _is_table_of_tables(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(one, Mapping) for one in value.values())
-
-
 def read_toml(path: Path) -> Tables:
-    """Returns the tables of a TOML file.
+    """The tables of a TOML file.
 
     Raises:
         SettingsError: With the path.
@@ -179,45 +167,27 @@ def _merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> Tables:
 
 
 def _with_overrides(tables: Tables, overrides: Sequence[str]) -> Tables:
-    """Returns tables in which `key=value` such as `training.epochs=2` replaces keys.
-
-    Raises:
-        SettingsError: For a key that cannot be in the tables.
-    """
     tables = deepcopy(tables)
     for override in overrides:
-        _apply(tables, override)
+        *parents, last = _override_key(override)
+        value: Any = override.partition("=")[2].strip()
+        table: Any = tables
+        try:
+            with suppress(SettingsError):  # text that is no valid TOML is a string
+                value = toml_tables(f"value = {value}")["value"]
+            for parent in parents:
+                table = (
+                    table[int(parent)] if isinstance(table, list) else table.setdefault(parent, {})
+                )
+            table[last] = value
+        except (TypeError, ValueError, IndexError, AttributeError) as error:
+            raise SettingsError(f"--set {override}: the recipe has no such key") from error
     return tables
-
-
-def _apply(tables: Tables, override: str) -> None:
-    *parents, last = _override_key(override)
-    text = override.partition("=")[2]
-    table: Any = tables
-    try:
-        for parent in parents:
-            table = table[int(parent)] if isinstance(table, list) else table.setdefault(parent, {})
-        table[last] = _value(text.strip())
-    except (TypeError, ValueError, IndexError, AttributeError) as error:
-        raise SettingsError(f"--set {override}: the recipe has no such key") from error
-
-
-def _value(text: str) -> Any:
-    """Returns a TOML value; text that is no valid TOML is a string, so quotes are optional."""
-    try:
-        return toml_tables(f"value = {text}")["value"]
-    except SettingsError:
-        return text
 
 
 @dataclass(frozen=True)
 class RecipeKey:
-    """A key of a recipe, such as `training.epochs`.
-
-    Attributes:
-        default: As in TOML; "required" or "not set" without one.
-        text: What it is.
-    """
+    """A key of a recipe, such as `training.epochs`, with its default as in TOML."""
 
     name: str
     default: str
@@ -225,26 +195,23 @@ class RecipeKey:
 
 
 def recipe_keys(model: type[BaseModel], prefix: str = "") -> list[RecipeKey]:
-    """Returns the keys of a model and of the models in it, in order.
-
-    A table that is a model itself is replaced by its keys.
-    """
+    """The keys of a model in order; a table that is a model itself is replaced by its keys."""
     keys: list[RecipeKey] = []
     for name, field in model.model_fields.items():
         inner = _models_in(field.annotation)
         if inner:
             keys += _keys_of_any(inner, f"{prefix}{name}.")
             continue
-        choices = _choices(field.annotation)
-        text = " ".join((field.description or "").split()) + (
-            f" One of {', '.join(choices)}." if choices else ""
-        )
+        text = " ".join((field.description or "").split())
+        choices = get_args(field.annotation)
+        if get_origin(field.annotation) is Literal and len(choices) > 1:
+            text += f" One of {', '.join(map(str, choices))}."
         keys.append(RecipeKey(prefix + name, _default(field), text))
     return keys
 
 
 def _keys_of_any(models: list[type[BaseModel]], prefix: str) -> list[RecipeKey]:
-    """Returns the keys of a model, or of alternatives that differ in their `name`."""
+    """The keys of a model, or of alternatives that differ in their `name`."""
     if len(models) == 1:
         return recipe_keys(models[0], prefix)
     names = [model.model_fields["name"].default for model in models]
@@ -282,14 +249,8 @@ def _default(field: FieldInfo) -> str:
     return str(value)
 
 
-def _choices(annotation: Any) -> list[str]:
-    if get_origin(annotation) is Literal and len(get_args(annotation)) > 1:
-        return [str(value) for value in get_args(annotation)]
-    return []
-
-
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    """Returns a model, also an optional one, or alternatives; none for lists and other types."""
+    """A model, also an optional one, or alternatives; none for lists and other types."""
     inner = () if get_origin(annotation) is tuple else get_args(annotation)
     models: list[type[BaseModel]] = []
     for candidate in (annotation, *inner):
@@ -303,15 +264,13 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 KeyPath = tuple[str, ...]
 
-DEFAULT, COMMAND_LINE = "default", "command line"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-VALUE_WIDTH, TEXT_WIDTH = 48, 100
 
 
 def recipe_with_sources(
     path: Path, kind: type[AnyRecipe], overrides: Sequence[str] = (), variant: str | None = None
 ) -> list[str]:
-    """Returns the lines of a recipe with all its keys, which are a recipe themselves.
+    """The lines of a recipe with all its keys, which are a recipe themselves.
 
     A comment above a key describes it; one beside it names the file, variant or command line that
     sets its value, or says `default`. Arguments and errors as in `read_recipe`.
@@ -325,11 +284,9 @@ def recipe_with_sources(
     for key, value in leaves(values):
         text = texts.pop(".".join(key), None) or texts.pop(".".join(key[:-1]), "")
         lines += (
-            ["", *(f"# {line}" for line in wrap(text, TEXT_WIDTH, break_on_hyphens=False))]
-            if text
-            else []
+            ["", *(f"# {line}" for line in wrap(text, 100, break_on_hyphens=False))] if text else []
         )
-        lines.append(f"{_assignment(key, value):{VALUE_WIDTH}}  # {_source(key, layers, given)}")
+        lines.append(f"{_assignment(key, value):48}  # {_source(key, layers, given)}")
     return lines
 
 
@@ -343,7 +300,7 @@ def leaves(tables: Mapping[str, Any], parents: KeyPath = ()) -> Iterator[tuple[K
 
 
 def _assignment(key: KeyPath, value: Any) -> str:
-    """Returns `key = value`; a comment if the value is None, which TOML cannot state."""
+    """`key = value`; a comment if the value is None, which TOML cannot state."""
     name = ".".join(
         part if _BARE_KEY.fullmatch(part) else tomlkit.item(part).as_string() for part in key
     )
@@ -370,8 +327,8 @@ def _inline(values: Sequence[Any]) -> str:
 
 def _source(key: KeyPath, layers: Sequence[Layer], given: Sequence[KeyPath]) -> str:
     if any(key[: len(path)] == path or path[: len(key)] == key for path in given):
-        return COMMAND_LINE
-    return next((layer.source for layer in reversed(layers) if _sets(layer.tables, key)), DEFAULT)
+        return "command line"
+    return next((layer.source for layer in reversed(layers) if _sets(layer.tables, key)), "default")
 
 
 def _sets(tables: Any, key: KeyPath) -> bool:

@@ -78,22 +78,14 @@ class PretrainingRecipe(Recipe):
         return self.stages[-1].image_size
 
     @model_validator(mode="after")
-    def _starts_from_a_shape_or_a_file(self) -> Self:
+    def _is_consistent(self) -> Self:
         if (self.backbone is None) == (self.start is None):
             raise ValueError("expected either backbone, for new weights, or start")
-        return self
-
-    @model_validator(mode="after")
-    def _ends_at_the_backbone_s_size(self) -> Self:
         if self.backbone is not None and self.backbone.image_size != self.image_size:
             raise ValueError(
                 f"expected image_size={self.backbone.image_size} in the last stage, "
                 f"got {self.image_size}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _repeats_every_set(self) -> Self:
         sets = len(self.data) + len(self.unlabelled)
         for stage in self.stages:
             if stage.repeats and (len(stage.repeats) != sets or not any(stage.repeats)):
@@ -101,10 +93,6 @@ class PretrainingRecipe(Recipe):
                     f"expected repeats with a number for each of the {sets} sets, one of them "
                     f"positive, got {list(stage.repeats)}"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _contrasts_whole_batches(self) -> Self:
         if self.unlabelled and any(stage.micro_batch_rows is not None for stage in self.stages):
             raise ValueError("expected no micro_batch_rows with unlabelled images")
         return self

@@ -17,8 +17,6 @@ from eulerlora_contract.settings import PositiveInt, Settings, optional
 from training.data.images import Augmentation
 from training.data.registry import Data, OodSettings, OutlierSettings
 
-Head = Literal["random", "linear-probe", "bootstrap-probes"]
-
 
 class OptimisationSettings(Settings):
     """AdamW or Adam with linear warm-up and cosine decay of the rate, as in the paper."""
@@ -60,7 +58,7 @@ class OptimisationSettings(Settings):
     """Processes that load and augment images; 0 uses the main process."""
 
     def check_single_draw(self, key: str) -> Self:
-        """Returns the settings.
+        """The settings.
 
         Raises:
             ValueError: If `key` is not 0 and passes are split or repeated, in which its random
@@ -125,7 +123,7 @@ class AdapterTraining(OptimisationSettings):
     """Flips and quarter turns of the augmented view, 1 (the view alone, as in the paper), 2, 4 or
     8, that the trajectories of an image share between them (`eulerlora.nn.rows`).
     """
-    head: Head = "linear-probe"
+    head: Literal["random", "linear-probe", "bootstrap-probes"] = "linear-probe"
     """Initial head of every adapter, `random` as in the paper, or a linear probe of the frozen
     backbone: `linear-probe` fits one on the train part for all adapters, `bootstrap-probes` one for
     each adapter on a bootstrap resample of its groups or images.
@@ -140,17 +138,10 @@ class AdapterTraining(OptimisationSettings):
     """Of the effective number; 0 weights all classes equally."""
 
     @model_validator(mode="after")
-    def _draws_dropout_once_per_batch(self) -> Self:
-        return self.check_single_draw("adapter_dropout")
-
-    @model_validator(mode="after")
-    def _computes_no_trajectory_twice(self) -> Self:
+    def _is_consistent(self) -> Self:
+        self.check_single_draw("adapter_dropout")
         if not self.sampling and self.samples != 1:
             raise ValueError(f"expected samples=1 with sampling=false, got {self.samples}")
-        return self
-
-    @model_validator(mode="after")
-    def _stops_at_the_epoch_that_it_keeps(self) -> Self:
         if self.early_stop is not None and not self.best_epoch:
             raise ValueError(f"expected best_epoch=true with early_stop={self.early_stop}")
         return self
@@ -183,10 +174,8 @@ class WholeNetworkSettings(Settings):
         return self
 
 
-StoredDtype = Literal["float32", "float16", "bfloat16"]
 CALIBRATED_SAMPLES: tuple[int | Auto, ...] = (1, 2, 4, 8, 16, AUTO)
 """Default samples per adapter for which calibration sets thresholds."""
-RecipeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
 class BackboneSource(Settings):
@@ -208,7 +197,7 @@ class BackboneSource(Settings):
 class Recipe(Settings):
     """Keys that all recipes share."""
 
-    name: RecipeName
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
     """Of the checkpoint, as in the answers of the service."""
     file: str | None = None
     """Of the recipe; set by `read_recipe`, as are variant and overrides."""
@@ -218,7 +207,7 @@ class Recipe(Settings):
     """Keys that the command line set."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Of all random draws; equal seeds give equal weights on one machine."""
-    stored: StoredDtype = "float32"
+    stored: Literal["float32", "float16", "bfloat16"] = "float32"
     """Type of the stored weights."""
 
     @property

@@ -38,11 +38,10 @@ imported weights, by their source.
 """
 _HUB_METRICS = {"accuracy": "accuracy", "macro_f1": "f1", "brier": "brier_score"}
 """The Hub's names of metrics, by the names of a report."""
-_TAGS = ("uncertainty", "lora", "vision-transformer")
 
 
 def front_matter(config: CheckpointConfig, report: Report | None) -> str:
-    """Returns the lines from `---` to `---`; every value is JSON, which is valid YAML.
+    """The lines from `---` to `---`; every value is JSON, which is valid YAML.
 
     The licence is that of the training data; the results are those of the report's first mode.
     """
@@ -56,7 +55,7 @@ def front_matter(config: CheckpointConfig, report: Report | None) -> str:
         **_base_model(config),
         "datasets": [data["kind"]],
         "metrics": list(_HUB_METRICS.values()),
-        "tags": list(_TAGS),
+        "tags": ["uncertainty", "lora", "vision-transformer"],
         **({} if report is None else {"model-index": [_results(config, report)]}),
     }
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]

@@ -13,7 +13,6 @@ from PIL import Image
 from sklearn.metrics import confusion_matrix
 
 from eulerlora.scores.ood_scores import ScoreName
-from eulerlora.scores.uncertainty import Uncertainty
 from training.evaluation.evaluate import Evaluation
 from training.evaluation.intervals import Floats, Ints, unit_weights
 from training.evaluation.metrics import (
@@ -26,30 +25,21 @@ from training.evaluation.metrics import (
 from training.evaluation.report_schema import FLAG_METRICS, ModeReport
 from training.reporting.tables import SCORE_NAMES, ood_groups
 
-_PIXELS_PER_INCH = 120
 RELIABILITY = "reliability.png"
 
 # The Okabe-Ito palette, which colour-blind readers can distinguish: blue, vermilion, green,
 # orange, purple, sky blue.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
-_GREY = "#555555"
 _LINES = ("-", "--", ":", "-.")
-_MIN_SCALE_COVERAGE = 0.02
-_SCORE_BINS = 40
 _SCORE_AXES: Mapping[ScoreName, str] = {
     "msp": "maximum softmax probability (MSP)",
     "energy": "energy",
     "feature_distance": "feature distance",
 }
-_MIN_OPAQUE_IMAGES = 10
-_FAINT = 0.25
-_MAX_LABELLED_CLASSES = 20
 
 
 @dataclass(frozen=True)
 class ChartFile:
-    """A chart with its file name and its alternative text."""
-
     name: str
     alt_text: str
     figure: Figure
@@ -65,7 +55,11 @@ def chart_files(evaluation: Evaluation) -> Iterator[ChartFile]:
         for mode, predictions in modes
     }
     yield ChartFile(RELIABILITY, "Reliability diagrams", reliability_diagram(bins, subtitle))
-    curves = {mode.title: _curve(predictions, labels) for mode, predictions in modes}
+    weights = unit_weights(len(labels))
+    curves = {
+        mode.title: risk_coverage(p.msp.numpy(), p.labels.numpy() != labels, weights)
+        for mode, p in modes
+    }
     figure = risk_coverage_chart(curves, f"Risk by coverage\n{subtitle}")
     yield ChartFile("risk-coverage.png", "Risk-coverage curves", figure)
     for index, mode in enumerate(report.modes):
@@ -73,17 +67,12 @@ def chart_files(evaluation: Evaluation) -> Iterator[ChartFile]:
 
 
 def png(figure: Figure) -> bytes:
-    """Returns a figure as PNG with at most 256 colours; equal figures give equal bytes."""
+    """A figure as PNG with at most 256 colours; equal figures give equal bytes."""
     rendered, content = BytesIO(), BytesIO()
-    figure.savefig(rendered, format="png", dpi=_PIXELS_PER_INCH)
+    figure.savefig(rendered, format="png", dpi=120)
     with Image.open(rendered, formats=["PNG"]) as image:
         image.convert("RGB").quantize().save(content, "PNG", optimize=True)
     return content.getvalue()
-
-
-def _curve(uncertainty: Uncertainty, labels: Ints) -> RiskCoverage:
-    wrong = uncertainty.probabilities.numpy().argmax(axis=1) != labels
-    return risk_coverage(uncertainty.msp.numpy(), wrong, unit_weights(len(labels)))
 
 
 def _mode_charts(
@@ -119,7 +108,7 @@ def _histograms(
 
 
 def reliability_diagram(calibration: Mapping[str, CalibrationBins], title: str) -> Figure:
-    """Returns reliability diagrams side by side, one for each name, with bin counts below.
+    """Reliability diagrams side by side, one for each name, with bin counts below.
 
     The bars are the accuracy and its gap to the mean top probability. Bins of fewer than 10
     images are faint.
@@ -165,18 +154,18 @@ def _draw_accuracy(axes: Axes, bins: CalibrationBins) -> None:
     )  # fmt: skip
     for pair, count in zip(zip(bars, gaps, strict=True), images, strict=True):
         for bar in pair:
-            bar.set_alpha(_FAINT if count < _MIN_OPAQUE_IMAGES else 1)
-    axes.plot([0, 1], [0, 1], "--", color=_GREY, label="perfect calibration")
+            bar.set_alpha(0.25 if count < 10 else 1)
+    axes.plot([0, 1], [0, 1], "--", color="#555555", label="perfect calibration")
 
 
 def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figure:
-    """Returns a confusion matrix, shaded by the share of the true label's images.
+    """A confusion matrix, shaded by the share of the true label's images.
 
     `counts` is (classes, classes), one row for each true label. With more than 20 classes the cells
     have no text.
     """
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
-    labelled = len(classes) <= _MAX_LABELLED_CLASSES
+    labelled = len(classes) <= 20
     side = 2.5 + 0.6 * len(classes) if labelled else 9.0
     figure = _figure(side + 1.2, side, title)
     axes = figure.subplots()
@@ -197,7 +186,7 @@ def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figur
 
 
 def risk_coverage_chart(curves: Mapping[str, RiskCoverage], title: str) -> Figure:
-    """Returns selective risk against coverage, one line for each name; curves of one resample."""
+    """Selective risk against coverage, one line for each name; curves of one resample."""
     figure = _figure(6.4, 4.8, title)
     axes = figure.subplots()
     styles = cycle(_LINES)
@@ -210,7 +199,7 @@ def risk_coverage_chart(curves: Mapping[str, RiskCoverage], title: str) -> Figur
         ylabel="selective risk: share of wrong labels",
     )  # fmt: skip
     # At very low coverage one error is a risk of up to 100%; it must not set the scale.
-    highest = [curve.risk[curve.coverage >= _MIN_SCALE_COVERAGE].max() for curve in curves.values()]
+    highest = [curve.risk[curve.coverage >= 0.02].max() for curve in curves.values()]
     axes.set_ylim(0, min(1.02, max(0.01, *(1.15 * risk for risk in highest))))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1))
@@ -226,14 +215,18 @@ def score_histograms(
     threshold: float | None,
     title: str,
 ) -> Figure:
-    """Returns histograms of an OOD score in the test part and in other sets.
+    """Histograms of an OOD score in the test part and in other sets.
 
     `inside` is (n,), `outside` (m,) by name of the set. Images below an MSP of `threshold`, or
     above this value of another score, are flagged; None draws no threshold.
     """
     figure = _figure(6.4, 4.8, title)
     axes = figure.subplots()
-    edges = _score_edges(score, inside, *outside.values())
+    low, high = 0.0, 1.0
+    if score != "msp":
+        everything = np.concatenate([inside, *outside.values()])
+        low, high = float(everything.min()), float(np.percentile(everything, 99))
+    edges: list[float] = np.linspace(low, high, 41).tolist()
     axes.hist(
         inside, edges, weights=np.full(len(inside), 1 / len(inside)), color=COLOURS[0],
         alpha=0.4, label=f"test part ({len(inside):,} images)",
@@ -255,16 +248,6 @@ def score_histograms(
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     figure.legend(loc="outside lower center", ncols=2)
     return figure
-
-
-def _score_edges(score: ScoreName, *values: Floats) -> list[float]:
-    """Returns bin edges: from 0 to 1 for the MSP, else up to the 99th percentile of all values."""
-    low, high = 0.0, 1.0
-    if score != "msp":
-        everything = np.concatenate(values)
-        low, high = float(everything.min()), float(np.percentile(everything, 99))
-    edges: list[float] = np.linspace(low, high, _SCORE_BINS + 1).tolist()
-    return edges
 
 
 def _figure(width_inches: float, height_inches: float, title: str) -> Figure:

@@ -45,9 +45,6 @@ from training.reporting.tables import (
     prediction_set_table,
 )
 
-MARKDOWN = "report.md"
-_DIFFERENCES = ("nll", "accuracy", "brier")
-
 _RANKING_NOTE = (
     "AUROC is the probability that an image with a wrong label is more uncertain than one with the "
     "right label: 0.5 for a random order. AURC is the mean share of wrong labels among the most "
@@ -69,7 +66,6 @@ OOD_NOTE = (
     "share flagged uses the checkpoint's thresholds."
 )
 PREDICTIONS = "predictions.csv.gz"
-SUMMARY = ("entropy", "expected_entropy", "mutual_information")
 
 
 def write_report(folder: Path, evaluation: Evaluation) -> None:
@@ -86,12 +82,12 @@ def write_report(folder: Path, evaluation: Evaluation) -> None:
             sections.append(f"![{chart.alt_text}]({chart.name})")
         _write(partial / PREDICTIONS, predictions_csv(evaluation))
         sections += ["## Predictions", f"`{PREDICTIONS}` has a row for each image, set and mode."]
-        _write(partial / MARKDOWN, ("\n\n".join(sections) + "\n").encode())
+        _write(partial / "report.md", ("\n\n".join(sections) + "\n").encode())
         _write(partial / JSON, report_json(report))
 
 
 def markdown(report: Report) -> str:
-    """Returns all results as Markdown sections with level-2 headings."""
+    """All results as Markdown sections with level-2 headings."""
     sections = summary_sections(report)
     for title, text in result_sections(report):
         sections += [f"## {title}", text]
@@ -99,7 +95,7 @@ def markdown(report: Report) -> str:
 
 
 def summary_sections(report: Report) -> list[str]:
-    """Returns the paragraphs on the test part: data, metrics, differences between modes, notes."""
+    """The paragraphs on the test part: data, metrics, differences between modes, notes."""
     first, *others = report.modes
     notes = "\n".join(f"- {printable(note)}" for note in report.notes)
     sections = [data_summary(report), notes, metrics_table(report)]
@@ -110,7 +106,6 @@ def summary_sections(report: Report) -> list[str]:
 
 
 def data_summary(report: Report) -> str:
-    """Returns a sentence about the test data, with a precision that is not float32."""
     lesions = f" of {report.clusters:,} lesions" if report.clusters < report.images else ""
     precision = "" if report.precision == "float32" else f", predicted in {report.precision}"
     measured = f"Measured on {report.data}: {report.images:,} images{lesions}{precision}."
@@ -119,7 +114,7 @@ def data_summary(report: Report) -> str:
 
 
 def probe_note(probe: ProbeComparison) -> str:
-    """Returns how the model compares with the linear probe that its training started from."""
+    """How the model compares with the linear probe that its training started from."""
     basis = f"{probe.images:,} test images of {probe.groups:,} groups"
     started = f"the linear probe that the training started from (accuracy {probe.accuracy:.3f})"
     nll, accuracy = probe.nll_difference, probe.accuracy_difference
@@ -137,7 +132,7 @@ def probe_note(probe: ProbeComparison) -> str:
 
 
 def seen_note(report: Report) -> str:
-    """Returns what it means that training was shown test images, or may have been; "" if not."""
+    """What it means that training was shown test images, or may have been; "" if not."""
     if report.seen is None:
         return (
             "The images that the model was trained on are not recorded: test images among them "
@@ -195,7 +190,11 @@ def _difference(first: ModeReport, mode: ModeReport) -> str:
         relation = "higher" if nll.value > 0 else "lower"
         result = f"Mode {mode.title} has a {relation} NLL than mode {first.title}"
     differences = enumeration(
-        [f"{METRICS[key]} {cell(mode.difference.get(key), '+.4f')}" for key in _DIFFERENCES], "and"
+        [
+            f"{METRICS[key]} {cell(mode.difference.get(key), '+.4f')}"
+            for key in ("nll", "accuracy", "brier")
+        ],
+        "and",
     )
     return (
         f"{result}. Metrics of {mode.title} less those of {first.title}, for the same images: "
@@ -204,7 +203,7 @@ def _difference(first: ModeReport, mode: ModeReport) -> str:
 
 
 def _folded(report: Report, table: Callable[[ModeReport], str]) -> str:
-    """Returns the first mode's table, and the similar tables of other modes as folded details."""
+    """The first mode's table, and the similar tables of other modes as folded details."""
     first, *others = report.modes
     return "\n\n".join(
         [
@@ -238,7 +237,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def predictions_csv(evaluation: Evaluation) -> bytes:
-    """Returns the table as compressed CSV; equal predictions give equal bytes."""
+    """The table as compressed CSV; equal predictions give equal bytes."""
     classes, content = evaluation.classes, BytesIO()
     attributes = dict.fromkeys(
         name for image in evaluation.test.images for name in image.attributes
@@ -284,7 +283,10 @@ def _columns(
             f"p_{name}": column
             for name, column in zip(classes, predictions.probabilities.T.tolist(), strict=True)
         },
-        **{name: getattr(predictions, name).tolist() for name in SUMMARY},
+        **{
+            name: getattr(predictions, name).tolist()
+            for name in ("entropy", "expected_entropy", "mutual_information")
+        },
         **{s: scores[s].value.tolist() if s in scores else empty for s in SCORES},
         **{f"flagged_{s}": flags[s].int().tolist() if s in flags else empty for s in SCORES},
         **{f"test_{name}": [i.attributes.get(name, "") for i in shown] for name in attributes},

@@ -63,7 +63,6 @@ def metrics_table(report: Report) -> str:
 
 
 def intervals_note(report: Report) -> str:
-    """Returns an explanation of the confidence intervals."""
     unit, binomial = "images", "are the exact binomial intervals of Clopper and Pearson"
     if report.clusters < report.images:
         unit = "lesions; the images of a lesion stay together"
@@ -83,7 +82,6 @@ def intervals_note(report: Report) -> str:
 
 
 def class_table(report: Report, mode: ModeReport) -> str:
-    """Returns sensitivity, specificity and predictive value by class."""
     clustered = report.clusters < report.images
     head = ["class", "images", *(["lesions"] if clustered else [])]
     rows = [
@@ -100,7 +98,6 @@ def class_table(report: Report, mode: ModeReport) -> str:
 
 
 def error_ranking_table(report: Report) -> str:
-    """Returns how well each score of uncertainty ranks errors, one column for each mode."""
     rows = [
         [
             f"{metric}, {score}",
@@ -127,24 +124,19 @@ def group_table(report: Report, mode: ModeReport) -> str:
 
 
 def prediction_set_table(sets: Sequence[SetCoverage]) -> str:
-    """Returns covered lesions and mean set size by class, with columns for each coverage.
-
-    Args:
-        sets: Of the same images.
-    """
+    """Covered lesions and mean set size by class, with columns for each coverage."""
     if not sets:
         return "not calibrated"
     head = ["class", "lesions"]
     for entry in sets:
         head += [f"covered, stated {entry.coverage:g}", f"set size, {entry.coverage:g}"]
-    rows = [
-        [
-            name,
-            f"{first.lesions.clusters:,}",
-            *(text for entry in sets for text in _set_cells(entry, name)),
-        ]
-        for name, first in sets[0].classes.items()
-    ]
+    rows = []
+    for name, first in sets[0].classes.items():
+        row = [name, f"{first.lesions.clusters:,}"]
+        for entry in sets:
+            result, always = entry.classes[name], " always" * (name in entry.always_included)
+            row += [f"{cell(result.lesions)}{always}", f"{result.mean_size:.2f}"]
+        rows.append(row)
     sizes = (text for entry in sets for text in ("", f"{entry.mean_size:.2f}"))
     return markdown_table(head, [*rows, ["all images", "", *sizes]])
 
@@ -152,13 +144,13 @@ def prediction_set_table(sets: Sequence[SetCoverage]) -> str:
 def markdown_table(
     head: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int = 1
 ) -> str:
-    """Returns a Markdown table with text in the first columns and numbers in the others."""
+    """A Markdown table with text in the first columns and numbers in the others."""
     separator = "|" + "---|" * text_columns + "---:|" * (len(head) - text_columns)
     return "\n".join([_row(head), separator, *(_row(row) for row in rows)])
 
 
 def enumeration(names: Sequence[str], conjunction: str) -> str:
-    """Returns names as text, such as "a, b or c"."""
+    """Names as text, such as "a, b or c"."""
     *first, last = names or [""]
     return f"{', '.join(first)} {conjunction} {last}" if first else last
 
@@ -176,12 +168,6 @@ def _group_row(report: Report, mode: ModeReport, name: str, group: GroupMetrics)
     ]
 
 
-def _set_cells(sets: SetCoverage, name: str) -> list[str]:
-    result = sets.classes[name]
-    always = " always" if name in sets.always_included else ""
-    return [f"{cell(result.lesions)}{always}", f"{result.mean_size:.2f}"]
-
-
 def _flag_metrics(mode: ModeReport) -> list[str]:
     return [name for score, name in FLAG_METRICS.items() if score in mode.thresholds]
 
@@ -196,7 +182,7 @@ def _counts(proportion: Proportion | None, clustered: bool) -> list[str]:
 
 
 def cell(value: Estimate | Proportion | float | None, form: str = ".3f") -> str:
-    """Returns a figure with its interval, and with its counts if it is a share; "n/a" for None."""
+    """A figure with its interval, and with its counts if it is a share; "n/a" for None."""
     if value is None:
         return "n/a"
     if isinstance(value, Proportion):
@@ -205,7 +191,6 @@ def cell(value: Estimate | Proportion | float | None, form: str = ".3f") -> str:
 
 
 def ood_set_table(report: Report) -> str:
-    """Returns the out-of-distribution sets with their groups and what they resemble."""
     rows = []
     for name, facts in report.ood_sets.items():
         used = f"{facts.used.images:,}"
@@ -219,7 +204,6 @@ def ood_set_table(report: Report) -> str:
 
 
 def ood_tables(report: Report, mode: ModeReport) -> str:
-    """Returns the tables of shares flagged and of metrics of each OOD score, by set."""
     metrics = [_ood_table(report, mode, metric) for metric in ("auroc", "fpr_at_95_tpr")]
     return "\n\n".join([_flagged_table(report, mode), *metrics])
 
@@ -254,7 +238,7 @@ def _flagged_table(report: Report, mode: ModeReport) -> str:
 
 
 def ood_groups(report: Report) -> dict[str, list[str]]:
-    """Returns the names of the sets by group, in the order far, near, shifted."""
+    """The names of the sets by group, in the order far, near, shifted."""
     by_group: dict[str, list[str]] = {}
     for group in get_args(OodGroup):
         names = [name for name, facts in report.ood_sets.items() if facts.group == group]

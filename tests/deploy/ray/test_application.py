@@ -116,11 +116,11 @@ def test_replicas_answer_as_one_process_and_the_loss_of_one_loses_no_request(
 
 
 def replicas_of(pid: int) -> list[psutil.Process]:
-    """Returns the replicas below a process; some kernels cut their names after 15 characters."""
+    """Some kernels cut the names of processes after 15 characters."""
     return [process for process in tree(pid) if process.name().startswith("ray::ServeRep")]
 
 
 def probabilities_by_seed(load: Load) -> dict[int, dict[str, float]]:
-    """Returns the probabilities of each answer by its seed, which is derived from the image."""
+    """The seed of an answer is derived from the image."""
     answers = [json.loads(e.response.body) for e in load.successful if e.response is not None]
     return {answer["seed"]: answer["probabilities"] for answer in answers}

@@ -16,7 +16,7 @@ PIECES = (b"abc", b"def", b"")
 class Attempts:
     """An application that fails in its first attempts, then answers with the body it received.
 
-    failures: what it does instead. reads: pieces of the body that a failing attempt receives.
+    A failing attempt receives `reads` pieces of the body.
     """
 
     def __init__(self, *failures: Callable[[Send], object], reads: int = 3) -> None:
@@ -55,7 +55,6 @@ async def half(send: Send) -> None:
 
 
 def sent(app: ASGIApp, pieces: tuple[bytes, ...] = PIECES, connected: bool = True) -> list[Message]:
-    """Returns what the middleware around `app` sends for a body of these pieces."""
     messages: list[Message] = []
     waiting = [
         {"type": "http.request", "body": piece, "more_body": index < len(pieces) - 1}

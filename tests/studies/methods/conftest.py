@@ -19,9 +19,9 @@ NO_CHANGES: Mapping[str, Tensor] = MappingProxyType({})
 def plain_lora(
     network: AdaptedVisionTransformer, adapter: int, changes: Mapping[str, Tensor] = NO_CHANGES
 ) -> AdaptedVisionTransformer:
-    """Returns a network of one adapter without a method: copies of weights, some of them changed.
+    """A network of one adapter without a method: copies of weights, some of them changed.
 
-    changes: by parameter name, such as `blocks.0.down`, the weights of one adapter.
+    `changes` has, by parameter name such as `blocks.0.down`, the weights of one adapter.
     """
     settings = AdapterSettings(
         adapters=1, rank=network.settings.rank, min_rank=network.settings.rank
@@ -38,7 +38,6 @@ def plain_lora(
 def network_like(
     source: AdaptedVisionTransformer, method: MethodSettings
 ) -> AdaptedVisionTransformer:
-    """Returns a network of a method with the adapters and heads of another one."""
     classes = source.heads.bias.shape[1]
     network = build_network(source.backbone, source.settings, classes, method=method)
     for name, parameter in source.adapter_parameters():
@@ -48,8 +47,6 @@ def network_like(
 
 @dataclass(frozen=True)
 class GivenRun:
-    """A `FinishedRun` with given images, batches and losses."""
-
     images: Mapping[str, Batch] = field(default_factory=dict)
     image_count: int = 0
     batches: Iterable[Batch] = ()

@@ -17,7 +17,7 @@ from studies.methods.bayeslora import (
 
 
 def negative_divergence(alpha: float) -> float:
-    """Returns -KL up to a constant: log(alpha) / 2 - E[log|1 + sqrt(alpha) z|] for normal z."""
+    """-KL up to a constant: log(alpha) / 2 - E[log|1 + sqrt(alpha) z|] for normal z."""
 
     def integrand(z: float) -> float:
         return math.log(abs(1 + math.sqrt(alpha) * z)) * math.exp(-z * z / 2)

@@ -24,7 +24,7 @@ STANDARD_ERRORS = 5
 def merged_attention(
     network: AdaptedVisionTransformer, index: int, adapter: int
 ) -> nn.MultiheadAttention:
-    """Returns torch's attention of a block with the weights W0 + B A of an adapter."""
+    """torch's attention of a block with the weights W0 + B A of an adapter."""
     frozen = network.backbone.encoder.blocks()[index].self_attention
     block = network.blocks[index]
     updates = block.up[:, adapter].mT @ block.down[:, adapter]  # (4, width, width)
@@ -39,7 +39,7 @@ def merged_attention(
 def naive_log_probabilities(
     network: AdaptedVisionTransformer, image: Tensor, adapter: int, masks: Tensor
 ) -> Tensor:
-    """Returns the answer of one row. masks: (blocks, heads, tokens, tokens), True if dropped."""
+    """The answer of one row. masks: (blocks, heads, tokens, tokens), True if dropped."""
     backbone = network.backbone
     tokens = backbone.tokens(backbone.patches(image))
     for index, layer in enumerate(backbone.encoder.blocks()):

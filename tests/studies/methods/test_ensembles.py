@@ -32,7 +32,7 @@ def images() -> Tensor:
 
 @torch.no_grad()
 def merged(network: AdaptedVisionTransformer, member: int) -> VisionTransformer:
-    """Returns the backbone with the weights W o (s r') of a member."""
+    """The backbone with the weights W o (s r') of a member."""
     backbone = copy.deepcopy(network.backbone)
     for layer, block in zip(backbone.encoder.blocks(), network.blocks, strict=True):
         if isinstance(block, FrozenAttention):
@@ -48,7 +48,6 @@ def merged(network: AdaptedVisionTransformer, member: int) -> VisionTransformer:
 def answer(
     network: AdaptedVisionTransformer, backbone: VisionTransformer, member: int
 ) -> nn.Module:
-    """Returns a function from images to the log-probabilities of a member on a backbone."""
     weight, bias = network.heads.weight[member], network.heads.bias[member]
     return lambda images: F.linear(backbone(images), weight, bias).double().log_softmax(dim=-1)
 
@@ -79,7 +78,7 @@ def test_initial_factors_are_normal_around_one() -> None:
 
 
 def test_batch_ensemble_needs_at_most_the_blocks_of_the_backbone() -> None:
-    with pytest.raises(SettingsError, match=r"method.blocks: expected at most 2, .* got 3"):
+    with pytest.raises(SettingsError, match=r"method\.blocks"):
         random_network(MEMBERS, method=BatchEnsembleSettings(blocks=3))
 
 

@@ -21,7 +21,6 @@ def normal(*shape: int, seed: int = 1) -> Tensor:
 
 
 def layers(networks: IndexedNetworks, adapter: int) -> nn.Sequential:
-    """Returns the network of one adapter."""
     network = nn.Sequential(
         nn.Linear(WIDTH + 4, 5), nn.ReLU(), nn.Linear(5, CLASSES * 4), nn.Unflatten(-1, (-1, 4))
     )

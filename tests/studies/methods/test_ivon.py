@@ -86,7 +86,6 @@ def test_it_finds_the_posterior_of_a_linear_regression_with_orthogonal_inputs() 
 
 
 def optimisation_of(rows: int | None = None, clip_norm: float = 1e9) -> Optimisation:
-    """Returns the optimisation of adapters with the method ivon, after one step."""
     network = random_network(method=IVONSettings(initial_curvature=2.0, kl_weight=0.5))
     objective = AdapterObjective(network, AdapterTraining(samples=2), torch.ones(3), image_count=50)
     settings = AdapterTraining(epochs=1, micro_batch_rows=rows, clip_norm=clip_norm, warmup_steps=0)

@@ -60,10 +60,7 @@ class DetLogits(nn.Module):
 def fitted(
     settings: LaplaceSettings, count: int, images: Tensor, labels: Tensor | None = None
 ) -> AdaptedVisionTransformer:
-    """Returns a network with the posterior of images that stand for `count`.
-
-    labels: of the same images, held out.
-    """
+    """The posterior of images that stand for `count`; `labels` are theirs, held out."""
     network = network_like(random_network(), settings)
     unused = torch.zeros(len(images), dtype=torch.long)
     held_out = unused if labels is None else labels

@@ -36,7 +36,7 @@ def features_of(count: int, seed: int = 1) -> Tensor:
 
 
 def naive_phi(heads: GaussianProcessHeads, features: Tensor, adapter: int) -> Tensor:
-    """Returns the random features (D,) of one row, in float64."""
+    """The random features (D,) of one row, in float64."""
     h = features.double()
     h = (h - h.mean()) / (h.var(correction=0) + 1e-5).sqrt()
     count = heads.settings.features
@@ -131,5 +131,5 @@ def test_other_libraries_have_no_gaussian_process_heads() -> None:
     network = build_network(
         random_backbone(), AdapterSettings(), 3, method=SNGPSettings(features=8)
     )
-    with pytest.raises(SettingsError, match="linear heads, got the method sngp"):
+    with pytest.raises(SettingsError, match="sngp"):
         members(Checkpoint(network, config_of(network), "sha256:0"))

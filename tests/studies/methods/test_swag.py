@@ -19,7 +19,6 @@ SEED = 4
 
 
 def batches() -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields fixed batches."""
     for step in range(6):
         generator = torch.Generator().manual_seed(step)
         yield torch.rand(4, 3, 32, 32, generator=generator), torch.tensor([0, 1, 2, 1])

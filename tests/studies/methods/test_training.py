@@ -135,7 +135,7 @@ def trained(name: str, recipe_file: Path, image_folder: Path, out: Path) -> Chec
 
 
 def initial(checkpoint: Checkpoint) -> AdaptedVisionTransformer:
-    """Returns the untrained network of a run with seed 0 and a random head, in stored precision."""
+    """The untrained network of a run with seed 0 and a random head, in stored precision."""
     network, config = checkpoint.network, checkpoint.config
     made = build_network(
         network.backbone, network.settings, len(config.classes), method=config.method
@@ -227,7 +227,6 @@ FITTED = {
 def run_with(
     image_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[Mapping[str, str]], Checkpoint]:
-    """Trains the tiny recipe with changes."""
     recipe_file = write_recipe(tmp_path_factory.mktemp("fitted"))
 
     def checkpoint(changes: Mapping[str, str]) -> Checkpoint:

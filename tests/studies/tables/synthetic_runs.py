@@ -35,10 +35,10 @@ def finish(
     published: str | None = "ViT_B_32_Weights.IMAGENET1K_V1",
     training: Mapping[str, object] = NOTHING,
 ) -> Path:
-    """Writes config and report of a run; returns its folder.
+    """Writes config and report of a run.
 
-    det, stoch: metrics of the test part and of SVHN by name; 0.5 for other metrics. training: the
-    result of the run in the provenance.
+    `det` and `stoch` are metrics of the test part and of SVHN by name; 0.5 for other metrics.
+    `training` is the result of the run in the provenance.
     """
     config = CheckpointConfig(
         name=run.recipe.name,

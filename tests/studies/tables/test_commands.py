@@ -92,7 +92,6 @@ def data(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def one_method() -> Iterator[None]:
-    """Reduces the table to the rows with two adapters."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("studies.tables.table.read_table", lambda _name: only("eulerlora-2"))
         yield

@@ -39,7 +39,7 @@ SETS = [("test", "test"), ("a", "far"), ("b", "far"), ("c", "near"), ("d", "shif
 
 
 def result(values: np.ndarray, lesions: np.ndarray):
-    """Returns the tested mean of per-image differences. values: (seeds, n). lesions: (n,)."""
+    """The tested mean of per-image differences (seeds, n)."""
     of_arm = np.stack(
         [
             resampled(lambda w, row=row: {"mean": (w @ row) / w.sum(axis=1)}, lesions)["mean"]
@@ -163,7 +163,7 @@ def test_other_images_and_missing_predictions_or_scores_are_errors(
 def write_predictions(folder: Path, *modes: str, seed: int, shift: float = 0.0) -> np.ndarray:
     """Writes test predictions, and others that do not count; returns the probabilities.
 
-    shift: added to the logits of the true classes.
+    `shift` is added to the logits of the true classes.
     """
     logits = np.random.default_rng(seed).normal(size=(24, 7)) + (2 + shift) * np.eye(7)[LABELS]
     probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)

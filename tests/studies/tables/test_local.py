@@ -21,13 +21,13 @@ TIMEOUT_S = 300
 
 @pytest.fixture
 def runs(tmp_path: Path) -> list[TableRun]:
-    """Returns the four runs of one seed of a table, all new."""
+    """The four runs of one seed of a table, all new."""
     return runs_of(read_table(TABLE), [0], [], tmp_path / "runs")
 
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Returns a file with shell commands that replace each training.
+    """A file with shell commands that replace each training.
 
     They can use `$variant`, `$device` and `$finish`, which marks the run as finished.
     """

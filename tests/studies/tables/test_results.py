@@ -43,13 +43,13 @@ def runs(
 
 
 def cells(text: str) -> list[dict[str, str]]:
-    """Returns the rows of the first table of a text by column title."""
+    """The rows of the first table of a text by column title."""
     rows = [[c.strip() for c in r.strip("|").split("|")] for r in text.splitlines() if "|" in r[:1]]
     return [dict(zip(rows[0], row, strict=True)) for row in rows[2:]]
 
 
 def lines(text: str, method: str, mode: str = "det") -> list[dict[str, str]]:
-    """Returns the row of a method, then the published row if there is one."""
+    """The row of a method, then the published row if there is one."""
     rows = cells(text)
     index = next(
         index
@@ -156,7 +156,7 @@ def test_data_seeds_backbone_and_replaced_settings_are_noted(tmp_path: Path) -> 
 
 
 def finished_runs(folder: Path, variant: str, seeds: tuple[int, ...] = (0,)) -> list[TableRun]:
-    """Returns runs with reports of two OOD sets; the AUROC is 0.7, 0.9 for feature distance."""
+    """With reports of two OOD sets; the AUROC is 0.7, 0.9 for feature distance."""
     runs = runs_of(METHODS, seeds, [], folder, [variant])
     for run in runs:
         of_logits = {f"{m}_mean_logits": 0.25 for m in ("accuracy", "ece", "nll", "brier")}
@@ -181,7 +181,6 @@ def finished_runs(folder: Path, variant: str, seeds: tuple[int, ...] = (0,)) -> 
 
 
 def further(text: str) -> dict[str, list[dict[str, str]]]:
-    """Returns the rows of every table by its title."""
     return {part.splitlines()[0]: cells(part) for part in text.split("### ")[1:]}
 
 

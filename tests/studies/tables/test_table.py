@@ -38,7 +38,6 @@ METHODS = ("cifar10-methods", "ham10000-methods")
 
 
 def rows(name: str) -> dict[tuple[str, str], TableRow]:
-    """Returns the rows of runs."""
     return {
         (row.variant, row.mode): row
         for row in read_table(name).rows
@@ -90,11 +89,8 @@ def test_the_endpoints_of_a_study_are_those_of_its_protocol(name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"metric": ["ece"]}, "metric"),
         ({"rows": [{"method": "SNGP"}]}, "rows.0"),
         ({"rows": [{"method": "a", "variant": "b"}]}, "rows.0"),
-        ({"seeds": []}, "seeds:"),
-        ({"seeds": [-1]}, "seeds.0:"),
         ({"primary": {"metrics": ["nll"], "arm": NO_ROW, "minus": LORA}}, "lora-20 stoch"),
         ({"primary": {"metrics": ["nll", "ece"], "arm": LORA, "minus": LORA}}, "primary"),
         ({"secondary": [{"metrics": ["auroc"], "arm": LORA, "minus": LORA}]}, "auroc"),
@@ -152,9 +148,6 @@ def test_a_run_may_be_continued_only_with_its_settings(tmp_path: Path) -> None:
     [
         ("ham10000", "evaluation.samples=8", "evaluation.samples"),
         ("ood", "evaluation.ood=[]", "svhn"),
-        ("ham10000", "training.epoch=1", "training.epoch"),
-        ("ham10000", "adapters.rank=5", "min_rank"),
-        ("ham10000", "backbone.weights=1", "backbone.weights"),
     ],
 )
 def test_overrides_that_leave_a_row_without_results_are_refused(

@@ -190,7 +190,7 @@ def _write_losses(
     out: Path,
     runs: list[AdapterTraining],
 ) -> list[list[float]]:
-    """Returns the losses of all steps for each of `runs`; process 0 writes them to `out`."""
+    """The losses of all steps for each of `runs`; process 0 writes them to `out`."""
     torch.set_num_threads(1)
     if processes > 1:
         os.environ |= {
@@ -241,7 +241,6 @@ LOSSES = (trajectory_losses, mean_probability_losses)
 def loss_of(
     loss, logits: Tensor, labels: Tensor, weights: Tensor, outlier_weight: float = 1.0
 ) -> Tensor:
-    """Returns the weighted mean over a batch."""
     per_image = image_weights(labels, weights, outlier_weight)
     return loss(logits, target_probabilities(labels, 3)) @ per_image / per_image.sum()
 

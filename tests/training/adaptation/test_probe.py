@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 from eulerlora.images.preprocess import resize
 from eulerlora.methods.registry import build_network
-from eulerlora.nn.network import predict_images
+from eulerlora.nn.network import AdaptedVisionTransformer, predict_images
 from eulerlora.sampling.masks import AdapterSettings
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.settings import Draw
@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 
 
 def images_of(labels: list[int], seed: int) -> list[LabelledImage]:
-    """Returns images of noise whose brightness grows with the label."""
+    """Noise whose brightness grows with the label."""
     generator = torch.Generator().manual_seed(seed)
     return [
         LabelledImage(
@@ -122,13 +122,12 @@ def test_a_class_without_training_images_is_never_predicted(images: ImageParts) 
     assert 1 not in predicted
 
 
-@pytest.mark.parametrize("seed", [None, 3])
 def test_the_probabilities_of_the_heads_are_those_of_the_untrained_network(
-    images: ImageParts, seed: int | None
+    images: ImageParts,
 ) -> None:
     network = build_network(random_backbone(), AdapterSettings(rank=4, min_rank=2), 3)
     network.initialise(torch.Generator().manual_seed(0))
-    fit_heads(network, images, CPU, seed)
+    fit_heads(network, images, CPU, bootstrap_seed=3)
     held_out = images.parts["validation"]
     pixels = torch.stack([resize(image.source, 32) for image in held_out])
     outputs = predict_images(network, pixels, [Draw(mode="det")] * len(held_out))
@@ -203,12 +202,12 @@ LABELS = [0, 1, 2, 0, 1, 2, 0, 1, 2]
 IMAGES = [LabelledImage(str(n), p, y) for n, (p, y) in enumerate(zip(PIXELS, LABELS, strict=True))]
 
 
-def validation_loss(network) -> float:
-    outputs = predict_images(network, PIXELS / 255, [Draw(mode="det")] * len(IMAGES))
-    probabilities = np.concatenate(
-        [o.flat_log_probabilities.exp().mean(dim=1).numpy() for o in outputs]
-    )
-    return log_loss(LABELS, probabilities)
+DET = [Draw(mode="det")] * len(IMAGES)
+
+
+def probabilities_of(network: AdaptedVisionTransformer, draws: list[Draw] = DET) -> np.ndarray:
+    outputs = predict_images(network, PIXELS / 255, draws)
+    return np.concatenate([o.flat_log_probabilities.exp().mean(dim=1).numpy() for o in outputs])
 
 
 def test_the_adapters_with_the_lowest_loss_are_restored() -> None:
@@ -220,7 +219,7 @@ def test_the_adapters_with_the_lowest_loss_are_restored() -> None:
         with torch.no_grad():
             network.heads.weight.mul_(scale)
         validation.validate()
-        losses.append(validation_loss(network))
+        losses.append(log_loss(LABELS, probabilities_of(network)))
         weights.append(network.heads.weight.detach().clone())
         lowest = int(np.argmin(losses))
         assert validation.last["validation_nll"] == pytest.approx(losses[-1], rel=1e-4)
@@ -259,11 +258,8 @@ def test_the_metrics_of_both_modes_are_those_of_independent_libraries() -> None:
     result = validation.result()
     assert "best_epoch" not in result
     draws = [Draw(mode="stoch", samples=3, seed=seed) for seed in range(len(IMAGES))]
-    for mode, mode_draws in (("det", [Draw(mode="det")] * len(IMAGES)), ("stoch", draws)):
-        outputs = predict_images(network, PIXELS / 255, mode_draws)
-        probabilities = np.concatenate(
-            [o.flat_log_probabilities.exp().mean(dim=1).numpy() for o in outputs]
-        )
+    for mode, mode_draws in (("det", DET), ("stoch", draws)):
+        probabilities = probabilities_of(network, mode_draws)
         metrics = result["validation_by_epoch"][mode]
         assert metrics["nll"][1] == pytest.approx(log_loss(LABELS, probabilities), rel=1e-4)
         accuracy = accuracy_score(LABELS, probabilities.argmax(axis=1))

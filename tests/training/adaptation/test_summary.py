@@ -71,7 +71,7 @@ def test_the_device_line_has_the_precision_of_the_steps(
     faster_precision.cache_clear()
     overrides = ["training.warmup_steps=auto", f"training.precision={precision}"]
     recipe = read_recipe(recipe_file, AdapterRecipe, overrides)
-    frozen = FrozenBackbone(random_backbone(), None, {}, Preprocessing(size=32))
+    frozen = FrozenBackbone(random_backbone(), {}, Preprocessing(size=32))
     lines = run_lines(recipe, frozen, 1, RunLength(100, 8, 15), torch.device("cpu"))
     assert lines[2].endswith(f"thread(s), {line}")
 

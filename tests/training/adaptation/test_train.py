@@ -149,15 +149,13 @@ def test_calibrate_repeats_the_thresholds_of_training_and_sets_the_sampler(
     trained_copy: Path, labelled: Path
 ) -> None:
     config = (trained_copy / "config.json").read_text()
-    done = succeed("calibrate", trained_copy, "--data", labelled)
+    succeed("calibrate", trained_copy, "--data", labelled)
     assert (trained_copy / "config.json").read_text() == config
 
-    done = succeed("calibrate", trained_copy, "--data", labelled, "--sampler", "balanced")
+    succeed("calibrate", trained_copy, "--data", labelled, "--sampler", "balanced")
     assert read_config(trained_copy).sampler == "balanced"
-    for options, title in (((), "stoch, 4 balanced"), (("--sampler", "independent"), "stoch, 4 s")):
-        done = run("evaluate", trained_copy, "--data", labelled, "--mode", "stoch",
-                   *options)  # fmt: skip
-        assert title in done.out, done.err
+    done = succeed("evaluate", trained_copy, "--data", labelled, "--mode", "stoch")
+    assert "stoch, 4 balanced" in done.out
 
 
 def test_calibrate_adds_prediction_sets_for_predict(trained_copy: Path, labelled: Path) -> None:

@@ -34,7 +34,6 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained(recipe: Path, labelled: Path, whole: str, epochs: int, *options: str) -> Path:
-    """Returns the folder of a finished run."""
     out = recipe.with_name(f"run-{len(list(recipe.parent.iterdir()))}")
     settings = (*WHOLE, f"whole_network={whole}", f"training.epochs={epochs}", *options)
     succeed("train", recipe, "--data", labelled, "--out", out, *set_options(settings))

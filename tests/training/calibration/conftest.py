@@ -20,7 +20,7 @@ LESIONS = {"bkl": 12, "mel": 20, "nevus": 28}
 
 @pytest.fixture(scope="session")
 def site_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a checkpoint with feature statistics of random features, one mean for each class."""
+    """With feature statistics of random features, one mean for each class."""
     folder = tmp_path_factory.mktemp("site") / "source"
     network = random_network()
     generator = torch.Generator().manual_seed(0)
@@ -47,7 +47,7 @@ def site_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def local_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a folder with labels.csv and random pictures of LESIONS."""
+    """With labels.csv and random pictures of LESIONS."""
     folder = tmp_path_factory.mktemp("site") / "clinic"
     folder.mkdir()
     noise = np.random.default_rng(0)

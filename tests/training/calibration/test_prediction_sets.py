@@ -36,7 +36,7 @@ CPU = torch.device("cpu")
 
 
 def lesion_images(lesions: int, seed: int) -> list[LabelledImage]:
-    """Returns one to three images of each of `lesions` lesions, a third of them of each class."""
+    """One to three images of each of `lesions` lesions, a third of them of each class."""
     random = np.random.default_rng(seed)
     return [
         LabelledImage(f"{lesion}-{index}", torch.empty(0), lesion % 3, f"lesion {lesion}")
@@ -46,7 +46,7 @@ def lesion_images(lesions: int, seed: int) -> list[LabelledImage]:
 
 
 def predicted(images: Sequence[LabelledImage], seed: int) -> Tensor:
-    """Returns probabilities (n, 3) float64 that are informative about the labels."""
+    """Probabilities (n, 3) float64 that are informative about the labels."""
     logits = torch.randn(len(images), 3, generator=Generator().manual_seed(seed)).double()
     labels = torch.tensor([image.label for image in images])
     logits[torch.arange(len(images)), labels] += 1.0
@@ -56,7 +56,6 @@ def predicted(images: Sequence[LabelledImage], seed: int) -> Tensor:
 def fitted(
     images: Sequence[LabelledImage], probabilities: Tensor, settings: CoverageSettings
 ) -> tuple[PredictionSetCalibration, ...]:
-    """Returns the sets of mode det."""
     empty = torch.zeros(len(images), 1, 1)
     logits = probabilities.log()[:, None, None]
     outputs = Trajectories.of(logits, empty[..., None], empty.long())

@@ -101,7 +101,7 @@ class Command:
 
 @pytest.fixture(scope="module")
 def sources(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a folder with a recipe, and what commands of `COMMANDS` start from."""
+    """A recipe, and what commands of `COMMANDS` start from."""
     folder = tmp_path_factory.mktemp("sources")
     recipe = write_recipe(folder)
     (folder / "data").symlink_to(image_folder)
@@ -160,7 +160,7 @@ COMMANDS = {
 
 
 def state(path: Path) -> State:
-    """Returns what readers see at a path; a checkpoint is loaded and must give its known answer."""
+    """What readers see at a path; a checkpoint is loaded and must give its known answer."""
     if path.is_file():
         return path.read_bytes()
     if not path.exists():
@@ -192,7 +192,6 @@ def leftovers(folder: Path) -> list[str]:
 
 
 def write_again(target: Path, killed: State) -> None:
-    """Writes the target as the command does at its end."""
     if isinstance(killed, bytes):
         with atomic_write(target) as partial:
             partial.write_bytes(killed)
@@ -220,10 +219,7 @@ class FullDisk:
 
 
 def outcome_of(name: str, actual: State, old: State, new: State) -> str:
-    """Returns whether a state is the old one or the new one.
-
-    A new key is random, and a training has a third: a checkpoint from which `--resume` continues.
-    """
+    """A new key is random, and a training has a third state: a checkpoint for `--resume`."""
     if actual in (old, new):
         return "old" if actual == old else "new"
     if name == "keys new":

@@ -21,7 +21,6 @@ IMAGES: dict[str, object] = {"kind": "imagefolder", "path": "images"}
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a data directory with random images of three classes."""
     folder = tmp_path_factory.mktemp("lesions")
     noise = np.random.default_rng(0)
     for part, counts in (("train", TRAINING_IMAGES), ("test", TEST_IMAGES)):
@@ -36,7 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def saved(folder: Path, data: dict[str, object] = IMAGES, **changes: object) -> Path:
-    """Writes a random checkpoint of `data`. changes: of its config."""
+    """`changes` are of its config."""
     names = tuple(ClassName(name=name, description=name) for name in TEST_IMAGES)
     network = random_network(classes=len(names))
     provenance = {"recipe": {"data": data}, "seed": 0}
@@ -54,7 +53,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:
-    """Returns the packaged policy, changed to the classes of `data`."""
+    """The packaged policy, changed to the classes of `data`."""
     path = tmp_path / "own.toml"
     text = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
     path.write_text("# ours\n" + text)

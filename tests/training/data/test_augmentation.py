@@ -98,7 +98,7 @@ def test_the_dermoscopy_view_of_a_4_to_3_image_has_the_median_shape_of_evaluatio
 
 
 def extent(view: torch.Tensor) -> float:
-    """Returns height over width of the bright pixels in (3, height, width), by their spread."""
+    """Height over width of the bright pixels in (3, height, width), by their spread."""
     bright = (view[0] > 0.5).nonzero().float()
     height, width = bright.std(dim=0).tolist()
     return height / width

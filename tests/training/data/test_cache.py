@@ -20,7 +20,6 @@ from training.optimisation.batches import ImageDataset
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache."""
     monkeypatch.setenv("EULERLORA_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 

@@ -35,7 +35,7 @@ SIDE = 32
 
 
 def picture(seed: int, side: int = 64) -> Tensor:
-    """Returns (3, side, side) uint8, smooth random colours."""
+    """Smooth random colours, (3, side, side) uint8."""
     coarse = torch.rand(1, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
     return (255 * F.interpolate(coarse, side, mode="bilinear")[0]).to(torch.uint8)
 
@@ -46,7 +46,7 @@ def half(pixels: Tensor) -> Tensor:
 
 
 def checked(*placed: tuple[str, int, Tensor]) -> DataCheck:
-    """Checks images given by part, class and pixels; their names count from 0."""
+    """Images are given by part, class and pixels; their names count from 0."""
     parts: dict[str, list[LabelledImage]] = {}
     for name, (part, label, pixels) in enumerate(placed):
         parts.setdefault(part, []).append(LabelledImage(str(name), pixels, label))

@@ -36,7 +36,7 @@ def names(*folders: str, count: int = 10) -> list[str]:
 
 
 def decoded(images: Sequence[str], digests: Mapping[str, int] | None = None) -> DecodedImages:
-    """Returns images of these names; digests: of their pixels, different ones by default."""
+    """`digests` are those of the pixels, different ones by default."""
     pixels = torch.zeros(3, 1, 1, dtype=torch.uint8)
     different = {name: index for index, name in enumerate(images)}
     return DecodedImages(dict.fromkeys(images, pixels), {}, different | dict(digests or {}))

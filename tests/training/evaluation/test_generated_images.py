@@ -73,7 +73,7 @@ SKIN = (210, 160, 150)
 
 
 def lesion(border: int = 0) -> Tensor:
-    """Returns plain skin with a lesion in all corners but the last, (3, 60, 80)."""
+    """Plain skin with a lesion in all corners but the last, (3, 60, 80)."""
     pixels = torch.tensor(SKIN, dtype=torch.uint8)[:, None, None].repeat(1, 60, 80)
     pixels[:, :40, ::2] = 90
     pixels[:, :, :50:2] = 90
@@ -125,7 +125,7 @@ def test_rendered_skin_is_darker_from_type_to_type_and_redder_than_blue(seed: in
 
 @pytest.fixture
 def picture() -> Tensor:
-    """Returns colourful picture without extreme values, (3, 60, 80) uint8."""
+    """Colourful, without extreme values, (3, 60, 80) uint8."""
     generator = torch.Generator().manual_seed(0)
     return torch.randint(60, 130, (3, 60, 80), generator=generator).to(torch.uint8)
 

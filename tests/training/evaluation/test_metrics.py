@@ -35,14 +35,12 @@ CLASSES = 5
 
 
 def classification_metrics(log_probabilities: Tensor, labels: Tensor) -> dict[str, float]:
-    """Returns the metrics with unit weights."""
     weights = unit_weights(len(labels))
     values = classification.classification_metrics(log_probabilities, labels.numpy(), weights)
     return {name: value.item() for name, value in values.items()}
 
 
 def ood_metrics(inside: Tensor, outside: Tensor) -> dict[str, float]:
-    """Returns the metrics with unit weights."""
     weights = unit_weights(len(inside) + len(outside))
     values = classification.ood_metrics(inside.double().numpy(), outside.double().numpy(), weights)
     return {name: value.item() for name, value in values.items()}
@@ -50,7 +48,7 @@ def ood_metrics(inside: Tensor, outside: Tensor) -> dict[str, float]:
 
 @pytest.fixture(params=range(4))
 def predictions(request: pytest.FixtureRequest) -> tuple[Tensor, Tensor]:
-    """Returns log-probabilities (n, trajectories, classes) and labels; no label is class 4."""
+    """Log-probabilities (n, trajectories, classes) and labels; no label is class 4."""
     generator = torch.Generator().manual_seed(request.param)
     logits = 4 * torch.randn(300, 6, CLASSES, generator=generator, dtype=torch.float64)
     logits[::10] = 100 * torch.eye(CLASSES, dtype=torch.float64)[0]  # confidence 1.0, and ties
@@ -209,7 +207,6 @@ def test_auroc_without_negatives_is_nan() -> None:
 
 
 def risk_coverage(scores: Floats, wrong: Bools) -> RiskCoverage:
-    """Returns the curve with unit weights."""
     return selective_prediction.risk_coverage(scores, wrong, unit_weights(len(scores)))
 
 
@@ -221,7 +218,7 @@ def selective_metrics(curve: RiskCoverage) -> dict[str, float]:
 
 @pytest.fixture(params=range(4))
 def ranked(request: pytest.FixtureRequest) -> tuple[Floats, Bools]:
-    """Returns scores with many ties, some at 1.0, and whether the labels are wrong."""
+    """Scores with many ties, some at 1.0, and whether the labels are wrong."""
     random = np.random.default_rng(request.param)
     scores = np.round(random.random(237) * 15) / 15
     return scores, random.random(237) < 0.6 - 0.5 * scores

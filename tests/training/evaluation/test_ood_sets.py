@@ -85,15 +85,15 @@ def test_an_unknown_set_or_group_is_refused_in_one_line(
 def test_a_folder_without_images_and_a_set_in_two_groups_are_refused(
     image_folder: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(DataError, match="usable images"):
+    with pytest.raises(DataError, match=tmp_path.name):
         sets([str(tmp_path)])
     other = image_folder / "other"
-    with pytest.raises(SettingsError, match="expected one group, got far and near"):
+    with pytest.raises(SettingsError, match=str(other)):
         sets([str(other), f"near:{other}"])
 
 
 def config(**facts: Any) -> CheckpointConfig:
-    """Returns a config whose backbone was pretrained on two data sets."""
+    """The backbone was pretrained on two data sets."""
     config = config_of(
         random_network(), provenance={"recipe": {"data": {"kind": "ham10000", "path": "."}}} | facts
     )

@@ -36,7 +36,7 @@ SETTINGS = OptimisationSettings(
 class ColourObjective(Objective[int]):
     """A linear classifier of an image's mean colour; `disturb` changes the loss of a step.
 
-    weights: the classifier's weight before each call.
+    `weights` has the classifier's weight before each call.
     """
 
     def __init__(self, disturb: Callable[[Tensor, int], Tensor] = lambda loss, _: loss) -> None:
@@ -237,7 +237,7 @@ STEP = Step(loss=2.0, learning_rate=0.5, gradient_norm=3.0)
 
 
 def read_curves(folder: Path) -> dict[str, dict[int, float]]:
-    """Returns the values by step of every curve in a folder; no step may appear twice."""
+    """Values by step of every curve; no step may appear twice."""
     events = EventAccumulator(str(folder / "run")).Reload()
     curves = {}
     for name in events.Tags()["scalars"]:
@@ -267,8 +267,6 @@ def test_curves_contain_every_step_and_epoch(tmp_path: Path) -> None:
 
 
 class FakeTracker:
-    """Records its calls as the trackers of Accelerate are called."""
-
     calls: ClassVar[list[tuple[object, ...]]] = []
 
     def __init__(self, project: str, **options: str) -> None:
@@ -310,7 +308,7 @@ def test_a_tracker_that_is_not_installed_is_refused_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(SettingsError, match="run: pip install trackio"):
+    with pytest.raises(SettingsError, match="trackio"):
         Tracking(("trackio",), tmp_path, "run").check()
 
 

@@ -38,7 +38,6 @@ PROGRESS = Progress(step=7, seconds=1.5, waited_s=0.5, epoch_loss=3.0, epoch_ste
 
 
 def trained() -> TrainedState:
-    """Returns a network after a step."""
     network = nn.Linear(3, 2)
     optimiser = torch.optim.AdamW(network.parameters())
     network(torch.ones(1, 3)).sum().backward()
@@ -48,7 +47,6 @@ def trained() -> TrainedState:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Returns the path of a stored state."""
     path = tmp_path / "below" / "state.safetensors"
     save_state(path, trained(), PROGRESS, SETTINGS, "data")
     return path

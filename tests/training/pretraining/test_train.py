@@ -231,18 +231,12 @@ def test_training_continues_from_a_backbone_file(
 @pytest.mark.parametrize(
     ("override", "named"),
     [
-        ("stages.0.workers=-1", "stages.0.workers"),
-        ("stages.0.augmentation=1", "stages.0.augmentation"),
         ("stages.0.micro_batch_rows=4", "stochastic_depth"),
         ("stages.0.activation_checkpointing=true", "stochastic_depth"),
-        ("stages.0.ema_decay=1", "ema_decay"),
-        ("stages.0.layer_decay=0", "layer_decay"),
-        ("stages.0.head_learning_rate=0", "head_learning_rate"),
         ("stages.1.image_size=24", "last stage"),
         ("stages.0.repeats=[1]", "each of the 2 sets"),
         ("stages.0.repeats=[0, 0]", "one of them positive"),
         ('unlabelled=[{ kind = "video" }]', "unlabelled"),
-        ("data=[]", "data"),
     ],
 )
 def test_an_invalid_setting_is_refused_with_its_key(
@@ -293,7 +287,7 @@ class Brightness(nn.Module):
 
 
 def image_set(name: str, labels: list[int], classes: int) -> ImageParts:
-    """Returns images that are black for label 0 and white for others."""
+    """Black images for label 0 and white ones for others."""
     images = [
         LabelledImage(str(i), torch.full((3, 40, 36), 255 * (label > 0), dtype=torch.uint8), label)
         for i, label in enumerate(labels)

@@ -114,7 +114,7 @@ def test_keys_that_contradict_each_other_are_refused(
         read_recipe(path, AdapterRecipe, overrides)
 
 
-def test_the_recipes_of_the_paper_differ_only_where_the_paper_does(tmp_path: Path) -> None:
+def test_the_recipes_of_the_paper_differ_only_where_the_paper_does() -> None:
     recipes = {
         name: read_recipe(RECIPES / f"{name}.toml", AdapterRecipe)
         for name in ("cifar10", "cifar100", "ham10000")
@@ -126,12 +126,4 @@ def test_the_recipes_of_the_paper_differ_only_where_the_paper_does(tmp_path: Pat
     }
     weighted = [name for name, recipe in recipes.items() if recipe.training.class_weights != "none"]
     assert weighted == ["ham10000"]
-    minimal = tmp_path / "minimal.toml"
-    minimal.write_text(
-        'name = "minimal"\n[data]\nkind = "imagefolder"\n'
-        '[backbone]\nweights = "ViT_B_32_Weights.IMAGENET1K_V1"\n[training]\nepochs = 16\n'
-        "batch_size = 32\nwarmup_steps = 500\nworkers = 8\nmicro_batch_rows = 128\n"
-        'head = "random"\n'
-    )
-    assert recipes["cifar10"].training == read_recipe(minimal, AdapterRecipe).training
     assert all(recipe.data.split == "paper" for recipe in recipes.values())

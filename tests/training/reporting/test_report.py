@@ -46,13 +46,12 @@ from training.reporting.report import markdown, predictions_csv, write_report
 
 @pytest.fixture(scope="module")
 def evaluation() -> Evaluation:
-    """Returns REPORT with predictions for charts and table, which are unrelated to its metrics."""
+    """REPORT with predictions for charts and table, which are unrelated to its metrics."""
     return synthetic_evaluation(REPORT)
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory, evaluation: Evaluation) -> Path:
-    """Returns the folder of the written report."""
     folder = tmp_path_factory.mktemp("reports") / "report"
     write_report(folder, evaluation)
     return folder
@@ -182,7 +181,7 @@ Rows = list[dict[str, str]]
 
 
 def model_with_all_scores(folder: Path, images: list[LabelledImage]) -> EulerLoRA:
-    """Returns the checkpoint with thresholds near the middle of each score of the images."""
+    """Has thresholds near the middle of each score of the images."""
     model = EulerLoRA.load(folder)
     (output,) = predict_all(model, images, [model.options()], "scores")
     features = output.features.mean(dim=(1, 2))
@@ -206,7 +205,7 @@ def model_with_all_scores(folder: Path, images: list[LabelledImage]) -> EulerLoR
 
 @pytest.fixture(scope="module")
 def predicted(checkpoint_folder: Path, image_folder: Path) -> Evaluation:
-    """Returns an evaluation with one folder and one generated set."""
+    """With one folder and one generated set."""
     test = labelled(image_folder / "test", [0, 1, 2])
     model = model_with_all_scores(checkpoint_folder, test)
     arguments = [f"near:{image_folder / 'other'}", "colour-inverted"]
