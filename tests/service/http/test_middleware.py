@@ -18,7 +18,7 @@ from service.app import capacity_check, page_check
 from service.fair_sharing import ClientQuota
 from service.http.middleware import BodyLimits, BodySettings, HeaderChecks
 from service.http.responses import add_problem_handlers
-from service.inference.queue import RequestQueue, ThroughputEstimate
+from service.inference.queue import RequestQueue
 from service.settings import ServiceSettings
 from service.telemetry.logs import RequestIdMiddleware
 from tests.service.conftest import app_of
@@ -186,7 +186,7 @@ CLIENT = "address:testclient"
 
 @pytest.fixture
 def queue() -> RequestQueue:
-    return RequestQueue(ServiceSettings(max_waiting_rows=12), 1, ThroughputEstimate())
+    return RequestQueue(ServiceSettings(max_waiting_rows=12))
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ async def test_the_wait_for_a_decoder_counts_as_time_in_the_queue(
 ) -> None:
     late_s = 0.0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late_s)
-    monkeypatch.setattr("service.prediction.pipeline.time", clock)
+    monkeypatch.setattr("service.prediction.time", clock)
     with harness() as started:
         decoder = StepDecoder(started)
         tasks = [asyncio.create_task(predict_one(started, png)) for _ in range(3)]
