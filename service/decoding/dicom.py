@@ -43,7 +43,8 @@ META_GROUP, CLASS, SYNTAX = 0x0002, 0x0002, 0x0010  # elements of the file meta 
 _LONG_LENGTHS = {b"OB", b"OW", b"UN", b"SQ", b"UT"}
 _MAX_META_ELEMENTS = 64
 
-_PIXELS_PER_BYTE = {NATIVE: 1 / 3, JPEG: 4.0, _JPEG_2000: 4.0}  # of usual files
+_PIXELS_PER_BYTE: dict[tuple[str, ...], float] = {NATIVE: 1 / 3, JPEG: 4.0, _JPEG_2000: 4.0}
+"""Of usual files."""
 _ATTRIBUTES = (
     "SOPClassUID", "Rows", "Columns", "SamplesPerPixel", "PhotometricInterpretation",
     "PlanarConfiguration", "BitsAllocated", "BitsStored", "NumberOfFrames", "ICCProfile",

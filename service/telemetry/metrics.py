@@ -165,7 +165,7 @@ class Gauges:
     ready: bool
     queue_rows: int
     queue_items: int
-    models: Mapping[str, Mapping[str, str]]
+    models: Mapping[str, dict[str, str]]
     shift: Mapping[str, ModelShift]
     sandbox: Mapping[str, bool]
 

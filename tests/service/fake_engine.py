@@ -20,7 +20,7 @@ Futures = Sequence["Future[InferenceResult]"]
 
 
 def item_of(value: int) -> InferenceItem:
-    """Returns an item of `value` rows; a fake engine's output for it is `value`."""
+    """An item of `value` rows; a fake engine's output for it is `value`."""
     return InferenceItem(torch.tensor(value), Draw(mode="stoch", samples=value))
 
 
@@ -88,7 +88,7 @@ class WorkersHarness:
         return [self.workers.submit(self.engine, item_of(value), NO_DEADLINE) for value in values]
 
     def block_with(self, value: int) -> "Future[InferenceResult]":
-        """Returns the future of an item whose batch blocks a worker until the gate is set."""
+        """The future of an item whose batch blocks a worker until the gate is set."""
         self.engine.gate.clear()
         self.engine.entered.clear()
         future = self.submit(value)[0]

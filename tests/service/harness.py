@@ -122,7 +122,7 @@ class PipelineHarness:
         )
         self.queue = RequestQueue(chosen)
         self.workers = InferenceWorkers(
-            self.queue, chosen.max_batch_s, on_batch=lambda _: None, on_fatal=lambda _: None
+            self.queue, chosen.max_batch_s, on_batch=lambda *_: None, on_fatal=lambda _: None
         )
         self.decoder: Any = FakeDecoder()
         self.shift = ShiftMonitors(

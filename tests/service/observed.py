@@ -132,7 +132,6 @@ def add_routes(app: FastAPI) -> None:
 def completed(
     body: Prediction = BODY, disposition: Disposition | None = None
 ) -> CompletedPrediction:
-    """Returns a completed prediction."""
     return CompletedPrediction(
         body, disposition, decode_s=0.002, queue_s=0.02, model_s=0.2, at_ns=10**9
     )

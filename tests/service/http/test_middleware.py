@@ -174,7 +174,7 @@ def test_head_has_the_headers_of_get_and_no_body(port, path: str) -> None:
 
 
 def read_response_without_body(connection) -> bytes:
-    """Returns the headers of the next response and reads nothing after them."""
+    """The headers of the next response; nothing after them is read."""
     received = bytearray()
     while not received.endswith(b"\r\n\r\n"):
         received += connection.recv(1)
@@ -349,7 +349,7 @@ def test_announced_bytes_refuse_nobody(limited_port) -> None:
 
 
 def limited(read: list[bytes], **settings: object) -> RequestIdMiddleware:
-    """Returns an app behind the limits; `read` gets the bodies that its route has read."""
+    """An app behind the limits; `read` gets the bodies that its route has read."""
     app = FastAPI()
     add_problem_handlers(app)
 

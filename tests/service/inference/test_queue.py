@@ -43,7 +43,7 @@ def run_batch(
 
 
 def cost_of(*batches: tuple[int, float]) -> LinearCost:
-    """Returns the cost learned from batches of (rows, seconds)."""
+    """The cost learned from batches of (rows, seconds)."""
     cost = LinearCost()
     for rows, seconds in batches:
         cost.add(rows, seconds)
@@ -110,7 +110,7 @@ A, B = "client a", "client b"
 
 
 def queue_of(clock: FakeClock, workers: int = 1, **settings: Any) -> RequestQueue:
-    """Returns a queue with batches of six rows that admits five seconds of work by default."""
+    """A queue with batches of six rows that admits five seconds of work by default."""
     limits = {"max_batch_rows": 6, "max_waiting_rows": 1000, "max_pass_ms": MAX_PASS_MS}
     chosen = {**limits, "deadline_s": 5 / ADMITTED_SHARE, **settings}
     return RequestQueue(ServiceSettings(**chosen), workers, clock)

@@ -19,7 +19,6 @@ BOUNDARY = "boundary"
 
 
 def batch_of(png: bytes, count: int) -> FakeRequest:
-    """Returns a request with many images."""
     part = (
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{FILES_PART}"; filename="a.png"'
         "\r\n\r\n"

@@ -88,7 +88,7 @@ def test_a_shift_appears_in_the_details_the_metrics_and_the_answers(model, png) 
 
 
 def with_thresholds(model: EulerLoRA, *thresholds: Threshold) -> EulerLoRA:
-    """Returns a model with the network of `model` and other thresholds."""
+    """A model with the network of `model` and other thresholds."""
     config = model.config.model_copy(update={"thresholds": thresholds})
     return EulerLoRA(Checkpoint(model.network, config, "sha256:shift"), torch.device("cpu"))
 

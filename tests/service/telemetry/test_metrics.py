@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def gauges() -> Mock:
-    """Returns the values of the gauges, which a test sets as its `return_value`."""
+    """The values of the gauges, which a test sets as its `return_value`."""
     return Mock(return_value=GAUGES)
 
 
@@ -171,7 +171,7 @@ def test_every_metric_and_reason_in_an_alert_exists(metrics) -> None:
 
 
 def table(metrics: Metrics) -> list[str]:
-    """Returns the lines of the table in the documentation, sorted by name."""
+    """The lines of the table in the documentation, sorted by name."""
     lines = []
     for family in metrics.registry.collect():
         if not family.name.startswith("eulerlora_"):
