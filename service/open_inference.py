@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 
 from eulerlora import __version__
-from eulerlora_contract.answers import Prediction, ProblemDocument
+from eulerlora_contract.answers import Prediction
 from eulerlora_contract.problems import (
     DeadlinePassed,
     InvalidParameter,
@@ -478,8 +478,9 @@ def _requested_model(request: Request, models: ServedModels) -> ServedModel:
     return served
 
 
-def error_of(document: ProblemDocument) -> dict[str, Any]:
-    return {"error": f"{document.code}: {document.detail}"}
-
-
-PLUGIN = Plugin(_open_inference_routes, INFER_PATHS, _OPEN_INFERENCE, error_of)
+PLUGIN = Plugin(
+    _open_inference_routes,
+    INFER_PATHS,
+    _OPEN_INFERENCE,
+    lambda document: {"error": f"{document.code}: {document.detail}"},
+)
