@@ -13,17 +13,12 @@ from service.auth.access import KeyCheck, needs_key
 from service.auth.keys import Keys
 from service.decoding.slots import DecodingSlots
 from service.fair_sharing import ClientQuota, client_of
-from service.http.middleware import (
-    BodyLimits,
-    Check,
-    HeaderChecks,
-    RequestMiddleware,
-)
+from service.http.middleware import BodyLimits, Check, HeaderChecks, RequestMiddleware
 from service.http.responses import add_problem_handlers
-from service.inference.queue import RequestQueue, ThroughputEstimate
+from service.inference.queue import RequestQueue
 from service.inference.workers import InferenceWorkers
 from service.lifecycle.lifecycle import Lifecycle
-from service.prediction.pipeline import Pipeline
+from service.prediction import Pipeline
 from service.routes.openapi import API_KEY, DESCRIPTION, complete_openapi
 from service.routes.page import PageFile, documentation_files, file_routes, page_files
 from service.routes.plugins import (
@@ -45,11 +40,7 @@ from service.routes.triage import (
 from service.settings import ServiceSettings
 from service.telemetry.logs import RequestIdMiddleware
 from service.telemetry.metrics import Gauges, Metrics
-from service.telemetry.observation import (
-    PROBES,
-    ObservationMiddleware,
-    record_prediction,
-)
+from service.telemetry.observation import PROBES, ObservationMiddleware
 from service.telemetry.shift_monitor import ShiftMonitors
 
 if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace
@@ -66,7 +57,7 @@ def create_app(
     workers: int = 1,
     traces: "TracerProvider | None" = None,
 ) -> FastAPI:
-    """Returns the application, whose lifespan is that of the lifecycle; it runs once.
+    """The application, whose lifespan is that of the lifecycle; it runs once.
 
     Its state has `metrics`, which also count problems that never reach it.
 
@@ -84,25 +75,29 @@ def create_app(
         SettingsError: For a plug-in that cannot be used.
     """
     models, policy = lifecycle.models, policy or default_policy()
-    queue = RequestQueue(settings, workers, ThroughputEstimate())
+    queue = RequestQueue(settings, workers)
     shift = ShiftMonitors(lambda: {name: served.model for name, served in models.items()})
     metrics = Metrics(
-        Gauges(
-            ready=lambda: lifecycle.fault is None,
-            queue_rows=lambda: queue.rows,
-            queue_items=lambda: queue.items,
-            revisions=lambda: {name: served.revision for name, served in models.items()},
-            precisions=lambda: {name: served.model.precision for name, served in models.items()},
-            shift=shift.states,
-            sandbox=lambda: lifecycle.decoder.sandbox.mechanisms,
+        lambda: Gauges(
+            ready=lifecycle.fault is None,
+            queue_rows=queue.rows,
+            queue_items=queue.items,
+            models={
+                name: {"revision": served.revision, "precision": served.model.precision}
+                for name, served in models.items()
+            },
+            shift=shift.states(),
+            sandbox=lifecycle.decoder.sandbox.mechanisms,
         )
     )
     inference = InferenceWorkers(
         queue,
         settings.max_batch_s,
-        metrics.count_batch,
-        lambda error: lifecycle.fail(str(error)),
-        workers,
+        on_batch=lambda batch, seconds: metrics.count_batch(
+            batch.served.name, batch.rows, len(batch.tickets), seconds
+        ),
+        on_fatal=lambda error: lifecycle.fail(str(error)),
+        workers=workers,
     )
     quota = ClientQuota(settings.decoding.client_s_per_minute, "s of image decoding")
     pipeline = Pipeline(
@@ -112,8 +107,6 @@ def create_app(
         DecodingSlots(settings.decoding.workers, quota),
         queue,
         shift,
-        record_prediction,
-        metrics.count_problem,
         lifecycle.audit,
     )
 
@@ -182,7 +175,7 @@ def create_app(
 
 
 def page_check(per_minute: int) -> Check:
-    """Returns the check that limits what a client may ask for without a key, except for probes."""
+    """Limits what a client may ask for without a key, except for probes."""
     quota = ClientQuota(per_minute, "requests for the page and the documentation")
 
     def check(scope: Scope) -> None:
@@ -195,7 +188,7 @@ def page_check(per_minute: int) -> Check:
 
 
 def capacity_check(queue: RequestQueue, quota: ClientQuota, paths: Iterable[str]) -> Check:
-    """Returns the check that refuses requests with images of a client without capacity for a row.
+    """Refuses requests with images of a client without capacity for a row.
 
     Under overload most requests end here, at minimal cost. The rows of an admitted request are
     reserved later, by `RequestQueue.reserve`, when they are known.

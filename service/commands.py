@@ -5,7 +5,7 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -15,7 +15,6 @@ from service.decoding.sandbox import protect_memory
 from service.telemetry.stderr import protect_stderr
 
 PATH = click.Path(path_type=Path)
-_LOG_FORMATS = ("auto", "json", "text")
 
 
 @click.command(
@@ -57,7 +56,7 @@ _LOG_FORMATS = ("auto", "json", "text")
 @click.option("--compile", "compiled", is_flag=True, help="Compile the network; starts slower.")
 @click.option(
     "--log-format",
-    type=click.Choice(_LOG_FORMATS),
+    type=click.Choice(("auto", "json", "text")),
     default="auto",
     show_default=True,
     help="auto: text on a terminal, otherwise JSON.",
@@ -85,9 +84,9 @@ def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
     """
     protect_stderr()
     configure_openmp()
-    signal.signal(signal.SIGTERM, _exit_cleanly)
+    for number in (signal.SIGTERM, signal.SIGINT):  # until the server installs its handlers
+        signal.signal(number, lambda *_: sys.exit(0))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are checkpoints to reload
-    signal.signal(signal.SIGINT, _exit_cleanly)
     with suppress(OSError):
         protect_memory()  # keys, secrets and pictures
     FORK_SERVER.start()  # imports the decoder while this process imports its own modules
@@ -97,8 +96,3 @@ def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
     gc.freeze()
     gc.enable()
     run(ServeOptions(checkpoints=checkpoints or (DEFAULT_NAME,), **options))
-
-
-def _exit_cleanly(*_: object) -> NoReturn:
-    """Handles a signal that arrives before the server installs its handlers."""
-    sys.exit(0)

@@ -32,55 +32,43 @@ FHIR_VERSIONS = ("4.0", "4.0.1")
 
 
 def concept(kind: str, code: str, display: str, text: str | None = None) -> Element:
-    """Returns a CodeableConcept.
+    """A CodeableConcept in the code system `kind` of this project.
 
-    Args:
-        kind: The name of a code system of this project.
-        code: In that system.
-        display: For people.
-        text: For people; None for `display` alone.
+    `display` and `text` are for people; without a text, `display` is it.
     """
     coding = {"system": f"{URN}:{kind}", "code": code, "display": display}
     return {"coding": [coding], "text": text or display}
 
 
 def identifier(kind: str, value: str) -> Element:
-    """Returns an Identifier.
-
-    Args:
-        kind: The name of a system of this project.
-        value: In that system.
-    """
+    """An Identifier in the system `kind` of this project."""
     return {"system": f"{URN}:{kind}", "value": value}
 
 
 def absent(reason: str) -> Element:
-    """Returns why a component has no value, as a code of FHIR's data-absent-reason."""
+    """Why a component has no value, as a code of FHIR's data-absent-reason."""
     coding = {"system": f"{_TERMINOLOGY}/data-absent-reason", "code": reason}
     return {"dataAbsentReason": {"coding": [coding]}}
 
 
 def profile(name: str) -> list[str]:
-    """Returns the canonical URL of a profile of the guide, for `meta.profile`."""
+    """The canonical URL of a profile of the guide, for `meta.profile`."""
     return [f"{GUIDE}/StructureDefinition/{name}|{GUIDE_VERSION}"]
 
 
 def _guide_code(system: str, code: str, display: str) -> Element:
-    """Returns a CodeableConcept of a code system of the guide."""
+    """A CodeableConcept of a code system of the guide."""
     coding = {"system": f"{GUIDE}/CodeSystem/{system}", "code": code, "display": display}
     return {"coding": [coding]}
 
 
 def _full_url(item: str, resource: str) -> str:
-    """Returns the URN of a resource, which is the same for the same item."""
+    """The URN of a resource, which is the same for the same item."""
     return uuid5(NAMESPACE_URL, f"{URN}:{item}:{resource}").urn
 
 
 def device(result: TriageResult, card_url: str | None) -> Element:
-    """Returns the model and its revision as a Device.
-
-    `card_url`: of its model card, if any.
-    """
+    """The model and its revision as a Device. `card_url`: of its model card, if any."""
     prediction = result.prediction
     kind = _guide_code("AIdeviceTypeCS", "Deep-Learning-Models", "Deep Learning Models")
     extensions: list[Element] = [{"url": f"{EXTENSION}.AIKind", "valueCodeableConcept": kind}]
@@ -109,7 +97,7 @@ def device(result: TriageResult, card_url: str | None) -> Element:
 
 
 def _model_card_reference(result: TriageResult, card: str) -> Element:
-    """Returns the model card, in Markdown, as a DocumentReference."""
+    """The model card, in Markdown, as a DocumentReference."""
     return {
         "resourceType": "DocumentReference",
         "meta": {"profile": profile("AI-ModelCard")},
@@ -133,12 +121,10 @@ def _model_card_reference(result: TriageResult, card: str) -> Element:
 
 
 def observation(result: TriageResult, device_url: str, issued: str) -> Element:
-    """Returns the disposition, with a component for each number, as an Observation.
+    """The disposition, with a component for each number, as an Observation.
 
     It is preliminary, because nobody has reviewed it, and has no subject, because the service does
     not know the patient.
-
-    `issued`: an instant.
     """
     prediction, policy = result.prediction, result.policy
     drawn = f"{prediction.samples} samples"
@@ -166,10 +152,7 @@ def observation(result: TriageResult, device_url: str, issued: str) -> Element:
 
 
 def provenance(result: TriageResult, observation_url: str, device_url: str, at: str) -> Element:
-    """Returns who concluded what from what as a Provenance.
-
-    `at`: an instant.
-    """
+    """Who concluded what from what as a Provenance. `at`: an instant."""
     item = result.item_id or result.prediction.request_id
     role = {"system": f"{_TERMINOLOGY}/provenance-participant-type", "code": "author"}
     return {
@@ -194,7 +177,7 @@ def provenance(result: TriageResult, observation_url: str, device_url: str, at: 
 
 
 def _figure(result: TriageResult, value: float, unit: str | None = None) -> Element:
-    """Returns the value of a component, or why it has none: the image is unfamiliar.
+    """The value of a component, or why it has none: the image is unfamiliar.
 
     `unit`: for people; None for a share of 1.
     """
@@ -205,7 +188,7 @@ def _figure(result: TriageResult, value: float, unit: str | None = None) -> Elem
 
 
 def _components(result: TriageResult) -> Iterator[Element]:
-    """Yields the probabilities of the classes, the scores and the flags."""
+    """The probabilities of the classes, the scores and the flags."""
     prediction = result.prediction
     for name, probability in prediction.probabilities.items():
         code = concept("class", name, result.name_of(name))
@@ -227,7 +210,7 @@ def _components(result: TriageResult) -> Iterator[Element]:
 
 
 def triage_bundle(result: TriageResult, card: str, at: datetime | None = None) -> Element:
-    """Returns the answer for one image as a FHIR R4 Bundle.
+    """The answer for one image as a FHIR R4 Bundle.
 
     `card`: the model card, in Markdown; empty if there is none. `at`: the time of the answer, now
     by default.
@@ -255,7 +238,7 @@ def triage_bundle(result: TriageResult, card: str, at: datetime | None = None) -
 
 
 def _described(resource: str, description: str, properties: Element, *required: str) -> Element:
-    """Returns the schema of a resource, which has more elements than those that are described."""
+    """The schema of a resource, which has more elements than those that are described."""
     kind = {"type": "string", "enum": [resource]}
     return {
         "type": "object",

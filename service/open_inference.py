@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 
 from eulerlora import __version__
-from eulerlora_contract.answers import Prediction, ProblemDocument
+from eulerlora_contract.answers import Prediction
 from eulerlora_contract.problems import (
     DeadlinePassed,
     InvalidParameter,
@@ -45,7 +45,6 @@ Parameter = bool | int | float | str
 _IMAGE_INPUT = "image"
 _PREDICTION_SET = "prediction_set"
 _BINARY_OUTPUT = "binary_data_output"
-MODEL, DETAIL = "model", "detail"
 _BINARY = "application/octet-stream"
 HEADER_LENGTH = "Inference-Header-Content-Length"
 _MAX_JSON_ITEMS = 1000
@@ -54,14 +53,11 @@ _ELEMENT_LENGTH = struct.Struct("<I")  # before the bytes of each element of a B
 
 _PLATFORM = "eulerlora"
 _OPEN_INFERENCE = "/v2"
-LIVE, READY = f"{_OPEN_INFERENCE}/health/live", f"{_OPEN_INFERENCE}/health/ready"
 MODELS = (
     f"{_OPEN_INFERENCE}/models/{{name}}",
     f"{_OPEN_INFERENCE}/models/{{name}}/versions/{{version}}",
 )
 INFER_PATHS = tuple(f"{path}/infer" for path in MODELS)
-_ALL_STATISTICS = f"{_OPEN_INFERENCE}/models/stats"
-_STATISTICS_PATHS = tuple(f"{path}/stats" for path in MODELS)
 EXTENSIONS = ("binary_tensor_data", "schedule_policy", "statistics")
 
 
@@ -105,11 +101,7 @@ class RequestInput(RequestMessage):
 
 
 class OutputParameters(ParametersMessage):
-    """Parameters of an output.
-
-    Attributes:
-        binary_data: None for the default of the request.
-    """
+    """Parameters of an output; None stands for the default of the request."""
 
     binary_data: bool | None = None
 
@@ -138,11 +130,7 @@ class Scheduling(RequestMessage):
 
 
 class InferRequest(RequestMessage):
-    """The JSON object of an inference request.
-
-    Attributes:
-        outputs: All if empty.
-    """
+    """The JSON object of an inference request; without `outputs`, all are answered."""
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")] | None = None
     parameters: dict[str, Parameter] = {}
@@ -154,7 +142,7 @@ _MESSAGES = (InferRequest, RequestInput, RequestOutput, InputParameters, OutputP
 
 
 async def _read_body(request: Request) -> tuple[InferRequest, bytes]:
-    """Returns the JSON object of an inference request, and the image file.
+    """The JSON object of an inference request, and the image file.
 
     Raises:
         UnsupportedMedia: For another media type.
@@ -166,50 +154,37 @@ async def _read_body(request: Request) -> tuple[InferRequest, bytes]:
         raise UnsupportedMedia(f"expected {JSON} or {_BINARY}")
     header_length = request.headers.get(HEADER_LENGTH)
     body = b"".join([chunk async for chunk in request.stream()])
-    json_bytes = len(body) if header_length is None else _header_bytes(header_length, len(body))
-    parsed = _parsed(body[:json_bytes])
+    json_bytes = len(body)
+    if header_length is not None:
+        is_number = header_length.isascii() and header_length.isdigit() and len(header_length) < 16
+        if not is_number or int(header_length) > len(body):
+            raise MalformedBody(f"{HEADER_LENGTH}: expected at most the length of the body")
+        json_bytes = int(header_length)
+    text = body[:json_bytes]
+    if text.count(b",") + text.count(b"{") + text.count(b"[") > _MAX_JSON_ITEMS:
+        raise MalformedBody(f"expected a JSON object with at most {_MAX_JSON_ITEMS:,} items")
+    try:
+        parsed = InferRequest.model_validate_json(text)
+    except ValidationError as error:
+        raise MalformedBody(error_without_input(error, *_MESSAGES)) from None
     image = _image(parsed.inputs[0], memoryview(body)[json_bytes:])
     if not image:
         raise InvalidUpload("the image is empty")
     return parsed, image
 
 
-def _header_bytes(sent: str, body_bytes: int) -> int:
-    if not (sent.isascii() and sent.isdigit() and len(sent) < 16 and int(sent) <= body_bytes):
-        raise MalformedBody(f"{HEADER_LENGTH}: expected at most the length of the body")
-    return int(sent)
-
-
-def _parsed(text: bytes) -> InferRequest:
-    if text.count(b",") + text.count(b"{") + text.count(b"[") > _MAX_JSON_ITEMS:
-        raise MalformedBody(f"expected a JSON object with at most {_MAX_JSON_ITEMS:,} items")
-    try:
-        return InferRequest.model_validate_json(text)
-    except ValidationError as error:
-        raise MalformedBody(error_without_input(error, *_MESSAGES)) from None
-
-
 def _image(sent: RequestInput, binary: memoryview) -> bytes:
-    """Returns the file in the one element of the input.
-
-    `binary`: what follows the JSON object.
-    """
+    """The file in the one element of the input. `binary`: what follows the JSON object."""
     size = sent.parameters.binary_data_size
     if (size is None) == (sent.data is None):
         raise MalformedBody(f"{_IMAGE_INPUT}: expected data or binary_data_size, not both")
     if len(binary) != (size or 0):
         raise MalformedBody(f"{_IMAGE_INPUT}: expected binary_data_size bytes after the JSON")
-    return _binary_element(binary) if sent.data is None else _text_element(sent)
-
-
-def _binary_element(tensor: memoryview) -> bytes:
-    prefix = _ELEMENT_LENGTH.size
-    if len(tensor) < prefix or _ELEMENT_LENGTH.unpack_from(tensor)[0] != len(tensor) - prefix:
-        raise MalformedBody(f"{_IMAGE_INPUT}: expected the length of one element and its bytes")
-    return bytes(tensor[prefix:])
-
-
-def _text_element(sent: RequestInput) -> bytes:
+    if sent.data is None:
+        prefix = _ELEMENT_LENGTH.size
+        if len(binary) < prefix or _ELEMENT_LENGTH.unpack_from(binary)[0] != len(binary) - prefix:
+            raise MalformedBody(f"{_IMAGE_INPUT}: expected the length of one element and its bytes")
+        return bytes(binary[prefix:])
     (element, *others) = sent.data or ("",)
     if isinstance(element, tuple) and len(element) == 1 and len(sent.shape) == 2:
         (element,) = element
@@ -222,19 +197,19 @@ def _text_element(sent: RequestInput) -> bytes:
 
 
 def _query_of(model: str, parameters: Mapping[str, Parameter]) -> PredictQuery:
-    """Returns the query for a prediction of `model`.
+    """The query for a prediction of `model`.
 
     Numbers and booleans must have their JSON type. Raises InvalidParameter and
     RequestValidationError.
     """
     others = {_BINARY_OUTPUT, *Scheduling.model_fields}
     sent = {name: value for name, value in parameters.items() if name not in others}
-    if MODEL in sent:
-        raise InvalidParameter(f"{MODEL}: expected in the path")
-    if DETAIL in sent:
-        raise InvalidParameter(f"{DETAIL}: unknown parameter")
+    if "model" in sent:
+        raise InvalidParameter("model: expected in the path")
+    if "detail" in sent:
+        raise InvalidParameter("detail: unknown parameter")
     with query_errors():
-        return PredictQuery.model_validate({**sent, MODEL: model}, strict=True)
+        return PredictQuery.model_validate({**sent, "model": model}, strict=True)
 
 
 ANY_SIZE, CLASSES = -1, 0
@@ -281,7 +256,7 @@ OUTPUTS: Mapping[str, Output] = {
 
 
 def _requested_outputs(request: InferRequest) -> Mapping[str, bool]:
-    """Returns the names of the requested outputs, in order, and whether each is binary.
+    """The names of the requested outputs, in order, and whether each is binary.
 
     Raises InvalidParameter.
     """
@@ -307,7 +282,7 @@ def _requested_outputs(request: InferRequest) -> Mapping[str, bool]:
 def _infer_response(
     prediction: Prediction, request_id: str | None, outputs: Mapping[str, bool]
 ) -> Response:
-    """Returns the response for a prediction, with the numbers of `/predict`.
+    """The response for a prediction, with the numbers of `/predict`.
 
     `request_id`: that of the JSON object. `outputs`: as `_requested_outputs`.
     """
@@ -340,7 +315,7 @@ def _infer_response(
 
 
 def _bytes_of(value: Parameter) -> bytes:
-    """Returns an element of a binary tensor, little-endian."""
+    """An element of a binary tensor, little-endian."""
     if isinstance(value, bool):
         return struct.pack("?", value)
     if isinstance(value, str):
@@ -350,7 +325,7 @@ def _bytes_of(value: Parameter) -> bytes:
 
 
 def _metadata_of(served: ServedModel) -> dict[str, Any]:
-    """Returns the description of a model. Its only version is the revision that is served."""
+    """The description of a model. Its only version is the revision that is served."""
     classes = len(served.model.classes)
     return {
         "name": served.name,
@@ -376,7 +351,6 @@ class _Durations:
     ns: int = 0
 
     def add(self, seconds: float) -> None:
-        """Counts a request."""
         self.count += 1
         self.ns += round(1e9 * seconds)
 
@@ -407,7 +381,6 @@ class _Statistics:
                     self.durations[STAGES[stage]].add(seconds)
 
     def message(self, served: ServedModel) -> dict[str, Any]:
-        """Returns the statistics in the form of the protocol."""
         return {
             "name": served.name,
             "version": served.revision,
@@ -424,7 +397,6 @@ OUTCOMES = ("success", "fail", "queue", "compute_input", "compute_infer", "compu
 
 
 def _open_inference_routes(parts: ServiceParts) -> APIRouter:
-    """Returns the routes of the protocol."""
     pipeline, models, lifecycle = parts.pipeline, parts.models, parts.lifecycle
     router = APIRouter(include_in_schema=False)
     statistics: defaultdict[tuple[str, str], _Statistics] = defaultdict(_Statistics)
@@ -434,11 +406,11 @@ def _open_inference_routes(parts: ServiceParts) -> APIRouter:
         metadata = {"name": _PLATFORM, "version": __version__, "extensions": list(EXTENSIONS)}
         return json_response(metadata)
 
-    @router.get(LIVE)
+    @router.get(f"{_OPEN_INFERENCE}/health/live")
     async def live() -> Response:
         return json_response({"live": True})
 
-    @router.get(READY)
+    @router.get(f"{_OPEN_INFERENCE}/health/ready")
     async def ready() -> Response:
         lifecycle.check_ready()
         return json_response({"live": True, "ready": True})
@@ -476,9 +448,9 @@ def _open_inference_routes(parts: ServiceParts) -> APIRouter:
         messages = [statistics[served.name, served.revision].message(served) for served in chosen]
         return json_response({"model_stats": messages})
 
-    for path in (_ALL_STATISTICS, *_STATISTICS_PATHS):  # before a model of the name stats
-        router.get(path)(model_statistics)
+    router.get(f"{_OPEN_INFERENCE}/models/stats")(model_statistics)  # before a model of this name
     for path in MODELS:
+        router.get(f"{path}/stats")(model_statistics)
         router.get(path)(model_metadata)
         router.get(f"{path}/ready")(model_ready)
     for path in INFER_PATHS:
@@ -499,20 +471,16 @@ async def _ended_by(timeout_us: int) -> AsyncIterator[None]:
 
 
 def _requested_model(request: Request, models: ServedModels) -> ServedModel:
-    """Returns the model in a request's path.
-
-    Raises:
-        UnknownModel: Also for another version.
-    """
+    """The model in a request's path. Raises UnknownModel, also for another version."""
     served = models.named(request.path_params["name"])
     if request.path_params.get("version", served.revision) != served.revision:
         raise UnknownModel("expected the version that is served: its revision, or none")
     return served
 
 
-def error_of(document: ProblemDocument) -> dict[str, Any]:
-    """Returns the error object of the protocol."""
-    return {"error": f"{document.code}: {document.detail}"}
-
-
-PLUGIN = Plugin(_open_inference_routes, INFER_PATHS, _OPEN_INFERENCE, error_of)
+PLUGIN = Plugin(
+    _open_inference_routes,
+    INFER_PATHS,
+    _OPEN_INFERENCE,
+    lambda document: {"error": f"{document.code}: {document.detail}"},
+)

@@ -131,7 +131,7 @@ def run(options: ServeOptions) -> NoReturn:
 def server_config(
     app: ASGIApp, settings: ServiceSettings, on_problem: Callable[[str], None] = lambda _: None
 ) -> uvicorn.Config:
-    """Returns the configuration of the server. `on_problem`: as in `protocol_of`."""
+    """`on_problem`: as in `protocol_of`."""
     return uvicorn.Config(
         app,
         http=protocol_of(settings.connections, on_problem),
@@ -151,7 +151,7 @@ def service_of(
     traces: "TracerProvider | None" = None,
     waits: bool = False,
 ) -> tuple[Lifecycle, FastAPI]:
-    """Returns the application that serves the checkpoints, and its lifecycle.
+    """The application that serves the checkpoints, and its lifecycle.
 
     Logs a warning if the service needs no keys.
 
@@ -225,7 +225,7 @@ class Server(uvicorn.Server):
         self._lifecycle.stop()
 
     async def on_tick(self, counter: int) -> bool:
-        """Returns True if the server should stop; uvicorn calls it ten times per second."""
+        """True if the server should stop; uvicorn calls it ten times per second."""
         if self._lifecycle.phase == "stopping":
             if self._drain_ends is None:
                 self._drain_ends = time.monotonic() + self._settings.drain_s
@@ -242,7 +242,7 @@ class Server(uvicorn.Server):
 
 
 def described(models: Mapping[str, ServedModel]) -> str:
-    """Returns the names of the models; one whose licence forbids commercial use, with it."""
+    """The names of the models; one whose licence forbids commercial use, with it."""
     return ", ".join(
         f"{name} ({served.licence}: no commercial use)"
         if _NON_COMMERCIAL.fullmatch(served.licence or "")
@@ -252,7 +252,7 @@ def described(models: Mapping[str, ServedModel]) -> str:
 
 
 def check_exposure(host: str, has_keys: bool, open_to_all: bool) -> str | None:
-    """Returns a warning for serving `host` without keys; None if keys are used.
+    """A warning for serving `host` without keys; None if keys are used.
 
     Raises:
         SettingsError: If `host` is not a loopback address and neither `has_keys` nor `open_to_all`
@@ -275,7 +275,7 @@ def check_exposure(host: str, has_keys: bool, open_to_all: bool) -> str | None:
 
 
 def allowed_hosts(host: str, has_keys: bool, names: str) -> frozenset[str] | None:
-    """Returns the host names that requests may use, in lower case; None for all.
+    """The host names that requests may use, in lower case; None for all.
 
     `names`: the setting ALLOWED_HOSTS. If it is empty, a service without keys accepts the names of
     this machine and `host` only: otherwise any web site could point its own name to this machine
@@ -287,7 +287,7 @@ def allowed_hosts(host: str, has_keys: bool, names: str) -> frozenset[str] | Non
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether only this machine can reach the address.
+    """True if only this machine can reach the address.
 
     `localhost` is the only name that counts as loopback; other names are not resolved.
     """
@@ -303,7 +303,7 @@ def is_loopback(host: str) -> bool:
 
 
 def effective_settings(drain_s: float | None, compiled: bool) -> ServiceSettings:
-    """Returns the settings of the environment, overridden by the command line.
+    """The settings of the environment, overridden by the command line.
 
     Raises:
         SettingsError: For an invalid setting, and for settings that cannot work together.
@@ -319,7 +319,7 @@ def effective_settings(drain_s: float | None, compiled: bool) -> ServiceSettings
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Returns a listening socket; port 0 selects a free port. Raises SettingsError.
+    """A listening socket; port 0 selects a free port. Raises SettingsError.
 
     "::" listens on all addresses of both families.
     """
@@ -335,7 +335,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def server_url(host: str, port: int) -> str:
-    """Returns the URL of a server; an IPv6 address is enclosed in brackets (RFC 3986, 3.2.2)."""
+    """An IPv6 address is enclosed in brackets (RFC 3986, 3.2.2)."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

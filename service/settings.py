@@ -27,7 +27,6 @@ HostNames = Annotated[str, Field(pattern=rf"^({HOST_NAME}(,{HOST_NAME})*)?$")]
 
 
 def _networks(text: str) -> str:
-    """Returns the text if it is empty, or addresses and networks separated by commas."""
     try:
         for network in text.split(",") if text else ():
             ip_network(network)
@@ -89,7 +88,7 @@ class ConnectionSettings(Settings):
     """File descriptors reserved for other purposes than connections."""
 
     def connections_within_file_limit(self) -> int:
-        """Returns the number of connections that the limit on open files leaves; at least 1."""
+        """The connections that the limit on open files leaves; at least 1."""
         return max(1, open_files() - self.spare_files)
 
 
@@ -110,7 +109,6 @@ class DecodingSettings(Settings):
     """CPU time for the images of one client; then 429."""
 
     def cpu_budget_s(self, file_bytes: int) -> float:
-        """Returns the CPU seconds that decoding a file may take."""
         return self.cpu_s + self.cpu_s_per_megabyte * file_bytes / 1e6
 
 
@@ -176,7 +174,7 @@ class ServiceSettings(BaseSettings):
 
 
 def settings_of_environment() -> ServiceSettings:
-    """Returns the settings in the environment.
+    """Reads the settings in the environment.
 
     Examples: `EULERLORA_SERVE_DEADLINE_S=5`, and `EULERLORA_SERVE_BODIES__MAX_BYTES=1000000` for a
     setting of a group.
@@ -227,13 +225,12 @@ def check_consistency(settings: ServiceSettings) -> None:
 
 
 def open_files() -> int:
-    """Returns the maximum number of open files of this process."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if files == resource.RLIM_INFINITY else files
 
 
 def variables(kind: type[BaseModel], prefix: str = PREFIX) -> Iterator[str]:
-    """Yields the environment variables of all settings in a class, including its groups."""
+    """The environment variables of all settings in a class, including its groups."""
     for name, field in kind.model_fields.items():
         variable = prefix + name.upper()
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):

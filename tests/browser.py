@@ -21,7 +21,7 @@ TIMEOUT_MS = 60_000.0  # for busy machines
 
 
 def chromium_path() -> str:
-    """Returns the path of the system's Chromium; skips the test without it or Playwright."""
+    """The path of the system's Chromium; skips the test without it or Playwright."""
     pytest.importorskip("playwright.sync_api")
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:

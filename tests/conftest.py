@@ -188,7 +188,7 @@ def random_network(
     backbone: VisionTransformer | None = None,
     method: MethodSettings = DEFAULT_METHOD,
 ) -> AdaptedVisionTransformer:
-    """Returns a network whose random adapters change the output of the backbone strongly."""
+    """A network whose random adapters change the output of the backbone strongly."""
     network = build_network(
         random_backbone(seed=seed) if backbone is None else backbone,
         adapters,
@@ -203,14 +203,14 @@ def random_network(
 
 
 def predict_rows(network: RowNetwork, images: Tensor, draws: Sequence[Draw]) -> list[Tensor]:
-    """Returns the log-probabilities (trajectories, classes) of every image."""
+    """The log-probabilities (trajectories, classes) of every image."""
     return [output.flat_log_probabilities[0] for output in predict_images(network, images, draws)]
 
 
 def config_of(
     network: AdaptedVisionTransformer, dtype: torch.dtype = torch.float32, **changes: object
 ) -> CheckpointConfig:
-    """Returns the config of a checkpoint of `network` in `dtype`, with changed fields."""
+    """The config of a checkpoint of `network` in `dtype`, with changed fields."""
 
     def digest(tensors: dict[str, torch.Tensor]) -> str:
         return tensors_sha256({name: tensor.to(dtype) for name, tensor in tensors.items()})

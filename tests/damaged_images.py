@@ -57,7 +57,7 @@ def rearranged(chunks: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def png_chunks(content: bytes) -> list[bytes]:
-    """Returns the chunks with their lengths and checksums."""
+    """The chunks with their lengths and checksums."""
     chunks, at = [], len(PNG_SIGNATURE)
     while at < len(content):
         end = at + 12 + int.from_bytes(content[at : at + 4], "big")
@@ -67,13 +67,13 @@ def png_chunks(content: bytes) -> list[bytes]:
 
 
 def png_chunk(kind: bytes, content: bytes) -> bytes:
-    """Returns a chunk with its length and checksum."""
+    """A chunk with its length and checksum."""
     checksum = zlib.crc32(kind + content)
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
 
 
 def jpeg_segments(content: bytes) -> tuple[list[bytes], bytes]:
-    """Returns the segments between the start marker and the scan, and the rest from the scan."""
+    """The segments between the start marker and the scan, and the rest from the scan."""
     segments, at = [], 2
     while content[at + 1] != 0xDA:
         end = at + 2 + int.from_bytes(content[at + 2 : at + 4], "big")
@@ -83,7 +83,7 @@ def jpeg_segments(content: bytes) -> tuple[list[bytes], bytes]:
 
 
 def webp_chunks(content: bytes) -> list[bytes]:
-    """Returns the chunks of a RIFF container, padded to an even length."""
+    """The chunks of a RIFF container, padded to an even length."""
     chunks, at = [], 12
     while at < len(content):
         length = int.from_bytes(content[at + 4 : at + 8], "little")

@@ -36,7 +36,7 @@ class RgbSpace:
     gamma: float | None
 
     def linear(self, levels: Floats) -> Floats:
-        """Returns light in [0, 1] for encoded levels in [0, 1]."""
+        """Light in [0, 1] for encoded levels in [0, 1]."""
         return srgb_to_linear(levels) if self.gamma is None else levels**self.gamma
 
     @property
@@ -63,7 +63,7 @@ WIDE_SPACES = (DISPLAY_P3, ADOBE_RGB, PROPHOTO)
 
 
 def xyz(point: Chromaticity) -> Floats:
-    """Returns XYZ with Y = 1."""
+    """XYZ with Y = 1."""
     x, y = point
     return np.array([x / y, 1.0, (1 - x - y) / y])
 
@@ -79,14 +79,14 @@ def linear_to_srgb(light: Floats) -> Floats:
 
 
 def in_srgb(pixels: npt.NDArray[np.uint8], space: RgbSpace) -> Floats:
-    """Returns (..., 3) levels of sRGB in [0, 255], not rounded; colours outside are clipped."""
+    """(..., 3) levels of sRGB in [0, 255], not rounded; colours outside are clipped."""
     to_srgb = np.linalg.inv(SRGB.to_d50) @ space.to_d50
     light = space.linear(pixels / 255) @ to_srgb.T
     return 255 * linear_to_srgb(np.clip(light, 0, 1))
 
 
 def rgb_profile(space: RgbSpace) -> bytes:
-    """Returns a display profile with a matrix and tone curves."""
+    """A display profile with a matrix and tone curves."""
     colorants = {
         tag: _xyz_tag(column)
         for tag, column in zip((b"rXYZ", b"gXYZ", b"bXYZ"), space.to_d50.T, strict=True)
@@ -97,7 +97,7 @@ def rgb_profile(space: RgbSpace) -> bytes:
 
 
 def gray_profile(gamma: float) -> bytes:
-    """Returns a display profile of one gray channel."""
+    """A display profile of one gray channel."""
     return _profile(b"GRAY", f"Gray gamma {gamma}", {b"kTRC": _curve_tag(lambda v: v, gamma)})
 
 

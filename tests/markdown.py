@@ -12,7 +12,6 @@ class CodeBlock:
 
 
 def code_blocks(text: str) -> list[CodeBlock]:
-    """Returns the fenced code blocks of a document, in order."""
     blocks = []
     language: str | None = None
     lines: list[str] = []

@@ -57,11 +57,10 @@ class ServerProcess:
         return self.log_file.read_text()
 
     def get(self, path: str) -> httpx.Response:
-        """Returns the response to a GET."""
         return httpx.get(self.url + path, timeout=END_S)
 
     def status(self, path: str) -> int | None:
-        """Returns the status of a GET; None without a connection."""
+        """The status of a GET; None without a connection."""
         try:
             return self.get(path).status_code
         except httpx.TransportError:
@@ -77,17 +76,14 @@ class ServerProcess:
         wait_until(reached, START_S)
 
     def predict(self, png: bytes, **query: str) -> httpx.Response:
-        """Returns the response of /predict to a raw body."""
         url, headers = f"{self.url}/predict", {"Content-Type": "image/png"}
         return httpx.post(url, params=query, content=png, headers=headers, timeout=END_S)
 
     def post(self, path: str, content: bytes, media_type: str) -> httpx.Response:
-        """Returns the response to a raw body."""
         headers = {"Content-Type": media_type}
         return httpx.post(self.url + path, content=content, headers=headers, timeout=END_S)
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the process."""
         assert self.process.pid is not None
         os.kill(self.process.pid, number)
 

@@ -8,12 +8,11 @@ variable `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=deploy.ray.retry.middlewares
 import asyncio
 
 from starlette.middleware import Middleware
-from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eulerlora_contract.problems import NotReady
-from service.http.responses import problem_response
-from service.telemetry.logs import RequestIdMiddleware, request_id_of
+from service.http.responses import ProblemResponse, problem_headers
+from service.telemetry.logs import RequestIdMiddleware
 
 ATTEMPTS = 5
 PAUSE_S = 0.5
@@ -106,5 +105,6 @@ class ObservedResponse:
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
     problem = NotReady("every replica that had the request was lost", RETRY_AFTER_S)
-    response = problem_response(problem, request_id_of(Request(scope)), closes=True)
+    headers = problem_headers(problem, closes=True)
+    response = ProblemResponse(problem, scope["state"]["request_id"], headers)
     await response(scope, receive, send)

@@ -54,11 +54,7 @@ class Quotas:
         self._times: defaultdict[str, deque[float]] = defaultdict(deque)  # oldest first, in seconds
 
     def count(self, client: Client) -> None:
-        """Counts one request.
-
-        Raises:
-            QuotaExceeded: If the client has reached its limit.
-        """
+        """Raises QuotaExceeded if the client has reached its limit."""
         limit = client.requests_per_minute
         if limit is None:
             return
@@ -72,12 +68,12 @@ class Quotas:
 
 
 def needs_key(path: str) -> bool:
-    """Returns False for probes, metrics, page and documentation."""
+    """False for probes, metrics, page and documentation."""
     return path not in _OPEN_PATHS and not path.startswith(_OPEN_FOLDERS)
 
 
 def _sent_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Returns the key in the request headers as raw bytes.
+    """The key in the request headers as raw bytes.
 
     Accepts `Authorization: Bearer KEY` (RFC 6750, 2.1) and `X-API-Key: KEY`; ignores other
     authorization schemes. Raises NotAuthenticated for no key, and for more than one.

@@ -58,7 +58,7 @@ class Client(Settings):
     requests_per_minute: Annotated[PositiveInt, Field(strict=True)] | None = None
 
     def with_key(self, sha256: str, created: datetime) -> "Client":
-        """Returns the client with one more key.
+        """The client with one more key.
 
         Raises:
             SettingsError: For more than two keys.
@@ -73,16 +73,16 @@ class Client(Settings):
 
 
 def read_clients(path: Path) -> tuple[Client, ...]:
-    """Returns the clients in a key file, as `_parse_clients` does. Raises SettingsError."""
+    """The clients in a key file, in its order; () for an empty file.
+
+    Raises:
+        SettingsError: Which names file and line, for a file that cannot be read, invalid JSON, an
+            invalid client, and a duplicate name or key.
+    """
     return _parse_clients(path, _read_content(path))
 
 
 def _read_content(path: Path) -> bytes:
-    """Returns the content of a key file.
-
-    Raises:
-        SettingsError: If it cannot be read.
-    """
     try:
         return path.read_bytes()
     except OSError as error:
@@ -90,12 +90,6 @@ def _read_content(path: Path) -> bytes:
 
 
 def _parse_clients(path: Path, content: bytes) -> tuple[Client, ...]:
-    """Returns the clients in the content of a key file, in file order; () for an empty file.
-
-    Raises:
-        SettingsError: Which names file and line, for invalid JSON, an invalid client, and a
-            duplicate name or key.
-    """
     try:
         lines = content.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
@@ -180,11 +174,7 @@ def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_unique(kind: str, values: Sequence[str], known: set[str]) -> None:
-    """Adds the values to `known`.
-
-    Raises:
-        ValueError: For a value that is already there.
-    """
+    """Adds the values to `known`; raises ValueError for one that is already there."""
     for value in values:
         if value in known:
             raise ValueError(f"duplicate {kind} {value if kind == 'client' else value[:8] + '…'}")
@@ -192,12 +182,12 @@ def _check_unique(kind: str, values: Sequence[str], known: set[str]) -> None:
 
 
 def new_key() -> str:
-    """Returns a random key of 256 bits."""
+    """A random key of 256 bits."""
     return _KEY_PREFIX + secrets.token_urlsafe(_KEY_BYTES)
 
 
 def key_hash(key: bytes) -> bytes:
-    """Returns the SHA-256 hash of a key, the form in which keys are stored and compared."""
+    """SHA-256, the form in which keys are stored and compared."""
     return hashlib.sha256(key).digest()
 
 
@@ -207,9 +197,11 @@ class Keys:
     A change is found by content: an edit can keep size, inode and modification time.
 
     Args:
-        check_interval_s: Minimum time between two reads of the file. Raises SettingsError if the
-            file is invalid at construction. If a later version is invalid, the previous clients
-            stay valid, and the error is logged once per version.
+        check_interval_s: Minimum time between two reads of the file. If a later version of it is
+            invalid, the previous clients stay valid, and the error is logged once per version.
+
+    Raises:
+        SettingsError: If the file is invalid at construction.
     """
 
     def __init__(self, path: Path, check_interval_s: float = _CHECK_INTERVAL_S) -> None:
@@ -220,7 +212,7 @@ class Keys:
         self._clients = _clients_by_hash(path, self._content)
 
     def client_with(self, key: bytes) -> Client | None:
-        """Returns the client with a key, or None. Compares every stored hash in constant time."""
+        """The client with a key, or None. Compares every stored hash in constant time."""
         if time.monotonic() - self._checked_at >= self._check_interval_s:
             self.reload_if_changed()
         sent = key_hash(key)
@@ -231,7 +223,7 @@ class Keys:
         return owner
 
     def reload_if_changed(self) -> None:
-        """Reads the file again and applies its content if it has changed since the last time."""
+        """Reads the file again; applies its content if it has changed."""
         self._checked_at = time.monotonic()
         before, self._content = self._content, None
         try:

@@ -38,7 +38,7 @@ class Declared:
     filename: str | None = None
 
     def disagrees(self, file_format: Format) -> bool:
-        """Returns True if the media type or the extension belongs to another format."""
+        """True if the media type or the extension belongs to another format."""
         media_type = without_parameters(self.media_type or "")
         extension = PurePath(self.filename or "").suffix.lower()
         return (media_type not in NEUTRAL and ALL_MEDIA_TYPES.get(media_type) != file_format) or (
@@ -47,12 +47,12 @@ class Declared:
 
 
 def without_parameters(media_type: str) -> str:
-    """Returns a media type in lower case, without its parameters."""
+    """A media type in lower case, without its parameters."""
     return media_type.partition(";")[0].strip().lower()
 
 
 def estimated_s(header: ImageHeader) -> float:
-    """Returns the estimated CPU seconds of a decode: the mean of photographs, one core of 2023."""
+    """The estimated CPU seconds of a decode: the mean of photographs, one core of 2023."""
     rate = _CPU_S_PER_MEGAPIXEL[header.format]
     if header.is_progressive:
         rate = _PROGRESSIVE_CPU_S_PER_MEGAPIXEL
@@ -60,7 +60,7 @@ def estimated_s(header: ImageHeader) -> float:
 
 
 def header_of(data: bytes, limits: ImageSettings) -> ImageHeader:
-    """Returns the header of an image file, or of a DICOM file if the limits allow them.
+    """The header of an image file, or of a DICOM file if the limits allow them.
 
     Raises UnsupportedMedia and UnusableImage.
     """
@@ -76,7 +76,7 @@ def decode(
     declared: Declared = Declared(),
     input_side: int | None = None,
 ) -> RgbImage:
-    """Returns the upright RGB image in `data`, as `eulerlora.images.decode` does.
+    """The upright RGB image in `data`, as `eulerlora.images.decode` decodes it.
 
     Args:
         data: The whole file.

@@ -43,11 +43,8 @@ META_GROUP, CLASS, SYNTAX = 0x0002, 0x0002, 0x0010  # elements of the file meta 
 _LONG_LENGTHS = {b"OB", b"OW", b"UN", b"SQ", b"UT"}
 _MAX_META_ELEMENTS = 64
 
-_PIXELS_PER_BYTE: dict[tuple[str, ...], float] = {
-    NATIVE: 1 / 3,
-    JPEG: 4.0,
-    _JPEG_2000: 4.0,
-}  # of usual files
+_PIXELS_PER_BYTE: dict[tuple[str, ...], float] = {NATIVE: 1 / 3, JPEG: 4.0, _JPEG_2000: 4.0}
+"""Of usual files."""
 _ATTRIBUTES = (
     "SOPClassUID", "Rows", "Columns", "SamplesPerPixel", "PhotometricInterpretation",
     "PlanarConfiguration", "BitsAllocated", "BitsStored", "NumberOfFrames", "ICCProfile",
@@ -58,12 +55,7 @@ _PROFILE_CHUNK = 65_519  # bytes of a colour profile in a JPEG segment (ICC.1, a
 
 @dataclass(frozen=True)
 class _DicomImage:
-    """The attributes of the image.
-
-    Attributes:
-        syntax: NATIVE, JPEG or JPEG_2000.
-        size: Width and height.
-    """
+    """The attributes of the image: `syntax` is NATIVE, JPEG or JPEG_2000."""
 
     syntax: tuple[str, ...]
     size: tuple[int, int]
@@ -74,12 +66,12 @@ class _DicomImage:
 
 
 def is_dicom(data: bytes) -> bool:
-    """Returns True for the magic number of DICOM files (PS3.10, 7.1)."""
+    """Compares the magic number of DICOM files (PS3.10, 7.1)."""
     return data[MAGIC_AT : MAGIC_AT + len(MAGIC)] == MAGIC
 
 
 def read_dicom_header(data: bytes, limits: ImageSettings) -> ImageHeader:
-    """Returns a header with an estimated size; the file meta information does not have the size.
+    """A header with an estimated size; the file meta information does not have the size.
 
     Raises as `_transfer_syntax`.
     """
@@ -89,7 +81,7 @@ def read_dicom_header(data: bytes, limits: ImageSettings) -> ImageHeader:
 
 
 def _transfer_syntax(data: bytes) -> tuple[str, ...]:
-    """Returns NATIVE, JPEG or JPEG_2000, from the file meta information alone.
+    """NATIVE, JPEG or JPEG_2000, from the file meta information alone.
 
     Raises:
         UnsupportedImageError: For another class or transfer syntax.
@@ -104,7 +96,7 @@ def _transfer_syntax(data: bytes) -> tuple[str, ...]:
 
 
 def image_file(data: bytes, limits: ImageSettings) -> bytes:
-    """Returns the image in a DICOM file as a JPEG or PNG file.
+    """The image in a DICOM file as a JPEG or PNG file.
 
     Raises:
         UnsupportedImageError: For another number of images, bit depth or colour space.
@@ -206,7 +198,7 @@ def _frame(image: _DicomImage) -> bytes:
 
 
 def _jpeg_file(image: _DicomImage, limits: ImageSettings) -> bytes:
-    """Returns the frame with the profile. Its markers say how colours are stored, or the tag."""
+    """The frame with the profile. Its markers say how colours are stored, or the tag."""
     frame = _frame(image)
     file = read_image_file(frame, limits)
     if file.header.size != image.size or len(file.sampling) != 3:
@@ -236,7 +228,7 @@ def _png(image: Image.Image, profile: bytes) -> bytes:
 
 
 def _with_profile(jpeg: bytes, profile: bytes) -> bytes:
-    """Returns a JPEG file with a colour profile, unless that is empty or the file has one."""
+    """Adds a colour profile, unless it is empty or the file has one."""
     if not profile or b"ICC_PROFILE\0" in jpeg[:_PROFILE_CHUNK]:
         return jpeg
     chunks = [profile[at : at + _PROFILE_CHUNK] for at in range(0, len(profile), _PROFILE_CHUNK)]

@@ -50,7 +50,7 @@ class ForkServer:
         self._control: socket.socket | None = None
 
     def start(self) -> socket.socket:
-        """Starts the process, unless it runs, and does not wait for its imports.
+        """Starts the process, unless it runs; does not wait for its imports.
 
         Returns:
             The socket for `send_fds`.
@@ -72,7 +72,7 @@ class ForkServer:
             return self._control
 
     def fork(self, request: bytes) -> Fork:
-        """Returns a new process that has been given `request`.
+        """Forks a process that is given `request`.
 
         Raises:
             OSError: If the fork server has ended; the next call starts it again.

@@ -5,6 +5,7 @@ taken it over. The lengths are checked before memory is allocated, every field b
 """
 
 import json
+import math
 import struct
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -33,7 +34,6 @@ class DecodeJob:
     """An image file to decode.
 
     Attributes:
-        preprocessing: Of the model.
         sampling_digest: Of the model, for the content seed.
         with_quality: Also measure the image quality.
     """
@@ -46,13 +46,11 @@ class DecodeJob:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """The shape of the pixels."""
         return 3, self.preprocessing.size, self.preprocessing.size
 
     @property
     def pixel_bytes(self) -> int:
-        """The length of the pixels."""
-        return 3 * self.preprocessing.size**2 * _PIXEL.itemsize
+        return math.prod(self.shape) * _PIXEL.itemsize
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,6 @@ class DecodedInput:
     Attributes:
         pixels: (3, size, size) float32 in [0, 1].
         content_seed: A seed derived from the decoded image and the model's sampling digest.
-        warnings: For the user.
         decode_s: Seconds from bytes to pixels.
         quality: Of the whole image, None if not measured.
     """
@@ -107,7 +104,6 @@ class Failure(Settings):
 
     @property
     def error(self) -> Exception:
-        """The exception for the caller."""
         if self.kind in PROBLEMS:
             return PROBLEMS[self.kind](self.text)
         defect = RuntimeError("the decoder failed")
@@ -116,13 +112,11 @@ class Failure(Settings):
 
 
 def message(fields: str, data: bytes = b"") -> bytes:
-    """Returns a message, to send in one call."""
     encoded = fields.encode()
     return b"".join((HEADER.pack(len(encoded), len(data)), encoded, data))
 
 
 def job_message(job: DecodeJob) -> bytes:
-    """Returns the message of a job."""
     fields = {
         "declared": [job.declared.media_type, job.declared.filename],
         "preprocessing": job.preprocessing.model_dump(),
@@ -133,7 +127,7 @@ def job_message(job: DecodeJob) -> bytes:
 
 
 def job_of(fields: bytes, content: bytes) -> DecodeJob:
-    """Returns the job in a message of the service."""
+    """The job in a message of the service."""
     values = json.loads(fields)
     values["declared"] = Declared(*values["declared"])
     values["preprocessing"] = Preprocessing(**values["preprocessing"])
@@ -141,7 +135,6 @@ def job_of(fields: bytes, content: bytes) -> DecodeJob:
 
 
 def result_message(result: DecodedInput | Failure) -> bytes:
-    """Returns the message of a result."""
     if isinstance(result, Failure):
         return message(result.model_dump_json())
     values = {name: getattr(result, name) for name in DecodedFields.model_fields}
@@ -149,7 +142,7 @@ def result_message(result: DecodedInput | Failure) -> bytes:
 
 
 def message_bytes(header: bytes | memoryview, job: DecodeJob) -> int:
-    """Returns the length of a decoder's whole message, from its header.
+    """The length of a decoder's whole message, from its header.
 
     Raises:
         ValueError: If the job has no result of this length.
@@ -161,7 +154,7 @@ def message_bytes(header: bytes | memoryview, job: DecodeJob) -> int:
 
 
 def result_of(received: memoryview, job: DecodeJob) -> DecodedInput | Failure:
-    """Returns the result in a whole message of a decoder, whose length `message_bytes` gave.
+    """The result in a whole message of a decoder, whose length `message_bytes` gave.
 
     Raises:
         ValueError: If it is not the message of a result of this job.

@@ -88,7 +88,6 @@ class DecodingProcess:
     system cannot start a process. It and `end` may block. `run` is for use in one event loop.
 
     Attributes:
-        pid: The process id.
         sandbox: What restricts the process.
         exit_code: The negative number of the signal that ended the process; None before `end`.
     """
@@ -135,7 +134,7 @@ class DecodingProcess:
             return True
 
     async def run(self, job: DecodeJob) -> tuple[DecodeOutcome, float]:
-        """Returns the outcome of a job, and the CPU seconds that it took, or an upper bound.
+        """Runs a job: its outcome, and the CPU seconds that it took, or an upper bound.
 
         After a LossCause, the process has ended.
         """
@@ -165,7 +164,7 @@ class DecodingProcess:
         return outcome, cpu_s
 
     async def _receive(self, job: DecodeJob) -> DecodedInput | Failure:
-        """Returns the result of a job.
+        """Receives the result of a job.
 
         Raises:
             EOFError: If the process ends before.
@@ -187,7 +186,7 @@ class DecodingProcess:
         return result_of(memoryview(self._buffer)[:size], job)
 
     def _cpu_s(self) -> float:
-        """Returns the CPU seconds of the process, by its clock in the kernel; NaN without one."""
+        """The CPU seconds of the process, by its clock in the kernel; NaN without one."""
         try:
             return time.clock_gettime(~self.pid << 3 | _CPU_CLOCK)  # as clock_getcpuclockid(3)
         except OSError:
@@ -212,7 +211,7 @@ class DecodingProcess:
 
 
 def _test_image(limits: ImageSettings) -> bytes:
-    """Returns a PNG of about a megapixel, or of the largest size within the limits."""
+    """A PNG of about a megapixel, or of the largest size within the limits."""
     largest = min(_TEST_SIDE_PX, limits.max_side, math.isqrt(limits.max_pixels))
     side = max(limits.min_side, largest)
     gray = Image.linear_gradient("L").resize((side, side))
@@ -302,7 +301,7 @@ class DecoderPool:
     async def decode(
         self, job: DecodeJob, on_cpu_s: Callable[[float], None] = lambda _: None
     ) -> DecodedInput:
-        """Returns the result of a job.
+        """Decodes an image.
 
         If the caller is cancelled while the image waits, it is not decoded. The problems of
         `decode.decode` are raised too.
@@ -347,7 +346,6 @@ class DecoderPool:
         return outcome
 
     def _return(self, worker: DecodingProcess, is_usable: bool) -> None:
-        """Makes a worker available for the next image, or replaces it."""
         if is_usable:
             self._idle.put_nowait(worker)
         else:

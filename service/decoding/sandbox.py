@@ -67,7 +67,6 @@ class Sandbox:
 
     @property
     def mechanisms(self) -> dict[str, bool]:
-        """True for every mechanism in force, False for the others."""
         return dict.fromkeys(self.in_force, True) | dict.fromkeys(self.missing, False)
 
     def __str__(self) -> str:
@@ -175,7 +174,7 @@ MECHANISMS: dict[str, Callable[[], str]] = {
 
 
 def _call(function: Callable[..., int], *arguments: object) -> int:
-    """Returns the result of a call of the C library. Raises OSError."""
+    """Calls a function of the C library. Raises OSError."""
     result = function(*(ctypes.c_long(one) if isinstance(one, int) else one for one in arguments))
     if result < 0:
         number = ctypes.get_errno()

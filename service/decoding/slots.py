@@ -19,12 +19,7 @@ Charge = Callable[[float], None]
 
 @dataclass(eq=False)
 class _Job:
-    """An image.
-
-    Attributes:
-        cost: Estimated CPU seconds.
-        granted: Done when a decoder is free for it.
-    """
+    """An image. `cost`: estimated CPU seconds. `granted`: done when a decoder is free for it."""
 
     client: str
     cost: float
@@ -55,7 +50,7 @@ class DecodingSlots:
         self._recent = RecentClients(now)
 
     def wait_s(self, client: str, estimated_s: float) -> float:
-        """Returns the estimated seconds until more images of a request are decoded.
+        """The estimated seconds until more images of a request are decoded.
 
         `estimated_s` is their CPU time in seconds. The result is 0 if no other image waits or is
         decoded.
@@ -70,7 +65,7 @@ class DecodingSlots:
         estimated_s: float,
         decode: Callable[[Charge], Coroutine[Any, Any, Result]],
     ) -> Result:
-        """Returns the result of `decode` for an image, which starts when a decoder is granted.
+        """Runs `decode` for an image, once a decoder is granted.
 
         If the caller is cancelled, an image that has started keeps its decoder until it ends.
 
@@ -86,28 +81,24 @@ class DecodingSlots:
         self._recent.note(client)
         self._seconds.add(client, estimated_s)
         self._queue.add(job)
+        charged_s = job.cost  # by the fair queue already
+
+        def charge(cpu_s: float) -> None:
+            nonlocal charged_s
+            self._quota.charge(client, cpu_s)
+            self._queue.charge(client, cpu_s - charged_s)
+            charged_s = 0.0
+
         try:
             self._grant()
             await job.granted
             self._quota.check(client)
-            decoding = asyncio.ensure_future(decode(self._charge_of(job)))
+            decoding = asyncio.ensure_future(decode(charge))
         except BaseException:
             self._release(job)
             raise
         decoding.add_done_callback(partial(self._on_end, job))
         return await asyncio.shield(decoding)
-
-    def _charge_of(self, job: _Job) -> Charge:
-        """Returns the function that charges the time of a job; the estimate is charged already."""
-        charged_s = job.cost
-
-        def charge(cpu_s: float) -> None:
-            nonlocal charged_s
-            self._quota.charge(job.client, cpu_s)
-            self._queue.charge(job.client, cpu_s - charged_s)
-            charged_s = 0.0
-
-        return charge
 
     def _on_end(self, job: _Job, decoding: "asyncio.Future[Any]") -> None:
         if not decoding.cancelled():

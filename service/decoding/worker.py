@@ -149,7 +149,7 @@ def _keep_only(connection: int) -> None:
 
 
 def _received_job(stream: socket.socket) -> DecodeJob | None:
-    """Returns the next job; None if the service closed the connection or ended."""
+    """The next job; None if the service closed the connection or ended."""
     header = stream.recv(HEADER.size, socket.MSG_WAITALL)
     if len(header) < HEADER.size:
         return None
@@ -166,7 +166,7 @@ def _send(content: bytes) -> None:
 
 
 def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | Failure:
-    """Returns the result of a job, or why it has none."""
+    """The result of a job, or why it has none."""
     started_at = time.monotonic()
     try:
         image = decode(job.content, limits, job.declared, job.preprocessing.input_side)
@@ -188,7 +188,7 @@ def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | Failure:
 
 
 def _quality(image: RgbImage) -> ImageQuality:
-    """Returns the quality of the image; its size is that before the reduction, in pixels."""
+    """The size is that before the reduction, in pixels."""
     quality = measure_quality(Image.fromarray(image.pixels.permute(1, 2, 0).numpy()))
     width, height = image.full_size or (quality.width, quality.height)
     return quality.model_copy(update={"width": width, "height": height})

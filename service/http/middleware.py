@@ -26,7 +26,7 @@ from eulerlora_contract.problems import (
     UploadTooSlow,
 )
 from service.fair_sharing import SharedCapacity, client_of
-from service.http.responses import on_defect, problem_response
+from service.http.responses import ProblemResponse, on_defect, problem_headers
 from service.settings import BodySettings
 from service.telemetry.observation import PROBES
 
@@ -90,8 +90,8 @@ class RequestMiddleware:
             if isinstance(problem, QuotaExceeded):
                 # A client that ignores Retry-After would keep the event loop busy with refusals.
                 await asyncio.sleep(min(problem.retry_after_s or 0, MAX_REFUSAL_DELAY_S))
-            closes = closes or self._is_closing() or None
-            refusal = problem_response(problem, scope["state"]["request_id"], closes)
+            headers = problem_headers(problem, closes or self._is_closing() or None)
+            refusal = ProblemResponse(problem, scope["state"]["request_id"], headers)
             await refusal(scope, receive, send)
             return
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
@@ -172,11 +172,7 @@ class BodyLimits:
         self._in_flight = SharedCapacity(settings.max_bytes_in_flight)
 
     def body_of(self, scope: Scope, receive: Receive) -> "Body":
-        """Returns the body of a request.
-
-        Raises:
-            BodyTooLarge: If its announced size is too large.
-        """
+        """Raises BodyTooLarge if the announced size is too large."""
         headers, declared = Headers(scope=scope), None  # unknown
         if "transfer-encoding" not in headers:
             length = headers.get("content-length", "0")
@@ -185,12 +181,7 @@ class BodyLimits:
         if declared is not None and declared > max_bytes:
             raise _too_large(max_bytes)
         return Body(
-            receive,
-            client_of(scope),
-            max_bytes,
-            self._settings,
-            self._in_flight,
-            complete=declared == 0,
+            receive, client_of(scope), max_bytes, self._settings, self._in_flight, declared == 0
         )
 
 
@@ -214,7 +205,7 @@ class Body:
     started: float = field(default_factory=time.monotonic)
 
     async def receive(self) -> Message:
-        """Returns the next message.
+        """The ASGI function: awaits the next message.
 
         Raises:
             BodyTooLarge: If more than `max_bytes` arrive.
@@ -223,7 +214,12 @@ class Body:
         """
         if self.complete:
             return await self.upstream()  # waits for the disconnect
-        message = await self._receive_in_time()
+        remaining_s = self.started + self.settings.upload_timeout_s - time.monotonic()
+        try:
+            async with asyncio.timeout(min(remaining_s, self.settings.stall_timeout_s)):
+                message = await self.upstream()
+        except TimeoutError as error:
+            raise UploadTooSlow("the body did not arrive in time") from error
         arrived = len(message.get("body", b""))
         if self.received + arrived > self.max_bytes:
             raise _too_large(self.max_bytes)
@@ -237,26 +233,17 @@ class Body:
         return message
 
     def release(self) -> None:
-        """Frees the space of what has arrived."""
         self.in_flight.add(self.client, -self.received)
-
-    async def _receive_in_time(self) -> Message:
-        remaining_s = self.started + self.settings.upload_timeout_s - time.monotonic()
-        try:
-            async with asyncio.timeout(min(remaining_s, self.settings.stall_timeout_s)):
-                return await self.upstream()
-        except TimeoutError as error:
-            raise UploadTooSlow("the body did not arrive in time") from error
 
 
 def hostname(host: str) -> str:
-    """Returns a Host header without its port and without the brackets of an IPv6 address."""
+    """A Host header without its port and without the brackets of an IPv6 address."""
     name = host.partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return name.removeprefix("[").removesuffix(".")
 
 
 def _is_origin_of(origin: str, host: str) -> bool:
-    """Returns True if an Origin header, in lower case, names the host and port of a Host header.
+    """Compares an Origin header, in lower case, with the host and port of a Host header.
 
     A Host without a port has the default one of the origin's scheme: a proxy may end TLS.
     """
@@ -269,7 +256,7 @@ def _is_origin_of(origin: str, host: str) -> bool:
 
 
 def _host_and_port(authority: str, default_port: str) -> tuple[str, str] | None:
-    """Returns name and port of an authority (RFC 3986, 3.2); None if it is malformed."""
+    """Name and port of an authority (RFC 3986, 3.2); None if it is malformed."""
     match = _AUTHORITY.fullmatch(authority)
     if match is None:
         return None

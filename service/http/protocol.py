@@ -16,11 +16,7 @@ from urllib.parse import unquote
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
-from eulerlora_contract.problems import (
-    HeadersTooLarge,
-    MalformedRequest,
-    Problem,
-)
+from eulerlora_contract.problems import HeadersTooLarge, MalformedRequest, Problem
 from service.fair_sharing import address_network
 from service.http.middleware import EXCESS_CONNECTION, TOO_LARGE
 from service.http.responses import PROBLEM_JSON, problem_document, problem_headers
@@ -52,11 +48,10 @@ class _LingeringTransport:
         return getattr(self._transport, name)
 
     def is_closing(self) -> bool:
-        """Returns True after `close`, also while data is discarded."""
+        """True after `close`, also while data is discarded."""
         return self._closing or self._transport.is_closing()
 
     def close(self) -> None:
-        """Closes the transport, at once or after it has discarded the rest of a body."""
         if self.is_closing():
             return
         self._closing = True
@@ -78,7 +73,7 @@ class Network:
     kept: dict["Protocol", None] = field(default_factory=dict)
 
     def waiting(self, opened_before_s: float) -> "Protocol | None":
-        """Returns the connection to close first, or None if all have requests in progress."""
+        """The connection to close first; None if all have requests in progress."""
         oldest = next(iter(self.incomplete.items()), None)
         if oldest is not None and oldest[1] <= opened_before_s:
             return oldest[0]
@@ -88,16 +83,15 @@ class Network:
 def protocol_of(
     settings: ConnectionSettings, on_problem: Callable[[str], None] = lambda _: None
 ) -> type["Protocol"]:
-    """Returns the protocol class that uvicorn instantiates for every connection.
+    """The protocol class that uvicorn instantiates for every connection.
 
     `on_problem`: called with the code of every problem that never reaches the application.
     """
-    attributes = {
-        "settings": settings,
-        "networks": {},
-        "on_problem": staticmethod(on_problem),
-    }
-    return type("Protocol", (Protocol,), attributes)
+    return type(
+        "Protocol",
+        (Protocol,),
+        {"settings": settings, "networks": {}, "on_problem": staticmethod(on_problem)},
+    )
 
 
 class Protocol(H11Protocol):
@@ -179,12 +173,11 @@ class Protocol(H11Protocol):
         return len(network.connections) > equal_share
 
     def _is_excess(self) -> bool:
-        """Returns True if there are too many connections, and too many of this network."""
         is_crowded = len(self.connections) > self.settings.max_connections
         return is_crowded and self._exceeds_share(self._network)
 
     def close_waiting(self) -> None:
-        """Closes a connection without a request in progress; it counts no longer."""
+        """Closes a connection without a request in progress; it no longer counts."""
         is_kept = self in self._network.kept
         self._leave()
         if is_kept:

@@ -18,7 +18,7 @@ from collections.abc import (
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.message import Message
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -39,8 +39,6 @@ from eulerlora_contract.problems import (
 )
 from service.decoding.decode import ALL_MEDIA_TYPES, NEUTRAL, Declared, without_parameters
 
-Query = TypeVar("Query", bound=BaseModel)
-
 FILE_PART = "file"
 FILES_PART = "files"
 MULTIPART = "multipart/form-data"
@@ -54,32 +52,28 @@ _USUAL_NAMES = {
 
 
 def strict_query_route(query_type: type[BaseModel]) -> type[APIRoute]:
-    """Returns a route class that parses the query as `query_type` and returns the raw response.
+    """A route class that parses the query as `query_type` and returns the raw response.
 
     FastAPI's dependency injection and response validation take three times as long; only its
-    OpenAPI description is used.
+    OpenAPI description is used. The route raises InvalidParameter and RequestValidationError.
     """
 
     class StrictQueryRoute(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             async def handle(request: Request) -> Response:
-                response: Response = await self.endpoint(request, _parse_query(request, query_type))
+                sent = request.query_params.multi_items()
+                counts = Counter(name for name, _ in sent)
+                for name in query_type.model_fields:
+                    if counts[name] > 1:
+                        raise InvalidParameter(f"{name}: expected once, got {counts[name]} times")
+                with query_errors():
+                    query = query_type.model_validate(dict(sent))
+                response: Response = await self.endpoint(request, query)
                 return response
 
             return handle
 
     return StrictQueryRoute
-
-
-def _parse_query(request: Request, query_type: type[Query]) -> Query:
-    """Returns the query parameters. Raises InvalidParameter and RequestValidationError."""
-    sent = request.query_params.multi_items()
-    counts = Counter(name for name, _ in sent)
-    for name in query_type.model_fields:
-        if counts[name] > 1:
-            raise InvalidParameter(f"{name}: expected once, got {counts[name]} times")
-    with query_errors():
-        return query_type.model_validate(dict(sent))
 
 
 @contextmanager
@@ -104,7 +98,7 @@ class Upload:
 
 
 async def read_file(request: Request) -> Upload:
-    """Returns the one file of a request: a multipart part `file`, or the body itself.
+    """The one file of a request: a multipart part `file`, or the body itself.
 
     The content decides what an image is, so that a body may be of any image type, or of none.
 
@@ -133,7 +127,7 @@ async def read_file(request: Request) -> Upload:
 
 
 async def read_files(request: Request, max_files: int) -> list[Upload]:
-    """Returns the files of a multipart request in parts `files`, in order; they may be empty.
+    """The files of a multipart request in parts `files`, in order; they may be empty.
 
     Raises:
         UnsupportedMedia: For other media types.
@@ -152,7 +146,7 @@ async def read_files(request: Request, max_files: int) -> list[Upload]:
 def chosen_media_type(
     accept: str | None, offered: Mapping[str, Mapping[str, Collection[str]]]
 ) -> str:
-    """Returns the media type that an Accept header prefers (RFC 9110, 12.5.1).
+    """The media type that an Accept header prefers (RFC 9110, 12.5.1).
 
     The most specific range that includes a media type decides its quality.
 
@@ -177,19 +171,16 @@ def chosen_media_type(
                 best[media_type] = max(best[media_type], rank)
     chosen = max(offered, key=lambda media_type: best[media_type][1])
     if best[chosen][1] == 0:
-        raise NotAcceptable(
-            f"expected Accept to include one of {', '.join(map(_described, offered.items()))}"
+        described = (
+            "; ".join([name, *(f"{key}={' or '.join(texts)}" for key, texts in values.items())])
+            for name, values in offered.items()
         )
+        raise NotAcceptable(f"expected Accept to include one of {', '.join(described)}")
     return chosen
 
 
-def _described(media_type: tuple[str, Mapping[str, Collection[str]]]) -> str:
-    name, parameters = media_type
-    return "; ".join([name, *(f"{key}={' or '.join(texts)}" for key, texts in parameters.items())])
-
-
 def _quality(text: str) -> float:
-    """Returns a quality in [0, 1]; 0 for text that is no number."""
+    """A quality in [0, 1]; 0 for text that is no number."""
     try:
         return min(1.0, max(0.0, float(text)))
     except ValueError:
@@ -197,7 +188,7 @@ def _quality(text: str) -> float:
 
 
 def _media_type(request: Request) -> str:
-    """Returns the media type without parameters.
+    """The media type of the body, without parameters.
 
     Raises:
         InvalidUpload: Without a body.
@@ -216,7 +207,7 @@ def _usual(media_type: str | None) -> str:
 async def _read_form(
     request: Request, field: str, max_parts: int, too_many: Problem
 ) -> list[Upload]:
-    """Returns the files of a form. Raises `too_many` for more than `max_parts` parts."""
+    """Reads the files of a form; raises `too_many` for more than `max_parts` parts."""
     parser = _FormParser(request, field, max_parts, too_many)
     try:
         form = await parser.parse()
@@ -290,9 +281,15 @@ async def while_connected(request: Request) -> AsyncIterator[None]:
 
     The body must have been read: this block consumes all further messages of the request.
     """
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        timeout.reschedule(asyncio.get_running_loop().time())
+
     try:
         async with asyncio.timeout(None) as timeout:  # expires on disconnect
-            watcher = asyncio.create_task(_watch(request, timeout))
+            watcher = asyncio.create_task(watch())
             try:
                 yield
             finally:
@@ -301,9 +298,3 @@ async def while_connected(request: Request) -> AsyncIterator[None]:
         if timeout.expired():
             raise ClientDisconnect from error
         raise
-
-
-async def _watch(request: Request, timeout: asyncio.Timeout) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    timeout.reschedule(asyncio.get_running_loop().time())

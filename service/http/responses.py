@@ -36,14 +36,14 @@ from eulerlora_contract.problems import (
     UploadTooSlow,
 )
 from eulerlora_contract.settings import expected_value
-from service.telemetry.logs import REQUEST_ID_HEADER, request_id_of
+from service.telemetry.logs import REQUEST_ID_HEADER
 from service.telemetry.metrics import CLIENT_CLOSED_REQUEST
 
 logger = logging.getLogger(__name__)
 
 JSON, PROBLEM_JSON = "application/json", "application/problem+json"
 ProblemBody = Callable[[ProblemDocument], Mapping[str, Any]]
-"""Returns another JSON body for a problem document."""
+"""From a problem document to another JSON body."""
 
 _PRINTABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -78,7 +78,6 @@ def add_problem_handlers(
 
 
 def problem_document(problem: Problem, request_id: str) -> ProblemDocument:
-    """Returns the problem document for the response to a request."""
     assert problem.status is not None, "client-side problems have no response"
     return ProblemDocument(
         type=f"urn:eulerlora:problem:{problem.code}",
@@ -90,16 +89,8 @@ def problem_document(problem: Problem, request_id: str) -> ProblemDocument:
     )
 
 
-def problem_response(problem: Problem, request_id: str, closes: bool | None = None) -> JSONResponse:
-    """Returns the response to a problem, which is also an ASGI application for middlewares.
-
-    `closes`: as in `problem_headers`.
-    """
-    return _ProblemResponse(problem, request_id, problem_headers(problem, closes))
-
-
 def problem_headers(problem: Problem, closes: bool | None = None) -> dict[str, str]:
-    """Returns the headers that are specific to a problem.
+    """The headers that are specific to a problem.
 
     `closes`: whether the connection ends after the response; None takes the default of the class.
     """
@@ -114,14 +105,19 @@ def problem_headers(problem: Problem, closes: bool | None = None) -> dict[str, s
     return headers
 
 
-class _ProblemResponse(JSONResponse):
-    """A problem document; stores its code in the request state for logs, metrics and traces."""
+class ProblemResponse(JSONResponse):
+    """A problem document; stores its code in the request state for logs, metrics and traces.
+
+    Like every response it is also an ASGI application, which middlewares can call. Its headers are
+    by default those of the problem.
+    """
 
     def __init__(
         self, problem: Problem, request_id: str, headers: Mapping[str, str] | None = None
     ) -> None:
         self._document = problem_document(problem, request_id)
-        super().__init__(None, self._document.status, headers, PROBLEM_JSON)
+        chosen = problem_headers(problem) if headers is None else headers
+        super().__init__(None, self._document.status, chosen, PROBLEM_JSON)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         document = self._document
@@ -142,18 +138,29 @@ class _ProblemResponse(JSONResponse):
 
 async def _on_problem(request: Request, problem: Exception) -> JSONResponse:
     assert isinstance(problem, Problem)
-    return problem_response(problem, request_id_of(request))
+    return ProblemResponse(problem, request.state.request_id)
 
 
 async def _on_disconnect(request: Request, _: Exception) -> Response:
     """Ends a request whose client has disconnected; the response is not sent."""
-    logger.info("request %s: the client disconnected", request_id_of(request))
+    logger.info("request %s: the client disconnected", request.state.request_id)
     return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
 async def _on_validation_error(request: Request, error: Exception) -> JSONResponse:
+    """Names the parameter and the reason, without the invalid value."""
     assert isinstance(error, RequestValidationError)
-    return await _on_problem(request, InvalidParameter(_detail_without_value(error.errors()[0])))
+    fault: ErrorDetails = error.errors()[0]
+    name = str(fault["loc"][-1])
+    if not _PRINTABLE_NAME.fullmatch(name):
+        name = "a parameter with an unprintable name"
+    if fault["type"] == "extra_forbidden":
+        reason = "unknown parameter"
+    elif fault["type"] == "value_error":
+        reason = str(fault["ctx"]["error"])
+    else:
+        reason = f"expected {expected_value(fault)}"
+    return await _on_problem(request, InvalidParameter(f"{name}: {reason}"))
 
 
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
@@ -161,28 +168,16 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
     status = error.status_code
     kind = {404: NotFound, 405: MethodNotAllowed}.get(status, RequestRefused)
     problem = kind("see /docs for the available resources", status=status)
-    return _ProblemResponse(problem, request_id_of(request), error.headers)
+    return ProblemResponse(problem, request.state.request_id, error.headers)
 
 
 async def on_defect(request: Request, error: Exception) -> JSONResponse:
-    """Logs an unexpected exception, and returns the response to it."""
-    request_id = request_id_of(request)
+    """Logs an unexpected exception and answers it."""
+    request_id = request.state.request_id
     logger.exception("request %s failed", request_id, exc_info=error)
     problem = InternalError("the failure was logged under the request id")
     # The header is also needed outside of RequestIdMiddleware.
-    return _ProblemResponse(problem, request_id, {REQUEST_ID_HEADER: request_id})
-
-
-def _detail_without_value(error: ErrorDetails) -> str:
-    """Returns the parameter and the reason of a validation error, without the invalid value."""
-    name = str(error["loc"][-1])
-    if not _PRINTABLE_NAME.fullmatch(name):
-        name = "a parameter with an unprintable name"
-    if error["type"] == "extra_forbidden":
-        return f"{name}: unknown parameter"
-    if error["type"] == "value_error":
-        return f"{name}: {error['ctx']['error']}"
-    return f"{name}: expected {expected_value(error)}"
+    return ProblemResponse(problem, request_id, {REQUEST_ID_HEADER: request_id})
 
 
 def json_response(
@@ -190,7 +185,7 @@ def json_response(
     media_type: str = JSON,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Returns the response with a body.
+    """The response with a body.
 
     Omits fields that are not set, and rounds numbers to SIGNIFICANT_DIGITS.
     """
@@ -202,13 +197,13 @@ def json_response(
 def batch_response(
     results: Sequence[BaseModel], headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Returns the response of a batch, as `json_response`."""
+    """The response of a batch, as `json_response`."""
     entries = [result.model_dump(exclude_unset=True) for result in results]
     return json_response({"results": entries}, headers=headers)
 
 
 def rounded(value: Any) -> Any:
-    """Returns a JSON value with its floating-point numbers rounded; integers are exact."""
+    """A JSON value with its floating-point numbers rounded; integers are exact."""
     if isinstance(value, float):
         return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
     if isinstance(value, dict):

@@ -35,10 +35,10 @@ class DeviceFailed(Exception):  # noqa: N818 - describes the device, not a reque
 
 
 def with_device_errors(run: Callable[[], Result]) -> Result:
-    """Returns the result of `run`.
+    """Calls `run` and raises its errors of the device under their own classes.
 
-    Both errors are raised outside the `except` block: a traceback would keep the tensors of the
-    batch alive.
+    They are raised outside the `except` block: a traceback would keep the tensors of the batch
+    alive.
 
     Raises:
         OutOfMemory: If an allocation failed; the device stays usable.
@@ -92,7 +92,7 @@ class ServedModel:
 
     @property
     def name(self) -> str:
-        """The model's name in requests."""
+        """In requests."""
         return self.given_name or self.model.config.name
 
     @property
@@ -102,7 +102,7 @@ class ServedModel:
 
     @property
     def adapters(self) -> int:
-        """The number of adapters; an item has `Draw.count` rows for each."""
+        """An item has `Draw.count` rows for each."""
         return self.model.network.settings.adapters
 
     @cached_property
@@ -112,11 +112,11 @@ class ServedModel:
 
     @property
     def max_rows_per_pass(self) -> int:
-        """Maximum number of rows of one forward pass; a larger batch runs in several passes."""
+        """Of one forward pass; a larger batch runs in several."""
         return self.model.runtime.max_rows_per_pass
 
     def infer(self, items: Sequence[InferenceItem]) -> list[Trajectories]:
-        """Returns the trajectories of each item, from one batch.
+        """The trajectories of each item, from one batch.
 
         Items of different modes and numbers of samples share the batch.
 
@@ -135,7 +135,7 @@ class ServedModel:
 
 
 def worker_count(device: torch.device, compiler: str | None) -> int:
-    """Returns the number of worker threads that should run batches at the same time.
+    """The number of worker threads that should run batches at the same time.
 
     On a CPU, several batches with few cores each have a higher throughput than one batch with all
     cores, which must synchronise after every operation. A compiled network is specialised for one
@@ -212,7 +212,7 @@ class ServedModels(Mapping[str, ServedModel]):
         return next(iter(self._models))
 
     def named(self, name: str | None) -> ServedModel:
-        """Returns the model of that name, or the default for None. Raises UnknownModel."""
+        """The model of that name, or the default for None. Raises UnknownModel."""
         with suppress(KeyError):
             return self._models[self.default if name is None else name]
         raise UnknownModel(f"the served models are: {', '.join(self._models)}")

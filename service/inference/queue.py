@@ -29,7 +29,6 @@ class InferenceResult:
     """The trajectories of one item, its draw, and its times in seconds.
 
     Attributes:
-        queued_s: In the queue.
         ran_s: Of its batch.
     """
 
@@ -44,7 +43,6 @@ class Ticket:
     """A reservation of rows for one item, which is set once its image is decoded.
 
     Attributes:
-        client: Who sent it.
         deadline: On the monotonic clock; the item does not start after it.
         queued_at: The time when the item entered the queue; of a later round of an image, the time
             when the first round did.
@@ -91,58 +89,52 @@ class Batch:
 
     @property
     def served(self) -> ServedModel:
-        """The model of the tickets."""
         return self.tickets[0].served
 
     @property
     def rows(self) -> int:
-        """The total number of rows."""
         return sum(ticket.rows for ticket in self.tickets)
 
     @property
     def clients(self) -> set[str]:
-        """The clients that the tickets belong to."""
         return {ticket.client for ticket in self.tickets}
 
 
 class ThroughputEstimate:
     """Estimates the device time of batches; batches that run at the same time share it equally.
 
-    Not thread-safe.
-
-    Args:
-        now: A clock in seconds.
+    Not thread-safe. `now`: a clock in seconds.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._costs: WeakKeyDictionary[ServedModel, LinearCost] = WeakKeyDictionary()
         self._running: dict[Batch, float] = {}  # device seconds of each running batch so far
         self._updated_at = now()
 
     def start(self, batch: Batch) -> None:
-        """Records that the batch starts now."""
+        """The batch starts now."""
         self._update()
         self._running[batch] = 0.0
 
     def finish(self, batch: Batch) -> None:
-        """Records that the batch ends now, and learns from its device time."""
+        """The batch ends now; learns from its device time."""
         self._update()
         cost = self._costs.setdefault(batch.served, LinearCost())
         cost.add(batch.rows, self._running.pop(batch))
 
     def seconds(self, served: ServedModel, rows: int, batches: int) -> float:
-        """Returns the estimated time of `rows` rows in `batches` batches; 0 if none has run."""
+        """The estimated time of `rows` rows in `batches` batches; 0 if none has run."""
         cost = self._costs.get(served)
         return 0.0 if cost is None else cost.seconds(rows, batches)
 
     def rows_within(self, served: ServedModel, seconds: float) -> float:
-        """Returns the rows of a batch that runs for `seconds`; infinity if none has run."""
+        """The rows of a batch that runs for `seconds`; infinity if none has run."""
         cost = self._costs.get(served)
         return math.inf if cost is None else cost.rows_within(seconds)
 
     def remaining_s(self) -> float:
-        """Returns the estimated time until all running batches have ended."""
+        """The estimated time until all running batches have ended."""
         self._update()
         return sum(
             max(0.0, self.seconds(batch.served, batch.rows, 1) - spent_s)
@@ -172,7 +164,6 @@ class LinearCost:
     rows_seconds: float = 0.0
 
     def add(self, rows: int, seconds: float) -> None:
-        """Adds an observed batch."""
         if self.total_s > 0:
             seconds = min(seconds, _MAX_OVERRUN * self.seconds(rows, 1))
         self.batches = _DECAY * self.batches + 1
@@ -182,13 +173,12 @@ class LinearCost:
         self.rows_seconds = _DECAY * self.rows_seconds + rows * seconds
 
     def seconds(self, rows: int, batches: int) -> float:
-        """Returns the estimated seconds of `rows` rows in `batches` batches."""
         slope = self._slope()
         intercept = (self.total_s - slope * self.rows) / self.batches
         return intercept * batches + slope * rows
 
     def rows_within(self, seconds: float) -> float:
-        """Returns the rows of one batch of `seconds`, at least 0; infinity without a slope."""
+        """The rows of one batch of `seconds`, at least 0; infinity without a slope."""
         slope = self._slope()
         return max(0.0, seconds - self.seconds(0, 1)) / slope if slope > 0 else math.inf
 
@@ -211,14 +201,18 @@ class RequestQueue:
             the estimated time until those of a request have run, max_batch_rows and max_pass_ms a
             batch. An empty queue admits an item of any size.
         workers: The number of batches that may run at the same time.
+        now: A clock in seconds, for the time that batches take.
     """
 
     def __init__(
-        self, settings: ServiceSettings, workers: int, throughput: ThroughputEstimate
+        self,
+        settings: ServiceSettings,
+        workers: int = 1,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._workers = workers
-        self._throughput = throughput
+        self._throughput = ThroughputEstimate(now)
         self._tickets: set[Ticket] = set()
         self._rows: Counter[ServedModel] = Counter()  # of `_tickets`
         self._counts: Counter[ServedModel] = Counter()  # of those of `_tickets` that have rows
@@ -237,14 +231,13 @@ class RequestQueue:
 
     @property
     def items(self) -> int:
-        """The number of tickets."""
         with self._changed:
             return len(self._tickets)
 
     def wait_s(
         self, client: str, rows: int = 0, served: ServedModel | None = None, count: int = 1
     ) -> float:
-        """Returns the estimated seconds until the rows of a client have run, and `rows` more.
+        """The estimated seconds until the rows of a client have run, and `rows` more.
 
         Rows of other clients count only as far as fair sharing lets them run before.
 
@@ -347,11 +340,7 @@ class RequestQueue:
             self._waiting.remove(ticket)
 
     def next_batch(self) -> Batch | None:
-        """Waits for and starts a batch of items in fair order.
-
-        Returns:
-            None once the queue is closed and empty.
-        """
+        """Waits for and starts a batch of items in fair order; None once closed and empty."""
         with self._changed:
             while True:
                 self._changed.wait_for(self._can_continue)
@@ -365,7 +354,6 @@ class RequestQueue:
                     return batch
 
     def finish(self, batch: Batch) -> None:
-        """Records that a batch has run."""
         with self._changed:
             self._running.remove(batch)
             self._throughput.finish(batch)
@@ -413,7 +401,7 @@ class RequestQueue:
         return lambda client: self._recent.may_start(client, self._workers, running)
 
     def _leaves_cores(self, tickets: list[Ticket]) -> bool:
-        """Returns whether a pass belongs to clients with more work, while others are active.
+        """True for a pass of clients with more work, while others are active.
 
         More threads than cores slow all passes down many times, so these passes do not take the
         cores that the next pass of another client needs.
@@ -423,7 +411,7 @@ class RequestQueue:
         return clients <= busy and any(map(self._recent.has_other, clients))
 
     def _take_first(self) -> list[Ticket]:
-        """Removes and returns the tickets of the next batch; empty if all deadlines have passed.
+        """Takes the tickets of the next batch; empty if all deadlines have passed.
 
         A batch takes at most one worker's part of the waiting rows that can share it, so that no
         worker is idle.
@@ -454,7 +442,7 @@ class RequestQueue:
         return self._throughput.seconds(served, rows, batches)
 
     def _batch_rows(self, served: ServedModel, alone: bool = False) -> int:
-        """Returns the maximum rows of a batch; a larger item runs alone.
+        """The maximum rows of a batch; a larger item runs alone.
 
         `alone` is True if no other client is active, so that nobody waits for a longer pass.
         """

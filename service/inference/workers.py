@@ -15,7 +15,6 @@ from eulerlora.scores.trajectories import Trajectories
 from eulerlora_contract.problems import ModelFailure, OutOfMemory, Problem
 from service.inference.engine import CoreAllocation, DeviceFailed, InferenceItem, ServedModel
 from service.inference.queue import Batch, InferenceResult, RequestQueue, Ticket
-from service.telemetry.metrics import BatchRun
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +28,7 @@ def run_with_retry(
     items: Sequence[Item],
     may_split: bool = True,
 ) -> list[Trajectories | Problem]:
-    """Returns the output of `infer` or a problem for each item, in order.
+    """Runs a batch: the output of `infer` or a problem for each item, in order.
 
     A batch that is out of memory is split in two once. A batch that fails otherwise is run again
     item by item, once. Raises DeviceFailed.
@@ -60,7 +59,7 @@ class InferenceWorkers:
 
     Args:
         max_batch_s: A pass that takes longer means a lost device.
-        on_batch: Called after every batch.
+        on_batch: Called after every batch, with its seconds.
         on_fatal: Called once if the device is lost; no batch runs after that, and every item gets
             NotReady.
         workers: The number of batches that run at the same time.
@@ -70,7 +69,7 @@ class InferenceWorkers:
         self,
         queue: RequestQueue,
         max_batch_s: float,
-        on_batch: Callable[[BatchRun], None],
+        on_batch: Callable[[Batch, float], None],
         on_fatal: Callable[[Exception], None],
         workers: int = 1,
     ) -> None:
@@ -92,7 +91,7 @@ class InferenceWorkers:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Runs the workers while the context is open; on exit, closes and drains the queue."""
+        """Runs the workers within the block; on exit, closes and drains the queue."""
         for thread in (*self._threads, self._watchdog):
             thread.start()
         try:
@@ -108,7 +107,7 @@ class InferenceWorkers:
     def submit(
         self, served: ServedModel, item: InferenceItem, deadline: float
     ) -> "Future[InferenceResult]":
-        """Returns a future of an internal item's result; the capacity does not limit it.
+        """Queues an internal item, which the capacity does not limit.
 
         Cancelling the future before its batch starts removes the item. `deadline` is on the
         monotonic clock.
@@ -137,7 +136,7 @@ class InferenceWorkers:
             outputs = run_with_retry(self._infer, batch.tickets)
         seconds = time.monotonic() - started_at
         self._queue.finish(batch)
-        self._on_batch(BatchRun(batch.served.name, batch.rows, len(batch.tickets), seconds))
+        self._on_batch(batch, seconds)
         for ticket, output in zip(batch.tickets, outputs, strict=True):
             if isinstance(output, Problem):
                 ticket.resolve(output)

@@ -84,7 +84,6 @@ class Lifecycle:
 
     @property
     def phase(self) -> Phase:
-        """The current phase."""
         return self._phase
 
     @property
@@ -94,7 +93,7 @@ class Lifecycle:
 
     @property
     def fault(self) -> str | None:
-        """The reason why the service is not ready for requests with images, or None."""
+        """Why the service is not ready for requests with images, or None."""
         if self._failure is not None:
             return "a health check failed; the service is stopping"
         if self._phase == "starting":
@@ -122,7 +121,7 @@ class Lifecycle:
             self.check_ready()
 
     def is_closing(self) -> bool:
-        """Returns True unless ready: then responses close their connection."""
+        """True unless ready: then responses close their connection."""
         return self._phase != "ready"
 
     def serve(self, models: ServedModels) -> None:
@@ -206,7 +205,7 @@ class Lifecycle:
         return [checked.model for checked in self._checked]
 
     async def _check_health(self, inference: InferenceWorkers, timeout_s: float | None) -> bool:
-        """Returns True if all models are healthy; otherwise stores the failure."""
+        """Checks all models until one is unhealthy; stores its failure."""
         for checked in tuple(self._checked):
             fault = await health_check(
                 checked, partial(_infer, inference, checked.served), timeout_s
@@ -257,7 +256,7 @@ class Lifecycle:
 
 
 async def _infer(inference: InferenceWorkers, served: ServedModel, item: InferenceItem) -> Tensor:
-    """Returns the log-probabilities (trajectories, classes), through the queue of requests."""
+    """The log-probabilities (trajectories, classes), through the queue of requests."""
     future = inference.submit(served, item, deadline=math.inf)
     return (await asyncio.wrap_future(future)).trajectories.flat_log_probabilities[0]
 

@@ -52,7 +52,7 @@ _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
 Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 Infer = Callable[[InferenceItem], Awaitable[Tensor]]
-"""Returns the log-probabilities (trajectories, classes) of an item."""
+"""From an item to its log-probabilities (trajectories, classes)."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class CheckpointSource:
 
     @classmethod
     def of(cls, text: str) -> "CheckpointSource":
-        """Returns the source that an argument of `eulerlora serve` names.
+        """The source that an argument of `eulerlora serve` names.
 
         Args:
             text: `[NAME=]CHECKPOINT`, where CHECKPOINT is a path, `default` for the embedded one,
@@ -107,16 +107,14 @@ class CheckedModel:
 
     @property
     def model(self) -> EulerLoRA:
-        """The model itself."""
         return self.served.model
 
     @property
     def name(self) -> str:
-        """The model's name in requests."""
         return self.served.name
 
     def fault(self, answers: Sequence[Tensor]) -> str | None:
-        """Returns why the answers for the known draws are wrong, or None."""
+        """Why the answers for the known draws are wrong, or None."""
         return self.known.fault(answers, self.model.precision)
 
 
@@ -136,13 +134,9 @@ def load_checked(
     The check runs without compilation, which belongs to the thread that runs the model: CUDA graphs
     cannot be captured while another thread uses the device.
 
-    Args:
-        source: Folder and name of the checkpoint.
-        others: Loaded models on the same device; an equal backbone in the same precision is shared.
-        device: As in `EulerLoRA.load`.
-        precision: As in `EulerLoRA.load`.
-        compiler: As in `EulerLoRA.load`.
-        verify: Checks the signature before anything else is read; None for no check.
+    Device, precision and compiler are as in `EulerLoRA.load`. `others`: loaded models on the same
+    device; an equal backbone in the same precision is shared. `verify`: checks the signature before
+    anything else is read; None for no check.
 
     Raises:
         CheckpointError: For a checkpoint that is damaged or gives a wrong answer.
@@ -177,7 +171,7 @@ def _read(
 
 
 def read_card(folder: Path) -> tuple[str, str | None]:
-    """Returns the model card of a checkpoint without its front matter, and the licence in that.
+    """The model card of a checkpoint without its front matter, and the licence in that.
 
     A card that is missing or unreadable is empty.
     """
@@ -207,7 +201,7 @@ def share_backbone(model: EulerLoRA, others: Iterable[EulerLoRA]) -> None:
 def newer_revision(
     current: CheckedModel, load: Load, others: Iterable[EulerLoRA]
 ) -> CheckedModel | None:
-    """Returns the model that is now in the folder of `current`; None for the same revision.
+    """Loads the model that is now in the folder of `current`; None for the same revision.
 
     It reads the weights in either case: they can be damaged although `config.json`, and with it the
     revision, is the same.
@@ -227,7 +221,7 @@ def newer_revision(
 
 
 async def run_in_daemon_thread(work: Callable[[], Result]) -> Result:
-    """Returns the result of `work`, which runs in a daemon thread, also after a cancellation.
+    """Runs `work` in a daemon thread, which continues after a cancellation.
 
     Neither torch nor a disk read can be interrupted, and the interpreter's exit would wait for a
     thread of the event loop's executor.
@@ -248,7 +242,7 @@ async def run_in_daemon_thread(work: Callable[[], Result]) -> Result:
 
 
 async def health_check(checked: CheckedModel, infer: Infer, timeout_s: float | None) -> str | None:
-    """Returns why a model is unhealthy, in one line, or None if it gives its known answer.
+    """Why a model is unhealthy, in one line, or None if it gives its known answer.
 
     Retries after OutOfMemory, which is not a fault of the model, until the timeout.
 

@@ -104,7 +104,7 @@ def documented(
     headers: Sequence[str] = (),
     content: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[int | str, dict[str, Any]]:
-    """Returns the responses of an operation: its example, and its problems by status.
+    """The responses of an operation: its example, and its problems by status.
 
     Args:
         operation: Its name in the file of examples.

@@ -18,7 +18,7 @@ from eulerlora_contract.policy.policy import Policy
 from service.http.responses import ProblemBody
 from service.inference.engine import ServedModels
 from service.lifecycle.lifecycle import Lifecycle
-from service.prediction.pipeline import Pipeline
+from service.prediction import Pipeline
 from service.settings import ServiceSettings
 
 ENTRY_POINTS = "eulerlora.routes"
@@ -58,7 +58,6 @@ class Plugin:
     """What a protocol adds to the service.
 
     Attributes:
-        routes: Its routes.
         uploads: Templates of the paths whose requests hold an image; they are refused before their
             body if the client has no capacity left.
         prefix: Of the paths whose problems have `problem_body`.
@@ -74,7 +73,7 @@ class Plugin:
 
 
 def load_plugins() -> dict[str, Plugin]:
-    """Returns the plug-ins of the installed distributions by name, sorted.
+    """The plug-ins of the installed distributions by name, sorted.
 
     Raises:
         SettingsError: With the distribution, for an entry point that cannot be imported or is no
@@ -85,7 +84,7 @@ def load_plugins() -> dict[str, Plugin]:
 
 
 def problem_bodies(plugins: Mapping[str, Plugin]) -> dict[str, ProblemBody]:
-    """Returns the bodies of problems by the prefix of the path."""
+    """The bodies of problems by the prefix of the path."""
     return {
         plugin.prefix: plugin.problem_body
         for plugin in plugins.values()
@@ -94,15 +93,10 @@ def problem_bodies(plugins: Mapping[str, Plugin]) -> dict[str, ProblemBody]:
 
 
 def plugin_paths(name: str, router: APIRouter, served: Collection[str]) -> list[str]:
-    """Returns the templates of the paths of a plug-in.
-
-    Args:
-        name: Of the plug-in, for the error.
-        router: Of the plug-in.
-        served: The paths of the service.
+    """The templates of the paths of a plug-in.
 
     Raises:
-        SettingsError: For a path that is served already.
+        SettingsError: With its name, for a path that the service has already (`served`).
     """
     paths = [path for route in router.routes if (path := getattr(route, "path", None))]
     for path in paths:

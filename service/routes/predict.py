@@ -9,7 +9,7 @@ from eulerlora_contract.queries import PredictQuery
 from service.decoding.decode import MEDIA_TYPES
 from service.http.requests import FILE_PART, FILES_PART, strict_query_route
 from service.http.responses import batch_response, json_response
-from service.prediction.pipeline import Pipeline
+from service.prediction import Pipeline
 from service.routes.openapi import PREDICTIONS, UPLOAD_PROBLEMS, documented
 
 PREDICT_PATH = "/predict"
@@ -42,7 +42,6 @@ UPLOADS: dict[str, Any] = {
 
 
 def predict_routes(pipeline: Pipeline) -> APIRouter:
-    """Returns the routes for one image and for many."""
     router = APIRouter(route_class=strict_query_route(PredictQuery), tags=[PREDICTIONS])
 
     @router.post(

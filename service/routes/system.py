@@ -56,7 +56,6 @@ _METRICS_FORMATS = dict.fromkeys(("text/plain", "application/openmetrics-text"),
 def model_routes(
     models: ServedModels, settings: ServiceSettings, shift: ShiftMonitors
 ) -> APIRouter:
-    """Returns the routes that describe the served models."""
     router = APIRouter(tags=[MODELS])
 
     @router.get(
@@ -109,7 +108,7 @@ def model_routes(
 def model_details(
     served: ServedModel, settings: ServiceSettings, shift: ModelShift | None
 ) -> ModelDetails:
-    """Returns the response body of `/models/{name}`."""
+    """The response body of `/models/{name}`."""
     config = served.model.config
     return ModelDetails(
         name=served.name,
@@ -149,7 +148,6 @@ def _set_options(
 
 
 def probe_routes(lifecycle: Lifecycle) -> APIRouter:
-    """Returns the liveness and readiness probes."""
     router = APIRouter(tags=[OPERATIONS])
 
     @router.get("/livez", responses=documented("livez", OPEN_PROBLEMS))
@@ -167,7 +165,7 @@ def probe_routes(lifecycle: Lifecycle) -> APIRouter:
 
 
 def metrics_routes(metrics: Metrics) -> APIRouter:
-    """Returns the route that Prometheus scrapes.
+    """The route that Prometheus scrapes.
 
     Scrapes are answered one after another, at intervals of SCRAPE_INTERVAL_S: the route needs no
     key, and many scrapers must not take the event loop's time from predictions.

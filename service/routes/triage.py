@@ -43,7 +43,7 @@ from service.fair_sharing import client_of
 from service.http.requests import chosen_media_type, strict_query_route, while_connected
 from service.http.responses import JSON, batch_response, json_response
 from service.inference.engine import ServedModels
-from service.prediction.pipeline import Pipeline
+from service.prediction import Pipeline
 from service.routes.openapi import (
     KEYED_PROBLEMS,
     REPORT_PROBLEMS,

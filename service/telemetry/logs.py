@@ -7,7 +7,6 @@ import uuid
 from contextvars import ContextVar
 from typing import Any, Literal, TextIO
 
-from fastapi import Request
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 from starlette.datastructures import Headers, MutableHeaders
@@ -51,21 +50,15 @@ class RequestIdMiddleware:
         await self.app(scope, receive, send_with_id)
 
 
-def request_id_of(request: Request) -> str:
-    """Returns the id of a request that has passed RequestIdMiddleware."""
-    request_id: str = request.state.request_id
-    return request_id
-
-
 def log_format(choice: LogChoice, stream: TextIO) -> LogFormat:
-    """Returns the format of a log on a stream. auto: text on a terminal, otherwise JSON."""
+    """The format of a log on a stream. auto: text on a terminal, otherwise JSON."""
     if choice == "auto":
         return "text" if stream.isatty() else "json"
     return choice
 
 
 def log_config(log_format: LogFormat) -> dict[str, Any]:
-    """Returns a configuration for `logging.config.dictConfig` that logs to stderr.
+    """A configuration for `logging.config.dictConfig` that logs to stderr.
 
     uvicorn's access log is off: `service.telemetry.observation` logs one record per request.
     """

@@ -96,22 +96,10 @@ _HISTOGRAMS: Mapping[str, tuple[str, Labels, tuple[float, ...]]] = {
 
 
 @dataclass(frozen=True)
-class BatchRun:
-    """A completed batch: a model, its rows and items, and the run time of the whole batch."""
-
-    model: str
-    rows: int
-    items: int
-    seconds: float
-
-
-@dataclass(frozen=True)
 class CompletedPrediction:
     """A prediction, and its disposition if a triage policy was applied.
 
     Attributes:
-        decode_s: Seconds of decoding.
-        queue_s: Seconds in the queue.
         model_s: Seconds of its batch.
         at_ns: Completion time in nanoseconds since 1970.
     """
@@ -139,7 +127,7 @@ class RequestObservation:
         status: None before the response.
         problem: The code of the problem in the response, if any.
         key_name: The name of its API key, None without one.
-        body_bytes: Received bytes of the body.
+        image_problems: The codes of the problems of single images in a batch.
     """
 
     method: str
@@ -150,10 +138,11 @@ class RequestObservation:
     duration_s: float = 0.0
     body_bytes: int = 0
     predictions: list[CompletedPrediction] = field(default_factory=list)
+    image_problems: list[str] = field(default_factory=list)
 
     @property
     def parameters(self) -> Mapping[str, str | int]:
-        """The parameters of the predictions, which are the same for all; empty without any."""
+        """Of the predictions, which have the same ones; empty without any."""
         if not self.predictions:
             return {}
         first = self.predictions[0].prediction
@@ -165,57 +154,50 @@ class RequestObservation:
 
 @dataclass(frozen=True)
 class Gauges:
-    """Functions that return current values; called at every scrape.
+    """Current values.
 
     Attributes:
-        revisions: Of the served models, by name.
-        precisions: Likewise.
+        models: Revision and precision of the served models, by name.
         shift: The states of their shift monitors; a model without thresholds has none.
         sandbox: True for every mechanism in force that restricts the decoders, by its name.
     """
 
-    ready: Callable[[], bool]
-    queue_rows: Callable[[], int]
-    queue_items: Callable[[], int]
-    revisions: Callable[[], Mapping[str, str]]
-    precisions: Callable[[], Mapping[str, str]]
-    shift: Callable[[], Mapping[str, ModelShift]]
-    sandbox: Callable[[], Mapping[str, bool]]
+    ready: bool
+    queue_rows: int
+    queue_items: int
+    models: Mapping[str, dict[str, str]]
+    shift: Mapping[str, ModelShift]
+    sandbox: Mapping[str, bool]
 
 
 class _GaugeCollector(Collector):
-    """Current values at the time of a scrape."""
+    """Current values at the time of a scrape, and the lines of the log that were dropped."""
 
-    def __init__(self, gauges: Gauges) -> None:
+    def __init__(self, gauges: Callable[[], Gauges]) -> None:
         self._gauges = gauges
 
     def collect(self) -> Iterator[Metric]:
-        gauges = self._gauges
+        gauges = self._gauges()
         yield GaugeMetricFamily(
-            "eulerlora_ready", "1 while the service is ready, otherwise 0.", gauges.ready()
+            "eulerlora_ready", "1 while the service is ready, otherwise 0.", gauges.ready
         )
-        yield GaugeMetricFamily("eulerlora_queue_rows", "Rows in the queue.", gauges.queue_rows())
+        yield GaugeMetricFamily("eulerlora_queue_rows", "Rows in the queue.", gauges.queue_rows)
         yield GaugeMetricFamily(
-            "eulerlora_queue_questions", "Images in the queue.", gauges.queue_items()
+            "eulerlora_queue_questions", "Images in the queue.", gauges.queue_items
         )
         served = InfoMetricFamily("eulerlora_model", "The served models.", labels=["model"])
-        precisions = gauges.precisions()
-        for model, revision in gauges.revisions().items():
-            served.add_metric([model], {"revision": revision, "precision": precisions[model]})
+        for model, properties in gauges.models.items():
+            served.add_metric([model], properties)
         yield served
         sandbox = GaugeMetricFamily(
             "eulerlora_decoder_sandbox",
             "1 for a mechanism in force that restricts the decoders of images, otherwise 0.",
             labels=["mechanism"],
         )
-        for mechanism, in_force in gauges.sandbox().items():
+        for mechanism, in_force in gauges.sandbox.items():
             sandbox.add_metric([mechanism], in_force)
         yield sandbox
-        yield from self._shift()
-
-    def _shift(self) -> Iterator[Metric]:
-        """Yields the state of every signal; a signal without calibration data has no series."""
-        by = ["model", "signal"]
+        by = ["model", "signal"]  # a signal without calibration data has no series
         pictures = CounterMetricFamily(
             "eulerlora_shift_pictures", "Pictures that the shift monitor compared.", labels=by
         )
@@ -227,18 +209,12 @@ class _GaugeCollector(Collector):
             "eulerlora_shift_alarm", "1 after the evidence for a shift has reached its limit.",
             labels=by,
         )  # fmt: skip
-        for model, shift in self._gauges.shift().items():
+        for model, shift in gauges.shift.items():
             for signal in shift.signals:
                 pictures.add_metric([model, signal.name], signal.pictures)
                 evidence.add_metric([model, signal.name], signal.evidence)
                 alarm.add_metric([model, signal.name], signal.alarm)
         yield from (pictures, evidence, alarm)
-
-
-class _LogCollector(Collector):
-    """Lines of the log that were dropped, because their reader was too slow or gone."""
-
-    def collect(self) -> Iterator[Metric]:
         text = "Lines of the log that were dropped."
         yield CounterMetricFamily("eulerlora_log_lines_dropped", text, dropped_lines())
 
@@ -253,14 +229,17 @@ class Exposition:
 
 
 class Metrics:
-    """The metrics of one application, in a separate registry."""
+    """The metrics of one application, in a separate registry.
 
-    def __init__(self, gauges: Gauges) -> None:
+    Args:
+        gauges: Called at every scrape.
+    """
+
+    def __init__(self, gauges: Callable[[], Gauges]) -> None:
         self.registry = registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
         registry.register(_GaugeCollector(gauges))
-        registry.register(_LogCollector())
         self._expositions: dict[str, Exposition] = {}  # the latest, by content type
         self._counters = {
             name: Counter(f"eulerlora_{name}", text, labels, registry=registry)
@@ -274,7 +253,7 @@ class Metrics:
             self._count("refusals", 0, reason=reason)  # so that the first problem is an increase
 
     def exposition(self, accept: str) -> Exposition:
-        """Returns all metrics in the text format that an Accept header asks for.
+        """All metrics in the text format that an Accept header asks for.
 
         It is that of Prometheus or OpenMetrics; the text is at most `CACHE_S` old.
         """
@@ -287,7 +266,7 @@ class Metrics:
         return cached
 
     def count_request(self, request: RequestObservation) -> None:
-        """Counts a completed request, its predictions, and the problem of its response."""
+        """Counts a completed request, its predictions, and the problems of its response."""
         client: ClientClass = "anonymous" if request.key_name is None else "keyed"
         for completed in request.predictions:
             self.count_prediction(completed, client)
@@ -295,18 +274,18 @@ class Metrics:
         self._count("requests", **by_route, status=str(request.status), client=client)
         self._observe("request_duration_seconds", request.duration_s, **by_route)
         self._observe("request_body_bytes", request.body_bytes, route=request.route)
-        if request.problem is not None:
-            self.count_problem(request.problem)
+        for code in (*filter(None, [request.problem]), *request.image_problems):
+            self.count_problem(code)
 
     def count_problem(self, code: str) -> None:
-        """Counts a problem that is not the response to a whole request."""
+        """Also called for a problem that never reaches the application."""
         self._count("refusals", reason=code)
 
-    def count_batch(self, run: BatchRun) -> None:
-        """Counts a batch; called from the worker threads."""
-        self._observe("batch_rows", run.rows, model=run.model)
-        self._observe("batch_questions", run.items, model=run.model)
-        self._observe("batch_seconds", run.seconds, model=run.model)
+    def count_batch(self, model: str, rows: int, items: int, seconds: float) -> None:
+        """Counts a completed batch, with its run time; called from the worker threads."""
+        self._observe("batch_rows", rows, model=model)
+        self._observe("batch_questions", items, model=model)
+        self._observe("batch_seconds", seconds, model=model)
 
     def count_prediction(
         self, completed: CompletedPrediction, client: ClientClass = "anonymous"
@@ -338,7 +317,7 @@ class Metrics:
 
 
 def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
-    """Returns one of two encoders with its content type.
+    """One of two encoders with its content type.
 
     prometheus_client repeats the requested version in the content type; a cache of all versions
     would have no limit.

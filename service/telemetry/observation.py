@@ -8,7 +8,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from contextvars import ContextVar
 
 from starlette.datastructures import MutableHeaders
 from starlette.routing import compile_path
@@ -35,19 +34,12 @@ PROBES = frozenset(("/livez", "/readyz", "/metrics", "/v2/health/live", "/v2/hea
 requests are logged for debugging only.
 """
 
-_current: ContextVar[RequestObservation] = ContextVar("observation")
-
-
-def record_prediction(completed: CompletedPrediction) -> None:
-    """Adds a prediction to the observed request that the current task belongs to."""
-    _current.get().predictions.append(completed)
-
 
 class ObservationMiddleware:
     """Observes every request, including those that a middleware responds to.
 
-    Stores the `RequestObservation` in the request state as `observation`, and adds a Server-Timing
-    header to a response with predictions.
+    Stores the `RequestObservation` in the request state as `observation`, to which the request adds
+    its predictions; they get a Server-Timing header.
 
     Args:
         paths: Templates with parameters in braces, for requests that have not reached a route
@@ -67,7 +59,6 @@ class ObservationMiddleware:
         observation = RequestObservation(scope["method"] if scope["method"] in METHODS else OTHER)
         state = scope.setdefault("state", {})
         state["observation"] = observation
-        token = _current.set(observation)
 
         async def observed_receive() -> Message:
             nonlocal is_disconnected
@@ -94,17 +85,16 @@ class ObservationMiddleware:
             state["problem"] = InternalError.code
             raise
         finally:
-            _current.reset(token)
             if observation.status is None:  # uvicorn sends 500 if it still can
                 observation.status = CLIENT_CLOSED_REQUEST if is_disconnected else 500
-            observation.route = self.route_of(scope)
+            observation.route = self._route_of(scope)
             observation.problem, observation.key_name = state.get("problem"), state.get("key_name")
             observation.duration_s = time.monotonic() - started_s
             self._metrics.count_request(observation)
             _log(observation, scope["path"])
 
-    def route_of(self, scope: Scope) -> str:
-        """Returns the path template of a request, or `other` for an unknown path."""
+    def _route_of(self, scope: Scope) -> str:
+        """The path template of a request; `other` for an unknown path."""
         routed = getattr(scope.get("route"), "path", None)
         if routed is not None:
             return routed or "/"  # a mount at the root has an empty path
@@ -113,7 +103,7 @@ class ObservationMiddleware:
 
 
 def server_timing(predictions: Sequence[CompletedPrediction]) -> str:
-    """Returns a Server-Timing header; of several predictions, the maximum of every stage."""
+    """A Server-Timing header; of several predictions, the maximum of every stage."""
     longest = {
         name: max(completed.stages_s[name] for completed in predictions)
         for name in predictions[0].stages_s

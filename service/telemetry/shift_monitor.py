@@ -38,7 +38,7 @@ class ExpectedRates:
 
     @classmethod
     def of(cls, threshold: Threshold) -> Self:
-        """Returns the rates of all signals that the threshold describes."""
+        """The rates of all signals that the threshold describes."""
         images = threshold.images
         shares: dict[str, tuple[float, ...]] = {MSP: (1 - threshold.kept,)}
         if threshold.feature_distance is not None:
@@ -53,12 +53,9 @@ class ExpectedRates:
         return cls(threshold, rates)
 
     def events(self, msp: float, distance: float | None, label: int) -> dict[str, int | None]:
-        """Returns the events of a picture, as `ShiftMonitor.record` expects them.
+        """The events of a picture, as `ShiftMonitor.record` expects them.
 
-        Args:
-            msp: Its scores.
-            distance: Its scores.
-            label: Index of its predicted class.
+        `msp`, `distance` and `label`: its scores, and the index of its predicted class.
         """
         calibrated = self.threshold.feature_distance
         flags = {MSP: msp < self.threshold.msp}
@@ -78,7 +75,6 @@ class _RevisionMonitor:
     Attributes:
         references: By mode and samples.
         data: Describes the calibration images.
-        tests: Of all signals.
     """
 
     revision: str
@@ -89,7 +85,7 @@ class _RevisionMonitor:
 
     @classmethod
     def of(cls, model: EulerLoRA) -> Self | None:
-        """Returns a monitor that has seen nothing; None for a checkpoint without thresholds."""
+        """A monitor that has seen nothing; None for a checkpoint without thresholds."""
         thresholds = model.config.thresholds
         if not thresholds:
             return None
@@ -120,7 +116,7 @@ class _RevisionMonitor:
 
 
 class ShiftMonitors:
-    """The monitors of the served models; for use in one event loop.
+    """The monitors of the served models, by name; for use in one event loop.
 
     Args:
         models: Returns the served models by name.
@@ -137,7 +133,7 @@ class ShiftMonitors:
             monitor.record(prediction)
 
     def warnings(self, model: str, revision: str) -> tuple[PredictionWarning, ...]:
-        """Returns the warning for answers of a revision with an alarm; () without one."""
+        """The warning for answers of a revision with an alarm; () without one."""
         monitor = self._monitor(model)
         if monitor is None or monitor.revision != revision or not monitor.tests.alarm:
             return ()
@@ -148,14 +144,14 @@ class ShiftMonitors:
         return (PredictionWarning(code=WarningCode.DISTRIBUTION_SHIFT, message=message),)
 
     def states(self) -> dict[str, ModelShift]:
-        """Returns the states of the served models that have thresholds, by name."""
+        """The states of the served models that have thresholds, by name."""
         monitors = {name: self._monitor(name) for name in self._models()}
         return {
             name: monitor.tests.state() for name, monitor in monitors.items() if monitor is not None
         }
 
     def _monitor(self, name: str) -> _RevisionMonitor | None:
-        """Returns the monitor of the served revision of a model; None without thresholds."""
+        """The monitor of the served revision of a model; None without thresholds."""
         model = self._models()[name]
         current = self._monitors.get(name)
         if current is not None and current.revision == model.revision:

@@ -40,7 +40,7 @@ class LineWriter(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """The encoding of the descriptor; other characters are escaped."""
+        """Of the descriptor; other characters are escaped."""
         return self._encoding
 
     def writable(self) -> bool:
@@ -53,7 +53,7 @@ class LineWriter(io.TextIOBase):
         return os.isatty(self._descriptor)
 
     def write(self, text: str) -> int:
-        """Adds text; a line is written once it is complete."""
+        """A line is written once it is complete."""
         with self._changed:
             *lines, self._unfinished = (
                 self._unfinished + text.encode(self._encoding, "backslashreplace")
@@ -112,7 +112,12 @@ def protect_stderr() -> None:
 
     Opens closed standard descriptors, which would otherwise become those of sockets and logs.
     """
-    closed = [number for number in (0, 1, 2) if not _is_open(number)]
+    closed = []
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            closed.append(number)
     for _ in closed:
         os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
     stream: TextIO | None = sys.stderr
@@ -130,7 +135,6 @@ def protect_stderr() -> None:
 
 
 def dropped_lines() -> int:
-    """Returns the number of lines of sys.stderr that were dropped."""
     return sys.stderr.dropped if isinstance(sys.stderr, LineWriter) else 0
 
 
@@ -141,11 +145,3 @@ def exit_now(status: int) -> NoReturn:
     else:
         sys.stderr.flush()
     os._exit(status)
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True

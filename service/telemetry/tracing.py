@@ -44,7 +44,7 @@ def exported_traces() -> Iterator[TracerProvider]:
 
 
 def resource() -> Resource:
-    """Returns the resource of the spans; the service name comes from OTEL_* or is eulerlora."""
+    """The resource of the spans; the service name comes from OTEL_* or is eulerlora."""
     configured = Resource.create({SERVICE_VERSION: __version__})
     has_name = not str(configured.attributes[SERVICE_NAME]).startswith("unknown_service")
     return configured if has_name else configured.merge(Resource({SERVICE_NAME: NAME}))
@@ -107,7 +107,7 @@ def describe(span: Span, request: RequestObservation) -> None:
 
 
 def _add_stages(tracer: Tracer, request: Span, completed: CompletedPrediction) -> None:
-    """Adds the child spans `decode`, `queue` and `model`, one after the other.
+    """Adds the child spans `decode`, `queue` and `model`.
 
     Only the durations are measured: the stages are placed back to back before the completion time.
     """

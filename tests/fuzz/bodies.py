@@ -58,11 +58,11 @@ class Draw(random.Random):
         self._content = BytesIO(content)
 
     def random(self) -> float:
-        """Returns a number in [0, 1), from two bytes."""
+        """A number in [0, 1), from two bytes."""
         return self.getrandbits(16) / 2**16
 
     def getrandbits(self, k: int, /) -> int:
-        """Returns `k` bits of the next bytes."""
+        """`k` bits of the next bytes."""
         return int.from_bytes(self._content.read(-(-k // 8))) % 2**k
 
 
@@ -76,14 +76,14 @@ class Body:
 
 
 def json_body(draw: random.Random) -> Body:
-    """Returns an inference request with the image in the JSON object."""
+    """An inference request with the image in the JSON object."""
     image = changed(draw, jpeg()) if draw.random() < 0.3 else jpeg()
     text = json.dumps(infer_object(draw, data=[b64encode(image).decode()])).encode()
     return Body("/infer", changed_text(draw, text), {"Content-Type": "application/json"})
 
 
 def binary_body(draw: random.Random) -> Body:
-    """Returns an inference request with the image after the JSON object."""
+    """An inference request with the image after the JSON object."""
     image = changed(draw, jpeg()) if draw.random() < 0.3 else jpeg()
     stated = len(image) if draw.random() < 0.8 else draw.choice((0, 1, 2**32 - 1, len(image) + 1))
     tensor = struct.pack("<I", stated) + image
@@ -98,7 +98,7 @@ def binary_body(draw: random.Random) -> Body:
 
 
 def dicom_body(draw: random.Random) -> Body:
-    """Returns a DICOM file, changed mostly in its data elements."""
+    """A DICOM file, changed mostly in its data elements."""
     content = bytearray(draw.choice(dicom_files()))
     if draw.random() < 0.1:
         syntax, other = draw.sample(SYNTAXES, 2)
@@ -123,7 +123,7 @@ def dicom_body(draw: random.Random) -> Body:
 
 
 def image_body(draw: random.Random) -> Body:
-    """Returns a picture in one of the formats, as the whole body or in a form."""
+    """A picture in one of the formats, as the whole body or in a form."""
     mode, file_format = draw.choice(IMAGES)
     image = changed(draw, encoded(file_format, mode))
     content = image[: draw.randrange(len(image))] if draw.random() < 0.2 else image
@@ -147,7 +147,7 @@ PROTOCOLS: Mapping[str, Callable[[random.Random], Body]] = {
 
 
 def infer_object(draw: random.Random, **of_input: Any) -> Any:
-    """Returns the JSON object of a request, with up to three changes of its values."""
+    """The JSON object of a request, with up to three changes of its values."""
     sent: Any = {
         "id": "a",
         "parameters": {"mode": "stoch", "samples": 2, "seed": 1, "binary_data_output": False},
@@ -172,7 +172,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def changed_text(draw: random.Random, text: bytes) -> bytes:
-    """Returns a JSON text, half of the time with a change that JSON may not allow."""
+    """A JSON text, half of the time with a change that JSON may not allow."""
     if draw.random() < 0.5:
         return text
     at = draw.randrange(min(len(text), 400))
@@ -182,7 +182,7 @@ def changed_text(draw: random.Random, text: bytes) -> bytes:
 
 
 def changed(draw: random.Random, content: bytes) -> bytes:
-    """Returns bytes with some of them replaced or left out."""
+    """Bytes with some of them replaced or left out."""
     result = bytearray(content)
     for _ in range(draw.choice((1, 2, 8, 64))):
         at = draw.randrange(len(result))
@@ -192,19 +192,16 @@ def changed(draw: random.Random, content: bytes) -> bytes:
 
 @cache
 def picture() -> Image.Image:
-    """Returns a small picture in colour."""
     coarse = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
     return Image.fromarray(coarse).resize(SIZE)
 
 
 @cache
 def jpeg() -> bytes:
-    """Returns the picture as a JPEG file."""
     return encoded("JPEG")
 
 
 def encoded(file_format: str, mode: str = "RGB", **options: Any) -> bytes:
-    """Returns the picture as a file."""
     file = BytesIO()
     picture().convert(mode).save(file, file_format, **options)
     return file.getvalue()
@@ -212,7 +209,7 @@ def encoded(file_format: str, mode: str = "RGB", **options: Any) -> bytes:
 
 @cache
 def dicom_files() -> tuple[bytes, ...]:
-    """Returns the picture as a DICOM file of every kind that is accepted."""
+    """The picture as a DICOM file of every kind that is accepted."""
     j2k = encapsulate([encoded("JPEG2000", no_jp2=True)])
     ybr = {"PhotometricInterpretation": "YBR_FULL_422"}
     return (

@@ -188,7 +188,7 @@ REQUESTS = (
 
 @cache
 def connections() -> tuple[asyncio.AbstractEventLoop, Callable[[], Any], list[dict[str, Any]]]:
-    """Returns an event loop, a factory of connections to an application, and its errors."""
+    """An event loop, a factory of connections to an application, and its errors."""
     app = FastAPI(redirect_slashes=False, middleware=[
         Middleware(RequestIdMiddleware),
         Middleware(RequestMiddleware, header_checks=HeaderChecks(), checks=(),
@@ -241,7 +241,7 @@ def checkpoint() -> Path:
 
 
 def checkpoint_file(name: str, runs: int) -> Target:
-    """Returns the reader of a checkpoint in which one file is replaced."""
+    """The reader of a checkpoint in which one file is replaced."""
 
     def read(content: bytes) -> None:
         (checkpoint() / name).write_bytes(content)

@@ -159,7 +159,7 @@ def keyed(model: EulerLoRA, tmp_path_factory: pytest.TempPathFactory) -> TestCli
 
 
 def with_long_timeouts(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings with long defaults for all time limits and one decoder."""
+    """The settings with long defaults for all time limits and one decoder."""
     times = {"upload_timeout_s": SOCKET_TIMEOUT_S, "stall_timeout_s": SOCKET_TIMEOUT_S}
     return {"deadline_s": SOCKET_TIMEOUT_S, **settings} | {
         "bodies": times | settings.get("bodies", {}),
@@ -168,31 +168,30 @@ def with_long_timeouts(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def encoded(image: Image.Image, file_format: str, **options: object) -> bytes:
-    """Returns an image file as Pillow encodes it."""
+    """An image file as Pillow encodes it."""
     buffer = BytesIO()
     image.save(buffer, file_format, **options)
     return buffer.getvalue()
 
 
 def png_chunk(kind: bytes, content: bytes) -> bytes:
-    """Returns a PNG chunk (PNG specification, 5.3)."""
+    """A PNG chunk (PNG specification, 5.3)."""
     checked = kind + content
     return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
 
 
 def png_header(width: int, height: int, bit_depth: int = 8, colour_type: int = 2) -> bytes:
-    """Returns an IHDR chunk; colour type 0 is gray, 2 is RGB."""
+    """An IHDR chunk; colour type 0 is gray, 2 is RGB."""
     return png_chunk(
         b"IHDR", struct.pack(">IIBBBBB", width, height, bit_depth, colour_type, 0, 0, 0)
     )
 
 
 def png_file(*chunks: bytes) -> bytes:
-    """Returns a PNG file with these chunks."""
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
 def webp_file(kind: bytes, content: bytes) -> bytes:
-    """Returns a WebP file with one chunk, without the padding of an odd size."""
+    """A WebP file with one chunk, without the padding of an odd size."""
     body = b"WEBP" + kind + struct.pack("<I", len(content)) + content
     return b"RIFF" + struct.pack("<I", len(body)) + body

@@ -9,10 +9,9 @@ import torch
 
 from eulerlora.settings import Draw
 from service.inference.engine import InferenceItem
-from service.inference.queue import InferenceResult, RequestQueue, ThroughputEstimate
+from service.inference.queue import Batch, InferenceResult, RequestQueue
 from service.inference.workers import InferenceWorkers
 from service.settings import ServiceSettings
-from service.telemetry.metrics import BatchRun
 
 TIMEOUT_S = 120  # for events that normally occur at once
 MAX_PASS_MS = 10**9  # a test that blocks passes makes them appear slow
@@ -21,7 +20,7 @@ Futures = Sequence["Future[InferenceResult]"]
 
 
 def item_of(value: int) -> InferenceItem:
-    """Returns an item of `value` rows; a fake engine's output for it is `value`."""
+    """An item of `value` rows; a fake engine's output for it is `value`."""
     return InferenceItem(torch.tensor(value), Draw(mode="stoch", samples=value))
 
 
@@ -69,14 +68,17 @@ class WorkersHarness:
 
     def __init__(self, workers: int = 1, **settings: Any) -> None:
         self.engine: Any = FakeEngine()
-        self.runs: list[BatchRun] = []
+        self.runs: list[tuple[Batch, float]] = []
         self.fatal: list[Exception] = []
         self.failed = threading.Event()
         chosen = ServiceSettings(**{"max_batch_rows": 6, "max_pass_ms": MAX_PASS_MS, **settings})
-        self.queue = RequestQueue(chosen, workers, ThroughputEstimate())
+        self.queue = RequestQueue(chosen, workers)
         self.workers = InferenceWorkers(
-            self.queue, chosen.max_batch_s, self.runs.append, self._fail, workers
+            self.queue, chosen.max_batch_s, self._record, self._fail, workers
         )
+
+    def _record(self, batch: Batch, seconds: float) -> None:
+        self.runs.append((batch, seconds))
 
     def _fail(self, error: Exception) -> None:
         self.fatal.append(error)
@@ -86,7 +88,7 @@ class WorkersHarness:
         return [self.workers.submit(self.engine, item_of(value), NO_DEADLINE) for value in values]
 
     def block_with(self, value: int) -> "Future[InferenceResult]":
-        """Returns the future of an item whose batch blocks a worker until the gate is set."""
+        """The future of an item whose batch blocks a worker until the gate is set."""
         self.engine.gate.clear()
         self.engine.entered.clear()
         future = self.submit(value)[0]

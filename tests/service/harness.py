@@ -21,11 +21,11 @@ from service.decoding.messages import DecodedInput, DecodeJob
 from service.decoding.slots import DecodingSlots
 from service.fair_sharing import ClientQuota
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
-from service.inference.queue import RequestQueue, ThroughputEstimate
+from service.inference.queue import RequestQueue
 from service.inference.workers import InferenceWorkers
-from service.prediction.pipeline import Pipeline
+from service.prediction import Pipeline
 from service.settings import ServiceSettings
-from service.telemetry.metrics import CompletedPrediction
+from service.telemetry.metrics import RequestObservation
 from service.telemetry.shift_monitor import ShiftMonitors
 from tests.service.fake_engine import MAX_PASS_MS, TIMEOUT_S
 
@@ -38,7 +38,7 @@ class FakeRequest:
     body_reads: the number of body messages that were received.
     """
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, observation: RequestObservation | None = None) -> None:
         self._messages = [{"type": "http.request", "body": body, "more_body": False}]
         self._disconnected = asyncio.Event()
         self.body_reads = 0
@@ -46,7 +46,10 @@ class FakeRequest:
             "type": "http",
             "method": "POST",
             "headers": [(b"content-type", b"image/png"), (b"content-length", b"%d" % len(body))],
-            "state": {"request_id": "the-id"},
+            "state": {
+                "request_id": "the-id",
+                "observation": observation or RequestObservation("POST"),
+            },
         }
         self.request = Request(scope, self._receive)
 
@@ -102,8 +105,7 @@ class PipelineHarness:
     """A pipeline and its worker threads, with a model whose forward passes a test can block.
 
     passes: the number of images of each pass. While `gate` is cleared, a pass blocks; `entered`
-    is set when one starts. predictions: those that `on_prediction` got. refused: the codes that
-    `on_problem` got.
+    is set when one starts. predictions: those of `predict_one`, as observed.
     """
 
     def __init__(
@@ -118,16 +120,16 @@ class PipelineHarness:
         chosen = ServiceSettings.model_validate(
             {"deadline_s": TIMEOUT_S, "max_pass_ms": MAX_PASS_MS, **settings}
         )
-        self.queue = RequestQueue(chosen, 1, ThroughputEstimate())
+        self.queue = RequestQueue(chosen)
         self.workers = InferenceWorkers(
-            self.queue, chosen.max_batch_s, on_batch=lambda _: None, on_fatal=lambda _: None
+            self.queue, chosen.max_batch_s, on_batch=lambda *_: None, on_fatal=lambda _: None
         )
         self.decoder: Any = FakeDecoder()
         self.shift = ShiftMonitors(
             lambda: {name: served.model for name, served in self.models.items()}
         )
-        self.predictions: list[CompletedPrediction] = []
-        self.refused: list[str] = []
+        self.observation = RequestObservation("POST")
+        self.predictions = self.observation.predictions
         self.pipeline = Pipeline(
             self.models,
             chosen,
@@ -135,8 +137,6 @@ class PipelineHarness:
             DecodingSlots(2, ClientQuota(chosen.decoding.client_s_per_minute, "s")),
             self.queue,
             self.shift,
-            self.predictions.append,
-            self.refused.append,
             audit,
         )
         self.passes: list[int] = []
@@ -183,6 +183,6 @@ class PipelineHarness:
 async def predict_one(
     harness: PipelineHarness, body: bytes, query: PredictQuery = DET
 ) -> Prediction:
-    answer = await harness.pipeline.predict(FakeRequest(body).request, query)
+    answer = await harness.pipeline.predict(FakeRequest(body, harness.observation).request, query)
     assert isinstance(answer, Prediction)
     return answer

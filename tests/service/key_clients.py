@@ -8,6 +8,5 @@ CREATED = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 def client(name: str, *keys: str) -> Client:
-    """Returns a client with these keys."""
     active = [ActiveKey(sha256=key_hash(key.encode()).hex(), created=CREATED) for key in keys]
     return Client(client=name, keys=tuple(active))

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 
 from fastapi import FastAPI, Request
 from starlette.requests import ClientDisconnect
@@ -17,18 +16,17 @@ from eulerlora_contract.answers import (
 )
 from eulerlora_contract.problems import NotAuthenticated, Overloaded
 from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
-from service.http.responses import add_problem_handlers, problem_response
+from service.http.responses import ProblemResponse, add_problem_handlers
 from service.routes.system import metrics_routes
 from service.settings import BodySettings
 from service.telemetry.logs import RequestIdMiddleware
 from service.telemetry.metrics import (
-    BatchRun,
     CompletedPrediction,
     Gauges,
     Metrics,
     RequestObservation,
 )
-from service.telemetry.observation import ObservationMiddleware, record_prediction
+from service.telemetry.observation import ObservationMiddleware
 
 SECRET = "zz-secret-zz"
 TEMPLATES = ("/predict", "/models/{name}")
@@ -46,31 +44,16 @@ SHIFT = ModelShift(pictures=100, alarm=True, limit=6.3, signals=(SHIFT_SIGNAL,))
 AUTO_BODY = BODY.model_copy(update={"rows": 8})
 SETTLED_BODY = BODY.model_copy(update={"samples": 1, "rows": 2})
 COMPLETED = RequestObservation("POST", "/predict", 200, duration_s=0.3, body_bytes=5000)
-BATCH = BatchRun("tiny", rows=12, items=3, seconds=0.2)
 
 
-@dataclass
-class GaugeValues:
-    """The values of the gauges, which a test sets."""
-
-    ready: bool = True
-    rows: int = 0
-    items: int = 0
-    revisions: dict[str, str] = field(default_factory=lambda: {"tiny": "sha256:1"})
-    shift: dict[str, ModelShift] = field(default_factory=lambda: {"tiny": SHIFT})
-
-    def metrics(self) -> Metrics:
-        return Metrics(
-            Gauges(
-                ready=lambda: self.ready,
-                queue_rows=lambda: self.rows,
-                queue_items=lambda: self.items,
-                revisions=lambda: self.revisions,
-                precisions=lambda: dict.fromkeys(self.revisions, "bfloat16"),
-                shift=lambda: self.shift,
-                sandbox=lambda: {"landlock": True, "seccomp": False},
-            )
-        )
+GAUGES = Gauges(
+    ready=True,
+    queue_rows=0,
+    queue_items=0,
+    models={"tiny": {"revision": "sha256:1", "precision": "bfloat16"}},
+    shift={"tiny": SHIFT},
+    sandbox={"landlock": True, "seccomp": False},
+)
 
 
 class RefusesFirst:
@@ -82,7 +65,7 @@ class RefusesFirst:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app: ASGIApp = self.app
         if any(name == b"x-refuse" for name, _ in scope.get("headers", ())):
-            app = problem_response(NotAuthenticated("expected a key"), "an-id")
+            app = ProblemResponse(NotAuthenticated("expected a key"), "an-id")
         await app(scope, receive, send)
 
 
@@ -115,7 +98,7 @@ def add_routes(app: FastAPI) -> None:
     async def predict(request: Request) -> Prediction:
         await request.body()
         request.state.key_name = "clinic"
-        record_prediction(completed())
+        request.state.observation.predictions.append(completed())
         return BODY
 
     @app.get("/livez")
@@ -149,7 +132,6 @@ def add_routes(app: FastAPI) -> None:
 def completed(
     body: Prediction = BODY, disposition: Disposition | None = None
 ) -> CompletedPrediction:
-    """Returns a completed prediction."""
     return CompletedPrediction(
         body, disposition, decode_s=0.002, queue_s=0.02, model_s=0.2, at_ns=10**9
     )
@@ -158,6 +140,6 @@ def completed(
 def count_everything(metrics: Metrics) -> None:
     """Updates every metric, so that its labels exist."""
     metrics.count_request(COMPLETED)
-    metrics.count_batch(BATCH)
+    metrics.count_batch("tiny", rows=12, items=3, seconds=0.2)
     for body in (BODY, AUTO_BODY, SETTLED_BODY):
         metrics.count_prediction(completed(body, Disposition.URGENT), "keyed")

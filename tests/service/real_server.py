@@ -93,14 +93,14 @@ def run_server(
 
 
 def connect(port: int, address: str = "127.0.0.1") -> socket.socket:
-    """Returns a connection from a loopback address; the caller closes it."""
+    """A connection from a loopback address; the caller closes it."""
     return socket.create_connection(
         ("127.0.0.1", port), timeout=SOCKET_TIMEOUT_S, source_address=(address, 0)
     )
 
 
 def read_response(connection: socket.socket) -> RawResponse:
-    """Returns the next response on a connection."""
+    """The next response on a connection."""
     with connection.makefile("rb", buffering=0) as reader:  # reads nothing of the next response
         status_line = reader.readline()
         assert status_line, "the connection was closed without a response"
@@ -118,20 +118,20 @@ def read_response(connection: socket.socket) -> RawResponse:
 
 
 def exchange(port: int, request: bytes, address: str = "127.0.0.1") -> RawResponse:
-    """Returns the response to a request on a new connection from a loopback address."""
+    """The response to a request on a new connection from a loopback address."""
     with connect(port, address) as connection:
         connection.sendall(request)
         return read_response(connection)
 
 
 def has_no_data(connection: socket.socket) -> bool:
-    """Returns True if the connection is open and the server has sent nothing so far."""
+    """True if the connection is open and the server has sent nothing so far."""
     readable, _, _ = select.select([connection], [], [], 0)
     return not readable
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Returns True if the server closes the connection without another byte."""
+    """True if the server closes the connection without another byte."""
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:

@@ -90,7 +90,6 @@ def test_requests_whose_body_is_read_at_sigterm_are_answered_before_a_clean_exit
 
 
 def error_lines(log: str) -> list[str]:
-    """Returns the lines in which the program reports an error."""
     assert "Traceback" not in log
     return [line for line in log.splitlines() if line.startswith("eulerlora: ")]
 

@@ -42,7 +42,7 @@ def lesions(real_data: Path) -> list[tuple[str, bytes]]:
 
 
 def first_images(archive: Path) -> list[tuple[str, bytes]]:
-    """Returns names and contents of the first `IMAGES` files of an archive."""
+    """Names and contents of the first `IMAGES` files of an archive."""
     images = []
     with tarfile.open(archive) as opened:
         for member in opened:

@@ -195,7 +195,7 @@ def test_released_amounts_leave_no_state() -> None:
 
 
 def served_until(held: dict[str, float], client: str) -> float:
-    """Returns the work until a client is done, if a small piece of every client is served."""
+    """The work until a client is done, if a small piece of every client is served."""
     left, step, work = dict(held), 0.05, 0.0
     while left[client] > 1e-9:
         for name in [name for name, amount in left.items() if amount > 1e-9]:

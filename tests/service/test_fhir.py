@@ -42,7 +42,7 @@ AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def triage_app(model: EulerLoRA, **settings: object) -> FastAPI:
-    """Returns a service whose policy has one malignant class of the model."""
+    """A service whose policy has one malignant class of the model."""
     packaged = default_policy()
     target = packaged.target.model_copy(update={"classes": ("mel",), "urgent": 1e-9})
     policy = packaged.model_copy(update={"target": target})
@@ -100,7 +100,7 @@ def test_the_answer_is_a_valid_bundle_with_the_numbers_of_the_json_answer(
 
 
 def bundle_of(answer: dict[str, Any], card: str = CARD, **changes: object) -> Any:
-    """Returns the bundle of an answer, with changed fields of its prediction."""
+    """The bundle of an answer, with changed fields of its prediction."""
     result = TriageResult.model_validate({**answer, "prediction": answer["prediction"] | changes})
     return bundles.Bundle.model_validate(triage_bundle(result, card, AT))
 

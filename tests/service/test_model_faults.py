@@ -34,12 +34,12 @@ def black() -> bytes:
 
 
 def is_black(images: torch.Tensor) -> torch.Tensor:
-    """Returns a mask (images,) of the black images in the network's input."""
+    """A mask (images,) of the black images in the network's input."""
     return (images == 0).flatten(1).all(dim=1)
 
 
 def batch_results(client: TestClient, *images: bytes) -> list[dict[str, Any]]:
-    """Returns the results of a batch without the request ids."""
+    """The results of a batch without the request ids."""
     files = [("files", (f"{number}.png", image)) for number, image in enumerate(images)]
     results = client.post("/predict/batch", files=files).json()["results"]
     for result in results:
@@ -48,7 +48,7 @@ def batch_results(client: TestClient, *images: bytes) -> list[dict[str, Any]]:
 
 
 def problem_count(client: TestClient, code: str) -> str:
-    """Returns the metric that counts a problem."""
+    """The metric that counts a problem."""
     name = f'eulerlora_refusals_total{{reason="{code}"}} '
     lines = client.get("/metrics").text.splitlines()
     (line,) = [line for line in lines if line.startswith(name)]

@@ -82,7 +82,7 @@ ATTACKS: dict[str, Callable[[str], object]] = {
 
 
 def attack(name: str, argument: str) -> str:
-    """Returns done, or why the kernel refused."""
+    """Done, or why the kernel refused."""
     try:
         ATTACKS[name](argument)
     except OSError as error:
@@ -91,7 +91,7 @@ def attack(name: str, argument: str) -> str:
 
 
 def forgery(kind: str, job: DecodeJob) -> bytes:
-    """Returns bytes that are not the message of a result."""
+    """Bytes that are not the message of a result."""
     result = RUN_JOB(job, ImageSettings())
     assert isinstance(result, DecodedInput)
     return {

@@ -40,7 +40,7 @@ FOREIGN = {
 
 
 def pixels_of(data: bytes, declared: str | None = None) -> np.ndarray:
-    """Returns the decoded image as (height, width, 3)."""
+    """The decoded image as (height, width, 3)."""
     return decode(data, LIMITS, Declared(declared)).pixels.permute(1, 2, 0).numpy()
 
 
@@ -330,7 +330,7 @@ def test_a_valid_orientation_next_to_a_tag_out_of_range_is_applied(photo) -> Non
 
 
 def wide_png(colour_type: int, pixel: tuple[int, ...], *more: bytes) -> bytes:
-    """Returns a 16-bit PNG of 32 x 32 equal pixels."""
+    """A 16-bit PNG of 32 x 32 equal pixels."""
     row = b"\0" + struct.pack(f">{len(pixel)}H", *pixel) * 32
     rows = png_chunk(b"IDAT", zlib.compress(row * 32))
     header = png_header(32, 32, 16, colour_type)

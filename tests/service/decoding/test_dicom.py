@@ -58,7 +58,7 @@ REFUSED = (
 
 
 def dicom_file(pixel_data: bytes, syntax: str = EXPLICIT, **attributes: Any) -> bytes:
-    """Returns a DICOM file of the size of the photo, made with pydicom."""
+    """A DICOM file of the size of the photo, made with pydicom."""
     file = Dataset()
     values = {
         "SOPClassUID": DERMOSCOPIC, "SOPInstanceUID": "1.2.3", "PatientName": SECRET,
@@ -84,7 +84,7 @@ def dicom_file(pixel_data: bytes, syntax: str = EXPLICIT, **attributes: Any) -> 
 
 
 def with_class(name: str) -> bytes:
-    """Returns a file of pydicom as one of Dermoscopic Photography."""
+    """A file of pydicom as one of Dermoscopic Photography."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         file = pydicom.dcmread(get_testdata_file(name, download=False))
@@ -126,7 +126,7 @@ def test_uncompressed_pixels_have_the_values_of_the_png(photo, png, syntax, sop_
 
 
 def rgb_of(ybr: Any) -> Any:
-    """Returns the colours of YBR_FULL (PS3.3, C.7.6.3.1.2)."""
+    """The colours of YBR_FULL (PS3.3, C.7.6.3.1.2)."""
     y, blue, red = ybr[..., 0], ybr[..., 1] - 128, ybr[..., 2] - 128
     green = y - 0.114 * 1.772 / 0.587 * blue - 0.299 * 1.402 / 0.587 * red
     return np.stack([y + 1.402 * red, green, y + 1.772 * blue], axis=-1).clip(0, 255)
@@ -232,7 +232,7 @@ def test_other_transfer_syntaxes_are_refused_before_anything_is_parsed(
 
 
 def padded(syntax: str) -> bytes:
-    """Returns a UID in the space of that of explicit VR, which has 20 bytes."""
+    """A UID in the space of that of explicit VR, which has 20 bytes."""
     return syntax.encode()[:20].ljust(20, b"\0")
 
 

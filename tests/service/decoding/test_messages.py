@@ -47,7 +47,7 @@ class Executed:
 
 
 def received(content: bytes, job: DecodeJob = JOB) -> DecodedInput | Failure:
-    """Returns the result in a message, read as by the service."""
+    """The result in a message, read as by the service."""
     size = message_bytes(content[: HEADER.size], job)
     if size != len(content):
         raise ValueError("expected the message and no more")

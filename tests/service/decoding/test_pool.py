@@ -78,7 +78,7 @@ def pids(decoder: DecoderPool) -> set[int]:
 
 
 def idle(decoder: DecoderPool) -> int:
-    """Returns the number of workers that wait for an image."""
+    """The number of workers that wait for an image."""
     return sum(process.is_usable for process in decoder._idle._queue)
 
 

@@ -12,7 +12,7 @@ PROBES = ("/livez", "/readyz", "/metrics")
 
 
 def plain_app() -> FastAPI:
-    """Returns an app with the probes, `GET /models`, and `POST /predict` that reads its body."""
+    """An app with the probes, `GET /models`, and `POST /predict` that reads its body."""
     app = FastAPI()
     app.add_middleware(RequestIdMiddleware)
     add_problem_handlers(app)
@@ -27,7 +27,7 @@ def plain_app() -> FastAPI:
 
 
 def guarded(app: ASGIApp, *checks: Check, bodies: BodyLimits | None = None) -> RequestIdMiddleware:
-    """Returns an application behind the middlewares that refuse requests."""
+    """An application behind the middlewares that refuse requests."""
     headers = HeaderChecks()
     limits = bodies or BodyLimits(BodySettings(), {})
     return RequestIdMiddleware(RequestMiddleware(app, headers, checks, limits))

@@ -48,13 +48,13 @@ HOSTILE = {
 
 
 def read_pieces(body: bytes, content_type: str) -> Upload:
-    """Returns the result of `read_file` for a body of a declared length."""
+    """The result of `read_file` for a body of a declared length."""
     pieces = Body(in_pieces(body, PIECE_BYTES))
     return read(pieces, content_type, content_length=str(len(body)))
 
 
 def calls_of(body: bytes, content_type: str) -> int:
-    """Returns the number of Python and C calls until `read` raises MalformedBody."""
+    """The number of Python and C calls until `read` raises MalformedBody."""
     calls = 0
 
     def count(_: FrameType, event: str, __: object) -> None:

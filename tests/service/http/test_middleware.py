@@ -18,7 +18,7 @@ from service.app import capacity_check, page_check
 from service.fair_sharing import ClientQuota
 from service.http.middleware import MAX_REFUSAL_DELAY_S, BodyLimits, BodySettings, HeaderChecks
 from service.http.responses import add_problem_handlers
-from service.inference.queue import RequestQueue, ThroughputEstimate
+from service.inference.queue import RequestQueue
 from service.settings import ServiceSettings
 from service.telemetry.logs import RequestIdMiddleware
 from tests.service.conftest import app_of
@@ -174,7 +174,7 @@ def test_head_has_the_headers_of_get_and_no_body(port, path: str) -> None:
 
 
 def read_response_without_body(connection) -> bytes:
-    """Returns the headers of the next response and reads nothing after them."""
+    """The headers of the next response; nothing after them is read."""
     received = bytearray()
     while not received.endswith(b"\r\n\r\n"):
         received += connection.recv(1)
@@ -186,7 +186,7 @@ CLIENT = "address:testclient"
 
 @pytest.fixture
 def queue() -> RequestQueue:
-    return RequestQueue(ServiceSettings(max_waiting_rows=12), 1, ThroughputEstimate())
+    return RequestQueue(ServiceSettings(max_waiting_rows=12))
 
 
 @pytest.fixture
@@ -356,7 +356,7 @@ def test_announced_bytes_refuse_nobody(limited_port) -> None:
 
 
 def limited(read: list[bytes], **settings: object) -> RequestIdMiddleware:
-    """Returns an app behind the limits; `read` gets the bodies that its route has read."""
+    """An app behind the limits; `read` gets the bodies that its route has read."""
     app = FastAPI()
     add_problem_handlers(app)
 

@@ -41,7 +41,7 @@ class Body:
 
 
 def read(body: Body | bytes, content_type: str | None, **headers: str) -> Upload:
-    """Returns the result of `read_file`; `bytes` have a declared length, a `Body` is chunked."""
+    """The result of `read_file`; `bytes` have a declared length, a `Body` is chunked."""
     if isinstance(body, bytes):
         headers |= {"content-length": str(len(body))}
         body = Body([body])
@@ -57,7 +57,7 @@ def read(body: Body | bytes, content_type: str | None, **headers: str) -> Upload
 def multipart(
     *parts: tuple[bytes, bytes], boundary: str = BOUNDARY, end: bytes = b"--\r\n"
 ) -> bytes:
-    """Returns a multipart body of (headers, content) parts."""
+    """A multipart body of (headers, content) parts."""
     mark = f"--{boundary}".encode()
     body = b"".join(
         mark + b"\r\n" + headers + b"\r\n\r\n" + content + b"\r\n" for headers, content in parts
@@ -199,7 +199,7 @@ def part(content: bytes, name: str = "files", filename: str | None = "a.png") ->
 
 
 def read_many(body: bytes) -> list[Upload]:
-    """Returns the files of a body that arrives in small pieces."""
+    """The files of a body that arrives in small pieces."""
     headers = [(b"content-type", MULTIPART_FILES), (b"transfer-encoding", b"chunked")]
     request = Request({"type": "http", "headers": headers}, Body(in_pieces(body, 7)).receive)
     return asyncio.run(read_files(request, 3))
@@ -235,7 +235,7 @@ TIMEOUT_S = 120
 
 
 def request_of(disconnected: asyncio.Event, *before: dict[str, Any]) -> Request:
-    """Returns a request with these messages, whose client disconnects when the event is set."""
+    """A request with these messages, whose client disconnects when the event is set."""
     messages = list(before)
 
     async def receive() -> Any:

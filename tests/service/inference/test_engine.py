@@ -122,7 +122,7 @@ def items() -> list[InferenceItem]:
 
 
 def infer(engine: ServedModel, items: list[InferenceItem]) -> list[torch.Tensor]:
-    """Returns the log-probabilities of the engine's outputs."""
+    """The log-probabilities of the engine's outputs."""
     return [output.flat_log_probabilities[0] for output in engine.infer(items)]
 
 
@@ -182,7 +182,7 @@ def test_the_number_of_cores_is_set_for_the_thread_of_the_pass_only() -> None:
 
 @pytest.fixture
 def serve(make_network, make_config):
-    """Returns a served model: (name, revision) -> ServedModel."""
+    """A served model: (name, revision) -> ServedModel."""
 
     def build(name: str, revision: str = "sha256:0") -> ServedModel:
         network = make_network()

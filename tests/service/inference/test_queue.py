@@ -43,7 +43,7 @@ def run_batch(
 
 
 def cost_of(*batches: tuple[int, float]) -> LinearCost:
-    """Returns the cost learned from batches of (rows, seconds)."""
+    """The cost learned from batches of (rows, seconds)."""
     cost = LinearCost()
     for rows, seconds in batches:
         cost.add(rows, seconds)
@@ -110,10 +110,10 @@ A, B = "client a", "client b"
 
 
 def queue_of(clock: FakeClock, workers: int = 1, **settings: Any) -> RequestQueue:
-    """Returns a queue with batches of six rows that admits five seconds of work by default."""
+    """A queue with batches of six rows that admits five seconds of work by default."""
     limits = {"max_batch_rows": 6, "max_waiting_rows": 1000, "max_pass_ms": MAX_PASS_MS}
     chosen = {**limits, "deadline_s": 5 / ADMITTED_SHARE, **settings}
-    return RequestQueue(ServiceSettings(**chosen), workers, ThroughputEstimate(clock))
+    return RequestQueue(ServiceSettings(**chosen), workers, clock)
 
 
 def enqueue(queue: RequestQueue, engine: Any, value: int, client: str = A) -> Ticket:
@@ -209,7 +209,7 @@ def test_sixteen_clients_of_a_slow_machine_are_never_refused_with_default_settin
     engine, clock
 ) -> None:
     """Each client sends its next request when it gets a response; 0.25 s per request."""
-    queue = RequestQueue(ServiceSettings(), 1, ThroughputEstimate(clock))
+    queue = RequestQueue(ServiceSettings(), 1, clock)
     engine.max_rows_per_pass = 8  # no batch holds two requests
     rows, seconds = 8, 0.25
     enqueue(queue, engine, rows)

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from tritonclient.utils import InferenceServerException
 
 from service.open_inference import OUTPUTS
-from service.prediction.pipeline import Pipeline
+from service.prediction import Pipeline
 from tests.service.conftest import app_of
 from tests.service.real_server import run_server
 

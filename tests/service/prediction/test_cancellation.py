@@ -68,7 +68,7 @@ def test_a_pass_that_runs_at_the_deadline_is_finished(harness, png) -> None:
 def test_the_deadline_starts_when_the_body_is_complete(harness, png, monkeypatch) -> None:
     late_s = 0.0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late_s)
-    monkeypatch.setattr("service.prediction.pipeline.time", clock)
+    monkeypatch.setattr("service.prediction.time", clock)
 
     async def scenario(harness: PipelineHarness) -> None:
         fake = FakeRequest(png)

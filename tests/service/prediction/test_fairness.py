@@ -19,7 +19,6 @@ BOUNDARY = "boundary"
 
 
 def batch_of(png: bytes, count: int) -> FakeRequest:
-    """Returns a request with many images."""
     part = (
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{FILES_PART}"; filename="a.png"'
         "\r\n\r\n"
@@ -85,7 +84,7 @@ async def test_the_wait_for_a_decoder_counts_as_time_in_the_queue(
 ) -> None:
     late_s = 0.0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late_s)
-    monkeypatch.setattr("service.prediction.pipeline.time", clock)
+    monkeypatch.setattr("service.prediction.time", clock)
     with harness() as started:
         decoder = StepDecoder(started)
         tasks = [asyncio.create_task(predict_one(started, png)) for _ in range(3)]

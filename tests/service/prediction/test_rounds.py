@@ -173,7 +173,7 @@ async def test_rows_stay_reserved_for_later_rounds(harness, png, long, taken) ->
 def test_a_deadline_between_rounds_gives_no_result(harness, png, long, monkeypatch) -> None:
     late_s = 0.0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late_s)
-    for module in ("service.prediction.pipeline", "service.inference.queue"):
+    for module in ("service.prediction", "service.inference.queue"):
         monkeypatch.setattr(f"{module}.time", clock)
 
     async def scenario(harness: PipelineHarness) -> None:

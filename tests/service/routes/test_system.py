@@ -20,8 +20,9 @@ from service.lifecycle.lifecycle import Lifecycle
 from service.routes.system import SCRAPE_INTERVAL_S, probe_routes
 from service.settings import ImageSettings, ServiceSettings
 from service.telemetry.logs import RequestIdMiddleware
+from service.telemetry.metrics import Metrics
 from tests.service.conftest import app_of, encoded
-from tests.service.observed import GaugeValues, count_everything, observed_app
+from tests.service.observed import GAUGES, count_everything, observed_app
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 PNG = {"Content-Type": "image/png"}
@@ -87,7 +88,7 @@ def test_a_shift_appears_in_the_details_the_metrics_and_the_answers(model, png) 
 
 
 def with_thresholds(model: EulerLoRA, *thresholds: Threshold) -> EulerLoRA:
-    """Returns a model with the network of `model` and other thresholds."""
+    """A model with the network of `model` and other thresholds."""
     config = model.config.model_copy(update={"thresholds": thresholds})
     return EulerLoRA(Checkpoint(model.network, config, "sha256:shift"), torch.device("cpu"))
 
@@ -164,7 +165,7 @@ class Part:
     ],
 )
 def test_metrics_have_the_accepted_format(accept, content_type) -> None:
-    metrics = GaugeValues().metrics()
+    metrics = Metrics(lambda: GAUGES)
     count_everything(metrics)
     client = TestClient(observed_app(metrics))
     response = client.get("/metrics", headers={"Accept": accept})
@@ -188,7 +189,7 @@ def test_scrapes_are_answered_one_after_another(monkeypatch: pytest.MonkeyPatch)
         waiting -= seconds == SCRAPE_INTERVAL_S
 
     monkeypatch.setattr("service.routes.system.asyncio.sleep", counted)
-    metrics = GaugeValues().metrics()
+    metrics = Metrics(lambda: GAUGES)
     app = observed_app(metrics)
 
     async def scrape_all() -> list[int]:

@@ -22,14 +22,13 @@ from service.telemetry.logs import (
     current_request_id,
     log_config,
     log_format,
-    request_id_of,
 )
 
 NEW = re.compile(r"[0-9a-f]{32}")
 
 
 async def return_id(request: Request) -> PlainTextResponse:
-    return PlainTextResponse(request_id_of(request), headers={"X-Request-ID": "overwritten"})
+    return PlainTextResponse(request.state.request_id, headers={"X-Request-ID": "overwritten"})
 
 
 async def return_context(request: Request) -> JSONResponse:

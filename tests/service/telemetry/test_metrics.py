@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -13,17 +14,15 @@ from service.telemetry import metrics as metrics_module
 from service.telemetry.metrics import (
     CACHE_S,
     PROBLEM_CODES,
-    BatchRun,
     Metrics,
     RequestObservation,
 )
 from tests.service.observed import (
     AUTO_BODY,
-    BATCH,
     BODY,
     COMPLETED,
+    GAUGES,
     SETTLED_BODY,
-    GaugeValues,
     completed,
     count_everything,
 )
@@ -32,13 +31,14 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def state() -> GaugeValues:
-    return GaugeValues()
+def gauges() -> Mock:
+    """The values of the gauges, which a test sets as its `return_value`."""
+    return Mock(return_value=GAUGES)
 
 
 @pytest.fixture
-def metrics(state) -> Metrics:
-    return state.metrics()
+def metrics(gauges) -> Metrics:
+    return Metrics(gauges)
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -57,14 +57,17 @@ def test_a_request_is_counted_with_duration_and_bytes(metrics) -> None:
 
 def test_problems_are_counted_by_code_from_zero(metrics) -> None:
     assert value(metrics, "refusals_total", reason="overloaded") == 0
-    metrics.count_request(RequestObservation("POST", "/predict", 503, "overloaded"))
+    failed = RequestObservation(
+        "POST", "/predict", 503, "overloaded", image_problems=["overloaded"]
+    )
+    metrics.count_request(failed)
     metrics.count_problem("overloaded")
-    assert value(metrics, "refusals_total", reason="overloaded") == 2
+    assert value(metrics, "refusals_total", reason="overloaded") == 3
 
 
 def test_a_batch_is_counted_with_rows_items_and_seconds(metrics) -> None:
-    metrics.count_batch(BATCH)
-    metrics.count_batch(BatchRun("tiny", 4, 1, 0.1))
+    metrics.count_batch("tiny", rows=12, items=3, seconds=0.2)
+    metrics.count_batch("tiny", rows=4, items=1, seconds=0.1)
     for name, total in (("rows", 16), ("questions", 4), ("seconds", 0.3)):
         assert value(metrics, f"batch_{name}_count", model="tiny") == 2
         assert value(metrics, f"batch_{name}_sum", model="tiny") == pytest.approx(total)
@@ -124,26 +127,27 @@ def test_the_samples_of_auto_are_counted_with_the_answers_that_need_none(metrics
     assert value(metrics, "auto_samples_bucket", model="tiny", le="1.0") == 2
 
 
-def test_gauges_have_the_current_values(metrics, state) -> None:
+def test_gauges_have_the_current_values(metrics, gauges) -> None:
     assert value(metrics, "ready") == 1
-    state.ready, state.rows, state.items = False, 24, 3
-    state.revisions = {"tiny": "sha256:2"}
+    models = {"tiny": {"revision": "sha256:2", "precision": "bfloat16"}}
+    gauges.return_value = replace(
+        GAUGES, ready=False, queue_rows=24, queue_items=3, models=models, shift={}
+    )
     assert value(metrics, "ready") == 0
     assert value(metrics, "queue_rows") == 24
     assert value(metrics, "queue_questions") == 3
     labels = {"model": "tiny", "precision": "bfloat16"}
     assert value(metrics, "model_info", **labels, revision="sha256:2") == 1
     assert value(metrics, "model_info", **labels, revision="sha256:1") is None
+    assert value(metrics, "shift_alarm", model="tiny", signal="msp") is None
 
 
-def test_the_shift_metrics_have_the_state_of_each_signal(metrics, state) -> None:
+def test_the_shift_metrics_have_the_state_of_each_signal(metrics) -> None:
     labels = {"model": "tiny", "signal": "msp"}
     assert value(metrics, "shift_pictures_total", **labels) == 80
     assert value(metrics, "shift_evidence", **labels) == 8.5
     assert value(metrics, "shift_alarm", **labels) == 1
     assert value(metrics, "shift_pictures_total", model="tiny", signal="feature_distance") is None
-    state.shift = {}
-    assert value(metrics, "shift_alarm", **labels) is None
 
 
 def test_the_documentation_lists_exactly_these_metrics(metrics) -> None:
@@ -167,7 +171,7 @@ def test_every_metric_and_reason_in_an_alert_exists(metrics) -> None:
 
 
 def table(metrics: Metrics) -> list[str]:
-    """Returns the lines of the table in the documentation, sorted by name."""
+    """The lines of the table in the documentation, sorted by name."""
     lines = []
     for family in metrics.registry.collect():
         if not family.name.startswith("eulerlora_"):
@@ -190,10 +194,10 @@ def clock(monkeypatch) -> SimpleNamespace:
     return clock
 
 
-def test_scrapes_within_a_second_share_one_text(metrics, state, clock) -> None:
+def test_scrapes_within_a_second_share_one_text(metrics, gauges, clock) -> None:
     first = metrics.exposition("").content
     assert b"eulerlora_queue_rows 0.0" in first
-    state.rows = 24
+    gauges.return_value = replace(GAUGES, queue_rows=24)
     clock.now += CACHE_S / 2
     assert metrics.exposition("").content is first
     clock.now += CACHE_S / 2

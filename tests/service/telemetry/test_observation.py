@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from service.telemetry.logs import RequestFilter, log_config
 from service.telemetry.metrics import Metrics
 from service.telemetry.observation import ObservationMiddleware, server_timing
-from tests.service.observed import SECRET, TEMPLATES, GaugeValues, completed, observed_app
+from tests.service.observed import GAUGES, SECRET, TEMPLATES, completed, observed_app
 from tests.service.real_server import SOCKET_TIMEOUT_S, run_server
 
 Records = Callable[[], list[dict[str, object]]]
@@ -25,7 +25,7 @@ Records = Callable[[], list[dict[str, object]]]
 
 @pytest.fixture
 def metrics() -> Metrics:
-    return GaugeValues().metrics()
+    return Metrics(lambda: GAUGES)
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def pixels(images: Sequence[LabelledImage], count: int) -> Iterator[Tensor]:
 def events_of(
     embedded: EulerLoRA, expected: ExpectedRates
 ) -> Callable[[Iterable[Tensor]], list[Events]]:
-    """Returns the events of each picture in mode det; pictures of a batch must have equal size."""
+    """The events of each picture in mode det; pictures of a batch must have equal size."""
 
     def events(batch: Tensor) -> Iterator[Events]:
         prediction = embedded.predict(batch, "det")

@@ -33,7 +33,7 @@ class Pipe:
             return size
 
     def read(self, size: int) -> bytes:
-        """Returns exactly this number of bytes."""
+        """Exactly this number of bytes."""
         received = b""
         while len(received) < size:
             received += os.read(self.reader, size - len(received))

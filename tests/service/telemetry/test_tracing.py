@@ -18,8 +18,9 @@ from starlette.testclient import TestClient
 
 from service.telemetry import tracing
 from service.telemetry.logs import RequestFilter
+from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import TracingMiddleware, exported_traces, resource
-from tests.service.observed import SECRET, GaugeValues, observed_app
+from tests.service.observed import GAUGES, SECRET, observed_app
 from tests.service.real_server import run_server
 
 HOUR_S = 3600
@@ -42,7 +43,7 @@ def client(exporter) -> TestClient:
 
 def traced_app(provider: TracerProvider) -> FastAPI:
     return observed_app(
-        GaugeValues().metrics(),
+        Metrics(lambda: GAUGES),
         lambda app: app.add_middleware(TracingMiddleware, provider=provider),
     )
 

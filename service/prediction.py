@@ -4,12 +4,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from fastapi import Request
+from starlette.datastructures import State
 
 from eulerlora.answer import answer, response_fields
 from eulerlora.sampling.adaptive import AdaptiveSampling, StoppingRule
@@ -22,20 +23,24 @@ from eulerlora_contract.answers import (
     Variance,
     item_id,
 )
-from eulerlora_contract.errors import NonFiniteError
+from eulerlora_contract.errors import NonFiniteError, SettingsError
 from eulerlora_contract.policy.policy import Policy
 from eulerlora_contract.policy.results import triage_result
 from eulerlora_contract.problems import (
+    BodyTooLarge,
     DeadlinePassed,
     InternalError,
+    InvalidParameter,
+    InvalidUpload,
     ModelFailure,
     Overloaded,
     PolicyNotApplicable,
     Problem,
 )
 from eulerlora_contract.queries import PredictQuery
-from eulerlora_contract.sampling import AUTO
+from eulerlora_contract.sampling import AUTO, Options
 from service.audit.log import AuditEntry, AuditLog
+from service.decoding.decode import estimated_s, header_of
 from service.decoding.messages import DecodedInput, DecodeJob
 from service.decoding.pool import DecoderPool
 from service.decoding.slots import DecodingSlots
@@ -44,15 +49,7 @@ from service.http.requests import Upload, read_file, read_files, while_connected
 from service.http.responses import problem_document
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.inference.queue import InferenceResult, RequestQueue, Ticket
-from service.prediction.request import (
-    PredictRequest,
-    RequestImage,
-    images_of,
-    options_of,
-    rule_of,
-)
-from service.settings import ServiceSettings
-from service.telemetry.logs import request_id_of
+from service.settings import ImageSettings, ServiceSettings
 from service.telemetry.metrics import CompletedPrediction
 from service.telemetry.shift_monitor import ShiftMonitors
 
@@ -62,6 +59,60 @@ Answer = Prediction | TriageResult
 """The response body of one image: with a triage policy, the result of its decision."""
 
 
+@dataclass(frozen=True)
+class RequestImage:
+    """An uploaded file.
+
+    Attributes:
+        index: In a batch.
+        pixels: Width times height, from its header.
+        estimated_s: CPU seconds to decode it.
+        problem: Of a file without a header; then the numbers are 0.
+    """
+
+    upload: Upload
+    index: int | None
+    pixels: int = 0
+    estimated_s: float = 0.0
+    problem: Problem | None = None
+
+    @classmethod
+    def of(cls, upload: Upload, index: int | None, limits: ImageSettings) -> Self:
+        """Reads the header; nothing is decoded."""
+        try:
+            if not upload.content:
+                raise InvalidUpload("the file is empty")
+            header = header_of(upload.content, limits)
+        except Problem as problem:
+            return cls(upload, index, problem=problem)
+        return cls(upload, index, header.pixels, estimated_s(header))
+
+
+@dataclass(frozen=True)
+class PredictRequest:
+    """A validated request, from the moment when its body is complete.
+
+    Attributes:
+        state: Of the HTTP request: its id, the name of its API key, and its observation.
+        client: Who shares decoders and inference with others.
+        policy: The triage policy to apply, if any.
+        served: The model revision for this request, even if it is replaced in the meantime.
+        accepted_at: The time when its body was complete, on the monotonic clock.
+        deadline: On the monotonic clock; its inference does not start later.
+        warnings: For the response.
+    """
+
+    state: State
+    client: str
+    query: PredictQuery
+    policy: Policy | None
+    served: ServedModel
+    options: Options
+    accepted_at: float
+    deadline: float
+    warnings: tuple[PredictionWarning, ...]
+
+
 class Pipeline:
     """Answers requests with the served models; for use in one event loop.
 
@@ -69,8 +120,6 @@ class Pipeline:
         slots: Grants the decoder to images.
         queue: Reserves the capacity of every request.
         shift: Gets every prediction, and adds a warning after an alarm.
-        on_prediction: Called with every prediction, in the task of its request.
-        on_problem: Called with the code of every problem of an image in a batch.
         audit: Records every prediction before it is returned, if given.
     """
 
@@ -82,8 +131,6 @@ class Pipeline:
         slots: DecodingSlots,
         queue: RequestQueue,
         shift: ShiftMonitors,
-        on_prediction: Callable[[CompletedPrediction], None],
-        on_problem: Callable[[str], None],
         audit: AuditLog | None = None,
     ) -> None:
         self._models = models
@@ -92,8 +139,6 @@ class Pipeline:
         self._slots = slots
         self._queue = queue
         self._shift = shift
-        self._on_prediction = on_prediction
-        self._on_problem = on_problem
         self._audit = audit
 
     async def predict(
@@ -103,7 +148,7 @@ class Pipeline:
         policy: Policy | None = None,
         upload: Upload | None = None,
     ) -> Answer:
-        """Returns the answer for the one image of a request: for a policy, a TriageResult.
+        """The answer for the one image of a request: for a policy, a TriageResult.
 
         Args:
             request: Its body is read unless `upload` is given.
@@ -127,17 +172,17 @@ class Pipeline:
     async def predict_batch(
         self, request: Request, query: PredictQuery, policy: Policy | None = None
     ) -> list[Answer | ProblemDocument]:
-        """Returns an answer or a problem for every image of a request, in order.
+        """An answer or a problem for every image of a request, in order.
 
         Raises Problem if the request as a whole fails, and ClientDisconnect.
         """
         read = partial(read_files, max_files=self._settings.bodies.max_files)
         results = await self._run(request, query, policy, read, is_batch=True)
-        request_id = request_id_of(request)
+        request_id = request.state.request_id
         batch = [_batch_result(result, request_id, index) for index, result in enumerate(results)]
-        for result in batch:
-            if isinstance(result, ProblemDocument):
-                self._on_problem(result.code)
+        request.state.observation.image_problems += [
+            result.code for result in batch if isinstance(result, ProblemDocument)
+        ]
         return batch
 
     async def _run(
@@ -148,35 +193,40 @@ class Pipeline:
         read: Callable[[Request], Awaitable[list[Upload]]],
         is_batch: bool = False,
     ) -> list[Answer | BaseException]:
-        """Returns the result of every image of a request: the way of a request up to its images."""
+        """The way of a request up to its images: the result of each of them."""
         served = self._models.named(query.model)
         _check_policy(policy, served)
-        options = options_of(query, served)  # refuses parameters before the body is read
+        try:  # refuses parameters before the body is read
+            options = served.model.options(query.mode, query.samples, views=query.views)
+        except SettingsError as error:
+            raise InvalidParameter(str(error)) from error
 
         # Read
-        uploads = await read(request)
-        images = images_of(uploads, self._settings.images)
-        uploads.clear()
+        limits = self._settings.images
+        images = [
+            RequestImage.of(upload, index if is_batch else None, limits)
+            for index, upload in enumerate(await read(request))
+        ]
+        pixels = sum(image.pixels for image in images)
+        if len(images) > 1 and pixels > limits.max_request_pixels:
+            raise BodyTooLarge(
+                f"expected images of at most {limits.max_request_pixels:,} pixels together; "
+                f"these have {pixels:,}"
+            )
 
         # Admit. The deadline starts now, so that a slow upload does not use it up.
         now, client = time.monotonic(), client_of(request.scope)
-        warnings = self._shift.warnings(served.name, served.revision)
-        requests = [
-            PredictRequest(
-                query=query,
-                served=served,
-                options=options,
-                request_id=request_id_of(request),
-                client=client,
-                key_name=getattr(request.state, "key_name", None),
-                policy=policy,
-                accepted_at=now,
-                deadline=now + self._settings.deadline_s,
-                warnings=warnings,
-                index=index if is_batch else None,
-            )
-            for index in range(len(images))
-        ]
+        accepted = PredictRequest(
+            request.state,
+            client,
+            query,
+            policy,
+            served,
+            options,
+            accepted_at=now,
+            deadline=now + self._settings.deadline_s,
+            warnings=self._shift.warnings(served.name, served.revision),
+        )
         decoding_s = self._slots.wait_s(client, sum(image.estimated_s for image in images))
         if decoding_s > self._settings.deadline_s:
             raise Overloaded("decoding the images takes longer than the deadline", decoding_s)
@@ -188,55 +238,55 @@ class Pipeline:
             by_image = [tickets[first :: len(images)] for first in range(len(images))]
             async with while_connected(request):
                 return await asyncio.gather(
-                    *(
-                        self._predicted(images.pop(0), accepted, of_image)
-                        for accepted, of_image in zip(requests, by_image, strict=True)
-                    ),
+                    *(self._predicted(images.pop(0), accepted, of_image) for of_image in by_image),
                     return_exceptions=True,
                 )
 
     async def _predicted(
         self, image: RequestImage, request: PredictRequest, tickets: Sequence[Ticket]
     ) -> Answer:
-        """Returns the answer for one image: the rest of the way of a request.
+        """The rest of the way of a request, for one image. `tickets` has one for each round."""
+        served, policy, state = request.served, request.policy, request.state
 
-        `tickets` has one for each round.
-        """
         # Decode
-        if isinstance(image.header, Problem):
-            raise image.header
+        if image.problem is not None:
+            raise image.problem
         decoded = await self._decoded(image, request)
         slot_wait_s = max(0.0, time.monotonic() - request.accepted_at - decoded.decode_s)
-        content = b"" if self._audit is None else image.upload.content
+        index, content = image.index, b"" if self._audit is None else image.upload.content
         del image  # frees the file while the request is queued, unless the audit log needs it
 
         # Infer
         seed = decoded.content_seed if request.query.seed is None else request.query.seed
         item = InferenceItem(torch.from_numpy(decoded.pixels), Draw.of(request.options, seed))
-        rule = rule_of(request, decoded.quality)
-        if rule is None:
+        if request.options.samples == AUTO:
+            rule = served.model.config.stopping_rule(served.model.precision)
+            if policy is not None and decoded.quality is not None:  # until its disposition settles
+                reasons = tuple(policy.quality_reasons(decoded.quality))
+                rule = rule.of_policy(policy, served.model.classes, reasons)
+            result = await _infer_in_rounds(self._queue, item, request.deadline, tickets, rule)
+        else:
             (ticket,) = tickets
             result = await infer(self._queue, item, request.deadline, ticket)
-        else:
-            result = await _infer_in_rounds(self._queue, item, request.deadline, tickets, rule)
 
         # Answer
-        prediction = _response_body(result, request, decoded.warnings)
+        prediction = _response_body(result, request, index, decoded.warnings)
         body: Answer = prediction
         decision = None
-        if request.policy is not None:
+        if policy is not None:
             assert decoded.quality is not None
-            decision = request.policy.decide(prediction, decoded.quality)
-            names = {entry.name: entry.description for entry in request.served.model.config.classes}
-            body = triage_result(prediction, decoded.quality, decision, request.policy, names)
+            decision = policy.decide(prediction, decoded.quality)
+            names = {entry.name: entry.description for entry in served.model.config.classes}
+            body = triage_result(prediction, decoded.quality, decision, policy, names)
 
         # Record
         if self._audit is not None:
+            key_name = getattr(state, "key_name", None)
             await self._audit.record(
-                AuditEntry(prediction, request.key_name, content, decision, request.query.samples)
+                AuditEntry(prediction, key_name, content, decision, request.query.samples)
             )
         self._shift.record(prediction)
-        self._on_prediction(
+        state.observation.predictions.append(
             CompletedPrediction(
                 prediction,
                 None if decision is None else decision.disposition,
@@ -248,7 +298,7 @@ class Pipeline:
         return body
 
     async def _decoded(self, image: RequestImage, request: PredictRequest) -> DecodedInput:
-        """Returns the pixels of an image.
+        """Decodes an image.
 
         Raises:
             DeadlinePassed: If the deadline passes before it is decoded.
@@ -342,9 +392,10 @@ def _check_policy(policy: Policy | None, served: ServedModel) -> None:
 def _response_body(
     result: InferenceResult,
     request: PredictRequest,
-    warnings: tuple[PredictionWarning, ...] = (),
+    index: int | None,
+    warnings: tuple[PredictionWarning, ...],
 ) -> Prediction:
-    """Returns the response body of one image; `warnings` precede those of the request.
+    """The response body of one image; `warnings` precede those of the request.
 
     Raises:
         ModelFailure: If the network's output is not finite.
@@ -356,7 +407,8 @@ def _response_body(
     except NonFiniteError as error:
         reason = "the output of the model for this image is not finite"
         raise ModelFailure(reason) from error
-    fields = _batch_item(request.request_id, request.index)
+    request_id = request.state.request_id
+    fields = _batch_item(request_id, index)
     fields |= response_fields(answered, 0, model.classes)
     if query.detail is not None:
         fields["trajectory_probabilities"] = answered.trajectories[0].tolist()
@@ -365,7 +417,7 @@ def _response_body(
         if answered.views > 1:
             fields["trajectory_views"] = answered.trajectory_views[0].tolist()
     return Prediction(
-        request_id=request.request_id,
+        request_id=request_id,
         model=served.name,
         revision=served.revision,
         mode=query.mode,
@@ -379,7 +431,7 @@ def _response_body(
 def _batch_result(
     result: Answer | BaseException, request_id: str, index: int
 ) -> Answer | ProblemDocument:
-    """Returns a batch's entry for one image; logs unexpected exceptions."""
+    """A batch's entry for one image; logs unexpected exceptions."""
     if isinstance(result, Answer):
         return result
     if not isinstance(result, Exception):
@@ -392,5 +444,5 @@ def _batch_result(
 
 
 def _batch_item(request_id: str, index: int | None) -> dict[str, Any]:
-    """Returns the fields that identify an image of a batch; none without an index."""
+    """The fields that identify an image of a batch; none without an index."""
     return {} if index is None else {"index": index, "item_id": item_id(request_id, index)}
