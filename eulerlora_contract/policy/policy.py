@@ -226,6 +226,40 @@ class OtherEvidence(LesionCounts):
     specificity_high: Probability
 
 
+class IntervalEvidence(Settings):
+    """A share of lesions or an AUROC, with its interval.
+
+    Attributes:
+        lesions: That it rests on.
+        low: None if there are too few lesions for an interval.
+        high: Likewise.
+    """
+
+    lesions: PositiveInt
+    value: Probability
+    low: Probability | None = None
+    high: Probability | None = None
+
+
+class GroupEvidence(Settings):
+    """The performance on the lesions of one group, such as those with a diagnosis by histology.
+
+    Attributes:
+        attribute: Such as "diagnosed by" or "skin type".
+        value: Of the attribute.
+        sensitivity: Share of the group's target lesions that are not missed.
+        specificity: Share of its other lesions that are spared.
+        auroc: Of the target probability, of the group's target lesions against its other ones; in
+            a group without target lesions, of those of all groups.
+    """
+
+    attribute: NonEmptyText
+    value: NonEmptyText
+    sensitivity: IntervalEvidence | None = None
+    specificity: IntervalEvidence | None = None
+    auroc: IntervalEvidence | None = None
+
+
 class MeasuredEvidence(Settings):
     """The performance of the thresholds on other images; image quality is not considered.
 
@@ -236,6 +270,7 @@ class MeasuredEvidence(Settings):
         critical: Lesions of the policy's critical classes.
         target: Lesions of its target classes.
         outside: Target lesions of none of the model's classes, if there are any.
+        groups: By how the diagnosis is known, and by other attributes of the data.
     """
 
     data: NonEmptyText
@@ -246,6 +281,7 @@ class MeasuredEvidence(Settings):
     target: TargetEvidence
     outside: OutsideEvidence | None = None
     others: OtherEvidence
+    groups: tuple[GroupEvidence, ...] = ()
 
 
 class Evidence(Settings):

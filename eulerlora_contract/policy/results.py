@@ -25,6 +25,8 @@ from eulerlora_contract.policy.policy import (
     FAILED,
     RULES,
     Decision,
+    GroupEvidence,
+    IntervalEvidence,
     MeasuredEvidence,
     Policy,
     TargetEvidence,
@@ -233,6 +235,16 @@ EXPLANATION = (
     "nothing about the image and a person has to look at it. Specificity is the share of the other "
     "lesions without any urgent or unfamiliar image. Image quality is not considered."
 )
+_GROUP_HEADER = ("lesions", "sensitivity, {target}", "specificity", "AUROC, {target}")
+GROUP_NOTE = (
+    "Sensitivity and specificity as above, for all target classes; the AUROC is that of their "
+    "summed probability, in a group without target lesions against those of all groups. A "
+    "diagnosis by follow-up or consensus is given to lesions that looked harmless: the groups by "
+    "diagnosis say how much of a figure rests on such lesions."
+)
+_FEW_LESIONS = 20
+"""A group with fewer lesions gets no figure: its interval is wider than 0.4 in most cases."""
+TOO_FEW = "too few to say"
 _DETAIL_HEADER = ("lesions", "number", "urgent", "unfamiliar", "neither", "threshold alone")
 DETAIL_NOTE = (
     "A target lesion that is neither is missed; any other lesion that is neither is spared. "
@@ -268,17 +280,21 @@ class Performance:
         origin: What was measured.
         summary: One row for each data set.
         details: Several rows for each.
+        groups: One row for each group of lesions; without rows if no data set has groups.
     """
 
     origin: str
     summary: MarkdownTable
     details: MarkdownTable
+    groups: MarkdownTable
 
     @property
     def markdown(self) -> str:
         """Sentences and both tables in Markdown."""
-        parts = (self.origin, self.summary.markdown, EXPLANATION, self.details.markdown)
-        return "\n\n".join([*parts, DETAIL_NOTE])
+        parts = [self.origin, self.summary.markdown, EXPLANATION]
+        if self.groups.rows:
+            parts += [self.groups.markdown, GROUP_NOTE]
+        return "\n\n".join([*parts, self.details.markdown, DETAIL_NOTE])
 
 
 def performance(policy: Policy) -> Performance | None:
@@ -297,7 +313,25 @@ def performance(policy: Policy) -> Performance | None:
             _DETAIL_HEADER,
             [row for one in evidence.measured for row in _detail_rows(one, policy.target)],
         ),
+        MarkdownTable(
+            [title.format(target=policy.target.name) for title in _GROUP_HEADER],
+            [_group_row(one, group) for one in evidence.measured for group in one.groups],
+        ),
     )
+
+
+def _group_row(one: MeasuredEvidence, group: GroupEvidence) -> list[str]:
+    figures = (group.sensitivity, group.specificity, group.auroc)
+    return [f"{one.data}: {group.attribute} {group.value}", *map(_figure, figures)]
+
+
+def _figure(figure: IntervalEvidence | None) -> str:
+    """Returns a share or an AUROC with the number of lesions behind it."""
+    if figure is None:
+        return "none"
+    if figure.lesions < _FEW_LESIONS or figure.low is None or figure.high is None:
+        return f"{TOO_FEW} ({figure.lesions:,})"
+    return f"{interval(figure.value, figure.low, figure.high)} ({figure.lesions:,})"
 
 
 def _lesions_by_group(one: MeasuredEvidence, target: TargetClasses) -> dict[str, TargetEvidence]:

@@ -9,7 +9,7 @@ measured on images that had no part in the fit; image quality is not considered.
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 import tomlkit
 import torch
 from numpy.typing import NDArray
+from tomlkit.items import InlineTable
 
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.trajectories import Summary
@@ -28,6 +29,8 @@ from eulerlora_contract.policy.policy import (
     DEFAULT_FILE,
     Evidence,
     FitEvidence,
+    GroupEvidence,
+    IntervalEvidence,
     MeasuredEvidence,
     OtherEvidence,
     OutsideEvidence,
@@ -42,7 +45,7 @@ from eulerlora_contract.policy.policy import (
 )
 from eulerlora_contract.sampling import AUTO, MAX_AUTO_SAMPLES, Options
 from training.data.copies import named_with_seen
-from training.data.images import OUTSIDE, LabelledImage, report_skipped
+from training.data.images import OUTSIDE, UNKNOWN, LabelledImage, report_skipped
 from training.data.local_images import LabelNames, read_local_images
 from training.evaluation.inference import predict_all
 from training.evaluation.intervals import (
@@ -58,7 +61,7 @@ from training.evaluation.intervals import (
     tolerance_bound,
 )
 from training.evaluation.metrics import auroc, sensitivity_at_specificity
-from training.recipe.archives import ArchiveLabels
+from training.recipe.archives import ArchiveLabels, described
 from training.reporting.tables import cell
 
 SIGNIFICANT_DIGITS = 4
@@ -147,6 +150,7 @@ class PolicyInputs:
         target: (n,) True if the true label is a target class.
         outside: (n,) True for a target lesion of none of the model's classes.
         lesions: (n,) names.
+        attributes: (n,) values of each attribute that any image has.
     """
 
     scores: Floats
@@ -157,6 +161,7 @@ class PolicyInputs:
     target: Bools
     outside: Bools
     lesions: Names
+    attributes: Mapping[str, Names] = field(default_factory=dict)
 
 
 def check_classes(model: EulerLoRA, target: TargetClasses) -> None:
@@ -227,6 +232,10 @@ def policy_inputs(
         target=np.isin(true_labels, group),
         outside=true_labels == OUTSIDE,
         lesions=np.array([image.cluster_name for image in images]),
+        attributes={
+            name: np.array([image.attributes.get(name, UNKNOWN) for image in images])
+            for name in dict.fromkeys(name for image in images for name in image.attributes)
+        },
     )
 
 
@@ -342,8 +351,21 @@ class PolicyFile:
                 document["target"][key] = value
         document["uncertainty"]["entropy_nats"] = policy.uncertainty.entropy_nats
         if policy.evidence is not None:
-            document["evidence"] = policy.evidence.model_dump(mode="json", exclude_defaults=True)
+            evidence = policy.evidence.model_dump(mode="json", exclude_defaults=True)
+            for measured in evidence.get("measured", ()):
+                if "groups" in measured:  # a line for each
+                    rows = [_inline(group) for group in measured["groups"]]
+                    measured["groups"] = tomlkit.array().multiline(True)
+                    measured["groups"].extend(rows)
+            document["evidence"] = evidence
         write_text(path, tomlkit.dumps(document))
+
+
+def _inline(content: Mapping[str, Any]) -> InlineTable:
+    table = tomlkit.inline_table()
+    for key, value in content.items():
+        table[key] = _inline(value) if isinstance(value, Mapping) else value
+    return table
 
 
 SPECIFICITY = 0.9
@@ -442,6 +464,7 @@ def measure_policy(
         if images.outside.any()
         else None,
         others=OtherEvidence(**others, **_share("specificity", spared, others["lesions"])),
+        groups=group_evidence(images, seen),
     )
     return PolicyMeasurement(
         evidence=evidence,
@@ -453,6 +476,70 @@ def measure_policy(
             if name != Disposition.RETAKE  # without image quality
         },
         ranking=ranking(images),
+    )
+
+
+def group_evidence(images: PolicyInputs, seen: Bools) -> tuple[GroupEvidence, ...]:
+    """Returns the evidence by the values of each attribute with two or more, in their order.
+
+    The AUROC of a group without target lesions compares its other lesions with the target lesions
+    of all groups: melanomas are known by histology, most nevi by follow-up.
+
+    Args:
+        images: Of a measurement; target lesions of none of the model's classes are left out.
+        seen: (n,) True for an image that is not missed.
+    """
+    groups = []
+    for attribute, values in images.attributes.items():
+        names = sorted(set(values.tolist()) - {UNKNOWN})
+        for value in names if len(names) > 1 else ():
+            members = (values == value) & ~images.outside
+            target, other = members & images.target, members & ~images.target
+            positive = target if target.any() else images.target
+            groups.append(
+                GroupEvidence(
+                    attribute=attribute,
+                    value=value,
+                    sensitivity=_share_of_lesions(seen, target, images.lesions),
+                    specificity=_share_of_lesions(~seen, other, images.lesions),
+                    auroc=_auroc(images, positive, other),
+                )
+            )
+    return tuple(groups)
+
+
+def _share_of_lesions(flags: Bools, chosen: Bools, lesions: Names) -> IntervalEvidence | None:
+    """Returns the share of the chosen images' lesions with all flags; None without any."""
+    if not chosen.any():
+        return None
+    of_lesions = by_lesion(flags[chosen], lesions[chosen], np.logical_and)
+    hits, count = int(of_lesions.sum()), len(of_lesions)
+    low, high = clopper_pearson(hits, count)
+    return IntervalEvidence(
+        lesions=count,
+        value=_floor_share(hits / count),
+        low=_floor_share(low),
+        high=_ceil_share(high),
+    )
+
+
+def _auroc(images: PolicyInputs, positive: Bools, negative: Bools) -> IntervalEvidence | None:
+    """Returns the AUROC of the target probability by image, with an interval over lesions."""
+    if not (positive.any() and negative.any()):
+        return None
+    kept = positive | negative
+    scores, truth = images.scores[kept], positive[kept]
+
+    def metrics(weights: Weights) -> dict[str, Floats]:
+        return {"auroc": auroc(scores, truth, weights)}
+
+    lesions = cluster_indices(images.lesions[kept].tolist())
+    estimate = bootstrap(metrics, lesions)["auroc"]
+    return IntervalEvidence(
+        lesions=int(lesions.max()) + 1,
+        value=_floor_share(estimate.value),
+        low=None if estimate.low is None else _floor_share(estimate.low),
+        high=None if estimate.high is None else _ceil_share(estimate.high),
     )
 
 
@@ -512,7 +599,10 @@ def measure_archive(
     lesion = None if labels.lesion is None else re.compile(labels.lesion)
     local = read_local_images(archive, names, skip_bad, lesion)
     report_skipped(local)
-    scored = score_images(model, local.images, options, policy.target, labels.title, policy)
+    images = local.images
+    if labels.table is not None:
+        images = described(images, archive, labels.table)
+    scored = score_images(model, images, options, policy.target, labels.title, policy)
     title = named_with_seen(labels.title, folder, local.images)
     return measure_policy(scored, policy, title, labels.outside)
 

@@ -42,18 +42,28 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options of `labels.csv`; the command gets them as `table`, a `LabelTable`."""
 
     @wraps(command)
-    def with_table(ignore_columns: bool, **options: Any) -> Any:
+    def with_table(ignore_columns: bool, attributes: tuple[str, ...], **options: Any) -> Any:
         from training.data.dataset import LabelTable  # noqa: PLC0415 - imports torch
 
         names = {column: options.pop(f"{column}_column") for column in COLUMNS}
         columns = {column: name for column, name in names.items() if name is not None}
-        table = LabelTable.model_validate({"ignore_columns": ignore_columns, "columns": columns})
+        table = LabelTable.model_validate(
+            {"ignore_columns": ignore_columns, "columns": columns, "attributes": attributes}
+        )
         return command(table=table, **options)
 
     for column in reversed(COLUMNS):
         with_table = click.option(
             f"--{column}-column", metavar="NAME", help=f"Column of labels.csv with the {column}."
         )(with_table)
+    with_table = click.option(
+        "--attribute",
+        "attributes",
+        multiple=True,
+        metavar="NAME",
+        help="Further column of labels.csv, such as sex or skin_type, by whose values results are "
+        "also stated. Repeat it for several.",
+    )(with_table)
     return click.option(
         "--ignore-columns", is_flag=True, help="Ignore unknown columns of labels.csv."
     )(with_table)

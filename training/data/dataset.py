@@ -24,6 +24,7 @@ class LabelTable(Settings):
 
     ignore_columns: bool = False
     columns: dict[Column, str] = {}
+    attributes: tuple[str, ...] = ()
 
 
 class DataSettings(Settings):
@@ -55,6 +56,10 @@ class DataSettings(Settings):
     """Names of the columns of `labels.csv`, as with `--path-column`, where they have others than
     path, label, group and split.
     """
+    attributes: tuple[str, ...] = optional(())
+    """Further columns of `labels.csv`, such as `sex` or `skin_type`, as with `--attribute`: an
+    evaluation states its results also by their values.
+    """
     at_most: dict[Part, PositiveInt] = {}
     """Maximum number of images by part; a smaller part is a stratified subset, the same for every
     seed.
@@ -62,7 +67,9 @@ class DataSettings(Settings):
 
     @property
     def table(self) -> LabelTable:
-        return LabelTable(ignore_columns=self.ignore_columns, columns=self.columns)
+        return LabelTable(
+            ignore_columns=self.ignore_columns, columns=self.columns, attributes=self.attributes
+        )
 
 
 class DataSet(ABC):

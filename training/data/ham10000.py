@@ -12,7 +12,15 @@ from eulerlora_contract.answers import ClassName
 from eulerlora_contract.errors import DataError
 from training.data.cache import DecodedImages, decoded_images
 from training.data.dataset import DERMATOSCOPY, INTERVALS, DataSet, DataSettings
-from training.data.images import ImageParts, LabelledImage, OnBad, refuse
+from training.data.images import (
+    DIAGNOSED_BY,
+    HISTOLOGY,
+    UNKNOWN,
+    ImageParts,
+    LabelledImage,
+    OnBad,
+    refuse,
+)
 from training.data.splits import SPLIT_SEED, Part, Split, SplitParts, parts_of
 
 METADATA = "HAM10000_metadata.csv"
@@ -32,9 +40,14 @@ DESCRIPTIONS = {
     "nv": "melanocytic nevus",
     "vasc": "vascular lesion (angioma, angiokeratoma, pyogenic granuloma, haemorrhage)",
 }
+_DIAGNOSED_BY = {
+    "histo": HISTOLOGY,
+    "follow_up": "follow-up",
+    "consensus": "consensus",
+    "confocal": "confocal microscopy",
+}
 _AGE_GROUPS = {39: "0 to 39", 59: "40 to 59", 200: "60 and over"}
 """Age groups by their highest age in years."""
-UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +57,7 @@ class Ham10000Row:
     Attributes:
         label: Index of the classes in order of first appearance.
         cluster: The lesion.
-        attributes: Sex, age group and body site; "unknown" if missing.
+        attributes: How the diagnosis is known, sex, age group and body site; "unknown" if missing.
     """
 
     image_id: str
@@ -161,6 +174,7 @@ def read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[Ham10000Row], li
 def _row(cells: Mapping[str, str]) -> Ham10000Row:
     """Returns a row without its label; the columns of the attributes are optional."""
     attributes = {
+        DIAGNOSED_BY: _DIAGNOSED_BY.get(cells.get("dx_type") or "", UNKNOWN),
         "sex": cells.get("sex") or UNKNOWN,
         "age": age_group(cells.get("age") or ""),
         "body site": cells.get("localization") or UNKNOWN,

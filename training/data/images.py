@@ -85,6 +85,10 @@ def report_skipped(*sets: ReadSet) -> None:
         print(printable(f"  {name}: {reason}"), file=sys.stderr)
 
 
+DIAGNOSED_BY, HISTOLOGY = "diagnosed by", "histology"
+"""Attribute that says how the label of an image is known, and its most reliable value."""
+UNKNOWN = "unknown"
+"""Value of an attribute that is not stated."""
 OUTSIDE = -1
 """Label of images that belong to none of the classes."""
 

@@ -5,7 +5,7 @@ import io
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import get_args
@@ -15,6 +15,7 @@ from eulerlora_client.images import hidden_name, left_out_notes
 from eulerlora_contract.errors import DataError
 from training.data.cache import DecodedImages
 from training.data.dataset import Column, DataSettings, LabelTable
+from training.data.images import UNKNOWN
 from training.data.splits import Part, Split, SplitParts, parts_of
 
 LABELS = "labels.csv"
@@ -59,6 +60,7 @@ class ImageLabel:
     place: str  # what states the label, such as "labels.csv line 3"
     cluster: str | None = None  # the patient or lesion, if known
     part: Part | None = None  # if stated
+    attributes: Mapping[str, str] = field(default_factory=dict)  # by column of the table
 
 
 @dataclass(frozen=True)
@@ -133,11 +135,18 @@ def _read_table(labels: Labels, names: Collection[str], settings: LabelTable) ->
     columns = {name: settings.columns.get(name, name).strip().lower() for name in COLUMNS}
     notes = [f"the column without a name in {path.name} is ignored"] if index else []
     used = [name for at, name in enumerate(header) if at not in index]
-    notes += _check_columns(path, used, columns, settings.ignore_columns)
+    attributes = {name: name.strip().lower() for name in settings.attributes}
+    notes += _check_columns(path, used, columns, [*attributes.values()], settings.ignore_columns)
     at = {column: header.index(name) for column, name in columns.items() if name in header}
     name_of = _reader_of_paths(labels.folder, names)
     rows = [
-        _row(path, number, {column: cells[at[column]] for column in at}, name_of)
+        replace(
+            _row(path, number, {column: cells[at[column]] for column in at}, name_of),
+            attributes={
+                name: UNKNOWN if (cell := cells[header.index(column)]).lower() in MISSING else cell
+                for name, column in attributes.items()
+            },
+        )
         for number, cells in lines
     ]
     if separator != ",":
@@ -149,12 +158,22 @@ def _read_table(labels: Labels, names: Collection[str], settings: LabelTable) ->
 
 
 def _check_columns(
-    path: Path, header: Sequence[str], columns: Mapping[Column, str], ignored: bool
+    path: Path,
+    header: Sequence[str],
+    columns: Mapping[Column, str],
+    attributes: Sequence[str],
+    ignored: bool,
 ) -> Iterator[str]:
     """Yields a note on ignored columns."""
-    names = [*columns.values()]
+    names = [*columns.values(), *attributes]
     unknown = [_with_likely_name(name, header, columns) for name in header if name not in names]
     place = f"{path} line 1"
+    for name in attributes:
+        if name not in header or name in columns.values():
+            raise DataError(
+                f"{place}: expected the attribute {name} to be a further column, got "
+                f"{', '.join(header)}"
+            )
     repeated = any(header.count(name) > 1 for name in (*names, *([] if ignored else header)))
     if repeated or not {columns["path"], columns["label"]} <= {*header}:
         raise DataError(

@@ -106,7 +106,8 @@ def read_local_images(
             cluster = found[1]
         if row.name in decoded.sources:
             source = decoded.sources[row.name]
-            images.append(LabelledImage(row.name, source, names.index_of(row.label), cluster))
+            label = names.index_of(row.label)
+            images.append(LabelledImage(row.name, source, label, cluster, row.attributes))
         else:
             on_bad(row.name, decoded.bad.get(row.name, f"is in {LABELS}, but is no image file"))
     if not images:

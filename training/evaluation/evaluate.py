@@ -414,4 +414,7 @@ def _group(test: EvaluatedSet, index: int, target: Sequence[int], members: Ints)
         target=int(positive.sum()),
         metrics=bootstrap(metrics, clusters) | share_estimates(shares, clusters),
         sensitivity=proportion(np.isin(predicted[positive], target), clusters[positive]),
+        specificity=proportion(~np.isin(predicted[~positive], target), clusters[~positive])
+        if target
+        else None,
     )

@@ -46,6 +46,7 @@ class GroupMetrics:
         metrics: Accuracy, MSP minus accuracy, AUROC and the flagged shares.
         sensitivity: Share of the target images with the label of a target class; None without such
             images or without target classes.
+        specificity: Share of the other images with the label of another class; None likewise.
     """
 
     images: int
@@ -53,6 +54,7 @@ class GroupMetrics:
     target: int
     metrics: Estimates
     sensitivity: Proportion | None
+    specificity: Proportion | None
 
 
 @dataclass(frozen=True)

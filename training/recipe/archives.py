@@ -1,19 +1,44 @@
 """Archives of labelled pictures, each described by a TOML file: its classes and its lesions."""
 
+import csv
+import io
 import re
-from collections.abc import Mapping
-from pathlib import Path
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.errors import DataError, SettingsError
 from eulerlora_contract.settings import Settings, validated
+from training.data.images import UNKNOWN, LabelledImage
 from training.recipe.file import read_toml
 
 _ARCHIVES = Path(__file__).parents[1] / "archives"
 
 NonEmptyText = Annotated[str, Field(min_length=1)]
+
+
+class Attribute(Settings):
+    """A column of an archive's table that describes pictures."""
+
+    column: NonEmptyText
+    """Name of the column."""
+    values: Mapping[NonEmptyText, NonEmptyText] = {}
+    """Words by cell; other cells are unknown. If empty, the cells are the words."""
+
+
+class ArchiveTable(Settings):
+    """A table in an archive that says more of its pictures."""
+
+    file: NonEmptyText
+    """Name of the CSV file, in any folder of the archive."""
+    picture: NonEmptyText
+    """Column with the names of the pictures, without folder and suffix."""
+    attributes: Annotated[Mapping[NonEmptyText, Attribute], Field(min_length=1)]
+    """Columns by the name of the attribute, such as "skin type"."""
 
 
 class ArchiveLabels(Settings):
@@ -29,6 +54,8 @@ class ArchiveLabels(Settings):
     """Regular expression that finds the lesion in the name of a picture, as its only group; None if
     every picture shows another lesion.
     """
+    table: ArchiveTable | None = None
+    """By whose attributes the performance is also stated."""
 
     @field_validator("lesion")
     @classmethod
@@ -39,6 +66,54 @@ class ArchiveLabels(Settings):
         except re.error as error:
             raise ValueError(f"expected a regular expression, got {pattern} ({error})") from error
         return pattern
+
+
+def described(
+    images: Sequence[LabelledImage], archive: Path, table: ArchiveTable
+) -> list[LabelledImage]:
+    """Returns the images with the attributes that a table of their archive gives them.
+
+    `archive`: a folder or tar archive.
+
+    Raises:
+        DataError: Without such a table, or for a column that it lacks.
+    """
+    rows = {row[table.picture]: row for row in _rows(archive, table)}
+    return [
+        replace(
+            image,
+            attributes={
+                name: (attribute.values or {cell: cell}).get(cell, UNKNOWN) or UNKNOWN
+                for name, attribute in table.attributes.items()
+                for cell in [rows.get(PurePosixPath(image.name).stem, {}).get(attribute.column, "")]
+            },
+        )
+        for image in images
+    ]
+
+
+def _rows(archive: Path, table: ArchiveTable) -> list[dict[str, str]]:
+    if archive.is_dir():
+        text = next((p.read_text("utf-8-sig") for p in sorted(archive.rglob(table.file))), None)
+    else:
+        with tarfile.open(archive) as members:
+            text = next(
+                (
+                    content.read().decode("utf-8-sig")
+                    for member in members
+                    if PurePosixPath(member.name).name == table.file
+                    and (content := members.extractfile(member)) is not None
+                ),
+                None,
+            )
+    if text is None:
+        raise DataError(f"{archive}: expected a table {table.file}, got none")
+    reader = csv.DictReader(io.StringIO(text))
+    columns = [table.picture, *(attribute.column for attribute in table.attributes.values())]
+    if missing := set(columns) - set(reader.fieldnames or ()):
+        names = ", ".join(sorted(missing))
+        raise DataError(f"{archive}: {table.file}: expected also the columns {names}")
+    return list(reader)
 
 
 def read_archive_labels(name: str) -> ArchiveLabels:

@@ -114,7 +114,7 @@ def group_table(report: Report, mode: ModeReport) -> str:
     target = enumeration(report.target, "or")
     head = ["", "images", *(["lesions"] if report.clusters < report.images else []), "accuracy"]
     head += ["MSP - accuracy", f"AUROC, {target}" if report.target else "macro-AUROC"]
-    head += [f"sensitivity, {target}"] if report.target else []
+    head += [f"sensitivity, {target}", f"specificity, {target}"] if report.target else []
     head += [_FLAGGED_NAMES[name] for name in _flag_metrics(mode)]
     rows: list[list[str]] = []
     for attribute, groups in mode.groups.items():
@@ -163,7 +163,7 @@ def _group_row(report: Report, mode: ModeReport, name: str, group: GroupMetrics)
         f"{name} ({TOO_FEW})" if few else name,
         *(f"{count:,}" for count in counts),
         *(cell(group.metrics.get(key)) for key in keys),
-        *([cell(group.sensitivity)] if report.target else []),
+        *([cell(group.sensitivity), cell(group.specificity)] if report.target else []),
         *(cell(group.metrics.get(key)) for key in _flag_metrics(mode)),
     ]
 

@@ -4,7 +4,7 @@ The measured performance of a policy agrees with counts by hand, rounded against
 """
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from eulerlora_contract.errors import DataError
 from eulerlora_contract.policy.policy import (
     Evidence,
     FitEvidence,
+    IntervalEvidence,
     Policy,
     default_policy,
     default_policy_text,
@@ -310,6 +311,41 @@ def test_shares_are_counted_over_the_documented_images() -> None:
         "routine": 45 / 200,
     }
     assert actual.evidence.referral_rate == pytest.approx(155 / 200, abs=1e-4)
+
+
+def test_groups_are_measured_like_the_whole() -> None:
+    images = scored(critical=60, target=40, others=100)
+    index = np.arange(200)
+    ways = np.where(index >= 150, "follow-up", "histology")  # the others with scores from 0.5
+    ways[-1] = "unknown"
+    described = replace(images, attributes={"diagnosed by": ways, "sex": np.full(200, "female")})
+    histology = index < 150
+    parts = {
+        name: measured(replace(images, **{
+            field.name: getattr(images, field.name)[chosen]
+            for field in fields(images) if field.name not in ("flags", "attributes")
+        }, flags={reason: flags[chosen] for reason, flags in images.flags.items()}))
+        for name, chosen in {
+            "histology": histology, "follow-up": (index < 100) | (ways == "follow-up")
+        }.items()
+    }  # fmt: skip
+    follow_up, by_histology = measured(described).evidence.groups  # sex has one value only
+    assert (follow_up.value, by_histology.value) == ("follow-up", "histology")
+    assert follow_up.sensitivity is None  # no target lesions
+    for group in (follow_up, by_histology):
+        whole, others = parts[group.value], parts[group.value].evidence.others
+        assert group.specificity == IntervalEvidence(
+            lesions=others.lesions,
+            value=others.specificity,
+            low=others.specificity_low,
+            high=others.specificity_high,
+        )
+        assert group.auroc is not None
+        assert group.auroc.value == pytest.approx(whole.ranking["target_auroc"].value, abs=1e-4)
+    target = parts["histology"].evidence.target
+    assert by_histology.sensitivity is not None
+    assert by_histology.sensitivity.value == target.sensitivity
+    assert by_histology.sensitivity.lesions == target.lesions
 
 
 def test_an_unfamiliar_image_is_neither_urgent_nor_missed() -> None:

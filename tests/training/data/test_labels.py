@@ -70,6 +70,18 @@ def by_class(images: Sequence[str], label: int) -> list[str]:
     return [f"{name},{CLASSES[label]},," for name in images]
 
 
+def test_attributes_are_further_columns(tmp_path: Path) -> None:
+    header = "path,label,Skin_Type,sex"
+    folder = table(tmp_path, ["a.png,blue,III,f", "b.png,red,,m"], header)
+    labels = read(folder, ["a.png", "b.png"], attributes=["skin_type"], ignore_columns=True)
+    assert [row.attributes for row in labels.rows] == [
+        {"skin_type": "III"}, {"skin_type": "unknown"}
+    ]  # fmt: skip
+    for attributes in (["age"], ["label"]):
+        with pytest.raises(DataError, match=attributes[0]):
+            read(folder, ["a.png", "b.png"], attributes=attributes, ignore_columns=True)
+
+
 def test_stated_parts_are_kept_and_val_calibrates(tmp_path: Path) -> None:
     images = names(*(f"{part}/{name}" for part in ("train", "val", "test") for name in CLASSES))
     parts = named(split(tmp_path, images))

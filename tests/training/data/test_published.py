@@ -332,11 +332,15 @@ def test_images_have_the_lesion_the_sex_the_age_group_and_the_body_site_of_their
     copied: Path,
 ) -> None:
     header, first, *lines = (copied / METADATA).read_text().splitlines()
-    first = first.replace("50.0,male,back", "35.0,female,")
+    first = first.replace("histo,50.0,male,back", "follow_up,35.0,female,")
     (copied / METADATA).write_text("\n".join([header, first, *lines]))
     rows, _ = read_rows(copied / METADATA)
-    assert rows[0].attributes == {"sex": "female", "age": "0 to 39", "body site": "unknown"}
-    assert rows[1].attributes == {"sex": "male", "age": "40 to 59", "body site": "back"}
+    assert rows[0].attributes == {
+        "diagnosed by": "follow-up", "sex": "female", "age": "0 to 39", "body site": "unknown"
+    }  # fmt: skip
+    assert rows[1].attributes == {
+        "diagnosed by": "histology", "sex": "male", "age": "40 to 59", "body site": "back"
+    }  # fmt: skip
     by_id = {row.image_id: row for row in rows}
     for images in read_ham10000(copied, "lesion").parts.values():
         for image in images:

@@ -158,6 +158,8 @@ def test_group_metrics_agree_with_predictions_for_the_group(
         assert value(group.metrics, "overconfidence") == pytest.approx(gap)
         of_target = predicted[labels > 0] > 0
         assert group.sensitivity == proportion(of_target, np.arange(len(of_target)))
+        of_others = predicted[labels == 0] == 0
+        assert group.specificity == proportion(of_others, np.arange(len(of_others)))
         assert prediction.ood is not None
         flagged = float(prediction.ood.double().mean())
         assert value(group.metrics, "flagged") == pytest.approx(flagged)

@@ -1,0 +1,57 @@
+"""The attributes that the table of an archive gives its pictures."""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from eulerlora_contract.errors import DataError
+from training.data.images import LabelledImage
+from training.recipe.archives import ArchiveTable, described, read_archive_labels
+
+TABLE = ArchiveTable.model_validate(
+    {
+        "file": "facts.csv",
+        "picture": "id",
+        "attributes": {
+            "diagnosed by": {"column": "biopsy", "values": {"yes": "histology"}},
+            "sex": {"column": "sex"},
+        },
+    }
+)
+IMAGES = [
+    LabelledImage(name, torch.zeros(3, 1, 1), 0) for name in ("a/1.png", "a/2.png", "b/other.png")
+]
+
+
+@pytest.fixture(params=["folder", "tar"])
+def archive(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    folder = tmp_path / "clinic"
+    folder.mkdir()
+    (folder / "facts.csv").write_text("id,sex,biopsy\n1,f,yes\n2,,perhaps\n")
+    if request.param == "folder":
+        return folder
+    with tarfile.open(tmp_path / "clinic.tar", "w") as tar:
+        tar.add(folder, "clinic")
+    return tmp_path / "clinic.tar"
+
+
+def test_cells_become_words_and_everything_else_is_unknown(archive: Path) -> None:
+    assert [image.attributes for image in described(IMAGES, archive, TABLE)] == [
+        {"diagnosed by": "histology", "sex": "f"},
+        {"diagnosed by": "unknown", "sex": "unknown"},
+        {"diagnosed by": "unknown", "sex": "unknown"},
+    ]
+
+
+@pytest.mark.parametrize("change", [{"file": "absent.csv"}, {"picture": "absent"}])
+def test_a_missing_table_or_column_is_named(archive: Path, change: dict[str, str]) -> None:
+    with pytest.raises(DataError, match="absent"):
+        described(IMAGES, archive, TABLE.model_copy(update=change))
+
+
+def test_packaged_archives_name_their_attributes() -> None:
+    table = read_archive_labels("pad-ufes-20").table
+    assert table is not None
+    assert list(table.attributes) == ["diagnosed by", "skin type"]
