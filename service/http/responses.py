@@ -180,6 +180,8 @@ def _detail_without_value(error: ErrorDetails) -> str:
         name = "a parameter with an unprintable name"
     if error["type"] == "extra_forbidden":
         return f"{name}: unknown parameter"
+    if error["type"] == "missing":
+        return f"{name}: expected a value, got none"
     if error["type"] == "value_error":
         return f"{name}: {error['ctx']['error']}"
     return f"{name}: expected {expected_value(error)}"
