@@ -1,4 +1,4 @@
-"""The commands `eulerlora triage` and `decide`. Their imports are late, so that `--help` is fast."""
+"""The commands `eulerlora triage` and `decide`; they import their work when they run."""
 
 import os
 from pathlib import Path

@@ -13,9 +13,11 @@ from eulerlora_contract.answers import (
     Disposition,
     ModelShift,
     Prediction,
+    RecordedDecision,
     ShiftSignal,
 )
 from eulerlora_contract.problems import NotAuthenticated, Overloaded
+from eulerlora_contract.queries import DecisionRequest
 from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
 from service.http.responses import add_problem_handlers, problem_response
 from service.routes.system import metrics_routes
@@ -161,3 +163,8 @@ def count_everything(metrics: Metrics) -> None:
     metrics.count_batch(BATCH)
     for body in (BODY, AUTO_BODY, SETTLED_BODY):
         metrics.count_prediction(completed(body, Disposition.URGENT), "keyed")
+    asked = DecisionRequest(request_id="r1", decision="urgent", diagnosis="mel")
+    decided = RecordedDecision(
+        request_id="r1", disposition=Disposition.URGENT, decision=None, reason=None, diagnosis=None
+    )
+    metrics.count_decision("tiny", asked, decided, ("mel",))

@@ -8,6 +8,7 @@ import pytest
 
 from service.audit.file import (
     FIRST_PREVIOUS,
+    FORMAT,
     AuditFile,
     ChainEnd,
     ChainError,
@@ -188,7 +189,7 @@ def encoded_lines(*records: tuple[dict[str, object], ChainEnd]) -> bytes:
     return b"".join(encode_line({"time": ""} | record, end, KEY)[0] for record, end in records)
 
 
-HEADER = {"kind": "header", "format": 2}
+HEADER = {"kind": "header", "format": FORMAT}
 DECISION = {"kind": "decision"}
 AFTER_HEADER = encode_line({"time": ""} | HEADER, ChainEnd(), KEY)[1]
 
