@@ -42,6 +42,7 @@ from tenacity import (
 
 from eulerlora_client.images import ImageFile, image_bytes, select_files
 from eulerlora_contract.answers import (
+    Disposition,
     ModelDetails,
     ModelList,
     ModelSummary,
@@ -123,7 +124,7 @@ class DecisionOptions(TypedDict, total=False):
         index: The position of the image in its batch; only for an answer of a batch.
     """
 
-    decision: Decided | None
+    decision: Disposition | Decided | None
     reason: str | None
     diagnosis: str | None
     index: int | None
