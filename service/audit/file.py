@@ -298,28 +298,35 @@ class ChainError(EulerLoRAError):
 
 def audit_files(folder: Path) -> list[Path]:
     """Returns the audit files in a folder, of any format; other files are left out."""
-    found = []
-    for path in sorted(folder.iterdir()):
-        if path.is_file():
-            with path.open("rb") as file:
-                if file.read(len(_FILE_START)) == _FILE_START:
-                    found.append(path)
-    return found
+    return [path for path in sorted(folder.iterdir()) if _is_audit_file(path)]
+
+
+def _is_audit_file(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_FILE_START)) == _FILE_START
 
 
 def newest_records(path: Path, key: bytes, part: bytes) -> Iterator[Record]:
     """Yields the records whose lines contain `part`, the last one first, while the log grows.
 
-    Reads the log at `path`, then the other files of the key in its folder, the newest first. Lines
-    that were changed are left out. Memory is bounded by a block and a line.
+    Reads the files of the key in the folder of the log, the newest first, and leaves out those that
+    this process may not read, and lines that were changed. Memory is bounded by a block and a line.
+
+    Args:
+        path: The log; rotated files are beside it.
+        key: Of the chain.
+        part: Of a line.
 
     Raises:
-        OSError: For an unreadable file.
+        OSError: If a file cannot be read to its start.
     """
     started = {}
-    for other in audit_files(path.parent):
-        with suppress(ChainError):
-            started[other] = _header(other, key)["time"]
+    for other in path.parent.iterdir():
+        with suppress(ChainError, PermissionError, FileNotFoundError):
+            if _is_audit_file(other):
+                started[other] = _header(other, key)["time"]
     for file in sorted(started, key=lambda other: started[other], reverse=True):
         for line in _lines_with(file, part):
             with suppress(ValueError):

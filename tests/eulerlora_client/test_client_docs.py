@@ -66,7 +66,9 @@ def shape(text: str) -> str:
     return "\n".join(line for line in lines if line != "-")
 
 
-@pytest.mark.parametrize(("block", "recorded"), TOUR, ids=["one", "many", "decision", "others", "command"])
+@pytest.mark.parametrize(
+    ("block", "recorded"), TOUR, ids=["one", "many", "decision", "others", "command"]
+)
 def test_the_recorded_tour_runs(
     block, recorded: str, embedded: int, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
