@@ -150,7 +150,10 @@ def due_command(
         if record["kind"] == HEADER:
             spans.append((record, record))
         spans[-1] = (spans[-1][0], record)
-    names = {json.loads(path.open("rb").readline())["mac"]: path for path in paths}
+    names = {}
+    for path in paths:
+        with path.open("rb") as file:
+            names[json.loads(file.readline())["mac"]] = path
     due_mac = None
     for header, last in spans:
         retention = months or header["retention_months"]

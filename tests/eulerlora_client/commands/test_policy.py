@@ -175,7 +175,7 @@ def logged(path: Path, *outcomes: tuple[str, str | None, str | None]) -> Path:
     with AuditLog(path, SECRET) as log:
         for number, (disposition, decision, diagnosis) in enumerate(outcomes):
             rule = Decision(Disposition(disposition), (), 1, default_policy().hash)
-            asyncio.run(log.record(audit_entry(f"r{number}", b"%d" % number, rule)))
+            asyncio.run(log.record(audit_entry(f"r{number}", f"{path.name} {number}".encode(), rule)))
             if decision or diagnosis:
                 answer = asyncio.run(log.answered(f"r{number}", None, "clinic")).answer
                 record = {
