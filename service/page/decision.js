@@ -35,15 +35,15 @@ export class Decision {
   #show() {
     const { decided, name, result } = this.item;
     const isDecided = decided !== null && decided.decision !== null;
+    const title = this.titles(result.disposition);
     this.text.textContent = isDecided ? this.#words(decided) : "";
     this.controls.replaceChildren(
       ...(isDecided
         ? [this.#button("Undo", `Undo the decision on ${name}`, () => this.#send({ decision: "undo" }))]
         : [
-          this.#button("Accept", `Accept ${this.titles(result.disposition)} for ${name}`,
+          this.#button(`Accept ${title}`, `Accept ${title} for ${name}`,
             () => this.#send({ decision: result.disposition })),
-          this.#button("Override", `Override ${this.titles(result.disposition)} for ${name}`,
-            () => this.#showForm()),
+          this.#button("Override", `Override ${title} for ${name}`, () => this.#showForm()),
         ]),
     );
   }
