@@ -52,7 +52,7 @@ _BODY = {
         },
     }
 }
-_EMPTY = DecisionRequest(request_id="-")
+_EXAMPLE = DecisionRequest(request_id=_REQUEST_ID, decision="urgent")
 
 
 def decision_routes(audit: AuditLog | None, policy: Policy, metrics: Metrics) -> APIRouter:
@@ -77,7 +77,7 @@ def decision_routes(audit: AuditLog | None, policy: Policy, metrics: Metrics) ->
     async def decide(
         request: Request,
         query: Annotated[NoQuery, Query()],  # noqa: ARG001 - has no parameters
-        body: DecisionRequest = _EMPTY,  # noqa: ARG001 - describes what `_body_of` reads
+        body: DecisionRequest = _EXAMPLE,  # noqa: ARG001 - describes what `_body_of` reads
     ) -> Response:
         """Records a person's decision on an answer of `/triage`, or its diagnosis.
 
