@@ -1,7 +1,7 @@
 """The clients of the service: `AsyncTriageClient` has coroutines, `TriageClient` blocks.
 
-Retrying a prediction has no side effects, and its seed is derived from the image, so that a
-repeated request has the same result.
+Retrying has no side effects: the seed of a prediction is derived from the image, so that a
+repeated request has the same result, and a repeated decision changes nothing.
 """
 
 import asyncio
@@ -42,6 +42,7 @@ from tenacity import (
 
 from eulerlora_client.images import ImageFile, image_bytes, select_files
 from eulerlora_contract.answers import (
+    Disposition,
     ModelDetails,
     ModelList,
     ModelSummary,
@@ -49,6 +50,7 @@ from eulerlora_contract.answers import (
     Prediction,
     PredictionBatch,
     ProblemDocument,
+    RecordedDecision,
     TriageBatch,
     TriageResult,
     WireModel,
@@ -65,7 +67,7 @@ from eulerlora_contract.problems import (
     Unreachable,
     problem_class,
 )
-from eulerlora_contract.queries import MAX_BATCH_BYTES, MAX_BATCH_FILES
+from eulerlora_contract.queries import MAX_BATCH_BYTES, MAX_BATCH_FILES, Decided
 from eulerlora_contract.sampling import Auto, Mode, Views
 from eulerlora_contract.settings import Settings, first_error
 
@@ -109,6 +111,23 @@ class PredictOptions(TriageOptions, total=False):
     """
 
     detail: bool
+
+
+class DecisionOptions(TypedDict, total=False):
+    """What a person decided about an answer: a decision, a diagnosis, or both.
+
+    Attributes:
+        decision: A disposition, which accepts the suggested one or overrides it; "undo" withdraws
+            decision, reason and diagnosis.
+        reason: Why; required for an override. Without patient data.
+        diagnosis: The confirmed one: the name of a class, or a code of one's own.
+        index: The position of the image in its batch; only for an answer of a batch.
+    """
+
+    decision: Disposition | Decided | None
+    reason: str | None
+    diagnosis: str | None
+    index: int | None
 
 
 class Timeouts(Settings):
@@ -229,6 +248,16 @@ class AsyncTriageClient:
         """
         query = _query(options, TriageOptions)
         return await self._batch(TriageBatch, "triage/batch", images, query)
+
+    async def decide(self, request_id: str, **options: Unpack[DecisionOptions]) -> RecordedDecision:
+        """Records what a person decided about an answer of `triage`, in the service's audit log.
+
+        Returns all that was recorded about the answer. A later decision replaces an earlier one,
+        and the same one again changes nothing.
+        """
+        _check_options(options, DecisionOptions)
+        body = {"request_id": request_id, **options}
+        return await self._send(RecordedDecision, "POST", "decisions", json=body)
 
     async def policy(self) -> PolicyDescription:
         """The triage policy of the service."""
@@ -386,6 +415,10 @@ class TriageClient:
         """The disposition or the problem of each image, from few requests."""
         return self._result(self._client.triage_batch(images, **options))
 
+    def decide(self, request_id: str, **options: Unpack[DecisionOptions]) -> RecordedDecision:
+        """Records what a person decided about an answer of `triage`, in the service's audit log."""
+        return self._result(self._client.decide(request_id, **options))
+
     def policy(self) -> PolicyDescription:
         """The triage policy of the service."""
         return self._result(self._client.policy())
@@ -463,11 +496,16 @@ def _predict_query(options: PredictOptions) -> dict[str, str]:
 
 
 def _query(options: Mapping[str, object], kind: type) -> dict[str, str]:
+    _check_options(options, kind)
+    return {name: str(value) for name, value in options.items() if value is not None}
+
+
+def _check_options(options: Mapping[str, object], kind: type) -> None:
+    """Raises TypeError for an unknown option."""
     known = kind.__annotations__
     for name in options:
         if name not in known:
             raise TypeError(f"unknown option {name}; expected {', '.join(known)}")
-    return {name: str(value) for name, value in options.items() if value is not None}
 
 
 def _caught(

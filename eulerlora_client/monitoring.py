@@ -12,17 +12,18 @@ The stake c is optimal (Kelly) for the probability p + c (1 - p).
 """
 
 import csv
+import json
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self
 
-from eulerlora_contract.answers import Disposition, ModelShift, ShiftSignal
+from eulerlora_contract.answers import Disposition, ModelShift, RecordedDecision, ShiftSignal
 from eulerlora_contract.errors import OutcomesError
 from eulerlora_contract.printable import printable
 
@@ -270,7 +271,8 @@ class ShiftMonitor:
         return test.log_statistic(self._counts[name]) - math.log(len(self._tests[name]))
 
 
-_DISPOSITION, _LESION, _POLICY_HASH = "disposition", "lesion", "policy_hash"
+DISPOSITION, LESION, POLICY_HASH = "disposition", "lesion", "policy_hash"
+_LOG_START = b'{"format":'
 _SHOWN_COLUMNS = 10
 
 
@@ -312,6 +314,78 @@ def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
     if not outcomes:
         raise OutcomesError(f"{path}: expected at least one row below the header")
     return outcomes
+
+
+@dataclass(frozen=True)
+class LoggedAnswer:
+    """An answer of `/triage` in an audit log, with what was decided about it.
+
+    Attributes:
+        image: A keyed hash of the file; the same file again is the same lesion.
+    """
+
+    decided: RecordedDecision
+    image: str
+    policy_hash: str
+
+    @property
+    def outcome(self) -> Outcome:
+        """The row for the test of outcomes."""
+        confirmed = self.decided.diagnosis or ""
+        return Outcome(self.decided.disposition, confirmed, self.image, self.policy_hash)
+
+
+def is_audit_log(path: Path) -> bool:
+    """Returns True if a file begins as an audit log. Raises OutcomesError if it is unreadable."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_LOG_START)) == _LOG_START
+    except OSError as error:
+        raise OutcomesError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def read_logs(paths: Iterable[Path]) -> list[LoggedAnswer]:
+    """Returns the answers of `/triage` in audit logs, in the order of time.
+
+    Reads without the secret: `eulerlora audit verify` checks the files.
+
+    Args:
+        paths: The files of one log, in any order.
+
+    Raises:
+        OutcomesError: For a file that is no audit log or cannot be read.
+    """
+    answers: dict[str, Mapping[str, Any]] = {}  # by their mac
+    decisions: dict[str, list[Mapping[str, Any]]] = {}
+    for path in paths:
+        try:
+            for record in _log_records(path):
+                if record["kind"] == "answer" and record["triage"] is not None:
+                    answers[record["mac"]] = record
+                elif record["kind"] == "decision":
+                    decisions.setdefault(record["answer"], []).append(record)
+        except OSError as error:
+            raise OutcomesError(f"{path}: cannot be read ({error.strerror})") from error
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise OutcomesError(f"{path}: expected an audit log of this version") from error
+    return [
+        LoggedAnswer(
+            RecordedDecision.of(answer, sorted(decisions.get(mac, ()), key=_time)),
+            answer["image"],
+            answer["triage"]["policy_hash"],
+        )
+        for mac, answer in sorted(answers.items(), key=lambda entry: _time(entry[1]))
+    ]
+
+
+def _time(record: Mapping[str, Any]) -> str:
+    time: str = record["time"]
+    return time
+
+
+def _log_records(path: Path) -> Iterator[Mapping[str, Any]]:
+    with path.open("rb") as file:
+        yield from (json.loads(line) for line in file if line.endswith(b"\n"))
 
 
 def check_decided_by(path: Path, outcomes: Iterable[Outcome], policy_hash: str) -> None:

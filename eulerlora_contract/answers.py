@@ -258,6 +258,60 @@ class Disposition(StrEnum):
     ROUTINE = "routine"
 
 
+UNDO = "undo"
+
+
+class RecordedDecision(WireModel):
+    """What a person decided about an answer of `/triage`, after all that was recorded so far."""
+
+    request_id: Annotated[str, Field(description="That of the answer.")]
+    index: Index = None
+    item_id: ItemId = None
+    disposition: Disposition
+    """The suggested one."""
+    decision: Disposition | None
+    """The person's: the suggested one (accepted) or another one (overridden); null before a
+    decision and after `undo`.
+    """
+    reason: str | None
+    """Of the decision."""
+    diagnosis: str | None
+    """The confirmed one; null until it is known."""
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any], decisions: Iterable[Mapping[str, Any]] = ()) -> Self:
+        """Returns the state after the decisions on an answer, both records of the audit log."""
+        fields = {"request_id": answer["request_id"]}
+        if answer["item_id"] is not None:
+            index = int(answer["item_id"].rpartition(":")[2])
+            fields |= {"index": index, "item_id": answer["item_id"]}
+        disposition = answer["triage"]["disposition"]
+        state = cls(**fields, disposition=disposition, decision=None, reason=None, diagnosis=None)
+        for decision in decisions:
+            state = state.after(decision)
+        return state
+
+    @property
+    def is_override(self) -> bool:
+        """True if the person decided otherwise than suggested."""
+        return self.decision not in (None, self.disposition)
+
+    def after(self, record: Mapping[str, Any]) -> Self:
+        """Returns the state after one more record of the audit log, or request.
+
+        `undo` withdraws decision, reason and diagnosis; otherwise what is null does not change.
+        """
+        decision, reason, diagnosis = self.decision, self.reason, self.diagnosis
+        if record["decision"] == UNDO:
+            decision = reason = diagnosis = None
+        elif record["decision"] is not None:
+            decision, reason = Disposition(record["decision"]), record["reason"]
+        if record["diagnosis"] is not None:
+            diagnosis = record["diagnosis"]
+        changes = {"decision": decision, "reason": reason, "diagnosis": diagnosis}
+        return self.model_copy(update=changes)
+
+
 class Reason(StrEnum):
     """A code for each rule that applies, in the order of the rules."""
 

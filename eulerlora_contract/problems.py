@@ -18,7 +18,9 @@ Problem
 │   ├── NotAuthenticated 401 not_authenticated
 │   ├── ForeignOrigin    403 foreign_origin
 │   ├── NotFound         404 not_found
-│   │   └── UnknownModel       unknown_model
+│   │   ├── UnknownModel       unknown_model
+│   │   ├── UnknownRequest     unknown_request
+│   │   └── NoAuditLog         no_audit_log
 │   ├── MethodNotAllowed 405 method_not_allowed
 │   ├── NotAcceptable    406 not_acceptable
 │   ├── UploadTooSlow    408 upload_too_slow
@@ -145,7 +147,7 @@ class MalformedRequest(BadRequest, code="malformed_request"):
 
 
 class MalformedBody(BadRequest, code="malformed_body", title="The body cannot be parsed"):
-    """The multipart body cannot be parsed."""
+    """The body cannot be parsed."""
 
 
 class NotAuthenticated(
@@ -166,6 +168,14 @@ class NotFound(RequestRefused, status=404, code="not_found", title="No such reso
 
 class UnknownModel(NotFound, code="unknown_model", title="No such model"):
     """No served model has this name."""
+
+
+class UnknownRequest(NotFound, code="unknown_request", title="No such request"):
+    """The audit log has no answer of `/triage` with this request id to this client."""
+
+
+class NoAuditLog(NotFound, code="no_audit_log", title="The service keeps no audit log"):
+    """Decisions are recorded in the audit log only, and the service runs without one."""
 
 
 class MethodNotAllowed(
@@ -214,7 +224,7 @@ class Unprocessable(
 
 
 class InvalidParameter(Unprocessable, code="invalid_parameter", title="A parameter is invalid"):
-    """A query parameter is unknown, repeated or out of range."""
+    """A parameter or field is unknown, missing, repeated or out of range."""
 
 
 class InvalidUpload(Unprocessable, code="invalid_upload", title="The upload is not one file"):
@@ -276,7 +286,7 @@ class OutOfMemory(Unavailable, code="out_of_memory", title="The device is out of
 class AuditUnavailable(
     Unavailable, code="audit_unavailable", title="The audit log cannot be written"
 ):
-    """The audit log cannot be written; no decision is returned without it."""
+    """The audit log cannot be written or read; nothing is answered without it."""
 
 
 class DeadlinePassed(

@@ -1,9 +1,16 @@
-"""Query parameters of `/predict`, `/triage`, their batches and reports; the body of a report."""
+"""Query parameters of `/predict`, `/triage`, their batches and reports; bodies in JSON."""
 
 import re
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 from pydantic.json_schema import SkipJsonSchema
 
 from eulerlora_contract.answers import TriageResult, WireModel
@@ -46,6 +53,10 @@ Samples = Annotated[
 ViewsParameter = Annotated[Views, BeforeValidator(_views)]
 ReportFormat = Literal["html", "csv"]
 
+Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Decided = Literal["urgent", "unfamiliar", "refer", "retake", "routine", "undo"]
+"""A disposition, or `UNDO`."""
+
 MAX_BATCH_FILES = 32
 MAX_BATCH_BYTES = 128 * 1024 * 1024
 """Images and bytes of a batch that a service accepts unless its settings say otherwise."""
@@ -82,6 +93,12 @@ class TriageQuery(BaseModel):
     """
 
 
+class NoQuery(BaseModel):
+    """No parameters; any parameter is an error."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
+
+
 class ReportQuery(BaseModel):
     """Parameters of `/triage/report`; any other parameter is an error."""
 
@@ -104,6 +121,25 @@ class PredictQuery(TriageQuery):
     """
     detail: Literal["trajectories"] | SkipJsonSchema[None] = None
     """Adds trajectory_probabilities."""
+
+
+class DecisionRequest(WireModel):
+    """What a person decided about an answer of `/triage`: a decision, a diagnosis, or both."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
+    request_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
+    """The request id of the answer."""
+    index: Annotated[int | None, Field(ge=0)] = None
+    """The position of the image in its batch, from 0; only for an answer of `/triage/batch`."""
+    decision: Decided | None = None
+    """The disposition that the person chose: the suggested one accepts it. `undo` withdraws
+    decision, reason and diagnosis.
+    """
+    reason: Annotated[Words, Field(max_length=500)] | None = None
+    """Why; required if the decision is not the suggested disposition. Without patient data."""
+    diagnosis: Annotated[Words, Field(max_length=64)] | None = None
+    """The confirmed diagnosis, when it is known: the name of a class, or a code of one's own."""
 
 
 class ReportProblem(WireModel):

@@ -19,6 +19,7 @@ from service.inference.queue import RequestQueue
 from service.inference.workers import InferenceWorkers
 from service.lifecycle.lifecycle import Lifecycle
 from service.prediction import Pipeline
+from service.routes.decisions import DECISIONS_PATH, MAX_DECISION_BYTES, decision_routes
 from service.routes.openapi import API_KEY, DESCRIPTION, complete_openapi
 from service.routes.page import PageFile, documentation_files, file_routes, page_files
 from service.routes.plugins import (
@@ -124,6 +125,7 @@ def create_app(
     keyed = partial(app.include_router, dependencies=API_KEY if keys is not None else ())
     keyed(predict_routes(pipeline))
     keyed(triage_routes(pipeline, models, policy, formats))
+    keyed(decision_routes(lifecycle.audit, policy, metrics))
     keyed(policy_routes(policy))
     keyed(report_routes(ReportWriter(policy, settings)))
     keyed(model_routes(models, settings, shift))
@@ -161,7 +163,10 @@ def create_app(
         ],
         bodies=BodyLimits(
             settings.bodies,
-            dict.fromkeys((BATCH_PATH, TRIAGE_BATCH_PATH), settings.bodies.max_batch_bytes),
+            {
+                **dict.fromkeys((BATCH_PATH, TRIAGE_BATCH_PATH), settings.bodies.max_batch_bytes),
+                DECISIONS_PATH: MAX_DECISION_BYTES,
+            },
         ),
         is_closing=lifecycle.is_closing,
     )

@@ -168,7 +168,8 @@ def service_of(
     verify = None if key is None else verifier(key)
     audit = None
     if options.audit is not None:
-        audit = AuditLog(options.audit, read_secret(options.audit_secret, os.environ))
+        secret = read_secret(options.audit_secret, os.environ)
+        audit = AuditLog(options.audit, secret, settings.audit_retention_months)
     lifecycle = Lifecycle(
         settings,
         sources=sources,

@@ -169,6 +169,10 @@ class ServiceSettings(BaseSettings):
     """Addresses or networks of proxies, separated by commas, whose `X-Forwarded-For` names the
     client. Empty: nobody's does.
     """
+    audit_retention_months: Annotated[int, Field(ge=0, le=1200)] = 0
+    """Months for which the lines of the audit log are kept, stated in the header of every new file;
+    `eulerlora audit due` lists what is older. Nothing is deleted. 0: no limit.
+    """
     page_requests_per_minute: PositiveInt = 1200
     """Requests of one client for the files of the page (about 50) and of `/docs`; then 429."""
 

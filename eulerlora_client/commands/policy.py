@@ -17,7 +17,7 @@ from eulerlora_client.commands.program import INPUT_FILE, POLICY_ENTRY_POINTS, S
 from eulerlora_contract.printable import printable
 
 if TYPE_CHECKING:
-    from eulerlora_client.monitoring import OutcomeSummary, Promise
+    from eulerlora_client.monitoring import LoggedAnswer, Outcome, OutcomeSummary, Promise
     from eulerlora_contract.policy.policy import Policy
 
 
@@ -98,9 +98,11 @@ def _rejected(policy: Policy, images: Sequence[Path]) -> Iterator[str]:
 
 @click.command(
     "monitor",
-    epilog="\b\nExample:\n  eulerlora monitor confirmed.csv --policy policy.toml",
+    epilog="\b\nExamples:\n"
+    "  eulerlora monitor confirmed.csv --policy policy.toml\n"
+    "  eulerlora monitor audit-2026-11.jsonl audit.jsonl",
 )
-@click.argument("outcomes", type=INPUT_FILE)
+@click.argument("outcomes", metavar="OUTCOMES...", nargs=-1, required=True, type=INPUT_FILE)
 @click.option(
     "--policy", "policy_file", type=INPUT_FILE, help="Policy file; default: the packaged policy."
 )
@@ -124,7 +126,7 @@ def _rejected(policy: Policy, images: Sequence[Path]) -> Iterator[str]:
     "--confidence", type=SHARE, default=0.95, show_default=True, help="Of the test and each bound."
 )
 def monitor_command(
-    outcomes: Path,
+    outcomes: tuple[Path, ...],
     policy_file: Path | None,
     confirmed: str,
     classes: tuple[str, ...],
@@ -134,20 +136,16 @@ def monitor_command(
     """Test whether more lesions are missed than the policy's evidence allows.
 
     OUTCOMES is the CSV file of `eulerlora triage --csv`, in order of time, with the column
-    `confirmed` and optionally `lesion`. The test may be repeated whenever the file grows. The exit
-    status is 1 after an alarm.
+    `confirmed` and optionally `lesion`; or the files of a service's audit log, with the diagnoses
+    of `eulerlora decide`. The test may be repeated whenever the files grow. The exit status is 1
+    after an alarm.
     """
-    from eulerlora_client.monitoring import (  # noqa: PLC0415
-        check_decided_by,
-        outcome_summary,
-        read_outcomes,
-    )
+    from eulerlora_client.monitoring import outcome_summary  # noqa: PLC0415
     from eulerlora_contract.policy.policy import default_policy, read_policy  # noqa: PLC0415
 
     policy = default_policy() if policy_file is None else read_policy(policy_file)
     promise = promise_of(policy, classes, wanted, confidence)
-    rows = read_outcomes(outcomes, confirmed)
-    check_decided_by(outcomes, rows, policy.hash)
+    rows = _outcomes(outcomes, confirmed, policy.hash)
     summary = outcome_summary(rows, promise)
     for line in _report_lines(summary, promise):
         click.echo(line)
@@ -156,6 +154,56 @@ def monitor_command(
             f"ALARM at lesion {summary.alarm_at}: more lesions confirmed as {promise.title} are "
             f"missed than the tolerated share of {promise.tolerated:.3g}"
         )
+
+
+def _outcomes(paths: Sequence[Path], confirmed: str, policy_hash: str) -> Sequence[Outcome]:
+    """Returns the rows of a CSV file, or those of audit logs, about which it prints lines.
+
+    Raises:
+        OutcomesError: As `read_outcomes` and `read_logs`, and for decisions of another policy.
+    """
+    from eulerlora_client.monitoring import (  # noqa: PLC0415
+        check_decided_by,
+        is_audit_log,
+        read_logs,
+        read_outcomes,
+    )
+
+    are_logs = [is_audit_log(path) for path in paths]
+    if not all(are_logs):
+        if len(paths) > 1:
+            raise click.UsageError("expected one CSV file, or audit logs only")
+        rows: Sequence[Outcome] = read_outcomes(paths[0], confirmed)
+        check_decided_by(paths[0], rows, policy_hash)
+        return rows
+    answers = read_logs(paths)
+    decided = [answer for answer in answers if answer.policy_hash == policy_hash]
+    if not decided:
+        check_decided_by(paths[0], [answer.outcome for answer in answers], policy_hash)
+    for line in _decision_lines(decided, len(answers)):
+        click.echo(line)
+    return [answer.outcome for answer in decided]
+
+
+def _decision_lines(answers: Sequence[LoggedAnswer], logged: int) -> Iterator[str]:
+    """Yields how people decided, and the shares that drift, in both halves of the answers."""
+    yield f"answers of triage: {logged}, of this policy: {len(answers)}"
+    middle = len(answers) // 2
+    decided, overridden, unfamiliar = [], [], []
+    for part in (answers, answers[:middle], answers[middle:]):
+        states = [answer.decided for answer in part]
+        decided.append(sum(state.decision is not None for state in states))
+        overridden.append(sum(state.is_override for state in states))
+        unfamiliar.append(sum(state.disposition == "unfamiliar" for state in states))
+    yield (
+        f"decided by a person: {decided[0]}, overridden: {overridden[0]} "
+        f"({overridden[0] / max(decided[0], 1):.4f}); in the first half {overridden[1]} of "
+        f"{decided[1]}, in the second {overridden[2]} of {decided[2]}"
+    )
+    yield (
+        f"unfamiliar: {unfamiliar[0]}; in the first half {unfamiliar[1]} of {middle}, in the "
+        f"second {unfamiliar[2]} of {len(answers) - middle}"
+    )
 
 
 def promise_of(

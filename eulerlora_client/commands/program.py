@@ -33,7 +33,7 @@ OTHER_DISTRIBUTION: Mapping[str, Mapping[str, Sequence[str]]] = {
 _MAX_SHORT_HELP = 100  # characters
 
 SECTIONS = {
-    "Use": ("demo", "predict", "triage", "export"),
+    "Use": ("demo", "predict", "triage", "decide", "export"),
     "Train": ("train", "pretrain", "convert", "backbone", "import"),
     "Measure": ("evaluate", "calibrate", "policy", "site", "card", "reproduce"),
     "Operate": ("serve", "sign", "keys", "audit", "monitor"),

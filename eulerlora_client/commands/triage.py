@@ -1,20 +1,28 @@
-"""The command `eulerlora triage`. Its work is in `session`, so that `--help` is fast."""
+"""The commands `eulerlora triage` and `decide`; they import their work when they run."""
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from eulerlora_client.commands.program import INPUT_FILE, SHARE, SamplesParameter
+from eulerlora_contract.printable import printable
 from eulerlora_contract.sampling import MODES, Auto, Mode
 
 if TYPE_CHECKING:
-    from eulerlora_client.client import TriageOptions
+    from eulerlora_client.client import DecisionOptions, TriageOptions
+    from eulerlora_contract.queries import Decided
 
 _KEY_VARIABLE = "EULERLORA_KEY"
 
 _OUTPUT_FILE = click.Path(path_type=Path, dir_okay=False)
+_URL = click.option(
+    "--url", default="http://127.0.0.1:8000", show_default=True, help="Address of the service."
+)
+_KEY_FILE = click.option(
+    "--key-file", type=INPUT_FILE, help=f"File with the API key; default: ${_KEY_VARIABLE}."
+)
 
 
 @click.command(
@@ -22,9 +30,7 @@ _OUTPUT_FILE = click.Path(path_type=Path, dir_okay=False)
     epilog="\b\nExample:\n  eulerlora triage pictures/ --report report.html --csv rows.csv",
 )
 @click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option(
-    "--url", default="http://127.0.0.1:8000", show_default=True, help="Address of the service."
-)
+@_URL
 @click.option("--report", type=_OUTPUT_FILE, help="Write a self-contained HTML report.")
 @click.option("--csv", type=_OUTPUT_FILE, help="Write a CSV file.")
 @click.option(
@@ -33,9 +39,7 @@ _OUTPUT_FILE = click.Path(path_type=Path, dir_okay=False)
     help="Remove EXIF, GPS, XMP and comments of JPEG, PNG and WebP before they are sent; other "
     "files are not sent.",
 )
-@click.option(
-    "--key-file", type=INPUT_FILE, help=f"File with the API key; default: ${_KEY_VARIABLE}."
-)
+@_KEY_FILE
 @click.option(
     "--policy",
     "policy_file",
@@ -90,15 +94,11 @@ def triage_command(
     """
     if mode not in (None, "stoch") and samples is not None:
         raise click.UsageError(f"expected --samples only with --mode stoch, got --mode {mode}")
-    from eulerlora_client.commands.session import (  # noqa: PLC0415
-        Session,
-        read_key,
-        run_session,
-    )
+    from eulerlora_client.commands.session import Session, run_session  # noqa: PLC0415
     from eulerlora_client.report.exports import Outputs  # noqa: PLC0415
     from eulerlora_contract.policy.policy import read_policy  # noqa: PLC0415
 
-    key = read_key(key_file) if key_file else os.environ.get(_KEY_VARIABLE) or None
+    key = _key(key_file)
     policy = read_policy(policy_file) if policy_file else None
     options: TriageOptions = {
         "mode": mode, "samples": samples, "model": model, "coverage": coverage
@@ -106,3 +106,58 @@ def triage_command(
     session = Session(url, key, policy, options, concurrency, strip_metadata)
     settings_files = [path for path in (key_file, policy_file) if path is not None]
     run_session(session, images, Outputs(csv, json_lines, report), settings_files)
+
+
+def _key(file: Path | None) -> str | None:
+    from eulerlora_client.commands.session import read_key  # noqa: PLC0415
+
+    return read_key(file) if file else os.environ.get(_KEY_VARIABLE) or None
+
+
+@click.command(
+    "decide",
+    epilog="\b\nExamples:\n"
+    "  eulerlora decide REQUEST-ID urgent\n"
+    '  eulerlora decide REQUEST-ID routine --reason "unchanged for years"\n'
+    "  eulerlora decide REQUEST-ID undo\n"
+    "  eulerlora decide REQUEST-ID --diagnosis mel",
+)
+@click.argument("request_id")
+@click.argument("decision", required=False, metavar="[DISPOSITION|undo]")
+@click.option("--reason", help="Why; required for another disposition than the suggested one.")
+@click.option("--diagnosis", help="The confirmed one: the name of a class, or a code of your own.")
+@click.option("--index", type=click.IntRange(0), help="Position of the image in its batch, from 0.")
+@_URL
+@_KEY_FILE
+def decide_command(
+    request_id: str,
+    decision: str | None,
+    reason: str | None,
+    diagnosis: str | None,
+    index: int | None,
+    url: str,
+    key_file: Path | None,
+) -> None:
+    """Record what a person decided about an answer of triage, or its diagnosis.
+
+    REQUEST-ID is that of the answer. The suggested disposition accepts it, another one overrides
+    it, and undo withdraws what was recorded. For a service with an audit log. Reasons are for
+    people: they must not name a patient.
+    """
+    from eulerlora_client.client import TriageClient  # noqa: PLC0415
+    from eulerlora_contract.errors import SettingsError  # noqa: PLC0415
+
+    options: DecisionOptions = {
+        "decision": cast("Decided | None", decision), "reason": reason, "diagnosis": diagnosis,
+        "index": index,
+    }  # fmt: skip
+    try:
+        client = TriageClient(url, _key(key_file))
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from error
+    with client:
+        decided = client.decide(request_id, **options)
+    parts = [f"suggested {decided.disposition}", f"decided {decided.decision or 'nothing yet'}"]
+    parts += [f"reason: {decided.reason}"] if decided.reason else []
+    parts += [f"diagnosis {decided.diagnosis}"] if decided.diagnosis else []
+    click.echo(printable(f"{decided.item_id or decided.request_id}: {', '.join(parts)}"))

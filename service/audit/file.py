@@ -23,12 +23,13 @@ from typing import Any
 from eulerlora_contract.errors import EulerLoRAError, SettingsError, StorageError
 from eulerlora_contract.output_files import storage_errors
 
-FORMAT = 2
+FORMAT = 3
 FIRST_PREVIOUS = "0" * 64  # `previous` of the first line of a chain
 MAX_LINE_BYTES = 1 << 20
-_TRIAL_BYTES = 1 << 16  # as a batch of decisions
-HEADER, DECISION, REPAIR = "header", "decision", "repair"
-KINDS = (HEADER, DECISION, REPAIR)
+_TRIAL_BYTES = 1 << 16  # as a batch of answers
+_BLOCK_BYTES = 1 << 20
+HEADER, ANSWER, DECISION, REPAIR = "header", "answer", "decision", "repair"
+KINDS = (HEADER, ANSWER, DECISION, REPAIR)
 _FILE_START = b'{"format":'
 """Of the header, in every format."""
 _HEADER_START = _FILE_START + b'%d,"kind":"header","mac":"' % FORMAT
@@ -123,11 +124,13 @@ class AuditFile:
         after: The chain that an empty or missing file continues. Raises SettingsError if another
             process has locked the file, if it is not an audit log, or if it belongs to another
             secret; StorageError if the disk is full; OSError if it cannot be opened.
+        retention_months: What the header of a new file states; 0 for no limit.
     """
 
-    def __init__(self, path: Path, key: bytes, after: ChainEnd) -> None:
+    def __init__(self, path: Path, key: bytes, after: ChainEnd, retention_months: int = 0) -> None:
         self.path = path
         self._key = key
+        self._retention_months = retention_months
         self.end = after
         self._has_partial_write = False
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -185,7 +188,11 @@ class AuditFile:
 
     def _start(self) -> None:
         self._truncate()  # an incomplete header
-        self.append([{"kind": HEADER, "format": FORMAT, "secret_id": key_id(self._key)}])
+        header = {
+            "kind": HEADER, "format": FORMAT, "secret_id": key_id(self._key),
+            "retention_months": self._retention_months,
+        }  # fmt: skip
+        self.append([header])
         _sync_folder(self.path.parent)
 
     def _continue(self, torn: bytes) -> None:
@@ -291,13 +298,54 @@ class ChainError(EulerLoRAError):
 
 def audit_files(folder: Path) -> list[Path]:
     """Returns the audit files in a folder, of any format; other files are left out."""
-    found = []
-    for path in sorted(folder.iterdir()):
-        if path.is_file():
-            with path.open("rb") as file:
-                if file.read(len(_FILE_START)) == _FILE_START:
-                    found.append(path)
-    return found
+    return [path for path in sorted(folder.iterdir()) if _is_audit_file(path)]
+
+
+def _is_audit_file(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_FILE_START)) == _FILE_START
+
+
+def newest_records(path: Path, key: bytes, part: bytes) -> Iterator[Record]:
+    """Yields the records whose lines contain `part`, the last one first, while the log grows.
+
+    Reads the files of the key in the folder of the log, the newest first, and leaves out those that
+    this process may not read, and lines that were changed. Memory is bounded by a block and a line.
+
+    Args:
+        path: The log; rotated files are beside it.
+        key: Of the chain.
+        part: Of a line.
+
+    Raises:
+        OSError: If a file cannot be read to its start.
+    """
+    started = {}
+    for other in path.parent.iterdir():
+        with suppress(ChainError, PermissionError, FileNotFoundError):
+            if _is_audit_file(other):
+                started[other] = _header(other, key)["time"]
+    for file in sorted(started, key=lambda other: started[other], reverse=True):
+        for line in _lines_with(file, part):
+            with suppress(ValueError):
+                yield _decode_line(line, key)
+
+
+def _lines_with(path: Path, part: bytes) -> Iterator[bytes]:
+    """Yields the lines of a file that contain `part`, the last one first."""
+    with path.open("rb") as file:
+        start, rest = file.seek(0, os.SEEK_END), b""
+        while start > 0:
+            end, start = start, max(0, start - _BLOCK_BYTES)
+            file.seek(start)
+            block = file.read(end - start) + rest
+            # What precedes the first line end may belong to a line that begins in another block.
+            first = 0 if start == 0 else block.find(b"\n") + 1 or len(block)
+            rest, lines = block[:first], block[first:]
+            if part in lines:
+                yield from (line for line in reversed(lines.splitlines(True)) if part in line)
 
 
 def records(paths: Iterable[Path], key: bytes, after: str = FIRST_PREVIOUS) -> Iterator[Record]:

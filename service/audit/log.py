@@ -1,4 +1,4 @@
-"""The audit log: every decision is on the disk before its response is sent.
+"""The audit log: every answer and decision is on the disk before its response is sent.
 
 It contains no image, only a keyed hash of each. The secret has a key for these hashes and another
 one for the chain: uploaders choose what the former is applied to.
@@ -16,12 +16,20 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Self
 
-from eulerlora_contract.answers import Prediction
+from eulerlora_contract.answers import Prediction, RecordedDecision, item_id
 from eulerlora_contract.errors import EulerLoRAError, SettingsError
 from eulerlora_contract.policy import policy
-from eulerlora_contract.problems import AuditUnavailable
+from eulerlora_contract.problems import AuditUnavailable, InvalidParameter, UnknownRequest
 from eulerlora_contract.sampling import Auto
-from service.audit.file import DECISION, AuditFile, ChainEnd, Record
+from service.audit.file import (
+    ANSWER,
+    DECISION,
+    AuditFile,
+    ChainEnd,
+    Record,
+    canonical,
+    newest_records,
+)
 from service.auth.keys import warn_if_world_readable
 
 _VARIABLE = "EULERLORA_AUDIT_SECRET"
@@ -108,9 +116,17 @@ class AuditEntry:
     samples_asked: int | Auto | None = None
 
 
+@dataclass(frozen=True)
+class AnsweredImage:
+    """An answer of `/triage` in the log, and what was decided about it so far."""
+
+    answer: Record
+    decided: RecordedDecision
+
+
 @dataclass(frozen=True, eq=False)
 class _PendingEntry:
-    entry: AuditEntry
+    entry: AuditEntry | Record
     written: "Future[None]" = field(default_factory=Future)
 
 
@@ -122,15 +138,18 @@ class AuditLog:
 
     Args:
         secret: Of the chain and of the image hashes.
+        retention_months: As in `AuditFile`.
 
     Raises:
         SettingsError: As `AuditFile`, at construction.
         StorageError: As `AuditFile`, at construction.
     """
 
-    def __init__(self, path: Path, secret: bytes) -> None:
+    def __init__(self, path: Path, secret: bytes, retention_months: int = 0) -> None:
         self._path = path
         self._secret = secret
+        self._retention_months = retention_months
+        self._search = asyncio.Lock()
         self._file = self._open_file(ChainEnd())
         self._queue: SimpleQueue[_PendingEntry | None] = SimpleQueue()
         self._is_writable = True
@@ -150,8 +169,8 @@ class AuditLog:
         """False after the file or disk has failed, until a write or a trial succeeds."""
         return self._is_writable
 
-    async def record(self, entry: AuditEntry) -> None:
-        """Returns when the entry is in the log.
+    async def record(self, entry: AuditEntry | Record) -> None:
+        """Returns when the entry, an answer or the record of a decision, is in the log.
 
         Cancelling the call before the write starts drops the entry. After a failure, writing is
         tried again with the next entry, and every TRIAL_INTERVAL_S without one.
@@ -163,8 +182,43 @@ class AuditLog:
         self._queue.put(pending)
         await asyncio.wrap_future(pending.written)
 
+    async def answered(
+        self, request_id: str, index: int | None, client: str | None
+    ) -> AnsweredImage:
+        """Returns the last answer of `/triage` to a client with this request id, of this image.
+
+        Reads the log from its end, in a thread, for one request at a time.
+
+        Raises:
+            UnknownRequest: If there is none.
+            InvalidParameter: If it has several images and no index is given.
+            AuditUnavailable: If the log cannot be read.
+        """
+        async with self._search:
+            try:
+                return await asyncio.to_thread(self._answered, request_id, index, client)
+            except OSError as error:
+                logger.error("cannot read the audit log: %s", error)
+                raise AuditUnavailable("the answer cannot be looked up") from error
+
+    def _answered(self, request_id: str, index: int | None, client: str | None) -> AnsweredImage:
+        item = None if index is None else item_id(request_id, index)
+        part = canonical({"request_id": request_id})[1:-1]
+        decisions: list[Record] = []
+        for record in newest_records(self._path, chain_key(self._secret), part):
+            if record["client"] != client or record["request_id"] != request_id:
+                continue
+            if record["kind"] == DECISION:
+                decisions.append(record)
+            elif record["triage"] is not None and item is None and record["item_id"] is not None:
+                raise InvalidParameter("index: expected the position of the image in its batch")
+            elif record["triage"] is not None and item == record["item_id"]:
+                of_item = (one for one in reversed(decisions) if one["answer"] == record["mac"])
+                return AnsweredImage(record, RecordedDecision.of(record, of_item))
+        raise UnknownRequest("expected the request id of an answer of /triage to this client")
+
     def _open_file(self, after: ChainEnd) -> AuditFile:
-        return AuditFile(self._path, chain_key(self._secret), after)
+        return AuditFile(self._path, chain_key(self._secret), after, self._retention_months)
 
     def _run(self) -> None:
         stopping = False
@@ -204,7 +258,7 @@ class AuditLog:
         except Exception as error:  # no response may be sent unrecorded, whatever the error is
             self._note_outcome(error)
             for pending in batch:
-                problem = AuditUnavailable("the decision cannot be recorded and is not returned")
+                problem = AuditUnavailable("the answer or decision cannot be recorded")
                 pending.written.set_exception(problem)
         else:
             self._note_outcome(None)
@@ -228,9 +282,11 @@ class AuditLog:
             self._file = successor
             logger.info("%s: rotated; a new file continues the chain", successor.path)
 
-    def _record_of(self, entry: AuditEntry) -> Record:
+    def _record_of(self, entry: AuditEntry | Record) -> Record:
+        if not isinstance(entry, AuditEntry):
+            return entry
         return {
-            "kind": DECISION,
+            "kind": ANSWER,
             "client": entry.key_name,
             "image": image_hash(self._secret, entry.image),
             "warnings": len(entry.prediction.warnings),
@@ -242,7 +298,7 @@ class AuditLog:
     def _note_outcome(self, error: Exception | None) -> None:
         """Stores whether the file can be written; logs a change, and every defect of an entry."""
         if error and not isinstance(error, (OSError, EulerLoRAError)):
-            logger.error("cannot record a decision", exc_info=error)
+            logger.error("cannot write a record", exc_info=error)
             return
         if error and self._is_writable:
             logger.error("cannot write the audit log: %s", error)

@@ -156,6 +156,8 @@ async def _on_validation_error(request: Request, error: Exception) -> JSONRespon
         name = "a parameter with an unprintable name"
     if fault["type"] == "extra_forbidden":
         reason = "unknown parameter"
+    elif fault["type"] == "missing":
+        reason = "expected a value, got none"
     elif fault["type"] == "value_error":
         reason = str(fault["ctx"]["error"])
     else:

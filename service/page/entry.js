@@ -1,6 +1,7 @@
 /* An image in the list: a row that opens and closes its card. */
 
 import { pendingContent, problemContent, resultContent } from "./card.js";
+import { Decision } from "./decision.js";
 import { button, html } from "./dom.js";
 import { icon } from "./icons.js";
 import { show } from "./preview.js";
@@ -15,7 +16,8 @@ const NOTE = ["note", "Note", 500];
 
 export class Entry {
   /** @param {import("./item.js").Item} item
-   * @param {{retry: Function, remove: Function, opened: Function}} actions  called with the item */
+   * @param {{retry: Function, remove: Function, opened: Function, decide: Function}} actions  called
+   * with the item */
   constructor(item, actions) {
     this.item = item;
     this.actions = actions;
@@ -32,6 +34,7 @@ export class Entry {
     this.facts = html("p", { class: "facts" });
     this.content = html("div", { class: "card-content" });
     this.card = html("div", { class: "card", id: `card-${item.id}`, hidden: true });
+    this.decision = new Decision(item, actions.decide);
     this.element = html("li", { class: "entry" });
     this.#build();
     this.#showPreview();
@@ -54,6 +57,7 @@ export class Entry {
     const version = [item.state, item.progress, item.result, item.problem, item.sameAs];
     if (version.every((part, index) => part === this.shown[index])) return;
     this.shown = version;
+    this.decision.update(titles);
     this.article.dataset.state = item.status;
     this.article.setAttribute("aria-busy", String(item.isPending));
     this.article.classList.toggle("busy", item.isPending && item.result !== null);
@@ -105,6 +109,7 @@ export class Entry {
       "article",
       { "aria-labelledby": `name-${item.id}` },
       html("h4", {}, this.button),
+      this.decision.element,
       this.card,
     );
     this.element.append(this.article);

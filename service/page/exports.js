@@ -61,10 +61,10 @@ function printable(text) {
 }
 
 /** The finished items as JSON: the answers of the service, each with its file name, identifier and
- * note. */
+ * note, and with what was decided. */
 export function asJson(items) {
-  const entries = items.map(({ name, identifier, note, problem, result }) => {
-    const file = { file: name, identifier, note };
+  const entries = items.map(({ name, identifier, note, problem, result, decided }) => {
+    const file = { file: name, identifier, note, ...(decided === null ? {} : { decided }) };
     if (problem !== null) return { ...file, problem: documentOf(problem) };
     return { ...file, problem: null, ...(result.disposition === null ? result.prediction : result) };
   });

@@ -37,6 +37,7 @@ export class Item {
     this.progress = "Waiting";
     this.result = null; // of an earlier request while the state is queued or running
     this.problem = null;
+    this.decided = null; // what the service has recorded about the result
     this.preview = preview(file);
     this.identifier = ""; // these two stay in the browser
     this.note = "";
@@ -72,7 +73,7 @@ export class Item {
   }
 
   succeed(result) {
-    [this.state, this.result, this.problem] = ["done", result, null];
+    [this.state, this.result, this.problem, this.decided] = ["done", result, null, null];
   }
 
   fail(problem) {

@@ -25,7 +25,7 @@ const service = new Service();
 const items = [];
 let removed = []; // what Undo brings back
 let isNew = false; // images were added whose results are not on the screen yet
-const list = new WorkList({ retry: (item) => analysis.submit(item), remove });
+const list = new WorkList({ retry: (item) => analysis.submit(item), remove, decide });
 const controls = new Controls(repeatAll, showSubject);
 const analysis = new Analysis(service, currentRequest, changed);
 const keyForm = new KeyForm(async (key) => {
@@ -92,6 +92,16 @@ function remove(item) {
   const next = order[order.indexOf(item) + 1] ?? order[order.indexOf(item) - 1];
   removeAll([item]);
   if (next !== undefined) list.focus(next);
+}
+
+/** Records a decision on the result of an item. Returns all that is recorded. Throws Problem. */
+async function decide({ result }, fields) {
+  try {
+    return await service.decide({ request_id: result.prediction.request_id, ...fields });
+  } catch (error) {
+    if (error.code === "not_authenticated") keyForm.show(service.key !== null);
+    throw error;
+  }
 }
 
 function removeAll(gone) {

@@ -35,12 +35,13 @@ export class Service {
   /** The report of a triage run, as `html` or `csv`. images: the request's list. Throws Problem.
    * @returns {Promise<Blob>} */
   async report(images, format) {
-    const options = {
-      method: "POST",
-      body: JSON.stringify({ images }),
-      headers: { "Content-Type": "application/json" },
-    };
-    return (await this.#success(`triage/report?format=${format}`, options)).blob();
+    return (await this.#success(`triage/report?format=${format}`, posted({ images }))).blob();
+  }
+
+  /** Records a decision; returns all that is recorded about the answer. Throws Problem.
+   * @param {{request_id: string, decision: string, reason?: string}} fields */
+  decide(fields) {
+    return this.#json("decisions", posted(fields));
   }
 
   /** A disposition with its prediction. options: {mode, samples, model}. Throws Problem. */
@@ -105,6 +106,14 @@ export class Service {
       throw new Problem(timeout.aborted ? TIMED_OUT : UNREACHABLE);
     }
   }
+}
+
+function posted(body) {
+  return {
+    method: "POST",
+    body: JSON.stringify(body),
+    headers: { "Content-Type": "application/json" },
+  };
 }
 
 async function bodyOf(response, signal) {

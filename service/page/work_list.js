@@ -27,7 +27,7 @@ const NOTES = {
 };
 
 export class WorkList {
-  /** @param {{retry: Function, remove: Function}} actions */
+  /** @param {{retry: Function, remove: Function, decide: Function}} actions */
   constructor(actions) {
     this.actions = { ...actions, opened: (item) => this.opened.add(item) };
     this.entries = new Map(); // item -> Entry

@@ -6,7 +6,7 @@ served models, and problem codes.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -27,8 +27,15 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from eulerlora_contract.answers import Disposition, ModelShift, Prediction
+from eulerlora_contract.answers import (
+    UNDO,
+    Disposition,
+    ModelShift,
+    Prediction,
+    RecordedDecision,
+)
 from eulerlora_contract.problems import SENT_BY_SERVICE
+from eulerlora_contract.queries import DecisionRequest
 from eulerlora_contract.sampling import AUTO_ROUNDS
 from service.telemetry.stderr import dropped_lines
 
@@ -57,6 +64,11 @@ BY_MODEL, BY_MODE = ("model",), ("model", "mode")
 _COUNTERS: Mapping[str, tuple[str, Labels]] = {
     "predictions": ("Predictions.", (*BY_MODE, "client")),
     "dispositions": ("Dispositions of the triage policy.", (*BY_MODEL, "disposition")),
+    "decisions": ("Decisions of people on dispositions, by kind.", (*BY_MODEL, "kind")),
+    "diagnoses": (
+        "Confirmed diagnoses, by the disposition that was suggested.",
+        (*BY_MODEL, "critical", "disposition"),
+    ),
     "ood_checked": ("Images compared with an OOD threshold.", BY_MODE),
     "ood": ("Images flagged as out of distribution.", BY_MODE),
     "unfamiliar_checked": ("Images compared with a threshold of feature_distance.", BY_MODE),
@@ -308,6 +320,29 @@ class Metrics:
         self._observe("decode_seconds", completed.decode_s, **by_model)
         self._observe("queue_wait_seconds", completed.queue_s, **by_model)
         self._observe("model_seconds", completed.model_s, **by_model)
+
+    def count_decision(
+        self,
+        model: str,
+        asked: DecisionRequest,
+        decided: RecordedDecision,
+        critical: Collection[str],
+    ) -> None:
+        """Counts a request that was recorded.
+
+        Args:
+            model: That of the answer.
+            asked: The request.
+            decided: The state after it.
+            critical: The policy's critical classes.
+        """
+        if asked.decision is not None:
+            other = "override" if decided.is_override else "accept"
+            self._count("decisions", model=model, kind=UNDO if asked.decision == UNDO else other)
+        if asked.diagnosis is not None:
+            is_critical = str(asked.diagnosis in critical).lower()
+            disposition = decided.disposition
+            self._count("diagnoses", model=model, critical=is_critical, disposition=disposition)
 
     def _count(self, counter: str, amount: int = 1, /, **labels: str) -> None:
         self._counters[counter].labels(**labels).inc(amount)

@@ -133,6 +133,22 @@ def test_a_triage_request_has_no_defaults_of_its_own_and_all_given_parameters(
     ]  # fmt: skip
 
 
+def test_a_decision_is_one_request_in_json(call: Call, server: ScriptedServer) -> None:
+    recorded = {
+        "request_id": "r1", "disposition": "urgent", "decision": "routine", "reason": "R",
+        "diagnosis": None,
+    }  # fmt: skip
+    server.reply((200, {}, json.dumps(recorded).encode()))
+    sent = {"decision": "routine", "reason": "R", "index": 3}
+    decided = call(server.url, "decide", "r1", options=sent)
+    assert (decided.decision, decided.is_override) == ("routine", True)
+    (request,) = server.requests
+    assert (request.method, request.path) == ("POST", "/decisions")
+    assert json.loads(request.body) == {"request_id": "r1", **sent}
+    with pytest.raises(TypeError, match="unknown option who"):
+        call(server.url, "decide", "r1", options={"who": "me"})
+
+
 def test_a_batch_is_one_request_with_all_images(call: Call, server: ScriptedServer) -> None:
     document = {"status": 422, "code": "unusable_image", "title": "T", "detail": "D"}
     entries = [result_of(Disposition.REFER).model_dump(mode="json"), document | PROBLEM_FIELDS]

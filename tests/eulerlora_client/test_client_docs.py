@@ -12,8 +12,10 @@ import pytest
 from eulerlora import EulerLoRA
 from eulerlora_client import Disposition
 from eulerlora_contract.policy.results import TITLES
+from service.audit.log import AuditLog
 from tests.eulerlora_client.runs import triage
 from tests.markdown import code_blocks
+from tests.service.audit_entries import SECRET
 from tests.service.conftest import app_of
 from tests.service.real_server import run_server
 
@@ -31,8 +33,10 @@ PROGRAM = "$ eulerlora triage "
 
 
 @pytest.fixture(scope="module")
-def embedded() -> Iterator[int]:
-    with run_server(app_of(EulerLoRA.default())) as port:
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The loopback port of a server of the embedded model with an audit log."""
+    audit = AuditLog(tmp_path_factory.mktemp("audit") / "audit.jsonl", SECRET)
+    with run_server(app_of(EulerLoRA.default(), audit=audit)) as port:
         yield port
 
 
@@ -62,7 +66,9 @@ def shape(text: str) -> str:
     return "\n".join(line for line in lines if line != "-")
 
 
-@pytest.mark.parametrize(("block", "recorded"), TOUR, ids=["one", "many", "others", "command"])
+@pytest.mark.parametrize(
+    ("block", "recorded"), TOUR, ids=["one", "many", "decision", "others", "command"]
+)
 def test_the_recorded_tour_runs(
     block, recorded: str, embedded: int, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,9 +12,11 @@ from eulerlora_contract.answers import (
     Disposition,
     ModelShift,
     Prediction,
+    RecordedDecision,
     ShiftSignal,
 )
 from eulerlora_contract.problems import NotAuthenticated, Overloaded
+from eulerlora_contract.queries import DecisionRequest
 from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
 from service.http.responses import ProblemResponse, add_problem_handlers
 from service.routes.system import metrics_routes
@@ -143,3 +145,8 @@ def count_everything(metrics: Metrics) -> None:
     metrics.count_batch("tiny", rows=12, items=3, seconds=0.2)
     for body in (BODY, AUTO_BODY, SETTLED_BODY):
         metrics.count_prediction(completed(body, Disposition.URGENT), "keyed")
+    asked = DecisionRequest(request_id="r1", decision="urgent", diagnosis="mel")
+    decided = RecordedDecision(
+        request_id="r1", disposition=Disposition.URGENT, decision=None, reason=None, diagnosis=None
+    )
+    metrics.count_decision("tiny", asked, decided, ("mel",))

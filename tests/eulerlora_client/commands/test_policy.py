@@ -1,5 +1,6 @@
 """`eulerlora policy show`, `check` and `eulerlora monitor`: outputs, exit status and options."""
 
+import asyncio
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
@@ -16,9 +17,17 @@ from eulerlora_client.commands.policy import (
     promise_of,
     show_command,
 )
-from eulerlora_contract.errors import ImageFilesError, SettingsError
-from eulerlora_contract.policy.policy import default_policy, default_policy_text, parse_policy
+from eulerlora_contract.answers import Disposition
+from eulerlora_contract.errors import ImageFilesError, OutcomesError, SettingsError
+from eulerlora_contract.policy.policy import (
+    Decision,
+    default_policy,
+    default_policy_text,
+    parse_policy,
+)
 from eulerlora_contract.policy.results import UNKNOWN, performance
+from service.audit.log import AuditLog
+from tests.service.audit_entries import SECRET, audit_entry
 
 
 def test_show_prints_the_packaged_policy_unchanged() -> None:
@@ -159,3 +168,67 @@ def test_decisions_of_another_policy_are_refused(tmp_path: Path, bare_policy: Pa
     done = CliRunner().invoke(monitor_command, [str(path)])
     assert done.exit_code == 1
     assert f"got {policy.hash}" in str(done.exception)
+
+
+def logged(path: Path, *outcomes: tuple[str, str | None, str | None]) -> Path:
+    """Writes an audit log with a disposition, decision and diagnosis for each image."""
+    with AuditLog(path, SECRET) as log:
+        for number, (disposition, decision, diagnosis) in enumerate(outcomes):
+            rule = Decision(Disposition(disposition), (), 1, default_policy().hash)
+            asyncio.run(
+                log.record(audit_entry(f"r{number}", f"{path.name} {number}".encode(), rule))
+            )
+            if decision or diagnosis:
+                answer = asyncio.run(log.answered(f"r{number}", None, "clinic")).answer
+                record = {
+                    "kind": "decision", "client": "clinic", "request_id": f"r{number}",
+                    "answer": answer["mac"], "decision": decision, "reason": None,
+                    "diagnosis": diagnosis,
+                }  # fmt: skip
+                asyncio.run(log.record(record))
+    return path
+
+
+def test_outcomes_are_read_from_the_audit_log_with_how_people_decided(tmp_path: Path) -> None:
+    older = logged(tmp_path / "older", ("urgent", "urgent", "mel"), ("routine", "urgent", "mel"))
+    present = logged(
+        tmp_path / "audit.jsonl", ("unfamiliar", "unfamiliar", None), ("urgent", "undo", "nv")
+    )
+    done = CliRunner().invoke(monitor_command, [str(present), str(older)])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[:8] == [
+        "answers of triage: 4, of this policy: 4",
+        "decided by a person: 3, overridden: 1 (0.3333); in the first half 1 of 2, in the second "
+        "0 of 1",
+        "unfamiliar: 1; in the first half 0 of 2, in the second 1 of 2",
+        "lesions confirmed as mel: 2",
+        "  urgent: 1",
+        "  unfamiliar, seen by a person: 0",
+        "  missed: 1",
+        "  not assessed (retake or no decision): 0",
+    ]
+
+
+def test_misses_in_the_audit_log_are_an_alarm_with_status_1(tmp_path: Path) -> None:
+    path = logged(tmp_path / "audit.jsonl", *[("routine", None, "mel")] * 10)
+    done = CliRunner().invoke(monitor_command, [str(path)])
+    assert done.exit_code == 1
+    assert "ALARM at lesion " in done.stderr
+
+
+def test_answers_of_another_policy_are_left_out_of_a_log(tmp_path: Path, bare_policy: Path) -> None:
+    path = logged(tmp_path / "audit.jsonl", ("urgent", None, "mel"))
+    options = ["--policy", str(bare_policy), "--wanted", "0.9"]
+    done = CliRunner().invoke(monitor_command, [str(path), *options])
+    assert f"got {default_policy().hash}" in str(done.exception)
+
+
+def test_a_damaged_log_and_mixed_files_are_refused(tmp_path: Path) -> None:
+    path = logged(tmp_path / "audit.jsonl", ("urgent", None, "mel"))
+    table = tmp_path / "o.csv"
+    table.write_text("disposition,confirmed\nurgent,mel\n")
+    assert CliRunner().invoke(monitor_command, [str(path), str(table)]).exit_code == 2
+    path.write_bytes(path.read_bytes() + b"{}\n")
+    done = CliRunner().invoke(monitor_command, [str(path)])
+    assert isinstance(done.exception, OutcomesError)
+    assert str(path) in str(done.exception)

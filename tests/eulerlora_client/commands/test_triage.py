@@ -8,15 +8,17 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from eulerlora_client.client import TriageClient
-from eulerlora_client.commands.triage import triage_command
+from eulerlora_client.commands import program as program_module
+from eulerlora_client.commands.triage import decide_command, triage_command
 from eulerlora_contract.answers import Disposition, PredictionSet, TriageResult
 from eulerlora_contract.policy.policy import default_policy_text
 from eulerlora_contract.policy.results import WARNING
-from tests.eulerlora_client.conftest import ScriptedServer
+from tests.eulerlora_client.conftest import ScriptedServer, problem_reply
 from tests.eulerlora_client.runs import (
     DETAILS,
     mel_policy,
@@ -27,6 +29,7 @@ from tests.eulerlora_client.runs import (
     triage,
     triage_reply,
 )
+from tests.program import Completed, run
 
 ROOT = Path(__file__).parents[3]
 
@@ -268,3 +271,33 @@ def test_a_proxy_is_named_before_pictures_go_to_it(
     no_service = triage(*arguments, "--url", "http://127.0.0.1:1")
     assert no_service.status == 1
     assert len(server.requests) == 3
+
+
+def test_decide_sends_what_was_given_and_prints_what_is_recorded(server: ScriptedServer) -> None:
+    recorded = {
+        "request_id": "b", "index": 1, "item_id": "b:1", "disposition": "urgent",
+        "decision": "routine", "reason": "why\x1b[2J", "diagnosis": "nv",
+    }  # fmt: skip
+    server.reply((200, {}, json.dumps(recorded).encode()))
+    options = ("--reason", "why", "--diagnosis", "nv", "--index", "1", "--url", server.url)
+    done = decide("b", "routine", *options)
+    assert (done.status, done.err) == (0, "")
+    words = r"b:1: suggested urgent, decided routine, reason: why\x1b[2J, diagnosis nv"
+    assert done.out == words + "\n"
+    (request,) = server.requests
+    assert json.loads(request.body) == {
+        "request_id": "b", "decision": "routine", "reason": "why", "diagnosis": "nv", "index": 1
+    }  # fmt: skip
+
+
+def test_a_refused_decision_is_one_line_and_status_1(server: ScriptedServer) -> None:
+    server.reply(problem_reply(404, "unknown_request"))
+    done = decide("r1", "urgent", "--url", server.url)
+    assert (done.status, done.out, len(done.err.splitlines())) == (1, "", 1)
+    assert decide("r1", "urgent", "--url", "nowhere").status == 2
+
+
+def decide(*arguments: str) -> Completed:
+    """Runs `eulerlora decide ARGUMENTS` in this process."""
+    with patch.object(program_module, "program", decide_command):
+        return run(*arguments)

@@ -1,18 +1,23 @@
-"""`eulerlora audit verify`: its output for valid and for modified logs."""
+"""`eulerlora audit verify` and `due`: their outputs for valid and for modified logs."""
 
 import asyncio
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 
 import pytest
 
-from service.audit.log import AuditLog
+from service.audit import commands
+from service.audit import file as audit_file
+from service.audit.commands import later_by
+from service.audit.file import AuditFile, ChainEnd, Record
+from service.audit.log import AuditLog, chain_key
 from tests.program import refusal, run
 from tests.service.audit_entries import SECRET, audit_entry, verified
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A log of three decisions on the images `one`, `two` and `one`."""
+    """A log of three answers on the images `one`, `two` and `one`."""
     path = tmp_path / "audit.jsonl"
     with AuditLog(path, SECRET) as log:
         for name, image in (("r1", b"one"), ("r2", b"two"), ("r3", b"one")):
@@ -45,7 +50,7 @@ def test_a_valid_log_is_summarised_with_its_last_line(path: Path) -> None:
     for argument in (path, path.parent):
         done = run("audit", "verify", argument)
         assert (done.status, done.err) == (0, "")
-        assert "1 files, 4 lines, 3 decisions, 0 repairs" in done.out
+        assert "1 files, 4 lines, 3 answers, 0 decisions, 0 repairs" in done.out
         assert f"from {first['time']} to {last['time']}" in done.out
         assert f"last {last['mac']}\n" in done.out
 
@@ -81,11 +86,64 @@ def test_a_later_file_is_accepted_with_the_last_line_of_archived_ones(
     assert "1 files, 2 lines" in run("audit", "verify", path, "--after", last).out
 
 
-def test_the_decisions_on_an_image_are_shown(path: Path, image: Path) -> None:
+def decided(path: Path, answer: Record, reason: str) -> None:
+    """Adds the record of a decision on an answer."""
+    record = {
+        "kind": "decision", "disposition": "urgent", "decision": "routine", "reason": reason,
+        "diagnosis": None, **{name: answer[name] for name in ("request_id", "client", "image")},
+        "item_id": None, "answer": answer["mac"],
+    }  # fmt: skip
+    with AuditLog(path, SECRET) as log:
+        asyncio.run(log.record(record))
+
+
+def test_answers_and_decisions_on_an_image_are_shown(path: Path, image: Path) -> None:
+    _, first, second, _ = verified(path)
+    decided(path, first, "why\x1b[2J")
+    decided(path, second, "other")
     done = run("audit", "verify", path, "--image", image)
     assert done.status == 0
+    assert "3 answers, 2 decisions" in done.out
     shown = [line for line in done.out.splitlines() if line.startswith("sequence=")]
-    assert ["request_id=r1" in shown[0], "request_id=r3" in shown[1], len(shown)] == [True, True, 2]
+    ids = [word for line in shown for word in line.split() if word.startswith("request_id=")]
+    assert ids == ["request_id=r1", "request_id=r3", "request_id=r1"]
+    assert shown[2].endswith(r"decision=routine  reason=why\x1b[2J  diagnosis=None")
+    decisions = run("audit", "verify", path, "--decisions").out
+    assert [line.split("request_id=")[1][:2] for line in decisions.splitlines()[:2]] == ["r1", "r2"]
+
+
+def test_files_are_due_when_their_last_line_is_older_than_the_retention(
+    path: Path, monkeypatch
+) -> None:
+    older = path.with_name("older.jsonl")
+    path.rename(older)
+    after = ChainEnd(lines=4, mac=verified(older)[-1]["mac"])
+    monkeypatch.setattr(audit_file, "_now", lambda: "2026-05-31T10:00:00+00:00")
+    AuditFile(path, chain_key(SECRET), after, retention_months=240).close()
+    done = run("audit", "due", path.parent)
+    first, second = done.out.splitlines()
+    assert first.startswith(f"{older}: ") and first.endswith("4 lines, kept")
+    assert second == f"{path}: 2026-05-31 to 2026-05-31, 1 lines, due 2046-05-31"
+    after_mac = verified(older, path)[-1]["mac"]
+    monkeypatch.setattr(commands, "datetime", Clock)
+    done = run("audit", "due", path, older, "--months", "1")
+    assert done.out.splitlines()[1].endswith("1 lines, DUE since 2026-06-30")
+    assert done.out.splitlines()[2].endswith(f"--after {after_mac}")
+
+
+class Clock(datetime):
+    """A clock of the year 2100."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> "Clock":
+        return cls(2100, 1, 1, tzinfo=tz)
+
+
+def test_months_end_on_the_last_day_of_a_shorter_month() -> None:
+    start = datetime(2027, 8, 31, tzinfo=UTC)
+    assert [later_by(start, months).date().isoformat() for months in (1, 5, 6, 12)] == [
+        "2027-09-30", "2028-01-31", "2028-02-29", "2028-08-31",
+    ]  # fmt: skip
 
 
 def test_a_secret_file_replaces_the_environment(path: Path, secret: Path) -> None:

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from eulerlora_contract.errors import SettingsError, StorageError
-from service.audit.file import DECISION, AuditFile, ChainEnd, key_id, records
+from service.audit import file as audit_file
+from service.audit.file import (
+    DECISION,
+    FORMAT,
+    AuditFile,
+    ChainEnd,
+    key_id,
+    newest_records,
+    records,
+)
 from tests.full_disk import file_size_limit
 
 KEY = b"key"
@@ -52,8 +61,25 @@ def test_a_new_file_is_private_and_starts_with_a_header(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
     (header,) = records([path], KEY)
     assert (header["kind"], header["format"], header["secret_id"]) == (
-        "header", 2, key_id(KEY),
+        "header", FORMAT, key_id(KEY),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("block_bytes", [1, 100, 1 << 20])
+def test_records_are_found_from_the_last_one_on_across_blocks_and_files(
+    path: Path, monkeypatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(audit_file, "_BLOCK_BYTES", block_bytes)
+    write(path, "a", "b", "wanted 1", "c", "wanted 2", "changed wanted")
+    older = path.with_name("older")
+    path.rename(older)
+    older.write_bytes(older.read_bytes().replace(b"changed wanted", b"changes wanted"))
+    write(path, "wanted 3", "d")
+    with path.open("ab") as file:
+        file.write(b'{"name":"torn wanted')
+    opened(path.with_name("another key"), b"other").close()
+    found = newest_records(path, KEY, b"wanted")
+    assert [record["name"] for record in found] == ["wanted 3", "wanted 2", "wanted 1"]
 
 
 @pytest.mark.parametrize("size", [1, 40, -1])

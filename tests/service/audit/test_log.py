@@ -49,7 +49,7 @@ def record(log: AuditLog, *names: str, **changes: Any) -> None:
 
 
 def ids(*paths: Path) -> list[str]:
-    return [record["request_id"] for record in verified(*paths) if record["kind"] == "decision"]
+    return [record["request_id"] for record in verified(*paths) if record["kind"] == "answer"]
 
 
 def test_a_line_contains_the_exact_prediction_and_no_image_content(log, path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_defect_of_one_record_does_not_count_as_a_failure_of_the_log(log, path
     with pytest.raises(AuditUnavailable):
         record(log, "x" * audit_file.MAX_LINE_BYTES)
     assert log.is_writable
-    assert "cannot record" in caplog.text
+    assert "cannot write a record" in caplog.text
     record(log, "after")
     assert ids(path) == ["after"]
 

@@ -8,6 +8,7 @@ import pytest
 
 from service.audit.file import (
     FIRST_PREVIOUS,
+    FORMAT,
     AuditFile,
     ChainEnd,
     ChainError,
@@ -118,7 +119,7 @@ def with_line_of_another_log(path: Path) -> bytes:
         (lambda path: rechained(path, key_id(KEY).encode(), after=4), 5),
         (with_plain_hashes, 1),
         (with_line_of_another_log, 5),
-        (lambda path: path.read_bytes().replace(b'"format":2', b'"format":1'), 1),
+        (lambda path: path.read_bytes().replace(b'"format":%d' % FORMAT, b'"format":1'), 1),
     ],
 )
 def test_without_the_key_no_line_can_be_forged_and_none_chained_again(
@@ -188,7 +189,7 @@ def encoded_lines(*records: tuple[dict[str, object], ChainEnd]) -> bytes:
     return b"".join(encode_line({"time": ""} | record, end, KEY)[0] for record, end in records)
 
 
-HEADER = {"kind": "header", "format": 2}
+HEADER = {"kind": "header", "format": FORMAT}
 DECISION = {"kind": "decision"}
 AFTER_HEADER = encode_line({"time": ""} | HEADER, ChainEnd(), KEY)[1]
 

@@ -18,12 +18,14 @@ from generated.api.models import describe_model, list_models, model_card  # noqa
 from generated.api.operations import livez, readyz, scrape  # noqa: E402
 from generated.api.predictions import predict, predict_batch  # noqa: E402
 from generated.api.triage import (  # noqa: E402
+    decide,
     triage,
     triage_batch,
     triage_policy,
     triage_report,
 )
 from generated.models import (  # noqa: E402
+    DecisionRequest,
     PredictBatchBody,
     PredictFilesBody,
     PredictMode,
@@ -44,6 +46,7 @@ def file(data: bytes = content) -> File:
 
 answer = triage.sync(client=client, body=TriageFilesBody(file()))
 report = ReportRequest([ReportImage("picture.png", answer)])
+diagnosis = DecisionRequest(answer.prediction.request_id, diagnosis="nv")
 stoch = {"mode": PredictMode.STOCH, "samples": 2}
 answers = {
     "predict": predict.sync(client=client, body=PredictFilesBody(file()), **stoch),
@@ -51,6 +54,7 @@ answers = {
     "predict_batch": predict_batch.sync(client=client, body=PredictBatchBody([file(), file(b"x")])),
     "triage": answer,
     "triage_batch": triage_batch.sync(client=client, body=TriageBatchBody([file()])),
+    "decide": decide.sync(client=client, body=diagnosis),
     "triage_policy": triage_policy.sync(client=client),
     "triage_report": triage_report.sync(client=client, body=report),
     "list_models": list_models.sync(client=client),

@@ -35,6 +35,9 @@ async function main(): Promise<void> {
     predict_batch: entries.map((one) => ("code" in one ? one.code : one.label !== "")),
     triage: triage.disposition !== undefined && isExact && kind === "Bundle",
     triage_batch: (await api.triageBatch({ body: { files: [file()] } })).data!.results.length,
+    decide: (await api.decide({
+      body: { request_id: triage.prediction.request_id, diagnosis: "nv" },
+    })).data!.diagnosis,
     triage_policy: (await api.triagePolicy()).data!.dispositions.length,
     triage_report: (await api.triageReport({
       body: { images: [{ file: "picture.png", result: triage }] },

@@ -16,8 +16,10 @@ import httpx
 import pytest
 
 from eulerlora.model import EulerLoRA
+from service.audit.log import AuditLog
 from service.inference.engine import ServedModel
 from tests.eulerlora_client.runs import mel_policy
+from tests.service.audit_entries import SECRET
 from tests.service.conftest import app_of
 from tests.service.real_server import run_server
 
@@ -31,6 +33,7 @@ SUCCESS = {
     "predict_batch": "PredictionBatch",
     "triage": "TriageResult",
     "triage_batch": "TriageBatch",
+    "decide": "RecordedDecision",
     "triage_policy": "PolicyDescription",
     "triage_report": "str",
     "list_models": "ModelList",
@@ -44,9 +47,10 @@ SUCCESS = {
 
 
 @pytest.fixture(scope="module")
-def url(model: EulerLoRA) -> Iterator[str]:
-    """The address of a service with a policy for the tiny model."""
-    app = app_of(ServedModel(model, "# Tiny\n"), policy=mel_policy())
+def url(model: EulerLoRA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a service with a policy for the tiny model and an audit log."""
+    audit = AuditLog(tmp_path_factory.mktemp("audit") / "audit.jsonl", SECRET)
+    app = app_of(ServedModel(model, "# Tiny\n"), policy=mel_policy(), audit=audit)
     with run_server(app) as port:
         yield f"http://127.0.0.1:{port}"
 

@@ -44,7 +44,7 @@ def test_the_document_is_valid_openapi(document) -> None:
 def test_an_operation_has_a_short_id_a_described_tag_and_a_description(document) -> None:
     ids = {operation["operationId"] for _, _, operation in operations(document)}
     assert ids == {
-        "predict", "predict_batch", "triage", "triage_batch", "triage_policy",
+        "predict", "predict_batch", "triage", "triage_batch", "decide", "triage_policy",
         "triage_report", "list_models", "describe_model",
         "model_card", "livez", "readyz", "scrape",
     }  # fmt: skip
@@ -107,6 +107,7 @@ def test_every_route_answers_as_described(client, document, png) -> None:
         ("/triage/report", {"json": {"images": []}}),
         ("/triage/report?format=csv", {"json": {"images": []}}),
         ("/triage/report", {"json": {}}),
+        ("/decisions", {"json": {}}),  # without an audit log
     ):
         answers(document, client.post(path, **options), path)
     for path in ("/triage/policy", "/models", "/models/tiny", "/livez", "/readyz"):

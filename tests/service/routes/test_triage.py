@@ -139,7 +139,7 @@ def test_the_audit_log_and_the_metrics_have_every_disposition_of_a_batch(
         results = post_batch(client, png, png, b"no image").json()["results"]
         client.post("/triage", content=png, headers=HEADERS)
         metrics = client.get("/metrics").text
-    recorded = [record for record in verified(path) if record["kind"] == "decision"]
+    recorded = [record for record in verified(path) if record["kind"] == "answer"]
     assert [record["item_id"] for record in recorded[-1:]] == [None]
     assert {record["item_id"]: record["triage"]["disposition"] for record in recorded[:-1]} == {
         result["item_id"]: result["disposition"] for result in results[:2]

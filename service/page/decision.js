@@ -1,0 +1,111 @@
+/* What a person decides about a result: accept it, override it with a reason, or undo that. */
+
+import { button, html } from "./dom.js";
+import { Problem, sentence } from "./problems.js";
+
+const CHOICES = ["urgent", "refer", "retake", "routine"]; // what a person can decide otherwise
+const MAX_REASON = 500; // characters
+
+/** True if the service records decisions. */
+const isOffered = () => "decisions" in document.body.dataset;
+
+export class Decision {
+  /** @param {import("./item.js").Item} item
+   * @param {Function} decide  (item, fields) -> a promise of all that is recorded */
+  constructor(item, decide) {
+    this.item = item;
+    this.decide = decide;
+    this.titles = (status) => status;
+    this.text = html("p", { class: "decided", role: "status" });
+    this.controls = html("div", { class: "decision-controls" });
+    this.fault = html("p", { class: "fault", role: "alert" });
+    this.element = html("div", { class: "decision" }, this.text, this.controls, this.fault);
+    this.element.hidden = true;
+  }
+
+  /** Shows the state of the item. titles: from a status to its title. */
+  update(titles) {
+    const { item } = this;
+    this.titles = titles;
+    this.element.hidden = !isOffered() || item.state !== "done" || item.result.disposition === null;
+    this.fault.textContent = "";
+    if (!this.element.hidden) this.#show();
+  }
+
+  #show() {
+    const { decided, name, result } = this.item;
+    const isDecided = decided !== null && decided.decision !== null;
+    const title = this.titles(result.disposition);
+    this.text.textContent = isDecided ? this.#words(decided) : "";
+    this.controls.replaceChildren(
+      ...(isDecided
+        ? [this.#button("Undo", `Undo the decision on ${name}`, () => this.#send({ decision: "undo" }))]
+        : [
+          this.#button(`Accept ${title}`, `Accept ${title} for ${name}`,
+            () => this.#send({ decision: result.disposition })),
+          this.#button("Override", `Override ${title} for ${name}`, () => this.#showForm()),
+        ]),
+    );
+  }
+
+  #words({ decision, disposition, reason }) {
+    if (decision === disposition) return `Accepted: ${this.titles(decision)}.`;
+    return `Overridden: ${this.titles(decision)} instead of ${this.titles(disposition)}. ${sentence(reason)}`;
+  }
+
+  #showForm() {
+    const { id, result } = this.item;
+    const others = CHOICES.filter((choice) => choice !== result.disposition);
+    const select = html("select", { id: `decision-${id}`, name: "decision" },
+      others.map((choice) => new Option(this.titles(choice), choice)));
+    const reason = html("input", {
+      id: `reason-${id}`, type: "text", name: "reason", autocomplete: "off", required: true,
+      maxlength: MAX_REASON, pattern: ".*\\S.*", "aria-describedby": `reason-hint-${id}`,
+    });
+    const form = html("form", { class: "override" },
+      html("div", { class: "field" }, html("label", { for: select.id }, "Decide"), select),
+      html("div", { class: "field" }, html("label", { for: reason.id }, "Reason"), reason),
+      html("button", { type: "submit", class: "primary small" }, "Record"),
+      button("Cancel", () => this.#close(), { class: "small" }),
+      html("p", { class: "hint", id: `reason-hint-${id}` },
+        "The server's audit log keeps the reason: name no patient."));
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#send({ decision: select.value, reason: reason.value });
+    });
+    form.addEventListener("keydown", ({ key }) => key === "Escape" && this.#close());
+    this.controls.replaceChildren(form);
+    select.focus();
+  }
+
+  #close() {
+    this.update(this.titles);
+    this.controls.lastElementChild.focus(); // Override
+  }
+
+  /* Sends a decision; a second click meanwhile does nothing. */
+  async #send(fields) {
+    const { item } = this;
+    const { result } = item;
+    if (this.controls.getAttribute("aria-busy") === "true") return;
+    this.controls.setAttribute("aria-busy", "true");
+    this.fault.textContent = "";
+    try {
+      const decided = await this.decide(item, fields);
+      if (item.result !== result) return; // the image was sent again
+      item.decided = decided;
+      const hadFocus = this.controls.contains(document.activeElement);
+      this.#show();
+      if (hadFocus) this.controls.firstElementChild.focus();
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      this.fault.textContent = `${error.title}: ${sentence(error.detail)}`;
+    } finally {
+      this.controls.removeAttribute("aria-busy");
+    }
+  }
+
+  #button(label, name, action) {
+    return button(label, action, { class: "small", "aria-label": name });
+  }
+}
