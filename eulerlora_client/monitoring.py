@@ -299,7 +299,7 @@ def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             rows = csv.DictReader(file)
             columns = rows.fieldnames or ()
-            missing = [name for name in (_DISPOSITION, confirmed) if name not in columns]
+            missing = [name for name in (DISPOSITION, confirmed) if name not in columns]
             if missing:
                 noun = "column" if len(missing) == 1 else "columns"
                 shown = printable(", ".join(columns[:_SHOWN_COLUMNS])) or "an empty file"
@@ -402,7 +402,7 @@ def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
     Raises:
         OutcomesError: With `place`, for an unknown disposition.
     """
-    disposition = _cell(row, _DISPOSITION)
+    disposition = _cell(row, DISPOSITION)
     if disposition and disposition not in set(Disposition):
         names = ", ".join(Disposition)
         raise OutcomesError(
@@ -411,8 +411,8 @@ def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
     return Outcome(
         disposition=Disposition(disposition) if disposition else None,
         confirmed=_cell(row, confirmed),
-        lesion=_cell(row, _LESION) or place,
-        policy_hash=_cell(row, _POLICY_HASH),
+        lesion=_cell(row, LESION) or place,
+        policy_hash=_cell(row, POLICY_HASH),
     )
 
 
