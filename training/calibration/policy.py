@@ -535,6 +535,7 @@ def _auroc(images: PolicyInputs, positive: Bools, negative: Bools) -> IntervalEv
 
     lesions = cluster_indices(images.lesions[kept].tolist())
     estimate = bootstrap(metrics, lesions)["auroc"]
+    assert estimate is not None  # both kinds are there
     return IntervalEvidence(
         lesions=int(lesions.max()) + 1,
         value=_floor_share(estimate.value),
