@@ -45,6 +45,7 @@ def group(images: int, clusters: int, target: int) -> GroupMetrics:
             "auroc": estimate(0.8),
         },
         sensitivity=share(target // 2, target),
+        specificity=share((images - target) // 2, images - target),
     )
 
 
