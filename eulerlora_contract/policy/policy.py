@@ -249,8 +249,9 @@ class GroupEvidence(Settings):
         value: Of the attribute.
         sensitivity: Share of the group's target lesions that are not missed.
         specificity: Share of its other lesions that are spared.
-        auroc: Of the target probability, of the group's target lesions against its other ones; in
-            a group without target lesions, of those of all groups.
+        auroc: Of the target probability, of the group's target lesions against its other ones. Of
+            those of all groups, in a group of "diagnosed by" without any: a diagnosis by follow-up
+            is never one of the target.
     """
 
     attribute: NonEmptyText

@@ -238,12 +238,12 @@ EXPLANATION = (
 _GROUP_HEADER = ("lesions", "sensitivity, {target}", "specificity", "AUROC, {target}")
 GROUP_NOTE = (
     "Sensitivity and specificity as above, for all target classes; the AUROC is that of their "
-    "summed probability, in a group without target lesions against those of all groups. A "
-    "diagnosis by follow-up or consensus is given to lesions that looked harmless: the groups by "
-    "diagnosis say how much of a figure rests on such lesions."
+    "summed probability, in a group by diagnosis without target lesions against those of all "
+    "groups. A diagnosis by follow-up or consensus is given to lesions that looked harmless: the "
+    "groups by diagnosis say how much of a figure rests on such lesions."
 )
 _FEW_LESIONS = 20
-"""A group with fewer lesions gets no figure: its interval is wider than 0.4 in most cases."""
+"""A group with fewer lesions gets no figure: an exact interval of 20 is up to 0.46 wide."""
 TOO_FEW = "too few to say"
 _DETAIL_HEADER = ("lesions", "number", "urgent", "unfamiliar", "neither", "threshold alone")
 DETAIL_NOTE = (

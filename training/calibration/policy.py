@@ -45,7 +45,7 @@ from eulerlora_contract.policy.policy import (
 )
 from eulerlora_contract.sampling import AUTO, MAX_AUTO_SAMPLES, Options
 from training.data.copies import named_with_seen
-from training.data.images import OUTSIDE, UNKNOWN, LabelledImage, report_skipped
+from training.data.images import DIAGNOSED_BY, OUTSIDE, UNKNOWN, LabelledImage, report_skipped
 from training.data.local_images import LabelNames, read_local_images
 from training.evaluation.inference import predict_all
 from training.evaluation.intervals import (
@@ -482,8 +482,8 @@ def measure_policy(
 def group_evidence(images: PolicyInputs, seen: Bools) -> tuple[GroupEvidence, ...]:
     """Returns the evidence by the values of each attribute with two or more, in their order.
 
-    The AUROC of a group without target lesions compares its other lesions with the target lesions
-    of all groups: melanomas are known by histology, most nevi by follow-up.
+    The AUROC of a diagnosis without target lesions, such as one by follow-up, compares its lesions
+    with the target lesions of all groups.
 
     Args:
         images: Of a measurement; target lesions of none of the model's classes are left out.
@@ -495,7 +495,8 @@ def group_evidence(images: PolicyInputs, seen: Bools) -> tuple[GroupEvidence, ..
         for value in names if len(names) > 1 else ():
             members = (values == value) & ~images.outside
             target, other = members & images.target, members & ~images.target
-            positive = target if target.any() else images.target
+            needs_all = attribute == DIAGNOSED_BY and not target.any()
+            positive = images.target if needs_all else target
             groups.append(
                 GroupEvidence(
                     attribute=attribute,

@@ -1,6 +1,7 @@
 """The attributes that the table of an archive gives its pictures."""
 
 import tarfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,14 @@ def test_a_missing_table_or_column_is_named(archive: Path, change: dict[str, str
         described(IMAGES, archive, TABLE.model_copy(update=change))
 
 
-def test_packaged_archives_name_their_attributes() -> None:
+@pytest.mark.data
+def test_the_packaged_table_describes_the_published_pictures(real_data: Path) -> None:
     table = read_archive_labels("pad-ufes-20").table
     assert table is not None
-    assert list(table.attributes) == ["diagnosed by", "skin type"]
+    archive = real_data / "pad-ufes-20.tar"
+    with tarfile.open(archive) as tar:
+        names = [member.name for member in tar if member.name.endswith((".jpg", ".png"))]
+    images = [LabelledImage(name, torch.zeros(3, 1, 1), 0) for name in names]
+    counts = Counter(image.attributes["skin type"] for image in described(images, archive, table))
+    published = {"I": 44, "II": 232, "III": 121, "IV": 27, "V": 3, "VI": 1}
+    assert {name: counts[name] for name in published} == published
