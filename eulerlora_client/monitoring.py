@@ -16,12 +16,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
-from eulerlora_contract.answers import Disposition, ModelShift, ShiftSignal
+from eulerlora_contract.answers import Disposition, ModelShift, Reason, ShiftSignal
 from eulerlora_contract.errors import OutcomesError
 from eulerlora_contract.printable import printable
 
@@ -285,7 +285,7 @@ class ShiftMonitor:
         return test.log_statistic(self._counts[name]) - math.log(len(self._tests[name]))
 
 
-DISPOSITION, LESION, POLICY_HASH = "disposition", "lesion", "policy_hash"
+DISPOSITION, REASONS, LESION, POLICY_HASH = "disposition", "reasons", "lesion", "policy_hash"
 _SHOWN_COLUMNS = 10
 
 
@@ -295,10 +295,13 @@ class Outcome:
 
     Attributes:
         disposition: None without one.
+        is_target_possible: True if the target probability reaches the routine threshold, which is
+            one of the reasons of a referred image.
         confirmed: Its class, "" if not known yet.
     """
 
     disposition: Disposition | None
+    is_target_possible: bool
     confirmed: str
     lesion: str
     policy_hash: str
@@ -307,7 +310,8 @@ class Outcome:
 def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
     """Returns the rows of a CSV file in their order, which must be that of time.
 
-    The columns `disposition` and, optionally, `policy_hash` are those of `eulerlora triage --csv`.
+    The columns `disposition`, `reasons` and, optionally, `policy_hash` are those of `eulerlora
+    triage --csv`.
     A row without a value in the column `lesion` is a lesion of its own.
 
     Args:
@@ -341,7 +345,7 @@ def check_decided_by(path: Path, outcomes: Iterable[Outcome], policy_hash: str) 
 
 
 def _check_columns(path: Path, columns: Sequence[str], confirmed: str) -> None:
-    missing = [name for name in (DISPOSITION, confirmed) if name not in columns]
+    missing = [name for name in (DISPOSITION, REASONS, confirmed) if name not in columns]
     if missing:
         noun = "column" if len(missing) == 1 else "columns"
         shown = printable(", ".join(columns[:_SHOWN_COLUMNS])) or "an empty file"
@@ -362,6 +366,7 @@ def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
         )
     return Outcome(
         disposition=Disposition(disposition) if disposition else None,
+        is_target_possible=Reason.TARGET_POSSIBLE in _cell(row, REASONS),
         confirmed=_cell(row, confirmed),
         lesion=_cell(row, LESION) or place,
         policy_hash=_cell(row, POLICY_HASH),
@@ -374,16 +379,17 @@ def _cell(row: dict[str, str], column: str) -> str:
 
 
 _SHOWN_CLASSES = 10
-SEEN = {Disposition.URGENT, Disposition.UNFAMILIAR}
 
 
-class LesionOutcome(Enum):
-    """What happened to a lesion, judged by its assessed images."""
+class LesionOutcome(IntEnum):
+    """What happened to an image, or to a lesion: the least of its assessed images."""
 
-    URGENT = "all urgent"
-    UNFAMILIAR = "all urgent or unfamiliar, at least one unfamiliar"
-    MISSED = "at least one neither urgent nor unfamiliar"
-    NOT_ASSESSED = "no assessed image"
+    MISSED = 0
+    REFERRED = 1
+    """By the target probability."""
+    UNFAMILIAR = 2
+    URGENT = 3
+    NOT_ASSESSED = 4
 
 
 @dataclass(frozen=True)
@@ -478,13 +484,18 @@ def target_lesions(outcomes: Iterable[Outcome], target: Collection[str]) -> list
 
 
 def lesion_outcome(images: Iterable[Outcome]) -> LesionOutcome:
-    dispositions = {image.disposition for image in images} - {None, Disposition.RETAKE}
-    if not dispositions:
-        return LesionOutcome.NOT_ASSESSED
-    if not dispositions <= SEEN:
-        return LesionOutcome.MISSED
-    unfamiliar = Disposition.UNFAMILIAR in dispositions
-    return LesionOutcome.UNFAMILIAR if unfamiliar else LesionOutcome.URGENT
+    return min(map(_image_outcome, images))
+
+
+def _image_outcome(image: Outcome) -> LesionOutcome:
+    match image.disposition:
+        case None | Disposition.RETAKE:
+            return LesionOutcome.NOT_ASSESSED
+        case Disposition.URGENT:
+            return LesionOutcome.URGENT
+        case Disposition.UNFAMILIAR:
+            return LesionOutcome.UNFAMILIAR
+    return LesionOutcome.REFERRED if image.is_target_possible else LesionOutcome.MISSED
 
 
 def _first_alarm(missed: Sequence[bool], promise: Promise) -> int | None:

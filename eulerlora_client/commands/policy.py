@@ -134,8 +134,9 @@ def monitor_command(
     """Test whether more lesions are missed than the policy's evidence allows.
 
     OUTCOMES is the CSV file of `eulerlora triage --csv`, in order of time, with the column
-    `confirmed` and optionally `lesion`. The test may be repeated whenever the file grows. The exit
-    status is 1 after an alarm.
+    `confirmed` and optionally `lesion`. A lesion is missed if one of its images is not urgent,
+    unfamiliar, or referred by the target probability. The test may be repeated whenever the file
+    grows. The exit status is 1 after an alarm.
     """
     from eulerlora_client.monitoring import (  # noqa: PLC0415
         check_decided_by,
@@ -169,7 +170,7 @@ def promise_of(
     from eulerlora_client.monitoring import Promise  # noqa: PLC0415 - fast --help
 
     if wanted is None and policy.evidence is not None:
-        wanted = policy.evidence.wanted
+        wanted = policy.evidence.fit.routine.wanted
     if wanted is None:
         raise click.UsageError("the policy has no evidence: expected --wanted")
     if not 0 < wanted < 1:
@@ -191,6 +192,7 @@ def _report_lines(summary: OutcomeSummary, promise: Promise) -> list[str]:
         f"lesions confirmed as {promise.title}: {counts.total()}",
         f"  urgent: {counts[LesionOutcome.URGENT]}",
         f"  unfamiliar, seen by a person: {counts[LesionOutcome.UNFAMILIAR]}",
+        f"  referred by the target: {counts[LesionOutcome.REFERRED]}",
         f"  missed: {counts[LesionOutcome.MISSED]}",
         f"  not assessed (retake or no decision): {counts[LesionOutcome.NOT_ASSESSED]}",
         f"miss rate: {counts[LesionOutcome.MISSED] / max(summary.assessed, 1):.4f}, at least "

@@ -227,7 +227,7 @@ def counts_by_settings(rows: Sequence[TriageRow]) -> dict[ModelSettings, int]:
 
 
 def _notices_of(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
-    """Returns what is not known about the urgent threshold: of the rows, or of the policy."""
+    """Returns what is not known about the thresholds: of the rows, or of the policy."""
     notices = [row.notice for row in rows] or [results.not_established(policy)]
     return list(dict.fromkeys(notice for notice in notices if notice is not None))
 

@@ -70,7 +70,7 @@ def policy_of(**changes: object) -> Policy:
     """Returns a policy whose thresholds no answer of these tests is near, changed."""
     values = default_policy().model_dump()
     values["target"] |= {"classes": ("b", "c"), "critical": {"name": "c", "classes": ("c",)}}
-    values["target"]["urgent"] = 0.999
+    values["target"] |= {"routine": 0.998, "urgent": 0.999}
     values["uncertainty"]["entropy_nats"] = 5.0
     for key, change in changes.items():
         values[key] |= change
@@ -81,8 +81,8 @@ def policy_of(**changes: object) -> Policy:
     ("changes", "margin", "value"),
     [
         # The probability of b and c is 0.5; the rows disagree, which refers the image.
-        ({"target": {"urgent": 0.4}}, "log_odds", log_odds(0.5) - log_odds(0.4)),
-        ({"target": {"urgent": 0.6}}, "log_odds", log_odds(0.5) - log_odds(0.4)),
+        ({"target": {"routine": 0.1, "urgent": 0.4}}, "log_odds", log_odds(0.5) - log_odds(0.4)),
+        ({"target": {"routine": 0.1, "urgent": 0.6}}, "log_odds", log_odds(0.5) - log_odds(0.4)),
     ],
 )
 def test_a_policy_needs_what_its_disposition_depends_on(
