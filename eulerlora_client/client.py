@@ -84,7 +84,7 @@ class TriageOptions(TypedDict, total=False):
     """Options of a disposition; None, or an absent option, takes the default of the service.
 
     Attributes:
-        mode: "det" or "stoch"; by default that of the policy's urgent threshold.
+        mode: "det" or "stoch"; by default that of the policy's thresholds.
         samples: Per adapter, with mode "stoch"; "auto" takes 1, 2 or 4, until the decisions are
             settled.
         views: Of the image that the trajectories share between them, by default those of the model

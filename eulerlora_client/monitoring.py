@@ -17,13 +17,19 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
-from eulerlora_contract.answers import Disposition, ModelShift, RecordedDecision, ShiftSignal
+from eulerlora_contract.answers import (
+    Disposition,
+    ModelShift,
+    Reason,
+    RecordedDecision,
+    ShiftSignal,
+)
 from eulerlora_contract.errors import OutcomesError
 from eulerlora_contract.printable import printable
 
@@ -271,16 +277,24 @@ class ShiftMonitor:
         return test.log_statistic(self._counts[name]) - math.log(len(self._tests[name]))
 
 
-DISPOSITION, LESION, POLICY_HASH = "disposition", "lesion", "policy_hash"
+DISPOSITION, REASONS, LESION, POLICY_HASH = "disposition", "reasons", "lesion", "policy_hash"
 _LOG_START = b'{"format":'
 _SHOWN_COLUMNS = 10
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """An image; `confirmed` is its class, "" if not known yet."""
+    """An image.
+
+    Attributes:
+        disposition: None without one.
+        is_target_possible: True if the target probability reaches the routine threshold, which is
+            one of the reasons of a referred image.
+        confirmed: Its class, "" if not known yet.
+    """
 
     disposition: Disposition | None
+    is_target_possible: bool
     confirmed: str
     lesion: str
     policy_hash: str
@@ -289,9 +303,9 @@ class Outcome:
 def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
     """Reads the rows of a CSV file in their order, which must be that of time.
 
-    The columns `disposition` and, optionally, `policy_hash` are those of `eulerlora triage --csv`;
-    `confirmed` names that with the confirmed class. A row without a value in the column `lesion` is
-    a lesion of its own.
+    The columns `disposition`, `reasons` and, optionally, `policy_hash` are those of `eulerlora
+    triage --csv`; `confirmed` names that with the confirmed class. A row without a value in the
+    column `lesion` is a lesion of its own.
 
     Raises OutcomesError.
     """
@@ -299,7 +313,7 @@ def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             rows = csv.DictReader(file)
             columns = rows.fieldnames or ()
-            missing = [name for name in (DISPOSITION, confirmed) if name not in columns]
+            missing = [name for name in (DISPOSITION, REASONS, confirmed) if name not in columns]
             if missing:
                 noun = "column" if len(missing) == 1 else "columns"
                 shown = printable(", ".join(columns[:_SHOWN_COLUMNS])) or "an empty file"
@@ -325,14 +339,20 @@ class LoggedAnswer:
     """
 
     decided: RecordedDecision
+    is_target_possible: bool
     image: str
     policy_hash: str
 
     @property
     def outcome(self) -> Outcome:
         """The row for the test of outcomes."""
-        confirmed = self.decided.diagnosis or ""
-        return Outcome(self.decided.disposition, confirmed, self.image, self.policy_hash)
+        return Outcome(
+            self.decided.disposition,
+            self.is_target_possible,
+            self.decided.diagnosis or "",
+            self.image,
+            self.policy_hash,
+        )
 
 
 def is_audit_log(path: Path) -> bool:
@@ -371,6 +391,7 @@ def read_logs(paths: Iterable[Path]) -> list[LoggedAnswer]:
     return [
         LoggedAnswer(
             RecordedDecision.of(answer, sorted(decisions.get(mac, ()), key=_time)),
+            Reason.TARGET_POSSIBLE in answer["triage"]["reasons"],
             answer["image"],
             answer["triage"]["policy_hash"],
         )
@@ -410,6 +431,7 @@ def _outcome(row: dict[str, str], place: str, confirmed: str) -> Outcome:
         )
     return Outcome(
         disposition=Disposition(disposition) if disposition else None,
+        is_target_possible=Reason.TARGET_POSSIBLE in _cell(row, REASONS),
         confirmed=_cell(row, confirmed),
         lesion=_cell(row, LESION) or place,
         policy_hash=_cell(row, POLICY_HASH),
@@ -422,16 +444,17 @@ def _cell(row: dict[str, str], column: str) -> str:
 
 
 _SHOWN_CLASSES = 10
-_SEEN = {Disposition.URGENT, Disposition.UNFAMILIAR}
 
 
-class LesionOutcome(Enum):
-    """What happened to a lesion, judged by its assessed images."""
+class LesionOutcome(IntEnum):
+    """What happened to an image, or to a lesion: the least of its assessed images."""
 
-    URGENT = "all urgent"
-    UNFAMILIAR = "all urgent or unfamiliar, at least one unfamiliar"
-    MISSED = "at least one neither urgent nor unfamiliar"
-    NOT_ASSESSED = "no assessed image"
+    MISSED = 0
+    REFERRED = 1
+    """By the target probability."""
+    UNFAMILIAR = 2
+    URGENT = 3
+    NOT_ASSESSED = 4
 
 
 @dataclass(frozen=True)
@@ -526,10 +549,15 @@ def target_lesions(outcomes: Iterable[Outcome], target: Collection[str]) -> list
 
 
 def lesion_outcome(images: Iterable[Outcome]) -> LesionOutcome:
-    dispositions = {image.disposition for image in images} - {None, Disposition.RETAKE}
-    if not dispositions:
-        return LesionOutcome.NOT_ASSESSED
-    if not dispositions <= _SEEN:
-        return LesionOutcome.MISSED
-    unfamiliar = Disposition.UNFAMILIAR in dispositions
-    return LesionOutcome.UNFAMILIAR if unfamiliar else LesionOutcome.URGENT
+    return min(map(_image_outcome, images))
+
+
+def _image_outcome(image: Outcome) -> LesionOutcome:
+    match image.disposition:
+        case None | Disposition.RETAKE:
+            return LesionOutcome.NOT_ASSESSED
+        case Disposition.URGENT:
+            return LesionOutcome.URGENT
+        case Disposition.UNFAMILIAR:
+            return LesionOutcome.UNFAMILIAR
+    return LesionOutcome.REFERRED if image.is_target_possible else LesionOutcome.MISSED

@@ -212,7 +212,9 @@ FIGURES = (
     "label", "probabilities", "entropy", "expected_entropy", "mutual_information", "msp",
     "prediction_set", "trajectory_probabilities", "variance",
 )  # fmt: skip
-"""The fields that say nothing about an unfamiliar image. People do not see them; JSON has them."""
+"""The fields whose worth is unknown for an unfamiliar image: they were measured on familiar ones.
+People do not see them; JSON has them.
+"""
 
 
 def shown_fields(prediction: Mapping[str, Any]) -> dict[str, Any]:
@@ -323,6 +325,7 @@ class Reason(StrEnum):
     OUT_OF_DISTRIBUTION = "out_of_distribution"
     OOD_UNKNOWN = "ood_unknown"
     TARGET_CLASSES = "target_classes"
+    TARGET_POSSIBLE = "target_possible"
     HIGH_ENTROPY = "high_entropy"
     TRAJECTORIES_DISAGREE = "trajectories_disagree"
     TRAJECTORIES_UNKNOWN = "trajectories_unknown"
@@ -330,8 +333,11 @@ class Reason(StrEnum):
 
 WITHOUT_FIGURES = {
     Reason.TOO_SMALL, Reason.TOO_DARK, Reason.TOO_BRIGHT, Reason.BLURRED, Reason.UNFAMILIAR,
+    Reason.TARGET_CLASSES,
 }  # fmt: skip
-"""The reasons that rest on no probability of the model."""
+"""The reasons that people see of an unfamiliar image: of those that rest on a probability, only the
+one that makes it urgent.
+"""
 
 
 class ImageQuality(WireModel):
@@ -367,16 +373,22 @@ class PolicyPerformance(WireModel):
     critical: str
     """A word for the classes whose sensitivity is stated."""
     sensitivity: Probability
-    """Share of its lesions with urgent or unfamiliar images only."""
+    """Share of its lesions whose images all are urgent, unfamiliar, or `target_possible`."""
     sensitivity_low: Probability
     """Lower end of its interval."""
     sensitivity_high: Probability
     """Upper end of its interval."""
     specificity: Probability
-    """Share of other lesions without urgent and unfamiliar images."""
+    """Share of other lesions without an image that is urgent, unfamiliar, or `target_possible`."""
     specificity_low: Probability
     """Lower end of its interval."""
     specificity_high: Probability
+    """Upper end of its interval."""
+    predictive_value: Probability | None = None
+    """Share of target lesions among those with an urgent image; null if there are none."""
+    predictive_value_low: Probability = 0.0
+    """Lower end of its interval."""
+    predictive_value_high: Probability = 1.0
     """Upper end of its interval."""
 
 
@@ -388,14 +400,14 @@ class PolicyReference(WireModel):
     hash: str
     """SHA-256 of the policy's values."""
     established: bool
-    """True if the urgent threshold was set for this model, mode and samples, and the lower bound of
-    its sensitivity reached the required one.
+    """True if both thresholds were set for this model, mode and samples, and what is required of
+    them was reached: the sensitivity by that of `routine`, the share of target lesions by `urgent`.
     """
     notice: str | None = None
     """What is not known; to be shown with the result if not established."""
     measured: tuple[PolicyPerformance, ...] = ()
-    """One for each data set; empty if the threshold was set for another model, mode or samples, and
-    if not measured.
+    """One for each data set; empty if the thresholds were set for another model, mode or samples,
+    and if not measured.
     """
 
 
@@ -407,6 +419,8 @@ class TargetGroup(WireModel):
     classes: tuple[str, ...]
     probability: float
     """Sum of their probabilities, 0 to 1."""
+    routine: Probability
+    """The probability below which the target is no reason to look at the image earlier."""
     urgent: Probability
     """The probability at and above which the image is urgent."""
 
@@ -457,7 +471,7 @@ class ShownResult:
     JSON has everything.
 
     Attributes:
-        reasons: Of an unfamiliar image, those that rest on no figure.
+        reasons: Of an unfamiliar image, those of `WITHOUT_FIGURES`.
         figures: The prediction; None for an unfamiliar image.
         target: Probability of the target classes; None likewise.
     """
@@ -567,7 +581,9 @@ class ClassGroup(Settings):
 
 
 class TargetClasses(ClassGroup):
-    """The classes that count for triage: an image is urgent by their summed probability."""
+    """The classes that count for triage: an image is urgent or referred by their summed
+    probability.
+    """
 
     critical: ClassGroup
     """Those of them whose lesions a required sensitivity counts; all of them by default."""

@@ -70,12 +70,12 @@ class TriageQuery(BaseModel):
     )
 
     mode: Mode | SkipJsonSchema[None] = None
-    """det: one pass per adapter; stoch: sampled passes. Default: the mode that the policy's urgent
-    threshold was set for (`GET /triage/policy`).
+    """det: one pass per adapter; stoch: sampled passes. Default: the mode that the policy's
+    thresholds were set for (`GET /triage/policy`).
     """
     samples: Samples | SkipJsonSchema[None] = None
-    """Samples per adapter; only with stoch. Default: the number that the policy's urgent threshold
-    was set for, or 4. auto: 1, 2 or 4, until the label, the flags and the disposition are settled;
+    """Samples per adapter; only with stoch. Default: the number that the policy's thresholds were
+    set for, or 4. auto: 1, 2 or 4, until the label, the flags and the disposition are settled;
     for a model with decision margins.
     """
     views: ViewsParameter | SkipJsonSchema[None] = None

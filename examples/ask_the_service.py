@@ -70,14 +70,14 @@ client.close()
 #     8 trajectories
 #     entropy 0.207, mutual information 0.0025
 #     another seed changes the entropy by 0.0103
-#     example-lesion.jpg: Urgent, unfamiliar: False
+#     example-lesion.jpg: Refer, unfamiliar: False
 #     example-house.jpg: Unfamiliar, unfamiliar: True
 #     ask_the_service.py: no result, unsupported_media
 #
-# (In float32; bfloat16 changes the third digit.) The lesion is `Urgent` although `nv` is likely:
-# the policy is meant to miss few, and marks a lesion from a probability of 0.011 of `mel`, `bcc`
-# and `akiec` together. The house is `unfamiliar`: its features are far from those of the training
-# pictures, so that the probabilities say nothing about it.
+# (In float32; bfloat16 changes the third digit.) The lesion is `Refer` although `nv` is likely: the
+# policy is meant to miss few, and refers a lesion from a probability of 0.011 of `mel`, `bcc` and
+# `akiec` together; from 0.25 on it is `Urgent`. The house is `unfamiliar`: its features are far
+# from those of the training pictures, so that what the probabilities are worth for it is unknown.
 #
 # Next: [is it sure?](is_it_sure.py) explains the numbers, [clients and
 # protocols](../docs/how-to/clients.md) every option of the client.

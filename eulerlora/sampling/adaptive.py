@@ -154,9 +154,13 @@ class StoppingRule:
             **dict.fromkeys(self.quality, True),
             **flags,
             Reason.OOD_UNKNOWN: self.msp is None,
-            Reason.TARGET_CLASSES: _reaches(
-                target, log_odds(policy.target.urgent), margins.log_odds
-            ),
+            **{
+                reason: _reaches(target, log_odds(threshold), margins.log_odds)
+                for reason, threshold in (
+                    (Reason.TARGET_CLASSES, policy.target.urgent),
+                    (Reason.TARGET_POSSIBLE, policy.target.routine),  # if it is not urgent
+                )
+            },
             Reason.HIGH_ENTROPY: _reaches(
                 summary.entropy.numpy(), policy.uncertainty.entropy_nats, margins.entropy
             ),

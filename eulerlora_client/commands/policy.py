@@ -137,8 +137,9 @@ def monitor_command(
 
     OUTCOMES is the CSV file of `eulerlora triage --csv`, in order of time, with the column
     `confirmed` and optionally `lesion`; or the files of a service's audit log, with the diagnoses
-    of `eulerlora decide`. The test may be repeated whenever the files grow. The exit status is 1
-    after an alarm.
+    of `eulerlora decide`. A lesion is missed if one of its images is not urgent, unfamiliar, or
+    referred by the target probability. The test may be repeated whenever the files grow. The exit
+    status is 1 after an alarm.
     """
     from eulerlora_client.monitoring import outcome_summary  # noqa: PLC0415
     from eulerlora_contract.policy.policy import default_policy, read_policy  # noqa: PLC0415
@@ -217,7 +218,7 @@ def promise_of(
     from eulerlora_client.monitoring import Promise  # noqa: PLC0415 - fast --help
 
     if wanted is None and policy.evidence is not None:
-        wanted = policy.evidence.wanted
+        wanted = policy.evidence.fit.routine.wanted
     if wanted is None:
         raise click.UsageError("the policy has no evidence: expected --wanted")
     if not 0 < wanted < 1:
@@ -239,6 +240,7 @@ def _report_lines(summary: OutcomeSummary, promise: Promise) -> list[str]:
         f"lesions confirmed as {promise.title}: {counts.total()}",
         f"  urgent: {counts[LesionOutcome.URGENT]}",
         f"  unfamiliar, seen by a person: {counts[LesionOutcome.UNFAMILIAR]}",
+        f"  referred by the target: {counts[LesionOutcome.REFERRED]}",
         f"  missed: {counts[LesionOutcome.MISSED]}",
         f"  not assessed (retake or no decision): {counts[LesionOutcome.NOT_ASSESSED]}",
         f"miss rate: {counts[LesionOutcome.MISSED] / max(summary.assessed, 1):.4f}, at least "

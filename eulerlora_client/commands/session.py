@@ -246,21 +246,25 @@ def summary(rows: Sequence[TriageRow]) -> str:
 
 
 def _policy_notes(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
-    """The urgent threshold, and the measured performance or why it does not apply."""
+    """The thresholds, and the measured performance or why it does not apply."""
     results = [row.result for row in rows if row.result is not None]
     if not results:
         return []
     names = " + ".join(map(results[0].name_of, policy.target.classes))
     notes = [
-        f"Policy version {policy.version}: urgent from {policy.target.urgent:.3g} on, {names}."
+        f"Policy version {policy.version}: routine below {policy.target.routine:.3g}, urgent from "
+        f"{policy.target.urgent:.3g} on, {names}."
     ]
     notes += dict.fromkeys(row.notice for row in rows if row.notice is not None)
     measured = next((result.policy.measured for result in results if result.policy.measured), ())
     for one in measured:
+        value, low, high = one.predictive_value, one.predictive_value_low, one.predictive_value_high
+        urgent = "none" if value is None else interval(value, low, high)
         notes.append(
             f"{one.data}: sensitivity for {one.critical} "
             f"{interval(one.sensitivity, one.sensitivity_low, one.sensitivity_high)}, specificity "
-            f"{interval(one.specificity, one.specificity_low, one.specificity_high)}."
+            f"{interval(one.specificity, one.specificity_low, one.specificity_high)}, "
+            f"{policy.target.name} among urgent {urgent}."
         )
     return notes
 

@@ -49,13 +49,13 @@ _KEY_FILE = click.option(
 @click.option(
     "--mode",
     type=click.Choice(MODES),
-    help="Default: the mode that the policy's urgent threshold was set for.",
+    help="Default: the mode that the policy's thresholds were set for.",
 )
 @click.option(
     "--samples",
     type=SamplesParameter(),
     help="Samples per adapter, with stoch; auto: as many as the decisions need. Default: the "
-    "number that the policy's urgent threshold was set for.",
+    "number that the policy's thresholds were set for.",
 )
 @click.option("--model", help="Name of a served model; default: the first one.")
 @click.option(

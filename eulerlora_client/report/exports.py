@@ -81,12 +81,13 @@ _QUALITY_FIELDS = ("width", "height", "brightness", "dark_share", "bright_share"
 
 COLUMNS = (
     "file", "disposition", "reasons", "problem", "problem_detail", "target_probability",
-    "urgent_threshold", "target_classes", "label", "label_name", *_PREDICTION_COLUMNS,
+    "routine_threshold", "urgent_threshold", "target_classes", "label", "label_name",
+    *_PREDICTION_COLUMNS,
     *(column for name in _OOD_SCORES for column in (name, f"{name}_threshold")),
     "prediction_set", "prediction_set_coverage", "warnings",
     *(f"quality_{name}" for name in _QUALITY_FIELDS), "policy_version", "policy_hash",
     "policy_established", "policy_notice", "policy_measured_on", "policy_critical",
-    "policy_sensitivity", "policy_specificity", "class_names",
+    "policy_sensitivity", "policy_specificity", "policy_predictive_value", "class_names",
 )  # fmt: skip
 """Columns of the CSV; the probabilities of the classes follow."""
 
@@ -135,6 +136,7 @@ def _cells(row: TriageRow) -> dict[str, object]:
         "disposition": result.disposition.value,
         "reasons": _joined(reason.code for reason in shown.reasons),
         "target_probability": shown.target,
+        "routine_threshold": target.routine,
         "urgent_threshold": target.urgent,
         "target_classes": _joined(map(result.name_of, target.classes)),
         "label_name": shown.figures and result.label_name,
@@ -157,6 +159,10 @@ def _policy_cells(result: TriageResult) -> dict[str, object]:
         "policy_critical": _joined(critical),
         "policy_sensitivity": _joined(f"{one.sensitivity:g}" for one in policy.measured),
         "policy_specificity": _joined(f"{one.specificity:g}" for one in policy.measured),
+        "policy_predictive_value": _joined(
+            "none" if one.predictive_value is None else f"{one.predictive_value:g}"
+            for one in policy.measured
+        ),
     }
 
 

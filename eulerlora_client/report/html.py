@@ -206,6 +206,12 @@ def counts_by_settings(rows: Sequence[TriageRow]) -> dict[ModelSettings, int]:
     return dict(counts.most_common())
 
 
+def _notices_of(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
+    """What is not known about the thresholds: of the rows, or of the policy."""
+    notices = [row.notice for row in rows] or [results.not_established(policy)]
+    return list(dict.fromkeys(notice for notice in notices if notice is not None))
+
+
 _FULL = 100.0
 _TOP, _SPREAD = 20.0, 60.0  # vertical range of points, so that none is cut off
 _GOLDEN_RATIO = 0.618  # spreads points over their row, deterministically

@@ -1,8 +1,4 @@
-"""Rows of a triage run in order of urgency.
-
-A row that is to be retaken ranks directly below urgent rows if its target probability reaches
-the urgent threshold.
-"""
+"""Rows of a triage run in order of urgency."""
 
 import math
 import os
@@ -12,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eulerlora_contract.answers import Disposition, Reason, ShownResult, TriageResult
+from eulerlora_contract.answers import ShownResult, TriageResult
 from eulerlora_contract.policy.policy import FAILED, TriageStatus, urgency
 from eulerlora_contract.policy.results import NOT_ASSESSED, TITLES
 
@@ -50,11 +46,7 @@ class TriageRow:
 
     @property
     def urgency(self) -> int:
-        reasons = () if self.result is None else self.result.reasons
-        reached = any(reason.code is Reason.TARGET_CLASSES for reason in reasons)
-        if self.status is Disposition.RETAKE and reached:
-            return 2 * urgency(Disposition.URGENT) - 1
-        return 2 * urgency(self.status)
+        return urgency(self.status)
 
     @property
     def shown(self) -> ShownResult:

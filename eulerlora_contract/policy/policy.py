@@ -5,9 +5,11 @@ its threshold counts as beyond it. A decision lists all reasons that apply. `dis
 only implementation: of one image, of many (`eulerlora policy fit`), and with unknown reasons
 (`samples=auto`).
 
-An unfamiliar image is never urgent: its target probability carries no information. Training on
-outliers makes the probabilities of such images nearly equal, so that three target classes of seven
-add up to about 3/7 = 0.43, which is above any threshold that finds most of their lesions.
+The summed probability of the target classes has two thresholds. Below `routine`, the target is no
+reason to look at an image earlier: few of its lesions are there. From `urgent` on an image is
+urgent: a stated share of the lesions there are of the target. An image between them is referred. An
+unfamiliar image from `urgent` on is urgent too, because the score orders such images as well
+(docs/results/default-model.md).
 
 A policy is a TOML file; the classes below from `QualityRules` to `Policy` are its schema.
 """
@@ -23,7 +25,7 @@ from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from eulerlora_contract.answers import (
     Disposition,
@@ -62,12 +64,12 @@ def urgency(status: TriageStatus) -> int:
 
 
 RULES: Mapping[Disposition, tuple[Reason, ...]] = {
+    Disposition.URGENT: (Reason.TARGET_CLASSES,),
     Disposition.UNFAMILIAR: (Reason.UNFAMILIAR,),
     Disposition.RETAKE: (Reason.TOO_SMALL, Reason.TOO_DARK, Reason.TOO_BRIGHT, Reason.BLURRED),
-    Disposition.URGENT: (Reason.TARGET_CLASSES,),
     Disposition.REFER: (
-        Reason.OUT_OF_DISTRIBUTION, Reason.OOD_UNKNOWN, Reason.HIGH_ENTROPY,
-        Reason.TRAJECTORIES_DISAGREE, Reason.TRAJECTORIES_UNKNOWN,
+        Reason.TARGET_POSSIBLE, Reason.OUT_OF_DISTRIBUTION, Reason.OOD_UNKNOWN,
+        Reason.HIGH_ENTROPY, Reason.TRAJECTORIES_DISAGREE, Reason.TRAJECTORIES_UNKNOWN,
     ),
 }  # fmt: skip
 """The first disposition with a reason that applies decides; without any, it is routine."""
@@ -127,9 +129,23 @@ class QualityRules(Settings):
 
 
 class TargetRules(TargetClasses):
-    """An image is urgent if the summed probability of `classes` is at least `urgent`."""
+    """Thresholds of the summed probability of `classes`; a value equal to its threshold reaches it.
 
+    Attributes:
+        routine: From here on, below `urgent`, an image is referred.
+        urgent: From here on, an image is urgent.
+    """
+
+    routine: Annotated[float, Field(gt=0, le=1)]
     urgent: Annotated[float, Field(gt=0, le=1)]
+
+    @model_validator(mode="after")
+    def _routine_up_to_urgent(self) -> Self:
+        if self.routine > self.urgent:
+            raise ValueError(
+                f"expected routine of at most urgent={self.urgent}, got {self.routine}"
+            )
+        return self
 
 
 class UncertaintyRules(Settings):
@@ -138,62 +154,81 @@ class UncertaintyRules(Settings):
     entropy_nats: Annotated[float, Field(gt=0)]
 
 
+class ThresholdEvidence(Settings):
+    """What the lesions of a fit show about one threshold of the target probability.
+
+    Attributes:
+        lesions: That count: for `routine` those of the critical classes, for `urgent` all that have
+            an image at or above it.
+        hits: For `routine` those with all images at or above it, for `urgent` those of the target.
+        wanted: Required share of hits among new lesions.
+        lower_bound: One-sided exact bound of this share.
+        established: Whether the share is at least `wanted`, with the confidence of the evidence. A
+            threshold that is not established is the highest without a miss (`routine`), or that
+            of the policy before the fit (`urgent`).
+    """
+
+    lesions: Count
+    hits: Count
+    wanted: Probability
+    lower_bound: Probability
+    established: bool
+
+
 class FitEvidence(Settings):
     """The images on which `eulerlora policy fit` set the thresholds.
 
     Attributes:
         images: All images.
-        lesions: Those of the critical classes; found: those with all images at or above
-            `target.urgent`; lower_bound: one-sided exact bound of the sensitivity; established:
-            whether it is at least `wanted` and no image of the fit was in the model's training, as
-            `in_training` of them were.
+        in_training: Those of them that the model was trained on; they establish nothing.
         uncertain: Share of the images with an entropy of at least `uncertainty.entropy_nats`.
+        routine: About `target.routine`.
+        urgent: About `target.urgent`.
     """
 
     data: NonEmptyText
     images: PositiveInt
-    lesions: PositiveInt
-    found: Count
-    lower_bound: Probability
-    established: bool
     in_training: Count = 0
     uncertain: Probability
+    routine: ThresholdEvidence
+    urgent: ThresholdEvidence
 
 
 class LesionCounts(Settings):
     """Lesions by what happens to their images.
 
-    `reached` ignores whether an image is unfamiliar: it is what the threshold alone does.
+    Of the reasons to refer an image, only the target probability counts.
 
     Attributes:
-        reached: Those of them at the urgent threshold.
+        refer: Neither urgent nor unfamiliar, but referred by the target probability.
+        reached: Those at the routine threshold, whether or not an image is unfamiliar.
     """
 
     lesions: PositiveInt
     urgent: Count
     unfamiliar: Count
+    refer: Count
     reached: Count
 
     @model_validator(mode="after")
     def _parts_within_all(self) -> Self:
-        if max(self.urgent + self.unfamiliar, self.reached) > self.lesions:
+        if max(self.lesions - self.neither, self.reached) > self.lesions:
             raise ValueError(f"expected counts of at most lesions={self.lesions}, got more")
         return self
 
     @property
     def neither(self) -> int:
-        """Lesions that are neither urgent nor unfamiliar."""
-        return self.lesions - self.urgent - self.unfamiliar
+        """Lesions that are not urgent, unfamiliar, or referred by the target probability."""
+        return self.lesions - self.urgent - self.unfamiliar - self.refer
 
 
 class TargetEvidence(LesionCounts):
-    """Lesions of target classes.
+    """Lesions of target classes, each by the least urgent of its images.
 
     Attributes:
-        urgent: All images are urgent; unfamiliar: all are urgent or unfamiliar, at least one of
-            them unfamiliar; reached: all have a target probability of at least `target.urgent`.
-        sensitivity: (urgent + unfamiliar) / lesions, with its two-sided exact interval from
-            sensitivity_low to sensitivity_high.
+        reached: All images have a target probability of at least `target.routine`.
+        sensitivity: Share of the lesions that are not `neither`, with its two-sided exact interval
+            from sensitivity_low to sensitivity_high.
     """
 
     sensitivity: Probability
@@ -212,12 +247,11 @@ class OutsideEvidence(TargetEvidence):
 
 
 class OtherEvidence(LesionCounts):
-    """Lesions that are not of the target.
+    """Lesions that are not of the target, each by the most urgent of its images.
 
     Attributes:
-        urgent: At least one image is urgent; unfamiliar: none is urgent, at least one is
-            unfamiliar; reached: at least one has a target probability of at least `target.urgent`.
-        specificity: Share of the lesions that are neither, with its two-sided exact interval from
+        reached: An image has a target probability of at least `target.routine`.
+        specificity: Share of the lesions that are `neither`, with its two-sided exact interval from
             specificity_low to specificity_high.
     """
 
@@ -261,6 +295,22 @@ class GroupEvidence(Settings):
     auroc: IntervalEvidence | None = None
 
 
+class UrgentEvidence(Settings):
+    """Lesions with an urgent image.
+
+    Attributes:
+        target: Those of the target, with or without a class of the model.
+        predictive_value: target / lesions, with its two-sided exact interval from
+            predictive_value_low to predictive_value_high.
+    """
+
+    lesions: PositiveInt
+    target: Count
+    predictive_value: Probability
+    predictive_value_low: Probability
+    predictive_value_high: Probability
+
+
 class MeasuredEvidence(Settings):
     """The performance of the thresholds on other images; image quality is not considered.
 
@@ -271,6 +321,7 @@ class MeasuredEvidence(Settings):
         critical: Lesions of the policy's critical classes.
         target: Lesions of its target classes.
         outside: Target lesions of none of the model's classes, if there are any.
+        urgent: Lesions with an urgent image, if there are any.
         groups: By how the diagnosis is known, and by other attributes of the data.
     """
 
@@ -283,6 +334,7 @@ class MeasuredEvidence(Settings):
     outside: OutsideEvidence | None = None
     others: OtherEvidence
     groups: tuple[GroupEvidence, ...] = ()
+    urgent: UrgentEvidence | None = None
 
 
 class Evidence(Settings):
@@ -296,7 +348,6 @@ class Evidence(Settings):
             with, and measured on its answers.
         views: Of the model in this mode.
         precision: Of the predictions of the fit and of all measurements.
-        wanted: Required sensitivity to the critical classes.
         confidence: Of all bounds and intervals.
         measured: One for each data set besides that of the fit.
     """
@@ -307,7 +358,6 @@ class Evidence(Settings):
     mode: Literal["det", "stoch"]
     samples: PositiveInt | Auto
     views: PositiveInt = optional(1)
-    wanted: Probability
     confidence: Probability
     fit: FitEvidence
     measured: tuple[MeasuredEvidence, ...] = ()
@@ -330,12 +380,22 @@ class Policy(Settings):
         version: Raised with every change.
     """
 
-    format_version: Literal[1]
+    format_version: Literal[2]
     version: PositiveInt
     quality: QualityRules
     target: TargetRules
     uncertainty: UncertaintyRules
     evidence: Evidence | None = None
+
+    @field_validator("format_version", mode="before")
+    @classmethod
+    def _two_thresholds(cls, value: object) -> object:
+        if value == 1:
+            raise ValueError(
+                "expected 2, where target.routine is what target.urgent was in 1; got 1 (fit the "
+                "policy again, or begin with `eulerlora policy show`)"
+            )
+        return value
 
     @property
     def hash(self) -> str:
@@ -377,6 +437,7 @@ class Policy(Settings):
         return {
             **flags,
             Reason.TARGET_CLASSES: target >= self.target.urgent,
+            Reason.TARGET_POSSIBLE: (target >= self.target.routine) & (target < self.target.urgent),
             Reason.HIGH_ENTROPY: entropy >= self.uncertainty.entropy_nats,
         }
 
@@ -395,7 +456,7 @@ class Policy(Settings):
         return math.fsum(prediction.probabilities[name] for name in self.target.classes)
 
     def fitted_to(self, prediction: Prediction) -> bool:
-        """Returns True if the urgent threshold was set for this revision and these options."""
+        """Returns True if the thresholds were set for this revision and these options."""
         evidence = self.evidence
         if evidence is None:
             return False

@@ -25,11 +25,15 @@ from eulerlora_contract.policy.policy import (
     FAILED,
     RULES,
     Decision,
+    Evidence,
     GroupEvidence,
     IntervalEvidence,
+    LesionCounts,
     MeasuredEvidence,
     Policy,
     TargetEvidence,
+    TargetRules,
+    UrgentEvidence,
     default_sampling,
 )
 
@@ -46,16 +50,19 @@ TITLES: Mapping[Disposition, str] = {
 NOT_ASSESSED = "Not assessed"
 """The title of a file without a disposition."""
 
+_UNKNOWN_FIGURES = (
+    "The model does not know such images; what its figures are worth for them is unknown, so none "
+    "are shown."
+)
 PATHWAYS: Mapping[Disposition, str] = {
     Disposition.URGENT: (
         "Suggested pathway: urgent. Have a clinician look at this image before the others."
     ),
     Disposition.UNFAMILIAR: (
-        "Suggested pathway: a person must look at this image; the model's figures say nothing "
-        "about it."
+        f"Suggested pathway: a person must look at this image. {_UNKNOWN_FIGURES}"
     ),
     Disposition.REFER: (
-        "Suggested pathway: refer for review. The model is not reliable for this image; have a "
+        "Suggested pathway: refer for review. The model does not settle this image; have a "
         "clinician look at it."
     ),
     Disposition.RETAKE: (
@@ -66,14 +73,7 @@ PATHWAYS: Mapping[Disposition, str] = {
         "of this image; that does not rule out any disease."
     ),
 }
-_RETAKE_BUT_URGENT = (
-    "Suggested pathway: retake the image at once. If that is not possible, treat it as urgent: "
-    "even this image reaches the urgent threshold."
-)
-_UNFAMILIAR_AND_POOR = (
-    "Suggested pathway: a person must look at this image; the model's figures say nothing about "
-    "it. Its quality is poor as well: retake the image if that is possible."
-)
+_POOR = "Its quality is poor: retake the image as well if that is possible."
 REASONS: Mapping[Reason, str] = {
     Reason.TOO_SMALL: "The image has too few pixels.",
     Reason.TOO_DARK: "The image is too dark.",
@@ -91,6 +91,10 @@ REASONS: Mapping[Reason, str] = {
         "the image is like its training images."
     ),
     Reason.TARGET_CLASSES: 'The probability of "{target}" is at or above the urgent threshold.',
+    Reason.TARGET_POSSIBLE: (
+        'The probability of "{target}" is below the urgent threshold, but not below the routine '
+        "threshold."
+    ),
     Reason.HIGH_ENTROPY: "The model is uncertain between several classes.",
     Reason.TRAJECTORIES_DISAGREE: "Repeated passes of the model favour different classes.",
     Reason.TRAJECTORIES_UNKNOWN: (
@@ -99,8 +103,8 @@ REASONS: Mapping[Reason, str] = {
     ),
 }
 NOT_FITTED = (
-    "The urgent threshold was not set for this model, mode and number of samples: its sensitivity "
-    "and specificity here are unknown."
+    "The thresholds of the policy were not set for this model, mode and number of samples: what "
+    "they miss and what they mark as urgent here is unknown."
 )
 
 
@@ -110,35 +114,50 @@ def reason_words(reason: Reason, policy: Policy) -> str:
 
 
 def not_established(policy: Policy) -> str | None:
-    """Returns what the fit of a policy did not show; None if its bound was reached."""
+    """Returns what the fit of a policy did not show; None if it showed all that is required."""
     evidence = policy.evidence
     if evidence is None:
         return NOT_FITTED
     fit = evidence.fit
-    if fit.established:
-        return None
     if fit.in_training:
         return (
             f"This policy is fitted, but not proven: the model was trained on {fit.in_training:,} "
             "of the images of the fit, which makes it too optimistic."
         )
+    sentences = zip((fit.routine, fit.urgent), _fit_sentences(policy.target, evidence), strict=True)
+    missing = [sentence for threshold, sentence in sentences if not threshold.established]
+    return f"This policy is fitted, but not proven. {' '.join(missing)}" if missing else None
+
+
+def _fit_sentences(target: TargetRules, evidence: Evidence) -> tuple[str, str]:
+    """Returns what the fit shows about the routine and about the urgent threshold."""
+    routine, urgent, confidence = evidence.fit.routine, evidence.fit.urgent, evidence.confidence
+    share = f"a share of {urgent.wanted:g} among new lesions"
     return (
-        f"This policy is fitted, but not proven: {fit.lesions:,} lesions of "
-        f"{policy.target.critical.name} establish a sensitivity of at least "
-        f"{fit.lower_bound:.3f} (confidence {evidence.confidence:g}); {evidence.wanted:g} is "
-        "required."
+        f"{routine.hits:,} of {routine.lesions:,} lesions of {target.critical.name} are at or "
+        f"above the routine threshold of {target.routine:g}, which establishes a sensitivity of at "
+        f"least {routine.lower_bound:.3f} (confidence {confidence:g}; {routine.wanted:g} is "
+        "required).",
+        f"{urgent.hits:,} of {urgent.lesions:,} lesions at or above the urgent threshold of "
+        f"{target.urgent:g} are {target.name}, "
+        + (
+            f"which establishes {share} (confidence {confidence:g})."
+            if urgent.established
+            else f"which does not establish {share}."
+        ),
     )
 
 
 def pathway(decision: Decision) -> str:
-    """Returns the suggested pathway of a decision, in one or two sentences."""
+    """Returns the suggested pathway of a decision, in a few sentences."""
     disposition, reasons = decision.disposition, decision.reasons
-    if disposition is Disposition.RETAKE and Reason.TARGET_CLASSES in reasons:
-        return _RETAKE_BUT_URGENT
+    sentences = [PATHWAYS[disposition]]
+    if disposition is Disposition.URGENT and Reason.UNFAMILIAR in reasons:
+        sentences.append(_UNKNOWN_FIGURES)
     is_poor = any(reason in reasons for reason in RULES[Disposition.RETAKE])
-    if disposition is Disposition.UNFAMILIAR and is_poor:
-        return _UNFAMILIAR_AND_POOR
-    return PATHWAYS[disposition]
+    if is_poor and disposition is not Disposition.RETAKE:
+        sentences.append(_POOR)
+    return " ".join(sentences)
 
 
 def triage_result(
@@ -174,6 +193,7 @@ def triage_result(
             name=policy.target.name,
             classes=policy.target.classes,
             probability=policy.target_probability(prediction),
+            routine=policy.target.routine,
             urgent=policy.target.urgent,
         ),
         quality=quality,
@@ -195,16 +215,17 @@ def _measured_performance(policy: Policy) -> tuple[PolicyPerformance, ...]:
         return ()
     return tuple(
         PolicyPerformance(
-            data=measured.data,
+            data=one.data,
             critical=policy.target.critical.name,
-            sensitivity=measured.critical.sensitivity,
-            sensitivity_low=measured.critical.sensitivity_low,
-            sensitivity_high=measured.critical.sensitivity_high,
-            specificity=measured.others.specificity,
-            specificity_low=measured.others.specificity_low,
-            specificity_high=measured.others.specificity_high,
+            sensitivity=one.critical.sensitivity,
+            sensitivity_low=one.critical.sensitivity_low,
+            sensitivity_high=one.critical.sensitivity_high,
+            specificity=one.others.specificity,
+            specificity_low=one.others.specificity_low,
+            specificity_high=one.others.specificity_high,
+            **({} if one.urgent is None else one.urgent.model_dump(exclude={"lesions", "target"})),
         )
-        for measured in policy.evidence.measured
+        for one in policy.evidence.measured
     )
 
 
@@ -231,9 +252,10 @@ def policy_description(policy: Policy) -> PolicyDescription:
 UNKNOWN = "The sensitivity and specificity of this policy have not been measured."
 EXPLANATION = (
     "All figures count lesions; brackets contain exact 95% intervals. A target lesion counts "
-    "as seen if every image of it is urgent or unfamiliar; unfamiliar means that the model says "
-    "nothing about the image and a person has to look at it. Specificity is the share of the other "
-    "lesions without any urgent or unfamiliar image. Image quality is not considered."
+    "as seen if every image of it is unfamiliar or reaches the routine threshold; unfamiliar means "
+    "that the model does not know such images and a person has to look at it. Specificity is the "
+    "share of the other lesions without any such image. The last column is the share of target "
+    "lesions among those with an urgent image. Image quality is not considered."
 )
 _GROUP_HEADER = ("lesions", "sensitivity, {target}", "specificity", "AUROC, {target}")
 GROUP_NOTE = (
@@ -245,12 +267,16 @@ GROUP_NOTE = (
 _FEW_LESIONS = 20
 """A group with fewer lesions gets no figure: an exact interval of 20 is up to 0.46 wide."""
 TOO_FEW = "too few to say"
-_DETAIL_HEADER = ("lesions", "number", "urgent", "unfamiliar", "neither", "threshold alone")
+_DETAIL_HEADER = (
+    "lesions", "number", "urgent", "unfamiliar", "refer", "neither", "threshold alone"
+)  # fmt: skip
 DETAIL_NOTE = (
-    "A target lesion that is neither is missed; any other lesion that is neither is spared. "
+    "A target lesion counts by the least urgent of its images, any other lesion by the most urgent "
+    "one; refer counts those that the target probability refers. A target lesion that is neither "
+    "is missed; any other lesion that is neither is spared. "
     "Threshold alone ignores whether images are unfamiliar: the share of target lesions with a "
-    "probability at or above the threshold in all images (sensitivity), or of other lesions "
-    "without an image that reaches it (specificity)."
+    "probability at or above the routine threshold in all images (sensitivity), or of other "
+    "lesions without an image that reaches it (specificity)."
 )
 
 
@@ -302,12 +328,15 @@ def performance(policy: Policy) -> Performance | None:
     evidence = policy.evidence
     if evidence is None or not evidence.measured:
         return None
+    target = policy.target
     return Performance(
-        f"Policy version {policy.version}: {', '.join(policy.target.classes)} together from a "
-        f"probability of {policy.target.urgent}, {evidence.model} in mode {evidence.mode} with "
-        f"{evidence.samples} sample{'' if evidence.samples == 1 else 's'} "
+        f"Policy version {policy.version}: {', '.join(target.classes)} together, routine below a "
+        f"probability of {target.routine}, urgent from {target.urgent} on; {evidence.model} in "
+        f"mode {evidence.mode} with {evidence.samples} "
+        f"sample{'' if evidence.samples == 1 else 's'} "
         f"{f'of {evidence.views} views ' if evidence.views > 1 else ''}"
-        f"(revision {evidence.revision}).",
+        f"(revision {evidence.revision}). In the fit, "
+        f"{' '.join(_fit_sentences(target, evidence))}",
         _summary(evidence.measured, policy.target),
         MarkdownTable(
             _DETAIL_HEADER,
@@ -341,7 +370,7 @@ def _lesions_by_group(one: MeasuredEvidence, target: TargetClasses) -> dict[str,
 
 def _summary(measured: Sequence[MeasuredEvidence], target: TargetClasses) -> MarkdownTable:
     groups = (f"sensitivity, {name}" for name in _lesions_by_group(measured[0], target))
-    header = ("images", *groups, "specificity")
+    header = ("images", *groups, "specificity", f"{target.name} among urgent")
     rows = [
         (
             one.data,
@@ -352,6 +381,7 @@ def _summary(measured: Sequence[MeasuredEvidence], target: TargetClasses) -> Mar
                 for counts in _lesions_by_group(one, target).values()
             ),
             f"{_specificity(one)} ({one.others.neither:,}/{one.others.lesions:,})",
+            _predictive_value(one.urgent),
         )
         for one in measured
     ]
@@ -363,18 +393,23 @@ def _detail_rows(one: MeasuredEvidence, target: TargetClasses) -> Iterator[list[
     if one.outside is not None:
         groups[f"{', '.join(one.outside.labels)}, {target.name} without a class"] = one.outside
     for name, counts in groups.items():
-        alone = counts.reached / counts.lesions
-        yield [
-            f"{one.data}: {name}",
-            *(f"{n:,}" for n in (counts.lesions, counts.urgent, counts.unfamiliar, counts.neither)),
-            f"{alone:.3f}",
-        ]
+        yield [f"{one.data}: {name}", *_counts(counts), f"{counts.reached / counts.lesions:.3f}"]
     others = one.others
-    yield [
-        f"{one.data}: other lesions",
-        *(f"{n:,}" for n in (others.lesions, others.urgent, others.unfamiliar, others.neither)),
-        f"{1 - others.reached / others.lesions:.3f}",
-    ]
+    alone = 1 - others.reached / others.lesions
+    yield [f"{one.data}: other lesions", *_counts(others), f"{alone:.3f}"]
+
+
+def _counts(of: LesionCounts) -> list[str]:
+    counts = (of.lesions, of.urgent, of.unfamiliar, of.refer, of.neither)
+    return [f"{count:,}" for count in counts]
+
+
+def _predictive_value(urgent: UrgentEvidence | None) -> str:
+    if urgent is None:
+        return "none urgent"
+    low, high = urgent.predictive_value_low, urgent.predictive_value_high
+    share = interval(urgent.predictive_value, low, high)
+    return f"{share} ({urgent.target:,}/{urgent.lesions:,})"
 
 
 def _specificity(one: MeasuredEvidence) -> str:

@@ -192,7 +192,7 @@ function cellsOf(item, titles, names) {
 
 function targetCell(result) {
   const { target } = result;
-  const [share] = percents(target.probability, target.urgent);
+  const [share] = percents(target.probability, target.routine);
   return cell(share, `${target.name}, ${lineWords(result)}`, "target");
 }
 

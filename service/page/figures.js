@@ -5,6 +5,7 @@ import { html, part } from "./dom.js";
 import { shown } from "./shown.js";
 import { capitalised, decimal, exact, passes, percent } from "./text.js";
 import { viewsPart } from "./views.js";
+import { sideOf } from "./words.js";
 
 const MSP_VERDICTS = {
   true: "Below its threshold: as low as for images unlike the training images.",
@@ -40,11 +41,15 @@ export function figures(result, rows, preview, names) {
 
 function targetPart({ target }) {
   if (target === null) return null;
-  const { probability, urgent } = target;
-  const side = probability >= urgent ? "At or above" : "Below";
+  const { probability, routine, urgent } = target;
+  const side = {
+    above: "At or above the urgent threshold.",
+    between: "Between the thresholds.",
+    below: "Below the routine threshold.",
+  }[sideOf(target)];
   return part(
     capitalised(target.name),
-    note(`${exact(probability)}, threshold ${exact(urgent)}`, `${side} the urgent threshold.`),
+    note(`${exact(probability)}, routine below ${exact(routine)}, urgent from ${exact(urgent)}`, side),
     thresholdChart({ probability, threshold: urgent, flagged: "above" }),
   );
 }

@@ -61,12 +61,6 @@ export class Item {
     return (this.result && shown(this.result).target)?.probability ?? -1;
   }
 
-  /** True if it must be retaken and reaches the urgent threshold: it then ranks below urgent. */
-  get isRetakenAtOnce() {
-    const urgent = this.result?.target?.urgent ?? Infinity;
-    return this.status === "retake" && this.target >= urgent;
-  }
-
   /** @param {"queued" | "running"} state */
   wait(state, progress) {
     [this.state, this.progress, this.problem] = [state, progress, null];

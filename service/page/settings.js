@@ -5,9 +5,9 @@ import { count } from "./text.js";
 const AUTO = "auto";
 const DEFAULT = { mode: "stoch", samples: 4 };
 
-/** A number of passes. urgent: the policy's threshold was set for it. flag: it has a threshold for
+/** A number of passes. fitted: the policy's thresholds were set for it. flag: it has a threshold for
  * images unlike the training images.
- * @typedef {{mode: string, samples: number | string | null, urgent: boolean, flag: boolean}} Setting */
+ * @typedef {{mode: string, samples: number | string | null, fitted: boolean, flag: boolean}} Setting */
 
 /** True if the policy decides on images of the model: it has all target classes. */
 export function policyApplies(model, policy) {
@@ -29,7 +29,7 @@ export function settingsOf(model, policy) {
   }
   const described = settings.map((setting) => ({
     ...setting,
-    urgent: policy !== null && isFitted(setting, model, policy.policy.evidence),
+    fitted: policy !== null && isFitted(setting, model, policy.policy.evidence),
     flag: model.thresholds.some((threshold) => isSame(setting, threshold)),
   }));
   const preferred = [policy ?? DEFAULT, DEFAULT].map((one) =>
@@ -39,14 +39,14 @@ export function settingsOf(model, policy) {
   return [recommended, ...described.filter((setting) => setting !== recommended)];
 }
 
-/* How much is known about a setting; the urgent threshold counts more. */
-function thresholds({ urgent, flag }) {
-  return 2 * urgent + flag;
+/* How much is known about a setting; the thresholds of the policy count more. */
+function thresholds({ fitted, flag }) {
+  return 2 * fitted + flag;
 }
 
 /** True if the setting lacks a threshold that the recommended one has. */
 export function isLocked(setting, recommended) {
-  return (recommended.urgent && !setting.urgent) || (recommended.flag && !setting.flag);
+  return (recommended.fitted && !setting.fitted) || (recommended.flag && !setting.flag);
 }
 
 /** A setting for people: "4 samples, 8 passes; recommended". */
@@ -57,7 +57,7 @@ export function labelOf(setting, model, recommended) {
     ? "sampled, as many passes as each answer needs"
     : `sampled, ${count(samples * model.adapters, "pass", "passes")}`;
   const lacks = [
-    recommended.urgent && !setting.urgent ? "no urgent threshold" : null,
+    recommended.fitted && !setting.fitted ? "no thresholds of the policy" : null,
     recommended.flag && !setting.flag ? "no flag for unfamiliar images" : null,
   ].filter(Boolean);
   const notes = setting === recommended ? ["recommended"] : lacks;
@@ -67,9 +67,9 @@ export function labelOf(setting, model, recommended) {
 /** What is unknown with a locked setting, in words. policy: of GET /triage/policy. */
 export function consequence(recommended, { policy: { target } }) {
   return [
-    recommended.urgent
-      ? "Without an urgent threshold it is unknown how many images of " +
-        `${target.critical.name} go first, and how many of those that are not ${target.name}.`
+    recommended.fitted
+      ? "Without thresholds of the policy it is unknown how many images of " +
+        `${target.critical.name} are called routine, and how many urgent ones are not ${target.name}.`
       : null,
     recommended.flag
       ? "Without a flag, no image is called unfamiliar, whatever it shows."

@@ -2,10 +2,10 @@
 
 /** The reasons for a bad image. */
 export const QUALITY_FAULTS = ["too_small", "too_dark", "too_bright", "blurred"];
-const WITHOUT_FIGURES = ["unfamiliar", ...QUALITY_FAULTS];
+const WITHOUT_FIGURES = ["unfamiliar", "target_classes", ...QUALITY_FAULTS];
 
-/** What a person sees of a result: of an unfamiliar image no label, probability or entropy, and
- * only the reasons that rest on none of them. figures: the prediction. `figures` and `target` are
+/** What a person sees of a result: of an unfamiliar image no label, probability or entropy, and of
+ * the reasons that rest on them only the one that makes it urgent. figures: the prediction. `figures` and `target` are
  * null if they are not shown; `target` also without a policy. */
 export function shown({ reasons, prediction, target }) {
   if (!prediction.unfamiliar) return { reasons, figures: prediction, target };

@@ -29,12 +29,20 @@ export function looksLike({ probabilities }, names) {
     .join(", ");
 }
 
-/** Where the probability of the target lies. The line is cautious: it is low, so that few images of
- * the target are missed. */
+/** Where the probability of the target lies: "below" the routine threshold, "above" the urgent one,
+ * or "between". */
+export function sideOf({ probability, routine, urgent }) {
+  if (probability < routine) return "below";
+  return probability < urgent ? "between" : "above";
+}
+
+/** The same in words. The routine line is low, so that few images of the target are below it. */
 export function lineWords({ target, prediction }) {
-  if (target.probability < target.urgent) return "below the cautious line";
+  const side = sideOf(target);
+  if (side === "above") return "above the urgent line";
+  if (side === "below") return "below the routine line";
   const isLow = target.probability < LOW_SHARE && !target.classes.includes(prediction.label);
-  return isLow ? "low, but above the cautious line" : "above the cautious line";
+  return isLow ? "low, but above the routine line" : "above the routine line";
 }
 
 /** Whether the passes put the same class first. */
@@ -58,26 +66,34 @@ export function resemblance({ prediction, reasons }, names) {
  * @returns {Statement | null}  null without a policy */
 export function decision({ target, policy, prediction }, names) {
   if (target === null) return null;
-  const [share, urgent] = percents(target.probability, target.urgent);
-  const reached = target.probability >= target.urgent;
-  const line = lineWords({ target, prediction });
+  const side = sideOf(target);
+  const [share, line] = percents(
+    target.probability,
+    side === "above" ? target.urgent : target.routine,
+  );
   const sentence = [
-    `For ${either(target.classes.map(names))} together: ${line} of ${urgent}.`,
-    reached
-      ? "From this line on, an image goes first, so that few are missed."
-      : "From this line on, an image goes first. Being below rules out no disease.",
-    policy.notice ?? measuredSentence(policy.measured[0]),
+    `For ${either(target.classes.map(names))} together: ${lineWords({ target, prediction })} of ${line}.`,
+    {
+      above: "From this line on, an image goes first.",
+      between: `From this line on, a clinician looks at an image; from ${percent(target.urgent)} on, it ` +
+        "goes first.",
+      below: "From this line on, a clinician looks at an image. Being below rules out no disease.",
+    }[side],
+    policy.notice ?? measuredSentence(policy.measured[0], target),
   ];
   return { word: share, sentence: sentence.filter(Boolean).join(" ") };
 }
 
-/* What the threshold did in the first test, which resembles the training images most. */
-function measuredSentence(measured) {
+/* What the thresholds did in the first test, which resembles the training images most. */
+function measuredSentence(measured, { name }) {
   if (measured === undefined) return null;
+  const urgent = measured.predictive_value === null
+    ? ""
+    : ` Of the urgent cases, ${percent(measured.predictive_value)} were ${name}.`;
   return (
-    `In tests, ${percent(measured.sensitivity)} of the cases of ${measured.critical} went first or ` +
-    `were unfamiliar, and so did ${percent(1 - measured.specificity)} of the harmless ones ` +
-    `(${dataName(measured.data)}).`
+    `In tests, ${percent(measured.sensitivity)} of the cases of ${measured.critical} were above the ` +
+    `routine line or unfamiliar, and so were ${percent(1 - measured.specificity)} of the harmless ` +
+    `ones (${dataName(measured.data)}).${urgent}`
   );
 }
 
@@ -104,7 +120,7 @@ export function familiarity({ unfamiliar, ood }) {
     return {
       word: "Unlike the images it learned from",
       sentence: "Another camera, another condition, or something else. A person must look at it: " +
-        "what the model computes for it says nothing and is not shown.",
+        "what the figures of the model are worth for it is unknown, so they are not shown.",
     };
   }
   if (ood) {

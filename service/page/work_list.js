@@ -6,13 +6,10 @@ import { icon } from "./icons.js";
 import { count } from "./text.js";
 
 const ALL = "all";
-const RETAKE_AT_ONCE = "retake-at-once"; // a part of the group retake
 
-/** The groups, the most urgent first. status: of the items in a group. */
+/** The groups, the most urgent first: an item is in that of its status. */
 const GROUPS = [
-  ["urgent", "urgent"], [RETAKE_AT_ONCE, "retake"], ["unfamiliar", "unfamiliar"],
-  ["refer", "refer"], ["retake", "retake"], ["unclear", "unclear"], ["agreed", "agreed"],
-  ["problem", "problem"], ["routine", "routine"], ["pending", "pending"],
+  "urgent", "unfamiliar", "refer", "retake", "unclear", "agreed", "problem", "routine", "pending",
 ];
 const STATUSES = ["urgent", "unfamiliar", "refer", "retake", "routine", "unclear", "agreed", "problem"];
 const TITLES = {
@@ -32,7 +29,7 @@ export class WorkList {
     this.actions = { ...actions, opened: (item) => this.opened.add(item) };
     this.entries = new Map(); // item -> Entry
     this.opened = new Set(); // items that a person opened or closed
-    this.sections = new Map(); // group -> section
+    this.sections = new Map(); // status -> section
     this.shown = ALL;
     this.titles = new Map();
     this.pathways = new Map();
@@ -82,10 +79,9 @@ export class WorkList {
 
   /** The items in the order of the list. */
   sorted(items) {
-    const ranks = new Map(GROUPS.map(([group], index) => [group, index]));
     return [...items].sort(
       (one, other) =>
-        ranks.get(groupOf(one)) - ranks.get(groupOf(other)) ||
+        GROUPS.indexOf(one.status) - GROUPS.indexOf(other.status) ||
         other.target - one.target ||
         one.name.localeCompare(other.name),
     );
@@ -113,12 +109,12 @@ export class WorkList {
   #arrange(items) {
     const focused = document.activeElement;
     const sorted = this.sorted(items);
-    for (const [group, status] of GROUPS) {
-      const members = sorted.filter((item) => groupOf(item) === group);
-      const section = this.#section(group, status);
+    for (const status of GROUPS) {
+      const members = withStatus(sorted, status);
+      const section = this.#section(status);
       section.hidden = members.length === 0;
       section.querySelector(".group-count").textContent = members.length;
-      section.querySelector(".group-note").textContent = this.#noteOf(group, status, members);
+      section.querySelector(".group-note").textContent = this.#noteOf(status, members);
       const list = section.querySelector("ol");
       members.forEach((item, index) => {
         const { element } = this.entries.get(item);
@@ -129,9 +125,9 @@ export class WorkList {
     this.#applyFilter();
   }
 
-  #section(group, status) {
-    if (!this.sections.has(group)) {
-      const id = `group-${group}`;
+  #section(status) {
+    if (!this.sections.has(status)) {
+      const id = `group-${status}`;
       const section = html(
         "section",
         { class: "group", "data-state": status, "data-status": status, "aria-labelledby": id },
@@ -140,16 +136,15 @@ export class WorkList {
         html("p", { class: "group-note" }),
         html("ol", { class: "entries" }),
       );
-      this.sections.set(group, section);
+      this.sections.set(status, section);
       byId("groups").append(section);
     }
-    const section = this.sections.get(group);
+    const section = this.sections.get(status);
     section.querySelector(".group-title").textContent = this.titleOf(status);
     return section;
   }
 
-  #noteOf(group, status, [first]) {
-    if (group === RETAKE_AT_ONCE) return first?.result.pathway ?? "";
+  #noteOf(status, [first]) {
     const hasPolicy = first !== undefined && first.result?.policy !== null;
     return (hasPolicy ? this.pathways.get(status) : undefined) ?? NOTES[status] ?? "";
   }
@@ -184,10 +179,6 @@ export class WorkList {
       section.classList.toggle("filtered", !isShown);
     }
   }
-}
-
-function groupOf(item) {
-  return item.isRetakenAtOnce ? RETAKE_AT_ONCE : item.status;
 }
 
 function withStatus(items, status) {

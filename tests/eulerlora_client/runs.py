@@ -47,9 +47,10 @@ def triage(*arguments: str | Path) -> Completed:
 
 
 def mel_policy() -> Policy:
-    """The packaged policy with mel as the only malignant class, urgent from 0.05 on."""
+    """The packaged policy with mel alone, routine below 0.04 and urgent from 0.05 on."""
     policy = default_policy()
-    malignant = policy.target.model_copy(update={"classes": ("mel",), "urgent": 0.05})
+    thresholds = {"classes": ("mel",), "routine": 0.04, "urgent": 0.05}
+    malignant = policy.target.model_copy(update=thresholds)
     return policy.model_copy(update={"target": malignant})
 
 

@@ -23,11 +23,16 @@ from eulerlora_contract.answers import Disposition
 from eulerlora_contract.errors import OutcomesError
 
 PROMISE = Promise(("mel",), 0.05, 0.95)
+HEADER = b"disposition,reasons,confirmed\n"
+
+
+POSSIBLE = "refer target_possible"
 
 
 def image(disposition: str | None, confirmed: str = "mel", lesion: str = "1") -> Outcome:
-    chosen = None if disposition is None else Disposition(disposition)
-    return Outcome(chosen, confirmed, lesion, "")
+    """Returns an image; disposition: POSSIBLE is `refer` by the target probability."""
+    name, _, reason = (disposition or "").partition(" ")
+    return Outcome(Disposition(name) if name else None, bool(reason), confirmed, lesion, "")
 
 
 def lesions(*dispositions: str) -> list[Outcome]:
@@ -48,13 +53,15 @@ def written(path: Path, *rows: dict[str, str]) -> Path:
         (["urgent", "urgent"], LesionOutcome.URGENT),
         (["urgent", "unfamiliar"], LesionOutcome.UNFAMILIAR),
         (["unfamiliar"], LesionOutcome.UNFAMILIAR),
+        (["urgent", "unfamiliar", POSSIBLE], LesionOutcome.REFERRED),
+        ([POSSIBLE, "refer"], LesionOutcome.MISSED),
         (["urgent", "routine"], LesionOutcome.MISSED),
         (["unfamiliar", "refer"], LesionOutcome.MISSED),
         (["urgent", "retake", None], LesionOutcome.URGENT),
         (["retake", None], LesionOutcome.NOT_ASSESSED),
     ],
 )
-def test_a_lesion_is_missed_if_an_assessed_image_is_neither_urgent_nor_unfamiliar(
+def test_a_lesion_has_the_least_outcome_of_its_assessed_images(
     dispositions: list[str | None], expected: LesionOutcome
 ) -> None:
     assert lesion_outcome(map(image, dispositions)) is expected
@@ -103,11 +110,16 @@ def test_a_target_that_no_lesion_has_is_an_error_that_lists_the_classes() -> Non
 
 
 def test_a_file_has_the_columns_of_the_export(tmp_path: Path) -> None:
-    row = dict.fromkeys(COLUMNS, "") | {"disposition": "urgent", "policy_hash": "sha256:1"}
-    path = written(tmp_path / "o.csv", row | {"dx": " mel "}, row | {"disposition": "", "dx": ""})
+    row = dict.fromkeys(COLUMNS, "") | {
+        "disposition": "refer",
+        "reasons": "target_possible; high_entropy",
+        "policy_hash": "sha256:1",
+    }
+    empty = {"disposition": "", "reasons": "", "dx": ""}
+    path = written(tmp_path / "o.csv", row | {"dx": " mel "}, row | empty)
     first, second = read_outcomes(path, "dx")
-    assert first == Outcome(Disposition.URGENT, "mel", first.lesion, "sha256:1")
-    assert (second.disposition, second.confirmed) == (None, "")
+    assert first == Outcome(Disposition.REFER, True, "mel", first.lesion, "sha256:1")
+    assert (second.disposition, second.is_target_possible, second.confirmed) == (None, False, "")
     assert first.lesion != second.lesion
     check_decided_by(path, [first, second], "sha256:1")
     with pytest.raises(OutcomesError, match=r"o\.csv: .*sha256:1"):
@@ -117,13 +129,13 @@ def test_a_file_has_the_columns_of_the_export(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        (b"", "disposition, confirmed"),
-        (b"file,disposition\n", "confirmed"),
-        (b"disposition,confirmed\n", "row"),
-        (b"disposition,confirmed\nurgent,mel\nUrgent,mel\n", "line 3"),
+        (b"", "disposition, reasons, confirmed"),
+        (b"file,reasons,disposition\n", "confirmed"),
+        (HEADER, "row"),
+        (HEADER + b"urgent,,mel\nUrgent,,mel\n", "line 3"),
         (b"\x89PNG\x00\x01,\xff\n", ""),
-        (b'disposition,confirmed\n"urgent\x00,mel\n', ""),
-        (b"disposition,confirmed\n" + b"u" * 200_000 + b",mel\n", "CSV"),
+        (HEADER + b'"urgent\x00,,mel\n', ""),
+        (HEADER + b"u" * 200_000 + b",,mel\n", "CSV"),
     ],
 )
 def test_a_file_of_another_kind_is_one_clear_line(

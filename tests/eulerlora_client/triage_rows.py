@@ -42,7 +42,9 @@ UNFAMILIAR = {
 def fixed_policy() -> Policy:
     """The packaged policy with thresholds that do not change when it is fitted again."""
     changed = {
-        "target": TargetRules(name="malignant", classes=("mel", "bcc", "akiec"), urgent=0.1),
+        "target": TargetRules(
+            name="malignant", classes=("mel", "bcc", "akiec"), routine=0.1, urgent=0.4
+        ),
         "uncertainty": UncertaintyRules(entropy_nats=1.2),
         "evidence": None,
     }
@@ -131,7 +133,7 @@ def rows_of_all_kinds(folder: Path, policy: Policy) -> list[TriageRow]:
             make_prediction(passes("vasc", 6, 0.3, 7), ood=None, ood_threshold=None),
         ),
         row(image("ood.jpg", 8), make_prediction(passes("nv", 0, 0.1, 8))),
-        row(image("unfamiliar.jpg", 9), make_prediction(passes("mel", 1, 0.1, 9), **UNFAMILIAR)),
+        row(image("unfamiliar.jpg", 9), make_prediction(passes("nv", 1, 0.1, 9), **UNFAMILIAR)),
         failed(broken, "unusable_image", "the JPEG data is broken or truncated"),
         failed(folder / "gone.jpg", "unreadable_file", "cannot be read (No such file)"),
     ]

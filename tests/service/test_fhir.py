@@ -44,7 +44,9 @@ AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 def triage_app(model: EulerLoRA, **settings: object) -> FastAPI:
     """A service whose policy has one malignant class of the model."""
     packaged = default_policy()
-    target = packaged.target.model_copy(update={"classes": ("mel",), "urgent": 1e-9})
+    target = packaged.target.model_copy(
+        update={"classes": ("mel",), "routine": 1e-9, "urgent": 1e-9}
+    )
     policy = packaged.model_copy(update={"target": target})
     return app_of(ServedModel(model, CARD), policy=policy, **settings)
 
@@ -178,7 +180,7 @@ def test_an_unknown_flag_and_the_figures_of_an_unfamiliar_image_have_a_reason_in
 
 
 def test_the_notes_of_an_unfamiliar_image_have_no_reason_that_rests_on_a_figure(answer) -> None:
-    words = {Reason.UNFAMILIAR: "far", Reason.TARGET_CLASSES: "high"}
+    words = {Reason.UNFAMILIAR: "far", Reason.HIGH_ENTROPY: "high"}
     reasons = [{"code": code, "words": text} for code, text in words.items()]
     for flag, expected in ((False, {"far", "high"}), (True, {"far"})):
         bundle = bundle_of({**answer, "reasons": reasons}, unfamiliar=flag)

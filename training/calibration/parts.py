@@ -4,19 +4,19 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.sampling.adaptive import MIN_IMAGES
 from eulerlora.scores.prediction_sets import ALWAYS_INCLUDED, min_units
 from eulerlora_contract.answers import TargetClasses
-from training.calibration.policy import PolicyFit
+from training.calibration.policy import PolicyFit, urgent_sample_size
 from training.calibration.thresholds import KEPT_SHARE, CoverageSettings
 from training.evaluation.intervals import tolerance_sample_size
 from training.reporting.tables import TOO_FEW, markdown_table
 
 TEMPERATURE, FEATURES, OOD = "temperature", "feature means", "OOD thresholds"
-URGENT = "urgent threshold"
+ROUTINE, URGENT = "routine threshold", "urgent threshold"
 
 _MIN_TEMPERATURE = 10
 """Lesions of each class for a site's temperature, two for each fold of its cross-validation.
@@ -105,13 +105,20 @@ def calibrated_parts(config: CheckpointConfig) -> Iterator[FittedPart]:
         yield FittedPart(part, needed, available, unit, f"1 - p up to {limits}")
 
 
-def policy_parts(fit: PolicyFit, target: TargetClasses) -> Iterator[FittedPart]:
-    critical = fit.critical
-    found = f"{critical.hits} of {critical.lesions} found"
-    urgent = f"{fit.urgent:g}: {found}, lower bound {critical.lower_bound:.3f}"
-    bound = "reached" if critical.established else "not reached"
-    lesions, required = critical.lesions, critical.required
-    yield from _urgent_parts(lesions, required, target, "lesions", urgent, bound)
+def policy_parts(fit: PolicyFit) -> Iterator[FittedPart]:
+    target, routine, urgent = fit.target, fit.routine, fit.urgent
+    parts = _target_parts(
+        routine.lesions, fit.lesions, routine.wanted, urgent.wanted, target, "lesions"
+    )
+    results = (
+        f"{target.routine:g}: {routine.hits} of {routine.lesions} found, lower bound "
+        f"{routine.lower_bound:.3f}",
+        "reached" if routine.established else "not reached",
+        f"{target.urgent:g}: {urgent.hits} of {urgent.lesions} are {target.name}, "
+        f"{'established' if urgent.established else 'not established'}",
+    )
+    for part, result in zip(parts, results, strict=True):
+        yield replace(part, result=result)
     reached = f"{fit.entropy_nats:g} nats, reached by {fit.uncertain:.3f}"
     yield FittedPart("entropy threshold", 1, fit.images, "images", reached)
 
@@ -120,13 +127,15 @@ def site_parts(
     lesions: Mapping[str, int],
     unit: str,
     sensitivity: float,
+    predictive_value: float,
     coverage: CoverageSettings,
     target: TargetClasses,
 ) -> Iterator[FittedPart]:
     """The parts of a site's calibration in their order, without results.
 
     `lesions` are counted by the checkpoint's classes; every image counts as a lesion if `unit` is
-    "image". `sensitivity` is that of the urgent threshold, to the critical classes of the target.
+    "image". `sensitivity` is that of the routine threshold, to the critical classes of the target;
+    `predictive_value` that of the urgent threshold.
     """
     units, total, fewest = f"{unit}s", sum(lesions.values()), min(lesions.values())
     yield FittedPart(TEMPERATURE, _MIN_TEMPERATURE, fewest, f"{units} of each class")
@@ -139,21 +148,22 @@ def site_parts(
         needed = min_units(stated)
         yield FittedPart(sets_part(stated), needed, available, f"{units} of {classes}")
     critical = sum(lesions.get(name, 0) for name in target.critical.classes)
-    yield from _urgent_parts(critical, sensitivity, target, units)
+    yield from _target_parts(critical, total, sensitivity, predictive_value, target, units)
 
 
 def sets_part(coverage: float) -> str:
     return f"prediction sets {coverage:g}"
 
 
-def _urgent_parts(
+def _target_parts(
     critical: int,
+    total: int,
     sensitivity: float,
+    predictive_value: float,
     target: TargetClasses,
     units: str,
-    urgent: str = "",
-    bound: str = "",
 ) -> Iterator[FittedPart]:
     unit, needed = f"{units} of {target.critical.name}", tolerance_sample_size(sensitivity)
-    yield FittedPart(URGENT, 1, critical, unit, urgent)
-    yield FittedPart(f"bound of {sensitivity:g}", needed, critical, f"{unit} without a miss", bound)
+    yield FittedPart(ROUTINE, 1, critical, unit)
+    yield FittedPart(f"bound of {sensitivity:g}", needed, critical, f"{unit} without a miss")
+    yield FittedPart(URGENT, urgent_sample_size(predictive_value), total, units)

@@ -1,9 +1,11 @@
-"""The thresholds of a triage policy, fitted to a required sensitivity to its critical classes.
+"""The thresholds of a triage policy, fitted to what is required of them.
 
-The score of an image is the summed probability of the target classes. An image is urgent if its
-score is at or above the threshold. Images of one lesion are not independent, so sensitivity counts
-lesions: a lesion is a hit if all of its images are urgent. Bounds are exact. The performance is
-measured on images that had no part in the fit; image quality is not considered.
+The score of an image is the summed probability of the target classes. Images of one lesion are not
+independent, so lesions count. By `routine`, a lesion is found if the scores of all its images reach
+the threshold: a required share of the critical lesions is. By `urgent`, a lesion counts if the
+score of one of its images reaches the threshold, since it is then among the urgent ones: a required
+share of these lesions is of the target. Bounds are exact. The performance is measured on images
+that had no part in the fit; image quality is not considered.
 """
 
 import math
@@ -37,7 +39,9 @@ from eulerlora_contract.policy.policy import (
     Policy,
     TargetEvidence,
     TargetRules,
+    ThresholdEvidence,
     UncertaintyRules,
+    UrgentEvidence,
     default_policy_text,
     dispositions,
     parse_policy,
@@ -53,12 +57,15 @@ from training.evaluation.intervals import (
     Bools,
     Estimates,
     Floats,
+    Proportion,
     Weights,
     bootstrap,
     clopper_pearson,
     cluster_indices,
     lower_bound,
+    proportion,
     tolerance_bound,
+    tolerance_sample_size,
 )
 from training.evaluation.metrics import auroc, sensitivity_at_specificity
 from training.recipe.archives import ArchiveLabels, described
@@ -68,27 +75,10 @@ SIGNIFICANT_DIGITS = 4
 _UNCERTAIN_SHARE = 0.05
 """Default share of the images that may reach the entropy threshold."""
 
+URGENT_GRID = tuple(percent / 100 for percent in range(99, 0, -1))
+"""Urgent thresholds to test, in this order."""
+
 Names = NDArray[np.str_]
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """Hits of a number of lesions, and the required sensitivity.
-
-    Attributes:
-        lower_bound: One-sided exact 95% lower confidence bound of a threshold set on the same
-            lesions.
-        established: True if it reaches `required`.
-    """
-
-    hits: int
-    lesions: int
-    required: float
-    lower_bound: float
-
-    @property
-    def established(self) -> bool:
-        return self.lower_bound >= self.required
 
 
 def by_lesion(values: Floats | Bools, lesions: Names, combine: np.ufunc) -> NDArray[Any]:
@@ -105,19 +95,66 @@ def by_lesion(values: Floats | Bools, lesions: Names, combine: np.ufunc) -> NDAr
     return combined
 
 
-def fit_urgent(critical: Floats, required: float) -> tuple[float, Sensitivity]:
-    """Returns the highest threshold whose lower bound reaches `required`, and its sensitivity.
+def fit_routine(critical: Floats, sensitivity: float) -> tuple[float, ThresholdEvidence]:
+    """Returns the highest threshold whose lower bound reaches `sensitivity`, and its evidence.
 
     `critical`: (m,) scores of lesions, m > 0. With too few lesions, returns the highest threshold
     without a miss. It is rounded down to four significant digits, so that rounding of scores
     elsewhere does not turn a tie into a miss. The bound is that of the permitted number of misses,
     which depends on m only: fewer misses by a tie or by the rounding do not raise it.
     """
-    bound = tolerance_bound(critical, required)
+    bound = tolerance_bound(critical, sensitivity)
     threshold = round_down(bound.threshold)
-    hits = int((critical >= threshold).sum())
     lower = lower_bound(bound.units - bound.misses, bound.units)
-    return threshold, Sensitivity(hits, bound.units, required, lower)
+    return threshold, ThresholdEvidence(
+        lesions=bound.units,
+        hits=int((critical >= threshold).sum()),
+        wanted=sensitivity,
+        lower_bound=lower,
+        established=lower >= sensitivity,
+    )
+
+
+def urgent_sample_size(predictive_value: float) -> int:
+    """Returns the number of lesions at the first urgent threshold that is tested; 20 for 0.5.
+
+    It is four times the number that establishes the predictive value without an exception. With
+    fewer lesions, chance would often end the sequence at its first threshold.
+    """
+    return 4 * tolerance_sample_size(predictive_value)
+
+
+def fit_urgent(
+    scores: Floats, target: Bools, predictive_value: float, routine: float
+) -> float | None:
+    """Returns the lowest threshold that is established to have `predictive_value`, or None.
+
+    Learn-then-Test with fixed-sequence testing (Angelopoulos, Bates, Candes, Jordan and Lei,
+    arXiv:2110.01052): the thresholds of `URGENT_GRID` are tested in their order, until the exact
+    lower bound of the share of target lesions among those at or above a threshold is less than
+    `predictive_value`, which is the binomial test of "the share is at most `predictive_value`".
+    With probability CONFIDENCE no threshold passes for which that is true, without a correction for
+    their number. Thresholds before the first with `urgent_sample_size` lesions are not tested; that
+    depends on scores and not on `target`, and leaves the probability as it is if the share does not
+    rise towards lower scores.
+
+    Args:
+        scores: (m,) of lesions.
+        target: (m,) True for a target lesion.
+        predictive_value: In (0, 1).
+        routine: The result is not lower.
+    """
+    threshold = None
+    for tested in URGENT_GRID:
+        of_reached = target[scores >= tested]
+        if tested < routine:
+            break
+        if len(of_reached) < urgent_sample_size(predictive_value):
+            continue
+        if lower_bound(int(of_reached.sum()), len(of_reached)) < predictive_value:
+            break
+        threshold = tested
+    return threshold
 
 
 def round_down(value: float) -> float:
@@ -244,30 +281,42 @@ class PolicyFit:
     """The thresholds of a policy, and what is known about them from the images of the fit.
 
     Attributes:
-        urgent: Of the target probability.
+        target: With fitted thresholds.
         entropy_nats: Of the entropy.
         images: Number of images of the fit.
         lesions: Number of lesions of the fit.
-        critical: Sensitivity by lesion.
+        routine: About `target.routine`.
+        urgent: About `target.urgent`.
         uncertain: Share of the images at or above `entropy_nats`.
     """
 
-    urgent: float
+    target: TargetRules
     entropy_nats: float
     images: int
     lesions: int
-    critical: Sensitivity
+    routine: ThresholdEvidence
+    urgent: ThresholdEvidence
     uncertain: float
 
 
 def fit_policy(
-    images: PolicyInputs, required: float, uncertain_share: float = _UNCERTAIN_SHARE
+    images: PolicyInputs,
+    target: TargetRules,
+    sensitivity: float,
+    predictive_value: float,
+    uncertain_share: float = _UNCERTAIN_SHARE,
 ) -> PolicyFit:
-    """Returns the thresholds for a required sensitivity to the critical classes.
+    """Returns the thresholds for a sensitivity to the critical classes and a predictive value.
 
-    At most `uncertain_share` of the images may reach the entropy threshold. The feature distance
-    has no influence: a lesion is a hit by its target probability, also if an image of it is
-    unfamiliar.
+    The feature distance has no influence: a lesion counts by its target probability, also if an
+    image of it is unfamiliar.
+
+    Args:
+        images: With lesions.
+        target: Its `urgent` stays if no threshold is established, or is raised to `routine`.
+        sensitivity: Required of `routine`.
+        predictive_value: Required share of target lesions among those at or above `urgent`.
+        uncertain_share: Of the images, that may reach the entropy threshold.
 
     Raises:
         DataError: If no image is critical.
@@ -275,14 +324,27 @@ def fit_policy(
     if not images.critical.any():
         raise DataError("expected images of the critical classes, got none")
     scores, lesions = images.scores[images.critical], images.lesions[images.critical]
-    urgent, sensitivity = fit_urgent(by_lesion(scores, lesions, np.minimum), required)
+    routine, of_routine = fit_routine(by_lesion(scores, lesions, np.minimum), sensitivity)
+    highest = by_lesion(images.scores, images.lesions, np.maximum)
+    of_target = by_lesion(images.target, images.lesions, np.logical_or)
+    fitted = fit_urgent(highest, of_target, predictive_value, routine)
+    urgent = max(target.urgent, routine) if fitted is None else fitted
+    reached = highest >= urgent
+    lesions_reached, hits = int(reached.sum()), int((reached & of_target).sum())
     entropy_nats = entropy_threshold(images.entropy, uncertain_share)
     return PolicyFit(
-        urgent=urgent,
+        target=target.model_copy(update={"routine": routine, "urgent": urgent}),
         entropy_nats=entropy_nats,
         images=len(images.scores),
-        lesions=len(np.unique(images.lesions)),
-        critical=sensitivity,
+        lesions=len(highest),
+        routine=of_routine,
+        urgent=ThresholdEvidence(
+            lesions=lesions_reached,
+            hits=hits,
+            wanted=predictive_value,
+            lower_bound=lower_bound(hits, lesions_reached),
+            established=fitted is not None,
+        ),
         uncertain=float((images.entropy >= entropy_nats).mean()),
     )
 
@@ -323,17 +385,18 @@ class PolicyFile:
         text = default_policy_text() if path is None else read_policy_text(path)
         policy = parse_policy(text, name)
         if target is not None:
-            rules = TargetRules(**target.model_dump(), urgent=policy.target.urgent)
+            rules = TargetRules(
+                **target.model_dump(), routine=policy.target.routine, urgent=policy.target.urgent
+            )
             policy = policy.model_copy(update={"target": rules})
         return cls(name, text, policy)
 
     def fitted(self, fit: PolicyFit) -> Policy:
         """Returns the next version of the policy, with fitted thresholds and without evidence."""
-        urgent = {"urgent": fit.urgent}
         return self.policy.model_copy(
             update={
                 "version": self.policy.version + 1,
-                "target": self.policy.target.model_copy(update=urgent),
+                "target": fit.target,
                 "uncertainty": UncertaintyRules(entropy_nats=fit.entropy_nats),
                 "evidence": None,
             }
@@ -378,16 +441,19 @@ class PolicyMeasurement:
 
     Attributes:
         evidence: Counts of lesions, with the shares rounded against the policy.
-        specificity: Share of the images that are not of the target (other_images) that are neither
-            urgent nor unfamiliar.
-        dispositions: Share of all images by disposition, without image quality.
+        specificity: Share of the images that are not of the target (other_images) that are not
+            urgent, unfamiliar, or referred by the target probability.
+        critical: Share of critical images among those of each disposition, without image quality;
+            None for a disposition without images.
+        target: The same of target images, with or without a class of the model.
         ranking: By `ranking`.
     """
 
     evidence: MeasuredEvidence
     specificity: float
     other_images: int
-    dispositions: Mapping[str, float]
+    critical: Mapping[Disposition, Proportion | None]
+    target: Mapping[Disposition, Proportion | None]
     ranking: Estimates
 
     @property
@@ -397,8 +463,13 @@ class PolicyMeasurement:
             "images outside the target": f"{self.other_images:,}",
             "specificity": f"{self.specificity:.3f}",
             **{
-                f"{name}, of all images": f"{share:.3f}"
-                for name, share in self.dispositions.items()
+                f"{name}, {part} among its images": (
+                    "no image"
+                    if share is None
+                    else f"{share.hits:,}/{share.images:,}: {share.text()}"
+                )
+                for part, shares in (("critical", self.critical), ("target", self.target))
+                for name, share in shares.items()
             },
             "referral rate, without image quality": f"{self.evidence.referral_rate:.3f}",
             "AUROC, critical": cell(self.ranking["critical_auroc"]),
@@ -424,35 +495,45 @@ def measure_policy(
     if not (images.critical.any() and other.any()):
         raise DataError("expected images of the critical classes, and images outside the target")
     reasons = policy.reasons(images.scores, images.entropy, images.flags)
-    reached: Bools = reasons[Reason.TARGET_CLASSES]
+    reached: Bools = images.scores >= policy.target.routine
     decided: dict[Disposition, Bools] = dispositions(reasons)
-    urgent = decided[Disposition.URGENT]
-    seen = urgent | decided[Disposition.UNFAMILIAR]
+    del decided[Disposition.RETAKE]  # without image quality
+    urgent, unfamiliar = decided[Disposition.URGENT], decided[Disposition.UNFAMILIAR]
+    urgency = np.select([urgent, unfamiliar, reached], [3, 2, 1], 0)
 
     def lesions(chosen: Bools, combine: np.ufunc) -> dict[str, int]:
         """Returns the counts of the chosen images' lesions.
 
         `chosen`: (n,), at least one.
         """
-        of_urgent, of_seen, of_reached = (
-            by_lesion(flags[chosen], images.lesions[chosen], combine)
-            for flags in (urgent, seen, reached)
+        of_lesions, of_reached = (
+            by_lesion(values[chosen], images.lesions[chosen], combine)
+            for values in (urgency, reached)
         )
+        refer, of_unfamiliar, of_urgent = np.bincount(of_lesions, minlength=4).tolist()[1:]
         return {
-            "lesions": len(of_seen),
-            "urgent": int(of_urgent.sum()),
-            "unfamiliar": int((of_seen & ~of_urgent).sum()),
+            "lesions": len(of_lesions),
+            "urgent": of_urgent,
+            "unfamiliar": of_unfamiliar,
+            "refer": refer,
             "reached": int(of_reached.sum()),
         }
 
     def target(chosen: Bools) -> dict[str, Any]:
         """Returns the evidence on target lesions, which need every image to be seen."""
-        counts = lesions(chosen, np.logical_and)
-        hits = counts["urgent"] + counts["unfamiliar"]
+        counts = lesions(chosen, np.minimum)
+        hits = counts["urgent"] + counts["unfamiliar"] + counts["refer"]
         return counts | _share("sensitivity", hits, counts["lesions"])
 
-    others = lesions(other, np.logical_or)
-    spared = others["lesions"] - others["urgent"] - others["unfamiliar"]
+    def shares(chosen: Bools) -> dict[Disposition, Proportion | None]:
+        """Returns the share of the chosen images among those of each disposition."""
+        return {
+            name: proportion(chosen[flags], cluster_indices(images.lesions[flags].tolist()))
+            for name, flags in decided.items()
+        }
+
+    others = lesions(other, np.maximum)
+    spared = others["lesions"] - others["urgent"] - others["unfamiliar"] - others["refer"]
     evidence = MeasuredEvidence(
         data=data,
         images=len(images.scores),
@@ -464,17 +545,15 @@ def measure_policy(
         if images.outside.any()
         else None,
         others=OtherEvidence(**others, **_share("specificity", spared, others["lesions"])),
-        groups=group_evidence(images, seen),
+        groups=group_evidence(images, urgency > 0),
+        urgent=_urgent_evidence(urgent, ~other, images.lesions),
     )
     return PolicyMeasurement(
         evidence=evidence,
-        specificity=float((~seen[other]).mean()),
+        specificity=float((urgency[other] == 0).mean()),
         other_images=int(other.sum()),
-        dispositions={
-            name: float(flags.mean())
-            for name, flags in decided.items()
-            if name != Disposition.RETAKE  # without image quality
-        },
+        critical=shares(images.critical),
+        target=shares(~other),
         ranking=ranking(images),
     )
 
@@ -543,6 +622,18 @@ def _auroc(images: PolicyInputs, positive: Bools, negative: Bools) -> IntervalEv
         low=None if estimate.low is None else _floor_share(estimate.low),
         high=None if estimate.high is None else _ceil_share(estimate.high),
     )
+
+
+def _urgent_evidence(urgent: Bools, target: Bools, lesions: Names) -> UrgentEvidence | None:
+    """Returns the target lesions among those with an urgent image; None without any.
+
+    Each argument is (n,), of images.
+    """
+    of_urgent, of_target = (by_lesion(flags, lesions, np.logical_or) for flags in (urgent, target))
+    count, hits = int(of_urgent.sum()), int((of_urgent & of_target).sum())
+    if count == 0:
+        return None
+    return UrgentEvidence(lesions=count, target=hits, **_share("predictive_value", hits, count))
 
 
 def _share(name: str, hits: int, lesions: int) -> dict[str, Any]:
@@ -622,6 +713,14 @@ def evidence_of(
     `data`: name of the images of the fit. `in_training`: those of them that the model was trained
     on; a fit to such images establishes nothing.
     """
+
+    def stated(threshold: ThresholdEvidence) -> ThresholdEvidence:
+        update = {
+            "lower_bound": _floor_share(threshold.lower_bound),
+            "established": threshold.established and not in_training,
+        }
+        return threshold.model_copy(update=update)
+
     return Evidence(
         model=model.config.name,
         revision=model.revision,
@@ -629,17 +728,14 @@ def evidence_of(
         mode=options.mode,
         samples=options.samples,
         views=options.views,
-        wanted=fit.critical.required,
         confidence=CONFIDENCE,
         fit=FitEvidence(
             data=data,
             images=fit.images,
-            lesions=fit.critical.lesions,
-            found=fit.critical.hits,
-            lower_bound=_floor_share(fit.critical.lower_bound),
-            established=fit.critical.established and not in_training,
             in_training=in_training,
             uncertain=_ceil_share(fit.uncertain),
+            routine=stated(fit.routine),
+            urgent=stated(fit.urgent),
         ),
         measured=tuple(measurement.evidence for measurement in measured),
     )

@@ -52,8 +52,8 @@ from eulerlora_contract.sampling import (
 from training.calibration.parts import (
     FEATURES,
     OOD,
+    ROUTINE,
     TEMPERATURE,
-    URGENT,
     FittedPart,
     parts_table,
     policy_parts,
@@ -99,7 +99,8 @@ class SiteSettings:
     """What to fit.
 
     Attributes:
-        sensitivity: Required of the urgent threshold.
+        sensitivity: Required of the routine threshold.
+        predictive_value: Required of the urgent threshold.
         coverage: Of the prediction sets.
         mode: Of the predictions that the policy applies to, whose NLL the temperature lowers.
         samples: Of the same, per adapter; None for the default.
@@ -109,6 +110,7 @@ class SiteSettings:
     """
 
     sensitivity: float
+    predictive_value: float
     coverage: CoverageSettings
     mode: Mode
     samples: int | None
@@ -376,7 +378,7 @@ def calibrate_site(
     seen = images_in_training(source, local.images)
     old = EulerLoRA.of(checkpoint, device, settings.precision)
     options = old.options(settings.mode, settings.samples)
-    with_policy = parts[URGENT].met
+    with_policy = parts[ROUTINE].met
     if with_policy:
         check_classes(old, policy.target)
     fit = _fit_site(checkpoint, images, data, settings, parts, device, old.precision)
@@ -397,9 +399,11 @@ def calibrate_site(
     parts, policy_fit, new_policy = dict(fit.parts), None, None
     if with_policy:
         scored = score_images(new, images, options, policy.target, "policy")
-        policy_fit = fit_policy(scored, settings.sensitivity)
+        policy_fit = fit_policy(
+            scored, policy.target, settings.sensitivity, settings.predictive_value
+        )
         new_policy = settings.policy.fitted(policy_fit)
-        results = {part.part: part.result for part in policy_parts(policy_fit, policy.target)}
+        results = {part.part: part.result for part in policy_parts(policy_fit)}
         parts = {
             name: replace(part, result=results.get(name, part.result))
             for name, part in parts.items()
@@ -435,16 +439,20 @@ def _parts(
     Raises:
         DataError: For nothing.
     """
-    sensitivity, coverage, target = (
-        settings.sensitivity, settings.coverage, settings.policy.policy.target
-    )  # fmt: skip
-    listed = site_parts(lesions, local.unit, sensitivity, coverage, target)
+    listed = site_parts(
+        lesions,
+        local.unit,
+        settings.sensitivity,
+        settings.predictive_value,
+        settings.coverage,
+        settings.policy.policy.target,
+    )
     parts = {part.part: part for part in listed}
     if not any(part.met for part in parts.values()):
-        ood, urgent = parts[OOD], parts[URGENT]
+        ood, routine = parts[OOD], parts[ROUTINE]
         raise DataError(
-            f"{local.name}: expected at least {ood.needed} {ood.unit}, or {urgent.needed} "
-            f"{urgent.unit}; got {ood.available} and {urgent.available}"
+            f"{local.name}: expected at least {ood.needed} {ood.unit}, or {routine.needed} "
+            f"{routine.unit}; got {ood.available} and {routine.available}"
         )
     return parts
 
@@ -498,6 +506,7 @@ def _measure_site(
                 ),
                 "critical lesions urgent": str(critical.urgent),
                 "critical lesions unfamiliar": str(critical.unfamiliar),
+                "critical lesions referred by the target": str(critical.refer),
                 **measured.results,
             }
     clusters = cluster_indices([image.cluster_name for image in images])

@@ -46,7 +46,15 @@ _sensitivity_option = click.option(
     type=SHARE,
     default=0.95,
     show_default=True,
-    help="Required sensitivity to the critical classes.",
+    help="Required sensitivity to the critical classes, by which the routine threshold is fitted.",
+)
+_predictive_value_option = click.option(
+    "--predictive-value",
+    type=SHARE,
+    default=0.5,
+    show_default=True,
+    help="Required share of target lesions among the urgent ones, by which the urgent threshold is "
+    "fitted.",
 )
 _mode_option = click.option(
     "--mode", type=click.Choice(["det", "stoch"]), default="stoch", show_default=True
@@ -182,6 +190,7 @@ def calibrate_command(
     help="Policy file to update; a new file starts as a copy of the packaged policy.",
 )
 @_sensitivity_option
+@_predictive_value_option
 @click.option(
     "--uncertain",
     type=click.FloatRange(0, 1, max_open=True),
@@ -211,6 +220,7 @@ def policy_fit_command(
     data: Path,
     policy: Path,
     sensitivity: float,
+    predictive_value: float,
     uncertain: float,
     mode: Mode,
     samples: int | Auto | None,
@@ -222,10 +232,12 @@ def policy_fit_command(
 ) -> None:
     """Fit a policy's thresholds on the calibration part of the checkpoint's data set.
 
-    Sets the urgent threshold to a required sensitivity to the critical classes, and the entropy
-    threshold. Measures both on the test part, which has no lesion of the other parts, and on
-    other archives, and writes them with this evidence to the policy file. A data set without a
-    calibration part is fitted on its test part, and only archives are measured.
+    Sets the routine threshold by a required sensitivity to the critical classes, the urgent one by
+    a required share of target lesions from there on, and the entropy threshold. An urgent threshold
+    that cannot be established stays as it is. Measures them on the test part, which has no lesion
+    of the other parts, and on other archives, and writes them with this evidence to the policy
+    file. A data set without a calibration part is fitted on its test part, and only archives are
+    measured.
     """
     configure_openmp()
     # These import torch.
@@ -263,7 +275,7 @@ def policy_fit_command(
     def named(part: str) -> str:
         return named_with_seen(f"{images.name}, {part} part", checkpoint, images.parts[part])
 
-    fit = fit_policy(scored(part), sensitivity, uncertain)
+    fit = fit_policy(scored(part), target, sensitivity, predictive_value, uncertain)
     fitted = file.fitted(fit)
     measured = []
     if part != TEST:
@@ -278,7 +290,7 @@ def policy_fit_command(
     fitted = fitted.model_copy(update={"evidence": evidence})
     file.write(policy, fitted)
     click.echo(f"Fitted on {name}: {fit.images:,} images of {fit.lesions:,} lesions.\n")
-    click.echo(f"{parts_table(list(policy_parts(fit, target)))}\n")
+    click.echo(f"{parts_table(list(policy_parts(fit)))}\n")
     if (shown := performance(fitted)) is not None:
         click.echo(f"{shown.markdown}\n")
     if measured:
@@ -336,12 +348,13 @@ def site_command() -> None:
     "target",
     multiple=True,
     metavar="CLASS",
-    help="A class that counts: images are urgent by the summed probability of these, and "
-    "--sensitivity is that to their lesions. Repeat it for several. Default: those of the "
+    help="A class that counts: images are urgent or referred by the summed probability of these, "
+    "and --sensitivity is that to their lesions. Repeat it for several. Default: those of the "
     "checkpoint, or of the policy.",
 )
 @click.option("--target-name", metavar="WORD", help="A word for all of them, such as malignant.")
 @_sensitivity_option
+@_predictive_value_option
 @click.option(
     "--coverage",
     type=Coverages(),
@@ -374,6 +387,7 @@ def site_fit_command(
     target: tuple[str, ...],
     target_name: str | None,
     sensitivity: float,
+    predictive_value: float,
     coverage: tuple[float, ...],
     always_include_rare: bool,
     hold_out: float | None,
@@ -405,6 +419,7 @@ def site_fit_command(
     config = read_config(checkpoint)
     settings = SiteSettings(
         sensitivity=sensitivity,
+        predictive_value=predictive_value,
         coverage=CoverageSettings(coverage, always_include_rare),
         mode=mode,
         samples=samples,

@@ -30,8 +30,8 @@ Section = tuple[str, str]
 
 _WEAKNESS = (
     "What the triage policy makes of this model's answers, on images like those of the training "
-    "and on images of other clinics and cameras. The urgent threshold was fitted on the former "
-    "only; expect the figures of other images to differ again."
+    "and on images of other clinics and cameras. Its thresholds were fitted on the former only; "
+    "expect the figures of other images to differ again."
 )
 
 _DIRECTIONS = (

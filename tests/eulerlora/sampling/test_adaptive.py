@@ -70,7 +70,7 @@ def policy_of(**changes: object) -> Policy:
     """A policy whose thresholds no answer of these tests is near, changed."""
     values = default_policy().model_dump()
     values["target"] |= {"classes": ("b", "c"), "critical": {"name": "c", "classes": ("c",)}}
-    values["target"]["urgent"] = 0.999
+    values["target"] |= {"routine": 0.998, "urgent": 0.999}
     values["uncertainty"]["entropy_nats"] = 5.0
     for key, change in changes.items():
         values[key] |= change
@@ -81,7 +81,7 @@ def test_a_policy_needs_what_its_disposition_depends_on() -> None:
     """The probability of b and c is 0.5; the rows disagree, which refers the image."""
     distance = log_odds(0.5) - log_odds(0.4)
     for urgent in (0.4, 0.6):
-        policy = policy_of(target={"urgent": urgent})
+        policy = policy_of(target={"routine": 0.1, "urgent": urgent})
         rule = StoppingRule(msp=0.01).of_policy(policy, ("a", "b", "c"))
         assert ends(SUMMARY, rule, log_odds=distance - 1e-6)
         assert not ends(SUMMARY, rule, log_odds=distance + 1e-6)

@@ -111,18 +111,22 @@ def bare_policy(tmp_path: Path) -> Path:
 
 
 def monitored(path: Path, dispositions: list[str], *options: str) -> Result:
-    rows = [f"{disposition},mel" for disposition in dispositions]
-    path.write_text("\n".join(["disposition,confirmed", *rows, ""]))
+    reasons = {"refer": "target_possible"}
+    rows = [f"{name},{reasons.get(name, '')},mel" for name in dispositions]
+    path.write_text("\n".join(["disposition,reasons,confirmed", *rows, ""]))
     return CliRunner().invoke(monitor_command, [str(path), *options])
 
 
 def test_the_report_counts_lesions_and_states_bounds(tmp_path: Path) -> None:
-    done = monitored(tmp_path / "o.csv", ["urgent"] * 97 + ["unfamiliar", "routine", "retake"])
+    done = monitored(
+        tmp_path / "o.csv", ["urgent"] * 96 + ["unfamiliar", "refer", "routine", "retake"]
+    )
     assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[:5] == [
+    assert done.stdout.splitlines()[:6] == [
         "lesions confirmed as mel: 100",
-        "  urgent: 97",
+        "  urgent: 96",
         "  unfamiliar, seen by a person: 1",
+        "  referred by the target: 1",
         "  missed: 1",
         "  not assessed (retake or no decision): 1",
     ]
@@ -148,7 +152,7 @@ def test_the_evidence_of_the_policy_is_the_default() -> None:
     assert policy.evidence is not None
     promise = promise_of(policy, (), None, 0.9)
     assert (promise.classes, promise.confidence) == (("mel",), 0.9)
-    assert promise.tolerated == pytest.approx(1 - policy.evidence.wanted)
+    assert promise.tolerated == pytest.approx(1 - policy.evidence.fit.routine.wanted)
     assert promise_of(policy, ("bcc",), 0.8, 0.9).classes == ("bcc",)
 
 
@@ -164,7 +168,7 @@ def test_a_policy_without_evidence_needs_a_wanted_share(tmp_path: Path, bare_pol
 def test_decisions_of_another_policy_are_refused(tmp_path: Path, bare_policy: Path) -> None:
     path = tmp_path / "o.csv"
     policy = parse_policy(bare_policy.read_text(), "policy")
-    path.write_text(f"disposition,confirmed,policy_hash\nurgent,mel,{policy.hash}\n")
+    path.write_text(f"disposition,reasons,confirmed,policy_hash\nurgent,,mel,{policy.hash}\n")
     done = CliRunner().invoke(monitor_command, [str(path)])
     assert done.exit_code == 1
     assert f"got {policy.hash}" in str(done.exception)
@@ -196,7 +200,7 @@ def test_outcomes_are_read_from_the_audit_log_with_how_people_decided(tmp_path: 
     )
     done = CliRunner().invoke(monitor_command, [str(present), str(older)])
     assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[:8] == [
+    assert done.stdout.splitlines()[:9] == [
         "answers of triage: 4, of this policy: 4",
         "decided by a person: 3, overridden: 1 (0.3333); in the first half 1 of 2, in the second "
         "0 of 1",
@@ -204,6 +208,7 @@ def test_outcomes_are_read_from_the_audit_log_with_how_people_decided(tmp_path: 
         "lesions confirmed as mel: 2",
         "  urgent: 1",
         "  unfamiliar, seen by a person: 0",
+        "  referred by the target: 0",
         "  missed: 1",
         "  not assessed (retake or no decision): 0",
     ]

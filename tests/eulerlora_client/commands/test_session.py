@@ -81,7 +81,7 @@ def test_another_policy_decides_on_the_prediction_and_quality_of_the_service(
     files: list[Path],
 ) -> None:
     policy = mel_policy()
-    malignant = policy.target.model_copy(update={"urgent": 0.01})
+    malignant = policy.target.model_copy(update={"routine": 0.01, "urgent": 0.01})
     strict = policy.model_copy(update={"target": malignant})
     (row,) = rows_of(files[:1], FakeClient(ROUTINE), policy=strict)
     assert row.result is not None

@@ -72,6 +72,7 @@ def test_csv_has_the_values_that_decide(tmp_path: Path) -> None:
     measured, unknown = written(tmp_path, [replace(row, result=fitted), row])
     for cells in (measured, unknown):
         assert float(cells["target_probability"]) == 0.4
+        assert float(cells["routine_threshold"]) == policy.target.routine
         assert float(cells["urgent_threshold"]) == policy.target.urgent
         assert (cells["label"], cells["label_name"]) == ("nv", "melanocytic nevus")
         assert cells["target_classes"] == "melanoma"
@@ -82,6 +83,7 @@ def test_csv_has_the_values_that_decide(tmp_path: Path) -> None:
     for name, values in (
         ("sensitivity", [one.critical.sensitivity for one in parts]),
         ("specificity", [one.others.specificity for one in parts]),
+        ("predictive_value", [one.urgent and one.urgent.predictive_value for one in parts]),
     ):
         assert list(map(float, measured[f"policy_{name}"].split("; "))) == values
         assert unknown[f"policy_{name}"] == ""
@@ -122,7 +124,7 @@ def test_csv_has_the_scores_and_the_prediction_set(tmp_path: Path) -> None:
 
 def test_csv_has_no_figure_of_an_unfamiliar_image_and_json_lines_have_all(tmp_path: Path) -> None:
     reasons = (Reason.TOO_DARK, Reason.UNFAMILIAR, Reason.TARGET_CLASSES, Reason.HIGH_ENTROPY)
-    known = decided("a.png", Disposition.UNFAMILIAR, 0.4, *reasons)
+    known = decided("a.png", Disposition.URGENT, 0.4, *reasons)
     assert known.result is not None
     changed = known.result.prediction.model_copy(update={"unfamiliar": True})
     shown, hidden = written(tmp_path, [known, with_prediction(known, changed)])
@@ -130,7 +132,7 @@ def test_csv_has_no_figure_of_an_unfamiliar_image_and_json_lines_have_all(tmp_pa
         "target_probability", "label", "label_name", "msp", "entropy", "expected_entropy",
         "mutual_information", "p_mel", "p_nv",
     }  # fmt: skip
-    assert hidden["reasons"] == "too_dark; unfamiliar"
+    assert hidden["reasons"] == "too_dark; unfamiliar; target_classes"
     write_json_lines(tmp_path / "rows.jsonl", [with_prediction(known, changed)])
     record = json.loads((tmp_path / "rows.jsonl").read_text())
     assert record["prediction"]["probabilities"] == changed.probabilities

@@ -36,7 +36,7 @@ from eulerlora_contract.sampling import DEFAULT_SAMPLES
 from tests.eulerlora_contract.policy_inputs import GOOD, make_prediction
 
 TEXT = """\
-format_version = 1
+format_version = 2
 version = 7
 [quality]
 too_small_px = 100
@@ -48,6 +48,7 @@ blurred = 8.0
 [target]
 name = "malignant"
 classes = ["mel", "bcc"]
+routine = 0.375
 urgent = 0.5
 [uncertainty]
 entropy_nats = 1.5
@@ -60,7 +61,10 @@ BAD_QUALITIES = {
     "too_bright": {"bright_share": 0.125},
     "blurred": {"sharpness": 8.0},
 }
-MALIGNANT = {"below": (0.25, 0.125), "equal": (0.25, 0.25), "above": (0.5, 0.25)}
+MALIGNANT = {
+    "below": (0.25, 0.0625), "routine": (0.25, 0.125), "between": (0.25, 0.1875),
+    "urgent": (0.25, 0.25), "above": (0.5, 0.25),
+}  # fmt: skip
 ENTROPIES = {"below": 1.25, "equal": 1.5, "above": 1.75}
 TRAJECTORIES: dict[str, dict[str, Any]] = {
     "agree": {"trajectory_labels": ("nv",) * 8},
@@ -106,13 +110,13 @@ class Case:
     @property
     def expected(self) -> str:
         """The disposition by the ordered rules."""
+        if self.target in ("urgent", "above"):
+            return "urgent"
         if self.unfamiliar:
             return "unfamiliar"
         if self.bad:
             return "retake"
-        if self.target != "below":
-            return "urgent"
-        if self.ood is not False:
+        if self.ood is not False or self.target != "below":
             return "refer"
         if self.entropy != "below" or self.trajectories in ("disagree", "unknown"):
             return "refer"
@@ -123,8 +127,10 @@ class Case:
         reasons = list(self.bad)
         reasons += ["unfamiliar"] if self.unfamiliar else []
         reasons += {True: ["out_of_distribution"], None: ["ood_unknown"], False: []}[self.ood]
-        if self.target != "below":
-            reasons.append("target_classes")
+        reasons += {
+            "urgent": ["target_classes"], "above": ["target_classes"],
+            "routine": ["target_possible"], "between": ["target_possible"], "below": [],
+        }[self.target]  # fmt: skip
         if self.entropy != "below":
             reasons.append("high_entropy")
         reasons += {
@@ -216,7 +222,8 @@ def test_the_hash_depends_only_on_the_content() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "key"),
     [
-        ("format_version = 1", "format_version = 2", "format_version"),
+        ("format_version = 2", "format_version = 1", r"format_version.* target\.routine"),
+        ("format_version = 2", "format_version = 3", "format_version"),
         ("version = 7", "version = 0", "version"),
         ("version = 7\n", "", "version"),
         ("blurred = 8.0", "blured = 8.0", r"quality\.blur"),
@@ -224,6 +231,9 @@ def test_the_hash_depends_only_on_the_content() -> None:
         ("blurred = 8.0", "blurred = nan", r"quality\.blurred"),
         ("too_dark = 0.25", "too_dark = 0.875", "too_dark"),
         ("too_bright = 0.875", "too_bright = 1.1", r"quality\.too_bright"),
+        ("routine = 0.375\n", "", r"target\.routine"),
+        ("routine = 0.375", "routine = 0", r"target\.routine"),
+        ("routine = 0.375", "routine = 0.51", r"routine of at most urgent=0\.5"),
         ("urgent = 0.5", "urgent = 0", r"target\.urgent"),
         ("urgent = 0.5", "urgent = 1.01", r"target\.urgent"),
         ('["mel", "bcc"]', "[]", r"target\.classes"),
@@ -257,8 +267,9 @@ def test_the_packaged_policy_is_valid_and_its_evidence_is_consistent() -> None:
     evidence = policy.evidence
     assert evidence is not None
     fit, measured = evidence.fit, evidence.measured
-    assert fit.established == (fit.lower_bound >= evidence.wanted)
-    assert fit.found <= fit.lesions
+    for threshold in (fit.routine, fit.urgent):
+        assert threshold.established == (threshold.lower_bound >= threshold.wanted)
+        assert threshold.hits <= threshold.lesions
     assert {one.data for one in measured} >= {"PH2", "PAD-UFES-20"}
     for one in measured:
         assert one.data != fit.data
@@ -271,6 +282,10 @@ def test_the_packaged_policy_is_valid_and_its_evidence_is_consistent() -> None:
         others = one.others
         assert others.specificity == pytest.approx(others.neither / others.lesions, abs=1e-4)
         assert others.specificity_low <= others.specificity <= others.specificity_high
+        urgent = one.urgent
+        assert urgent is not None
+        assert urgent.predictive_value == pytest.approx(urgent.target / urgent.lesions, abs=1e-4)
+        assert urgent.lesions >= one.target.urgent + others.urgent
 
 
 def test_a_threshold_is_fitted_to_one_model_mode_and_number_of_samples() -> None:

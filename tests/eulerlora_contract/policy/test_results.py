@@ -23,28 +23,39 @@ def decision(*reasons: Reason) -> Decision:
     return Decision(disposition, reasons, 1, "sha256:00")
 
 
-def test_the_pathway_of_a_retake_keeps_its_urgency() -> None:
-    assert pathway(decision(Reason.BLURRED)) == PATHWAYS[Disposition.RETAKE]
-    urgent = pathway(decision(Reason.BLURRED, Reason.TARGET_CLASSES))
-    assert "retake the image" in urgent
-    assert "urgent" in urgent
+@pytest.mark.parametrize(
+    ("decisive", "disposition"),
+    [
+        (Reason.TARGET_CLASSES, Disposition.URGENT),
+        (Reason.UNFAMILIAR, Disposition.UNFAMILIAR),
+    ],
+)
+def test_the_pathway_of_a_poor_image_asks_for_a_better_one_and_keeps_its_urgency(
+    decisive: Reason, disposition: Disposition
+) -> None:
+    assert pathway(decision(decisive)) == PATHWAYS[disposition]
+    poor = pathway(decision(Reason.BLURRED, decisive))
+    assert poor.startswith(PATHWAYS[disposition])
+    assert "retake the image" in poor
 
 
-def test_the_pathway_of_an_unfamiliar_image_asks_for_a_better_one_if_its_quality_is_poor() -> None:
-    assert pathway(decision(Reason.UNFAMILIAR)) == PATHWAYS[Disposition.UNFAMILIAR]
-    assert "retake the image" in pathway(decision(Reason.UNFAMILIAR, Reason.BLURRED))
+def test_the_pathway_of_an_urgent_image_says_that_the_model_does_not_know_such_images() -> None:
+    urgent = pathway(decision(Reason.UNFAMILIAR, Reason.TARGET_CLASSES))
+    assert urgent.startswith(PATHWAYS[Disposition.URGENT])
+    assert "does not know such images" in urgent
 
 
 @pytest.mark.parametrize("is_fitted", [True, False])
-@pytest.mark.parametrize("is_established", [True, False])
+@pytest.mark.parametrize("missing", [None, "routine", "urgent"])
 def test_a_result_says_what_is_known_about_its_policy_for_the_predicting_model(
-    is_fitted: bool, is_established: bool
+    is_fitted: bool, missing: str | None
 ) -> None:
-    rules = default_policy()
+    content = default_policy().model_dump()
+    if missing is not None:
+        content["evidence"]["fit"][missing]["established"] = False
+    rules = Policy.model_validate(content)
     evidence = rules.evidence
     assert evidence is not None
-    fit = evidence.fit.model_copy(update={"established": is_established})
-    rules = rules.model_copy(update={"evidence": evidence.model_copy(update={"fit": fit})})
     prediction = make_prediction(
         revision=evidence.revision if is_fitted else "sha256:other",
         mode=evidence.mode,
@@ -57,7 +68,9 @@ def test_a_result_says_what_is_known_about_its_policy_for_the_predicting_model(
     result = triage_result(prediction, GOOD, rules.decide(prediction, GOOD), rules, names)
     assert (result.index, result.item_id, result.class_names) == (3, "a", names)
     known = result.policy
-    assert known.established == (known.notice is None) == (is_fitted and is_established)
+    assert known.established == (known.notice is None) == (is_fitted and missing is None)
+    if is_fitted and missing is not None:
+        assert f"{missing} threshold" in (known.notice or "")
     plain = rules.model_copy(update={"evidence": None})
     unknown = triage_result(prediction, GOOD, plain.decide(prediction, GOOD), plain, names).policy
     assert (known.notice == unknown.notice) == (not is_fitted)
@@ -66,18 +79,23 @@ def test_a_result_says_what_is_known_about_its_policy_for_the_predicting_model(
     if is_fitted:
         assert known.measured[0].sensitivity == evidence.measured[0].critical.sensitivity
         assert known.measured[0].specificity == evidence.measured[0].others.specificity
+        urgent = evidence.measured[0].urgent
+        assert urgent is not None
+        assert known.measured[0].predictive_value == urgent.predictive_value
 
 
 @pytest.mark.parametrize("flag", [True, False, None])
 def test_people_see_the_figures_of_an_image_unless_it_is_unfamiliar(flag: bool | None) -> None:
-    prediction = make_prediction(unfamiliar=flag, ood=True)
+    probabilities = {"nv": 0.1, "mel": 0.9, "bcc": 0.0, "akiec": 0.0}
+    prediction = make_prediction(probabilities, unfamiliar=flag, ood=True)
     rules = default_policy()
     poor = GOOD.model_copy(update={"sharpness": 0.0})
     result = triage_result(prediction, poor, rules.decide(prediction, poor), rules, {})
+    assert result.disposition is Disposition.URGENT
     fields = shown_fields(dict(prediction))
     if flag:
         codes = [reason.code for reason in result.shown.reasons]
-        assert codes == [Reason.BLURRED, Reason.UNFAMILIAR]
+        assert codes == [Reason.BLURRED, Reason.UNFAMILIAR, Reason.TARGET_CLASSES]
         assert (result.shown.figures, result.shown.target) == (None, None)
         assert fields.keys() == Prediction.model_fields.keys() - FIGURES
     else:
@@ -88,9 +106,12 @@ def test_people_see_the_figures_of_an_image_unless_it_is_unfamiliar(flag: bool |
 
 
 SHARES = ("", "_low", "_high")
-SEEN = {"lesions": 40, "urgent": 13, "unfamiliar": 26, "reached": 30}
-SPARED = {"lesions": 1200, "urgent": 500, "unfamiliar": 400, "reached": 900}
-OUTSIDE = {"lesions": 4, "urgent": 1, "unfamiliar": 1, "reached": 3, "labels": ["SCC"]}
+SEEN = {"lesions": 40, "urgent": 10, "unfamiliar": 26, "refer": 3, "reached": 30}
+SPARED = {"lesions": 1200, "urgent": 300, "unfamiliar": 400, "refer": 200, "reached": 900}
+OUTSIDE = {
+    "lesions": 4, "urgent": 0, "unfamiliar": 1, "refer": 1, "reached": 3, "labels": ["SCC"]
+}  # fmt: skip
+URGENT = {"lesions": 320, "target": 16}
 
 
 def shares(name: str, value: float) -> dict[str, float]:
@@ -105,6 +126,7 @@ MEASURED: dict[str, Any] = {
     "critical": SEEN | shares("sensitivity", 0.975),
     "target": SEEN | shares("sensitivity", 0.975),
     "others": SPARED | shares("specificity", 0.25),
+    "urgent": URGENT | shares("predictive_value", 0.05),
 }
 
 
@@ -122,11 +144,13 @@ def shown(*measured: dict[str, Any]) -> Performance:
 
 
 def test_the_summary_has_a_row_for_each_data_set() -> None:
-    summary = shown(MEASURED, MEASURED | {"data": "PAD"}).summary
+    summary = shown(MEASURED, MEASURED | {"data": "PAD", "urgent": None}).summary
     assert summary.header[1] == "sensitivity, melanoma"
     seen = "0.975 [0.955, 0.985] (39/40, of these 26 only as unfamiliar)"
+    spared = "0.250 [0.230, 0.260] (300/1,200)"
     assert [tuple(row) for row in summary.rows] == [
-        (data, seen, seen, "0.250 [0.230, 0.260] (300/1,200)") for data in ("PH2", "PAD")
+        ("PH2", seen, seen, spared, "0.050 [0.030, 0.060] (16/320)"),
+        ("PAD", seen, seen, spared, "none urgent"),
     ]
 
 
@@ -134,10 +158,10 @@ def test_the_details_state_what_the_threshold_alone_does() -> None:
     other = OUTSIDE | shares("sensitivity", 0.5)
     rows = [tuple(row) for row in shown(MEASURED | {"outside": other}).details.rows]
     assert rows == [
-        ("PH2: melanoma", "40", "13", "26", "1", "0.750"),
-        ("PH2: malignant", "40", "13", "26", "1", "0.750"),
-        ("PH2: SCC, malignant without a class", "4", "1", "1", "2", "0.750"),
-        ("PH2: other lesions", "1,200", "500", "400", "300", "0.250"),
+        ("PH2: melanoma", "40", "10", "26", "3", "1", "0.750"),
+        ("PH2: malignant", "40", "10", "26", "3", "1", "0.750"),
+        ("PH2: SCC, malignant without a class", "4", "0", "1", "1", "2", "0.750"),
+        ("PH2: other lesions", "1,200", "300", "400", "200", "300", "0.250"),
     ]
 
 

@@ -51,22 +51,28 @@ def test_a_card_gives_reasons_then_words_then_figures(go) -> None:
 
 
 @pytest.mark.parametrize(
-    ("probability", "threshold", "sentences"),
+    ("probability", "routine", "urgent", "sentences"),
     [
-        (0.0804, 0.06, ("8.0 %", "low, but above the cautious line of 6.0 %.",
-                        "99 % of the cases of melanoma went first or were unfamiliar, and so did "
-                        "50 % of the harmless ones (home).")),
-        (0.06, 0.0604, ("6.00 %", "below the cautious line of 6.04 %.", "rules out no disease")),
+        (0.0804, 0.06, 0.4, ("8.0 %", "low, but above the routine line of 6.0 %.", "from 40 % on",
+                             "99 % of the cases of melanoma were above the routine line or "
+                             "unfamiliar, and so were 50 % of the harmless ones (home). Of the "
+                             "urgent cases, 60 % were malignant.")),
+        (0.06, 0.0604, 0.4, ("6.00 %", "below the routine line of 6.04 %.", "rules out no disea")),
+        (0.5, 0.06, 0.4, ("50 %", "above the urgent line of 40 %.", "goes first")),
     ],
-    ids=["above", "just below"],
+    ids=["above", "just below", "urgent"],
 )  # fmt: skip
 def test_the_probability_is_compared_with_its_threshold_and_what_it_did_in_tests(
-    go, probability, threshold, sentences
+    go, probability, routine, urgent, sentences
 ) -> None:
     def change(answer: dict[str, Any]) -> None:
-        answer["target"] |= {"probability": probability, "urgent": threshold}
+        thresholds = {"routine": routine, "urgent": urgent}
+        answer["target"] |= {"probability": probability, **thresholds}
         answer["prediction"] |= {"label": "nv", "unfamiliar": False}
-        measured = {"sensitivity": 0.99, "specificity": 0.5, "data": "home, a-b split"}
+        measured = {
+            "sensitivity": 0.99, "specificity": 0.5, "predictive_value": 0.6,
+            "data": "home, a-b split",
+        }  # fmt: skip
         answer["policy"]["measured"][0] |= measured
 
     with go() as visit:

@@ -19,11 +19,11 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 CLASSES = "Class probabilities"
 FLAGS_ALL = {"mode": "stoch", "samples": 4, "msp": 1.0, "kept": 0.0, "images": 1, "data": "none"}
 REFERS = """
-format_version = 1
+format_version = 2
 version = 7
 quality = { too_small_px = 0, too_dark = 0.01, too_bright = 0.99, too_dark_share = 1.0, \
 too_bright_share = 1.0, blurred = 0.0 }
-target = { name = "malignant", classes = ["mel"], urgent = 1.0 }
+target = { name = "malignant", classes = ["mel"], routine = 1.0, urgent = 1.0 }
 uncertainty = { entropy_nats = 9.0 }
 """
 

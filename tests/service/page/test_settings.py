@@ -46,11 +46,11 @@ def test_settings_without_a_threshold_need_consent_that_states_the_consequence(g
         visit.add(lesion("lesion.jpg"))
         visit.wait(1)
         page.get_by_text("Advanced: passes, use via API").click()
-        locked = page.locator("#passes option", has_text="no urgent threshold")
+        locked = page.locator("#passes option", has_text="no thresholds of the policy")
         expect(locked.first).to_be_attached()
         assert all(option.get_attribute("disabled") is not None for option in locked.all())
         expect(
-            page.get_by_text("it is unknown how many images of melanoma go first")
+            page.get_by_text("it is unknown how many images of melanoma are called routine")
         ).to_be_visible()
         page.get_by_label("Allow settings without a threshold").check()
         value = locked.first.get_attribute("value")

@@ -15,7 +15,10 @@ from eulerlora_contract.policy.policy import default_policy
 from tests.eulerlora_contract.policy_inputs import GOOD
 
 CLASSES = ("nv", "mel", "bcc", "akiec")
-POLICY = default_policy()
+WIDTH = 4.0  # between the thresholds, in log-odds
+PACKAGED = default_policy()
+THRESHOLDS = {"routine": 0.1, "urgent": float(torch.logit(torch.tensor(0.1)).add(WIDTH).sigmoid())}
+POLICY = PACKAGED.model_copy(update={"target": PACKAGED.target.model_copy(update=THRESHOLDS)})
 ENTRY = RoundMargins(samples=2, lead=0, log_odds=1, entropy=1, agreement=1, feature_distance=1)
 MARGINS = DecisionMargins(
     level=1, agreement=1, compared_with=4, rounds=(ENTRY,), images=100, data="synthetic"
@@ -28,11 +31,11 @@ def is_settled(
 ) -> bool:
     """Returns whether the disposition is settled.
 
-    Malignant log-odds, entropy and agreement are `offsets` from their limits. A margin is 1 in the
-    unit of its value.
+    Malignant log-odds, entropy and agreement are `offsets` from their limits, the first one from
+    the routine threshold. A margin is 1 in the unit of its value.
     """
     malignant, entropy, agreement = offsets
-    share = torch.logit(torch.tensor(POLICY.target.urgent).double()) + malignant
+    share = torch.logit(torch.tensor(POLICY.target.routine).double()) + malignant
     probability = float(share.sigmoid())
     unused = torch.zeros(1).double()
 
@@ -57,16 +60,23 @@ def is_settled(
 def cases() -> Iterator[tuple[tuple[float, ...], float, bool]]:
     """Offsets, distance (limit 10), and whether the disposition is settled; by hand."""
     far, near = 2.0, 0.5
-    yield (far, -far, far), 5.0, True  # urgent
-    yield (far, near, 0.5), 5.0, True  # urgent whatever the uncertainty is
-    yield (near, -far, far), 5.0, False  # urgent or routine
+    urgent = WIDTH + far
+    yield (urgent, -far, far), 5.0, True  # urgent
+    yield (urgent, near, 0.5), 5.0, True  # urgent whatever the uncertainty is
+    yield (WIDTH + near, -far, far), 5.0, False  # urgent or refer
+    yield (far, -far, far), 5.0, True  # refer
+    yield (far, near, 0.5), 5.0, True  # refer whatever the uncertainty is
+    yield (near, -far, far), 5.0, False  # refer or routine
+    yield (near, far, far), 5.0, True  # refer by the entropy, whether or not by the target
     yield (-far, -far, far), 5.0, True  # routine
     yield (-far, -near, far), 5.0, False  # refer or routine
     yield (-far, far, 0.5), 5.0, True  # refer whether or not trajectories disagree
     yield (-far, -far, 0.5), 5.0, False
     yield (-far, -far, -0.1), 5.0, True  # trajectories disagree
     yield (near, near, 0.5), 15.0, True  # unfamiliar comes first
-    yield (far, -far, far), 10.5, False  # urgent or unfamiliar
+    yield (urgent, near, 0.5), 15.0, True  # urgent comes first
+    yield (WIDTH + near, -far, far), 15.0, False  # urgent or unfamiliar
+    yield (far, -far, far), 10.5, False  # refer or unfamiliar
 
 
 @pytest.mark.parametrize(("offsets", "distance", "expected"), list(cases()))
@@ -76,7 +86,8 @@ def test_a_disposition_is_settled_if_no_open_decision_can_change_it(
     assert is_settled(offsets, distance) is expected
 
 
-def test_a_bad_image_is_settled_as_retake_unless_it_may_be_unfamiliar() -> None:
+def test_a_bad_image_is_settled_as_retake_unless_it_may_be_unfamiliar_or_urgent() -> None:
     dark = tuple(POLICY.quality_reasons(GOOD.model_copy(update={"brightness": 0.0})))
     for distance, expected in ((5.0, True), (9.5, False), (15.0, True)):
         assert is_settled((0.0, 0.0, 0.0), distance, dark) is expected
+    assert not is_settled((WIDTH, 0.0, 0.0), 5.0, dark)

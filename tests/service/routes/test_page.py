@@ -50,11 +50,9 @@ def test_the_page_shows_the_measured_performance_of_its_policy() -> None:
 
 
 def test_a_policy_that_is_not_established_is_named_at_the_top() -> None:
-    assert POLICY.evidence is not None
-    fit = POLICY.evidence.fit.model_copy(update={"established": False})
-    unproven = POLICY.model_copy(
-        update={"evidence": POLICY.evidence.model_copy(update={"fit": fit})}
-    )
+    content = POLICY.model_dump()
+    content["evidence"]["fit"]["urgent"]["established"] = False
+    unproven = Policy.model_validate(content)
     notice = not_established(unproven)
     assert notice is not None
     assert escape(notice) in index(unproven).partition('id="intake"')[0]
@@ -69,7 +67,7 @@ def test_the_page_is_about_triage_only_if_the_policy_applies_to_the_default_mode
 
 def test_a_policy_of_another_target_brings_its_words_and_no_skin() -> None:
     rules = POLICY.model_dump(exclude={"evidence"})
-    rules["target"] = {"name": "broken", "classes": ("crack",), "urgent": 0.1}
+    rules["target"] = {"name": "broken", "classes": ("crack",), "routine": 0.1, "urgent": 0.2}
     shown = index(Policy.model_validate(rules), ("crack", "whole"))
     assert 'data-subject="triage"' in shown and "broken" in shown
     assert not re.search("dermatoscop|melanoma|malignant|data-example", shown)

@@ -30,12 +30,13 @@ HEADERS = {"Content-Type": "image/png"}
 
 
 def policy(urgent: float = 0.5, **quality: float) -> Policy:
+    """Returns the packaged policy with both thresholds at `urgent`."""
     packaged = default_policy()
     lenient = {"too_small_px": 0, "blurred": 0.0, **quality}
     return packaged.model_copy(
         update={
             "quality": packaged.quality.model_copy(update=lenient),
-            "target": packaged.target.model_copy(update={"urgent": urgent}),
+            "target": packaged.target.model_copy(update={"routine": urgent, "urgent": urgent}),
         }
     )
 
@@ -149,18 +150,27 @@ def test_the_audit_log_and_the_metrics_have_every_disposition_of_a_batch(
     assert line.endswith(" 3.0")
 
 
-def test_an_unfamiliar_image_is_not_urgent(checkpoint, png) -> None:
+@pytest.mark.parametrize(
+    ("urgent", "disposition"),
+    [
+        (1e-9, "urgent"),
+        (1.0, "unfamiliar"),
+    ],
+)
+def test_an_unfamiliar_image_is_urgent_from_the_urgent_threshold_on(
+    checkpoint, png, urgent: float, disposition: str
+) -> None:
     dark = encoded(Image.new("RGB", (300, 200), (3, 3, 3)), "PNG")
-    chosen = policy(urgent=1e-9)
-    with TestClient(app_of(with_distance_threshold(checkpoint, 0.0), chosen)) as client:
+    with TestClient(app_of(with_distance_threshold(checkpoint, 0.0), policy(urgent))) as client:
         body, poor = (
             client.post("/triage?mode=det", content=content, headers=HEADERS).json()
             for content in (png, dark)
         )
     for answer in (body, poor):
         assert answer["prediction"]["unfamiliar"] is True
-        assert (answer["disposition"], answer["title"]) == ("unfamiliar", TITLES["unfamiliar"])
-        assert {"unfamiliar", "target_classes"} <= {each["code"] for each in answer["reasons"]}
+        assert (answer["disposition"], answer["title"]) == (disposition, TITLES[disposition])
+        assert "unfamiliar" in {each["code"] for each in answer["reasons"]}
+        assert "does not know such images" in answer["pathway"]
     assert "retake" not in body["pathway"]
     assert "retake" in poor["pathway"]
     assert "too_dark" in {each["code"] for each in poor["reasons"]}

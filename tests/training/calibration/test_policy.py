@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from mapie.risk_control.fwer_control import control_fwer
 from scipy.stats import binomtest
 from sklearn.metrics import roc_auc_score
 
@@ -17,7 +18,7 @@ from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import RoundMargins
 from eulerlora.scores.uncertainty import summarise
-from eulerlora_contract.answers import Reason, TargetClasses
+from eulerlora_contract.answers import Disposition, Reason, TargetClasses
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.policy.policy import (
     Evidence,
@@ -31,20 +32,23 @@ from eulerlora_contract.policy.policy import (
 from tests.conftest import MARGINS
 from tests.training.conftest import list_images
 from training.calibration.policy import (
+    URGENT_GRID,
     PolicyFile,
     PolicyFit,
     PolicyInputs,
     PolicyMeasurement,
     entropy_threshold,
     fit_policy,
+    fit_routine,
     fit_urgent,
     measure_policy,
     round_down,
     round_up,
     score_images,
+    urgent_sample_size,
 )
 from training.data.images import LabelledImage
-from training.evaluation.intervals import Floats, lower_bound
+from training.evaluation.intervals import CONFIDENCE, Floats, lower_bound
 
 MEL = TargetClasses.model_validate({"name": "melanoma", "classes": ("mel",)})
 
@@ -79,15 +83,26 @@ def scored(critical: int, target: int = 0, others: int = 100) -> PolicyInputs:
     )
 
 
+TARGET = default_policy().target.model_copy(update={"urgent": 0.5})
+
+
+def fit(images: PolicyInputs, uncertain_share: float = 0.05) -> PolicyFit:
+    """Returns the fit for a sensitivity of 0.95 and a predictive value of 0.5.
+
+    For `scored` images the urgent threshold, which cannot be established, stays 0.5.
+    """
+    return fit_policy(images, TARGET, 0.95, 0.5, uncertain_share)
+
+
 def fitted_policy(critical: int = 60) -> Policy:
     """Returns thresholds of 0.5 for the target probability and of more than 1 nat."""
-    return PolicyFile.read(None).fitted(fit_policy(scored(critical), 0.95))
+    return PolicyFile.read(None).fitted(fit(scored(critical)))
 
 
 @pytest.mark.parametrize("lesions", [10, 58, 59, 92, 93, 200])
 def test_the_threshold_is_the_highest_that_establishes_or_has_no_miss(lesions: int) -> None:
     scores = np.random.default_rng(lesions).uniform(0.1, 0.9, lesions)
-    threshold, sensitivity = fit_urgent(scores, 0.95)
+    threshold, sensitivity = fit_routine(scores, 0.95)
     misses = int(lesions >= 93) + int(lesions >= 124) + int(lesions >= 153) + int(lesions >= 181)
     assert (scores < threshold).sum() == lesions - sensitivity.hits == misses
     assert np.sort(scores)[misses] - threshold < 1e-3
@@ -102,7 +117,7 @@ def test_the_threshold_is_the_highest_that_establishes_or_has_no_miss(lesions: i
     ],
 )
 def test_a_tie_or_rounding_does_not_raise_the_bound(scores: Floats) -> None:
-    threshold, sensitivity = fit_urgent(scores, 0.95)
+    threshold, sensitivity = fit_routine(scores, 0.95)
     assert (scores >= threshold).all()
     assert sensitivity.hits == 93
     assert sensitivity.lower_bound == lower_bound(92, 93) < lower_bound(93, 93)
@@ -217,16 +232,92 @@ def test_a_lesion_with_one_image_below_the_threshold_is_missed() -> None:
     images = scored(critical=100)
     lesions = images.lesions.copy()
     lesions[1] = lesions[0]
-    actual = fit_policy(replace(images, lesions=lesions), 0.95)
-    assert actual.critical.lesions == 99
-    assert actual.urgent == 0.502  # one miss is allowed: the lesion of the two lowest images
-    assert actual.critical.hits == 98
+    actual = fit(replace(images, lesions=lesions))
+    assert actual.routine.lesions == 99
+    assert actual.target.routine == 0.502  # one miss is allowed: that of the two lowest images
+    assert actual.routine.hits == 98
+
+
+@pytest.mark.parametrize("predictive_value", [0.3, 0.5, 0.8])
+@pytest.mark.parametrize("lesions", [15, 60, 120, 400])
+def test_the_urgent_threshold_is_that_of_exact_tests_in_a_fixed_sequence(
+    lesions: int, predictive_value: float
+) -> None:
+    random = np.random.default_rng(lesions)
+    established = 0
+    for _ in range(20):
+        scores = random.beta(0.5, 1, lesions)
+        target = random.random(lesions) < scores
+        counts = {tested: int((scores >= tested).sum()) for tested in URGENT_GRID}
+        least = urgent_sample_size(predictive_value)
+        sequence = [tested for tested, count in counts.items() if count >= least]
+        expected = None
+        if sequence:
+            hits = [int(target[scores >= tested].sum()) for tested in sequence]
+            p_values = [
+                binomtest(hit, counts[tested], predictive_value, "greater").pvalue
+                for tested, hit in zip(sequence, hits, strict=True)
+            ]
+            rejected = control_fwer(np.array(p_values), 1 - CONFIDENCE, "fixed_sequence")
+            expected = sequence[rejected[-1]] if len(rejected) else None
+        assert fit_urgent(scores, target, predictive_value, routine=1e-4) == expected
+        established += expected is not None
+    assert lesions < least or established > 0 or predictive_value > 0.5  # it is not trivial
+
+
+def test_an_urgent_threshold_without_the_predictive_value_is_rare() -> None:
+    random = np.random.default_rng(0)
+    required, fits, wrong = 0.5, 400, 0
+    for _ in range(fits):
+        scores = random.random(150)
+        target = random.random(150) < scores**2
+        fitted = fit_urgent(scores, target, required, routine=1e-4)
+        if fitted is not None:
+            share = (1 - fitted**3) / 3 / (1 - fitted)  # mean of s^2 from the threshold on
+            wrong += share < required
+    assert wrong > 0
+    assert binomtest(wrong, fits, 1 - CONFIDENCE, "greater").pvalue > 0.01
+
+
+@pytest.mark.parametrize(
+    ("targets", "expected"),
+    [
+        (20, 0.99),  # as many as the first threshold needs
+        (19, None),
+    ],
+)
+def test_the_sequence_begins_where_enough_lesions_are(targets: int, expected: float | None) -> None:
+    scores, target = np.full(targets, 0.995), np.ones(targets, bool)
+    assert urgent_sample_size(0.5) == 20
+    assert fit_urgent(scores, target, 0.5, routine=0.985) == expected
+
+
+def test_a_lesion_counts_as_urgent_by_its_highest_image() -> None:
+    images = scored(critical=40, others=40)
+    lesions = np.repeat(np.arange(40), 2).astype(str)  # 20 lesions of two critical images
+    scores = np.where(np.arange(80) % 2 == 0, images.scores, 0.9)
+    scores[40:] = 0.01
+    actual = fit(replace(images, lesions=lesions, scores=scores))
+    assert (actual.urgent.lesions, actual.urgent.hits, actual.urgent.established) == (20, 20, True)
+    assert actual.target.routine == 0.5  # by the lowest image
+    assert actual.target.urgent == 0.5  # 0.49 is lower than the routine threshold
+
+
+def test_an_urgent_threshold_that_is_not_established_stays_or_rises_to_the_routine_one() -> None:
+    images = scored(critical=60)
+    for before, after in ((0.9, 0.9), (0.2, 0.5)):
+        target = TARGET.model_copy(update={"urgent": before})
+        actual = fit_policy(images, target, 0.95, 0.5)
+        assert actual.target.urgent == after
+        assert not actual.urgent.established
+        assert actual.urgent.lesions == (images.scores >= after).sum()
+        assert actual.urgent.lower_bound == lower_bound(actual.urgent.hits, actual.urgent.lesions)
 
 
 @pytest.mark.parametrize(("critical", "others"), [(0, 10), (0, 0)])
 def test_a_fit_needs_critical_images(critical: int, others: int) -> None:
     with pytest.raises(DataError, match="critical"):
-        fit_policy(scored(critical, others=others), 0.95)
+        fit(scored(critical, others=others))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 0.333, 0.99])
@@ -248,26 +339,25 @@ def test_tied_entropies_are_all_below_the_entropy_threshold() -> None:
 def test_the_share_of_uncertain_images_is_measured() -> None:
     images = scored(critical=60, others=40)
     entropy = np.arange(100) / 100
-    actual = fit_policy(replace(images, entropy=entropy), 0.95, uncertain_share=0.1)
+    actual = fit(replace(images, entropy=entropy), uncertain_share=0.1)
     assert actual.entropy_nats == pytest.approx(0.89, abs=0.001)
     assert actual.uncertain == 0.1
 
 
 def fitted_file(file: PolicyFile, path: Path, critical: int = 62) -> Policy:
     """Writes the file, fitted to so many critical images, to a path."""
-    fit = fit_policy(scored(critical), 0.95)
-    fitted = file.fitted(fit).model_copy(update={"evidence": evidence(fit)})
+    done = fit(scored(critical))
+    fitted = file.fitted(done).model_copy(update={"evidence": evidence(done)})
     file.write(path, fitted)
     return fitted
 
 
-def evidence(fit: PolicyFit) -> Evidence:
+def evidence(done: PolicyFit) -> Evidence:
     return Evidence(
         model="tiny", revision="sha256:1", precision="float32", mode="det", samples=1,
-        wanted=0.95, confidence=0.95,
+        confidence=0.95,
         fit=FitEvidence(
-            data="one", images=fit.images, lesions=fit.critical.lesions, found=fit.critical.hits,
-            lower_bound=0.9, established=True, uncertain=0,
+            data="one", images=done.images, uncertain=0, routine=done.routine, urgent=done.urgent,
         ),
     )  # fmt: skip
 
@@ -280,7 +370,8 @@ def test_a_fitted_policy_changes_thresholds_version_and_evidence_only(tmp_path: 
     fitted = fitted_file(before, own)
     after = read_policy(own)
     assert after == fitted
-    assert (after.version, after.target.urgent) == (before.policy.version + 1, 0.5)
+    assert after.version == before.policy.version + 1
+    assert (after.target.routine, after.target.urgent) == (0.5, 0.5)
     assert after.uncertainty.entropy_nats == 1.001
     assert (after.quality, after.target.classes) == (
         before.policy.quality,
@@ -304,13 +395,18 @@ def test_shares_are_counted_over_the_documented_images() -> None:
     actual = measured(scored(critical=60, target=40, others=100))
     assert (actual.evidence.images, actual.evidence.lesions, actual.other_images) == (200, 200, 100)
     assert actual.specificity == 0.5
-    assert actual.dispositions == {
-        "urgent": (60 + 40 + 50) / 200,
-        "unfamiliar": 0,
-        "refer": 5 / 200,  # each tenth of the 50 images below the threshold
-        "routine": 45 / 200,
+    assert counts(actual) == {
+        "urgent": (60 + 40 + 50, 60),
+        "unfamiliar": (0, 0),
+        "refer": (5, 0),  # each tenth of the 50 images below the threshold
+        "routine": (45, 0),
     }
     assert actual.evidence.referral_rate == pytest.approx(155 / 200, abs=1e-4)
+    urgent = actual.target[Disposition.URGENT]
+    assert urgent is not None
+    assert (urgent.hits, urgent.images) == (60 + 40, 150)
+    assert actual.results["urgent, target among its images"].startswith("100/150: 0.667 [")
+    assert actual.results["unfamiliar, critical among its images"] == "no image"
 
 
 def test_groups_are_measured_like_the_whole() -> None:
@@ -348,7 +444,15 @@ def test_groups_are_measured_like_the_whole() -> None:
     assert by_histology.sensitivity.lesions == target.lesions
 
 
-def test_an_unfamiliar_image_is_neither_urgent_nor_missed() -> None:
+def counts(measurement: PolicyMeasurement) -> dict[str, tuple[int, int]]:
+    """The images and the critical images of each disposition."""
+    return {
+        name: (0, 0) if share is None else (share.images, share.hits)
+        for name, share in measurement.critical.items()
+    }
+
+
+def test_an_unfamiliar_image_is_urgent_from_the_urgent_threshold_on_and_never_missed() -> None:
     images = scored(critical=10, others=90)
     scores = images.scores.copy()
     scores[:3] = 0.1  # below the threshold
@@ -356,14 +460,38 @@ def test_an_unfamiliar_image_is_neither_urgent_nor_missed() -> None:
     unfamiliar[[0, 5, 10, 99]] = True
     actual = measured(replace(images, scores=scores, flags={Reason.UNFAMILIAR: unfamiliar}))
     melanoma = actual.evidence.critical
-    assert (melanoma.urgent, melanoma.unfamiliar, melanoma.neither) == (6, 2, 2)
+    assert (melanoma.urgent, melanoma.unfamiliar, melanoma.neither) == (7, 1, 2)
     assert melanoma.sensitivity == 0.8
-    shares = actual.dispositions
-    assert shares["unfamiliar"] == 4 / 100
-    assert shares["urgent"] == (6 + 45 - 1) / 100  # without one unfamiliar image of the others
+    assert counts(actual)["unfamiliar"] == (2, 1)
+    assert counts(actual)["urgent"] == (7 + 45, 7)
     assert actual.specificity == 44 / 90  # 45 are below the threshold, one of them unfamiliar
-    assert sum(shares.values()) == pytest.approx(1)
-    assert actual.evidence.referral_rate == pytest.approx(1 - shares["routine"], abs=1e-4)
+    assert sum(images for images, _ in counts(actual).values()) == 100
+    routine, _ = counts(actual)["routine"]
+    assert actual.evidence.referral_rate == pytest.approx(1 - routine / 100, abs=1e-4)
+
+
+def test_a_lesion_between_the_thresholds_is_referred_and_the_urgent_ones_are_counted() -> None:
+    target = POLICY.target.model_copy(update={"routine": 0.4, "urgent": 0.8})
+    policy = POLICY.model_copy(update={"target": target})
+    images = replace(
+        scored(critical=4, others=6),
+        scores=np.array([0.9, 0.9, 0.5, 0.3, 0.9, 0.1, 0.5, 0.4, 0.39, 0.2]),
+        lesions=np.array(["m", "n", "n", "o", "a", "a", "b", "b", "c", "d"]),
+        flags={},
+    )
+    evidence = measure_policy(images, policy, "other").evidence
+    melanoma, others, urgent = evidence.critical, evidence.others, evidence.urgent
+    assert (melanoma.urgent, melanoma.refer, melanoma.neither) == (1, 1, 1)  # by the least urgent
+    assert (others.urgent, others.refer, others.neither) == (1, 1, 2)  # by the most urgent
+    assert (melanoma.reached, others.reached) == (2, 2)
+    assert melanoma.sensitivity == 0.6666
+    assert urgent is not None
+    assert (urgent.lesions, urgent.target, urgent.predictive_value) == (3, 2, 0.6666)
+    expected = binomtest(2, 3).proportion_ci(0.95, "exact")
+    assert urgent.predictive_value_low == math.floor(expected.low * 1e4) / 1e4
+    assert urgent.predictive_value_high == math.ceil(expected.high * 1e4) / 1e4
+    below = replace(images, scores=images.scores / 2)
+    assert measure_policy(below, policy, "other").evidence.urgent is None
 
 
 def test_a_lesion_of_several_images_is_missed_if_one_image_is() -> None:
@@ -377,20 +505,20 @@ def test_a_lesion_of_several_images_is_missed_if_one_image_is() -> None:
     flags = {Reason.UNFAMILIAR: unfamiliar}
     changed = replace(images, scores=scores, flags=flags, lesions=lesions)
     melanoma = measured(changed).evidence.critical
-    counts = (melanoma.lesions, melanoma.urgent, melanoma.unfamiliar, melanoma.neither)
-    assert (*counts, melanoma.reached) == (3, 1, 1, 1, 1)
+    seen = (melanoma.lesions, melanoma.urgent, melanoma.unfamiliar, melanoma.neither)
+    assert (*seen, melanoma.reached) == (3, 1, 1, 1, 1)
 
 
 def test_an_other_lesion_is_spared_only_if_all_its_images_are() -> None:
     images = replace(
         scored(critical=1, others=6),
-        scores=np.array([0.9, 0.1, 0.9, 0.1, 0.9, 0.1, 0.1]),
+        scores=np.array([0.9, 0.1, 0.9, 0.1, 0.1, 0.1, 0.1]),
         flags={Reason.UNFAMILIAR: np.arange(7) == 4},
         lesions=np.array(["m", "a", "a", "b", "b", "c", "c"]),  # urgent, unfamiliar, spared
     )
     others = measured(images).evidence.others
-    counts = (others.lesions, others.urgent, others.unfamiliar, others.neither, others.reached)
-    assert (counts, others.specificity) == ((3, 1, 1, 1, 2), 0.3333)
+    seen = (others.lesions, others.urgent, others.unfamiliar, others.neither, others.reached)
+    assert (seen, others.specificity) == ((3, 1, 1, 1, 1), 0.3333)
 
 
 def test_ranking_uses_images_and_the_probability_of_each_group() -> None:

@@ -55,6 +55,7 @@ TEXT = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
 POLICY = PolicyFile("own.toml", TEXT, parse_policy(TEXT, "own.toml"))
 SETTINGS = SiteSettings(
     sensitivity=0.75,
+    predictive_value=0.5,
     coverage=CoverageSettings((0.9, 0.95)),
     mode="stoch",
     samples=4,
@@ -137,7 +138,7 @@ def test_a_fit_of_a_fitted_checkpoint_has_one_section_in_its_card(
     assert policy.evidence is not None
     (measured,) = policy.evidence.measured
     assert measured.data == "clinic, held-out site pictures"
-    assert policy.evidence.fit.lesions == measured.target.lesions == 10
+    assert policy.evidence.fit.routine.lesions == measured.target.lesions == 10
     assert second.fitted + second.measured == len(local.images)
     assert second.after is not None
     assert "| kept by feature_distance |" in second.tables
@@ -150,7 +151,7 @@ def test_without_melanoma_there_is_no_policy(
     report = calibrate_site(site_source, others, tmp_path / "out", SETTINGS, CPU)
     assert report.policy is None
     assert not (tmp_path / "out" / "policy.toml").exists()
-    assert "| urgent threshold | 1 lesions of melanoma | 0 | too few |" in report.tables
+    assert "| routine threshold | 1 lesions of melanoma | 0 | too few |" in report.tables
 
 
 def test_parts_with_too_few_lesions_stay_as_they_were(
@@ -370,6 +371,7 @@ def test_other_classes_can_be_the_target_and_what_is_not_established_is_stored_a
     done = fit(
         source, "--data", local_folder, "--out", tmp_path / "out", *NEVUS, "--target", "nv",
         "--target", "bkl", "--target-name", "mole", "--mode", "det", "--sensitivity", sensitivity,
+        "--predictive-value", 0.1,
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     policy = read_policy(tmp_path / "out" / "policy.toml")
@@ -377,10 +379,10 @@ def test_other_classes_can_be_the_target_and_what_is_not_established_is_stored_a
     assert policy.target.critical.classes == ("nv", "bkl")
     assert policy.evidence is not None
     evidence = policy.evidence.fit
-    assert (evidence.lesions, evidence.established, evidence.in_training) == (
+    assert (evidence.routine.lesions, evidence.routine.established, evidence.in_training) == (
         40, established, trained
     )  # fmt: skip
-    assert "| urgent threshold | 1 lesions of mole | 40 |" in done.output
+    assert "| routine threshold | 1 lesions of mole | 40 |" in done.output
     assert ("warning: This policy is fitted, but not proven" in done.output) is not established
     assert (f"trained on {trained} of the pictures" in done.output) is (trained > 0)
 

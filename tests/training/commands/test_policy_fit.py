@@ -80,14 +80,19 @@ def test_a_fit_writes_thresholds_and_evidence_that_the_client_reads(
     assert (evidence.model, evidence.mode, evidence.samples) == ("tiny", "stoch", 4)
     assert evidence.revision == EulerLoRA.load(checkpoint, "cpu").revision
     assert evidence.precision == "float32"
-    assert (evidence.fit.images, evidence.fit.lesions, evidence.fit.found) == (16, 12, 12)
-    assert (evidence.wanted, evidence.fit.established) == (0.75, True)
-    assert evidence.fit.lower_bound == 0.7790  # 0.05 ** (1 / 12), rounded down
+    routine = evidence.fit.routine
+    assert (evidence.fit.images, routine.lesions, routine.hits) == (16, 12, 12)
+    assert (routine.wanted, routine.established) == (0.75, True)
+    assert routine.lower_bound == 0.7790  # 0.05 ** (1 / 12), rounded down
+    urgent = evidence.fit.urgent  # 16 lesions are fewer than the 20 that a first test needs
+    assert (urgent.wanted, urgent.established) == (0.5, False)
+    assert after.target.urgent == max(before.target.urgent, after.target.routine)
     assert (measured.images, measured.lesions, measured.target.lesions) == (19, 19, 6)
     assert after.uncertainty.entropy_nats != before.uncertainty.entropy_nats
     assert policy.read_text().startswith("# ours\n# The triage policy")
     for line in (
-        f"| urgent threshold | 1 lesions of melanoma | 12 | {after.target.urgent:g}: ",
+        f"| routine threshold | 1 lesions of melanoma | 12 | {after.target.routine:g}: ",
+        f"| urgent threshold | 20 lesions | 16 | {after.target.urgent:g}: ",
         f": melanoma | 6 | {measured.critical.urgent} | ",
         f"{policy}: version {after.version}",
     ):
@@ -113,7 +118,7 @@ def test_without_a_calibration_part_the_fit_uses_the_test_part_and_measures_noth
     evidence = read_policy(policy).evidence
     assert evidence is not None
     assert evidence.measured == ()
-    assert (evidence.fit.images, evidence.fit.lesions) == (19, 6)
+    assert (evidence.fit.images, evidence.fit.routine.lesions) == (19, 6)
 
 
 def test_archives_are_measured_after_the_test_part(
