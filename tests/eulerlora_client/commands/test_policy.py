@@ -17,7 +17,7 @@ from eulerlora_client.commands.policy import (
     promise_of,
     show_command,
 )
-from eulerlora_contract.answers import Disposition
+from eulerlora_contract.answers import Disposition, Reason
 from eulerlora_contract.errors import ImageFilesError, OutcomesError, SettingsError
 from eulerlora_contract.policy.policy import (
     Decision,
@@ -175,10 +175,14 @@ def test_decisions_of_another_policy_are_refused(tmp_path: Path, bare_policy: Pa
 
 
 def logged(path: Path, *outcomes: tuple[str, str | None, str | None]) -> Path:
-    """Writes an audit log with a disposition, decision and diagnosis for each image."""
+    """Writes an audit log with a disposition, decision and diagnosis for each image.
+
+    An image is referred for its target probability.
+    """
     with AuditLog(path, SECRET) as log:
         for number, (disposition, decision, diagnosis) in enumerate(outcomes):
-            rule = Decision(Disposition(disposition), (), 1, default_policy().hash)
+            reasons = (Reason.TARGET_POSSIBLE,) if disposition == "refer" else ()
+            rule = Decision(Disposition(disposition), reasons, 1, default_policy().hash)
             asyncio.run(
                 log.record(audit_entry(f"r{number}", f"{path.name} {number}".encode(), rule))
             )
@@ -196,7 +200,7 @@ def logged(path: Path, *outcomes: tuple[str, str | None, str | None]) -> Path:
 def test_outcomes_are_read_from_the_audit_log_with_how_people_decided(tmp_path: Path) -> None:
     older = logged(tmp_path / "older", ("urgent", "urgent", "mel"), ("routine", "urgent", "mel"))
     present = logged(
-        tmp_path / "audit.jsonl", ("unfamiliar", "unfamiliar", None), ("urgent", "undo", "nv")
+        tmp_path / "audit.jsonl", ("unfamiliar", "unfamiliar", None), ("refer", "undo", "mel")
     )
     done = CliRunner().invoke(monitor_command, [str(present), str(older)])
     assert done.exit_code == 0, done.output
@@ -205,10 +209,10 @@ def test_outcomes_are_read_from_the_audit_log_with_how_people_decided(tmp_path: 
         "decided by a person: 3, overridden: 1 (0.3333); in the first half 1 of 2, in the second "
         "0 of 1",
         "unfamiliar: 1; in the first half 0 of 2, in the second 1 of 2",
-        "lesions confirmed as mel: 2",
+        "lesions confirmed as mel: 3",
         "  urgent: 1",
         "  unfamiliar, seen by a person: 0",
-        "  referred by the target: 0",
+        "  referred by the target: 1",
         "  missed: 1",
         "  not assessed (retake or no decision): 0",
     ]
