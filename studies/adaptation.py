@@ -87,8 +87,7 @@ ARMS: Mapping[str, Arm] = {
     "eulerlora-2": Arm(adapters=2, sampling=True),
     "bayeslora": Arm(sampling=True, method="bayeslora"),
     "ensemble-20x2": Arm(adapters=2),
-    "ensemble-8x2": Arm(adapters=2, rank=8),
-    "ensemble-8x16": Arm(adapters=16, rank=8, rate_of="ensemble-8x2"),
+    "ensemble-8x16": Arm(adapters=16, rank=8, rate_of="ensemble-20x2"),
     "whole": Arm(whole=True),
 }
 
@@ -122,7 +121,7 @@ DATASETS: Mapping[str, DataSet] = {
             kind="imagefolder",
             path="cifar10-jpeg.tar.xz",
             split="lesion-best-epoch",
-            at_most={"validation": 1000, "test": 4000},
+            at_most={"validation": 1000, "test": 2000},
         ),
         flips="horizontal",
     ),
@@ -133,41 +132,38 @@ DATASETS: Mapping[str, DataSet] = {
 GAINS = (0.3, 1.0, 3.0, 10.0)
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 WHOLE_RATES = (1e-5, 3e-5, 1e-4, 3e-4)
+GAIN_ARMS = ("eulerlora-1", "lora", "ensemble-20x2")
+PRIMARY_ARMS = ("lora", "eulerlora-1")
+"""Of the first primary endpoint; they have all seeds, the other arms the first three."""
+SHORT: Mapping[str, Any] = {"seed": TUNING_SEED, "images": 1000, "epochs": 8}
 
 
 def gain_runs(base: Mapping[str, Any], _: Sequence[Mapping[str, Any]]) -> Iterator[Run]:
     """Yields the grid of gains and rates: 1,000 images, 8 epochs."""
-    short: dict[str, Any] = {"stage": "gain", "seed": TUNING_SEED, "images": 1000, "epochs": 8}
     for gain, rate, arm in itertools.product(
-        (1.0, 10.0, 3.0, 0.3), (1e-3, 3e-4, 3e-3, 1e-4), ("eulerlora-1", "lora", "ensemble-20x2")
+        (1.0, 10.0, 3.0, 0.3), (1e-3, 3e-4, 3e-3, 1e-4), GAIN_ARMS
     ):
-        yield Run(**base, **short, arm=arm, gain=gain, rate=rate)
+        yield Run(**base, **SHORT, stage="gain", arm=arm, gain=gain, rate=rate)
 
 
 def rate_runs(base: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> Iterator[Run]:
-    """Yields the runs that choose the rate of every arm, at the chosen gain."""
+    """Yields the runs that choose the rate of the other arms, at the chosen gain."""
     gain = chosen_gain(results, base)
-    long: dict[str, Any] = {
-        "stage": "rate",
-        "seed": TUNING_SEED,
-        "images": 5000,
-        "epochs": 8,
-        "gain": gain,
-    }
     for name, arm in ARMS.items():
-        if not arm.rate_of:
+        if not arm.rate_of and name not in GAIN_ARMS:
             for rate in WHOLE_RATES if arm.whole else RATES:
-                yield Run(**base, **long, arm=name, rate=rate)
+                yield Run(**base, **SHORT, stage="rate", arm=name, gain=gain, rate=rate)
 
 
 def claims_runs(base: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> Iterator[Run]:
-    """Yields the runs of the claims, all arms of a seed before the next seed."""
+    """Yields the runs of the claims: first the primary arms, then all others of a seed in turn."""
     gain = chosen_gain(results, base)
-    long: dict[str, Any] = {"stage": "claims", "images": 5000, "epochs": 8, "gain": gain}
-    arms = [name for name in ARMS if name != "ensemble-8x2"]
-    for seed, name in itertools.product(SEEDS, arms):
-        if name == "ensemble-8x16" and seed in SEEDS[3:]:
-            continue  # three seeds: it costs as much as the others together
+    long: dict[str, Any] = {"stage": "claims", "images": 2500, "epochs": 8, "gain": gain}
+    others = [name for name in ARMS if name not in PRIMARY_ARMS]
+    for seed, name in (
+        *itertools.product(SEEDS, PRIMARY_ARMS),
+        *itertools.product(SEEDS[:3], others),
+    ):
         rate = chosen_rate(results, base, ARMS[name].rate_of or name)
         if rate is not None:
             yield Run(**base, **long, arm=name, rate=rate, seed=seed)
@@ -180,17 +176,12 @@ STAGES: Mapping[str, Callable[..., Iterator[Run]]] = {
 }
 
 
-def of_stage(
-    results: Sequence[Mapping[str, Any]], stage: str, base: Mapping[str, Any]
-) -> list[Mapping[str, Any]]:
-    expected = {"stage": stage, **base}
-    return [r for r in results if expected.items() <= r["run"].items()]
-
-
 def chosen_gain(results: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> float:
     """The gain with the lowest validation NLL, the mean over methods at their best rate."""
     best: dict[float, dict[str, float]] = {}
-    for result in of_stage(results, "gain", base):
+    for result in results:
+        if not {"stage": "gain", **base}.items() <= result["run"].items():
+            continue
         run, nll = result["run"], finite_or_infinite(result["validation"]["nll"])
         arms = best.setdefault(run["gain"], {})
         arms[run["arm"]] = min(nll, arms.get(run["arm"], math.inf))
@@ -200,10 +191,14 @@ def chosen_gain(results: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -
 def chosen_rate(
     results: Sequence[Mapping[str, Any]], base: Mapping[str, Any], arm: str
 ) -> float | None:
-    """The rate of an arm with the lowest validation NLL; None before its runs."""
-    runs = [r for r in of_stage(results, "rate", base) if r["run"]["arm"] == arm]
-    expected = WHOLE_RATES if ARMS[arm].whole else RATES
-    if len(runs) < len(expected):
+    """The rate of an arm with the lowest validation NLL at that gain; None before its runs."""
+    expected = {
+        "stage": "gain" if arm in GAIN_ARMS else "rate",
+        "arm": arm,
+        "gain": chosen_gain(results, base),
+    }
+    runs = [r for r in results if {**base, **expected}.items() <= r["run"].items()]
+    if len(runs) < len(WHOLE_RATES if ARMS[arm].whole else RATES):
         return None
     best = min(runs, key=lambda r: finite_or_infinite(r["validation"]["nll"]))
     return float(best["run"]["rate"])
