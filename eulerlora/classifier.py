@@ -20,7 +20,7 @@ from eulerlora.exchange.importing import backbone_of_module
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
-from eulerlora.sampling.masks import AdapterSettings
+from eulerlora.sampling.masks import INIT_GAIN, AdapterSettings
 from eulerlora.scores.uncertainty import kind_of, shape_of
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import ImageError, SettingsError
@@ -130,7 +130,7 @@ def adapt(
     min_rank: int = 10,
     steps: int = 2,
     scale: float = 1.0,
-    init_gain: float = AdapterSettings().init_gain,
+    init_gain: float = INIT_GAIN,
     *,
     classes: int | Sequence[str],
     image_size: int | None = None,

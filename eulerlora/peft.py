@@ -37,7 +37,12 @@ from torch import Generator, Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 from transformers.pytorch_utils import Conv1D
 
-from eulerlora.sampling.masks import AdapterSettings, draw_masks, terminal_coefficients
+from eulerlora.sampling.masks import (
+    INIT_GAIN,
+    AdapterSettings,
+    draw_masks,
+    terminal_coefficients,
+)
 from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.settings import validated
 
@@ -106,8 +111,8 @@ class EulerLoraConfig(LoraConfig):
         metadata={"help": "Scale of the fluctuation at modules of the role output; 0 removes it."},
     )
     init_gain: float = field(
-        default=AdapterSettings().init_gain,
-        metadata={"help": "Gain of the Xavier-uniform initial A, above 0."},
+        default=INIT_GAIN,
+        metadata={"help": "Gain of the Xavier-uniform initial A, above 0; 10 in the paper."},
     )
     roles: dict[str, str] | None = field(
         default=None,

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchvision.models import VisionTransformer
 
 from eulerlora import EulerLoRA, adapt, summarise, trajectory_loss
-from eulerlora.sampling.masks import AdapterSettings
+from eulerlora.sampling.masks import INIT_GAIN, AdapterSettings
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.errors import EulerLoRAError, ImageError, SettingsError
 from tests.eulerlora.exchange.sources import (
@@ -172,7 +172,8 @@ def test_a_saved_model_answers_as_in_the_loop(model, tmp_path: Path) -> None:
     mean, std = (torch.tensor(colours[key])[:, None, None] for key in ("mean", "std"))
     model.save(tmp_path / "checkpoint", Preprocessing(size=SIZE, **colours))
     loaded = EulerLoRA.load(tmp_path / "checkpoint", device="cpu")
-    assert loaded.network.settings == AdapterSettings(adapters=2, rank=4, min_rank=2)
+    settings = AdapterSettings(adapters=2, rank=4, min_rank=2, init_gain=INIT_GAIN)
+    assert loaded.network.settings == settings
     prediction = loaded.predict(IMAGES)
     expected = model((IMAGES - mean) / std).softmax(dim=-1).detach().double()
     torch.testing.assert_close(
