@@ -5,9 +5,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from html import escape
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from pydantic_core import to_jsonable_python
 from torch import Tensor
 
 from eulerlora.checkpoint.config import CheckpointConfig
@@ -16,15 +19,25 @@ from eulerlora.scores.prediction_sets import PredictionSets, prediction_sets
 from eulerlora.scores.trajectories import Trajectories
 from eulerlora.scores.uncertainty import Uncertainty, Variance
 from eulerlora_contract import answers as contract
-from eulerlora_contract.answers import PredictionWarning, Threshold, WarningCode
+from eulerlora_contract.answers import PredictionWarning, Threshold, WarningCode, shown_fields
+from eulerlora_contract.errors import SettingsError
 from eulerlora_contract.sampling import AUTO, Options
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_HTML_ROWS = 50
 
 
 @dataclass(frozen=True)
 class Predictions(Uncertainty):
     """The answer for n images; tensors are on the CPU, float64 unless stated otherwise.
 
+    It is also a sequence of n dictionaries, with the keys of a response of `POST /predict`, in the
+    order of the images. A notebook shows it as a table.
+
     Attributes:
+        classes: Their names, in the order of the probabilities.
         ood: (n,) bool, True if the MSP is below the checkpoint's threshold; None without a
             threshold for these options.
         unfamiliar: (n,) bool, True if the feature distance is above its threshold; None without
@@ -55,9 +68,110 @@ class Predictions(Uncertainty):
     trajectories: Tensor
     trajectory_views: Tensor
     labels: tuple[str, ...]
+    classes: tuple[str, ...]
     coverage: float | None = None
     prediction_sets: PredictionSets | None = None
     warnings: tuple[PredictionWarning, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """The answer for one image, as values of JSON; -1 is the last one."""
+        answer: dict[str, Any] = to_jsonable_python(response_fields(self, range(len(self))[index]))
+        return answer
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[index] for index in range(len(self)))
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Columns by name, with a value for each image: those of `eulerlora predict --csv`.
+
+        `p_CLASS` is the probability of a class. A missing value is None. Unlike the file, it has
+        the figures of unfamiliar images.
+        """
+        columns: dict[str, list[Any]] = {}
+        for row in self:
+            scores = {name: score and score["value"] for name, score in row["ood_scores"].items()}
+            values = {"views": 1, "unfamiliar": None} | row | scores
+            if included := values.get("prediction_set"):
+                values["prediction_set"] = included["labels"]
+            for name in ("probabilities", "ood_scores", "ood_threshold"):
+                del values[name]
+            values |= {f"p_{name}": value for name, value in row["probabilities"].items()}
+            for name, value in values.items():
+                columns.setdefault(name, []).append(value)
+        return columns
+
+    def to_frame(self) -> Any:
+        """`to_dict` as pandas' `DataFrame`, a row for each image; pandas must be installed."""
+        try:
+            from pandas import DataFrame  # type: ignore[import-untyped] # noqa: PLC0415 - optional
+        except ImportError as error:
+            raise SettingsError("to_frame: expected pandas to be installed") from error
+        return DataFrame(self.to_dict())
+
+    def plot(self, index: int = 0, axes: "Axes | None" = None, classes: int = 5) -> "Axes":
+        """Draws the mean probabilities of an image as bars, and each trajectory as a point.
+
+        Args:
+            index: Of the image; -1 is the last one.
+            axes: Of matplotlib; None for new ones, with a title.
+            classes: Number of classes, the most probable ones.
+
+        Raises:
+            SettingsError: If matplotlib, which is in the extra `train`, is not installed.
+        """
+        try:
+            from matplotlib import pyplot  # noqa: PLC0415 - in the extra train
+        except ImportError as error:
+            raise SettingsError("plot: expected matplotlib to be installed") from error
+        index = range(len(self))[index]
+        if axes is None:
+            _, axes = pyplot.subplots(figsize=(5, 2.2), layout="constrained")
+            axes.set_title(_summary(self[index]), loc="left", fontsize=9)
+        means = self.probabilities[index]
+        order = means.argsort()[-classes:]
+        drawn = self.trajectories[index][:, order]
+        drawn = drawn[~drawn.isnan().any(dim=1)]
+        colour = "#b6bac4" if self.unfamiliar is not None and self.unfamiliar[index] else "#3f51b5"
+        axes.barh(range(len(order)), means[order].numpy(), 0.62, color="#d0d7e5")
+        offsets = np.linspace(-0.24, 0.24, len(drawn)) if len(drawn) > 1 else [0.0]
+        for values, offset in zip(drawn.numpy(), offsets, strict=True):
+            axes.scatter(values, np.arange(len(order)) + offset, 9, color=colour, zorder=2)
+        axes.set_yticks(range(len(order)), [self.classes[label] for label in order.tolist()])
+        axes.set_xlim(0, 1)
+        axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.tick_params(length=0)
+        return axes
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{name}" for name in ("", "label", "MSP", "entropy", "flags"))
+        rows = []
+        for index in range(min(len(self), _HTML_ROWS)):
+            row = self[index]
+            shown = shown_fields(row)
+            flags = [name for name in ("ood", "unfamiliar") if row.get(name)]
+            figures = [f"{shown[name]:.3f}" if name in shown else "" for name in ("msp", "entropy")]
+            cells = [str(index), shown.get("label", ""), *figures, ", ".join(flags)]
+            rows.append("<tr>" + "".join(f"<td>{escape(cell)}" for cell in cells))
+        more = len(self) - len(rows)
+        note = f"<p>and {more} more" if more else ""
+        return f"<table><tr>{head}{''.join(rows)}</table>{note}"
+
+
+def _summary(row: dict[str, Any]) -> str:
+    """An answer in a line for people; an unfamiliar image has no figures."""
+    shown = shown_fields(row)
+    if "label" not in shown:
+        return "unfamiliar"
+    included = shown.get("prediction_set")
+    return (
+        f"{shown['label']} {shown['msp']:.3f}, entropy {shown['entropy']:.3f} nats"
+        f"{', out of distribution' if row['ood'] else ''}"
+        f"{', set ' + ', '.join(included['labels']) if included else ''}"
+    )
 
 
 def answer(
@@ -91,13 +205,14 @@ def answer(
         trajectories=trajectories.flat_log_probabilities.exp(),
         trajectory_views=trajectories.views.flatten(1),
         labels=tuple(config.class_names[label] for label in summary.labels.tolist()),
+        classes=config.class_names,
         coverage=coverage,
         prediction_sets=sets,
         warnings=tuple(warnings),
     )
 
 
-def response_fields(predictions: Predictions, index: int, classes: Sequence[str]) -> dict[str, Any]:
+def response_fields(predictions: Predictions, index: int) -> dict[str, Any]:
     """What the response body states about the answer for the image `index`.
 
     The keys are fields of `eulerlora_contract.answers.Prediction`. Those that the options did not
@@ -114,7 +229,9 @@ def response_fields(predictions: Predictions, index: int, classes: Sequence[str]
     fields: dict[str, Any] = {
         "samples": int(predictions.samples[index]),
         "label": predictions.labels[index],
-        "probabilities": dict(zip(classes, predictions.probabilities[index].tolist(), strict=True)),
+        "probabilities": dict(
+            zip(predictions.classes, predictions.probabilities[index].tolist(), strict=True)
+        ),
         "entropy": predictions.entropy[index].item(),
         "expected_entropy": predictions.expected_entropy[index].item(),
         "mutual_information": predictions.mutual_information[index].item(),

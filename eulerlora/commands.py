@@ -211,15 +211,18 @@ def predict_command(
     for note in selection.notes:
         report_warning(note)
     options = {"mode": mode, "samples": samples, "seed": seed, "views": views, "coverage": coverage}
-    answers = predict_files(model, files, options, report_failure, report_warning)
-    if csv_file is not None:
-        auto = ("rows",) if samples == AUTO else ()
-        sets = () if coverage is None else ("prediction_set",)
-        write_answers(csv_file, answers, [*COLUMNS, *auto, *sets], model.classes)
-    else:
-        encoding = sys.stdout.encoding or "utf-8"  # None for io.StringIO
-        for answer in answers:
-            click.echo(json.dumps(answer) if as_json else text_line(answer, encoding))
+    # no bar between the lines of answers on a terminal
+    hidden = not sys.stderr.isatty() or (csv_file is None and sys.stdout.isatty())
+    with click.progressbar(files, hidden=hidden, file=sys.stderr) as remaining:
+        answers = predict_files(model, remaining, options, report_failure, report_warning)
+        if csv_file is not None:
+            auto = ("rows",) if samples == AUTO else ()
+            sets = () if coverage is None else ("prediction_set",)
+            write_answers(csv_file, answers, [*COLUMNS, *auto, *sets], model.classes)
+        else:
+            encoding = sys.stdout.encoding or "utf-8"  # None for io.StringIO
+            for answer in answers:
+                click.echo(json.dumps(answer) if as_json else text_line(answer, encoding))
     if failures:
         raise click.ClickException(f"{len(failures)} of {len(files)} images could not be read")
 
@@ -281,7 +284,7 @@ def predict_files(
             for ignored in warnings:
                 if ignored.code == WarningCode.PROFILE_IGNORED:
                     on_warning(f"{file}: {ignored.message}")
-            fields = response_fields(prediction, index, model.classes)
+            fields = response_fields(prediction, index)
             yield to_jsonable_python({"file": str(file), **fields, "warnings": warnings})
 
 

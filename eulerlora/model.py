@@ -1,11 +1,13 @@
 """`EulerLoRA`: a checkpoint on a device, ready to predict."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+import click
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -40,7 +42,8 @@ from eulerlora_contract.sampling import (
 _RgbArray = npt.NDArray[np.uint8]
 """(height, width, 3), RGB."""
 
-Images = Tensor | _RgbArray | Iterable[Image.Image | Path | str | _RgbArray]
+_Picture = Image.Image | Path | str | _RgbArray
+Images = _Picture | Tensor | Iterable[_Picture]
 
 _MAX_BATCH_IMAGES = 32
 """Limits the memory of a batch on a device without a limit of rows per pass."""
@@ -188,13 +191,15 @@ class EulerLoRA:
         sampler: Sampler | None = None,
         coverage: float | None = None,
         views: Views | None = None,
+        progress: bool = False,
     ) -> Predictions:
         """Class probabilities and uncertainty of every image.
 
         Args:
-            images: PIL images, paths or NumPy arrays (height, width, 3), uint8 in RGB; or an array
-                (n, height, width, 3); or a floating-point tensor (n, 3, height, width) in [0, 1],
-                without the normalisation of the backbone. Each is read when its batch runs.
+            images: PIL images, paths or NumPy arrays (height, width, 3), uint8 in RGB, or one of
+                them; or an array (n, height, width, 3); or a floating-point tensor (n, 3, height,
+                width) in [0, 1], without the normalisation of the backbone. Each is read when its
+                batch runs.
             mode: `det`, one pass per adapter; or `stoch`, sampled.
             samples: S per adapter, only in mode `stoch`; `auto` takes 1, 2 or 4 of them, until the
                 label and flags are settled, for a checkpoint with decision margins; None for
@@ -208,6 +213,7 @@ class EulerLoRA:
             views: Number of views of an image that its trajectories share between them, 1, 2, 4 or
                 8 (`eulerlora.nn.rows`); in mode `det` each adapter sees all of them. None for the
                 checkpoint's in mode `stoch`, and 1 in mode `det`; other numbers are not calibrated.
+            progress: Show a bar on stderr if it is a terminal.
 
         Raises:
             ImageError: For an unusable image and a tensor with other values.
@@ -222,9 +228,8 @@ class EulerLoRA:
         digest = self.config.sampling_digest
         conversions: list[PredictionWarning] = []
 
-        def inputs() -> Iterator[tuple[Tensor, int]]:
-            side = self.config.preprocessing.input_side
-            for index, image in enumerate(rgb_images(images, side)):
+        def inputs(pictures: Iterable[RgbImage]) -> Iterator[tuple[Tensor, int]]:
+            for index, image in enumerate(pictures):
                 for warning in image.warnings:
                     message = f"image {index}: {warning.message}"
                     conversions.append(PredictionWarning(code=warning.code, message=message))
@@ -233,7 +238,17 @@ class EulerLoRA:
                     of_image = content_seed(image.pixels, digest) if mode == "stoch" else 0
                 yield network_input(image.pixels, self.config.preprocessing), of_image
 
-        (trajectories,) = self.run(inputs(), [options], batch_size)
+        if isinstance(images, Image.Image | Path | str) or (
+            isinstance(images, np.ndarray) and images.ndim == 3
+        ):
+            images = [images]
+        with click.progressbar(
+            rgb_images(images, self.config.preprocessing.input_side),
+            length=len(images) if isinstance(images, Sized) else None,
+            hidden=not (progress and sys.stderr.isatty()),
+            file=sys.stderr,
+        ) as pictures:
+            (trajectories,) = self.run(inputs(pictures), [options], batch_size)
         prediction = answer(trajectories, self.config, options, self.feature_distance, coverage)
         return replace(prediction, warnings=(*prediction.warnings, *conversions))
 
@@ -332,9 +347,8 @@ def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
     read. Raises ImageError.
     """
     kind = type(images).__name__
-    alone = isinstance(images, Image.Image | Path | str | bytes | Mapping)
-    if alone or not isinstance(images, Iterable):
-        raise ImageError(f"expected a sequence of images, got one {kind}")
+    if isinstance(images, bytes | Mapping) or not isinstance(images, Iterable):
+        raise ImageError(f"expected an image or a sequence of images, got {kind}")
     if isinstance(images, np.ndarray) and images.ndim != 4:
         raise ImageError(
             "expected an array (n, height, width, 3) or a list of arrays (height, width, 3), "

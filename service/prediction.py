@@ -409,7 +409,7 @@ def _response_body(
         raise ModelFailure(reason) from error
     request_id = request.state.request_id
     fields = _batch_item(request_id, index)
-    fields |= response_fields(answered, 0, model.classes)
+    fields |= response_fields(answered, 0)
     if query.detail is not None:
         fields["trajectory_probabilities"] = answered.trajectories[0].tolist()
         parts = {name: part.item() for name, part in vars(answered.variance).items()}

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy as np
-from matplotlib.axes import Axes
 from PIL import Image
 
 from eulerlora import EulerLoRA, Predictions
@@ -30,23 +28,7 @@ LESIONS = {
     )
 }
 COVERAGE = 0.9
-INK, BAR, DOT, WARNING = "#24292f", "#d0d7e5", "#3f51b5", "#b3261e"
-
-
-def draw_trajectories(axes: Axes, prediction: Predictions, classes: tuple[str, ...]) -> None:
-    """Draws the mean probability of each class as a bar, and each trajectory as a point."""
-    order = np.argsort(prediction.probabilities[0].numpy())[-4:]
-    trajectories = prediction.trajectories[0].numpy()[:, order]
-    colour = "#b6bac4" if prediction.unfamiliar else DOT
-    axes.barh(range(4), prediction.probabilities[0].numpy()[order], 0.62, color=BAR)
-    offsets = np.linspace(-0.24, 0.24, len(trajectories))
-    for values, offset in zip(trajectories, offsets, strict=True):
-        axes.scatter(values, np.arange(4) + offset, 9, color=colour, zorder=2)
-    axes.set_yticks(range(4), [classes[index] for index in order])
-    axes.set_xlim(0, 1)
-    axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(length=0)
+INK, DOT, WARNING = "#24292f", "#3f51b5", "#b3261e"
 
 
 def overview(prediction: Predictions) -> list[Line]:
@@ -96,7 +78,7 @@ def draw(
         picture.set_title(title, loc="left", fontsize=9)
         axes = panel.add_axes((0.36, 0.16, 0.23, 0.66))
         axes.set_title("8 trajectories, mean", loc="left", fontsize=9)
-        draw_trajectories(axes, prediction, model.classes)
+        prediction.plot(axes=axes, classes=4)
         for line, (text, colour) in enumerate(lines(prediction)):
             weight = "bold" if line == 0 or colour != INK else "normal"
             panel.text(0.61, 0.72 - 0.17 * line, text, color=colour, weight=weight)

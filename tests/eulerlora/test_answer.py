@@ -1,0 +1,136 @@
+"""`Predictions` as a sequence, a table and a picture."""
+
+import csv
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from click.testing import CliRunner
+from PIL import Image
+
+from eulerlora.answer import Predictions
+from eulerlora.commands import predict_command
+from eulerlora.model import EulerLoRA
+
+COUNT = 3
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint_folder: Path) -> EulerLoRA:
+    return EulerLoRA.load(checkpoint_folder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    random, folder = np.random.default_rng(0), tmp_path_factory.mktemp("pictures")
+    paths = [folder / f"{index}.png" for index in range(COUNT)]
+    for path in paths:
+        Image.fromarray(random.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(path)
+    return paths
+
+
+@pytest.fixture(scope="module")
+def predictions(model: EulerLoRA, files: list[Path]) -> Predictions:
+    return model.predict(files, mode="stoch", samples=4)
+
+
+def test_one_image_is_predicted_as_a_list_of_one(
+    model: EulerLoRA, files: list[Path], predictions: Predictions
+) -> None:
+    with Image.open(files[0]) as image:
+        array = np.asarray(image)
+        for alone in (files[0], str(files[0]), image, array):
+            answer = model.predict(alone, mode="stoch", samples=4)
+            assert len(answer) == 1
+            torch.testing.assert_close(answer.trajectories[0], predictions.trajectories[0])
+
+
+def test_predictions_are_a_sequence_of_what_the_service_answers(predictions: Predictions) -> None:
+    assert len(predictions) == len(list(predictions)) == COUNT
+    first, last = predictions[0], predictions[-1]
+    assert last == list(predictions)[COUNT - 1]
+    assert first["label"] == predictions.labels[0]
+    assert first["probabilities"][first["label"]] == first["msp"] == predictions.msp[0].item()
+    assert list(first["probabilities"]) == list(predictions.classes)
+    with pytest.raises(IndexError):
+        predictions[COUNT]
+
+
+def test_the_columns_are_those_of_the_csv_file(
+    checkpoint_folder: Path, files: list[Path], predictions: Predictions, tmp_path: Path
+) -> None:
+    table = tmp_path / "answers.csv"
+    arguments = [checkpoint_folder, *files, "--mode", "stoch", "--samples", 4, "--csv", table]
+    done = CliRunner().invoke(predict_command, list(map(str, arguments)))
+    assert done.exit_code == 0, done.output
+    with table.open(newline="", encoding="utf-8-sig") as file:
+        header, *rows = csv.reader(file)
+    columns = predictions.to_dict()
+    assert set(columns) == set(header) - {"file", "warnings"}
+    entropies = [float(row[header.index("entropy")]) for row in rows]
+    np.testing.assert_allclose(columns["entropy"], entropies, atol=1e-6)
+
+
+def test_a_frame_has_a_row_for_each_image(predictions: Predictions) -> None:
+    frame = predictions.to_frame()
+    assert isinstance(frame, pandas.DataFrame)
+    assert list(frame["label"]) == list(predictions.labels)
+    of_classes = frame[[f"p_{name}" for name in predictions.classes]].to_numpy()
+    np.testing.assert_array_equal(of_classes, predictions.probabilities.numpy())
+
+
+class _Table(HTMLParser):
+    """The cells of a table by row."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, _attributes: object) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in {"td", "th"}:
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
+def test_a_notebook_shows_a_table_without_figures_of_unfamiliar_images(
+    predictions: Predictions,
+) -> None:
+    shown = replace(
+        predictions, labels=("<b>", "b", "c"), unfamiliar=torch.tensor([False, True, False])
+    )
+    scores = predictions.ood_scores | {
+        "feature_distance": replace(
+            predictions.ood_scores["msp"], flagged=torch.tensor([False, True, False])
+        )
+    }
+    _, first, second, _ = _Table(replace(shown, ood_scores=scores)._repr_html_()).rows
+    assert first[1:4] == ["<b>", f"{predictions.msp[0]:.3f}", f"{predictions.entropy[0]:.3f}"]
+    assert second[1:4] == ["", "", ""]
+    assert "unfamiliar" in second[4]
+
+
+def test_a_plot_has_a_bar_for_each_class_and_a_point_for_each_trajectory(
+    predictions: Predictions,
+) -> None:
+    axes = predictions.plot(1, classes=2)
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx(
+        sorted(predictions.probabilities[1].tolist())[-2:]
+    )
+    points = np.concatenate([drawn.get_offsets()[:, 0] for drawn in axes.collections])
+    order = predictions.probabilities[1].argsort()[-2:]
+    assert sorted(points) == pytest.approx(
+        sorted(predictions.trajectories[1][:, order].flatten().tolist())
+    )
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        predictions.classes[index] for index in order.tolist()
+    ]
