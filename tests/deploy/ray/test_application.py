@@ -36,7 +36,7 @@ CLUSTER = {
         {
             "name": "eulerlora",
             "import_path": "deploy.ray.application:build",
-            "args": {"open_to_all": True},
+            "args": {"open_to_all": True, "precision": "float32"},
             "deployments": [
                 {
                     "name": "eulerlora",
@@ -92,7 +92,7 @@ def test_replicas_answer_as_one_process_and_the_loss_of_one_loses_no_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests = [post(image, parameters={"mode": "stoch"}) for image in synthetic_images(8)]
-    with eulerlora_server(("--precision", "auto")) as server:
+    with eulerlora_server(("--precision", "float32")) as server:
         expected = probabilities_by_seed(closed_loop(server.port, requests, 2, 16))
     assert len(expected) == len(requests)
     for name, value in ENVIRONMENT.items():
