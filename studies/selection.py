@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.numpy import load_file, save_file
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -142,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--backbone", type=Path, required=True)
-    parser.add_argument("--features", type=Path, help="npz file that keeps the features")
+    parser.add_argument("--features", type=Path, required=True, help="kept, a safetensors file")
     parser.add_argument("--out", type=Path, required=True, help="JSON lines of all curves")
     arguments = parser.parse_args()
     images = read_dataset(DataSettings(kind="ham10000", split="lesion-validation"), arguments.data)
@@ -150,8 +151,8 @@ def main() -> None:
     labels = {part: np.array([image.label for image in of]) for part, of in lesions.items()}
     if not arguments.features.exists():
         features = {part: features_of(of, arguments.backbone) for part, of in lesions.items()}
-        np.savez(arguments.features, **features)
-    features = dict(np.load(arguments.features))
+        save_file(features, arguments.features)
+    features = load_file(arguments.features)
     pool, measured = ((features[part], labels[part]) for part in ("train", "test"))
     curves = []
     runs = [(RANDOM, draw) for draw in range(RANDOM_DRAWS)] + [(name, 0) for name in STRATEGIES]

@@ -14,7 +14,7 @@ from xml.sax.saxutils import quoteattr
 import click
 
 from eulerlora.commands import CHECKPOINT, check_output, configure_openmp, max_pixels_option
-from eulerlora_contract.errors import ImageFilesError
+from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import open_output
 from eulerlora_contract.printable import printable, write_csv_rows
 from eulerlora_contract.progress import track
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from eulerlora_contract.sampling import Mode, PrecisionChoice
     from training.evaluation.selection import Candidate
 
-CRITERIA = ("margin", "entropy", "mutual-information")
+CRITERIA = ("entropy", "mutual-information", "margin")
 COLUMNS = ("file", "order", "score", "label", "unfamiliar")
 LOCAL_FILES = "/data/local-files/?d="
 """Where Label Studio serves the files below LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT."""
@@ -50,19 +50,23 @@ LABEL, IMAGE = "label", "image"
     "--by",
     "criterion",
     type=click.Choice(CRITERIA),
-    default="margin",
+    default="entropy",
     show_default=True,
-    help="What makes an answer uncertain: a small margin between the two highest probabilities, "
-    "their entropy, or the mutual information of adapters and samples.",
+    help="What makes an answer uncertain: the entropy of its probabilities, the mutual information "
+    "of its trajectories, or a small margin between the two highest probabilities.",
 )
 @click.option(
-    "--diverse", is_flag=True, help="Choose pictures that differ from each other, by clusters."
+    "--no-diversity",
+    is_flag=True,
+    help="Choose the highest scores, even if the pictures are alike.",
 )
 @click.option("--csv", "csv_file", type=PATH, help="Write a CSV file.")
 @click.option("--label-studio", type=PATH, help="Write a JSON file of tasks for Label Studio.")
 @mode_option
 @samples_option
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="Of the clusters.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the choice."
+)
 @precision_option("float32", "Predict")
 @max_pixels_option
 @device_option
@@ -71,7 +75,7 @@ def select_command(
     folder: Path,
     count: int,
     criterion: str,
-    diverse: bool,
+    no_diversity: bool,
     csv_file: Path | None,
     label_studio: Path | None,
     mode: Mode,
@@ -80,10 +84,20 @@ def select_command(
     precision: PrecisionChoice,
     device: str,
 ) -> None:
-    """Choose the pictures below FOLDER to label next, from those a model is uncertain about.
+    """Choose the pictures below FOLDER to label next: those a model is uncertain about.
 
-    Prints a table, the most uncertain picture first. Pictures of the checkpoint's training and
-    copies are left out.
+    Prints a table, the highest score first. Copies, and pictures of the checkpoint's training, are
+    left out. An unfamiliar picture may be chosen; it has no label and no score.
+
+    The columns of --csv: file, order, score, label, unfamiliar. A task of --label-studio is a
+    picture with the model's label, for a project with the printed labelling interface.
+
+    On HAM10000 no gain over a random choice is shown; the choice has more of the rare classes. The
+    labels are for training: these pictures are harder than others, so do not measure a model or fit
+    thresholds on them.
+
+    A file that cannot be read is reported on stderr and the others are used; the exit status is
+    then 1.
     """
     check_samples(mode, samples)
     configure_openmp()
@@ -111,44 +125,44 @@ def select_command(
     for note in listed.notes:
         report(f"warning: {note}")
     model = EulerLoRA.load(checkpoint, device, precision)
-    known = {int(digest) for of in read_training_images(checkpoint).values() for digest in of}
+    stored = read_training_images(checkpoint)
+    if not stored:
+        report("warning: the checkpoint does not record its training images; leave them out")
     candidates = list(
         read_candidates(
             model,
             track(listed.files, "pictures", "pictures", len(listed.files)),
             model.options(mode, samples),
             criterion,
-            known,
+            {digest for digests in stored.values() for digest in digests.tolist()},
             report_failure,
         )
     )
-    if not candidates:
-        raise ImageFilesError(
-            f"{folder}: expected pictures that are not in the checkpoint's training, got none"
-        )
     scores = np.array([candidate.score for candidate in candidates])
-    if diverse:
-        features = np.stack([candidate.features for candidate in candidates])
-        indices = spread(scores, features, count, seed)
-    else:
+    if no_diversity:
         indices = most_uncertain(scores, count)
+    else:
+        features = np.array([candidate.features for candidate in candidates])
+        indices = spread(scores, features, count, seed)
+    if not len(indices):
+        raise DataError(
+            f"{folder}: expected a readable picture that was not in the training and has a "
+            f"{criterion} above 0, got none of {len(listed.files):,}"
+        )
     chosen = [candidates[index] for index in indices]
     click.echo(_table(chosen))
     left_out = len(listed.files) - len(failures) - len(candidates)
     click.echo(
-        f"{len(chosen):,} of {len(candidates):,} pictures by {criterion}; {left_out:,} copies and "
-        "pictures of the training left out"
+        f"{len(chosen):,} of {len(candidates):,} pictures by {criterion}; {left_out:,} others are "
+        "copies or were in the training"
     )
     if csv_file is not None:
         with open_output(csv_file) as file:
             write_csv_rows(file, COLUMNS, map(_csv_row, chosen, range(1, len(chosen) + 1)))
     if label_studio is not None:
         with open_output(label_studio) as file:
-            json.dump(
-                list(_tasks(chosen, folder, f"{model.config.name} {model.revision}")),
-                file,
-                indent=2,
-            )
+            version = f"{model.config.name} {model.revision}"
+            json.dump(list(_tasks(chosen, folder, version)), file, indent=2)
         click.echo(f"labelling interface for {label_studio}:\n{_interface(model.classes)}")
     if failures:
         raise click.ClickException(
@@ -161,7 +175,9 @@ def _table(chosen: Sequence[Candidate]) -> str:
 
     rows = [["", "file", "label", "score"]]
     for order, candidate in enumerate(chosen, start=1):
-        shown = ["unfamiliar", ""] if candidate.unfamiliar else _answer(candidate)
+        shown = [candidate.label, f"{candidate.score:.3f}"]
+        if candidate.unfamiliar:
+            shown = ["unfamiliar", ""]
         rows.append([str(order), str(candidate.file), *shown])
     encoding = sys.stdout.encoding or "utf-8"  # None for io.StringIO
     cells = [[printable(cell, encoding) for cell in row] for row in rows]
@@ -169,13 +185,9 @@ def _table(chosen: Sequence[Candidate]) -> str:
     return tabulate(cells, tablefmt="plain", disable_numparse=True, colalign=align)
 
 
-def _answer(candidate: Candidate) -> list[str]:
-    return [candidate.label, f"{candidate.score:.3f}"]
-
-
 def _csv_row(candidate: Candidate, order: int) -> list[object]:
     """A row of COLUMNS; an unfamiliar picture has no figures, as in `eulerlora predict --csv`."""
-    figures = (None, None) if candidate.unfamiliar else (candidate.score, candidate.label)
+    figures = [None, None] if candidate.unfamiliar else [candidate.score, candidate.label]
     return [candidate.file, order, *figures, candidate.unfamiliar]
 
 

@@ -12,7 +12,7 @@ from eulerlora.images.files import read_pixels
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.uncertainty import Uncertainty
-from eulerlora_contract.errors import DataError, ImageError
+from eulerlora_contract.errors import ImageError
 from eulerlora_contract.sampling import Options
 from training.data.copies import pixel_digest
 from training.evaluation.intervals import Floats, Ints
@@ -121,8 +121,9 @@ def read_candidates(
 
 
 def most_uncertain(scores: Floats, count: int) -> Ints:
-    """Indices of the `count` highest scores, highest first."""
-    return np.argsort(-scores, kind="stable")[:count]
+    """Indices of the `count` highest scores, highest first; fewer if fewer are above 0."""
+    indices = np.argsort(-scores, kind="stable")[:count]
+    return indices[scores[indices] > 0]
 
 
 def spread(scores: Floats, features: Floats, count: int, seed: int) -> Ints:
@@ -137,14 +138,10 @@ def spread(scores: Floats, features: Floats, count: int, seed: int) -> Ints:
         features: (n, d).
         count: At least 1.
         seed: Of the first means.
-
-    Raises:
-        DataError: If all scores are 0.
     """
     top = most_uncertain(scores, count * _CLUSTERED)
-    top = top[scores[top] > 0]
-    if not len(top):
-        raise DataError("expected images whose scores are above 0, got none")
+    if len(top) <= count:
+        return top
     count = min(count, len(np.unique(features[top], axis=0)))
     means = KMeans(count, random_state=seed).fit(features[top], sample_weight=scores[top])
     distances = np.linalg.norm(features[top] - means.cluster_centers_[means.labels_], axis=1)
