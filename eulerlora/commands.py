@@ -191,10 +191,8 @@ def predict_command(
 
     selection = select_files(images, EXTENSIONS)
     files = selection.files
-    if csv_file is not None and csv_file.exists():
-        inputs = (*files, *checkpoint.glob("*"))
-        if any(file.exists() and file.samefile(csv_file) for file in inputs):
-            raise OutputPathError(f"{csv_file} is an input file and cannot be the output file")
+    if csv_file is not None:
+        check_output(csv_file, (*files, *checkpoint.glob("*")))
     model = EulerLoRA.load(checkpoint, device, precision)
     failures: list[str] = []
 
@@ -225,6 +223,12 @@ def predict_command(
                 click.echo(json.dumps(answer) if as_json else text_line(answer, encoding))
     if failures:
         raise click.ClickException(f"{len(failures)} of {len(files)} images could not be read")
+
+
+def check_output(path: Path, inputs: Iterable[Path]) -> None:
+    """Raises OutputPathError if a file to write is one of the inputs."""
+    if path.exists() and any(file.exists() and file.samefile(path) for file in inputs):
+        raise OutputPathError(f"{path} is an input file and cannot be the output file")
 
 
 def predict_files(

@@ -23,7 +23,7 @@ OTHER_DISTRIBUTION: Mapping[str, Mapping[str, Sequence[str]]] = {
         "eulerlora": ("predict", "convert", "backbone", "export", "import", "sign"),
         "eulerlora[serve]": ("demo", "serve", "keys", "audit"),
         "eulerlora[train]": (
-            "train", "evaluate", "calibrate", "site", "pretrain", "card", "reproduce",
+            "train", "select", "evaluate", "calibrate", "site", "pretrain", "card", "reproduce",
         ),
     },
     POLICY_ENTRY_POINTS: {"eulerlora[train]": ("fit",)},
@@ -34,7 +34,7 @@ _MAX_SHORT_HELP = 100  # characters
 
 SECTIONS = {
     "Use": ("demo", "predict", "triage", "decide", "export"),
-    "Train": ("train", "pretrain", "convert", "backbone", "import"),
+    "Train": ("train", "pretrain", "select", "convert", "backbone", "import"),
     "Measure": ("evaluate", "calibrate", "policy", "site", "card", "reproduce"),
     "Operate": ("serve", "sign", "keys", "audit", "monitor"),
 }

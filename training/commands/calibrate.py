@@ -25,6 +25,7 @@ from training.commands.options import (
     check_samples,
     data_option,
     image_options,
+    mode_option,
     out_option,
     precision_option,
     samples_option,
@@ -55,9 +56,6 @@ _predictive_value_option = click.option(
     show_default=True,
     help="Required share of target lesions among the urgent ones, by which the urgent threshold is "
     "fitted.",
-)
-_mode_option = click.option(
-    "--mode", type=click.Choice(["det", "stoch"]), default="stoch", show_default=True
 )
 
 
@@ -198,7 +196,7 @@ def calibrate_command(
     show_default=True,
     help="Largest share of the calibration images that may reach the entropy threshold.",
 )
-@_mode_option
+@mode_option
 @click.option(
     "--samples",
     type=SamplesParameter(),
@@ -373,7 +371,7 @@ def site_command() -> None:
     metavar="SHARE",
     help="Fit without this share of the lesions, and measure on them, such as 0.5.",
 )
-@_mode_option
+@mode_option
 @samples_option
 @precision_option("auto", "Fit to predictions")
 @image_options

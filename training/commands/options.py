@@ -25,6 +25,9 @@ skip_bad_option = click.option(
 device_option = click.option(
     "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."
 )
+mode_option = click.option(
+    "--mode", type=click.Choice(["det", "stoch"]), default="stoch", show_default=True
+)
 samples_option = click.option(
     "--samples",
     type=click.IntRange(1, MAX_SAMPLES),
