@@ -15,8 +15,11 @@ from training.calibration.thresholds import KEPT_SHARE, CoverageSettings
 from training.evaluation.intervals import tolerance_sample_size
 from training.reporting.tables import TOO_FEW, markdown_table
 
-TEMPERATURE, FEATURES, OOD = "temperature", "feature means", "OOD thresholds"
+HEADS, TEMPERATURE, FEATURES, OOD = "heads", "temperature", "feature means", "OOD thresholds"
 ROUTINE, URGENT = "routine threshold", "urgent threshold"
+
+_MIN_HEADS = 50
+"""Lesions to refit heads to. With 25 simulated ones (HAM10000, a colour cast) the AUROC fell."""
 
 _MIN_TEMPERATURE = 10
 """Lesions of each class for a site's temperature, two for each fold of its cross-validation.
@@ -138,6 +141,7 @@ def site_parts(
     `predictive_value` that of the urgent threshold.
     """
     units, total, fewest = f"{unit}s", sum(lesions.values()), min(lesions.values())
+    yield FittedPart(HEADS, _MIN_HEADS, total, units)
     yield FittedPart(TEMPERATURE, _MIN_TEMPERATURE, fewest, f"{units} of each class")
     yield FittedPart(FEATURES, _MIN_FEATURES, total, units)
     yield FittedPart(OOD, _MIN_OOD, total, units)

@@ -102,12 +102,12 @@ def fit_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> 
     folds = GroupKFold(TEMPERATURE_FOLDS, shuffle=True, random_state=SPLIT_SEED)
     benefits = np.zeros(len(labels))
     for rest, held_out in folds.split(groups, groups=groups):
-        fitted = _lowest_nll(log_probabilities[rest], labels[rest], groups[rest])
+        fitted = lowest_nll_temperature(log_probabilities[rest], labels[rest], groups[rest])
         outputs, true = log_probabilities[held_out], labels[held_out]
         benefits[held_out] = image_nll(outputs, true, 1.0) - image_nll(outputs, true, fitted)
-    by_group = _group_means(benefits, groups)
+    by_group = group_means(benefits, groups)
     return TemperatureFit(
-        fitted=round(_lowest_nll(log_probabilities, labels, groups), 3),
+        fitted=round(lowest_nll_temperature(log_probabilities, labels, groups), 3),
         improvement=float(by_group.mean()),
         standard_error=float(by_group.std(ddof=1) / math.sqrt(len(by_group))),
     )
@@ -121,16 +121,19 @@ def image_nll(log_probabilities: Tensor, labels: Tensor, temperature: float) -> 
     return nll
 
 
-def _lowest_nll(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> float:
+def lowest_nll_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> float:
+    """The temperature of the lowest mean NLL of a lesion; arguments as in `fit_temperature`."""
+
     def mean_nll(log_temperature: float) -> float:
         nll = image_nll(log_probabilities, labels, math.exp(log_temperature))
-        return float(_group_means(nll, groups).mean())
+        return float(group_means(nll, groups).mean())
 
     bounds = (math.log(0.05), math.log(20.0))
     return math.exp(float(minimize_scalar(mean_nll, bounds=bounds, method="bounded").x))
 
 
-def _group_means(values: Floats, groups: Ints) -> Floats:
+def group_means(values: Floats, groups: Ints) -> Floats:
+    """The mean of each group, (groups,), of values (n,)."""
     indices = np.unique(groups, return_inverse=True)[1]
     means: Floats = np.bincount(indices, weights=values) / np.bincount(indices)
     return means

@@ -140,7 +140,7 @@ def test_a_fit_of_a_fitted_checkpoint_has_one_section_in_its_card(
     assert measured.data == "clinic, held-out site pictures"
     assert policy.evidence.fit.routine.lesions == measured.target.lesions == 10
     assert second.fitted + second.measured == len(local.images)
-    assert second.after is not None
+    assert set(second.results) == {"before", "after"}
     assert "| kept by feature_distance |" in second.tables
 
 
