@@ -18,7 +18,7 @@ from training.reporting.tables import TOO_FEW, markdown_table
 HEADS, TEMPERATURE, FEATURES, OOD = "heads", "temperature", "feature means", "OOD thresholds"
 ROUTINE, URGENT = "routine threshold", "urgent threshold"
 
-_MIN_HEADS = 50
+MIN_HEADS = 50
 """Lesions to refit heads to. With 25 simulated ones (HAM10000, a colour cast) the AUROC fell."""
 
 _MIN_TEMPERATURE = 10
@@ -141,7 +141,7 @@ def site_parts(
     `predictive_value` that of the urgent threshold.
     """
     units, total, fewest = f"{unit}s", sum(lesions.values()), min(lesions.values())
-    yield FittedPart(HEADS, _MIN_HEADS, total, units)
+    yield FittedPart(HEADS, MIN_HEADS, total, units)
     yield FittedPart(TEMPERATURE, _MIN_TEMPERATURE, fewest, f"{units} of each class")
     yield FittedPart(FEATURES, _MIN_FEATURES, total, units)
     yield FittedPart(OOD, _MIN_OOD, total, units)
