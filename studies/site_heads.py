@@ -3,7 +3,7 @@
     python -m studies.site_heads --data DIR --cache FOLDER --out docs/results
 
 DIR holds `ph2.tar` and `pad-ufes-20.tar`; FOLDER keeps the outputs of the embedded checkpoint for
-them. Writes `site-heads.json`, and prints its table; `docs/images/draw_site_heads.py` draws it.
+them. Writes `site-heads.json` and its chart, `site-heads.svg`, and prints its tables.
 studies/README.md has the protocol.
 """
 
@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from sklearn.metrics import roc_auc_score
@@ -38,6 +40,7 @@ from training.data.local_images import LabelNames, read_local_images
 from training.evaluation.inference import predict_all
 from training.evaluation.intervals import Bools, Floats, Ints
 from training.recipe.archives import read_archive_labels
+from training.reporting.tables import markdown_table
 
 ARCHIVES = ("ph2", "pad-ufes-20")
 LESIONS = (20, 50, 100, 200)
@@ -155,9 +158,7 @@ class Study:
             torch.from_numpy(held_out.labels),
             held_out.lesions,
         )
-        before, after = (
-            self.metrics(held_out, outputs)["malignant AUROC"] for outputs in (old, new)
-        )
+        before, after = (self.metrics(held_out, outputs)[METRICS[0]] for outputs in (old, new))
         return change if comparison.bound > 0 and after >= before else None
 
     def metrics(self, archive: Archive, outputs: Trajectories) -> dict[str, float]:
@@ -246,6 +247,52 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return summaries
 
 
+def table(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """The metrics of mode stoch by number of lesions and arm, as Markdown."""
+    rows = [
+        [
+            "" if entry["arm"] == ARMS[0] else str(entry["lesions"]),
+            entry["arm"] + ("" if entry["arm"] != ARMS[2] else f", kept in {entry['changed']}"),
+            *(
+                f"{value:.3f} ({low:.3f} to {high:.3f})"
+                for value, low, high in (entry[metric] for metric in METRICS)
+            ),
+        ]
+        for entry in summaries
+        if entry["mode"] == "stoch" and (entry["arm"] != ARMS[0] or entry["lesions"] == LESIONS[0])
+    ]
+    return markdown_table(["local lesions", "arm", *METRICS], rows, text_columns=2)
+
+
+def draw(found: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
+    """Draws the metrics of mode stoch against the number of lesions, with the quantiles."""
+    rc = {"svg.hashsalt": "site-heads", "font.size": 8}
+    with matplotlib.rc_context(rc):
+        figure, axes = plt.subplots(len(found), 3, figsize=(9, 5), sharex=True, sharey="col")
+        for row, (name, summaries) in zip(axes, found.items(), strict=True):
+            for axis, metric in zip(row, METRICS, strict=False):
+                for arm, colour in zip(ARMS, ("#6e7681", "#3f51b5", "#b3261e"), strict=True):
+                    points = [
+                        (entry["lesions"], *entry[metric])
+                        for entry in summaries
+                        if entry["mode"] == "stoch" and entry["arm"] == arm
+                    ]
+                    lesions, mean, low, high = zip(*points, strict=True)
+                    axis.plot(lesions, mean, "o-", color=colour, markersize=3, label=arm)
+                    axis.fill_between(lesions, low, high, color=colour, alpha=0.12, linewidth=0)
+                axis.set(
+                    xscale="log", xticks=LESIONS, xticklabels=LESIONS, title=f"{name}: {metric}"
+                )
+                axis.minorticks_off()
+                axis.spines[["top", "right"]].set_visible(False)
+        for axis in axes[-1]:
+            axis.set_xlabel("local lesions")
+        axes[0][0].legend(frameon=False)
+        figure.tight_layout()
+        figure.savefig(path, metadata={"Date": None})
+        plt.close(figure)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     for name in ("--data", "--cache", "--out"):
@@ -261,6 +308,9 @@ def main() -> None:
         for name, rows in found.items()
     )
     (options.out / "site-heads.json").write_text(f"{{\n{lines}\n}}\n")
+    draw(found, options.out / "site-heads.svg")
+    for name, summaries in found.items():
+        print(f"{name}\n\n{table(summaries)}\n")
 
 
 if __name__ == "__main__":

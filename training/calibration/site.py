@@ -90,6 +90,8 @@ from training.calibration.thresholds import (
     CalibrationOutputs,
     CoverageSettings,
     data_sha256,
+    group_means,
+    image_nll,
     upper_quantile,
     with_prediction_sets,
     with_thresholds,
@@ -266,7 +268,14 @@ def _with_prediction_sets(fit: _SiteFit, coverage: CoverageSettings) -> _SiteFit
     )
     fit = replace(fit, config=config)
     for stated in met:
-        fit = fit.with_result(sets_part(stated), "fitted")
+        confidences = [
+            confidence
+            for sets in config.prediction_sets
+            if sets.coverage == stated
+            for confidence in sets.confidences or ()
+        ]
+        result = f"fitted; for every class with a confidence of {min(confidences):.0%} or more"
+        fit = fit.with_result(sets_part(stated), result)
     return fit
 
 
@@ -634,6 +643,9 @@ def _measure_site(
                 **measured.results,
             }
     clusters = cluster_indices([image.cluster_name for image in images])
+    labels = torch.tensor([image.label for image in images])
+    nll = group_means(image_nll(trajectories.flat_log_probabilities, labels, 1.0), clusters)
+    results["NLL, mean over lesions"] = f"{nll.mean():.3f}"
     for score, flags in summary.flags.items():
         kept = proportion((~flags).numpy(), clusters)
         assert kept is not None  # there is a picture

@@ -28,7 +28,6 @@ from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.scores.prediction_sets import (
     ALWAYS_INCLUDED,
     PredictionSetCalibration,
-    class_threshold,
     lac_scores,
     min_units,
     unit_scores,
@@ -336,37 +335,43 @@ def with_prediction_sets(
     lesions, classes = outputs.lesions, config.class_names
     check_lesions(lesions, classes, settings)
     digest = data_sha256(outputs.images, classes)
-    fitted = [
-        PredictionSetCalibration(
-            coverage=coverage,
-            mode=mode,
-            samples=count,
-            sampler=config.sampler,
-            precision=outputs.precision,
-            thresholds=_class_thresholds(
-                outputs.trajectories(mode, count).summary().probabilities, outputs, coverage
-            ),
-            unit=lesions.unit,
-            units=lesions.counts(len(classes)),
-            data=outputs.data,
-            data_sha256=digest,
-        )
-        for mode, count in _calibrated(samples)
-        for coverage in settings.coverages
-    ]
+    fitted = []
+    for mode, count in _calibrated(samples):
+        probabilities = outputs.trajectories(mode, count).summary().probabilities
+        for coverage in settings.coverages:
+            bounds = _class_bounds(probabilities, outputs, coverage)
+            calibration = PredictionSetCalibration(
+                coverage=coverage,
+                mode=mode,
+                samples=count,
+                sampler=config.sampler,
+                precision=outputs.precision,
+                thresholds=tuple(
+                    ALWAYS_INCLUDED if bound is None else -bound.threshold for bound in bounds
+                ),
+                unit=lesions.unit,
+                units=lesions.counts(len(classes)),
+                data=outputs.data,
+                data_sha256=digest,
+                confidences=tuple(1.0 if bound is None else bound.confidence for bound in bounds),
+            )
+            fitted.append(calibration)
     return config.model_copy(update={"prediction_sets": (*config.prediction_sets, *fitted)})
 
 
-def _class_thresholds(
+def _class_bounds(
     probabilities: Tensor, outputs: CalibrationOutputs, coverage: float
-) -> tuple[float, ...]:
+) -> list[ToleranceBound | None]:
+    """The bound of each class's negative scores; None for fewer than `min_units`."""
     lesions = outputs.lesions
     scores = unit_scores(lac_scores(probabilities, outputs.labels), lesions.indices)
-    thresholds = (
-        class_threshold(scores[lesions.labels == label], coverage)
-        for label in range(probabilities.shape[1])
-    )
-    return tuple(ALWAYS_INCLUDED if limit is None else limit for limit in thresholds)
+    of_classes = (scores[lesions.labels == label] for label in range(probabilities.shape[1]))
+    return [
+        None
+        if len(of_class) < min_units(coverage)
+        else tolerance_bound(-of_class.numpy(), coverage)
+        for of_class in of_classes
+    ]
 
 
 def data_sha256(images: Sequence[LabelledImage], classes: Sequence[str]) -> str:
