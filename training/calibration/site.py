@@ -432,6 +432,7 @@ def calibrate_site(
     samples = [*CALIBRATED_SAMPLES, settings.samples or DEFAULT_SAMPLES]
     outputs = CalibrationOutputs.of(model, images, data, samples)
     start = _SiteFit(checkpoint.config, checkpoint.feature_distance, outputs, parts)
+    trained = _training_images(source, images) if held_out and parts[HEADS].met else b""
 
     def fitted(fit: _SiteFit) -> Checkpoint:
         facts = {  # without a date, so that a second fit has the same revision
@@ -454,8 +455,8 @@ def calibrate_site(
             digest = tensors_sha256(dict(network.adapter_parameters()))
             adapters = config.adapters.model_copy(update={"sha256": digest})
             config = config.model_copy(update={"adapters": adapters})
-            if stored := _training_images(source, images):
-                digest = hashlib.sha256(stored).hexdigest()
+            if trained:
+                digest = hashlib.sha256(trained).hexdigest()
                 config = config.model_copy(update={"training_images_sha256": digest})
         revision = revision_of(config)
         return replace(
@@ -497,13 +498,12 @@ def calibrate_site(
     if fit.policy_fit is not None and new_policy is not None:
         after = results.get("after")
         measured = () if after is None or after.policy is None else (after.policy,)
-        trained = {image.name for image in (images if fit.heads is not None else seen or ())}
-        in_training = len({image.name for image in images} & trained)
+        known = {image.name for image in (images if fit.heads is not None else seen or ())}
+        in_training = len({image.name for image in images} & known)
         new = EulerLoRA.of(written, device, old.precision)
         evidence = evidence_of(new, options, fit.policy_fit, data, measured, in_training)
         new_policy = new_policy.model_copy(update={"evidence": evidence})
-    digests = _training_images(source, images) if fit.heads is not None else b""
-    _write_site_checkpoint(source, out, written, settings.policy, new_policy, fit.heads, digests)
+    _write_site_checkpoint(source, out, written, settings.policy, new_policy, fit.heads, trained)
     return SiteReport(
         fitted=len(images),
         measured=len(held_out),
@@ -677,7 +677,7 @@ def _write_site_checkpoint(
         file: The policy's text before the fit, whose comments stay.
         policy: Fitted to `file`; None writes none.
         heads: None for those of `source`.
-        training_images: Content of this file with other heads.
+        training_images: Content of this file with other heads; empty without it.
 
     Raises:
         StorageError: For a full disk.
@@ -693,9 +693,9 @@ def _write_site_checkpoint(
             network.heads = heads
             tensors = dict(network.adapter_parameters())
             write_tensors(partial / ADAPTERS_FILE, tensors, torch.float32, {})
-        if training_images:
-            with atomic_write(partial / TRAINING_IMAGES_FILE) as stored:
-                stored.write_bytes(training_images)
+            if training_images:
+                with atomic_write(partial / TRAINING_IMAGES_FILE) as stored:
+                    stored.write_bytes(training_images)
         if checkpoint.feature_distance is not None:
             write_feature_statistics(partial, checkpoint.feature_distance.statistics)
         write_card(partial, _site_card(stored_card(source), config))
