@@ -164,7 +164,7 @@ class Study:
     def metrics(self, archive: Archive, outputs: Trajectories) -> dict[str, float]:
         """Results by lesion, whose probability is the mean of its images."""
         probabilities = outputs.flat_log_probabilities.exp().mean(dim=1).numpy()
-        labels = group_means(archive.labels, archive.lesions)
+        labels = group_means(archive.labels.astype(np.float64), archive.lesions)
         malignant, melanoma = np.isin(labels, self.target), labels == self.melanoma
         score = group_means(probabilities[:, self.target].sum(axis=1), archive.lesions)
         of_melanoma = group_means(probabilities[:, self.melanoma], archive.lesions)
@@ -266,8 +266,7 @@ def table(summaries: Sequence[Mapping[str, Any]]) -> str:
 
 def draw(found: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
     """Draws the metrics of mode stoch against the number of lesions, with the quantiles."""
-    rc = {"svg.hashsalt": "site-heads", "font.size": 8}
-    with matplotlib.rc_context(rc):
+    with matplotlib.rc_context({"svg.hashsalt": "site-heads", "font.size": 8}):
         figure, axes = plt.subplots(len(found), 3, figsize=(9, 5), sharex=True, sharey="col")
         for row, (name, summaries) in zip(axes, found.items(), strict=True):
             for axis, metric in zip(row, METRICS, strict=False):

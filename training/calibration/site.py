@@ -484,11 +484,11 @@ def calibrate_site(
     if isinstance(refit, str):
         fit = fit.with_result(HEADS, refit)
     elif refit is not None:
-        new = _fit_site(refit, settings)
-        results["new heads"] = measure(new)
+        with_heads = _fit_site(refit, settings)
+        results["new heads"] = measure(with_heads)
         helps, result = _compare(results["after"], results["new heads"], held_out)
         if helps:
-            fit = new
+            fit = with_heads
             results["thresholds only"], results["after"] = (
                 results["after"],
                 results.pop("new heads"),
