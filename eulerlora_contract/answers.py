@@ -721,6 +721,10 @@ class PredictionSetOptions(WireModel):
     """`lesion` or `image`."""
     units: dict[str, int]
     """Number of calibration units in `data`, by class."""
+    confidences: dict[str, Probability] | None
+    """Confidence by class that at least `coverage` of its new units are covered; null if they are
+    covered on average over calibrations only.
+    """
     always_included: tuple[str, ...]
     """Classes in every set, because they have too few units."""
     data: str

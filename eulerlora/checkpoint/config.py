@@ -207,10 +207,11 @@ class CheckpointConfig(Settings):
                     f"{len(threshold.label_shares)}"
                 )
         for sets in self.prediction_sets:
-            if len(sets.thresholds) != classes or len(sets.units) != classes:
+            counts = {len(sets.thresholds), len(sets.units), len(sets.confidences or sets.units)}
+            if counts != {classes}:
                 raise ValueError(
-                    f"prediction_sets: expected {classes} thresholds and units, got "
-                    f"{len(sets.thresholds)} and {len(sets.units)}"
+                    f"prediction_sets: expected {classes} thresholds, units and confidences, got "
+                    f"{', '.join(map(str, sorted(counts)))}"
                 )
         return self
 

@@ -8,8 +8,9 @@ Proc. Mach. Learn. Res. 25, 475, 2012).
 
 The exchangeable unit is a lesion, whose score is the largest of its images. If a new lesion of a
 class and the calibration lesions of this class are exchangeable, the sets of all images of the new
-lesion contain the class with at least the stated probability, the coverage. This probability is
-over both the calibration lesions and the new lesion.
+lesion contain the class with at least the stated probability, the coverage. This holds for the
+calibration at hand with the confidence of the class (validity conditional on the calibration,
+section 4 of the same paper), and for classes with fewer lesions on average over calibrations.
 """
 
 import math
@@ -23,7 +24,7 @@ from pydantic import Field
 from torch import Tensor
 
 from eulerlora_contract.sampling import Mode, Precision, Sampler
-from eulerlora_contract.settings import PositiveInt, Probability, Settings, Sha256
+from eulerlora_contract.settings import PositiveInt, Probability, Settings, Sha256, optional
 
 ALWAYS_INCLUDED = 1.0
 """The threshold of a class that is in every set."""
@@ -39,6 +40,8 @@ class PredictionSetCalibration(Settings):
         thresholds: One per class; a class with probability p is in the set if 1 - p is at most its
             threshold, and always if that is 1.
         units: Number of calibration units of each class, which are lesions or images.
+        confidences: One per class, that at least the coverage of new units of the class is covered;
+            None for thresholds that cover on average over calibrations only.
         data_sha256: Digest of the calibration images' names, labels and units.
     """
 
@@ -52,6 +55,7 @@ class PredictionSetCalibration(Settings):
     units: tuple[Annotated[int, Field(ge=0)], ...]
     data: str
     data_sha256: Sha256
+    confidences: tuple[Probability, ...] | None = optional(None)
 
 
 @dataclass(frozen=True)
@@ -65,14 +69,8 @@ class PredictionSets:
     calibrated_on: str
 
 
-def threshold_rank(units: int, coverage: float) -> int:
-    """The rank of the threshold among the ascending scores, ceil((units + 1) coverage)."""
-    # Exact: in floating point, (99 + 1) * 0.55 is above 55.
-    return math.ceil((units + 1) * Fraction(repr(coverage)))
-
-
 def min_units(coverage: float) -> int:
-    """The smallest number of units with a threshold: 9 for 0.9, 19 for 0.95."""
+    """The fewest units whose largest score covers on average: 9 for 0.9, 19 for 0.95."""
     exact = Fraction(repr(coverage))
     return math.ceil(exact / (1 - exact))
 
@@ -86,12 +84,6 @@ def unit_scores(scores: Tensor, units: Tensor) -> Tensor:
     """(count,) the largest score of each unit, from scores (n,) and units (n,), 0 to count - 1."""
     largest = torch.full((int(units.max()) + 1,), -torch.inf, dtype=scores.dtype)
     return largest.scatter_reduce(0, units, scores, "amax")
-
-
-def class_threshold(scores: Tensor, coverage: float) -> float | None:
-    """The threshold of a class by its scores, (units,); None for fewer than `min_units`."""
-    rank = threshold_rank(len(scores), coverage)
-    return None if rank > len(scores) else float(scores.sort().values[rank - 1])
 
 
 def included_classes(probabilities: Tensor, thresholds: Sequence[float]) -> Tensor:

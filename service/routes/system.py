@@ -140,9 +140,11 @@ def _set_options(
     calibration: PredictionSetCalibration, classes: Sequence[str]
 ) -> PredictionSetOptions:
     limits = zip(classes, calibration.thresholds, strict=True)
+    stated = calibration.confidences
     return PredictionSetOptions(
-        **calibration.model_dump(exclude={"thresholds", "units", "data_sha256"}),
+        **calibration.model_dump(exclude={"thresholds", "units", "confidences", "data_sha256"}),
         units=dict(zip(classes, calibration.units, strict=True)),
+        confidences=None if stated is None else dict(zip(classes, stated, strict=True)),
         always_included=tuple(name for name, limit in limits if limit == ALWAYS_INCLUDED),
     )
 

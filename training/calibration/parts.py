@@ -15,8 +15,11 @@ from training.calibration.thresholds import KEPT_SHARE, CoverageSettings
 from training.evaluation.intervals import tolerance_sample_size
 from training.reporting.tables import TOO_FEW, markdown_table
 
-TEMPERATURE, FEATURES, OOD = "temperature", "feature means", "OOD thresholds"
+HEADS, TEMPERATURE, FEATURES, OOD = "heads", "temperature", "feature means", "OOD thresholds"
 ROUTINE, URGENT = "routine threshold", "urgent threshold"
+
+MIN_HEADS = 50
+"""Lesions to refit heads to. With 25 simulated ones (HAM10000, a colour cast) the AUROC fell."""
 
 _MIN_TEMPERATURE = 10
 """Lesions of each class for a site's temperature, two for each fold of its cross-validation.
@@ -93,10 +96,12 @@ def calibrated_parts(config: CheckpointConfig) -> Iterator[FittedPart]:
         yield FittedPart("precision", 1, change.images, "images", result)
     for sets in config.prediction_sets:
         part = f"{sets_part(sets.coverage)}, {sets.mode} {sets.samples} in {sets.precision}"
-        by_class = zip(config.classes, sets.thresholds, sets.units, strict=True)
+        confidences = sets.confidences or [None] * len(sets.units)
+        by_class = zip(config.classes, sets.thresholds, sets.units, confidences, strict=True)
         limits = ", ".join(
-            f"{label.name} {'always' if limit == ALWAYS_INCLUDED else f'{limit:.4f}'} ({count})"
-            for label, limit, count in by_class
+            f"{label.name} {'always' if limit == ALWAYS_INCLUDED else f'{limit:.4f}'} ({count}"
+            f"{'' if confidence is None else f', confidence {confidence:.0%}'})"
+            for label, limit, count, confidence in by_class
         )
         needed, available, classes = min_units(sets.coverage), min(sets.units), "each class"
         if available < needed:  # the rare classes are in every set
@@ -138,6 +143,7 @@ def site_parts(
     `predictive_value` that of the urgent threshold.
     """
     units, total, fewest = f"{unit}s", sum(lesions.values()), min(lesions.values())
+    yield FittedPart(HEADS, MIN_HEADS, total, units)
     yield FittedPart(TEMPERATURE, _MIN_TEMPERATURE, fewest, f"{units} of each class")
     yield FittedPart(FEATURES, _MIN_FEATURES, total, units)
     yield FittedPart(OOD, _MIN_OOD, total, units)

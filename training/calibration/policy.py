@@ -236,22 +236,22 @@ def score_images(
     (trajectories,) = predict_all(model, images, [options], label, rule)
     thresholds = model.config.threshold(options)
     summary = trajectories.summary(model.feature_distance, thresholds)
-    return policy_inputs(model, summary, images, target)
+    return policy_inputs(model.classes, summary, images, target)
 
 
 def policy_inputs(
-    model: EulerLoRA,
+    classes: Sequence[str],
     summary: Summary,
     images: Sequence[LabelledImage],
     target: TargetClasses,
 ) -> PolicyInputs:
     """Returns the scores from the summary of a model's predictions for labelled images.
 
-    An image without a cluster is a lesion by itself. Images labelled OUTSIDE show target lesions
-    of none of the classes.
+    `classes`: of the model. An image without a cluster is a lesion by itself. Images labelled
+    OUTSIDE show target lesions of none of the classes.
     """
-    group = [model.classes.index(name) for name in target.classes]
-    critical = [model.classes.index(name) for name in target.critical.classes]
+    group = [classes.index(name) for name in target.classes]
+    critical = [classes.index(name) for name in target.critical.classes]
     probabilities, flags = summary.probabilities, summary.flags
     true_labels = np.array([image.label for image in images])
     unflagged = torch.zeros(len(images), dtype=torch.bool)

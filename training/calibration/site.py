@@ -1,10 +1,15 @@
-"""`eulerlora site fit`: a checkpoint and a policy with thresholds from a site's own pictures.
+"""`eulerlora site fit`: a checkpoint and a policy fitted to a site's own pictures.
 
-Fits temperature, feature means, OOD thresholds and prediction sets. What a site has too few lesions
-for stays as it was, except for prediction sets of another temperature, which are removed. A part of
-the pictures may be held out, to compare the checkpoint before and after on new lesions.
+Fits temperature, feature means, OOD thresholds, prediction sets and policy. What a site has too few
+lesions for stays as it was, except for prediction sets of another temperature, which are removed. A
+part of the pictures may be held out, to compare the checkpoint before and after on new lesions. If
+these show that refitted heads are better, the checkpoint gets them; all else is then fitted to
+cross-fitted outputs, those of each lesion by heads that were fitted without it.
 """
 
+import copy
+import hashlib
+import math
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -14,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import save
 from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
@@ -23,6 +29,7 @@ from eulerlora.checkpoint.files import (
     TRAINING_IMAGES_FILE,
     Checkpoint,
     load_checkpoint,
+    read_training_images,
     revision_of,
     stored_card,
     write_card,
@@ -30,8 +37,9 @@ from eulerlora.checkpoint.files import (
     write_feature_statistics,
     write_known_answer,
 )
-from eulerlora.checkpoint.weights import BACKBONE_FILE, tensors_sha256
+from eulerlora.checkpoint.weights import BACKBONE_FILE, tensors_sha256, write_tensors
 from eulerlora.model import EulerLoRA
+from eulerlora.nn.method import AdapterHeads
 from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora_contract.errors import DataError
 from eulerlora_contract.output_files import (
@@ -46,11 +54,17 @@ from eulerlora_contract.sampling import (
     MODES,
     Mode,
     Options,
-    Precision,
     PrecisionChoice,
+)
+from training.calibration.heads import (
+    HeadComparison,
+    HeadFit,
+    refit_heads,
+    with_changed_heads,
 )
 from training.calibration.parts import (
     FEATURES,
+    HEADS,
     OOD,
     ROUTINE,
     TEMPERATURE,
@@ -63,24 +77,26 @@ from training.calibration.parts import (
 )
 from training.calibration.policy import (
     PolicyFile,
+    PolicyFit,
     PolicyMeasurement,
     check_classes,
     evidence_of,
     fit_policy,
     measure_policy,
     policy_inputs,
-    score_images,
 )
 from training.calibration.thresholds import (
     KEPT_SHARE,
     CalibrationOutputs,
     CoverageSettings,
     data_sha256,
+    group_means,
+    image_nll,
     upper_quantile,
     with_prediction_sets,
     with_thresholds,
 )
-from training.data.copies import images_in_training
+from training.data.copies import image_digests, images_in_training
 from training.data.images import LabelledImage
 from training.data.local_images import LocalImages
 from training.data.splits import SPLIT_SEED, split_off
@@ -121,56 +137,75 @@ class SiteSettings:
 
 @dataclass(frozen=True)
 class _SiteFit:
-    """A config and feature distance with what was fitted so far.
+    """A checkpoint with what was fitted so far.
 
     Attributes:
+        heads: None for those of the source.
         outputs: Of the pictures, at the config's temperature and with features relative to the
             distance's means, of which those of the same group are no part.
         parts: By name, with the lesions that they need, and the results of those that were fitted.
+        policy_fit: None before the fit, and without critical lesions.
     """
 
     config: CheckpointConfig
     distance: FeatureDistance | None
     outputs: CalibrationOutputs
     parts: Mapping[str, FittedPart]
+    heads: AdapterHeads | None = None
+    policy_fit: PolicyFit | None = None
 
     def with_result(self, part: str, result: str) -> "_SiteFit":
         return replace(self, parts={**self.parts, part: replace(self.parts[part], result=result)})
 
 
-def _fit_site(
-    checkpoint: Checkpoint,
-    images: Sequence[LabelledImage],
-    data: str,
-    settings: SiteSettings,
-    parts: Mapping[str, FittedPart],
-    device: str,
-    precision: Precision,
-) -> _SiteFit:
-    """Fits the parts that have enough lesions to images, of which `data` is the name.
-
-    The pictures are predicted at temperature 1.
-    """
-    update = {
-        "temperature": 1.0,
-        "stoch_temperature": None,
-        "thresholds": (),
-        "prediction_sets": (),
-    }
-    source = replace(checkpoint, config=checkpoint.config.model_copy(update=update))
-    outputs = CalibrationOutputs.of(
-        EulerLoRA.of(source, device, precision), images, data, CALIBRATED_SAMPLES
-    )
-    fit = _SiteFit(checkpoint.config, checkpoint.feature_distance, outputs, parts)
-    fit = _with_temperature(fit, settings.mode, settings.samples or DEFAULT_SAMPLES)
+def _fit_site(fit: _SiteFit, settings: SiteSettings) -> _SiteFit:
+    """Fits the parts that have enough lesions to a fit with outputs at temperature 1."""
+    samples = settings.samples or DEFAULT_SAMPLES
+    fit = _with_temperature(fit, settings.mode, samples)
     fit = _with_feature_means(fit)
-    if parts[OOD].met:
+    if fit.parts[OOD].met:
         config = fit.config.model_copy(update={"thresholds": (), "margins": None})
         config = with_thresholds(config, fit.outputs, fit.distance, CALIBRATED_SAMPLES)
         tolerance = config.thresholds[0].tolerance
         assert tolerance is not None
         fit = replace(fit, config=config).with_result(OOD, f"keep {tolerance.summary}")
-    return _with_prediction_sets(fit, settings.coverage)
+    fit = _with_prediction_sets(fit, settings.coverage)
+    if not fit.parts[ROUTINE].met:
+        return fit
+    outputs, target = fit.outputs, settings.policy.policy.target
+    summary = outputs.trajectories(settings.mode, samples).summary()
+    scored = policy_inputs(fit.config.class_names, summary, outputs.images, target)
+    policy_fit = fit_policy(scored, target, settings.sensitivity, settings.predictive_value)
+    fit = replace(fit, policy_fit=policy_fit)
+    for part in policy_parts(policy_fit):
+        if part.part in fit.parts:
+            fit = fit.with_result(part.part, part.result)
+    return fit
+
+
+def _with_heads(fit: _SiteFit, refitted: HeadFit, heads: AdapterHeads) -> _SiteFit:
+    """Returns a fit with other heads, and with outputs of heads that had no part of their images.
+
+    What belongs to the outputs of the old heads is removed.
+
+    Args:
+        fit: With outputs at temperature 1.
+        refitted: To these outputs.
+        heads: That gave them.
+    """
+    det, stoch = (
+        with_changed_heads(outputs, heads, refitted.cross_fitted)
+        for outputs in (fit.outputs.det, fit.outputs.stoch)
+    )
+    new = copy.deepcopy(heads)
+    refitted.change.apply(new)
+    stale = {"thresholds": (), "margins": None, "prediction_sets": (), "bfloat16": ()}
+    return replace(
+        fit,
+        config=fit.config.model_copy(update=stale),
+        outputs=replace(fit.outputs, det=det, stoch=stoch),
+        heads=new,
+    )
 
 
 def _with_temperature(fit: _SiteFit, chosen: Mode, samples: int) -> _SiteFit:
@@ -233,7 +268,14 @@ def _with_prediction_sets(fit: _SiteFit, coverage: CoverageSettings) -> _SiteFit
     )
     fit = replace(fit, config=config)
     for stated in met:
-        fit = fit.with_result(sets_part(stated), "fitted")
+        confidences = [
+            confidence
+            for sets in config.prediction_sets
+            if sets.coverage == stated
+            for confidence in sets.confidences or ()
+        ]
+        result = f"fitted; for every class with a confidence of {min(confidences):.0%} or more"
+        fit = fit.with_result(sets_part(stated), result)
     return fit
 
 
@@ -319,10 +361,12 @@ class SiteMeasurement:
     Attributes:
         results: In words, by name.
         policy: None without a policy, critical pictures, or pictures outside the target.
+        log_probabilities: (n, trajectories, classes).
     """
 
     results: Mapping[str, str]
     policy: PolicyMeasurement | None
+    log_probabilities: Tensor
 
 
 @dataclass(frozen=True)
@@ -335,8 +379,8 @@ class SiteReport:
         in_training: Those of both that the checkpoint was trained on; None if it does not record
             its training images.
         parts: With results.
-        before: Results of the old checkpoint on the measured pictures; None without such pictures.
-        after: Results of the new checkpoint on them; None without.
+        results: On the measured pictures, if any: `before` of the old checkpoint, `after` of the
+            new one, and, if heads were refitted, of the one that was not written.
         revision: Of the new checkpoint.
         policy: That was written, if any.
     """
@@ -345,16 +389,15 @@ class SiteReport:
     measured: int
     in_training: int | None
     parts: Sequence[FittedPart]
-    before: SiteMeasurement | None
-    after: SiteMeasurement | None
+    results: Mapping[str, SiteMeasurement]
     revision: str
     policy: Policy | None
 
     @property
     def tables(self) -> str:
         tables = [parts_table(self.parts)]
-        if self.before is not None and self.after is not None:
-            columns = {"before": self.before.results, "after": self.after.results}
+        if self.results:
+            columns = {name: measured.results for name, measured in self.results.items()}
             tables.append(results_table("held-out pictures", columns))
         return "\n\n".join(tables)
 
@@ -378,57 +421,147 @@ def calibrate_site(
     seen = images_in_training(source, local.images)
     old = EulerLoRA.of(checkpoint, device, settings.precision)
     options = old.options(settings.mode, settings.samples)
-    with_policy = parts[ROUTINE].met
-    if with_policy:
+    if parts[ROUTINE].met:
         check_classes(old, policy.target)
-    fit = _fit_site(checkpoint, images, data, settings, parts, device, old.precision)
-    facts = {  # without a date, so that a second fit has the same revision
-        "source": checkpoint.revision,
-        "data": data,
-        "data_sha256": data_sha256(images, names),
-        "images": len(images),
-        "unit": local.unit,
-        "lesions": {name: count for name, count in lesions.items() if count},
-        "results": {name: part.result for name, part in fit.parts.items() if part.result},
-        **({} if seen is None else {"in_training": len(seen)}),
-    }
-    config = fit.config.model_copy(update={"provenance": fit.config.provenance | {"site": facts}})
-    revision, distance = revision_of(config), fit.distance
-    fitted = replace(checkpoint, config=config, revision=revision, feature_distance=distance)
-    new = EulerLoRA.of(fitted, device, old.precision)
-    parts, policy_fit, new_policy = dict(fit.parts), None, None
-    if with_policy:
-        scored = score_images(new, images, options, policy.target, "policy")
-        policy_fit = fit_policy(
-            scored, policy.target, settings.sensitivity, settings.predictive_value
-        )
-        new_policy = settings.policy.fitted(policy_fit)
-        results = {part.part: part.result for part in policy_parts(policy_fit)}
-        parts = {
-            name: replace(part, result=results.get(name, part.result))
-            for name, part in parts.items()
+    unscaled = {"temperature": 1.0, "stoch_temperature": None}
+    model = EulerLoRA.of(
+        replace(checkpoint, config=checkpoint.config.model_copy(update=unscaled)),
+        device,
+        old.precision,
+    )
+    samples = [*CALIBRATED_SAMPLES, settings.samples or DEFAULT_SAMPLES]
+    outputs = CalibrationOutputs.of(model, images, data, samples)
+    start = _SiteFit(checkpoint.config, checkpoint.feature_distance, outputs, parts)
+    trained = _training_images(source, images) if held_out and parts[HEADS].met else b""
+
+    def fitted(fit: _SiteFit) -> Checkpoint:
+        facts = {  # without a date, so that a second fit has the same revision
+            "source": checkpoint.revision,
+            "data": data,
+            "data_sha256": data_sha256(images, names),
+            "images": len(images),
+            "unit": local.unit,
+            "lesions": {name: count for name, count in lesions.items() if count},
+            "results": {name: part.result for name, part in fit.parts.items() if part.result},
+            **({} if seen is None else {"in_training": len(seen)}),
+            **({} if fit.heads is None else {"heads": True}),
         }
-    before = after = None
+        provenance = fit.config.provenance | {"site": facts}
+        config = fit.config.model_copy(update={"provenance": provenance})
+        network = checkpoint.network
+        if fit.heads is not None:
+            network = load_checkpoint(source).network
+            network.heads = fit.heads
+            digest = tensors_sha256(dict(network.adapter_parameters()))
+            adapters = config.adapters.model_copy(update={"sha256": digest})
+            config = config.model_copy(update={"adapters": adapters})
+            if trained:
+                digest = hashlib.sha256(trained).hexdigest()
+                config = config.model_copy(update={"training_images_sha256": digest})
+        revision = revision_of(config)
+        return replace(
+            checkpoint,
+            network=network,
+            config=config,
+            revision=revision,
+            feature_distance=fit.distance,
+        )
+
+    def policy_of(fit: _SiteFit) -> Policy | None:
+        return None if fit.policy_fit is None else settings.policy.fitted(fit.policy_fit)
+
+    def measure(fit: _SiteFit) -> SiteMeasurement:
+        model = EulerLoRA.of(fitted(fit), device, old.precision)
+        return _measure_site(model, held_out, options, policy_of(fit), held_out_name)
+
+    held_out_name, results = f"{local.name}, {HELD_OUT}", dict[str, SiteMeasurement]()
+    fit = _fit_site(start, settings)
     if held_out:
-        name = f"{local.name}, {HELD_OUT}"
-        before = _measure_site(old, held_out, options, policy if with_policy else None, name)
-        after = _measure_site(new, held_out, options, new_policy, name)
-    if policy_fit is not None and new_policy is not None:
+        before = policy if parts[ROUTINE].met else None
+        results["before"] = _measure_site(old, held_out, options, before, held_out_name)
+        results["after"] = measure(fit)
+    refit = _refitted(start, checkpoint, settings) if parts[HEADS].met else None
+    if isinstance(refit, str):
+        fit = fit.with_result(HEADS, refit)
+    elif refit is not None:
+        with_heads = _fit_site(refit, settings)
+        results["new heads"] = measure(with_heads)
+        helps, result = _compare(results["after"], results["new heads"], held_out)
+        if helps:
+            fit = with_heads
+            results["thresholds only"], results["after"] = (
+                results["after"],
+                results.pop("new heads"),
+            )
+        fit = fit.with_result(HEADS, f"{'refitted' if helps else 'not refitted'}: {result}")
+    written, new_policy = fitted(fit), policy_of(fit)
+    if fit.policy_fit is not None and new_policy is not None:
+        after = results.get("after")
         measured = () if after is None or after.policy is None else (after.policy,)
-        known = {image.name for image in images} & {image.name for image in seen or ()}
-        evidence = evidence_of(new, options, policy_fit, data, measured, len(known))
+        known = {image.name for image in (images if fit.heads is not None else seen or ())}
+        in_training = len({image.name for image in images} & known)
+        new = EulerLoRA.of(written, device, old.precision)
+        evidence = evidence_of(new, options, fit.policy_fit, data, measured, in_training)
         new_policy = new_policy.model_copy(update={"evidence": evidence})
-    _write_site_checkpoint(source, out, fitted, settings.policy, new_policy)
+    _write_site_checkpoint(source, out, written, settings.policy, new_policy, fit.heads, trained)
     return SiteReport(
         fitted=len(images),
         measured=len(held_out),
         in_training=None if seen is None else len(seen),
-        parts=list(parts.values()),
-        before=before,
-        after=after,
-        revision=new.revision,
+        parts=list(fit.parts.values()),
+        results=results,
+        revision=written.revision,
         policy=new_policy,
     )
+
+
+def _refitted(start: _SiteFit, checkpoint: Checkpoint, settings: SiteSettings) -> _SiteFit | str:
+    """Returns the start of a fit with refitted heads, or why there is none."""
+    heads = checkpoint.network.heads
+    if settings.hold_out is None:
+        return "not refitted: only pictures of --hold-out can show that it helps"
+    if type(heads) is not AdapterHeads:
+        return "not refitted: the method has heads of its own"
+    outputs, mode = start.outputs, settings.mode
+    samples = settings.samples or DEFAULT_SAMPLES
+    refitted = refit_heads(
+        [outputs.trajectories(of, samples) for of in (mode, *(m for m in MODES if m != mode))],
+        heads,
+        outputs.labels,
+        outputs.groups,
+        start.config.temperatures[mode],
+    )
+    if not math.isfinite(refitted.penalty):
+        return "not refitted: no change lowers the NLL of lesions outside of its fit"
+    return _with_heads(start, refitted, heads)
+
+
+def _compare(
+    old: SiteMeasurement, new: SiteMeasurement, images: Sequence[LabelledImage]
+) -> tuple[bool, str]:
+    """Returns whether refitted heads are better on pictures outside of the fit, and in words."""
+    comparison = HeadComparison.of(
+        old.log_probabilities,
+        new.log_probabilities,
+        torch.tensor([image.label for image in images]),
+        cluster_indices([image.cluster_name for image in images]),
+    )
+    helps, result = comparison.bound > 0, comparison.summary
+    if old.policy is not None and new.policy is not None:
+        before, after = old.policy.ranking["target_auroc"], new.policy.ranking["target_auroc"]
+        assert before is not None and after is not None  # images of both kinds
+        helps &= after.value >= before.value
+        result += f"; AUROC, target, {after.value:.3f} instead of {before.value:.3f}"
+    return helps, result
+
+
+def _training_images(source: Path, images: Sequence[LabelledImage]) -> bytes:
+    """Returns `training_images.safetensors` with these images; empty if it is not known."""
+    stored = read_training_images(source)
+    if not stored:
+        return b""
+    of_heads = torch.cat([stored["adapters"], image_digests(images)])
+    return save({**stored, "adapters": of_heads.unique()})
 
 
 def _parts(
@@ -495,7 +628,7 @@ def _measure_site(
     summary = trajectories.summary(model.feature_distance, thresholds)
     measured, results = None, dict[str, str]()
     if policy is not None:
-        inputs = policy_inputs(model, summary, images, policy.target)
+        inputs = policy_inputs(model.classes, summary, images, policy.target)
         if inputs.critical.any() and not inputs.target.all():
             measured = measure_policy(inputs, policy, data)
             critical = measured.evidence.critical
@@ -510,6 +643,9 @@ def _measure_site(
                 **measured.results,
             }
     clusters = cluster_indices([image.cluster_name for image in images])
+    labels = torch.tensor([image.label for image in images])
+    nll = group_means(image_nll(trajectories.flat_log_probabilities, labels, 1.0), clusters)
+    results["NLL, mean over lesions"] = f"{nll.mean():.3f}"
     for score, flags in summary.flags.items():
         kept = proportion((~flags).numpy(), clusters)
         assert kept is not None  # there is a picture
@@ -518,11 +654,17 @@ def _measure_site(
         results[f"classes in a set of {sets.coverage:g}"] = f"{sets.mean_size:.2f}"
         for name, covered in sets.classes.items():
             results[f"coverage of {sets.coverage:g} for {name}"] = covered.lesions.text()
-    return SiteMeasurement(results, measured)
+    return SiteMeasurement(results, measured, trajectories.flat_log_probabilities)
 
 
 def _write_site_checkpoint(
-    source: Path, folder: Path, checkpoint: Checkpoint, file: PolicyFile, policy: Policy | None
+    source: Path,
+    folder: Path,
+    checkpoint: Checkpoint,
+    file: PolicyFile,
+    policy: Policy | None,
+    heads: AdapterHeads | None,
+    training_images: bytes,
 ) -> None:
     """Writes a checkpoint with the weights of that in `source`, and its policy.
 
@@ -534,6 +676,8 @@ def _write_site_checkpoint(
         checkpoint: With the new config.
         file: The policy's text before the fit, whose comments stay.
         policy: Fitted to `file`; None writes none.
+        heads: None for those of `source`.
+        training_images: Content of this file with other heads; empty without it.
 
     Raises:
         StorageError: For a full disk.
@@ -544,6 +688,14 @@ def _write_site_checkpoint(
             if (original := current_file(source, name)).is_file():
                 with atomic_write(partial / name) as copied:
                     shutil.copyfile(original, copied)
+        if heads is not None:
+            network = load_checkpoint(source).network  # not rounded to a precision
+            network.heads = heads
+            tensors = dict(network.adapter_parameters())
+            write_tensors(partial / ADAPTERS_FILE, tensors, torch.float32, {})
+            if training_images:
+                with atomic_write(partial / TRAINING_IMAGES_FILE) as stored:
+                    stored.write_bytes(training_images)
         if checkpoint.feature_distance is not None:
             write_feature_statistics(partial, checkpoint.feature_distance.statistics)
         write_card(partial, _site_card(stored_card(source), config))

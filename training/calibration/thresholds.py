@@ -28,7 +28,6 @@ from eulerlora.scores.ood_scores import FeatureDistance
 from eulerlora.scores.prediction_sets import (
     ALWAYS_INCLUDED,
     PredictionSetCalibration,
-    class_threshold,
     lac_scores,
     min_units,
     unit_scores,
@@ -102,12 +101,12 @@ def fit_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> 
     folds = GroupKFold(TEMPERATURE_FOLDS, shuffle=True, random_state=SPLIT_SEED)
     benefits = np.zeros(len(labels))
     for rest, held_out in folds.split(groups, groups=groups):
-        fitted = _lowest_nll(log_probabilities[rest], labels[rest], groups[rest])
+        fitted = lowest_nll_temperature(log_probabilities[rest], labels[rest], groups[rest])
         outputs, true = log_probabilities[held_out], labels[held_out]
         benefits[held_out] = image_nll(outputs, true, 1.0) - image_nll(outputs, true, fitted)
-    by_group = _group_means(benefits, groups)
+    by_group = group_means(benefits, groups)
     return TemperatureFit(
-        fitted=round(_lowest_nll(log_probabilities, labels, groups), 3),
+        fitted=round(lowest_nll_temperature(log_probabilities, labels, groups), 3),
         improvement=float(by_group.mean()),
         standard_error=float(by_group.std(ddof=1) / math.sqrt(len(by_group))),
     )
@@ -121,16 +120,19 @@ def image_nll(log_probabilities: Tensor, labels: Tensor, temperature: float) -> 
     return nll
 
 
-def _lowest_nll(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> float:
+def lowest_nll_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> float:
+    """The temperature of the lowest mean NLL of a lesion; arguments as in `fit_temperature`."""
+
     def mean_nll(log_temperature: float) -> float:
         nll = image_nll(log_probabilities, labels, math.exp(log_temperature))
-        return float(_group_means(nll, groups).mean())
+        return float(group_means(nll, groups).mean())
 
     bounds = (math.log(0.05), math.log(20.0))
     return math.exp(float(minimize_scalar(mean_nll, bounds=bounds, method="bounded").x))
 
 
-def _group_means(values: Floats, groups: Ints) -> Floats:
+def group_means(values: Floats, groups: Ints) -> Floats:
+    """The mean of each group, (groups,), of values (n,)."""
     indices = np.unique(groups, return_inverse=True)[1]
     means: Floats = np.bincount(indices, weights=values) / np.bincount(indices)
     return means
@@ -333,37 +335,43 @@ def with_prediction_sets(
     lesions, classes = outputs.lesions, config.class_names
     check_lesions(lesions, classes, settings)
     digest = data_sha256(outputs.images, classes)
-    fitted = [
-        PredictionSetCalibration(
-            coverage=coverage,
-            mode=mode,
-            samples=count,
-            sampler=config.sampler,
-            precision=outputs.precision,
-            thresholds=_class_thresholds(
-                outputs.trajectories(mode, count).summary().probabilities, outputs, coverage
-            ),
-            unit=lesions.unit,
-            units=lesions.counts(len(classes)),
-            data=outputs.data,
-            data_sha256=digest,
-        )
-        for mode, count in _calibrated(samples)
-        for coverage in settings.coverages
-    ]
+    fitted = []
+    for mode, count in _calibrated(samples):
+        probabilities = outputs.trajectories(mode, count).summary().probabilities
+        for coverage in settings.coverages:
+            bounds = _class_bounds(probabilities, outputs, coverage)
+            calibration = PredictionSetCalibration(
+                coverage=coverage,
+                mode=mode,
+                samples=count,
+                sampler=config.sampler,
+                precision=outputs.precision,
+                thresholds=tuple(
+                    ALWAYS_INCLUDED if bound is None else -bound.threshold for bound in bounds
+                ),
+                unit=lesions.unit,
+                units=lesions.counts(len(classes)),
+                data=outputs.data,
+                data_sha256=digest,
+                confidences=tuple(1.0 if bound is None else bound.confidence for bound in bounds),
+            )
+            fitted.append(calibration)
     return config.model_copy(update={"prediction_sets": (*config.prediction_sets, *fitted)})
 
 
-def _class_thresholds(
+def _class_bounds(
     probabilities: Tensor, outputs: CalibrationOutputs, coverage: float
-) -> tuple[float, ...]:
+) -> list[ToleranceBound | None]:
+    """The bound of each class's negative scores; None for fewer than `min_units`."""
     lesions = outputs.lesions
     scores = unit_scores(lac_scores(probabilities, outputs.labels), lesions.indices)
-    thresholds = (
-        class_threshold(scores[lesions.labels == label], coverage)
-        for label in range(probabilities.shape[1])
-    )
-    return tuple(ALWAYS_INCLUDED if limit is None else limit for limit in thresholds)
+    of_classes = (scores[lesions.labels == label] for label in range(probabilities.shape[1]))
+    return [
+        None
+        if len(of_class) < min_units(coverage)
+        else tolerance_bound(-of_class.numpy(), coverage)
+        for of_class in of_classes
+    ]
 
 
 def data_sha256(images: Sequence[LabelledImage], classes: Sequence[str]) -> str:

@@ -315,7 +315,7 @@ def _archives(arguments: Sequence[str]) -> list[tuple[Path, ArchiveLabels]]:
 
 @click.group("site")
 def site_command() -> None:
-    """Fit a checkpoint's thresholds to a site's own pictures."""
+    """Fit a checkpoint to a site's own pictures."""
 
 
 @site_command.command(
@@ -369,7 +369,8 @@ def site_command() -> None:
     "--hold-out",
     type=SHARE,
     metavar="SHARE",
-    help="Fit without this share of the lesions, and measure on them, such as 0.5.",
+    help="Fit without this share of the lesions, and measure on them, such as 0.5; the heads are "
+    "refitted only with it.",
 )
 @mode_option
 @samples_option
@@ -396,10 +397,11 @@ def site_fit_command(
     table: LabelTable,
     device: str,
 ) -> None:
-    """Fit thresholds, prediction sets and the policy to a site's own labelled pictures.
+    """Fit heads, thresholds, prediction sets and the policy to a site's own labelled pictures.
 
     Writes a new checkpoint with its policy, OUT/policy.toml, and changes no other file. Prints how
-    many lesions each part needs; parts with too few stay as they were.
+    many lesions each part needs; parts with too few stay as they were. The heads stay, unless the
+    pictures of --hold-out show that refitted ones are better.
     """
     configure_openmp()
     # These import torch.
@@ -492,6 +494,12 @@ def _report_lines(report: SiteReport, out: Path) -> Iterator[str]:
             "fit is too optimistic, and the policy is not established"
         )
     yield f"{report.tables}\n"
+    if "thresholds only" in report.results:
+        yield (
+            "note: the held-out pictures decided that the heads are refitted, which makes the "
+            "figures after it a little too good; the policy was fitted to pictures of the heads, "
+            "and is not established"
+        )
     yield f"{out}: revision {report.revision[:19]}"
     if report.policy is None:
         yield "No policy was written: it needs a lesion of a target class; name one with --target."

@@ -315,11 +315,17 @@ def _site_calibration(site: Mapping[str, Any]) -> str:
     lesions = ", ".join(f"{count} of `{name}`" for name, count in site["lesions"].items())
     unit = "lesions" if site["unit"] == "lesion" else "every image counts as a lesion"
     results = _list([f"{part}: {result}" for part, result in site["results"].items()])
+    weights = f"The weights are those of revision {site['source']}."
+    if site.get("heads"):
+        weights = (
+            f"The heads were refitted to them; all other weights are those of revision "
+            f"{site['source']}, which gave the results in other sections."
+        )
     return (
         "`eulerlora site fit` fitted this checkpoint to local pictures, "
         f"{site['data']}: {site['images']:,} images ({unit}: {lesions}).\n\n"
-        f"{results}\n\nThe weights are those of revision {site['source']}. The results in other "
-        "sections are on the data that they name, not on local pictures."
+        f"{results}\n\n{weights} The results in other sections are on the data that they name, "
+        "not on local pictures."
     )
 
 

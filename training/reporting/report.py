@@ -54,8 +54,9 @@ _RANKING_NOTE = (
 _SETS_NOTE = (
     "A lesion is covered if the prediction sets of all of its images contain its class; the "
     "intervals are exact and by lesion. At least the stated share of the lesions of each class is "
-    "expected to be covered, on average over calibrations. `always`: the calibration had too few "
-    "lesions, so the class is in every set. The set size is a mean over images."
+    "expected to be covered: with the confidence of the class in `config.json`, on average over "
+    "calibrations where it states none. `always`: the calibration had too few lesions, so the "
+    "class is in every set. The set size is a mean over images."
 )
 OOD_NOTE = (
     "Sets are `far` (other subjects), `near` (similar subjects that belong to no class) or "

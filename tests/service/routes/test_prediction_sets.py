@@ -73,7 +73,7 @@ def test_the_details_of_the_model_list_the_calibrated_options(service) -> None:
     assert det == {
         "coverage": 0.9, "mode": "det", "samples": 1, "sampler": "independent",
         "precision": "float32", "unit": "lesion",
-        "units": {"bkl": 60, "mel": 70, "nv": 3, "bcc": 20, "akiec": 30},
+        "units": {"bkl": 60, "mel": 70, "nv": 3, "bcc": 20, "akiec": 30}, "confidences": None,
         "always_included": ["nv"], "data": "HAM10000, calibration part",
     }  # fmt: skip
     assert stoch == det | {"mode": "stoch", "samples": 2}

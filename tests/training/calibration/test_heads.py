@@ -1,0 +1,246 @@
+"""Refitted heads: what they read, what stays, and when they are better.
+
+`site fit` writes them only if held-out pictures show that they help.
+"""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import functional as F
+
+from eulerlora.checkpoint.files import (
+    ADAPTERS_FILE,
+    TRAINING_IMAGES_FILE,
+    load_checkpoint,
+    read_known_answer,
+    read_training_images,
+)
+from eulerlora.model import EulerLoRA
+from eulerlora.nn.method import AdapterHeads
+from eulerlora.nn.network import predict_images
+from eulerlora.scores.trajectories import Trajectories
+from eulerlora.settings import Draw
+from eulerlora_contract.policy.policy import default_policy_text, parse_policy
+from tests.conftest import random_network
+from training.calibration.heads import (
+    HeadComparison,
+    HeadFit,
+    head_inputs,
+    refit_heads,
+    with_changed_heads,
+)
+from training.calibration.policy import PolicyFile
+from training.calibration.site import SiteReport, SiteSettings, calibrate_site
+from training.calibration.thresholds import CoverageSettings
+from training.data.copies import image_digests
+from training.data.images import LabelledImage
+from training.data.local_images import LocalImages
+
+ADAPTERS, SAMPLES, CLASSES, WIDTH = 2, 3, 4, 6
+TEXT = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
+SETTINGS = SiteSettings(
+    sensitivity=0.75,
+    predictive_value=0.5,
+    coverage=CoverageSettings((0.8,), always_include_rare=True),
+    mode="stoch",
+    samples=2,
+    policy=PolicyFile("own.toml", TEXT, parse_policy(TEXT, "own.toml")),
+    hold_out=0.5,
+)
+
+
+def heads_of(seed: int) -> AdapterHeads:
+    heads = AdapterHeads(WIDTH, CLASSES, ADAPTERS)
+    heads.initialise(torch.Generator().manual_seed(seed))
+    return heads
+
+
+def outputs_of(heads: AdapterHeads, inputs: Tensor) -> Trajectories:
+    """Returns what a network with these heads gives, from (n, adapters, samples, width)."""
+    adapter = torch.arange(ADAPTERS).repeat_interleave(SAMPLES).repeat(len(inputs))
+    logits = heads(inputs.float().flatten(0, 2), adapter).detach().double()
+    features = torch.cat([F.normalize(inputs, dim=-1), torch.ones_like(inputs)], dim=-1)
+    views = torch.zeros(inputs.shape[:3], dtype=torch.int64)
+    return Trajectories.of(logits.view(*inputs.shape[:3], CLASSES), features.float(), views)
+
+
+def site(count: int, seed: int, classes: int = 3) -> tuple[Tensor, Tensor]:
+    """Returns inputs whose first elements are high for their label, and labels."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % classes
+    noise = torch.randn(count, ADAPTERS, SAMPLES, WIDTH, generator=generator, dtype=torch.float64)
+    return noise + 2 * torch.eye(CLASSES, WIDTH)[labels][:, None, None], labels
+
+
+@pytest.fixture(scope="module")
+def refitted() -> HeadFit:
+    inputs, labels = site(120, 0)
+    heads = heads_of(0)
+    return refit_heads([outputs_of(heads, inputs)], heads, labels, np.arange(120), 1.5)
+
+
+def test_what_the_heads_read_follows_from_logits_and_directions() -> None:
+    inputs, _ = site(5, 0)
+    heads = heads_of(0)
+    assert torch.allclose(head_inputs(outputs_of(heads, inputs), heads), inputs, atol=1e-4)
+
+
+def test_outputs_with_a_change_are_those_of_changed_heads(refitted: HeadFit) -> None:
+    inputs, _ = site(5, 1)
+    old, new = heads_of(0), heads_of(0)
+    refitted.change.apply(new)
+    changed = with_changed_heads(outputs_of(old, inputs), old, [(np.arange(5), refitted.change)])
+    expected = outputs_of(new, inputs)
+    assert torch.allclose(changed.log_probabilities, expected.log_probabilities, atol=1e-4)
+    assert torch.allclose(changed.log_partition, expected.log_partition, atol=1e-4)
+
+
+def test_a_class_without_pictures_keeps_its_head_and_the_others_their_mean(
+    refitted: HeadFit,
+) -> None:
+    change = refitted.change
+    assert change.weight[3].abs().max() == change.bias[3] == 0
+    assert torch.allclose(change.weight.sum(dim=0), torch.zeros(WIDTH).double(), atol=1e-3)
+    assert change.weight.abs().max() > 0.1
+
+
+def test_heads_that_learn_the_site_are_better_on_other_pictures(refitted: HeadFit) -> None:
+    inputs, labels = site(60, 2)
+    old, new = heads_of(0), heads_of(0)
+    refitted.change.apply(new)
+    before, after = (outputs_of(heads, inputs).flat_log_probabilities for heads in (old, new))
+    comparison = HeadComparison.of(before, after, labels, np.arange(60))
+    assert 0 < comparison.bound < comparison.improvement
+    sharper = (3 * before).log_softmax(dim=-1)  # only the temperature differs
+    scaled = HeadComparison.of(before, sharper, labels, np.arange(60))
+    assert scaled.improvement == pytest.approx(0, abs=1e-6)
+
+
+def test_a_lesion_counts_once_and_is_not_in_the_fit_of_its_own_outputs() -> None:
+    inputs, labels = site(60, 0)
+    heads, groups = heads_of(0), np.arange(60)
+    once = refit_heads([outputs_of(heads, inputs)], heads, labels, groups, 1.0)
+    twice = torch.cat([torch.arange(60), torch.arange(60)])
+    copies = outputs_of(heads, inputs[twice])
+    often = refit_heads([copies], heads, labels[twice], groups[twice], 1.0)
+    assert often.penalty == once.penalty
+    assert torch.allclose(often.change.weight, once.change.weight, atol=1e-3)
+    for held_out, _ in often.cross_fitted:
+        assert len({*groups[twice][held_out]}) == len(held_out) / 2
+
+
+@pytest.fixture(scope="module")
+def local() -> LocalImages:
+    """Returns pictures whose colour is their class, of 150 lesions."""
+    generator = torch.Generator().manual_seed(0)
+    images = [
+        LabelledImage(
+            f"{lesion}-{picture}",
+            (noise + 5 * picture + 150 * torch.eye(3)[label, :, None, None]).to(torch.uint8),
+            label,
+            str(lesion),
+        )
+        for lesion in range(150)
+        for label in (lesion % 2 + 1,)
+        for noise in (torch.randint(0, 90, (3, 36, 48), generator=generator),)
+        for picture in range(1 + lesion % 3 // 2)
+    ]
+    return LocalImages("clinic", images, "lesion", 0, {})
+
+
+@pytest.fixture(scope="module")
+def source(site_source: Path, local: LocalImages, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = shutil.copytree(site_source, tmp_path_factory.mktemp("heads") / "source")
+    digests = image_digests(local.images[:1]) + 1  # of an image that the site does not have
+    save_file({"adapters": digests}, folder / TRAINING_IMAGES_FILE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("heads") / "fitted"
+
+
+@pytest.fixture(scope="module")
+def report(source: Path, local: LocalImages, out: Path) -> SiteReport:
+    return calibrate_site(source, local, out, SETTINGS, "cpu")
+
+
+def test_heads_that_help_are_written_and_nothing_else_of_the_weights_changes(
+    report: SiteReport, source: Path, out: Path
+) -> None:
+    assert "| heads | 50 lesions | 75 | refitted: lower NLL of 75 held-out lesions" in report.tables
+    assert list(report.results) == ["before", "after", "thresholds only"]
+    checkpoint = load_checkpoint(out)
+    assert checkpoint.revision == report.revision
+    read_known_answer(out, checkpoint.config)
+    old, new = (load_file(folder / ADAPTERS_FILE) for folder in (source, out))
+    assert {name for name in old if not torch.equal(old[name], new[name])} == {
+        "heads.weight", "heads.bias",
+    }  # fmt: skip
+    assert checkpoint.config.bfloat16 == ()
+    assert "The heads were refitted" in (out / "README.md").read_text()
+
+
+def test_both_modes_of_the_written_checkpoint_know_the_site(
+    report: SiteReport, source: Path, out: Path, local: LocalImages
+) -> None:
+    labels = [image.label for image in local.images]
+    pixels = torch.stack([image.source / 255 for image in local.images])
+    for mode in ("det", "stoch"):
+        old, new = (
+            EulerLoRA.load(folder, "cpu").predict(pixels, mode, seed=0).probabilities
+            for folder in (source, out)
+        )
+        right = (new[:, 1:].argmax(dim=1) + 1 == torch.tensor(labels)).double().mean()
+        assert right > 0.95
+        assert right > (old[:, 1:].argmax(dim=1) + 1 == torch.tensor(labels)).double().mean()
+
+
+def test_pictures_of_the_fit_are_training_images_and_establish_nothing(
+    report: SiteReport, out: Path
+) -> None:
+    assert len(read_training_images(out)["adapters"]) == report.fitted + 1
+    assert report.policy is not None and report.policy.evidence is not None
+    assert report.policy.evidence.fit.in_training == report.fitted
+    assert not report.policy.evidence.fit.routine.established
+
+
+@pytest.mark.parametrize(
+    ("hold_out", "shuffled", "result"),
+    [(None, False, "only pictures of --hold-out"), (0.5, True, "not refitted: no")],
+)
+def test_heads_stay_if_nothing_shows_that_it_helps(
+    source: Path, local: LocalImages, tmp_path: Path,
+    hold_out: float | None, shuffled: bool, result: str,
+) -> None:  # fmt: skip
+    images = local.images
+    if shuffled:
+        others = np.random.default_rng(0).permutation(len(images))
+        images = [
+            replace(image, label=local.images[other].label, cluster=None)
+            for image, other in zip(images, others, strict=True)
+        ]
+    settings = replace(SETTINGS, hold_out=hold_out)
+    report = calibrate_site(
+        source, replace(local, images=images), tmp_path / "out", settings, "cpu"
+    )
+    assert result in report.tables
+    assert (tmp_path / "out" / ADAPTERS_FILE).read_bytes() == (source / ADAPTERS_FILE).read_bytes()
+
+
+def test_a_network_gives_what_its_heads_read() -> None:
+    """The directions that `head_inputs` takes are the first features of a real network."""
+    network = random_network()
+    read: list[Tensor] = []
+    network.heads.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    outputs = predict_images(network, images, [Draw(mode="stoch", samples=2, seed=1)] * 2)
+    inputs = head_inputs(Trajectories.cat(outputs), network.heads)
+    assert torch.allclose(inputs.flatten(0, 2), torch.cat(read).double(), atol=1e-4)
