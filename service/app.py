@@ -134,7 +134,12 @@ def create_app(
 
     def read_page() -> Mapping[str, PageFile]:
         classes = models[models.default].model.classes
-        return page_files(policy, classes, lifecycle.audit is not None)
+        return page_files(
+            policy,
+            classes,
+            is_audited=lifecycle.audit is not None,
+            reads_dicom=settings.images.dicom,
+        )
 
     app.include_router(file_routes("/", "/page", read_page))
     app.include_router(file_routes("/docs", "/docs", documentation_files))

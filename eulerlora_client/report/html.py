@@ -94,7 +94,6 @@ def report_html(
         names |= row.result.class_names if row.result is not None else {}
     short_names = {code: name.partition(" (")[0] for code, name in names.items()}
     by_name = sorted({row.name for row in ranked_rows}, key=lambda name: (name.casefold(), name))
-    notices = [row.notice for row in ranked_rows] or [results.not_established(policy)]
     return (
         _environment()
         .get_template(TEMPLATE)
@@ -105,7 +104,7 @@ def report_html(
             settings_counts=counts_by_settings(ranked_rows),
             policy=policy,
             performance=performance(policy),
-            notices=[notice for notice in dict.fromkeys(notices) if notice is not None],
+            notices=_notices_of(ranked_rows, policy),
             class_names=names,
             short_names=short_names,
             thumbnail_of=thumbnail_of_row,
@@ -207,9 +206,11 @@ def counts_by_settings(rows: Sequence[TriageRow]) -> dict[ModelSettings, int]:
 
 
 def _notices_of(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
-    """What is not known about the thresholds: of the rows, or of the policy."""
-    notices = [row.notice for row in rows] or [results.not_established(policy)]
-    return list(dict.fromkeys(notice for notice in notices if notice is not None))
+    """Every notice of the rows once; without rows, what is not known about the policy."""
+    if not rows:
+        notice = results.not_established(policy)
+        return [] if notice is None else [notice]
+    return list(dict.fromkeys(notice for row in rows for notice in row.notices))
 
 
 _FULL = 100.0

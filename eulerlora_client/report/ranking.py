@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eulerlora_contract.answers import ShownResult, TriageResult
+from eulerlora_contract.answers import ShownResult, TriageResult, WarningCode
 from eulerlora_contract.policy.policy import FAILED, TriageStatus, urgency
 from eulerlora_contract.policy.results import NOT_ASSESSED, TITLES
 
@@ -54,8 +54,15 @@ class TriageRow:
         return ShownResult() if self.result is None else self.result.shown
 
     @property
-    def notice(self) -> str | None:
-        return self.result.policy.notice if self.result else None
+    def notices(self) -> tuple[str, ...]:
+        """What is not known about the thresholds, and whether the images of the service differ."""
+        if self.result is None:
+            return ()
+        notice = self.result.policy.notice
+        warnings = self.result.prediction.warnings
+        shifts = (one.message for one in warnings if one.code == WarningCode.DISTRIBUTION_SHIFT)
+        sentences = (f"{text[:1].upper()}{text[1:]}." for text in shifts)
+        return (*((notice,) if notice else ()), *sentences)
 
 
 def ranked(rows: Sequence[TriageRow]) -> list[TriageRow]:

@@ -8,7 +8,9 @@ import { show } from "./preview.js";
 import { sentence } from "./problems.js";
 import { shown } from "./shown.js";
 import { percents } from "./text.js";
-import { agreementWords, lineWords, looksLike, qualityFault } from "./words.js";
+import {
+  FEW_PIXELS_MEANING, agreementWords, hasFewPixels, lineWords, looksLike, qualityFault,
+} from "./words.js";
 import { zoom } from "./zoom.js";
 
 const IDENTIFIER = ["identifier", "Identifier", 100]; // field of the item, label, characters
@@ -67,7 +69,7 @@ export class Entry {
     this.facts.textContent = [
       quality ? `${quality.width} × ${quality.height} pixels` : "",
       item.sameAs === null ? "" : `the same file as ${item.sameAs.name}`,
-    ].filter(Boolean).join(", ");
+    ].filter(Boolean).join(", ") + (quality && hasFewPixels(quality) ? `. ${FEW_PIXELS_MEANING}` : "");
     if (item.isPending && item.result !== null) return; // shows the earlier result until then
     this.content.replaceChildren(...this.#contentOf(names));
   }
@@ -168,7 +170,7 @@ function reasonsText(result) {
 
 function noteOf({ problem, result, isPending, progress, sameAs }) {
   if (isPending) return progress;
-  if (problem !== null) return sentence(problem.title);
+  if (problem !== null) return `${sentence(problem.title)} ${sentence(problem.detail)}`;
   const same = sameAs === null ? "" : `The same file as ${sameAs.name}. `;
   return same + reasonsText(result);
 }

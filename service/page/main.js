@@ -156,7 +156,7 @@ function update() {
   byId("summary").textContent = list.summary(items);
   showProgress();
   list.update(items, ({ result }) => namesOf(classesOf(result?.prediction.model)));
-  const failed = items.filter(({ problem }) => problem !== null).length;
+  const failed = items.filter(({ problem }) => problem?.isTemporary).length;
   byId("retry-all").hidden = failed < 2;
   byId("open-all").hidden = byId("remove-all").hidden = items.length < 2;
   byId("retry-all").textContent = `Retry ${failed} without a result`;
@@ -231,7 +231,7 @@ acceptFiles(add);
 byId("about").addEventListener("click", showSelectedModel);
 byId("retry-all").addEventListener("click", () => {
   byId("results").focus(); // the button may disappear
-  items.filter(({ problem }) => problem !== null).forEach(submit);
+  items.filter(({ problem }) => problem?.isTemporary).forEach(submit);
 });
 byId("remove-all").addEventListener("click", () => removeAll([...items]));
 byId("undo").addEventListener("click", undo);

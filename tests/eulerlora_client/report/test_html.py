@@ -369,3 +369,16 @@ def test_predictions_are_counted_by_model_and_options() -> None:
     ]
     descriptions = [describe_settings(settings) for settings in counts]
     assert descriptions[1] == "stoch, as many samples as each image needed"
+
+
+def test_a_shift_of_the_images_is_named_once_at_the_top(write: Write, policy: Policy) -> None:
+    shift = {"code": "distribution_shift", "message": "the pictures differ"}
+    rows = [
+        triaged(
+            Path(name), make_prediction(passes("nv", 7, 0.4, 1), warnings=(shift,)), SHARP, policy
+        )
+        for name in ("one.jpg", "other.jpg")
+    ]
+    document = write(rows)
+    assert document.count("he pictures differ") == 1
+    assert "The pictures differ." in document.partition("<main>")[0]

@@ -80,6 +80,7 @@ def test_a_list_notes_few_pixels_and_repeated_files_and_warns_and_is_announced_o
         visit.add(lesion("first.jpg"), small, lesion("other.jpg", EVEN), lesion("again.jpg"))
         visit.wait(4)
         expect(visit.row("small.jpg")).to_contain_text("few pixels quality")
+        expect(visit.card("small.jpg")).to_contain_text("the shorter side has fewer than 300")
         expect(visit.row("first.jpg")).not_to_contain_text("quality")
         words = "The same file as first.jpg."
         expect(visit.row("again.jpg")).to_contain_text(words)
