@@ -63,7 +63,7 @@ MAX_BATCH_BYTES = 128 * 1024 * 1024
 
 
 class TriageQuery(BaseModel):
-    """Parameters of `/triage` and `/triage/batch`; any other parameter is an error."""
+    """Parameters of `/triage`; any other parameter is an error."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True
@@ -91,6 +91,22 @@ class TriageQuery(BaseModel):
     """Adds prediction_set: the classes that remain possible at this coverage, such as 0.9. It is
     null, with a warning, if the checkpoint is not calibrated for it.
     """
+
+
+class TriageBatchQuery(TriageQuery):
+    """Parameters of `/triage/batch`; any other parameter is an error."""
+
+    lesions: Annotated[str, Field(pattern=r"^[0-9]{1,6}(,[0-9]{1,6})*$")] | SkipJsonSchema[None] = (
+        None
+    )
+    """A number for each image, in order, such as 1,1,2: images with the same number show the same
+    lesion. Adds a disposition for each lesion. Numbers that say nothing about a patient.
+    """
+
+    @property
+    def lesion_numbers(self) -> tuple[int, ...] | None:
+        """The numbers; None without `lesions`."""
+        return None if self.lesions is None else tuple(map(int, self.lesions.split(",")))
 
 
 class NoQuery(BaseModel):
@@ -162,6 +178,8 @@ class ReportImage(WireModel):
     problem: ReportProblem | None = None
     thumbnail: Annotated[str | None, Field(max_length=32_000)] = None
     """A small JPEG or PNG in base64; null for none."""
+    lesion: Annotated[str | None, Field(min_length=1, max_length=100)] = None
+    """A name that all images of a lesion share; null for none."""
 
     @model_validator(mode="after")
     def _one_outcome(self) -> Self:

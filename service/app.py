@@ -36,6 +36,7 @@ from service.routes.triage import (
     ReportWriter,
     policy_routes,
     report_routes,
+    triage_batch_routes,
     triage_routes,
 )
 from service.settings import ServiceSettings
@@ -125,6 +126,7 @@ def create_app(
     keyed = partial(app.include_router, dependencies=API_KEY if keys is not None else ())
     keyed(predict_routes(pipeline))
     keyed(triage_routes(pipeline, models, policy, formats))
+    keyed(triage_batch_routes(pipeline, policy))
     keyed(decision_routes(lifecycle.audit, policy, metrics))
     keyed(policy_routes(policy))
     keyed(report_routes(ReportWriter(policy, settings)))

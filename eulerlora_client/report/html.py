@@ -18,7 +18,13 @@ from markupsafe import Markup
 from PIL import Image
 
 from eulerlora_client.images import PARSER_ERRORS, rgb_image
-from eulerlora_client.report.ranking import STATUS_TITLES, TriageRow, counts_by_status, ranked
+from eulerlora_client.report.ranking import (
+    STATUS_TITLES,
+    TriageRow,
+    counts_by_status,
+    first_of_lesions,
+    ranked,
+)
 from eulerlora_contract.answers import OodScore, Prediction, TriageResult
 from eulerlora_contract.errors import ImageError
 from eulerlora_contract.output_files import open_output
@@ -100,6 +106,7 @@ def report_html(
         .generate(
             rows=ranked_rows,
             counts=counts_by_status(ranked_rows),
+            lesions=len(first_of_lesions([row for row in ranked_rows if row.lesion is not None])),
             name_ranks={name: rank for rank, name in enumerate(by_name)},
             settings_counts=counts_by_settings(ranked_rows),
             policy=policy,

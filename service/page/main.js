@@ -25,7 +25,7 @@ const service = new Service();
 const items = [];
 let removed = []; // what Undo brings back
 let isNew = false; // images were added whose results are not on the screen yet
-const list = new WorkList({ retry: (item) => analysis.submit(item), remove, decide });
+const list = new WorkList({ retry: submit, remove, decide, grouped: () => update() });
 const controls = new Controls(repeatAll, showSubject);
 const analysis = new Analysis(service, currentRequest, changed);
 const keyForm = new KeyForm(async (key) => {
@@ -59,12 +59,21 @@ async function currentRequest() {
 
 function add(files) {
   if (items.length === 0) byId("privacy").open = false; // leaves room for the results
-  for (const item of files.map((file) => new Item(file))) {
+  const lesion = byId("one-lesion").checked && files.length > 1 ? newLesion() : "";
+  for (const item of files.map((file) => new Item(file, lesion))) {
     compare(item, [...items]);
     items.push(item);
     submit(item);
   }
   isNew = true;
+}
+
+/** A name for a lesion that no item has. */
+function newLesion() {
+  const names = new Set(items.map(({ lesion }) => lesion));
+  let number = 1;
+  while (names.has(`L${number}`)) number += 1;
+  return `L${number}`;
 }
 
 /** Says whether one of the other items has the same bytes. */
