@@ -103,11 +103,6 @@ class TriageBatchQuery(TriageQuery):
     lesion. Adds a disposition for each lesion. Numbers that say nothing about a patient.
     """
 
-    @property
-    def lesion_numbers(self) -> tuple[int, ...] | None:
-        """The numbers; None without `lesions`."""
-        return None if self.lesions is None else tuple(map(int, self.lesions.split(",")))
-
 
 class NoQuery(BaseModel):
     """No parameters; any parameter is an error."""

@@ -9,8 +9,8 @@ const BYTE_ORDER_MARK = "\ufeff"; // without it, spreadsheets do not read UTF-8
 const COPIED = "Copied";
 const FORMULA = /^[=+\-@\t\r\n]/; // a spreadsheet reads such a text as a formula
 
-/** The finished items as the service's report takes them. Names, identifiers and notes are not
- * sent: `named` fills them in. */
+/** The finished items as the service's report takes them. Names, identifiers, lesions and notes are
+ * not sent: `named` fills them in. */
 export async function reportImages(items) {
   const tokens = tokensOf(items);
   return Promise.all(
@@ -23,7 +23,7 @@ export async function reportImages(items) {
   );
 }
 
-/** The report of `reportImages` with the names, identifiers and notes of the items.
+/** The report of `reportImages` with the names, identifiers, lesions and notes of the items.
  * @param {Blob} report
  * @param {"html" | "csv"} format */
 export async function named(report, items, format) {
@@ -82,8 +82,8 @@ function printable(text) {
     `\\u${one.codePointAt(0).toString(16).padStart(4, "0")}`);
 }
 
-/** The finished items as JSON: the answers of the service, each with its file name, identifier and
- * note, and with what was decided. */
+/** The finished items as JSON: the answers of the service, each with its file name, identifier, note
+ * and lesion, and with what was decided. */
 export function asJson(items) {
   const entries = items.map(({ name, identifier, note, lesion, problem, result, decided }) => {
     const file = { file: name, identifier, note, lesion, ...(decided === null ? {} : { decided }) };

@@ -6,7 +6,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
@@ -207,7 +207,7 @@ def triage_batch_routes(pipeline: Pipeline, policy: Policy) -> APIRouter:
 
         With `lesions`, also a disposition for each lesion: that of its most urgent image.
         """
-        asked, numbers = _prediction_query(query, policy), query.lesion_numbers
+        asked, numbers = _prediction_query(query, policy), _lesion_numbers(query)
         results = await pipeline.predict_batch(request, asked, policy, numbers)
         if numbers is None:
             return batch_response(_NOT_CACHED, results=results)
@@ -270,8 +270,13 @@ def _documented(query_type: type[AnyQuery], policy: Policy) -> type[AnyQuery]:
     samples = "" if count is None else f" with {count} samples"
     described = f"{TriageQuery.model_fields['mode'].description} Here: {default_mode}{samples}."
 
-    mode = (Annotated[Mode, Field(description=described)], default_mode)
+    mode: Any = (Annotated[Mode, Field(description=described)], default_mode)
     return create_model("DocumentedQuery", __base__=query_type, mode=mode)
+
+
+def _lesion_numbers(query: TriageBatchQuery) -> tuple[int, ...] | None:
+    """Returns the number of the lesion of each image; None if the request has none."""
+    return None if query.lesions is None else tuple(map(int, query.lesions.split(",")))
 
 
 def _prediction_query(query: TriageQuery, policy: Policy) -> PredictQuery:
