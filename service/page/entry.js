@@ -133,6 +133,7 @@ export class Entry {
 
   #lesionField() {
     const field = this.#field(LESION);
+    field.classList.add("triage-only");
     const hint = html("p", { class: "hint", id: `lesion-hint-${this.item.id}` },
       "Images with the same text here show one lesion. The most urgent one decides.");
     field.querySelector("input").setAttribute("aria-describedby", hint.id);

@@ -91,7 +91,7 @@ def test_the_json_is_the_answer_of_the_service_with_the_file_name(three) -> None
     three.page.get_by_role("button", name="Copy as JSON").click()
     expect(three.page.get_by_role("button", name="Copied")).to_be_visible()
     copied = json.loads(three.page.evaluate("navigator.clipboard.readText()"))
-    added = ("file", "identifier", "note", "problem")
+    added = ("file", "identifier", "note", "lesion", "problem")
     answers = [{key: one[key] for key in one if key not in added} for one in copied]
     assert sorted(one["file"] for one in copied) == sorted(FILES)
     for answer in three.answers():
