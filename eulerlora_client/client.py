@@ -23,6 +23,7 @@ from collections.abc import (
 )
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from threading import Thread
@@ -56,6 +57,7 @@ from eulerlora_contract.answers import (
     WireModel,
 )
 from eulerlora_contract.errors import SettingsError
+from eulerlora_contract.policy.results import most_urgent
 from eulerlora_contract.problems import (
     BodyTooLarge,
     ConnectionLost,
@@ -128,6 +130,31 @@ class DecisionOptions(TypedDict, total=False):
     reason: str | None
     diagnosis: str | None
     index: int | None
+
+
+@dataclass(frozen=True)
+class TriagedLesion:
+    """The suggested next step for a lesion: that of the most urgent of its images.
+
+    An image without a result may show anything: it is more urgent than a routine one.
+
+    Attributes:
+        images: The result or the problem of each image, in order.
+    """
+
+    images: tuple[TriageResult | Problem, ...]
+
+    @property
+    def deciding(self) -> TriageResult | Problem:
+        """That of the most urgent image; of equals, with the highest target probability."""
+        answers = [None if isinstance(one, Problem) else one for one in self.images]
+        return self.images[most_urgent(answers)]
+
+    @property
+    def disposition(self) -> Disposition | None:
+        """None if an image has no result and no other is more than routine."""
+        deciding = self.deciding
+        return None if isinstance(deciding, Problem) else deciding.disposition
 
 
 class Timeouts(Settings):
@@ -248,6 +275,18 @@ class AsyncTriageClient:
         """
         query = _query(options, TriageOptions)
         return await self._batch(TriageBatch, "triage/batch", images, query)
+
+    async def triage_lesion(
+        self, images: ImageFile | Iterable[ImageFile], **options: Unpack[TriageOptions]
+    ) -> TriagedLesion:
+        """The disposition of a lesion from several images of it, which are sent as a batch.
+
+        Raises a Problem if a request fails, and ValueError without images.
+        """
+        results = await self.triage_batch(images, **options)
+        if not results:
+            raise ValueError("expected one or more images of the lesion, got none")
+        return TriagedLesion(results)
 
     async def decide(self, request_id: str, **options: Unpack[DecisionOptions]) -> RecordedDecision:
         """Records what a person decided about an answer of `triage`, in the service's audit log.
@@ -414,6 +453,12 @@ class TriageClient:
     ) -> tuple[TriageResult | Problem, ...]:
         """The disposition or the problem of each image, from few requests."""
         return self._result(self._client.triage_batch(images, **options))
+
+    def triage_lesion(
+        self, images: ImageFile | Iterable[ImageFile], **options: Unpack[TriageOptions]
+    ) -> TriagedLesion:
+        """The disposition of a lesion from several images of it, which are sent as a batch."""
+        return self._result(self._client.triage_lesion(images, **options))
 
     def decide(self, request_id: str, **options: Unpack[DecisionOptions]) -> RecordedDecision:
         """Records what a person decided about an answer of `triage`, in the service's audit log."""

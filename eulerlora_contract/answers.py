@@ -113,6 +113,7 @@ class WarningCode(StrEnum):
     NO_PREDICTION_SET = "no_prediction_set"
     OTHER_PRECISION = "other_precision"
     DISTRIBUTION_SHIFT = "distribution_shift"
+    DARK_FRAME = "dark_frame"
 
 
 class PredictionWarning(WireModel):
@@ -481,11 +482,37 @@ class ShownResult:
     target: float | None = None
 
 
+class LesionResult(WireModel):
+    """The suggested next step for a lesion, from all its images: that of the most urgent one.
+
+    An image without a result may show anything: it is more urgent than a routine one.
+    """
+
+    lesion: int
+    """Its number in the request."""
+    images: tuple[int, ...]
+    """The positions of its images in `results`."""
+    decided_by: int
+    """The position of the most urgent one; of equals, that with the highest probability of the
+    target classes.
+    """
+    disposition: Disposition | None
+    """Null if an image has no result and no other is more than routine."""
+    title: str
+    """The disposition as a word with a capital, or Not assessed."""
+    pathway: str
+    """The suggested next step, for people."""
+
+
 class TriageBatch(WireModel):
     """The results for many images."""
 
     results: tuple[TriageResult | ProblemDocument, ...]
     """A disposition or a problem for each image, in order."""
+    lesions: tuple[LesionResult, ...] | None = None
+    """A disposition for each lesion, in the order of their first images; absent unless the request
+    has `lesions`.
+    """
 
 
 class DispositionText(WireModel):

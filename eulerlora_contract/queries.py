@@ -63,7 +63,7 @@ MAX_BATCH_BYTES = 128 * 1024 * 1024
 
 
 class TriageQuery(BaseModel):
-    """Parameters of `/triage` and `/triage/batch`; any other parameter is an error."""
+    """Parameters of `/triage`; any other parameter is an error."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True
@@ -90,6 +90,17 @@ class TriageQuery(BaseModel):
     coverage: Coverage | SkipJsonSchema[None] = None
     """Adds prediction_set: the classes that remain possible at this coverage, such as 0.9. It is
     null, with a warning, if the checkpoint is not calibrated for it.
+    """
+
+
+class TriageBatchQuery(TriageQuery):
+    """Parameters of `/triage/batch`; any other parameter is an error."""
+
+    lesions: Annotated[str, Field(pattern=r"^[0-9]{1,6}(,[0-9]{1,6})*$")] | SkipJsonSchema[None] = (
+        None
+    )
+    """A number for each image, in order, such as 1,1,2: images with the same number show the same
+    lesion. Adds a disposition for each lesion. Numbers that say nothing about a patient.
     """
 
 
@@ -162,6 +173,8 @@ class ReportImage(WireModel):
     problem: ReportProblem | None = None
     thumbnail: Annotated[str | None, Field(max_length=32_000)] = None
     """A small JPEG or PNG in base64; null for none."""
+    lesion: Annotated[str | None, Field(min_length=1, max_length=100)] = None
+    """A name that all images of a lesion share; null for none."""
 
     @model_validator(mode="after")
     def _one_outcome(self) -> Self:

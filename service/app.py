@@ -36,6 +36,7 @@ from service.routes.triage import (
     ReportWriter,
     policy_routes,
     report_routes,
+    triage_batch_routes,
     triage_routes,
 )
 from service.settings import ServiceSettings
@@ -125,6 +126,7 @@ def create_app(
     keyed = partial(app.include_router, dependencies=API_KEY if keys is not None else ())
     keyed(predict_routes(pipeline))
     keyed(triage_routes(pipeline, models, policy, formats))
+    keyed(triage_batch_routes(pipeline, policy))
     keyed(decision_routes(lifecycle.audit, policy, metrics))
     keyed(policy_routes(policy))
     keyed(report_routes(ReportWriter(policy, settings)))
@@ -134,7 +136,12 @@ def create_app(
 
     def read_page() -> Mapping[str, PageFile]:
         classes = models[models.default].model.classes
-        return page_files(policy, classes, lifecycle.audit is not None)
+        return page_files(
+            policy,
+            classes,
+            is_audited=lifecycle.audit is not None,
+            reads_dicom=settings.images.dicom,
+        )
 
     app.include_router(file_routes("/", "/page", read_page))
     app.include_router(file_routes("/docs", "/docs", documentation_files))

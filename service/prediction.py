@@ -170,13 +170,28 @@ class Pipeline:
         return result
 
     async def predict_batch(
-        self, request: Request, query: PredictQuery, policy: Policy | None = None
+        self,
+        request: Request,
+        query: PredictQuery,
+        policy: Policy | None = None,
+        lesions: Sequence[int] | None = None,
     ) -> list[Answer | ProblemDocument]:
         """An answer or a problem for every image of a request, in order.
 
+        `lesions` has a number for each image, if the request has them.
+
         Raises Problem if the request as a whole fails, and ClientDisconnect.
         """
-        read = partial(read_files, max_files=self._settings.bodies.max_files)
+
+        async def read(request: Request) -> list[Upload]:
+            uploads = await read_files(request, self._settings.bodies.max_files)
+            if lesions is not None and len(lesions) != len(uploads):
+                raise InvalidParameter(
+                    f"lesions: expected a number for each of {len(uploads)} images, got "
+                    f"{len(lesions)}"
+                )
+            return uploads
+
         results = await self._run(request, query, policy, read, is_batch=True)
         request_id = request.state.request_id
         batch = [_batch_result(result, request_id, index) for index, result in enumerate(results)]

@@ -1,6 +1,7 @@
 """One run of `eulerlora triage`: sends all files to the service, writes outputs, prints a table."""
 
 import asyncio
+import csv
 import os
 import shutil
 import sys
@@ -23,6 +24,7 @@ from eulerlora_client.report.ranking import (
     RowProblem,
     TriageRow,
     counts_by_status,
+    first_of_lesions,
     ranked,
 )
 from eulerlora_contract.answers import Disposition, ModelDetails, missing_threshold
@@ -42,6 +44,7 @@ from eulerlora_contract.progress import ProgressCounter
 _QUOTA_S = 3600.0  # a long run outlasts many quotas
 _FIRST_RETRY = RetryPolicy(service_s=0, quota_s=_QUOTA_S)  # reports a wrong address at once
 _RETRY = RetryPolicy(quota_s=_QUOTA_S)
+FOLDERS = Path("folders")
 _CANCELLED = RowProblem("not_asked", "the run ended before its result")
 
 
@@ -66,15 +69,21 @@ class Session:
 
 
 def run_session(
-    session: Session, images: Sequence[Path], outputs: Outputs, settings_files: Sequence[Path]
+    session: Session,
+    images: Sequence[Path],
+    outputs: Outputs,
+    settings_files: Sequence[Path],
+    lesions: Path | None = None,
 ) -> None:
     """Sends all images, writes the outputs and prints the table.
 
-    `settings_files`: the files of the key and the policy, which no output may replace. After SIGINT
-    or SIGTERM the outputs hold the rows so far. Raises ClickException if a file has no decision.
+    `settings_files`: the files of the key, the policy and the lesions, which no output may replace.
+    `lesions`: as in `lesions_of`. After SIGINT or SIGTERM the outputs hold the rows so far. Raises
+    ClickException if a file has no decision.
     """
     selection = select_files(images)
     outputs.check([*selection.files, *settings_files])
+    lesion_names = {} if lesions is None else lesions_of(lesions, selection.files)
     for note in selection.notes:
         click.echo(printable(note), err=True)
     model, policy = asyncio.run(_model_and_policy(session))
@@ -94,6 +103,7 @@ def run_session(
         while isinstance(interrupt, BaseExceptionGroup):  # a task group of anyio wraps a signal
             interrupt = interrupt.exceptions[0]
     rows += [TriageRow(path, problem=_CANCELLED) for path in selection.files[len(rows) :]]
+    rows = [replace(row, lesion=lesion_names.get(row.path)) for row in rows]
     try:
         # files first: printing fails if the reader of stdout has gone
         outputs.write(rows, policy)
@@ -109,6 +119,41 @@ def run_session(
         raise click.ClickException(
             f"{len(problems)} of {len(rows)} files have no decision{next(reasons, '')}"
         )
+
+
+def lesions_of(table: Path, images: Sequence[Path]) -> dict[Path, str]:
+    """The lesion of each image that has one.
+
+    Args:
+        table: A CSV file with the columns file, relative to its folder, and lesion; or FOLDERS, for
+            the folder of an image as its lesion.
+        images: The files of the run.
+
+    Raises:
+        click.UsageError: For another table, and for a file that is none of the images.
+    """
+    if table == FOLDERS:
+        return {path: str(path.parent) for path in images}
+    by_file = {path.resolve(): path for path in images}
+    lesions: dict[Path, str] = {}
+    try:
+        with table.open(newline="", encoding="utf-8-sig") as lines:
+            reader = csv.DictReader(lines)
+            if not {"file", "lesion"} <= set(reader.fieldnames or ()):
+                raise click.UsageError(f"{table}: expected the columns file and lesion")
+            for row in reader:
+                file, lesion = row["file"], row["lesion"]
+                where = f"{table}: line {reader.line_num}"
+                if not file or not lesion:
+                    raise click.UsageError(f"{where}: expected a file and a lesion")
+                path = by_file.get((table.parent / file).resolve())
+                if path is None:
+                    raise click.UsageError(f"{where}: {file} is none of the images")
+                if lesions.setdefault(path, lesion) != lesion:
+                    raise click.UsageError(f"{where}: {file} has another lesion before")
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise click.UsageError(f"{table}: expected a CSV file in UTF-8 ({error})") from error
+    return lesions
 
 
 def read_key(file: Path) -> str:
@@ -227,22 +272,25 @@ def print_table(rows: Sequence[TriageRow], policy: Policy, file: TextIO) -> None
     """
     width = shutil.get_terminal_size().columns if file.isatty() else _FILE_WIDTH
     ranked_rows = ranked(rows)
-    notes = [summary(ranked_rows), *_policy_notes(ranked_rows, policy), WARNING]
+    first_rows = first_of_lesions(ranked_rows)
+    notes = [summary(first_rows), *_policy_notes(ranked_rows, policy), WARNING]
     encoding = file.encoding or "utf-8"  # None for io.StringIO
     refused = os.environ.get("TERM") == "dumb" or os.environ.get("NO_COLOR")  # no-color.org
     colours = file.isatty() and not refused
-    print(f"\n{table(ranked_rows, encoding, width, colours)}\n", file=file)
+    print(f"\n{table(first_rows, encoding, width, colours)}\n", file=file)
     for note in notes:
         print(textwrap.fill(note, width, break_on_hyphens=False), file=file)
 
 
 def summary(rows: Sequence[TriageRow]) -> str:
-    """Such as "3 files: 1 urgent, ..., 2 routine, 0 not assessed"."""
+    """Such as "3 files: 1 urgent, ..., 2 routine, 0 not assessed"; rows: one for each lesion."""
     counts = ", ".join(
         f"{count} {STATUS_TITLES[status].lower()}"
         for status, count in counts_by_status(rows).items()
     )
-    return f"{len(rows)} {'file' if len(rows) == 1 else 'files'}: {counts}"
+    files = sum(row.lesion_images for row in rows)
+    of_lesions = f", {len(rows)} lesions" if any(row.lesion for row in rows) else ""
+    return f"{files} {'file' if files == 1 else 'files'}{of_lesions}: {counts}"
 
 
 def _policy_notes(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
@@ -255,7 +303,7 @@ def _policy_notes(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
         f"Policy version {policy.version}: routine below {policy.target.routine:.3g}, urgent from "
         f"{policy.target.urgent:.3g} on, {names}."
     ]
-    notes += dict.fromkeys(row.notice for row in rows if row.notice is not None)
+    notes += dict.fromkeys(notice for row in rows for notice in row.notices)
     measured = next((result.policy.measured for result in results if result.policy.measured), ())
     for one in measured:
         value, low, high = one.predictive_value, one.predictive_value_low, one.predictive_value_high
@@ -313,17 +361,20 @@ def _column_widths(lines: Sequence[Sequence[str]], width: int) -> list[int]:
 def _cells(row: TriageRow) -> list[str]:
     result = row.result
     title = STATUS_TITLES[row.status]
+    name = row.name
+    if row.lesion is not None:
+        name += f" (lesion {row.lesion}, 1 of {row.lesion_images})"
     if result is None:
-        return [title, "", "", "", row.problem.detail if row.problem else "", row.name]
+        return [title, "", "", "", row.problem.detail if row.problem else "", name]
     shown = row.shown
     reasons = ", ".join(reason.code.replace("_", " ") for reason in shown.reasons)
     if shown.figures is None:
-        return [title, "", "", "", reasons, row.name]
+        return [title, "", "", "", reasons, name]
     return [
         title,
         f"{shown.target:.3f}",
         f"{result.label_name} {shown.figures.msp:.3f}",
         f"{shown.figures.entropy:.2f}",
         reasons,
-        row.name,
+        name,
     ]

@@ -39,6 +39,13 @@ _KEY_FILE = click.option(
     help="Remove EXIF, GPS, XMP and comments of JPEG, PNG and WebP before they are sent; other "
     "files are not sent.",
 )
+@click.option(
+    "--lesions",
+    type=click.Path(path_type=Path),
+    metavar="FILE|folders",
+    help="Images of one lesion get one disposition, that of the most urgent: a CSV file with the "
+    "columns file, relative to it, and lesion; or the word folders, for a folder per lesion.",
+)
 @_KEY_FILE
 @click.option(
     "--policy",
@@ -85,6 +92,7 @@ def triage_command(
     json_lines: Path | None,
     report: Path | None,
     concurrency: int,
+    lesions: Path | None,
 ) -> None:
     """Rank lesion images by urgency with a running service, with reasons for each.
 
@@ -104,8 +112,8 @@ def triage_command(
         "mode": mode, "samples": samples, "model": model, "coverage": coverage
     }  # fmt: skip
     session = Session(url, key, policy, options, concurrency, strip_metadata)
-    settings_files = [path for path in (key_file, policy_file) if path is not None]
-    run_session(session, images, Outputs(csv, json_lines, report), settings_files)
+    settings_files = [path for path in (key_file, policy_file, lesions) if path is not None]
+    run_session(session, images, Outputs(csv, json_lines, report), settings_files, lesions)
 
 
 def _key(file: Path | None) -> str | None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from eulerlora_client.report.ranking import TriageRow
+from eulerlora_client.report.ranking import TriageRow, with_lesions
 from eulerlora_contract.answers import Prediction, TriageResult, shown_fields
 from eulerlora_contract.errors import OutputPathError
 from eulerlora_contract.output_files import is_replaceable, open_output
@@ -80,8 +80,9 @@ _OOD_SCORES = ("energy", "feature_distance")
 _QUALITY_FIELDS = ("width", "height", "brightness", "dark_share", "bright_share", "sharpness")
 
 COLUMNS = (
-    "file", "disposition", "reasons", "problem", "problem_detail", "target_probability",
-    "routine_threshold", "urgent_threshold", "target_classes", "label", "label_name",
+    "file", "lesion", "lesion_disposition", "disposition", "reasons", "problem", "problem_detail",
+    "target_probability", "routine_threshold", "urgent_threshold", "target_classes", "label",
+    "label_name",
     *_PREDICTION_COLUMNS,
     *(column for name in _OOD_SCORES for column in (name, f"{name}_threshold")),
     "prediction_set", "prediction_set_coverage", "warnings",
@@ -113,16 +114,22 @@ def write_triage_rows(file: TextIO, rows: Sequence[TriageRow]) -> None:
         for name in row.result.prediction.classes
     )
     names = [*COLUMNS, *classes]
-    cells = ((row.path, _cells(row)) for row in rows)
+    cells = ((row.path, _lesion_cells(row) | _cells(row)) for row in with_lesions(rows))
     write_csv_rows(
         file, names, ([path, *(values.get(name) for name in names[1:])] for path, values in cells)
     )
 
 
 def write_json_lines(path: Path, rows: Sequence[TriageRow]) -> None:
-    """A line holds the file, and the answer of `/triage` or a problem."""
+    """A line holds the file, its lesion, and the answer of `/triage` or a problem."""
     with open_output(path, private=True) as file:
-        file.writelines(json.dumps(_record(row), allow_nan=False) + "\n" for row in rows)
+        file.writelines(
+            json.dumps(_record(row), allow_nan=False) + "\n" for row in with_lesions(rows)
+        )
+
+
+def _lesion_cells(row: TriageRow) -> dict[str, object]:
+    return {"lesion": row.lesion, "lesion_disposition": row.lesion_disposition}
 
 
 def _cells(row: TriageRow) -> dict[str, object]:
@@ -190,4 +197,6 @@ def _record(row: TriageRow) -> dict[str, Any]:
     empty = dict.fromkeys(name for name in TriageResult.model_fields if name not in _BATCH_FIELDS)
     result = row.result and row.result.model_dump(mode="json", exclude=_BATCH_FIELDS)
     problem = None if row.problem is None else asdict(row.problem)
-    return {"file": str(row.path), "problem": problem, **(result or empty)}
+    return {
+        "file": str(row.path), **_lesion_cells(row), "problem": problem, **(result or empty)
+    }  # fmt: skip

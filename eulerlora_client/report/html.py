@@ -18,7 +18,13 @@ from markupsafe import Markup
 from PIL import Image
 
 from eulerlora_client.images import PARSER_ERRORS, rgb_image
-from eulerlora_client.report.ranking import STATUS_TITLES, TriageRow, counts_by_status, ranked
+from eulerlora_client.report.ranking import (
+    STATUS_TITLES,
+    TriageRow,
+    counts_by_status,
+    first_of_lesions,
+    ranked,
+)
 from eulerlora_contract.answers import OodScore, Prediction, TriageResult
 from eulerlora_contract.errors import ImageError
 from eulerlora_contract.output_files import open_output
@@ -94,18 +100,18 @@ def report_html(
         names |= row.result.class_names if row.result is not None else {}
     short_names = {code: name.partition(" (")[0] for code, name in names.items()}
     by_name = sorted({row.name for row in ranked_rows}, key=lambda name: (name.casefold(), name))
-    notices = [row.notice for row in ranked_rows] or [results.not_established(policy)]
     return (
         _environment()
         .get_template(TEMPLATE)
         .generate(
             rows=ranked_rows,
             counts=counts_by_status(ranked_rows),
+            lesions=len(first_of_lesions([row for row in ranked_rows if row.lesion is not None])),
             name_ranks={name: rank for rank, name in enumerate(by_name)},
             settings_counts=counts_by_settings(ranked_rows),
             policy=policy,
             performance=performance(policy),
-            notices=[notice for notice in dict.fromkeys(notices) if notice is not None],
+            notices=_notices_of(ranked_rows, policy),
             class_names=names,
             short_names=short_names,
             thumbnail_of=thumbnail_of_row,
@@ -207,9 +213,11 @@ def counts_by_settings(rows: Sequence[TriageRow]) -> dict[ModelSettings, int]:
 
 
 def _notices_of(rows: Sequence[TriageRow], policy: Policy) -> list[str]:
-    """What is not known about the thresholds: of the rows, or of the policy."""
-    notices = [row.notice for row in rows] or [results.not_established(policy)]
-    return list(dict.fromkeys(notice for notice in notices if notice is not None))
+    """Every notice of the rows once; without rows, what is not known about the policy."""
+    if not rows:
+        notice = results.not_established(policy)
+        return [] if notice is None else [notice]
+    return list(dict.fromkeys(notice for row in rows for notice in row.notices))
 
 
 _FULL = 100.0

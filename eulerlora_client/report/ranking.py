@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eulerlora_contract.answers import ShownResult, TriageResult
+from eulerlora_contract.answers import Disposition, ShownResult, TriageResult, WarningCode
 from eulerlora_contract.policy.policy import FAILED, TriageStatus, urgency
 from eulerlora_contract.policy.results import NOT_ASSESSED, TITLES
 
@@ -32,6 +32,9 @@ class TriageRow:
     Attributes:
         name: Path below the common folder of all rows, which `ranked` sets.
         thumbnail: A picture in base64 that was sent with the result.
+        lesion: A name that all images of a lesion share; None for an image without one.
+        lesion_status: That of the most urgent image of the lesion, set by `with_lesions`.
+        lesion_images: Their number, likewise.
     """
 
     path: Path
@@ -39,6 +42,9 @@ class TriageRow:
     problem: RowProblem | None = None
     name: str = ""
     thumbnail: str | None = None
+    lesion: str | None = None
+    lesion_status: TriageStatus | None = None
+    lesion_images: int = 1
 
     @property
     def status(self) -> TriageStatus:
@@ -46,7 +52,13 @@ class TriageRow:
 
     @property
     def urgency(self) -> int:
-        return urgency(self.status)
+        """That of the lesion, if the image has one."""
+        return urgency(self.lesion_status or self.status)
+
+    @property
+    def lesion_disposition(self) -> Disposition | None:
+        """None without a lesion, and for one that is not assessed."""
+        return None if self.lesion_status == FAILED else self.lesion_status
 
     @property
     def shown(self) -> ShownResult:
@@ -54,26 +66,74 @@ class TriageRow:
         return ShownResult() if self.result is None else self.result.shown
 
     @property
-    def notice(self) -> str | None:
-        return self.result.policy.notice if self.result else None
+    def notices(self) -> tuple[str, ...]:
+        """What is not known about the thresholds, and whether the images of the service differ."""
+        if self.result is None:
+            return ()
+        notice = self.result.policy.notice
+        warnings = self.result.prediction.warnings
+        shifts = (one.message for one in warnings if one.code == WarningCode.DISTRIBUTION_SHIFT)
+        sentences = (f"{text[:1].upper()}{text[1:]}." for text in shifts)
+        return (*((notice,) if notice else ()), *sentences)
+
+
+def with_lesions(rows: Sequence[TriageRow]) -> list[TriageRow]:
+    """The rows, in their order, with the status and the number of images of their lesions."""
+    statuses: dict[str, list[TriageStatus]] = {}
+    for row in rows:
+        if row.lesion is not None:
+            statuses.setdefault(row.lesion, []).append(row.status)
+    most_urgent = {name: max(of_lesion, key=urgency) for name, of_lesion in statuses.items()}
+    return [
+        row
+        if row.lesion is None
+        else replace(
+            row,
+            lesion_status=most_urgent[row.lesion],
+            lesion_images=len(statuses[row.lesion]),
+        )
+        for row in rows
+    ]
 
 
 def ranked(rows: Sequence[TriageRow]) -> list[TriageRow]:
-    """Names the rows and sorts them by urgency, target probability, entropy and name."""
+    """Names the rows and sorts them by urgency, target probability, entropy and name.
+
+    The rows of a lesion are together, where the first of them is.
+    """
     folder: str | None = None
     with suppress(ValueError):  # no paths, or absolute and relative ones
         folder = os.path.commonpath([row.path.parent for row in rows])
     named = [
-        replace(row, name=str(row.path.relative_to(folder) if folder else row.path)) for row in rows
+        replace(row, name=str(row.path.relative_to(folder) if folder else row.path))
+        for row in with_lesions(rows)
     ]
 
     def key(row: TriageRow) -> tuple[float, float, float, str, str]:
         shown = row.shown
         target = math.inf if shown.target is None else -shown.target
         entropy = math.inf if shown.figures is None else -shown.figures.entropy
-        return -row.urgency, target, entropy, row.name.casefold(), row.name
+        return -urgency(row.status), target, entropy, row.name.casefold(), row.name
 
-    return sorted(named, key=key)
+    in_order = sorted(named, key=key)
+    places: dict[str, int] = {}
+    for place, row in enumerate(in_order):
+        if row.lesion is not None:
+            places.setdefault(row.lesion, place)
+    ordered = [(places.get(row.lesion or "", place), place) for place, row in enumerate(in_order)]
+    return [in_order[place] for _, place in sorted(ordered)]
+
+
+def first_of_lesions(rows: Sequence[TriageRow]) -> list[TriageRow]:
+    """The first row of each lesion, and the rows without one; of `ranked` ones, the most urgent."""
+    seen: set[str] = set()
+    first = []
+    for row in rows:
+        if row.lesion not in seen:
+            first.append(row)
+        if row.lesion is not None:
+            seen.add(row.lesion)
+    return first
 
 
 def counts_by_status(rows: Sequence[TriageRow]) -> dict[TriageStatus, int]:

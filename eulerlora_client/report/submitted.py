@@ -75,7 +75,9 @@ def _row(image: ReportImage) -> TriageRow:
         texts = (image.problem.title, image.problem.detail)
         detail = ": ".join(text for text in texts if text) or image.problem.code
         problem = RowProblem(image.problem.code, detail)
-    return TriageRow(Path(image.file), image.result, problem, thumbnail=image.thumbnail)
+    return TriageRow(
+        Path(image.file), image.result, problem, thumbnail=image.thumbnail, lesion=image.lesion
+    )
 
 
 def main() -> None:

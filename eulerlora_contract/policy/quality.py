@@ -9,6 +9,9 @@ from eulerlora_contract.answers import ImageQuality
 _WORKING_SIDE_PX = 128
 """Longer side at which brightness, clipping and sharpness are measured."""
 
+_MAX_FRAME = 32
+_MIN_FRAME_SHARE = 0.02  # of a side, at both of its ends
+_MAX_FRAME_SHARE = 0.5
 _MAX_BLACK = 5
 _MIN_WHITE = 250
 
@@ -28,6 +31,28 @@ def measure_quality(image: Image.Image) -> ImageQuality:
         dark_share=_mean(_evaluate(lambda args: args["float"](args["x"] <= _MAX_BLACK), x=luma)),
         bright_share=_mean(_evaluate(lambda args: args["float"](args["x"] >= _MIN_WHITE), x=luma)),
         sharpness=laplacian_variance(luma),
+    )
+
+
+def has_dark_frame(image: Image.Image) -> bool:
+    """True if whole rows or columns at two opposite edges of an image are dark.
+
+    Dark are a luma of at most 32 of 255 and, at each of the two edges, at least 2% of the side; a
+    picture of which they are more than half is dark itself. Rounded vignettes, whose middle
+    reaches the edges, are no frames: dermatoscopic images have them.
+
+    Args:
+        image: As in `measure_quality`.
+    """
+    luma = _working_luma(image).convert("L")
+    bright = luma.point([0 if level <= _MAX_FRAME else 255 for level in range(256)])
+    box = bright.getbbox()
+    if box is None:
+        return False
+    left, top, right, bottom = box
+    ends = ((left, luma.width - right, luma.width), (top, luma.height - bottom, luma.height))
+    return all(sum(dark) <= _MAX_FRAME_SHARE * side for *dark, side in ends) and any(
+        min(dark) >= _MIN_FRAME_SHARE * side for *dark, side in ends
     )
 
 

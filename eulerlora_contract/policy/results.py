@@ -10,6 +10,7 @@ from eulerlora_contract.answers import (
     Disposition,
     DispositionText,
     ImageQuality,
+    LesionResult,
     PolicyDescription,
     PolicyPerformance,
     PolicyReference,
@@ -35,6 +36,7 @@ from eulerlora_contract.policy.policy import (
     TargetRules,
     UrgentEvidence,
     default_sampling,
+    urgency,
 )
 
 WARNING = (
@@ -50,6 +52,9 @@ TITLES: Mapping[Disposition, str] = {
 NOT_ASSESSED = "Not assessed"
 """The title of a file without a disposition."""
 
+_NOT_ASSESSED_LESION = (
+    "Suggested pathway: send the images without a result again. They may show anything."
+)
 _UNKNOWN_FIGURES = (
     "The model does not know such images; what its figures are worth for them is unknown, so none "
     "are shown."
@@ -201,6 +206,50 @@ def triage_result(
         class_names=dict(class_names),
         **item,
     )
+
+
+def most_urgent(answers: Sequence[TriageResult | None]) -> int:
+    """Returns the position of the answer that decides about a lesion.
+
+    Of the equally urgent ones, it is the one with the highest target probability.
+
+    Args:
+        answers: To its images; None for an image without a result. At least one.
+    """
+
+    def rank(answer: TriageResult | None) -> tuple[int, float]:
+        if answer is None:
+            return urgency(FAILED), 0.0
+        return urgency(answer.disposition), answer.target.probability
+
+    ranks = [rank(answer) for answer in answers]
+    return ranks.index(max(ranks))
+
+
+def lesion_results(
+    answers: Sequence[TriageResult | None], lesions: Sequence[int]
+) -> tuple[LesionResult, ...]:
+    """Returns the results for the lesions of a batch, in the order of their first images.
+
+    Args:
+        answers: As in `most_urgent`.
+        lesions: The number of the lesion of each image.
+    """
+    results = []
+    for lesion in dict.fromkeys(lesions):
+        images = tuple(index for index, number in enumerate(lesions) if number == lesion)
+        decided_by = images[most_urgent([answers[index] for index in images])]
+        deciding = answers[decided_by]
+        result = LesionResult(
+            lesion=lesion,
+            images=images,
+            decided_by=decided_by,
+            disposition=deciding.disposition if deciding else None,
+            title=deciding.title if deciding else NOT_ASSESSED,
+            pathway=deciding.pathway if deciding else _NOT_ASSESSED_LESION,
+        )
+        results.append(result)
+    return tuple(results)
 
 
 def decided(result: TriageResult, policy: Policy) -> TriageResult:

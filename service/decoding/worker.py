@@ -27,8 +27,8 @@ from PIL import ExifTags, Image, ImageCms
 from eulerlora.images.decode import RgbImage
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.settings import Preprocessing
-from eulerlora_contract.answers import ImageQuality
-from eulerlora_contract.policy.quality import measure_quality
+from eulerlora_contract.answers import ImageQuality, PredictionWarning, WarningCode
+from eulerlora_contract.policy.quality import has_dark_frame, measure_quality
 from eulerlora_contract.problems import UnsupportedMedia, UnusableImage
 from service.decoding import dicom, sandbox
 from service.decoding.decode import Declared, decode
@@ -46,6 +46,11 @@ from service.decoding.messages import (
 from service.settings import DecodingSettings, ImageSettings
 
 CONNECTION = sandbox.LAST_DESCRIPTOR
+_DARK_FRAME = PredictionWarning(
+    code=WarningCode.DARK_FRAME,
+    message="a dark frame surrounds the picture, which alone can make it unfamiliar: crop the "
+    "frame and send the picture again",
+)
 """The descriptor of the socket to the service."""
 
 
@@ -170,12 +175,17 @@ def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | Failure:
     started_at = time.monotonic()
     try:
         image = decode(job.content, limits, job.declared, job.preprocessing.input_side)
+        warnings, quality = image.warnings, None
+        if job.with_quality:
+            quality = _quality(image)
+            if has_dark_frame(_pillow(image)):
+                warnings = (*warnings, _DARK_FRAME)
         return DecodedInput(
             pixels=network_input(image.pixels, job.preprocessing).numpy(),
             content_seed=content_seed(image.pixels, job.sampling_digest),
-            warnings=image.warnings,
+            warnings=warnings,
             decode_s=time.monotonic() - started_at,
-            quality=_quality(image) if job.with_quality else None,
+            quality=quality,
         )
     except UnsupportedMedia as problem:
         return Failure(kind="unsupported_media", text=problem.detail)
@@ -187,9 +197,13 @@ def run_job(job: DecodeJob, limits: ImageSettings) -> DecodedInput | Failure:
         return Failure(kind="defect", text=traceback.format_exc()[-MAX_TRACEBACK:])
 
 
+def _pillow(image: RgbImage) -> Image.Image:
+    return Image.fromarray(image.pixels.permute(1, 2, 0).numpy())
+
+
 def _quality(image: RgbImage) -> ImageQuality:
     """The size is that before the reduction, in pixels."""
-    quality = measure_quality(Image.fromarray(image.pixels.permute(1, 2, 0).numpy()))
+    quality = measure_quality(_pillow(image))
     width, height = image.full_size or (quality.width, quality.height)
     return quality.model_copy(update={"width": width, "height": height})
 

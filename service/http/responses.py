@@ -197,11 +197,14 @@ def json_response(
 
 
 def batch_response(
-    results: Sequence[BaseModel], headers: Mapping[str, str] | None = None
+    headers: Mapping[str, str] | None = None, **results: Sequence[BaseModel]
 ) -> Response:
-    """The response of a batch, as `json_response`."""
-    entries = [result.model_dump(exclude_unset=True) for result in results]
-    return json_response({"results": entries}, headers=headers)
+    """The response of a batch, as `json_response`; `results`: of its images, and others."""
+    content = {
+        name: [result.model_dump(exclude_unset=True) for result in part]
+        for name, part in results.items()
+    }
+    return json_response(content, headers=headers)
 
 
 def rounded(value: Any) -> Any:

@@ -91,6 +91,7 @@ function asProblem(error) {
 function tooLarge(file, { max_body_bytes: maxBytes }) {
   return new Problem({
     code: "body_too_large",
+    status: 413,
     title: "The image file is too large",
     detail: `expected at most ${maxBytes.toLocaleString("en")} bytes, got ` +
       file.size.toLocaleString("en"),

@@ -16,7 +16,8 @@ export function pendingContent(item) {
   return html("div", { class: "verdict" }, html("p", { class: "progress" }, item.progress));
 }
 
-/** The content of a card with a problem. `retry` repeats the request. */
+/** The content of a card with a problem. `retry` repeats the request; it is not offered for a file
+ * that was refused. */
 export function problemContent(item, retry) {
   const { problem } = item;
   return html(
@@ -25,7 +26,9 @@ export function problemContent(item, retry) {
     html("p", { class: "verdict-title" }, icon("problem"), sentence(problem.title)),
     html("p", { class: "pathway" }, sentence(problem.detail)),
     html("p", { class: "note" }, advice(problem)),
-    button("Retry", retry, { class: "primary", "aria-label": `Retry ${item.name}` }),
+    problem.isTemporary
+      ? button("Retry", retry, { class: "primary", "aria-label": `Retry ${item.name}` })
+      : null,
   );
 }
 

@@ -29,6 +29,13 @@ export function part(title, ...content) {
   return html("section", { class: "part" }, html("h5", {}, title), content);
 }
 
+/** Makes the elements the children of a list; moves only those that are out of place. */
+export function arrange(list, elements) {
+  elements.forEach((element, index) => {
+    if (list.children[index] !== element) list.insertBefore(element, list.children[index] ?? null);
+  });
+}
+
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === undefined || value === null || value === false) continue;

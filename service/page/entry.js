@@ -2,22 +2,25 @@
 
 import { pendingContent, problemContent, resultContent } from "./card.js";
 import { Decision } from "./decision.js";
-import { button, html } from "./dom.js";
+import { arrange, button, html } from "./dom.js";
 import { icon } from "./icons.js";
 import { show } from "./preview.js";
 import { sentence } from "./problems.js";
 import { shown } from "./shown.js";
-import { percents } from "./text.js";
-import { agreementWords, lineWords, looksLike, qualityFault } from "./words.js";
+import { count, percents } from "./text.js";
+import {
+  FEW_PIXELS_MEANING, agreementWords, hasFewPixels, lineWords, looksLike, qualityFault,
+} from "./words.js";
 import { zoom } from "./zoom.js";
 
 const IDENTIFIER = ["identifier", "Identifier", 100]; // field of the item, label, characters
 const NOTE = ["note", "Note", 500];
+const LESION = ["lesion", "Lesion", 100];
 
 export class Entry {
   /** @param {import("./item.js").Item} item
-   * @param {{retry: Function, remove: Function, opened: Function, decide: Function}} actions  called
-   * with the item */
+   * @param {{retry: Function, remove: Function, opened: Function, decide: Function,
+   * grouped: Function}} actions  called with the item */
   constructor(item, actions) {
     this.item = item;
     this.actions = actions;
@@ -35,6 +38,9 @@ export class Entry {
     this.content = html("div", { class: "card-content" });
     this.card = html("div", { class: "card", id: `card-${item.id}`, hidden: true });
     this.decision = new Decision(item, actions.decide);
+    this.others = html("ol", { class: "entries" });
+    this.lesionTitle = html("summary");
+    this.lesion = html("details", { class: "lesion", hidden: true }, this.lesionTitle, this.others);
     this.element = html("li", { class: "entry" });
     this.#build();
     this.#showPreview();
@@ -67,9 +73,19 @@ export class Entry {
     this.facts.textContent = [
       quality ? `${quality.width} × ${quality.height} pixels` : "",
       item.sameAs === null ? "" : `the same file as ${item.sameAs.name}`,
-    ].filter(Boolean).join(", ");
+    ].filter(Boolean).join(", ") + (quality && hasFewPixels(quality) ? `. ${FEW_PIXELS_MEANING}` : "");
     if (item.isPending && item.result !== null) return; // shows the earlier result until then
     this.content.replaceChildren(...this.#contentOf(names));
+  }
+
+  /** Shows the other images of its lesion, which are less urgent.
+   * @param {Entry[]} entries
+   * @param {string} statuses  theirs, in words */
+  showOthers(entries, statuses) {
+    this.lesion.hidden = entries.length === 0;
+    this.lesionTitle.textContent =
+      `${count(entries.length, "more image")} of lesion ${this.item.lesion}: ${statuses}`;
+    arrange(this.others, entries.map(({ element }) => element));
   }
 
   #contentOf(names) {
@@ -101,7 +117,7 @@ export class Entry {
       html(
         "div",
         { class: "card-side" },
-        this.picture, this.facts, this.#field(IDENTIFIER), this.#field(NOTE), remove,
+        this.picture, this.facts, this.#field(IDENTIFIER), this.#field(NOTE), this.#lesionField(), remove,
       ),
       this.content,
     );
@@ -112,7 +128,18 @@ export class Entry {
       this.decision.element,
       this.card,
     );
-    this.element.append(this.article);
+    this.element.append(this.article, this.lesion);
+  }
+
+  #lesionField() {
+    const field = this.#field(LESION);
+    field.classList.add("triage-only");
+    const hint = html("p", { class: "hint", id: `lesion-hint-${this.item.id}` },
+      "Images with the same text here show one lesion. The most urgent one decides.");
+    field.querySelector("input").setAttribute("aria-describedby", hint.id);
+    field.addEventListener("change", () => this.actions.grouped(this.item));
+    field.append(hint);
+    return field;
   }
 
   #field([name, label, maxlength]) {
@@ -168,7 +195,7 @@ function reasonsText(result) {
 
 function noteOf({ problem, result, isPending, progress, sameAs }) {
   if (isPending) return progress;
-  if (problem !== null) return sentence(problem.title);
+  if (problem !== null) return `${sentence(problem.title)} ${sentence(problem.detail)}`;
   const same = sameAs === null ? "" : `The same file as ${sameAs.name}. `;
   return same + reasonsText(result);
 }

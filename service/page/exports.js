@@ -9,8 +9,8 @@ const BYTE_ORDER_MARK = "\ufeff"; // without it, spreadsheets do not read UTF-8
 const COPIED = "Copied";
 const FORMULA = /^[=+\-@\t\r\n]/; // a spreadsheet reads such a text as a formula
 
-/** The finished items as the service's report takes them. Names, identifiers and notes are not
- * sent: `named` fills them in. */
+/** The finished items as the service's report takes them. Names, identifiers, lesions and notes are
+ * not sent: `named` fills them in. */
 export async function reportImages(items) {
   const tokens = tokensOf(items);
   return Promise.all(
@@ -18,20 +18,24 @@ export async function reportImages(items) {
       file: tokens.get(item),
       ...(item.problem === null ? { result: item.result } : { problem: documentOf(item.problem) }),
       thumbnail: await reportThumbnail(await item.preview),
+      lesion: lesionToken(item, items),
     })),
   );
 }
 
-/** The report of `reportImages` with the names, identifiers and notes of the items.
+/** The report of `reportImages` with the names, identifiers, lesions and notes of the items.
  * @param {Blob} report
  * @param {"html" | "csv"} format */
 export async function named(report, items, format) {
   const byToken = new Map([...tokensOf(items)].map(([item, token]) => [token, item]));
+  const lesions = new Map(items.map((item) => [lesionToken(item, items), item.lesion.trim()]));
   const text = await report.text(); // without a byte order mark
   const filled = format === "html"
     ? text.replace(/<bdi>(image-\d{4})<\/bdi>/g, (_, token) => nameMarkup(byToken.get(token)))
+      .replace(/<bdi>(lesion-\d{4})<\/bdi>/g, (_, token) => marked(lesions.get(token)))
     : BYTE_ORDER_MARK + text.replace(/^file(?=,)/, "file,identifier,note")
-      .replace(/^image-\d{4}(?=,)/gm, (token) => nameCells(byToken.get(token)));
+      .replace(/^(image-\d{4}),(lesion-\d{4}|)(?=,)/gm, (_, token, lesion) =>
+        `${nameCells(byToken.get(token))},${lesion && cellOf(lesions.get(lesion))}`);
   return new Blob([filled], { type: report.type });
 }
 
@@ -41,17 +45,35 @@ function tokensOf(items) {
   return new Map(sorted.map((item, index) => [item, `image-${String(index + 1).padStart(4, "0")}`]));
 }
 
+/* Of equal texts; null for an item without one. */
+function lesionToken(item, items) {
+  const lesions = [...new Set(items.map(({ lesion }) => lesion.trim()))].filter(Boolean).sort();
+  const index = lesions.indexOf(item.lesion.trim());
+  return index < 0 ? null : `lesion-${String(index + 1).padStart(4, "0")}`;
+}
+
 function nameMarkup({ name, identifier, note }) {
   const parts = [["identifier", identifier], ["remark", note]]
     .filter(([, text]) => text !== "")
     .map(([kind, text]) => html("span", { class: kind }, printable(text)));
-  return [html("bdi", {}, printable(name)), ...parts].map((one) => one.outerHTML).join("");
+  return marked(name) + parts.map((one) => one.outerHTML).join("");
 }
 
 function nameCells({ name, identifier, note }) {
   const path = FORMULA.test(name) ? `./${name}` : name; // names the same file
-  const texts = [identifier, note].map((text) => (FORMULA.test(text) ? `'${text}` : text));
-  return [path, ...texts].map((text) => `"${printable(text).replaceAll('"', '""')}"`).join(",");
+  return [`"${quoted(path)}"`, cellOf(identifier), cellOf(note)].join(",");
+}
+
+function cellOf(text) {
+  return `"${quoted(FORMULA.test(text) ? `'${text}` : text)}"`;
+}
+
+function quoted(text) {
+  return printable(text).replaceAll('"', '""');
+}
+
+function marked(text) {
+  return html("bdi", {}, printable(text)).outerHTML;
 }
 
 /* Control characters, and marks that reverse a text, as escapes. */
@@ -60,11 +82,11 @@ function printable(text) {
     `\\u${one.codePointAt(0).toString(16).padStart(4, "0")}`);
 }
 
-/** The finished items as JSON: the answers of the service, each with its file name, identifier and
- * note, and with what was decided. */
+/** The finished items as JSON: the answers of the service, each with its file name, identifier, note
+ * and lesion, and with what was decided. */
 export function asJson(items) {
-  const entries = items.map(({ name, identifier, note, problem, result, decided }) => {
-    const file = { file: name, identifier, note, ...(decided === null ? {} : { decided }) };
+  const entries = items.map(({ name, identifier, note, lesion, problem, result, decided }) => {
+    const file = { file: name, identifier, note, lesion, ...(decided === null ? {} : { decided }) };
     if (problem !== null) return { ...file, problem: documentOf(problem) };
     return { ...file, problem: null, ...(result.disposition === null ? result.prediction : result) };
   });

@@ -26,8 +26,9 @@ async function bytesOf(file) {
 }
 
 export class Item {
-  /** @param {File} file */
-  constructor(file) {
+  /** @param {File} file
+   * @param {string} lesion */
+  constructor(file, lesion = "") {
     created += 1;
     this.id = created;
     this.file = file;
@@ -39,8 +40,9 @@ export class Item {
     this.problem = null;
     this.decided = null; // what the service has recorded about the result
     this.preview = preview(file);
-    this.identifier = ""; // these two stay in the browser
+    this.identifier = ""; // these three stay in the browser
     this.note = "";
+    this.lesion = lesion; // items with the same text show one lesion
     /** @type {Item | null} an earlier item with the same bytes */
     this.sameAs = null;
   }

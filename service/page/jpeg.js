@@ -5,7 +5,7 @@ import { orientationOf, tiffWith } from "./exif.js";
 const [START, END, SCAN, COMMENT] = [0xd8, 0xd9, 0xda, 0xfe];
 const APPLICATION = { first: 0xe0, last: 0xef };
 const [EXIF_SEGMENT, EXIF] = [0xe1, "Exif"];
-const KEPT = [ // application segments that change the colours
+const KEPT_OF_JPEG = [ // application segments that change the colours
   [0xe0, "JFIF\0"],
   [0xe2, "ICC_PROFILE\0"],
   [0xee, "Adobe"],
@@ -68,7 +68,7 @@ function endOfScan(bytes, start) {
 function isKept(marker, content) {
   if (marker === COMMENT) return false;
   if (marker < APPLICATION.first || marker > APPLICATION.last) return true;
-  return KEPT.some(([kind, name]) => kind === marker && startsWith(content, name));
+  return KEPT_OF_JPEG.some(([kind, name]) => kind === marker && startsWith(content, name));
 }
 
 function startsWith(content, name) {

@@ -25,7 +25,7 @@ const service = new Service();
 const items = [];
 let removed = []; // what Undo brings back
 let isNew = false; // images were added whose results are not on the screen yet
-const list = new WorkList({ retry: (item) => analysis.submit(item), remove, decide });
+const list = new WorkList({ retry: submit, remove, decide, grouped: () => update() });
 const controls = new Controls(repeatAll, showSubject);
 const analysis = new Analysis(service, currentRequest, changed);
 const keyForm = new KeyForm(async (key) => {
@@ -59,12 +59,21 @@ async function currentRequest() {
 
 function add(files) {
   if (items.length === 0) byId("privacy").open = false; // leaves room for the results
-  for (const item of files.map((file) => new Item(file))) {
+  const lesion = byId("one-lesion").checked && files.length > 1 ? newLesion() : "";
+  for (const item of files.map((file) => new Item(file, lesion))) {
     compare(item, [...items]);
     items.push(item);
     submit(item);
   }
   isNew = true;
+}
+
+/** A name for a lesion that no item has. */
+function newLesion() {
+  const names = new Set(items.map(({ lesion }) => lesion));
+  let number = 1;
+  while (names.has(`L${number}`)) number += 1;
+  return `L${number}`;
 }
 
 /** Says whether one of the other items has the same bytes. */
@@ -156,7 +165,7 @@ function update() {
   byId("summary").textContent = list.summary(items);
   showProgress();
   list.update(items, ({ result }) => namesOf(classesOf(result?.prediction.model)));
-  const failed = items.filter(({ problem }) => problem !== null).length;
+  const failed = items.filter(({ problem }) => problem?.isTemporary).length;
   byId("retry-all").hidden = failed < 2;
   byId("open-all").hidden = byId("remove-all").hidden = items.length < 2;
   byId("retry-all").textContent = `Retry ${failed} without a result`;
@@ -231,7 +240,7 @@ acceptFiles(add);
 byId("about").addEventListener("click", showSelectedModel);
 byId("retry-all").addEventListener("click", () => {
   byId("results").focus(); // the button may disappear
-  items.filter(({ problem }) => problem !== null).forEach(submit);
+  items.filter(({ problem }) => problem?.isTemporary).forEach(submit);
 });
 byId("remove-all").addEventListener("click", () => removeAll([...items]));
 byId("undo").addEventListener("click", undo);

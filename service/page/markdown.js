@@ -37,7 +37,7 @@ function blockAt(lines, at) {
   const line = lines[at];
   if (line.startsWith("```")) return code(lines, at + 1);
   if (line.startsWith("|")) return table(lines, at);
-  if (/^[-*] /.test(line)) return list(lines, at);
+  if (/^[-*] /.test(line)) return listFrom(lines, at);
   const heading = /^#{3,6} +(.*)/.exec(line);
   if (heading) return [html("h4", {}, inline(heading[1])), at + 1];
   if (line.trim() === "" || line.startsWith("# ") || line.startsWith("![")) return [null, at + 1];
@@ -45,7 +45,7 @@ function blockAt(lines, at) {
   return [html("p", {}, inline(lines.slice(at, end).join(" "))), end];
 }
 
-function list(lines, at) {
+function listFrom(lines, at) {
   const end = endOf(lines, at, (next) => next.trim() === "");
   const items = lines.slice(at, end).join("\n").split(/\n(?=[-*] )/);
   return [html("ul", {}, items.map((item) => html("li", {}, inline(item.slice(2))))), end];

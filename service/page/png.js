@@ -3,7 +3,7 @@
 import { orientationOf, tiffWith } from "./exif.js";
 
 const SIGNATURE_BYTES = 8;
-const KEPT = new Set([ // critical chunks, transparency, colours and animation
+const KEPT_OF_PNG = new Set([ // critical chunks, transparency, colours and animation
   "IHDR", "PLTE", "IDAT", "IEND", "tRNS", "iCCP", "sRGB", "gAMA", "cHRM", "cICP", "sBIT", "bKGD",
   "pHYs", "mDCV", "cLLI", "acTL", "fcTL", "fdAT",
 ]);
@@ -24,14 +24,14 @@ export function pngWithoutMetadata(bytes) {
     const content = bytes.subarray(at + 8, end - 4);
     if (kind === "IDAT") hasPixels = true;
     if (kind === "eXIf" && !hasPixels) orientation ??= orientationOf(content);
-    if (KEPT.has(kind)) kept.push(bytes.subarray(at, end));
+    if (KEPT_OF_PNG.has(kind)) kept.push(bytes.subarray(at, end));
     at = end;
   }
-  if (orientation > 1) kept.splice(1, 0, chunk("eXIf", tiffWith(orientation)));
+  if (orientation > 1) kept.splice(1, 0, pngChunk("eXIf", tiffWith(orientation)));
   return [bytes.subarray(0, SIGNATURE_BYTES), ...kept];
 }
 
-function chunk(kind, content) {
+function pngChunk(kind, content) {
   const bytes = new Uint8Array(12 + content.length);
   const view = new DataView(bytes.buffer);
   view.setUint32(0, content.length);

@@ -1,13 +1,22 @@
 /* Problems, and advice on how to solve them. */
 
+const TEMPORARY_REFUSALS = [408, 429]; // a slow upload, a quota
+
 /** A failed request: the problem document of the service, or a problem of the page itself. */
 export class Problem extends Error {
-  constructor({ code, title, detail = "", retryAfterS = null }) {
+  constructor({ code, status, title, detail = "", retryAfterS = null }) {
     super(title);
     this.code = code;
+    this.status = status; // undefined without a response
     this.title = title;
     this.detail = detail;
     this.retryAfterS = retryAfterS;
+  }
+
+  /** True if the same request may succeed later; a file that was refused will be refused again. */
+  get isTemporary() {
+    const isRefusal = this.status >= 400 && this.status < 500;
+    return !isRefusal || TEMPORARY_REFUSALS.includes(this.status);
   }
 }
 
@@ -34,6 +43,7 @@ export const UNREADABLE = {
 
 export const EMPTY_FILE = {
   code: "invalid_upload",
+  status: 422,
   title: "The file is empty",
   detail: "expected a JPEG, PNG or WebP image; the file has no content",
 };
@@ -42,6 +52,7 @@ export function noImage(kind) {
   const what = kind === undefined ? "" : `; this is ${kind.name}: ${kind.advice}`;
   return {
     code: "unsupported_media",
+    status: 415,
     title: "The media type is not supported",
     detail: `expected a JPEG, PNG or WebP image${what}; the file was not sent`,
   };

@@ -84,6 +84,7 @@ export class Service {
     const retryAfterS = Number.parseInt(response.headers.get("Retry-After"), 10);
     throw new Problem({
       code: body.code ?? UNREADABLE.code,
+      status: response.status,
       title: body.title ?? UNREADABLE.title,
       detail: body.detail,
       retryAfterS: Number.isNaN(retryAfterS) ? null : retryAfterS,

@@ -3,7 +3,7 @@
 import { orientationOf, tiffWith } from "./exif.js";
 
 const HEADER_BYTES = 12;
-const KEPT = new Set(["VP8 ", "VP8L", "VP8X", "ALPH", "ICCP", "ANIM", "ANMF"]);
+const KEPT_OF_WEBP = new Set(["VP8 ", "VP8L", "VP8X", "ALPH", "ICCP", "ANIM", "ANMF"]);
 const FLAGS_AT = 8; // in the chunk VP8X
 const [EXIF_FLAG, XMP_FLAG] = [0x08, 0x04];
 
@@ -23,7 +23,7 @@ export function webpWithoutMetadata(bytes) {
     const kind = String.fromCharCode(...bytes.subarray(at, at + 4));
     const content = bytes.subarray(at + 8, at + 8 + size);
     if (kind === "EXIF") orientation ??= orientationOf(withoutIdentifier(content));
-    if (KEPT.has(kind)) kept.push(bytes.slice(at, end));
+    if (KEPT_OF_WEBP.has(kind)) kept.push(bytes.slice(at, end));
     at = end;
   }
   const extended = kept.find((part) => part[3] === "X".charCodeAt(0));
@@ -31,7 +31,7 @@ export function webpWithoutMetadata(bytes) {
     extended[FLAGS_AT] &= ~(EXIF_FLAG | XMP_FLAG);
     if (orientation > 1) {
       extended[FLAGS_AT] |= EXIF_FLAG;
-      kept.push(chunk("EXIF", tiffWith(orientation)));
+      kept.push(webpChunk("EXIF", tiffWith(orientation)));
     }
   }
   return [header(kept), ...kept];
@@ -42,7 +42,7 @@ function withoutIdentifier(content) {
   return content[0] === "E".charCodeAt(0) ? content.subarray(6) : content;
 }
 
-function chunk(kind, content) {
+function webpChunk(kind, content) {
   const bytes = new Uint8Array(8 + content.length); // tiffWith has an even size
   bytes.set([...kind].map((letter) => letter.charCodeAt(0)));
   new DataView(bytes.buffer).setUint32(4, content.length, true);

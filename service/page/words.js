@@ -17,8 +17,16 @@ export function qualityFault({ quality, reasons }) {
   if (quality === null) return null;
   const faults = reasons.map(({ code }) => code).filter((code) => QUALITY_FAULTS.includes(code));
   if (faults.length > 0) return faults.map((code) => code.replaceAll("_", " ")).join(", ");
-  return Math.min(quality.width, quality.height) < FEW_PIXELS ? "few pixels" : null;
+  return hasFewPixels(quality) ? "few pixels" : null;
 }
+
+export function hasFewPixels({ width, height }) {
+  return Math.min(width, height) < FEW_PIXELS;
+}
+
+export const FEW_PIXELS_MEANING =
+  `Few pixels: the shorter side has fewer than ${FEW_PIXELS}, so that details which a person looks ` +
+  "for may be lost. The suggestion does not depend on it.";
 
 /** The one or two classes that the image looks like most, with their probabilities. */
 export function looksLike({ probabilities }, names) {

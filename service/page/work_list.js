@@ -1,6 +1,6 @@
 /* The list of all images: in groups, in order of urgency, with a filter. */
 
-import { byId, html } from "./dom.js";
+import { arrange, byId, html } from "./dom.js";
 import { Entry } from "./entry.js";
 import { icon } from "./icons.js";
 import { count } from "./text.js";
@@ -24,7 +24,7 @@ const NOTES = {
 };
 
 export class WorkList {
-  /** @param {{retry: Function, remove: Function, decide: Function}} actions */
+  /** @param {{retry: Function, remove: Function, decide: Function, grouped: Function}} actions */
   constructor(actions) {
     this.actions = { ...actions, opened: (item) => this.opened.add(item) };
     this.entries = new Map(); // item -> Entry
@@ -69,32 +69,37 @@ export class WorkList {
   openAll(isOpen) {
     for (const [item, entry] of this.entries) {
       entry.open(isOpen);
+      entry.lesion.open = isOpen;
       this.opened.add(item);
     }
   }
 
   focus(item) {
-    this.entries.get(item).button.focus();
+    const { button, element } = this.entries.get(item);
+    const lesion = element.parentElement.closest("details");
+    if (lesion !== null) lesion.open = true;
+    button.focus();
   }
 
   /** The items in the order of the list. */
   sorted(items) {
-    return [...items].sort(
-      (one, other) =>
-        GROUPS.indexOf(one.status) - GROUPS.indexOf(other.status) ||
-        other.target - one.target ||
-        one.name.localeCompare(other.name),
-    );
+    return lesionsOf(items).flat();
   }
 
-  /** The number of items by status: "1 urgent, 2 routine". */
+  /** The number of lesions by status: "3 images: 1 urgent, 2 routine". */
   summary(items) {
+    const lesions = lesionsOf(items);
+    const ofLesions = lesions.length < items.length ? ` of ${count(lesions.length, "lesion")}` : "";
+    return `${count(items.length, "image")}${ofLesions}: ${this.#statuses(lesions.map(first))}`;
+  }
+
+  #statuses(items) {
     const parts = STATUSES.map((status) => [status, withStatus(items, status).length])
       .filter(([, number]) => number > 0)
       .map(([status, number]) => `${number} ${this.titleOf(status).toLowerCase()}`);
     const pending = withStatus(items, "pending").length;
     if (pending > 0) parts.push(`${pending} in progress`);
-    return `${count(items.length, "image")}: ${parts.join(", ")}`;
+    return parts.join(", ");
   }
 
   /* A single card is open, unless a person closed it. */
@@ -105,21 +110,23 @@ export class WorkList {
     }
   }
 
-  /* Moves only elements that are out of place, and restores the focus of a moved one. */
+  /* A lesion has the place of its most urgent image. Restores the focus of a moved element. */
   #arrange(items) {
     const focused = document.activeElement;
-    const sorted = this.sorted(items);
+    const lesions = lesionsOf(items);
     for (const status of GROUPS) {
-      const members = withStatus(sorted, status);
+      const members = withStatus(lesions.map(first), status);
       const section = this.#section(status);
       section.hidden = members.length === 0;
       section.querySelector(".group-count").textContent = members.length;
       section.querySelector(".group-note").textContent = this.#noteOf(status, members);
-      const list = section.querySelector("ol");
-      members.forEach((item, index) => {
-        const { element } = this.entries.get(item);
-        if (list.children[index] !== element) list.insertBefore(element, list.children[index] ?? null);
-      });
+      const elements = members.map((item) => this.entries.get(item).element);
+      arrange(section.querySelector("ol"), elements);
+    }
+    for (const [item, ...others] of lesions) {
+      const entries = others.map((other) => this.entries.get(other));
+      entries.forEach((entry) => entry.showOthers([], ""));
+      this.entries.get(item).showOthers(entries, this.#statuses(others));
     }
     if (focused !== document.activeElement && focused?.isConnected) focused.focus();
     this.#applyFilter();
@@ -149,7 +156,8 @@ export class WorkList {
     return (hasPolicy ? this.pathways.get(status) : undefined) ?? NOTES[status] ?? "";
   }
 
-  #showFilters(items) {
+  #showFilters(images) {
+    const items = lesionsOf(images).map(first);
     const present = STATUSES.filter((status) => withStatus(items, status).length > 0);
     if (this.shown !== ALL && !present.includes(this.shown)) this.shown = ALL;
     byId("filters").hidden = present.length < 2;
@@ -179,6 +187,26 @@ export class WorkList {
       section.classList.toggle("filtered", !isShown);
     }
   }
+}
+
+/** The items of each lesion, in the order of the list: the first of a lesion is the most urgent. */
+function lesionsOf(items) {
+  const sorted = [...items].sort(
+    (one, other) =>
+      GROUPS.indexOf(one.status) - GROUPS.indexOf(other.status) ||
+      other.target - one.target ||
+      one.name.localeCompare(other.name),
+  );
+  const lesions = new Map(); // text or item -> items
+  for (const item of sorted) {
+    const key = item.lesion.trim() || item;
+    lesions.set(key, [...(lesions.get(key) ?? []), item]);
+  }
+  return [...lesions.values()];
+}
+
+function first([item]) {
+  return item;
 }
 
 function withStatus(items, status) {

@@ -1,8 +1,10 @@
 """The page (`GET /` and `/page/{name}`) and the documentation of the interface (`GET /docs`).
 
-Files are read once, for the first request.
+Files are read and compressed once, for the first request. The scripts of the page are one file, and
+so are its styles: on a slow line, every request delays the page.
 """
 
+import gzip
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -21,6 +23,10 @@ from eulerlora_contract.policy.policy import MeasuredEvidence, Policy, default_p
 from eulerlora_contract.policy.results import WARNING
 
 INDEX = "index.html"
+SCRIPT, STYLE = "page.js", "page.css"
+_MAIN = "main.js"
+_STYLES = ("colours", "layout", "controls", "work_list", "card", "print")
+"""In the order in which they override each other."""
 IMAGES = {
     "HAM10000": "dermatoscopic images of the clinics that the model learned from",
     "PH2": "dermatoscopic images of another clinic",
@@ -59,6 +65,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
+_IMPORT = re.compile(r'^import [^;]* from "\./([^"]+)";\n', re.MULTILINE)
 _SWAGGER_UI = "fastapi_swagger.resources"  # the published files of Swagger UI, unchanged
 _SWAGGER_UI_FILES = ("swagger-ui-bundle.js", "swagger-ui.css")
 _OWN_FILES = (INDEX, "start.js", "style.css")
@@ -66,16 +73,24 @@ _OWN_FILES = (INDEX, "start.js", "style.css")
 
 @dataclass(frozen=True)
 class PageFile:
-    """A file of the page; the entity tag depends on its content."""
+    """A file of the page.
+
+    Attributes:
+        tag: The entity tag, a hash of the content. It is weak, because the file has it in both
+            encodings.
+        compressed: The content with gzip.
+    """
 
     content: bytes
     media_type: str
     tag: str
+    compressed: bytes
 
     @classmethod
     def of(cls, content: bytes, media_type: str) -> Self:
         """Returns the file with the tag of its content."""
-        return cls(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+        tag = f'W/"{hashlib.sha256(content).hexdigest()[:32]}"'
+        return cls(content, media_type, tag, gzip.compress(content, mtime=0))
 
 
 @dataclass(frozen=True)
@@ -115,7 +130,7 @@ def file_routes(index: str, folder: str, read: Callable[[], Mapping[str, PageFil
 
 
 def page_files(
-    policy: Policy, classes: Collection[str], is_audited: bool
+    policy: Policy, classes: Collection[str], *, is_audited: bool, reads_dicom: bool
 ) -> Mapping[str, PageFile]:
     """Returns the files of the page by name.
 
@@ -123,8 +138,15 @@ def page_files(
         policy: The page takes the words for its target, and shows its performance.
         classes: Of the default model; without those of the target, the page classifies only.
         is_audited: Whether decisions are recorded.
+        reads_dicom: Whether DICOM files are accepted.
     """
     by_name = dict(_read())
+    styles = b"".join(by_name[f"{name}.css"].content for name in _STYLES)
+    script = _bundled(
+        {name: file.content.decode() for name, file in by_name.items() if name.endswith(".js")}
+    ).encode()
+    by_name[STYLE] = PageFile.of(styles, _TYPES_BY_EXTENSION[".css"])
+    by_name[SCRIPT] = PageFile.of(script, _TYPES_BY_EXTENSION[".js"])
     index = by_name[INDEX]
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -134,9 +156,9 @@ def page_files(
         applies=set(policy.target.classes) <= set(classes),
         of_skin=policy.target.classes == default_policy().target.classes,
         is_audited=is_audited,
+        reads_dicom=reads_dicom,
         policy=policy,
         file_kinds={"length": SNIFFED_BYTES, "kinds": [asdict(kind) for kind in KINDS]},
-        modules=sorted(name for name in by_name if name.endswith(".js")),
         measured=measured_rows(policy),
         performance=texts.performance(policy),
         texts=texts,
@@ -166,6 +188,26 @@ def _read() -> Iterator[tuple[str, PageFile]]:
             yield file.name, PageFile.of(file.read_bytes(), media_type)
 
 
+def _bundled(modules: Mapping[str, str]) -> str:
+    """Returns the modules as one script: each after those that it imports, in one scope.
+
+    Modules must not define the same name at their top level, and must not rename imports.
+    """
+    texts: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        if name in texts:
+            return
+        texts[name] = ""  # modules may import each other
+        for imported in _IMPORT.findall(modules[name]):
+            add(imported)
+        del texts[name]
+        texts[name] = re.sub("^export ", "", _IMPORT.sub("", modules[name]), flags=re.MULTILINE)
+
+    add(_MAIN)
+    return "".join(texts.values())
+
+
 def data_name(text: str) -> str:
     """Returns the name of a data set without that of its split, as text.js of the page."""
     return re.sub(r", [\w-]+ split\b", "", text)
@@ -178,10 +220,13 @@ def percent(share: float) -> str:
 
 def _file_response(request: Request, file: PageFile) -> Response:
     """Returns the file, or 304 if the client has the current version (RFC 9110, 13.1.2)."""
-    headers = {**HEADERS, "ETag": file.tag}
+    headers = {**HEADERS, "ETag": file.tag, "Vary": "Accept-Encoding"}
     cached_tags = request.headers.get("if-none-match", "")
-    if file.tag in (tag.strip().removeprefix("W/") for tag in cached_tags.split(",")):
+    if file.tag in (tag.strip() for tag in cached_tags.split(",")):
         return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        return Response(file.compressed, headers=headers, media_type=file.media_type)
     return Response(file.content, headers=headers, media_type=file.media_type)
 
 

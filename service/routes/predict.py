@@ -62,6 +62,6 @@ def predict_routes(pipeline: Pipeline) -> APIRouter:
     )
     async def predict_batch(request: Request, query: Annotated[PredictQuery, Query()]) -> Response:
         """Returns a prediction or a problem for each of many images, in order."""
-        return batch_response(await pipeline.predict_batch(request, query))
+        return batch_response(results=await pipeline.predict_batch(request, query))
 
     return router

@@ -6,11 +6,11 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
-from pydantic import Field
+from pydantic import Field, create_model
 
 from eulerlora_client.report import submitted
 from eulerlora_client.report.submitted import INVALID_REQUEST, ReportJob
@@ -20,7 +20,7 @@ from eulerlora_contract.answers import (
     TriageResult,
 )
 from eulerlora_contract.policy.policy import Policy, default_sampling
-from eulerlora_contract.policy.results import policy_description
+from eulerlora_contract.policy.results import lesion_results, policy_description
 from eulerlora_contract.problems import (
     BodyTooLarge,
     DeadlinePassed,
@@ -35,6 +35,7 @@ from eulerlora_contract.queries import (
     ReportFormat,
     ReportQuery,
     ReportRequest,
+    TriageBatchQuery,
     TriageQuery,
 )
 from eulerlora_contract.sampling import Mode
@@ -73,6 +74,7 @@ _REPORT_TYPES: Mapping[ReportFormat, str] = {
 
 
 _EMPTY = ReportRequest(images=())
+AnyQuery = TypeVar("AnyQuery", bound=TriageQuery)
 
 
 class ReportWriter:
@@ -157,7 +159,7 @@ def triage_routes(
         name: {"schema": {"$ref": f"#/components/schemas/{one.schema_name}"}}
         for name, one in formats.items()
     }
-    query_type = _triage_query(policy)
+    query_type = _documented(TriageQuery, policy)
     router = APIRouter(route_class=strict_query_route(query_type), tags=[TRIAGE])
 
     @router.post(
@@ -183,6 +185,14 @@ def triage_routes(
         answer = result if chosen is None else chosen.render(result, card)
         return json_response(answer, media_type, _NOT_CACHED)
 
+    return router
+
+
+def triage_batch_routes(pipeline: Pipeline, policy: Policy) -> APIRouter:
+    """Returns the route for the dispositions of many images, and of the lesions that they show."""
+    query_type = _documented(TriageBatchQuery, policy)
+    router = APIRouter(route_class=strict_query_route(query_type), tags=[TRIAGE])
+
     @router.post(
         TRIAGE_BATCH_PATH,
         response_model=TriageBatch,
@@ -193,9 +203,17 @@ def triage_routes(
         request: Request,
         query: Annotated[query_type, Query()],  # type: ignore[valid-type]
     ) -> Response:
-        """Returns a disposition or a problem for each of many images, in order."""
-        asked = _prediction_query(query, policy)
-        return batch_response(await pipeline.predict_batch(request, asked, policy), _NOT_CACHED)
+        """Returns a disposition or a problem for each of many images, in order.
+
+        With `lesions`, also a disposition for each lesion: that of its most urgent image.
+        """
+        asked, numbers = _prediction_query(query, policy), _lesion_numbers(query)
+        results = await pipeline.predict_batch(request, asked, policy, numbers)
+        if numbers is None:
+            return batch_response(_NOT_CACHED, results=results)
+        answers = [one if isinstance(one, TriageResult) else None for one in results]
+        lesions = lesion_results(answers, numbers)
+        return batch_response(_NOT_CACHED, results=results, lesions=lesions)
 
     return router
 
@@ -246,16 +264,19 @@ def report_routes(writer: ReportWriter) -> APIRouter:
     return router
 
 
-def _triage_query(policy: Policy) -> type[TriageQuery]:
+def _documented(query_type: type[AnyQuery], policy: Policy) -> type[AnyQuery]:
     """Returns the type of the query whose default mode, in the documentation, is the policy's."""
     default_mode, count = default_sampling(policy.evidence)
     samples = "" if count is None else f" with {count} samples"
     described = f"{TriageQuery.model_fields['mode'].description} Here: {default_mode}{samples}."
 
-    class DocumentedQuery(TriageQuery):
-        mode: Annotated[Mode, Field(description=described)] = default_mode
+    mode: Any = (Annotated[Mode, Field(description=described)], default_mode)
+    return create_model("DocumentedQuery", __base__=query_type, mode=mode)
 
-    return DocumentedQuery
+
+def _lesion_numbers(query: TriageBatchQuery) -> tuple[int, ...] | None:
+    """Returns the number of the lesion of each image; None if the request has none."""
+    return None if query.lesions is None else tuple(map(int, query.lesions.split(",")))
 
 
 def _prediction_query(query: TriageQuery, policy: Policy) -> PredictQuery:
@@ -264,5 +285,6 @@ def _prediction_query(query: TriageQuery, policy: Policy) -> PredictQuery:
     Values that are not given are those that the policy's threshold was set for.
     """
     mode, samples = default_sampling(policy.evidence, query.mode, query.samples)
-    values = {**query.model_dump(), "mode": mode, "samples": samples}
+    asked = query.model_dump(include=set(TriageQuery.model_fields))
+    values = {**asked, "mode": mode, "samples": samples}
     return PredictQuery(**values, detail="trajectories")

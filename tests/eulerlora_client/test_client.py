@@ -162,6 +162,29 @@ def test_a_batch_is_one_request_with_all_images(call: Call, server: ScriptedServ
     assert (request.body.count(b'name="files"'), b"two" in request.body) == (2, True)
 
 
+def test_a_lesion_is_as_urgent_as_its_most_urgent_image_and_a_failed_one_may_show_anything(
+    call: Call, server: ScriptedServer
+) -> None:
+    document = {"status": 422, "code": "unusable_image", "title": "T", "detail": "D"}
+    failed = document | PROBLEM_FIELDS
+    routine, refer = (
+        result_of(one).model_dump(mode="json") for one in (Disposition.ROUTINE, Disposition.REFER)
+    )
+    cases = (
+        ([routine, routine], Disposition.ROUTINE),
+        ([routine, failed, refer], Disposition.REFER),
+        ([routine, failed], None),
+    )
+    server.reply(*((200, {}, json.dumps({"results": entries}).encode()) for entries, _ in cases))
+    for entries, disposition in cases:
+        lesion = call(server.url, "triage_lesion", [b"image"] * len(entries))
+        assert lesion.disposition is disposition
+        assert len(lesion.images) == len(entries)
+    assert isinstance(lesion.deciding, UnusableImage)
+    with pytest.raises(ValueError, match="one or more images"):
+        call(server.url, "triage_lesion", [])
+
+
 def test_metadata_is_removed_from_every_upload_if_asked(call: Call, server: ScriptedServer) -> None:
     buffer = BytesIO()
     Image.new("RGB", (8, 8)).save(buffer, "JPEG", comment="Jane Doe")

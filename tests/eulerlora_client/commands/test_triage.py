@@ -81,6 +81,47 @@ def test_every_image_of_a_folder_gets_a_decision(
         assert row["policy_hash"].startswith("sha256:")
 
 
+def test_images_of_one_lesion_get_one_disposition(
+    folder: Path, url: str, policy: Path, tmp_path: Path
+) -> None:
+    table, file = folder / "lesions.csv", tmp_path / "rows.csv"
+    table.write_text("file,lesion\n1.png,L1\nmore/3.png,L1\n")
+    images = [folder / name for name in ("1.png", "2.png", "more")]
+    for lesions, names, lines in (
+        (table, ["L1", "", "L1"], "3 files, 2 lesions: "),
+        ("folders", [str(folder), str(folder), str(folder / "more")], "3 files, 2 lesions: "),
+    ):
+        arguments = ("--url", url, "--policy", policy, "--csv", file, "--lesions", lesions)
+        done = triage(*images, *arguments)
+        assert done.status == 0, done.err
+        assert lines in done.out
+        rows = rows_in(file)
+        assert [row["lesion"] for row in rows] == names
+        assert all(bool(row["lesion_disposition"]) is bool(row["lesion"]) for row in rows)
+        assert done.out.count(".png") == 2
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ("name,lesion\n1.png,L1\n", "columns file and lesion"),
+        ("file,lesion\nother.png,L1\n", "line 2: other.png is none of the images"),
+        ("file,lesion\n1.png,L1\n1.png,L2\n", "line 3: 1.png has another lesion"),
+        ("file,lesion\n1.png,\n", "line 2: expected a file and a lesion"),
+        (None, "expected a CSV file"),
+    ],
+)
+def test_a_wrong_table_of_lesions_is_refused(
+    folder: Path, tmp_path: Path, table: str | None, expected: str
+) -> None:
+    file = folder / "lesions.csv"
+    if table is not None:
+        file.write_text(table)
+    done = triage(folder / "1.png", "--lesions", file)
+    assert done.status == 2
+    assert expected in done.err
+
+
 def test_the_coverage_is_asked_for(
     folder: Path, server: ScriptedServer, policy: Path, tmp_path: Path
 ) -> None:

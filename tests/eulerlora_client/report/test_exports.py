@@ -90,6 +90,23 @@ def test_csv_has_the_values_that_decide(tmp_path: Path) -> None:
     assert (measured["policy_notice"], unknown["policy_notice"]) == ("", NOT_FITTED)
 
 
+def test_every_export_has_the_lesion_and_its_disposition(tmp_path: Path) -> None:
+    urgent, broken, routine = ROWS
+    rows = [
+        replace(urgent, lesion="L1"),
+        replace(broken, lesion="L2"),
+        replace(routine, lesion="L1"),
+    ]
+    write_json_lines(tmp_path / "rows.jsonl", rows)
+    lines = map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())
+    for cells, line in zip(written(tmp_path, rows), lines, strict=True):
+        assert (cells["lesion"], cells["lesion_disposition"] or None) == (
+            line["lesion"], line["lesion_disposition"]
+        )  # fmt: skip
+        assert cells["lesion_disposition"] == {"L1": "urgent", "L2": ""}[cells["lesion"]]
+    assert written(tmp_path, ROWS)[0]["lesion"] == ""
+
+
 def test_json_lines_have_the_complete_prediction(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     write_json_lines(path, ROWS)

@@ -6,6 +6,7 @@ import re
 import shutil
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from html import unescape
@@ -369,3 +370,27 @@ def test_predictions_are_counted_by_model_and_options() -> None:
     ]
     descriptions = [describe_settings(settings) for settings in counts]
     assert descriptions[1] == "stoch, as many samples as each image needed"
+
+
+def test_a_shift_of_the_images_is_named_once_at_the_top(write: Write, policy: Policy) -> None:
+    shift = {"code": "distribution_shift", "message": "the pictures differ"}
+    rows = [
+        triaged(
+            Path(name), make_prediction(passes("nv", 7, 0.4, 1), warnings=(shift,)), SHARP, policy
+        )
+        for name in ("one.jpg", "other.jpg")
+    ]
+    document = write(rows)
+    assert document.count("he pictures differ") == 1
+    assert "The pictures differ." in document.partition("<main>")[0]
+
+
+def test_an_image_of_a_lesion_names_it_with_its_status(write: Write, policy: Policy) -> None:
+    routine, urgent = (
+        triaged(Path(name), make_prediction(passes(label, 7, 0.4, 1)), SHARP, policy)
+        for name, label in (("one.jpg", "nv"), ("other.jpg", "mel"))
+    )
+    document = write([replace(routine, lesion="<7>"), replace(urgent, lesion="<7>")])
+    texts = [text_of(part) for part in results(document)]
+    assert ["Lesion <7> , 2 images: Urgent" in text for text in texts] == [True, True]
+    assert "2 images of 1 lesion" in text_of(document)

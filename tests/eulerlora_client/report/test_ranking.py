@@ -1,11 +1,12 @@
 """The order of rows, their names and counts."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from eulerlora_client.report.ranking import TriageRow, ranked
+from eulerlora_client.report.ranking import TriageRow, first_of_lesions, ranked, with_lesions
 from eulerlora_contract.answers import Disposition, Prediction
 from eulerlora_contract.policy.policy import Policy
 from tests.eulerlora_client.triage_rows import (
@@ -82,3 +83,19 @@ def test_equal_rows_are_sorted_by_name(policy: Policy) -> None:
 def test_names_start_below_the_common_folder(policy: Policy) -> None:
     rows = [row(policy, path) for path in ("/data/clinic/1/a.jpg", "/data/clinic/2/a.jpg")]
     assert names(rows) == ["1/a.jpg", "2/a.jpg"]
+
+
+def test_images_of_a_lesion_stay_together_where_the_most_urgent_is(policy: Policy) -> None:
+    rows = [
+        replace(row(policy, "a routine"), lesion="A"),
+        row(policy, "retake", sharp=False),
+        replace(row(policy, "a urgent", "mel"), lesion="A"),
+        replace(row(policy, "b routine"), lesion="B"),
+        replace(failed(Path("b failed"), "unusable_image", "broken"), lesion="B"),
+    ]
+    in_order = ranked(rows)
+    assert names(rows) == ["a urgent", "a routine", "retake", "b failed", "b routine"]
+    assert [one.name for one in first_of_lesions(in_order)] == ["a urgent", "retake", "b failed"]
+    statuses = [(one.lesion_status, one.lesion_disposition) for one in with_lesions(rows)]
+    urgent = (Disposition.URGENT, Disposition.URGENT)
+    assert statuses == [urgent, (None, None), urgent, ("failed", None), ("failed", None)]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image, ImageFilter
+from PIL import Image, ImageDraw, ImageFilter, ImageOps
 from scipy import ndimage
 
 from eulerlora_contract.answers import Reason
 from eulerlora_contract.policy.policy import default_policy
-from eulerlora_contract.policy.quality import laplacian_variance, measure_quality
+from eulerlora_contract.policy.quality import has_dark_frame, laplacian_variance, measure_quality
 from tests.eulerlora_contract.policy_inputs import make_prediction
 
 STEP = 40
@@ -88,6 +88,37 @@ def test_an_image_of_32_pixels_is_too_small_and_one_of_200_by_150_is_not() -> No
     assert reasons(lesion(200, 150)) == set()
 
 
+def vignette(image: Image.Image) -> Image.Image:
+    """Returns the image with black corners."""
+    mask = Image.new("L", image.size)
+    ImageDraw.Draw(mask).ellipse((0, 0, *image.size), fill=255)
+    return Image.composite(image, Image.new("L", image.size), mask)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda image: ImageOps.expand(image, 24, 3), True),
+        (lambda image: ImageOps.expand(image, (0, 24), 3), True),
+        (lambda image: ImageOps.expand(vignette(image), 24, 0), True),
+        (lambda image: image, False),
+        (lambda image: ImageOps.expand(image, (0, 24, 0, 0), 3), False),
+        (lambda image: ImageOps.expand(image, 24, 200), False),
+        (vignette, False),
+        (lambda image: image.point(lambda _: 3), False),
+        (lambda image: ImageOps.expand(image, 300, 3), False),
+    ],
+    ids=["all sides", "two sides", "around a vignette", "none", "one side", "bright", "vignette",
+         "a dark image", "most of the image"],
+)  # fmt: skip
+@pytest.mark.parametrize("width", [120, 400, 2000])
+def test_only_dark_edges_of_two_opposite_sides_are_a_frame(
+    change: Callable[[Image.Image], Image.Image], expected: bool, width: int
+) -> None:
+    image = change(lesion(400, 300))
+    assert has_dark_frame(image.resize((width, width * image.height // image.width))) is expected
+
+
 @pytest.fixture(scope="module")
 def real_images(real_data: Path) -> list[Image.Image]:
     """Every fortieth image of HAM10000."""
@@ -129,3 +160,12 @@ def test_degraded_copies_of_real_images_are_to_be_retaken(
 ) -> None:
     flagged = [reason in reasons(degrade(image)) for image in real_images]
     assert sum(flagged) >= min_share * len(flagged)
+
+
+@pytest.mark.data
+def test_real_images_have_hardly_a_frame_and_every_added_one_is_named(
+    real_images: list[Image.Image],
+) -> None:
+    assert sum(map(has_dark_frame, real_images)) <= 0.01 * len(real_images)
+    framed = (ImageOps.expand(image, max(3, image.height // 16), 3) for image in real_images)
+    assert all(map(has_dark_frame, framed))

@@ -1,7 +1,7 @@
 """The jobs of a decoder process, run in this process."""
 
 import pytest
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, ImageOps
 
 from eulerlora.settings import Preprocessing
 from eulerlora_contract.policy.quality import measure_quality
@@ -27,6 +27,17 @@ def test_quality_is_measured_on_the_whole_upright_image_on_request(photo) -> Non
     unmeasured = run_job(DecodeJob(content, UNDECLARED, INPUT, REVISION), LIMITS)
     assert isinstance(unmeasured, DecodedInput)
     assert unmeasured.quality is None
+
+
+def test_a_dark_frame_is_named_with_the_quality_and_changes_no_pixel(photo) -> None:
+    content = encoded(ImageOps.expand(photo, photo.height // 16, (3, 3, 3)), "PNG")
+    named, plain = (
+        run_job(DecodeJob(content, UNDECLARED, INPUT, REVISION, with_quality=asked), LIMITS)
+        for asked in (True, False)
+    )
+    assert isinstance(named, DecodedInput) and isinstance(plain, DecodedInput)
+    assert ([one.code for one in named.warnings], plain.warnings) == (["dark_frame"], ())
+    assert (named.pixels == plain.pixels).all()
 
 
 def test_the_quality_of_a_reduced_image_has_the_size_of_the_original(photo) -> None:

@@ -65,20 +65,23 @@ def test_the_csv_has_a_row_for_every_image_in_the_order_of_the_list(three, tmp_p
 def test_names_identifiers_and_notes_are_in_the_report_and_never_sent(
     three, tmp_path, button, name
 ) -> None:
-    values = {"Identifier": "=Jane", "Note": '<b>"left"</b> \u202earm'}
+    values = {"Identifier": "=Jane", "Note": '<b>"left"</b> \u202earm', "Lesion": "<i>mole</i>"}
     three.row("lesion.jpg").click()
     for label, value in values.items():
-        three.card("lesion.jpg").get_by_label(label).fill(value)
+        three.card("lesion.jpg").get_by_label(label, exact=True).fill(value)
     sent: list[bytes] = []
     three.page.on("request", lambda request: sent.append(request.post_data_buffer or b""))
     content = download(three, button, tmp_path).read_text(encoding="utf-8")
-    assert all(word not in body for body in sent for word in (b"Jane", b"left", b"lesion.jpg"))
+    private = (b"Jane", b"left", b"mole", b"lesion.jpg")
+    assert all(word not in body for body in sent for word in private)
     if name == "csv":
         lines = content.removeprefix("\ufeff").splitlines()
         assert lines[0] in content[1:]  # after a byte order mark
         (row,) = (row for row in csv.DictReader(lines) if row["file"] == "lesion.jpg")
         assert (row["identifier"], row["note"]) == ("'=Jane", '<b>"left"</b> \\u202earm')
+        assert (row["lesion"], bool(row["lesion_disposition"])) == ("<i>mole</i>", True)
     else:
+        assert "Lesion <bdi>&lt;i&gt;mole&lt;/i&gt;</bdi>, 1 image: " in content
         assert '<span class="identifier">=Jane</span>' in content
         assert '<span class="remark">&lt;b&gt;"left"&lt;/b&gt; \\u202earm</span>' in content
     assert "image-000" not in content
@@ -88,7 +91,7 @@ def test_the_json_is_the_answer_of_the_service_with_the_file_name(three) -> None
     three.page.get_by_role("button", name="Copy as JSON").click()
     expect(three.page.get_by_role("button", name="Copied")).to_be_visible()
     copied = json.loads(three.page.evaluate("navigator.clipboard.readText()"))
-    added = ("file", "identifier", "note", "problem")
+    added = ("file", "identifier", "note", "lesion", "problem")
     answers = [{key: one[key] for key in one if key not in added} for one in copied]
     assert sorted(one["file"] for one in copied) == sorted(FILES)
     for answer in three.answers():

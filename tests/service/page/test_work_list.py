@@ -80,6 +80,7 @@ def test_a_list_notes_few_pixels_and_repeated_files_and_warns_and_is_announced_o
         visit.add(lesion("first.jpg"), small, lesion("other.jpg", EVEN), lesion("again.jpg"))
         visit.wait(4)
         expect(visit.row("small.jpg")).to_contain_text("few pixels quality")
+        expect(visit.card("small.jpg")).to_contain_text("the shorter side has fewer than 300")
         expect(visit.row("first.jpg")).not_to_contain_text("quality")
         words = "The same file as first.jpg."
         expect(visit.row("again.jpg")).to_contain_text(words)
@@ -219,3 +220,32 @@ def test_a_row_keeps_the_focus_when_the_list_is_sorted_again(go) -> None:
         visit.wait(3)
         expect(page.locator("article").last).to_contain_text("first.jpg")
         expect(visit.row("first.jpg")).to_be_focused()
+
+
+def test_images_of_a_lesion_are_one_row_with_the_most_urgent_of_them(go) -> None:
+    with go() as visit:
+        page = visit.page
+        summary, together = page.locator("#summary"), page.locator("#one-lesion")
+        visit.change_answers(decided(["routine", "routine", "routine", "urgent", "routine"]))
+        together.check()
+        visit.add(lesion("a.jpg"), lesion("b.jpg", EVEN), lesion("c.jpg", TURNED))
+        visit.wait(3)
+        expect(summary).to_have_text("3 images of 1 lesion: 1 urgent")
+        assert page.evaluate(STATES) == ["urgent"]
+        expect(page.get_by_text("2 more images of lesion L1: 2 routine")).to_be_visible()
+        expect(page.locator("details.lesion:not([hidden])")).to_have_count(1)
+        expect(page.locator("article:visible")).to_have_count(1)
+        together.uncheck()
+        visit.add(lesion("alone.jpg"))
+        visit.wait(4)
+        expect(summary).to_have_text("4 images of 2 lesions: 1 urgent, 1 routine")
+        visit.row("alone.jpg").click()
+        field = visit.card("alone.jpg").get_by_label("Lesion")
+        field.fill("L1")
+        field.press("Tab")
+        expect(summary).to_have_text("4 images of 1 lesion: 1 urgent")
+        together.check()
+        visit.add(lesion("d.jpg"), broken("broken.jpg"))
+        visit.wait(6)
+        expect(summary).to_have_text("6 images of 2 lesions: 1 urgent, 1 not assessed")
+        expect(page.get_by_text("1 more image of lesion L2: 1 routine")).to_be_visible()

@@ -22,9 +22,12 @@ LESIONS = POLICY.target.classes
 
 
 def files_of(
-    policy: Policy = POLICY, classes: Collection[str] = LESIONS, is_audited: bool = False
+    policy: Policy = POLICY,
+    classes: Collection[str] = LESIONS,
+    is_audited: bool = False,
+    reads_dicom: bool = False,
 ) -> Mapping[str, PageFile]:
-    return page_files(policy, classes, is_audited)
+    return page_files(policy, classes, is_audited=is_audited, reads_dicom=reads_dicom)
 
 
 def index(*arguments: object, **named: object) -> str:
@@ -79,6 +82,35 @@ def test_the_page_says_what_the_server_records_and_keeps_files_for_the_audit_as_
     assert "stores neither images nor results" in plain and "audit log" not in plain
     assert "Its audit log records every result" in audited
     assert 'id="strip" checked' in plain and 'id="strip">' in audited
+
+
+def test_the_page_says_beside_the_removal_of_metadata_what_happens_to_dicom_files() -> None:
+    plain, reads = index(), index(reads_dicom=True)
+    assert "reads no DICOM files" in plain and "application/dicom" not in plain
+    assert "WebP or DICOM" in reads and "application/dicom" in reads
+    assert "DICOM files are sent only while this is off" in reads
+
+
+def test_the_page_loads_one_script_with_all_modules_and_one_style() -> None:
+    page = index()
+    assert re.findall(r'(?:src|href)="page/([^"]+\.(?:js|css))"', page) == ["page.css", "page.js"]
+    script, names = files_of()["page.js"].content.decode(), files_of()
+    modules = [name for name in names if name.endswith(".js") and name != "page.js"]
+    for name in modules:
+        heading = names[name].content.decode().partition("\n")[0]
+        assert script.count(heading) == 1, name
+    assert not re.search(r"^(import|export)\b", script, re.MULTILINE)
+    assert script.index("class WorkList") < script.index("new WorkList(")
+
+
+def test_files_are_sent_compressed_to_those_who_accept_it(client) -> None:
+    plain = client.get("/page/page.js", headers={"Accept-Encoding": "identity"})
+    compressed = client.get("/page/page.js", headers={"Accept-Encoding": "gzip"})
+    assert "Content-Encoding" not in plain.headers
+    assert compressed.headers["Content-Encoding"] == "gzip"
+    assert compressed.content == plain.content  # decoded by the client
+    assert int(compressed.headers["Content-Length"]) < int(plain.headers["Content-Length"]) / 2
+    assert compressed.headers["Vary"] == plain.headers["Vary"] == "Accept-Encoding"
 
 
 def test_the_security_policy_allows_only_this_server_and_no_frames(client) -> None:

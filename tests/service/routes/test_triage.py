@@ -131,6 +131,31 @@ def test_a_batch_has_the_answer_of_every_image_as_alone(urgent, png, photo) -> N
         assert result["prediction"]["item_id"] == result["item_id"]
 
 
+def test_a_lesion_has_the_disposition_of_its_most_urgent_image(five_classes, png) -> None:
+    dark = encoded(Image.new("RGB", (300, 200), (3, 3, 3)), "PNG")
+    with TestClient(app_of(five_classes, policy(urgent=1.0))) as client:
+        images = (dark, png, b"no image", dark)
+        body = post_batch(client, *images, query="mode=det&lesions=7,7,3,3").json()
+        plain = post_batch(client, *images, query="mode=det").json()
+    found = {tuple(one["images"]): one for one in body["lesions"]}
+    assert list(found) == [(0, 1), (2, 3)]
+    for images, lesion in found.items():
+        deciding = body["results"][lesion["decided_by"]]
+        assert lesion["decided_by"] in images
+        assert lesion["disposition"] == deciding["disposition"] != "routine"
+        assert (lesion["title"], lesion["pathway"]) == (deciding["title"], deciding["pathway"])
+    assert [one["lesion"] for one in body["lesions"]] == [7, 3]
+    assert "lesions" not in plain
+
+
+@pytest.mark.parametrize("lesions", ["1", "1,2,3", "1,", "a,b", "-1,1", "1;2", ""])
+def test_lesions_that_do_not_fit_the_images_are_refused(urgent, png, refused, lesions) -> None:
+    response = post_batch(urgent, png, png, query=f"lesions={lesions}")
+    assert "lesions" in refused(response, 422, "invalid_parameter")
+    alone = urgent.post("/triage?lesions=1", content=png, headers=HEADERS)
+    assert "lesions" in refused(alone, 422, "invalid_parameter")
+
+
 def test_the_audit_log_and_the_metrics_have_every_disposition_of_a_batch(
     five_classes, png, tmp_path: Path
 ) -> None:
