@@ -748,7 +748,7 @@ class PredictionSetOptions(WireModel):
     """`lesion` or `image`."""
     units: dict[str, int]
     """Number of calibration units in `data`, by class."""
-    confidences: dict[str, Probability] | None
+    confidences: dict[str, Probability] | None = None
     """Confidence by class that at least `coverage` of its new units are covered; null if they are
     covered on average over calibrations only.
     """
