@@ -4,7 +4,6 @@ A comment `<!-- generated: NAME -->` in a page is replaced by the Markdown of th
 documents outside of docs/ lead to their pages; links to other files of the repository become text.
 """
 
-import ast
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,7 @@ from pydantic import BaseModel
 
 from eulerlora_client.commands.program import program
 from eulerlora_contract.problems import SENT_BY_SERVICE
+from examples.notebooks import cells
 from service.app import create_app
 from service.lifecycle.lifecycle import Lifecycle
 from service.settings import NESTED, ServiceSettings
@@ -86,20 +86,11 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
 
 def tutorial(source: str, path: str) -> str:
-    """Returns a script in the percent format as Markdown: its docstring, then text and code.
-
-    `# %% [markdown]` starts a cell of text, whose lines are comments, and `# %%` one of code.
-    """
-    docstring = ast.get_docstring(ast.parse(source)) or ""
-    title, _, introduction = docstring.partition("\n")
-    parts = [f"# {title.rstrip('.')}", introduction.strip(), f"*This page is the script `{path}`.*"]
-    for cell in re.split(r"^# %%", source, flags=re.MULTILINE)[1:]:
-        kind, _, body = cell.partition("\n")
-        if "[markdown]" in kind:
-            parts.append(re.sub(r"^# ?", "", body.strip(), flags=re.MULTILINE))
-        else:
-            parts.append(f"```python\n{body.strip()}\n```")
-    return "\n\n".join(parts) + "\n"
+    """A tutorial as Markdown: its title and introduction, then text and code."""
+    parts = [
+        text if kind == "markdown" else f"```python\n{text}\n```" for kind, text in cells(source)
+    ]
+    return "\n\n".join([parts[0], f"*This page is the script `{path}`.*", *parts[1:]]) + "\n"
 
 
 def command_line() -> Iterator[str]:

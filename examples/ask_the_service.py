@@ -11,9 +11,10 @@ Send pictures to a running service and read its answers. Start the service in an
 import os
 from pathlib import Path
 
+import eulerlora_client
 from eulerlora_client import Problem, TriageClient
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(eulerlora_client.__file__).parents[1]
 URL = os.environ.get("EULERLORA_URL", "http://127.0.0.1:8000")
 lesion = ROOT / "docs" / "images" / "example-lesion.jpg"
 
@@ -48,7 +49,7 @@ print("another seed changes the entropy by", f"{abs(other.entropy - answer.entro
 
 # %%
 page = ROOT / "service" / "page"
-files = [lesion, page / "example-house.jpg", Path(__file__)]
+files = [lesion, page / "example-house.jpg", ROOT / "README.md"]
 for file, result in zip(files, client.triage_many(files), strict=True):
     if isinstance(result, Problem):
         print(f"{file.name}: no result, {result.code}")

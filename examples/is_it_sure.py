@@ -6,9 +6,10 @@ Read entropy, mutual information, maximum probability and prediction sets on thr
 # %%
 from pathlib import Path
 
+import eulerlora
 from eulerlora import EulerLoRA
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(eulerlora.__file__).parents[1]
 PICTURES = [
     ROOT / "service" / "page" / "example-even.jpg",
     ROOT / "docs" / "images" / "example-lesion.jpg",
@@ -59,6 +60,14 @@ for path, labels in zip(PICTURES, sets.prediction_sets.labels, strict=True):
 auto = model.predict(PICTURES, mode="stoch", samples="auto")
 for path, samples, rows in zip(PICTURES, auto.samples, auto.rows, strict=True):
     print(path.name, int(samples), "samples,", int(rows), "passes")
+
+# %% [markdown]
+# **As a picture**, if matplotlib is installed: a bar for the mean probability of a class, a point
+# for each trajectory. `answer.to_frame()` is a table of pandas, `answer[2]` what the service
+# answers.
+
+# %%
+answer.plot(2)
 
 # %% [markdown]
 # None of these numbers says that the picture is one the model can judge: a house gets a

@@ -6,6 +6,7 @@ minutes on two CPU cores.
 """
 
 # %%
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ from pictures import draw_shapes
 
 from eulerlora import EulerLoRA
 
-OPTIONS = sys.argv[1:]  # further options of `eulerlora train`, such as --set training.epochs=5
+# Further options of `eulerlora train`, such as --set training.epochs=5.
+OPTIONS = os.environ.get("OPTIONS", "").split()
 
 
 def eulerlora(*arguments: str) -> None:

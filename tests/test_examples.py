@@ -20,6 +20,7 @@ from http.client import HTTPSConnection
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 import torch
 from peft import PeftModel
@@ -29,6 +30,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 from transformers import BertConfig, BertModel, BertTokenizer, ViTForImageClassification
 
 from eulerlora import EulerLoRA
+from examples.notebooks import NOTEBOOKS, executed, notebook
 from service.http.protocol import protocol_of
 from service.settings import PREFIX
 from tests.server_process import LONG_TIMEOUTS, START_S, wait_until
@@ -92,6 +94,37 @@ def test_the_numbers_of_three_lesions_are_read(
     assert all("df" in line.split() for line in lines[12:15])  # the sets, as the text says
 
 
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_is_its_tutorial_with_outputs(name: str) -> None:
+    stored = nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)
+    nbformat.validate(stored)
+    made = notebook(name)
+    assert [(c.cell_type, c.source) for c in stored.cells] == [
+        (c.cell_type, c.source) for c in made.cells
+    ]
+    assert any(cell.get("outputs") for cell in stored.cells)
+    assert str(EXAMPLES.parent) not in (EXAMPLES / f"{name}.ipynb").read_text()
+
+
+def test_a_notebook_runs() -> None:
+    cells = executed(notebook("is_it_sure")).cells
+    assert any("image/png" in output.get("data", {}) for output in cells[-2].outputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["own_pictures", "training_loop"])
+def test_a_notebook_that_trains_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPTIONS", " ".join(QUICK))
+    executed(notebook(name))
+
+
+@pytest.mark.slow
+def test_the_notebook_of_the_service_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with run_server(app_of(EulerLoRA.default())) as port:
+        monkeypatch.setenv("EULERLORA_URL", f"http://127.0.0.1:{port}")
+        executed(notebook("ask_the_service"))
+
+
 def test_pictures_of_other_kinds_are_unfamiliar(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,7 +133,8 @@ def test_pictures_of_other_kinds_are_unfamiliar(
 
 
 def test_own_pictures_become_a_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run("own_pictures.py", monkeypatch, *QUICK)
+    monkeypatch.setenv("OPTIONS", " ".join(QUICK))
+    run("own_pictures.py", monkeypatch)
     assert EulerLoRA.load(folder / "run", "cpu").classes == ("circle", "square", "triangle")
     assert (folder / "run" / "report" / "report.json").exists()
 
