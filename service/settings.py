@@ -173,8 +173,8 @@ class ServiceSettings(BaseSettings):
     """Months for which the lines of the audit log are kept, stated in the header of every new file;
     `eulerlora audit due` lists what is older. Nothing is deleted. 0: no limit.
     """
-    page_requests_per_minute: PositiveInt = 1200
-    """Requests of one client for the files of the page (about 50) and of `/docs`; then 429."""
+    page_requests_per_minute: PositiveInt = 300
+    """Requests of one client for the files of the page (about 10) and of `/docs`; then 429."""
 
 
 def settings_of_environment() -> ServiceSettings:
