@@ -104,11 +104,11 @@ class Predictions(Uncertainty):
         return columns
 
     def to_frame(self) -> Any:
-        """`to_dict` as pandas' `DataFrame`, a row for each image; pandas must be installed."""
+        """`to_dict` as pandas' `DataFrame`, a row for each image; needs the extra `notebook`."""
         try:
-            from pandas import DataFrame  # type: ignore[import-untyped] # noqa: PLC0415 - optional
+            from pandas import DataFrame  # type: ignore[import-untyped] # noqa: PLC0415 - an extra
         except ImportError as error:
-            raise SettingsError("to_frame: expected pandas to be installed") from error
+            raise SettingsError("to_frame: expected pandas, of the extra notebook") from error
         return DataFrame(self.to_dict())
 
     def plot(self, index: int = 0, axes: "Axes | None" = None, classes: int = 5) -> "Axes":
@@ -120,12 +120,12 @@ class Predictions(Uncertainty):
             classes: Number of classes, the most probable ones.
 
         Raises:
-            SettingsError: If matplotlib, which is in the extra `train`, is not installed.
+            SettingsError: Without matplotlib, which the extra `notebook` installs.
         """
         try:
-            from matplotlib import pyplot  # noqa: PLC0415 - in the extra train
+            from matplotlib import pyplot  # noqa: PLC0415 - an extra
         except ImportError as error:
-            raise SettingsError("plot: expected matplotlib to be installed") from error
+            raise SettingsError("plot: expected matplotlib, of the extra notebook") from error
         index = range(len(self))[index]
         if axes is None:
             _, axes = pyplot.subplots(figsize=(5, 2.2), layout="constrained")

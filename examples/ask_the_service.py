@@ -73,7 +73,7 @@ client.close()
 #     another seed changes the entropy by 0.0103
 #     example-lesion.jpg: Refer, unfamiliar: False
 #     example-house.jpg: Unfamiliar, unfamiliar: True
-#     ask_the_service.py: no result, unsupported_media
+#     README.md: no result, unsupported_media
 #
 # (In float32; bfloat16 changes the third digit.) The lesion is `Refer` although `nv` is likely: the
 # policy is meant to miss few, and refers a lesion from a probability of 0.011 of `mel`, `bcc` and

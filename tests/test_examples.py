@@ -23,6 +23,7 @@ from typing import Any
 import nbformat
 import pytest
 import torch
+from matplotlib import pyplot
 from peft import PeftModel
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
@@ -89,6 +90,7 @@ def test_the_numbers_of_three_lesions_are_read(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run("is_it_sure.py", monkeypatch)
+    pyplot.close("all")
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + 3 + 8 + 3 + 3  # a header, answers, trajectories, sets, auto
     assert all("df" in line.split() for line in lines[12:15])  # the sets, as the text says

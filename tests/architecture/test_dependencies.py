@@ -55,7 +55,7 @@ def declared(package: str) -> set[str]:
         "service": ["serve", "dicom"],
         "training": ["train"],
         "studies": ["train", "ray"],
-        "eulerlora": ["hub", "onnx", "peft", "signing"],
+        "eulerlora": ["hub", "onnx", "peft", "signing", "notebook"],
     }
     extras = project()["optional-dependencies"]
     optional = [requirement for extra in chosen[package] for requirement in extras[extra]]

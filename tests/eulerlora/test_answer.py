@@ -10,6 +10,7 @@ import pandas
 import pytest
 import torch
 from click.testing import CliRunner
+from matplotlib import pyplot
 from PIL import Image
 
 from eulerlora.answer import Predictions
@@ -123,6 +124,7 @@ def test_a_plot_has_a_bar_for_each_class_and_a_point_for_each_trajectory(
     predictions: Predictions,
 ) -> None:
     axes = predictions.plot(1, classes=2)
+    pyplot.close("all")
     assert [bar.get_width() for bar in axes.patches] == pytest.approx(
         sorted(predictions.probabilities[1].tolist())[-2:]
     )
