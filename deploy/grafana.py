@@ -47,7 +47,7 @@ def quantiles(metric: str, *labels: str, where: str = "") -> Mapping[str, str]:
 
 
 def share(part: str, whole: str) -> str:
-    """The share of flagged images of those that were compared, by model and mode, over an hour."""
+    """Flagged images / images with a threshold, by model and mode, over an hour."""
     return " / ".join(
         f"sum by (model, mode) (rate(eulerlora_{name}_total{{{INSTANCES}}}[1h]))"
         for name in (part, whole)

@@ -336,8 +336,8 @@ WITHOUT_FIGURES = {
     Reason.TOO_SMALL, Reason.TOO_DARK, Reason.TOO_BRIGHT, Reason.BLURRED, Reason.UNFAMILIAR,
     Reason.TARGET_CLASSES,
 }  # fmt: skip
-"""The reasons that people see of an unfamiliar image: of those that rest on a probability, only the
-one that makes it urgent.
+"""The reasons that people see of an unfamiliar image. Only one rests on a probability: that it
+reaches the urgent threshold.
 """
 
 
