@@ -447,6 +447,7 @@ class PolicyMeasurement:
             None for a disposition without images.
         target: The same of target images, with or without a class of the model.
         ranking: By `ranking`.
+        curves: By `operating_curves`.
     """
 
     evidence: MeasuredEvidence
@@ -455,6 +456,7 @@ class PolicyMeasurement:
     critical: Mapping[Disposition, Proportion | None]
     target: Mapping[Disposition, Proportion | None]
     ranking: Estimates
+    curves: Mapping[str, Floats]
 
     @property
     def results(self) -> dict[str, str]:
@@ -555,7 +557,56 @@ def measure_policy(
         critical=shares(images.critical),
         target=shares(~other),
         ranking=ranking(images),
+        curves=operating_curves(images),
     )
+
+
+CURVE_THRESHOLDS: Floats = np.geomspace(0.001, 1, 61)[:-1]
+"""Target probabilities at which `operating_curves` are known, (60,)."""
+
+
+def operating_curves(images: PolicyInputs) -> dict[str, Floats]:
+    """What a threshold on the target probability alone does to lesions, by name.
+
+    sensitivity: share of critical lesions of which every image reaches the threshold.
+    specificity: share of lesions outside the target of which no image does.
+    predictive value: share of target lesions among those with an image that reaches it.
+
+    Each is (60, 3), by `CURVE_THRESHOLDS`: the share and its exact 95% interval; nan where there
+    is no lesion.
+    """
+    of_target = images.target | images.outside
+
+    def lesions(chosen: Bools, combine: np.ufunc) -> Floats:
+        found: Floats = by_lesion(images.scores[chosen], images.lesions[chosen], combine)
+        return found
+
+    critical = lesions(images.critical, np.minimum)
+    others, targets = lesions(~of_target, np.maximum), lesions(of_target, np.maximum)
+    counts = []
+    for threshold in CURVE_THRESHOLDS:
+        spared = int((others < threshold).sum())
+        hits = int((targets >= threshold).sum())
+        counts.append(
+            (
+                (int((critical >= threshold).sum()), len(critical)),
+                (spared, len(others)),
+                (hits, hits + len(others) - spared),
+            )
+        )
+    return {
+        name: np.array(
+            [
+                (hits / count, *clopper_pearson(hits, count)) if count else (np.nan,) * 3
+                for hits, count in by_threshold
+            ]
+        )
+        for name, by_threshold in zip(
+            ("sensitivity", "specificity", "predictive value"),
+            zip(*counts, strict=True),
+            strict=True,
+        )
+    }
 
 
 def group_evidence(images: PolicyInputs, seen: Bools) -> tuple[GroupEvidence, ...]:

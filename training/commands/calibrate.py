@@ -212,6 +212,12 @@ def calibrate_command(
     help="Measure also on a folder or tar archive of labelled pictures. NAME: ph2, pad-ufes-20 or "
     "a .toml file with its labels. Repeat it for several.",
 )
+@click.option(
+    "--chart",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    help="Draw what every threshold would do to lesions, with exact intervals: a .png, .svg or "
+    ".pdf file.",
+)
 @image_options
 def policy_fit_command(
     checkpoint: Path,
@@ -224,6 +230,7 @@ def policy_fit_command(
     samples: int | Auto | None,
     precision: PrecisionChoice,
     archives: tuple[str, ...],
+    chart: Path | None,
     skip_bad: bool,
     table: LabelTable,
     device: str,
@@ -243,19 +250,24 @@ def policy_fit_command(
     from eulerlora_contract.policy.results import performance  # noqa: PLC0415
     from training.calibration.parts import parts_table, policy_parts, results_table  # noqa: PLC0415
     from training.calibration.policy import (  # noqa: PLC0415
+        CURVE_THRESHOLDS,
         PolicyFile,
         evidence_of,
         fit_policy,
         measure_archive,
         measure_policy,
+        operating_curves,
         score_images,
     )
     from training.data.copies import images_in_training, named_with_seen  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
     from training.data.images import report_skipped  # noqa: PLC0415
     from training.evaluation.report_schema import TEST  # noqa: PLC0415
+    from training.reporting.charts import threshold_chart, write_figure  # noqa: PLC0415
 
     check_samples(mode, samples)
+    if chart is not None and chart.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise click.UsageError(f"--chart: expected a .png, .svg or .pdf file, got {chart}")
     others = _archives(archives)
     model = EulerLoRA.load(checkpoint, device, precision)
     options = model.options(mode, samples)
@@ -273,7 +285,8 @@ def policy_fit_command(
     def named(part: str) -> str:
         return named_with_seen(f"{images.name}, {part} part", checkpoint, images.parts[part])
 
-    fit = fit_policy(scored(part), target, sensitivity, predictive_value, uncertain)
+    fitted_images = scored(part)
+    fit = fit_policy(fitted_images, target, sensitivity, predictive_value, uncertain)
     fitted = file.fitted(fit)
     measured = []
     if part != TEST:
@@ -287,6 +300,13 @@ def policy_fit_command(
     evidence = evidence_of(model, options, fit, name, measured, len(seen))
     fitted = fitted.model_copy(update={"evidence": evidence})
     file.write(policy, fitted)
+    if chart is not None:
+        curves = {f"{name} (fit)": operating_curves(fitted_images)} | {
+            result.evidence.data: result.curves for result in measured
+        }
+        marks = {"routine": fitted.target.routine, "urgent": fitted.target.urgent}
+        title = f"Lesions by their probability of {fitted.target.name}, {model.config.name}"
+        write_figure(threshold_chart(curves, CURVE_THRESHOLDS, marks, title), chart)
     click.echo(f"Fitted on {name}: {fit.images:,} images of {fit.lesions:,} lesions.\n")
     click.echo(f"{parts_table(list(policy_parts(fit)))}\n")
     if (shown := performance(fitted)) is not None:

@@ -4,8 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import cycle
+from pathlib import Path
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
@@ -13,6 +15,7 @@ from PIL import Image
 from sklearn.metrics import confusion_matrix
 
 from eulerlora.scores.ood_scores import ScoreName
+from eulerlora_contract.output_files import atomic_write
 from training.evaluation.evaluate import Evaluation
 from training.evaluation.intervals import Floats, Ints, unit_weights
 from training.evaluation.metrics import (
@@ -31,6 +34,7 @@ RELIABILITY = "reliability.png"
 # orange, purple, sky blue.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
 _LINES = ("-", "--", ":", "-.")
+_UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 _SCORE_AXES: Mapping[ScoreName, str] = {
     "msp": "maximum softmax probability (MSP)",
     "energy": "energy",
@@ -73,6 +77,15 @@ def png(figure: Figure) -> bytes:
     with Image.open(rendered, formats=["PNG"]) as image:
         image.convert("RGB").quantize().save(content, "PNG", optimize=True)
     return content.getvalue()
+
+
+def write_figure(figure: Figure, path: Path) -> None:
+    """Writes a figure atomically, as the suffix says: .png, .svg or .pdf."""
+    form, content = path.suffix[1:].lower(), BytesIO()
+    with rc_context({"svg.hashsalt": "eulerlora", "svg.fonttype": "none"}):
+        figure.savefig(content, format=form, metadata=_UNDATED.get(form))
+    with atomic_write(path) as partial:
+        partial.write_bytes(content.getvalue())
 
 
 def _mode_charts(
@@ -247,6 +260,41 @@ def score_histograms(
     axes.set(xlim=(edges[0], edges[-1]), xlabel=_SCORE_AXES[score], ylabel="share of the images")
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+def threshold_chart(
+    curves: Mapping[str, Mapping[str, Floats]],
+    thresholds: Floats,
+    marks: Mapping[str, float],
+    title: str,
+) -> Figure:
+    """Shares of lesions over the threshold on a probability, side by side, with their intervals.
+
+    Args:
+        curves: By set of images and name of the share, (n, 3): share, lower and upper limit.
+        thresholds: (n,)
+        marks: Thresholds to mark, by name.
+        title: Of the figure.
+    """
+    names = list(next(iter(curves.values())))
+    figure = _figure(0.6 + 3.6 * len(names), 4.2, title)
+    for axes, name in zip(figure.subplots(1, len(names), sharey=True), names, strict=True):
+        for (images, of_set), colour, style in zip(
+            curves.items(), cycle(COLOURS), cycle(_LINES), strict=False
+        ):
+            share, low, high = of_set[name].T
+            axes.plot(thresholds, share, style, color=colour, label=images)
+            axes.fill_between(thresholds, low, high, color=colour, alpha=0.15, linewidth=0)
+        for mark, threshold in marks.items():
+            axes.axvline(threshold, color="black", linewidth=0.8)
+            axes.text(threshold, 0.02, f" {mark}", fontsize=8)
+        axes.set(xscale="log", xlim=(thresholds[0], 1), ylim=(0, 1.01), title=name)
+        axes.set_xlabel("threshold")
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.grid(alpha=0.3)
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
     return figure
 
 

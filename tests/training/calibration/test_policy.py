@@ -32,6 +32,7 @@ from eulerlora_contract.policy.policy import (
 from tests.conftest import MARGINS
 from tests.training.conftest import list_images
 from training.calibration.policy import (
+    CURVE_THRESHOLDS,
     URGENT_GRID,
     PolicyFile,
     PolicyFit,
@@ -519,6 +520,25 @@ def test_an_other_lesion_is_spared_only_if_all_its_images_are() -> None:
     others = measured(images).evidence.others
     seen = (others.lesions, others.urgent, others.unfamiliar, others.neither, others.reached)
     assert (seen, others.specificity) == ((3, 1, 1, 1, 1), 0.3333)
+
+
+def test_the_curves_count_lesions_on_either_side_of_every_threshold() -> None:
+    images = replace(
+        scored(critical=3, others=4),
+        scores=np.array([0.9, 0.2, 0.6, 0.9, 0.1, 0.3, 0.05]),
+        lesions=np.array(["m", "m", "k", "a", "a", "b", "c"]),  # melanomas 0.2 and 0.6
+    )
+    curves = measured(images).curves
+    above = int(np.searchsorted(CURVE_THRESHOLDS, 0.5))  # k of two melanomas; b and c of three
+    for name, hits, count in (
+        ("sensitivity", 1, 2),
+        ("specificity", 2, 3),
+        ("predictive value", 2, 3),  # m, k and a
+    ):
+        expected = binomtest(hits, count).proportion_ci(0.95, "exact")
+        assert curves[name][above] == pytest.approx([hits / count, expected.low, expected.high])
+    below = replace(images, scores=images.scores / 1000)
+    assert np.isnan(measured(below).curves["predictive value"][-1]).all()
 
 
 def test_ranking_uses_images_and_the_probability_of_each_group() -> None:

@@ -68,10 +68,13 @@ def fit(checkpoint: Path, data: Path, policy: Path, *options: str) -> str:
 
 
 def test_a_fit_writes_thresholds_and_evidence_that_the_client_reads(
-    checkpoint: Path, data: Path, policy: Path
+    checkpoint: Path, data: Path, policy: Path, tmp_path: Path
 ) -> None:
     before = read_policy(policy)
-    printed = fit(checkpoint, data, policy, "--sensitivity", "0.75", "--precision", "float32")
+    chart = tmp_path / "thresholds.svg"
+    options = ("--sensitivity", "0.75", "--precision", "float32", "--chart", str(chart))
+    printed = fit(checkpoint, data, policy, *options)
+    assert "calibration part (fit)" in chart.read_text()
     after = read_policy(policy)
     evidence = after.evidence
     assert evidence is not None

@@ -4,6 +4,7 @@ Rendered chart files are deterministic and leave matplotlib's global state uncha
 """
 
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from training.reporting.charts import (
     reliability_diagram,
     risk_coverage_chart,
     score_histograms,
+    threshold_chart,
+    write_figure,
 )
 
 
@@ -98,3 +101,31 @@ def test_equal_figures_give_equal_bytes_and_leave_pyplot_alone() -> None:
         assert image.size == (240, 120)
         assert image.info.keys() <= {"dpi"}  # no date, no software
     assert pyplot.get_fignums() == []
+
+
+def test_the_threshold_chart_has_a_panel_for_each_share_and_a_line_for_each_set() -> None:
+    rising = np.array([[0.1, 0.0, 0.2], [0.9, 0.8, 1.0]])
+    curves = {name: {"sensitivity": rising, "specificity": rising} for name in ("fit", "test")}
+    figure = threshold_chart(curves, np.array([0.01, 0.1]), {"routine": 0.05}, "title")
+    left, right = figure.axes
+    assert [axes.get_title() for axes in (left, right)] == ["sensitivity", "specificity"]
+    for axes in (left, right):
+        *lines, mark = axes.lines
+        assert [list(line.get_ydata()) for line in lines] == [[0.1, 0.9]] * 2
+        assert list(mark.get_xdata()) == [0.05, 0.05]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fit", "test"]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
+)
+def test_a_figure_is_written_as_its_suffix_says_and_equal_figures_are_equal(
+    suffix: str, magic: bytes, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        figure = Figure((2, 1))
+        figure.subplots().plot([1, 2])
+        write_figure(figure, tmp_path / f"{name}.{suffix}")
+    first, second = ((tmp_path / f"{name}.{suffix}").read_bytes() for name in ("a", "b"))
+    assert first.startswith(magic)
+    assert first == second
