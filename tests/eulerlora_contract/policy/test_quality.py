@@ -119,6 +119,22 @@ def test_only_dark_edges_of_two_opposite_sides_are_a_frame(
     assert has_dark_frame(image.resize((width, width * image.height // image.width))) is expected
 
 
+@pytest.mark.parametrize(
+    ("top", "bottom", "luma", "expected"),
+    [
+        (2, 2, 32, True),  # at least 2% of 100 rows, and a luma of at most 32
+        (2, 2, 33, False),
+        (1, 3, 32, False),
+        (25, 25, 32, True),  # at most a half
+        (25, 26, 32, False),
+    ],
+)
+def test_a_frame_has_exact_limits(top: int, bottom: int, luma: int, expected: bool) -> None:
+    pixels = np.full((100, 80), 128, np.uint8)
+    pixels[:top], pixels[100 - bottom :] = luma, luma
+    assert has_dark_frame(Image.fromarray(pixels)) is expected
+
+
 @pytest.fixture(scope="module")
 def real_images(real_data: Path) -> list[Image.Image]:
     """Every fortieth image of HAM10000."""

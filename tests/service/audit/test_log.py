@@ -72,6 +72,16 @@ def test_a_line_contains_the_exact_prediction_and_no_image_content(log, path: Pa
     }
 
 
+def test_every_file_states_the_retention(path: Path) -> None:
+    older = path.with_name("older.jsonl")
+    with AuditLog(path, SECRET, retention_months=6) as log:
+        record(log, "r1")
+        path.rename(older)
+        record(log, "r2")
+    headers = [line for line in verified(older, path) if line["kind"] == "header"]
+    assert [header["retention_months"] for header in headers] == [6, 6]
+
+
 def test_a_line_of_a_triage_contains_disposition_and_policy(log, path: Path) -> None:
     reasons = (policy.Reason.BLURRED, policy.Reason.TARGET_CLASSES)
     record(log, "r1", triage=policy.Decision(policy.Disposition.URGENT, reasons, 3, "sha256:12"))
