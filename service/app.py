@@ -85,7 +85,7 @@ def create_app(
             queue_rows=queue.rows,
             queue_items=queue.items,
             models={
-                name: {"revision": served.revision, "precision": served.model.precision}
+                name: {"revision": served.model.revision, "precision": served.model.precision}
                 for name, served in models.items()
             },
             shift=shift.states(),

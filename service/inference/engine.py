@@ -96,11 +96,6 @@ class ServedModel:
         return self.given_name or self.model.config.name
 
     @property
-    def revision(self) -> str:
-        """The digest of its checkpoint."""
-        return self.model.revision
-
-    @property
     def adapters(self) -> int:
         """An item has `Draw.count` rows for each."""
         return self.model.network.settings.adapters

@@ -141,14 +141,14 @@ class InferenceWorkers:
             if isinstance(output, Problem):
                 ticket.resolve(output)
             else:
-                queued_s, draw = started_at - ticket.queued_at, ticket.queued_item.draw
+                queued_s, draw = started_at - ticket.queued_at, ticket.item.draw
                 ticket.resolve(InferenceResult(output, draw, queued_s, seconds))
 
     def _infer(self, tickets: Sequence[Ticket]) -> list[Trajectories]:
         thread_id = threading.get_ident()
         self._pass_started_at[thread_id] = time.monotonic()
         try:
-            return tickets[0].served.infer([ticket.queued_item for ticket in tickets])
+            return tickets[0].served.infer([ticket.item for ticket in tickets])
         finally:
             del self._pass_started_at[thread_id]
 

@@ -56,6 +56,7 @@ class Lifecycle:
 
     Attributes:
         models: The served ones; empty during the start.
+        failure: The reason of the first failure.
         on_ready: Called once, when the service is ready.
     """
 
@@ -78,27 +79,18 @@ class Lifecycle:
         self._waits = waits
         self._checked: list[CheckedModel] = []
         self._started, self._reload = asyncio.Event(), asyncio.Event()
-        self._phase: Phase = "starting"
-        self._failure: str | None = None
+        self.phase: Phase = "starting"
+        self.failure: str | None = None
         self._lock = threading.RLock()  # a signal handler may run while this thread holds it
-
-    @property
-    def phase(self) -> Phase:
-        return self._phase
-
-    @property
-    def failure(self) -> str | None:
-        """The reason of the first failure, or None."""
-        return self._failure
 
     @property
     def fault(self) -> str | None:
         """Why the service is not ready for requests with images, or None."""
-        if self._failure is not None:
+        if self.failure is not None:
             return "a health check failed; the service is stopping"
-        if self._phase == "starting":
+        if self.phase == "starting":
             return "the models are being loaded"
-        if self._phase == "stopping":
+        if self.phase == "stopping":
             return "the service is stopping"
         if not self.decoder.is_working:
             return "the image decoder does not work"
@@ -116,31 +108,31 @@ class Lifecycle:
 
         During a normal stop the models still answer.
         """
-        answers = self._phase == "ready" or (self.models and self._failure is None)
+        answers = self.phase == "ready" or (self.models and self.failure is None)
         if not answers and scope["path"] not in PROBES:
             self.check_ready()
 
     def is_closing(self) -> bool:
         """True unless ready: then responses close their connection."""
-        return self._phase != "ready"
+        return self.phase != "ready"
 
     def serve(self, models: ServedModels) -> None:
         """Serves loaded models from now on; ends the start."""
         self.models.replace(*models.values())
         with self._lock:
-            if self._phase == "starting":
-                self._phase = "ready"
+            if self.phase == "starting":
+                self.phase = "ready"
 
     def stop(self) -> None:
         """Requests a normal exit."""
         with self._lock:
-            self._phase = "stopping"
+            self.phase = "stopping"
 
     def fail(self, reason: str) -> None:
         """Requests an exit with an error. Only the first reason is stored."""
         with self._lock:
-            self._phase = "stopping"
-            self._failure = self._failure or reason
+            self.phase = "stopping"
+            self.failure = self.failure or reason
 
     @asynccontextmanager
     async def running(self, inference: InferenceWorkers) -> AsyncIterator[None]:
@@ -157,8 +149,8 @@ class Lifecycle:
         try:
             if self._waits:
                 await self._started.wait()
-                if self._failure is not None:
-                    raise RuntimeError(self._failure)
+                if self.failure is not None:
+                    raise RuntimeError(self.failure)
             yield
         finally:
             self.stop()
@@ -238,7 +230,7 @@ class Lifecycle:
         try:
             new = await run_in_daemon_thread(lambda: newer_revision(old, self._load, self._loaded))
             if new is None:
-                logger.info("model %s: revision %s, verified", old.name, old.model.revision)
+                logger.info("model %s: revision %s, verified", old.served.name, old.model.revision)
                 return
             fault = await health_check(new, partial(_infer, inference, new.served), timeout_s=None)
             if fault is not None:
@@ -247,12 +239,14 @@ class Lifecycle:
             self.models.replace(new.served)
         except Exception as error:
             is_defect = not isinstance(error, EulerLoRAError | OSError)
-            consequence = f"model {old.name}: still serving revision {old.model.revision}"
+            consequence = f"model {old.served.name}: still serving revision {old.model.revision}"
             logger.error("%s; %s", consequence, str(error), exc_info=is_defect)
             error.__traceback__ = None  # it holds the new model, in a cycle with the error
             return
         self._checked[index] = new
-        logger.info("model %s: revision %s -> %s", old.name, old.model.revision, new.model.revision)
+        logger.info(
+            "model %s: revision %s -> %s", old.served.name, old.model.revision, new.model.revision
+        )
 
 
 async def _infer(inference: InferenceWorkers, served: ServedModel, item: InferenceItem) -> Tensor:

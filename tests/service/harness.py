@@ -177,7 +177,7 @@ class PipelineHarness:
                 await asyncio.sleep(0.005)
 
     def _is_decoding(self) -> bool:
-        return any(ticket.item is None for ticket in list(self.queue._tickets))
+        return any(not hasattr(ticket, "item") for ticket in list(self.queue._tickets))
 
 
 async def predict_one(

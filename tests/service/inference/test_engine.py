@@ -198,7 +198,7 @@ def test_a_replacement_keeps_name_and_order_and_does_not_change_a_held_model(ser
     held, listed = models["a"], models.items()
     models.replace(serve("a", "sha256:2"))
     assert models.named("a").revision == models.named(None).revision == "sha256:2"
-    assert [(name, served.revision) for name, served in listed] == [
+    assert [(name, served.model.revision) for name, served in listed] == [
         ("a", "sha256:2"),
         ("b", "sha256:1"),
     ]

@@ -209,7 +209,7 @@ async def test_sighup_serves_and_logs_the_new_revision(
     revisions: list[str] = []
 
     async def infer_and_record(served: ServedModel, item: InferenceItem) -> Tensor:
-        revisions.append(served.revision)
+        revisions.append(served.model.revision)
         return await infer(served, item)
 
     harness.infer = infer_and_record

@@ -81,7 +81,7 @@ def gives_known_answer(checked: CheckedModel) -> bool:
     answers = predict_known_answer(
         checked.model.runtime, checked.known.pixels, checked.known.draws, config.temperatures
     )
-    return checked.fault(answers) is None
+    return checked.known.fault(answers, checked.model.precision) is None
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -212,7 +212,7 @@ def test_a_model_with_another_name_is_not_a_newer_revision(save: Save) -> None:
     assert caught.value.path == current.source.folder / "config.json"
     newer = newer_revision(named, load, ())
     assert newer is not None
-    assert (newer.name, newer.model.config.name) == ("given", "other")
+    assert (newer.served.name, newer.model.config.name) == ("given", "other")
 
 
 def test_a_repository_of_the_hub_is_served_at_its_commit(
