@@ -40,7 +40,6 @@ from service.routes.triage import (
     triage_routes,
 )
 from service.settings import ServiceSettings
-from service.telemetry.logs import RequestIdMiddleware
 from service.telemetry.metrics import Gauges, Metrics
 from service.telemetry.observation import PROBES, ObservationMiddleware
 from service.telemetry.shift_monitor import ShiftMonitors
@@ -182,7 +181,6 @@ def create_app(
         from service.telemetry.tracing import TracingMiddleware  # noqa: PLC0415
 
         app.add_middleware(TracingMiddleware, provider=traces)
-    app.add_middleware(RequestIdMiddleware)
     return app
 
 
