@@ -4,6 +4,7 @@ A batch starts as soon as a worker is idle; items that arrive meanwhile form the
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -104,19 +105,16 @@ class InferenceWorkers:
                 for thread in self._threads:
                     thread.join()
 
-    def submit(
-        self, served: ServedModel, item: InferenceItem, deadline: float
-    ) -> "Future[InferenceResult]":
-        """Queues an internal item, which the capacity does not limit.
+    def submit(self, served: ServedModel, item: InferenceItem) -> "Future[InferenceResult]":
+        """Queues an internal item, which neither the capacity nor a deadline limits.
 
-        Cancelling the future before its batch starts removes the item. `deadline` is on the
-        monotonic clock.
+        Cancelling the future before its batch starts removes the item.
 
         Raises:
             NotReady: The queue is closed.
         """
         ticket = Ticket(served, served.adapters * item.draw.count)
-        self._queue.enqueue(ticket, item, deadline)
+        self._queue.enqueue(ticket, item, deadline=math.inf)
         return ticket.future
 
     def _work(self) -> None:

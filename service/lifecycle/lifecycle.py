@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import logging
-import math
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -251,8 +250,8 @@ class Lifecycle:
 
 async def _infer(inference: InferenceWorkers, served: ServedModel, item: InferenceItem) -> Tensor:
     """The log-probabilities (trajectories, classes), through the queue of requests."""
-    future = inference.submit(served, item, deadline=math.inf)
-    return (await asyncio.wrap_future(future)).trajectories.flat_log_probabilities[0]
+    result = await asyncio.wrap_future(inference.submit(served, item))
+    return result.trajectories.flat_log_probabilities[0]
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -166,7 +165,7 @@ class PipelineHarness:
         self.gate.clear()
         self.entered.clear()
         item = InferenceItem(torch.zeros(3, 32, 32), Draw())
-        future = self.workers.submit(self.served, item, time.monotonic() + TIMEOUT_S)
+        future = self.workers.submit(self.served, item)
         assert await asyncio.to_thread(self.entered.wait, TIMEOUT_S)
         return asyncio.wrap_future(future)
 

@@ -178,7 +178,7 @@ def test_workers_run_at_the_same_time_and_do_not_wait_for_each_other() -> None:
     with harness.workers.running():
         blocked = harness.block_with(6)
         for value in (1, 2, 3):
-            future = harness.workers.submit(fast, item_of(value), NO_DEADLINE)  # type: ignore[arg-type]
+            future = harness.workers.submit(fast, item_of(value))  # type: ignore[arg-type]
             assert values_of([future]) == [value]
         assert not blocked.done()
         harness.engine.gate.set()
@@ -192,7 +192,7 @@ def test_a_hung_pass_in_one_worker_is_a_lost_device_while_another_worker_runs() 
         hung = harness.block_with(6)
         while not harness.failed.is_set():
             try:
-                future = harness.workers.submit(fast, item_of(1), NO_DEADLINE)  # type: ignore[arg-type]
+                future = harness.workers.submit(fast, item_of(1))  # type: ignore[arg-type]
                 future.result(TIMEOUT_S)
             except NotReady:
                 break

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import logging
-import math
 import shutil
 import signal
 import threading
@@ -55,9 +54,7 @@ class Inference:
         finally:
             self.events.append("ended")
 
-    def submit(self, served: ServedModel, item: InferenceItem, deadline: float) -> Future[Any]:
-        assert deadline == math.inf
-
+    def submit(self, served: ServedModel, item: InferenceItem) -> Future[Any]:
         async def result() -> Any:
             answer = await self.infer(served, item)
             return SimpleNamespace(
@@ -92,7 +89,7 @@ class Harness:
     lifecycle: Lifecycle = field(init=False)
 
     def revision(self, name: str) -> str:
-        return self.lifecycle.models[name].revision
+        return self.lifecycle.models[name].model.revision
 
     @asynccontextmanager
     async def running(
