@@ -26,17 +26,14 @@ from service.routes.plugins import (
     ServiceParts,
     load_plugins,
     plugin_paths,
-    problem_bodies,
 )
 from service.routes.predict import BATCH_PATH, PREDICT_PATH, predict_routes
 from service.routes.system import metrics_routes, model_routes, probe_routes
 from service.routes.triage import (
     TRIAGE_BATCH_PATH,
     TRIAGE_PATH,
-    ReportWriter,
     policy_routes,
     report_routes,
-    triage_batch_routes,
     triage_routes,
 )
 from service.settings import ServiceSettings
@@ -118,17 +115,20 @@ def create_app(
     )
     app.state.metrics = metrics
     plugins = load_plugins()
-    add_problem_handlers(app, settings.overload_status, problem_bodies(plugins))
+    add_problem_handlers(
+        app,
+        settings.overload_status,
+        {one.prefix: one.problem_body for one in plugins.values() if one.problem_body is not None},
+    )
     formats = {
         name: one for plugin in plugins.values() for name, one in plugin.triage_formats.items()
     }
     keyed = partial(app.include_router, dependencies=API_KEY if keys is not None else ())
     keyed(predict_routes(pipeline))
     keyed(triage_routes(pipeline, models, policy, formats))
-    keyed(triage_batch_routes(pipeline, policy))
     keyed(decision_routes(lifecycle.audit, policy, metrics))
     keyed(policy_routes(policy))
-    keyed(report_routes(ReportWriter(policy, settings)))
+    keyed(report_routes(policy, settings))
     keyed(model_routes(models, settings, shift))
     app.include_router(probe_routes(lifecycle))
     app.include_router(metrics_routes(metrics))

@@ -18,7 +18,8 @@ from collections.abc import (
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.message import Message
-from typing import Any
+from inspect import signature
+from typing import Any, get_args
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -51,29 +52,30 @@ _USUAL_NAMES = {
 """Of media types that clients send under other names."""
 
 
-def strict_query_route(query_type: type[BaseModel]) -> type[APIRoute]:
-    """A route class that parses the query as `query_type` and returns the raw response.
+class StrictQueryRoute(APIRoute):
+    """Parses the query as the model of the endpoint's parameter `query`: Annotated[Model, Query()].
 
     FastAPI's dependency injection and response validation take three times as long; only its
-    OpenAPI description is used. The route raises InvalidParameter and RequestValidationError.
+    OpenAPI description is used: the endpoint gets the request and the query, and its response is
+    sent as it is. Raises InvalidParameter and RequestValidationError.
     """
 
-    class StrictQueryRoute(APIRoute):
-        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-            async def handle(request: Request) -> Response:
-                sent = request.query_params.multi_items()
-                counts = Counter(name for name, _ in sent)
-                for name in query_type.model_fields:
-                    if counts[name] > 1:
-                        raise InvalidParameter(f"{name}: expected once, got {counts[name]} times")
-                with query_errors():
-                    query = query_type.model_validate(dict(sent))
-                response: Response = await self.endpoint(request, query)
-                return response
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        annotation = signature(self.endpoint).parameters["query"].annotation
+        query_type: type[BaseModel] = get_args(annotation)[0]
 
-            return handle
+        async def handle(request: Request) -> Response:
+            sent = request.query_params.multi_items()
+            counts = Counter(name for name, _ in sent)
+            for name in query_type.model_fields:
+                if counts[name] > 1:
+                    raise InvalidParameter(f"{name}: expected once, got {counts[name]} times")
+            with query_errors():
+                query = query_type.model_validate(dict(sent))
+            response: Response = await self.endpoint(request, query)
+            return response
 
-    return StrictQueryRoute
+        return handle
 
 
 @contextmanager
