@@ -71,7 +71,7 @@ class RefusesFirst:
 
 
 def observed_app(metrics: Metrics, outside: Callable[[FastAPI], None] = lambda _: None) -> FastAPI:
-    """Returns an app with a route for every way in which a request can end.
+    """An app with a route for every way in which a request can end.
 
     outside: adds middlewares outside ObservationMiddleware.
     """
