@@ -158,8 +158,8 @@ def triage_routes(
         name: {"schema": {"$ref": f"#/components/schemas/{one.schema_name}"}}
         for name, one in formats.items()
     }
-    query_type = _documented(TriageQuery, policy)
-    batch_query_type = _documented(TriageBatchQuery, policy)
+    query_type = _with_default_mode(TriageQuery, policy)
+    batch_query_type = _with_default_mode(TriageBatchQuery, policy)
     router = APIRouter(route_class=StrictQueryRoute, tags=[TRIAGE])
 
     @router.post(
@@ -256,7 +256,7 @@ def report_routes(policy: Policy, settings: ServiceSettings) -> APIRouter:
     return router
 
 
-def _documented(query_type: type[TriageQuery], policy: Policy) -> type[TriageQuery]:
+def _with_default_mode(query_type: type[TriageQuery], policy: Policy) -> type[TriageQuery]:
     """The query type with the policy's mode as the default in the documentation."""
     default_mode, count = default_sampling(policy.evidence)
     samples = "" if count is None else f" with {count} samples"
