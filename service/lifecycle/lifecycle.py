@@ -23,6 +23,7 @@ from service.inference.workers import InferenceWorkers
 from service.lifecycle.loading import (
     CheckedModel,
     CheckpointSource,
+    Infer,
     Load,
     health_check,
     load_checked,
@@ -165,18 +166,17 @@ class Lifecycle:
                 if self.audit is not None:
                     parts.enter_context(self.audit)
                 parts.enter_context(inference.running())
+                infer: Infer = partial(_infer, inference)
                 _, models = await asyncio.gather(self.decoder.start(), self._load_models())
-                if await self._check_health(inference, timeout_s=None):
+                if await self._check_health(infer, timeout_s=None):
                     for checked in self._checked:
-                        await self._warm_up(checked, inference)
+                        await warm_up(checked, infer, self._settings.max_batch_rows)
                     if self._sources:
                         parts.enter_context(_frozen_gc())
                     self.serve(models)
                     self.on_ready()
                     self._started.set()
-                    await asyncio.gather(
-                        self._probe_forever(inference), self._reload_forever(inference)
-                    )
+                    await asyncio.gather(self._probe_forever(infer), self._reload_forever(infer))
         except (EulerLoRAError, OSError) as error:
             self.fail(str(error))
         except Exception as error:
@@ -195,35 +195,29 @@ class Lifecycle:
     def _loaded(self) -> list[EulerLoRA]:
         return [checked.model for checked in self._checked]
 
-    async def _check_health(self, inference: InferenceWorkers, timeout_s: float | None) -> bool:
+    async def _check_health(self, infer: Infer, timeout_s: float | None) -> bool:
         """Checks all models until one is unhealthy; stores its failure."""
         for checked in tuple(self._checked):
-            fault = await health_check(
-                checked, partial(_infer, inference, checked.served), timeout_s
-            )
+            fault = await health_check(checked, infer, timeout_s)
             if fault is not None:
                 self.fail(fault)
                 return False
         return True
 
-    async def _warm_up(self, checked: CheckedModel, inference: InferenceWorkers) -> None:
-        rows = min(self._settings.max_batch_rows, checked.served.max_rows_per_pass)
-        await warm_up(checked, partial(_infer, inference, checked.served), rows)
-
-    async def _probe_forever(self, inference: InferenceWorkers) -> None:
+    async def _probe_forever(self, infer: Infer) -> None:
         life, healthy = self._settings.life, True
         while healthy:
             await asyncio.sleep(life.probe_interval_s)
-            healthy = await self._check_health(inference, life.probe_timeout_s)
+            healthy = await self._check_health(infer, life.probe_timeout_s)
 
-    async def _reload_forever(self, inference: InferenceWorkers) -> None:
+    async def _reload_forever(self, infer: Infer) -> None:
         while True:
             await self._reload.wait()
             self._reload.clear()
             for index in range(len(self._checked)):
-                await self._reload_model(index, inference)
+                await self._reload_model(index, infer)
 
-    async def _reload_model(self, index: int, inference: InferenceWorkers) -> None:
+    async def _reload_model(self, index: int, infer: Infer) -> None:
         """Serves the new revision in a folder; keeps the current one if that fails."""
         old = self._checked[index]
         try:
@@ -231,10 +225,10 @@ class Lifecycle:
             if new is None:
                 logger.info("model %s: revision %s, verified", old.served.name, old.model.revision)
                 return
-            fault = await health_check(new, partial(_infer, inference, new.served), timeout_s=None)
+            fault = await health_check(new, infer, timeout_s=None)
             if fault is not None:
                 raise CheckpointError(new.source.folder, fault)
-            await self._warm_up(new, inference)
+            await warm_up(new, infer, self._settings.max_batch_rows)
             self.models.replace(new.served)
         except Exception as error:
             is_defect = not isinstance(error, EulerLoRAError | OSError)
@@ -249,7 +243,7 @@ class Lifecycle:
 
 
 async def _infer(inference: InferenceWorkers, served: ServedModel, item: InferenceItem) -> Tensor:
-    """The log-probabilities (trajectories, classes), through the queue of requests."""
+    """As `Infer`, through the queue of requests."""
     result = await asyncio.wrap_future(inference.submit(served, item))
     return result.trajectories.flat_log_probabilities[0]
 

@@ -51,8 +51,8 @@ _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
 
 Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
-Infer = Callable[[InferenceItem], Awaitable[Tensor]]
-"""From an item to its log-probabilities (trajectories, classes)."""
+Infer = Callable[[ServedModel, InferenceItem], Awaitable[Tensor]]
+"""From a model and an item to the item's log-probabilities (trajectories, classes)."""
 
 
 @dataclass(frozen=True)
@@ -257,14 +257,14 @@ async def health_check(checked: CheckedModel, infer: Infer, timeout_s: float | N
     return None if fault is None else f"model {checked.served.name}: {fault}"
 
 
-async def warm_up(checked: CheckedModel, infer: Infer, rows: int) -> None:
-    """Runs items of `rows` rows in total, so that the queue can estimate its throughput.
+async def warm_up(checked: CheckedModel, infer: Infer, max_batch_rows: int) -> None:
+    """Runs items that fill one batch, so that the queue can estimate its throughput.
 
     Ignores errors.
     """
-    item = InferenceItem(checked.known.pixels, Draw())
-    count = math.ceil(rows / checked.served.adapters)
-    await asyncio.gather(*(infer(item) for _ in range(count)), return_exceptions=True)
+    served, item = checked.served, InferenceItem(checked.known.pixels, Draw())
+    count = math.ceil(min(max_batch_rows, served.max_rows_per_pass) / served.adapters)
+    await asyncio.gather(*(infer(served, item) for _ in range(count)), return_exceptions=True)
 
 
 async def _known_answers(checked: CheckedModel, infer: Infer) -> list[Tensor]:
@@ -273,7 +273,7 @@ async def _known_answers(checked: CheckedModel, infer: Infer) -> list[Tensor]:
     while len(answers) < len(draws):
         try:
             item = InferenceItem(checked.known.pixels, draws[len(answers)])
-            answers.append(await infer(item))
+            answers.append(await infer(checked.served, item))
         except OutOfMemory:
             await asyncio.sleep(_RETRY_INTERVAL_S)
     return answers
