@@ -4,7 +4,7 @@ import asyncio
 import math
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -41,7 +41,7 @@ from eulerlora_contract.queries import (
 from eulerlora_contract.sampling import Mode
 from service.decoding.decode import without_parameters
 from service.fair_sharing import client_of
-from service.http.requests import StrictQueryRoute, chosen_media_type, while_connected
+from service.http.requests import StrictQueryRoute, while_connected
 from service.http.responses import JSON, batch_response, json_response
 from service.inference.engine import ServedModels
 from service.prediction import Pipeline
@@ -209,6 +209,50 @@ def triage_routes(
         return batch_response(_NOT_CACHED, results=results, lesions=lesions)
 
     return router
+
+
+def chosen_media_type(
+    accept: str | None, offered: Mapping[str, Mapping[str, Collection[str]]]
+) -> str:
+    """The media type that an Accept header prefers (RFC 9110, 12.5.1).
+
+    The most specific range that includes a media type decides its quality.
+
+    Args:
+        accept: The header; None without one.
+        offered: The accepted values of the parameters of each media type, by their names; the first
+            media type wins among equals, and without a header.
+
+    Raises:
+        NotAcceptable: If the header excludes all of them.
+    """
+    best = dict.fromkeys(offered, (0, 0.0))  # specificity and quality
+    for entry in ((accept or "").strip() or "*/*").lower().split(","):
+        media_range, *parameters = (part.strip() for part in entry.split(";"))
+        values = {name: text.strip('"') for name, _, text in (p.partition("=") for p in parameters)}
+        for media_type, accepted in offered.items():
+            ranges = ("*/*", f"{media_type.partition('/')[0]}/*", media_type)
+            if media_range in ranges and all(
+                values[name] in accepted[name] for name in values.keys() & accepted.keys()
+            ):
+                rank = ranges.index(media_range) + 1, _quality(values.get("q", "1"))
+                best[media_type] = max(best[media_type], rank)
+    chosen = max(offered, key=lambda media_type: best[media_type][1])
+    if best[chosen][1] == 0:
+        described = (
+            "; ".join([name, *(f"{key}={' or '.join(texts)}" for key, texts in values.items())])
+            for name, values in offered.items()
+        )
+        raise NotAcceptable(f"expected Accept to include one of {', '.join(described)}")
+    return chosen
+
+
+def _quality(text: str) -> float:
+    """A quality in [0, 1]; 0 for text that is no number."""
+    try:
+        return min(1.0, max(0.0, float(text)))
+    except ValueError:
+        return 0.0
 
 
 def policy_routes(policy: Policy) -> APIRouter:
