@@ -128,7 +128,7 @@ def main(part: str = "") -> None:
 
 def find_engine() -> "Docker | Buildah":
     """Docker if it is available, otherwise buildah. Raises ImageError for neither."""
-    if docker_answers():
+    if shutil.which("docker") and not run(["docker", "info"]).returncode:
         return Docker()
     if missing := missing_for_buildah():
         raise ImageError(
@@ -198,11 +198,6 @@ class ImageConfig:
             stop_signal=config.get("StopSignal", "SIGTERM"),
             health_check=tuple((config.get("Healthcheck") or {}).get("Test", ())[1:]),
         )
-
-
-def docker_answers() -> bool:
-    """True if a Docker engine is available."""
-    return shutil.which("docker") is not None and not run(["docker", "info"]).returncode
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ class MeasuredRow:
 
     Attributes:
         images: What they are.
-        helps: The specificity is at least FEW_SPARED.
+        helps: The specificity is at least `_FEW_SPARED`.
     """
 
     measured: MeasuredEvidence
