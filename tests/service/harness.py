@@ -17,6 +17,7 @@ from eulerlora_contract.queries import PredictQuery
 from service.audit.log import AuditEntry
 from service.decoding.decode import decode
 from service.decoding.messages import DecodedInput, DecodeJob
+from service.decoding.sandbox import Sandbox
 from service.decoding.slots import DecodingSlots
 from service.fair_sharing import ClientQuota
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
@@ -85,6 +86,19 @@ class FakeDecoder:
             image.warnings,
             decode_s=0.001,
         )
+
+
+class WorkingDecoder:
+    """Decoders that work, for a service that decodes nothing."""
+
+    is_working = True
+    sandbox = Sandbox()
+
+    async def start(self) -> None:
+        """Starts nothing."""
+
+    def close(self) -> None:
+        """Ends nothing."""
 
 
 class Audit:

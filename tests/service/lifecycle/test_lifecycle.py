@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -21,18 +21,17 @@ from torch import Tensor
 
 from eulerlora.checkpoint.files import save_checkpoint, stored_revision
 from eulerlora_contract.errors import CheckpointError
-from service.decoding.sandbox import Sandbox
 from service.inference.engine import InferenceItem, ServedModel
 from service.lifecycle.lifecycle import Lifecycle
-from service.lifecycle.loading import CheckpointSource, load_checked, newer_revision
+from service.lifecycle.loading import CheckpointSource, Infer, load_checked, newer_revision
 from service.settings import LifeSettings, ServiceSettings
 from tests.conftest import predict_rows
 from tests.damaged_checkpoints import DAMAGES
+from tests.service.harness import WorkingDecoder
 
 pytestmark = pytest.mark.anyio
 
 TIMEOUT_S = 120
-Infer = Callable[[ServedModel, InferenceItem], Awaitable[Tensor]]
 
 
 async def infer(served: ServedModel, item: InferenceItem) -> Tensor:
@@ -64,19 +63,6 @@ class Inference:
         return asyncio.run_coroutine_threadsafe(result(), asyncio.get_running_loop())
 
 
-class Decoder:
-    """Stands for the decoders, which work."""
-
-    is_working = True
-    sandbox = Sandbox()
-
-    async def start(self) -> None:
-        """Starts nothing."""
-
-    def close(self) -> None:
-        """Ends nothing."""
-
-
 @dataclass
 class Harness:
     """A lifecycle without decoders, and its application.
@@ -96,7 +82,7 @@ class Harness:
         self, *sources: Path | CheckpointSource, probe_interval_s: float = 1000, **parts: Any
     ) -> AsyncIterator[Lifecycle]:
         life = LifeSettings(probe_interval_s=probe_interval_s, probe_timeout_s=TIMEOUT_S)
-        decoder: Any = Decoder()
+        decoder: Any = WorkingDecoder()
         self.lifecycle = Lifecycle(
             ServiceSettings(life=life, max_batch_rows=1),
             [CheckpointSource(one) if isinstance(one, Path) else one for one in sources],
